@@ -1,0 +1,3 @@
+module hermes-exec/runner
+
+go 1.25
