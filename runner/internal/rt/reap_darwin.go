@@ -1,0 +1,4 @@
+package rt
+
+// ReapOrphans does nothing: orphans go to launchd on this system.
+func ReapOrphans() {}

@@ -1,0 +1,76 @@
+package rt
+
+import (
+	"encoding/binary"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+const (
+	pAll      = 0
+	wNoHang   = 0x1
+	wExited   = 0x4
+	wNoWait   = 0x01000000
+	siPID     = 16 // offset of si_pid in siginfo_t on 64-bit Linux
+	firstWait = 2 * time.Millisecond
+	longWait  = time.Second
+)
+
+// ReapOrphans takes the status of every ended child that nobody in this
+// program owns: what init or a child subreaper has to do.
+func ReapOrphans() {
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, syscall.SIGCHLD)
+	go func() {
+		timer := time.NewTimer(0)
+		wait := firstWait
+		for {
+			select {
+			case <-ended:
+				wait = firstWait
+			case <-timer.C:
+			}
+			// An owned child at the head of the queue hides those behind it
+			// until its owner has taken it.
+			if reap() {
+				timer.Reset(wait)
+				wait = min(2*wait, longWait)
+			}
+		}
+	}()
+}
+
+// reap reports whether an owned child stood in the way.
+func reap() bool {
+	children.mu.Lock()
+	defer children.mu.Unlock()
+	for {
+		pid := peek()
+		if pid <= 0 {
+			return false
+		}
+		if owned(pid) {
+			return true
+		}
+		if _, err := syscall.Wait4(pid, nil, syscall.WNOHANG, nil); err != nil && err != syscall.EINTR {
+			return false
+		}
+	}
+}
+
+func peek() int {
+	var info [128]byte
+	for {
+		_, _, errno := syscall.Syscall6(syscall.SYS_WAITID, pAll, 0, uintptr(unsafe.Pointer(&info[0])), wNoHang|wExited|wNoWait, 0, 0)
+		switch errno {
+		case 0:
+			return int(int32(binary.NativeEndian.Uint32(info[siPID:])))
+		case syscall.EINTR:
+		default:
+			return 0
+		}
+	}
+}

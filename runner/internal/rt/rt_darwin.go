@@ -1,0 +1,7 @@
+package rt
+
+import "syscall"
+
+const lastSignal = syscall.Signal(31)
+
+func protect(bool) {}
