@@ -1,0 +1,137 @@
+package wire
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+
+	"hermes-exec/runner/internal/text"
+)
+
+// Version of the protocol that this program speaks.
+const Version = 1
+
+// Sizes of the handshake's random values, in bytes.
+const (
+	NonceSize = 16
+	KeySize   = 32
+)
+
+// HelloMessage opens a stream.
+type HelloMessage struct {
+	Versions []int   `json:"versions"`
+	Nonce    string  `json:"nonce"`
+	Claim    string  `json:"claim,omitempty"`
+	BootID   string  `json:"boot_id,omitempty"`
+	LeaseS   float64 `json:"lease_s"`
+	Client   string  `json:"client,omitempty"`
+}
+
+// WelcomeMessage answers HELLO.
+type WelcomeMessage struct {
+	Version int    `json:"version"`
+	BootID  string `json:"boot_id"`
+	Nonce   string `json:"nonce"`
+	Proof   string `json:"proof,omitempty"`
+}
+
+// ProofMessage is the driver's half of the proof.
+type ProofMessage struct {
+	Proof string `json:"proof"`
+}
+
+// GoodbyeMessage says why a stream ends.
+type GoodbyeMessage struct {
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+}
+
+// RequestMessage begins a conversation.
+type RequestMessage struct {
+	Method string          `json:"method"`
+	Params json.RawMessage `json:"params"`
+	Window int64           `json:"window"`
+}
+
+// ResponseMessage ends one: exactly one of the two fields is set.
+type ResponseMessage struct {
+	Result any    `json:"result,omitempty"`
+	Error  *Error `json:"error,omitempty"`
+}
+
+// Error of the protocol. Kind is one of the table in docs/protocol.md.
+type Error struct {
+	Kind    string     `json:"kind"`
+	Message string     `json:"message"`
+	Errno   string     `json:"errno,omitempty"`
+	Path    text.Bytes `json:"path,omitempty"`
+	Detail  any        `json:"detail,omitempty"`
+}
+
+func (e *Error) Error() string { return e.Kind + ": " + e.Message }
+
+// DecodeHello reads and checks HELLO. The nonce is returned as raw bytes, the
+// claim too (nil when there is none).
+func DecodeHello(payload []byte) (m HelloMessage, nonce, claim []byte, err error) {
+	if err = json.Unmarshal(payload, &m); err != nil {
+		return m, nil, nil, fmt.Errorf("%w: HELLO: %w", ErrProtocol, err)
+	}
+	if nonce, err = fixedHex("nonce", m.Nonce, NonceSize); err != nil {
+		return m, nil, nil, err
+	}
+	if m.Claim != "" {
+		if claim, err = fixedHex("claim", m.Claim, KeySize); err != nil {
+			return m, nil, nil, err
+		}
+	}
+	if math.IsNaN(m.LeaseS) || m.LeaseS <= 0 || m.LeaseS > 1e7 {
+		return m, nil, nil, fmt.Errorf("%w: lease_s %v", ErrProtocol, m.LeaseS)
+	}
+	return m, nonce, claim, nil
+}
+
+// Speaks reports whether the driver offers this program's version.
+func (m *HelloMessage) Speaks() bool { return slices.Contains(m.Versions, Version) }
+
+// DecodeProof reads PROOF.
+func DecodeProof(payload []byte) ([]byte, error) {
+	var m ProofMessage
+	if err := json.Unmarshal(payload, &m); err != nil {
+		return nil, fmt.Errorf("%w: PROOF: %w", ErrProtocol, err)
+	}
+	return fixedHex("proof", m.Proof, sha256.Size)
+}
+
+// DecodeRequest reads a whole REQUEST.
+func DecodeRequest(payload []byte) (RequestMessage, error) {
+	var m RequestMessage
+	if err := json.Unmarshal(payload, &m); err != nil {
+		return m, fmt.Errorf("REQUEST: %w", err)
+	}
+	return m, nil
+}
+
+// Prove computes one side's proof; side is "runner" or "driver".
+func Prove(key []byte, side string, driverNonce, runnerNonce []byte, bootID string) []byte {
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte(side))
+	mac.Write(driverNonce)
+	mac.Write(runnerNonce)
+	mac.Write([]byte(bootID))
+	return mac.Sum(nil)
+}
+
+func fixedHex(name, value string, size int) ([]byte, error) {
+	if len(value) != 2*size {
+		return nil, fmt.Errorf("%w: %s has %d characters", ErrProtocol, name, len(value))
+	}
+	raw, err := hex.DecodeString(value)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrProtocol, name, err)
+	}
+	return raw, nil
+}
