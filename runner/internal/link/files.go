@@ -14,6 +14,11 @@ type FileOp struct {
 	Params json.RawMessage `json:"params"`
 	Inline []byte          `json:"inline,omitempty"`
 	Small  bool            `json:"small,omitempty"` // file.read: answer inline
+	// Committed says that the data of file.write or file.put_tree end with one
+	// more byte, 1, sent when the driver's END has arrived. A pipe that closes
+	// without it was broken off (cancel, lost driver): file.write then keeps
+	// nothing and answers `canceled`. Not used with Inline.
+	Committed bool `json:"committed,omitempty"`
 }
 
 // FileResult is the answer: Result as in docs/protocol.md, Inline the bytes of
