@@ -1,0 +1,163 @@
+package files
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"hermes-exec/runner/internal/link"
+)
+
+func makeDir(r *request) (any, error) {
+	var p struct {
+		Path    link.Bytes `json:"path"`
+		Mode    *uint32    `json:"mode"`
+		Parents bool       `json:"parents"`
+		ExistOK bool       `json:"exist_ok"`
+	}
+	if err := r.decode(&p); err != nil {
+		return nil, err
+	}
+	if err := checkMode(p.Mode); err != nil {
+		return nil, err
+	}
+	path, err := r.resolve(p.Path)
+	if err != nil {
+		return nil, err
+	}
+	path = trimSlashes(path)
+	if p.Parents {
+		if _, err := makeParents(filepath.Dir(path)); err != nil {
+			return nil, convert(path, err)
+		}
+	}
+	err = os.Mkdir(path, newDirMode)
+	if err != nil && p.ExistOK {
+		if info, statErr := os.Stat(path); statErr == nil && info.IsDir() {
+			return nil, nil
+		}
+	}
+	if err == nil && p.Mode != nil {
+		err = syscall.Chmod(path, *p.Mode)
+	}
+	return nil, convert(path, err)
+}
+
+// trimSlashes: a trailing slash makes the kernel follow a link that the
+// operation is about.
+func trimSlashes(path string) string {
+	if trimmed := strings.TrimRight(path, "/"); trimmed != "" {
+		return trimmed
+	}
+	return "/"
+}
+
+func removePath(r *request) (any, error) {
+	var p struct {
+		Path      link.Bytes `json:"path"`
+		Recursive bool       `json:"recursive"`
+		MissingOK bool       `json:"missing_ok"`
+	}
+	if err := r.decode(&p); err != nil {
+		return nil, err
+	}
+	path, err := r.resolve(p.Path)
+	if err != nil {
+		return nil, err
+	}
+	path = trimSlashes(path)
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && p.MissingOK:
+		return nil, nil
+	case err != nil:
+	case info.IsDir() && p.Recursive:
+		// Removes by descriptor: a folder swapped for a link is not followed.
+		err = os.RemoveAll(path)
+	case info.IsDir():
+		err = syscall.Rmdir(path)
+	default:
+		err = syscall.Unlink(path)
+	}
+	return nil, convert(path, err)
+}
+
+func chmodPath(r *request) (any, error) {
+	var p struct {
+		Path link.Bytes `json:"path"`
+		Mode *uint32    `json:"mode"`
+	}
+	if err := r.decode(&p); err != nil {
+		return nil, err
+	}
+	if p.Mode == nil {
+		return nil, badRequest("file.chmod: mode is missing")
+	}
+	if err := checkMode(p.Mode); err != nil {
+		return nil, err
+	}
+	path, err := r.resolve(p.Path)
+	if err != nil {
+		return nil, err
+	}
+	return nil, convert(path, syscall.Chmod(path, *p.Mode))
+}
+
+func movePath(r *request) (any, error) {
+	var p struct {
+		Source    link.Bytes `json:"source"`
+		Target    link.Bytes `json:"target"`
+		Overwrite bool       `json:"overwrite"`
+	}
+	if err := r.decode(&p); err != nil {
+		return nil, err
+	}
+	source, target, err := r.resolvePair(p.Source, p.Target)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Lstat(source); err != nil {
+		return nil, convert(source, err)
+	}
+	if p.Overwrite {
+		err = os.Rename(source, target)
+	} else {
+		err = renameNoReplace(source, target)
+	}
+	if !isErrno(err, syscall.EXDEV) {
+		return nil, convert(target, err)
+	}
+	if _, err := os.Lstat(target); err == nil && !p.Overwrite {
+		return nil, convert(target, syscall.EEXIST)
+	}
+	return nil, moveAcross(source, target)
+}
+
+func (r *request) resolvePair(a, b link.Bytes) (source, target string, err error) {
+	if source, err = r.resolve(a); err == nil {
+		target, err = r.resolve(b)
+	}
+	return trimSlashes(source), trimSlashes(target), err
+}
+
+// moveAcross moves between file systems: a whole copy beside the target, a
+// rename, and only then the source goes.
+func moveAcross(source, target string) error {
+	temp := filepath.Join(filepath.Dir(target), tempName())
+	c := newCopier(true)
+	err := c.copy(source, temp)
+	if err == nil && len(c.skipped) > 0 {
+		err = &link.Error{Kind: "os", Errno: "EXDEV", Path: source, Message: "cannot be moved to another file system: " + c.skipped[0]}
+	}
+	if err == nil {
+		err = convert(target, os.Rename(temp, target))
+	}
+	if err != nil {
+		_ = os.RemoveAll(temp)
+		return convert(target, err)
+	}
+	return convert(source, os.RemoveAll(source))
+}

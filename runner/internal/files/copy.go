@@ -1,0 +1,220 @@
+package files
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"syscall"
+
+	"hermes-exec/runner/internal/link"
+)
+
+func copyPath(r *request) (any, error) {
+	var p struct {
+		Source    link.Bytes `json:"source"`
+		Target    link.Bytes `json:"target"`
+		Recursive bool       `json:"recursive"`
+	}
+	if err := r.decode(&p); err != nil {
+		return nil, err
+	}
+	source, target, err := r.resolvePair(p.Source, p.Target)
+	if err != nil {
+		return nil, err
+	}
+	c := newCopier(false)
+	if p.Recursive {
+		err = c.copy(source, target)
+	} else {
+		err = c.single(source, target)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return map[string]any{"files": c.files, "bytes": c.bytes, "skipped": c.skipped}, nil
+}
+
+// copier copies trees: modes, times, symbolic and hard links are kept, devices,
+// FIFOs and sockets are skipped and told.
+type copier struct {
+	keepAll bool // owner and special mode bits too, for a move
+	root    inode
+	linked  map[inode]string
+	files   int
+	bytes   int64
+	skipped []string
+}
+
+func newCopier(keepAll bool) *copier {
+	return &copier{keepAll: keepAll, linked: map[inode]string{}, skipped: []string{}}
+}
+
+// single copies one regular file, through links at both ends.
+func (c *copier) single(source, target string) error {
+	in, info, err := openRegular(source)
+	if err != nil {
+		return convert(source, err)
+	}
+	defer in.Close()
+	if target, err = followLinks(target); err != nil {
+		return convert(target, err)
+	}
+	return c.file(in, info, target)
+}
+
+func (c *copier) copy(source, target string) error {
+	info, err := os.Lstat(source)
+	if err != nil {
+		return convert(source, err)
+	}
+	if info.IsDir() && strings.HasPrefix(target+"/", source+"/") {
+		return &link.Error{Kind: "os", Errno: "EINVAL", Path: target, Message: fmt.Sprintf("%s: cannot be copied into itself", source)}
+	}
+	return c.entry(source, target, info)
+}
+
+func (c *copier) entry(source, target string, info fs.FileInfo) error {
+	if c.root != (inode{}) && inodeOf(info) == c.root {
+		return nil // the target lies inside the source by another name
+	}
+	if !info.IsDir() && linkCount(info) > 1 {
+		if first, ok := c.linked[inodeOf(info)]; ok && os.Link(first, target) == nil {
+			c.files++
+			return nil
+		}
+		defer func() { c.linked[inodeOf(info)] = target }()
+	}
+	switch info.Mode().Type() {
+	case 0:
+		in, opened, err := openRegular(source)
+		if err != nil {
+			return convert(source, err)
+		}
+		defer in.Close()
+		return c.file(in, opened, target)
+	case fs.ModeDir:
+		return c.folder(source, target, info)
+	case fs.ModeSymlink:
+		return c.link(source, target, info)
+	}
+	if len(c.skipped) < maxReported {
+		c.skipped = append(c.skipped, fmt.Sprintf("%s: is a %s", source, typeName(info.Mode())))
+	}
+	return nil
+}
+
+func (c *copier) file(in *os.File, info fs.FileInfo, target string) error {
+	old, err := os.Lstat(target)
+	switch {
+	case err == nil && os.SameFile(old, info):
+		return &link.Error{Kind: "os", Errno: "EINVAL", Path: target, Message: target + ": source and target are the same file"}
+	case err == nil && old.Mode()&fs.ModeSymlink != 0:
+		if err = os.Remove(target); err == nil {
+			old = nil
+		}
+	case err == nil:
+		err = needRegular(target, old)
+	case errors.Is(err, fs.ErrNotExist):
+		old, err = nil, nil
+	}
+	if err != nil {
+		return convert(target, err)
+	}
+	mode := unixMode(info)
+	if !c.keepAll {
+		mode &= 0o1777
+	}
+	n, err := replace(target, old, &mode, in)
+	if err != nil {
+		return convert(target, err)
+	}
+	c.files++
+	c.bytes += n
+	c.keepOwner(target, info)
+	if c.keepAll {
+		_ = syscall.Chmod(target, mode)
+	}
+	_ = os.Chtimes(target, info.ModTime(), info.ModTime())
+	return nil
+}
+
+func (c *copier) folder(source, target string, info fs.FileInfo) error {
+	if err := os.Mkdir(target, 0o700); err != nil {
+		old, statErr := os.Lstat(target)
+		if statErr != nil || !old.IsDir() {
+			return convert(target, err)
+		}
+	}
+	if c.root == (inode{}) {
+		made, err := os.Lstat(target)
+		if err != nil {
+			return convert(target, err)
+		}
+		c.root = inodeOf(made)
+	}
+	dir, err := os.OpenFile(source, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return convert(source, err)
+	}
+	defer dir.Close()
+	for {
+		names, err := dir.Readdirnames(1000)
+		for _, name := range names {
+			child, statErr := os.Lstat(source + "/" + name)
+			if errors.Is(statErr, fs.ErrNotExist) {
+				continue
+			}
+			if statErr != nil {
+				return convert(source+"/"+name, statErr)
+			}
+			if err := c.entry(source+"/"+name, target+"/"+name, child); err != nil {
+				return err
+			}
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return convert(source, err)
+		}
+	}
+	mode := unixMode(info)
+	if !c.keepAll {
+		mode &= 0o1777
+	}
+	c.keepOwner(target, info)
+	_ = os.Chtimes(target, info.ModTime(), info.ModTime())
+	return convert(target, syscall.Chmod(target, mode))
+}
+
+func (c *copier) link(source, target string, info fs.FileInfo) error {
+	to, err := os.Readlink(source)
+	if err != nil {
+		return convert(source, err)
+	}
+	err = os.Symlink(to, target)
+	if isErrno(err, syscall.EEXIST) {
+		if old, statErr := os.Lstat(target); statErr == nil && !old.IsDir() {
+			if err = os.Remove(target); err == nil {
+				err = os.Symlink(to, target)
+			}
+		}
+	}
+	if err != nil {
+		return convert(target, err)
+	}
+	c.files++
+	c.keepOwner(target, info)
+	return nil
+}
+
+// keepOwner is for a move: an ordinary user owns what it moved anyway.
+func (c *copier) keepOwner(target string, info fs.FileInfo) {
+	if c.keepAll {
+		uid, gid := owner(info)
+		_ = os.Lchown(target, uid, gid)
+	}
+}

@@ -1,0 +1,153 @@
+// Package files carries out the file methods of docs/protocol.md with the
+// rights and in the view of the calling thread. Every path is opened on that
+// thread; nothing here starts a goroutine that touches the file system.
+package files
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"syscall"
+
+	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/search"
+)
+
+// Env is what an operation needs besides the calling thread's rights and view.
+type Env struct {
+	Workspace string // absolute; relative paths start here
+}
+
+// request is one operation on its way: what was asked and where data flows.
+type request struct {
+	env Env
+	op  link.FileOp
+	in  io.Reader // the bytes of file.write and file.put_tree
+	out io.Writer // where file.read and file.get_tree send theirs; nil when inline
+}
+
+type method func(r *request) (result any, err error)
+
+var methods = map[string]method{
+	"file.write": writeFile, "file.stat": statFile, "file.list": listDir, "file.mkdir": makeDir, "file.remove": removePath,
+	"file.move": movePath, "file.copy": copyPath, "file.chmod": chmodPath, "file.put_tree": putTree, "file.get_tree": getTree,
+	"file.search": searchTree, "file.glob": globTree,
+}
+
+// Do carries out op. data is the pipe end that came with it, or nil; it is
+// closed before Do returns. Errors are of type *link.Error.
+func Do(env Env, op link.FileOp, data *os.File) (link.FileResult, error) {
+	r := &request{env: env, op: op, in: bytes.NewReader(op.Inline)}
+	if data != nil {
+		defer data.Close()
+		s, err := newStream(data)
+		if err != nil {
+			return link.FileResult{}, convert("", err)
+		}
+		defer s.Close()
+		r.in, r.out = s, s
+		if op.Committed {
+			r.in = &committed{source: s}
+		}
+	}
+	if op.Method == "file.read" {
+		result, err := readFile(r)
+		return result, convert("", err)
+	}
+	do := methods[op.Method]
+	if do == nil {
+		return link.FileResult{}, badRequest("unknown method %q", op.Method)
+	}
+	value, err := do(r)
+	if err != nil {
+		return link.FileResult{}, convert("", err)
+	}
+	return encode(value)
+}
+
+func encode(value any) (link.FileResult, error) {
+	if value == nil {
+		return link.FileResult{Result: json.RawMessage("{}")}, nil
+	}
+	raw, err := json.Marshal(value)
+	if err != nil {
+		return link.FileResult{}, &link.Error{Kind: "internal", Message: err.Error()}
+	}
+	return link.FileResult{Result: raw}, nil
+}
+
+func searchTree(r *request) (any, error) { return search.Search(r.env.Workspace, r.op.Params) }
+
+func globTree(r *request) (any, error) { return search.Glob(r.env.Workspace, r.op.Params) }
+
+// decode reads the params of a request; a wrong type is the caller's mistake.
+func (r *request) decode(into any) error {
+	if len(r.op.Params) == 0 {
+		return badRequest("%s: no params", r.op.Method)
+	}
+	if err := json.Unmarshal(r.op.Params, into); err != nil {
+		return badRequest("%s: %v", r.op.Method, err)
+	}
+	return nil
+}
+
+// resolve makes a path absolute. It is not cleaned: `..` behind a symbolic
+// link is the kernel's to interpret.
+func (r *request) resolve(path link.Bytes) (string, error) {
+	return search.Resolve(r.env.Workspace, string(path))
+}
+
+func badRequest(format string, args ...any) error {
+	return &link.Error{Kind: "bad_request", Message: fmt.Sprintf(format, args...)}
+}
+
+// refuse is the answer for what is no regular file where one is needed.
+func refuse(path string, mode fs.FileMode) error {
+	return &link.Error{Kind: "os", Errno: "EINVAL", Path: path, Message: fmt.Sprintf("%s: is a %s, not a regular file", path, typeName(mode))}
+}
+
+// convert turns an error into the form that travels, with path where the
+// error has none of its own.
+func convert(path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var done *link.Error
+	if errors.As(err, &done) {
+		return done
+	}
+	var errno syscall.Errno
+	if !errors.As(err, &errno) {
+		return &link.Error{Kind: "internal", Message: err.Error(), Path: path}
+	}
+	if path == "" {
+		path = pathOf(err)
+	}
+	return &link.Error{Kind: "os", Errno: link.ErrnoName(errno), Path: path, Message: strings.TrimPrefix(path+": "+errno.Error(), ": ")}
+}
+
+func pathOf(err error) string {
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		return p.Path
+	}
+	var l *os.LinkError
+	if errors.As(err, &l) {
+		return l.New
+	}
+	return ""
+}
+
+func isErrno(err error, list ...syscall.Errno) bool {
+	for _, e := range list {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,422 @@
+package files
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+	"time"
+
+	"hermes-exec/runner/internal/link"
+)
+
+const (
+	// maxReported bounds the list of names that an answer tells.
+	maxReported = 1000
+	maxDepth    = 512
+)
+
+type treeResult struct {
+	Files   int      `json:"files"`
+	Bytes   int64    `json:"bytes"`
+	Refused []string `json:"refused"`
+}
+
+// unpacker writes a tar stream below one folder. Each step goes through a
+// descriptor of the folder that holds the entry (os.Root), and each folder on
+// the way must be a real one: no entry can pass a symbolic link, not even one
+// that somebody puts there meanwhile.
+type unpacker struct {
+	root   *os.Root
+	result treeResult
+	// folders get mode and time when everything in them is written.
+	folders []folderEntry
+
+	lastName string
+	last     *os.Root
+}
+
+type folderEntry struct {
+	name  string
+	mode  uint32
+	mtime time.Time
+}
+
+// refusal is why one entry was not written; the others are.
+type refusal string
+
+func (e refusal) Error() string { return string(e) }
+
+func putTree(r *request) (any, error) {
+	var p struct {
+		Path link.Bytes `json:"path"`
+	}
+	if err := r.decode(&p); err != nil {
+		return nil, err
+	}
+	dir, err := r.resolve(p.Path)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := makeParents(dir); err != nil {
+		return nil, convert(dir, err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, convert(dir, err)
+	}
+	defer root.Close()
+	u := &unpacker{root: root, result: treeResult{Refused: []string{}}}
+	defer u.forget()
+	if err := u.unpack(r.in); err != nil {
+		return nil, convert(dir, err)
+	}
+	u.finishFolders()
+	// Padding behind the end marker belongs to the stream.
+	if _, err := io.Copy(io.Discard, onlyReader{r.in}); err != nil {
+		return nil, convert(dir, err)
+	}
+	return u.result, nil
+}
+
+func (u *unpacker) unpack(in io.Reader) error {
+	archive := tar.NewReader(onlyReader{in})
+	for {
+		h, err := archive.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return archiveError(err)
+		}
+		err = u.entry(h, archive)
+		var no refusal
+		switch {
+		case err == nil:
+		case errors.As(err, &no):
+			u.refuse(h.Name, no)
+		default:
+			return archiveError(err)
+		}
+	}
+}
+
+func archiveError(err error) error {
+	if errors.Is(err, tar.ErrHeader) || errors.Is(err, tar.ErrFieldTooLong) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return badRequest("not a whole tar stream: %v", err)
+	}
+	return err
+}
+
+func (u *unpacker) refuse(name string, why refusal) {
+	if len(u.result.Refused) < maxReported {
+		u.result.Refused = append(u.result.Refused, fmt.Sprintf("%s: %s", name, string(why)))
+	}
+}
+
+// entryName checks a name of the archive and gives it without empty and `.` parts.
+func entryName(name string) (string, error) {
+	if strings.HasPrefix(name, "/") {
+		return "", refusal("absolute name")
+	}
+	var parts []string
+	for part := range strings.SplitSeq(name, "/") {
+		switch {
+		case part == "" || part == ".":
+			continue
+		case part == "..":
+			return "", refusal("name holds ..")
+		case strings.ContainsRune(part, 0):
+			return "", refusal("name holds a NUL byte")
+		}
+		parts = append(parts, part)
+	}
+	if len(parts) > maxDepth {
+		return "", refusal("too many folders deep")
+	}
+	return strings.Join(parts, "/"), nil
+}
+
+func (u *unpacker) entry(h *tar.Header, data io.Reader) error {
+	if h.Typeflag == tar.TypeXGlobalHeader {
+		return nil
+	}
+	name, err := entryName(h.Name)
+	if err != nil {
+		return err
+	}
+	if name == "" {
+		if h.Typeflag != tar.TypeDir {
+			return refusal("empty name")
+		}
+		return nil // the destination itself keeps its mode
+	}
+	if h.Typeflag == tar.TypeDir {
+		return u.folder(name, h)
+	}
+	parent, err := u.parent(path.Dir(name))
+	if err != nil {
+		return err
+	}
+	switch h.Typeflag {
+	case tar.TypeReg, tar.TypeRegA, tar.TypeCont: //nolint:staticcheck // old archives hold TypeRegA
+		return u.file(parent, path.Base(name), h, data)
+	case tar.TypeSymlink:
+		return u.symlink(parent, name, h.Linkname)
+	case tar.TypeLink:
+		return u.hardLink(parent, name, h.Linkname)
+	case tar.TypeGNUSparse:
+		return refusal("sparse file")
+	case tar.TypeChar, tar.TypeBlock:
+		return refusal("device")
+	case tar.TypeFifo:
+		return refusal("FIFO")
+	}
+	return refusal(fmt.Sprintf("entry of type %q", h.Typeflag))
+}
+
+func (u *unpacker) forget() {
+	if u.last != nil {
+		_ = u.last.Close()
+		u.last = nil
+	}
+}
+
+// parent opens the folder name, making what is missing of it.
+func (u *unpacker) parent(name string) (*os.Root, error) {
+	if name == "." {
+		return u.root, nil
+	}
+	if u.last != nil && u.lastName == name {
+		return u.last, nil
+	}
+	here := u.root
+	for part := range strings.SplitSeq(name, "/") {
+		next, err := realFolder(here, part)
+		if here != u.root {
+			_ = here.Close()
+		}
+		if err != nil {
+			return nil, err
+		}
+		here = next
+	}
+	u.forget()
+	u.last, u.lastName = here, name
+	return here, nil
+}
+
+// realFolder opens the folder part of dir, made when missing. A symbolic link
+// is refused, also one that takes the folder's place between look and opening.
+func realFolder(dir *os.Root, part string) (*os.Root, error) {
+	seen, err := dir.Lstat(part)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = dir.Mkdir(part, newDirMode); err == nil || errors.Is(err, fs.ErrExist) {
+			seen, err = dir.Lstat(part)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if seen.Mode()&fs.ModeSymlink != 0 {
+		return nil, refusal("leads through the symbolic link " + part)
+	}
+	if !seen.IsDir() {
+		return nil, refusal(part + " is no folder")
+	}
+	next, err := dir.OpenRoot(part)
+	if err != nil {
+		return nil, err
+	}
+	opened, err := next.Stat(".")
+	if err == nil && !os.SameFile(seen, opened) {
+		err = refusal(part + " was replaced meanwhile")
+	}
+	if err != nil {
+		_ = next.Close()
+		return nil, err
+	}
+	return next, nil
+}
+
+func (u *unpacker) folder(name string, h *tar.Header) error {
+	if _, err := u.parent(name); err != nil {
+		return err
+	}
+	u.folders = append(u.folders, folderEntry{name: name, mode: uint32(h.Mode) & 0o1777, mtime: h.ModTime})
+	return nil
+}
+
+func (u *unpacker) finishFolders() {
+	for i := len(u.folders) - 1; i >= 0; i-- {
+		f := u.folders[i]
+		dir, err := u.parent(f.name)
+		if err == nil {
+			err = setFolder(dir, f)
+		}
+		if err != nil {
+			u.refuse(f.name, refusal("mode and time were not set: "+err.Error()))
+		}
+	}
+}
+
+func setFolder(dir *os.Root, f folderEntry) error {
+	self, err := dir.OpenFile(".", os.O_RDONLY|syscall.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer self.Close()
+	if err := dir.Chtimes(".", f.mtime, f.mtime); err != nil {
+		return err
+	}
+	return syscall.Fchmod(int(self.Fd()), f.mode)
+}
+
+// free makes sure that name may be taken: a file or link there goes when the
+// new one comes, a folder stays.
+func free(dir *os.Root, name string) (exists bool, err error) {
+	old, err := dir.Lstat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case err != nil:
+		return false, err
+	case old.IsDir():
+		return true, refusal("a folder is in its place")
+	}
+	return true, nil
+}
+
+func (u *unpacker) file(dir *os.Root, name string, h *tar.Header, data io.Reader) error {
+	for key := range h.PAXRecords {
+		if strings.HasPrefix(key, "GNU.sparse.") {
+			return refusal("sparse file")
+		}
+	}
+	if _, err := free(dir, name); err != nil {
+		return err
+	}
+	temp := tempName()
+	out, err := dir.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	n, err := io.CopyBuffer(onlyWriter{out}, onlyReader{data}, make([]byte, 64<<10))
+	if err == nil {
+		err = syscall.Fchmod(int(out.Fd()), uint32(h.Mode)&0o777)
+	}
+	err = errors.Join(err, out.Close())
+	if err == nil {
+		_ = dir.Chtimes(temp, h.ModTime, h.ModTime)
+		err = dir.Rename(temp, name)
+	}
+	if err != nil {
+		_ = dir.Remove(temp)
+		return err
+	}
+	u.result.Files++
+	u.result.Bytes += n
+	return nil
+}
+
+// checkTarget refuses a link that could lead out. `..` is allowed in front
+// only: behind a name it may follow another link to anywhere.
+func checkTarget(name, target string) error {
+	if target == "" {
+		return refusal("link to nothing")
+	}
+	if strings.HasPrefix(target, "/") {
+		return refusal("link to the absolute path " + target)
+	}
+	depth, named := strings.Count(name, "/"), false
+	for part := range strings.SplitSeq(target, "/") {
+		switch {
+		case part == "" || part == ".":
+		case part != "..":
+			named = true
+		case named:
+			return refusal("link target with .. behind a name: " + target)
+		default:
+			if depth--; depth < 0 {
+				return refusal("link out of the destination: " + target)
+			}
+		}
+	}
+	return nil
+}
+
+func (u *unpacker) symlink(dir *os.Root, name, target string) error {
+	if err := checkTarget(name, target); err != nil {
+		return err
+	}
+	return u.place(dir, path.Base(name), func(temp string) error { return dir.Symlink(target, temp) })
+}
+
+// place puts a new link where an old file may be.
+func (u *unpacker) place(dir *os.Root, name string, make func(temp string) error) error {
+	if _, err := free(dir, name); err != nil {
+		return err
+	}
+	temp := tempName()
+	if err := make(temp); err != nil {
+		return err
+	}
+	if err := dir.Rename(temp, name); err != nil {
+		_ = dir.Remove(temp)
+		return err
+	}
+	u.result.Files++
+	return nil
+}
+
+// hardLink links to a regular file below the destination only.
+func (u *unpacker) hardLink(dir *os.Root, name, target string) error {
+	source, err := entryName(target)
+	if err != nil || source == "" {
+		return refusal("hard link out of the destination: " + target)
+	}
+	if source == name {
+		return refusal("hard link to itself")
+	}
+	// The parent of the link must stay open while its source's is looked at.
+	here, err := dir.OpenRoot(".")
+	if err != nil {
+		return err
+	}
+	defer here.Close()
+	from, err := u.parent(path.Dir(source))
+	if err != nil {
+		return err
+	}
+	info, err := from.Lstat(path.Base(source))
+	if err != nil {
+		return refusal("hard link to a missing file: " + target)
+	}
+	if !info.Mode().IsRegular() {
+		return refusal("hard link to what is no regular file: " + target)
+	}
+	return u.place(here, path.Base(name), func(temp string) error {
+		return u.linkFrom(source, path.Join(path.Dir(name), temp), info)
+	})
+}
+
+// linkFrom makes the link below the root and takes it back when it is not the
+// file that was looked at.
+func (u *unpacker) linkFrom(source, target string, want fs.FileInfo) error {
+	if err := u.root.Link(source, target); err != nil {
+		return err
+	}
+	made, err := u.root.Lstat(target)
+	if err == nil && !os.SameFile(made, want) {
+		err = refusal("hard link target was replaced meanwhile")
+	}
+	if err != nil {
+		_ = u.root.Remove(target)
+	}
+	return err
+}

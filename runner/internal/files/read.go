@@ -1,0 +1,179 @@
+package files
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+
+	"hermes-exec/runner/internal/link"
+)
+
+type readParams struct {
+	Path   link.Bytes `json:"path"`
+	Offset int64      `json:"offset"`
+	Length *int64     `json:"length"`
+	Limit  *int64     `json:"limit"`
+}
+
+type readResult struct {
+	Size int64 `json:"size"`
+	Read int64 `json:"read"`
+}
+
+// openRegular opens a regular file for reading and never waits for anybody: a
+// FIFO, socket or device is refused before it is opened and again after.
+func openRegular(path string) (*os.File, os.FileInfo, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, nil, convert(path, err)
+	}
+	if err := needRegular(path, info); err != nil {
+		return nil, nil, err
+	}
+	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, convert(path, err)
+	}
+	file := os.NewFile(uintptr(fd), path)
+	if info, err = file.Stat(); err == nil {
+		err = needRegular(path, info)
+	}
+	if err != nil {
+		file.Close()
+		return nil, nil, convert(path, err)
+	}
+	return file, info, nil
+}
+
+func needRegular(path string, info os.FileInfo) error {
+	switch {
+	case info.IsDir():
+		return convert(path, syscall.EISDIR)
+	case !info.Mode().IsRegular():
+		return refuse(path, info.Mode())
+	}
+	return nil
+}
+
+func readFile(r *request) (link.FileResult, error) {
+	var p readParams
+	if err := r.decode(&p); err != nil {
+		return link.FileResult{}, err
+	}
+	if p.Offset < 0 || (p.Length != nil && *p.Length < 0) || (p.Limit != nil && *p.Limit < 0) {
+		return link.FileResult{}, badRequest("offset, length and limit must not be negative")
+	}
+	path, err := r.resolve(p.Path)
+	if err != nil {
+		return link.FileResult{}, err
+	}
+	file, info, err := openRegular(path)
+	if err != nil {
+		return link.FileResult{}, err
+	}
+	defer file.Close()
+	if p.Offset > 0 {
+		if _, err := file.Seek(p.Offset, io.SeekStart); err != nil {
+			return link.FileResult{}, convert(path, err)
+		}
+	}
+	inline := r.out == nil
+	if err := p.check(info.Size(), inline); err != nil {
+		return answerTooLarge(err)
+	}
+	if inline {
+		return p.readInline(path, file, info.Size())
+	}
+	n, err := p.copy(r.out, file)
+	if err != nil {
+		return link.FileResult{}, convert(path, err)
+	}
+	return result(readResult{Size: max(info.Size(), p.Offset+n), Read: n}, nil)
+}
+
+var errInlineTooLarge = errors.New("over the inline limit")
+
+func answerTooLarge(err error) (link.FileResult, error) {
+	if errors.Is(err, errInlineTooLarge) {
+		return link.FileResult{TooLarge: true}, nil
+	}
+	return link.FileResult{}, err
+}
+
+// check compares what the file's size promises with the limits, before a byte is sent.
+func (p *readParams) check(size int64, inline bool) error {
+	want := max(0, size-p.Offset)
+	if p.Length != nil {
+		want = min(want, *p.Length)
+	}
+	if p.Limit != nil && want > *p.Limit {
+		return p.tooLarge(size)
+	}
+	if inline && want > link.InlineLimit {
+		return errInlineTooLarge
+	}
+	return nil
+}
+
+func (p *readParams) tooLarge(size int64) error {
+	return &link.Error{Kind: "too_large", Path: string(p.Path),
+		Message: fmt.Sprintf("%s: %d bytes from offset %d are over the limit of %d bytes", p.Path, size-p.Offset, p.Offset, *p.Limit)}
+}
+
+// copy sends the bytes. The size of a growing file or of one in /proc is only
+// known at its end, so the limit holds here once more.
+func (p *readParams) copy(out io.Writer, file io.Reader) (int64, error) {
+	if p.Length != nil {
+		file = io.LimitReader(file, *p.Length)
+	}
+	if p.Limit == nil {
+		return io.CopyBuffer(onlyWriter{out}, onlyReader{file}, make([]byte, 128<<10))
+	}
+	n, err := io.CopyBuffer(onlyWriter{out}, onlyReader{io.LimitReader(file, *p.Limit)}, make([]byte, 128<<10))
+	if err == nil && n == *p.Limit {
+		var more [1]byte
+		if k, _ := file.Read(more[:]); k > 0 {
+			return n, p.tooLarge(p.Offset + n + 1)
+		}
+	}
+	return n, err
+}
+
+func (p *readParams) readInline(path string, file io.Reader, size int64) (link.FileResult, error) {
+	buffer := &sink{}
+	n, err := p.copy(buffer, file)
+	if err != nil {
+		if errors.Is(err, errInlineTooLarge) {
+			return link.FileResult{TooLarge: true}, nil
+		}
+		return link.FileResult{}, convert(path, err)
+	}
+	return result(readResult{Size: max(size, p.Offset+n), Read: n}, buffer.data)
+}
+
+func result(value any, inline []byte) (link.FileResult, error) {
+	raw, err := json.Marshal(value)
+	if err != nil {
+		return link.FileResult{}, &link.Error{Kind: "internal", Message: err.Error()}
+	}
+	return link.FileResult{Result: raw, Inline: inline}, nil
+}
+
+// sink keeps at most link.InlineLimit bytes.
+type sink struct{ data []byte }
+
+func (s *sink) Write(p []byte) (int, error) {
+	if len(s.data)+len(p) > link.InlineLimit {
+		return 0, errInlineTooLarge
+	}
+	s.data = append(s.data, p...)
+	return len(p), nil
+}
+
+// onlyReader and onlyWriter hide ReadFrom and WriteTo: splice into a pipe that
+// nobody drains has no deadline.
+type onlyReader struct{ io.Reader }
+type onlyWriter struct{ io.Writer }

@@ -1,0 +1,15 @@
+package files
+
+import (
+	"os"
+	"syscall"
+)
+
+// renameNoReplace renames unless target exists. The look and the rename are two
+// steps here.
+func renameNoReplace(source, target string) error {
+	if _, err := os.Lstat(target); err == nil {
+		return syscall.EEXIST
+	}
+	return os.Rename(source, target)
+}

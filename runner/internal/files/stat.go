@@ -1,0 +1,201 @@
+package files
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"hermes-exec/runner/internal/link"
+)
+
+// Stat is one file as the protocol tells it.
+type Stat struct {
+	Path   link.Bytes  `json:"path"`
+	Name   link.Bytes  `json:"name"`
+	Type   string      `json:"type"`
+	Size   int64       `json:"size"`
+	Mode   uint32      `json:"mode"`
+	UID    int         `json:"uid"`
+	GID    int         `json:"gid"`
+	MTime  float64     `json:"mtime"`
+	Links  int64       `json:"links"`
+	Target *link.Bytes `json:"target,omitempty"`
+}
+
+func typeName(mode fs.FileMode) string {
+	switch mode.Type() {
+	case 0:
+		return "file"
+	case fs.ModeDir:
+		return "dir"
+	case fs.ModeSymlink:
+		return "link"
+	case fs.ModeNamedPipe:
+		return "fifo"
+	case fs.ModeSocket:
+		return "socket"
+	case fs.ModeDevice | fs.ModeCharDevice:
+		return "char"
+	}
+	return "block"
+}
+
+func unixMode(info fs.FileInfo) uint32 {
+	return uint32(info.Sys().(*syscall.Stat_t).Mode) & 0o7777
+}
+
+func owner(info fs.FileInfo) (uid, gid int) {
+	s := info.Sys().(*syscall.Stat_t)
+	return int(s.Uid), int(s.Gid)
+}
+
+func linkCount(info fs.FileInfo) int64 {
+	return int64(info.Sys().(*syscall.Stat_t).Nlink)
+}
+
+// inode identifies a file on this host for as long as it exists.
+type inode struct{ device, number uint64 }
+
+func inodeOf(info fs.FileInfo) inode {
+	s := info.Sys().(*syscall.Stat_t)
+	return inode{uint64(s.Dev), s.Ino}
+}
+
+// newStat describes what info was read from; path is what the answer shows,
+// real where the link's target can be read.
+func newStat(path, real string, info fs.FileInfo) Stat {
+	uid, gid := owner(info)
+	s := Stat{Path: link.Bytes(path), Name: link.Bytes(baseName(path, info)), Type: typeName(info.Mode()), Size: info.Size(), Mode: unixMode(info),
+		UID: uid, GID: gid, MTime: float64(info.ModTime().UnixNano()) / 1e9, Links: linkCount(info)}
+	if s.Type == "link" {
+		if target, err := os.Readlink(real); err == nil {
+			t := link.Bytes(target)
+			s.Target = &t
+		}
+	}
+	return s
+}
+
+func baseName(path string, info fs.FileInfo) string {
+	if name := filepath.Base(path); name != "." && name != ".." {
+		return name
+	}
+	return info.Name()
+}
+
+func statFile(r *request) (any, error) {
+	var p struct {
+		Path   link.Bytes `json:"path"`
+		Follow *bool      `json:"follow"`
+	}
+	if err := r.decode(&p); err != nil {
+		return nil, err
+	}
+	path, err := r.resolve(p.Path)
+	if err != nil {
+		return nil, err
+	}
+	stat := os.Stat
+	if p.Follow != nil && !*p.Follow {
+		stat = os.Lstat
+	}
+	info, err := stat(path)
+	if err != nil {
+		return nil, convert(path, err)
+	}
+	return newStat(string(p.Path), path, info), nil
+}
+
+const (
+	defaultEntries = 100_000
+	// maxNames bounds the names held at once while folders are read.
+	maxNames = 2_000_000
+	// maxAnswer keeps a listing below what one RESPONSE carries.
+	maxAnswer = 20 << 20
+)
+
+type lister struct {
+	limit     int
+	recursive bool
+	names     int
+	bytes     int
+	entries   []Stat
+	truncated bool
+}
+
+func listDir(r *request) (any, error) {
+	var p struct {
+		Path      link.Bytes `json:"path"`
+		Recursive bool       `json:"recursive"`
+		Limit     *int       `json:"limit"`
+	}
+	if err := r.decode(&p); err != nil {
+		return nil, err
+	}
+	path, err := r.resolve(p.Path)
+	if err != nil {
+		return nil, err
+	}
+	l := lister{limit: defaultEntries, recursive: p.Recursive, entries: []Stat{}}
+	if p.Limit != nil && *p.Limit > 0 {
+		l.limit = min(*p.Limit, defaultEntries)
+	}
+	if err := l.folder(strings.TrimSuffix(string(p.Path), "/"), path); err != nil {
+		return nil, convert(path, err)
+	}
+	return map[string]any{"entries": l.entries, "truncated": l.truncated}, nil
+}
+
+// folder adds what is in real, sorted by name, each folder before its contents.
+func (l *lister) folder(shown, real string) error {
+	names, err := l.read(real)
+	if err != nil {
+		return err
+	}
+	defer func() { l.names -= len(names) }()
+	for _, name := range names {
+		if len(l.entries) >= l.limit || l.bytes > maxAnswer {
+			l.truncated = true
+			return nil
+		}
+		child := shown + "/" + name
+		if shown == "." || (shown == "" && !strings.HasPrefix(real, "/")) {
+			child = name
+		}
+		info, err := os.Lstat(real + "/" + name)
+		if err != nil {
+			continue // gone since the folder was read
+		}
+		l.entries = append(l.entries, newStat(child, real+"/"+name, info))
+		l.bytes += len(child) + len(name) + 180
+		if l.recursive && info.IsDir() {
+			// A folder that cannot be read is listed, its contents are not.
+			_ = l.folder(child, real+"/"+name)
+		}
+	}
+	return nil
+}
+
+func (l *lister) read(path string) ([]string, error) {
+	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_CLOEXEC|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	dir := os.NewFile(uintptr(fd), path)
+	defer dir.Close()
+	room := maxNames - l.names
+	if room <= 0 {
+		l.truncated = true
+		return nil, nil
+	}
+	names, _ := dir.Readdirnames(room)
+	if len(names) == room {
+		l.truncated = true
+	}
+	slices.Sort(names)
+	l.names += len(names)
+	return names, nil
+}

@@ -1,0 +1,116 @@
+package files
+
+import (
+	"errors"
+	"io"
+	"os"
+	"syscall"
+	"time"
+
+	"hermes-exec/runner/internal/link"
+)
+
+// progressTimeout is how long a transfer may stand still.
+var progressTimeout = 60 * time.Second
+
+// stream is a pipe end each of whose reads and writes must make progress.
+type stream struct{ file *os.File }
+
+// newStream takes a descriptor of its own of data's pipe, non-blocking, since
+// deadlines do not exist on a blocking one.
+func newStream(data *os.File) (*stream, error) {
+	raw, err := data.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	fd, dupErr := -1, error(nil)
+	err = raw.Control(func(p uintptr) {
+		syscall.ForkLock.RLock()
+		defer syscall.ForkLock.RUnlock()
+		if fd, dupErr = syscall.Dup(int(p)); dupErr == nil {
+			syscall.CloseOnExec(fd)
+			dupErr = syscall.SetNonblock(fd, true)
+		}
+	})
+	if err == nil {
+		err = dupErr
+	}
+	if err != nil {
+		if fd >= 0 {
+			_ = syscall.Close(fd)
+		}
+		return nil, err
+	}
+	return &stream{file: os.NewFile(uintptr(fd), "data")}, nil
+}
+
+func (s *stream) Read(p []byte) (int, error) {
+	_ = s.file.SetReadDeadline(time.Now().Add(progressTimeout))
+	n, err := s.file.Read(p)
+	return n, streamError(err)
+}
+
+func (s *stream) Write(p []byte) (int, error) {
+	total := 0
+	for total < len(p) {
+		_ = s.file.SetWriteDeadline(time.Now().Add(progressTimeout))
+		n, err := s.file.Write(p[total:min(len(p), total+64<<10)])
+		total += n
+		if err != nil && (n == 0 || !errors.Is(err, os.ErrDeadlineExceeded)) {
+			return total, streamError(err)
+		}
+	}
+	return total, nil
+}
+
+func (s *stream) Close() error { return s.file.Close() }
+
+func streamError(err error) error {
+	switch {
+	case err == nil || err == io.EOF:
+		return err
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return &link.Error{Kind: "timeout", Message: "no data moved for " + progressTimeout.String()}
+	case errors.Is(err, syscall.EPIPE), errors.Is(err, os.ErrClosed):
+		return errBrokenOff
+	}
+	return err
+}
+
+var errBrokenOff = &link.Error{Kind: "canceled", Message: "the data stream was broken off"}
+
+// committed passes a stream on whose last byte says that it is complete (see
+// link.FileOp.Committed); that byte is taken out.
+type committed struct {
+	source io.Reader
+	buffer [32 << 10]byte
+	last   byte
+	any    bool
+	err    error
+}
+
+func (c *committed) Read(p []byte) (int, error) {
+	for len(p) > 0 {
+		if c.err != nil {
+			if c.err == io.EOF && (!c.any || c.last != 1) {
+				return 0, errBrokenOff
+			}
+			return 0, c.err
+		}
+		n, err := c.source.Read(c.buffer[:min(len(p), len(c.buffer))])
+		c.err = err
+		if n == 0 {
+			continue
+		}
+		out := 0
+		if c.any {
+			p[0], out = c.last, 1
+		}
+		out += copy(p[out:], c.buffer[:n-1])
+		c.last, c.any = c.buffer[n-1], true
+		if out > 0 {
+			return out, nil
+		}
+	}
+	return 0, nil
+}

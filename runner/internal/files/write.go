@@ -1,0 +1,293 @@
+package files
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"hermes-exec/runner/internal/link"
+)
+
+type writeParams struct {
+	Path    link.Bytes `json:"path"`
+	Mode    *uint32    `json:"mode"`
+	Parents bool       `json:"parents"`
+	Append  bool       `json:"append"`
+}
+
+type writeResult struct {
+	Written     int64 `json:"written"`
+	Created     bool  `json:"created"`
+	DirsCreated int   `json:"dirs_created"`
+}
+
+const (
+	newFileMode = 0o644
+	newDirMode  = 0o755
+	maxLinks    = 40
+)
+
+func writeFile(r *request) (any, error) {
+	var p writeParams
+	if err := r.decode(&p); err != nil {
+		return nil, err
+	}
+	if err := checkMode(p.Mode); err != nil {
+		return nil, err
+	}
+	path, err := r.resolve(p.Path)
+	if err != nil {
+		return nil, err
+	}
+	if strings.HasSuffix(path, "/") {
+		return nil, convert(path, syscall.EISDIR)
+	}
+	target, err := followLinks(path)
+	if err != nil {
+		return nil, convert(path, err)
+	}
+	out := writeResult{}
+	if p.Parents {
+		if out.DirsCreated, err = makeParents(filepath.Dir(target)); err != nil {
+			return nil, convert(path, err)
+		}
+	}
+	old, err := os.Lstat(target)
+	switch {
+	case err == nil:
+		err = needRegular(path, old)
+	case errors.Is(err, fs.ErrNotExist):
+		old, out.Created, err = nil, true, nil
+	}
+	if err != nil {
+		return nil, convert(path, err)
+	}
+	if p.Append {
+		out.Written, err = appendTo(target, p.Mode, r.in)
+	} else {
+		out.Written, err = replace(target, old, p.Mode, r.in)
+	}
+	if err != nil {
+		return nil, convert(path, err)
+	}
+	return out, nil
+}
+
+func checkMode(mode *uint32) error {
+	if mode != nil && *mode > 0o7777 {
+		return badRequest("mode %#o is out of range", *mode)
+	}
+	return nil
+}
+
+// followLinks gives the path that a write to path changes: the end of a chain
+// of symbolic links, which may not exist yet.
+func followLinks(path string) (string, error) {
+	for range maxLinks {
+		target, err := os.Readlink(path)
+		if err != nil {
+			if isErrno(err, syscall.EINVAL, syscall.ENOENT) {
+				return path, nil
+			}
+			return "", err
+		}
+		if !filepath.IsAbs(target) {
+			// Not filepath.Join: it would remove a `..` behind a link.
+			target = path[:strings.LastIndexByte(path, '/')+1] + target
+		}
+		path = target
+	}
+	return "", syscall.ELOOP
+}
+
+// makeParents makes dir and what is missing above it and counts what it made.
+func makeParents(dir string) (int, error) {
+	err := os.Mkdir(dir, newDirMode)
+	switch {
+	case err == nil:
+		return 1, nil
+	case isErrno(err, syscall.EEXIST):
+		info, statErr := os.Stat(dir)
+		if statErr != nil {
+			return 0, statErr
+		}
+		if !info.IsDir() {
+			return 0, syscall.ENOTDIR
+		}
+		return 0, nil
+	case !isErrno(err, syscall.ENOENT) || filepath.Dir(dir) == dir:
+		if info, statErr := os.Stat(dir); statErr == nil && info.IsDir() {
+			return 0, nil // a read-only file system refuses before it looks
+		}
+		return 0, err
+	}
+	made, err := makeParents(filepath.Dir(dir))
+	if err != nil {
+		return made, err
+	}
+	if err := os.Mkdir(dir, newDirMode); err != nil && !isErrno(err, syscall.EEXIST) {
+		return made, err
+	}
+	return made + 1, nil
+}
+
+func appendTo(target string, mode *uint32, in io.Reader) (int64, error) {
+	file, err := openForWriting(target, syscall.O_APPEND|syscall.O_CREAT)
+	if err != nil {
+		return 0, err
+	}
+	n, err := io.CopyBuffer(onlyWriter{file}, onlyReader{in}, make([]byte, 64<<10))
+	if err == nil && mode != nil {
+		err = syscall.Fchmod(int(file.Fd()), *mode)
+	}
+	return n, errors.Join(err, file.Close())
+}
+
+// openForWriting opens a regular file without ever waiting for a reader.
+func openForWriting(path string, flags int) (*os.File, error) {
+	fd, err := syscall.Open(path, syscall.O_WRONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY|syscall.O_CLOEXEC|syscall.O_NOFOLLOW|flags, newFileMode)
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(fd), path)
+	info, err := file.Stat()
+	if err == nil {
+		err = needRegular(path, info)
+	}
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	return file, nil
+}
+
+// replace gives target new contents at once, by a temporary file beside it and
+// a rename. Where the folder or the owner does not allow that, or other names
+// share the file, it is rewritten in place.
+func replace(target string, old fs.FileInfo, mode *uint32, in io.Reader) (int64, error) {
+	if old != nil {
+		if err := mayWrite(target); err != nil {
+			return 0, err
+		}
+		if linkCount(old) > 1 {
+			return rewrite(target, mode, in)
+		}
+	}
+	temp, err := createTemp(filepath.Dir(target), old != nil || mode != nil)
+	if err != nil {
+		if old != nil && isErrno(err, syscall.EACCES, syscall.EPERM, syscall.EROFS) {
+			return rewrite(target, mode, in)
+		}
+		return 0, err
+	}
+	n, err := io.CopyBuffer(onlyWriter{temp}, onlyReader{in}, make([]byte, 64<<10))
+	if err == nil {
+		err = moveIn(temp, target, old, mode)
+	}
+	err = errors.Join(err, temp.Close())
+	if err != nil {
+		_ = os.Remove(temp.Name())
+	}
+	return n, err
+}
+
+// mayWrite asks whether the caller could write into the file itself: a rename
+// alone would get around a read-only mode. A program that runs is fine, it
+// keeps its old contents.
+func mayWrite(path string) error {
+	file, err := openForWriting(path, 0)
+	if err == nil {
+		return file.Close()
+	}
+	if isErrno(err, syscall.ETXTBSY) {
+		return nil
+	}
+	return err
+}
+
+// createTemp makes the file that will be renamed; private means that its mode
+// is set only when its contents are whole.
+func createTemp(dir string, private bool) (*os.File, error) {
+	mode := uint32(newFileMode)
+	if private {
+		mode = 0o600
+	}
+	for {
+		path := filepath.Join(dir, tempName())
+		fd, err := syscall.Open(path, syscall.O_RDWR|syscall.O_CREAT|syscall.O_EXCL|syscall.O_CLOEXEC, mode)
+		if err == nil {
+			return os.NewFile(uintptr(fd), path), nil
+		}
+		if err != syscall.EEXIST && err != syscall.EINTR {
+			return nil, err
+		}
+	}
+}
+
+func tempName() string {
+	var random [8]byte
+	_, _ = rand.Read(random[:])
+	return ".hermes-exec-" + hex.EncodeToString(random[:]) + ".tmp"
+}
+
+// moveIn gives the finished temporary file the old one's owner and mode and its
+// name. What the system refuses of that is made good by writing in place.
+func moveIn(temp *os.File, target string, old fs.FileInfo, mode *uint32) error {
+	inPlace := false
+	if old != nil {
+		uid, gid := owner(old)
+		made, err := temp.Stat()
+		if err != nil {
+			return err
+		}
+		if u, g := owner(made); u != uid || g != gid {
+			inPlace = temp.Chown(uid, gid) != nil
+		}
+	}
+	if !inPlace {
+		if err := setMode(temp, old, mode); err != nil {
+			return err
+		}
+		err := os.Rename(temp.Name(), target)
+		if err == nil || old == nil || !isErrno(err, syscall.EPERM, syscall.EACCES, syscall.EBUSY) {
+			return err
+		}
+	}
+	if _, err := temp.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	_, err := rewrite(target, mode, temp)
+	return errors.Join(err, os.Remove(temp.Name()))
+}
+
+func setMode(temp *os.File, old fs.FileInfo, mode *uint32) error {
+	switch {
+	case mode != nil:
+		return syscall.Fchmod(int(temp.Fd()), *mode)
+	case old != nil:
+		return syscall.Fchmod(int(temp.Fd()), unixMode(old))
+	}
+	return nil
+}
+
+func rewrite(target string, mode *uint32, in io.Reader) (int64, error) {
+	file, err := openForWriting(target, 0)
+	if err != nil {
+		return 0, err
+	}
+	// The old end is cut last, so that a reader never sees an empty file.
+	n, err := io.CopyBuffer(onlyWriter{file}, onlyReader{in}, make([]byte, 64<<10))
+	if err == nil {
+		err = file.Truncate(n)
+	}
+	if err == nil && mode != nil {
+		err = syscall.Fchmod(int(file.Fd()), *mode)
+	}
+	return n, errors.Join(err, file.Close())
+}

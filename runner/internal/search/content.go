@@ -1,0 +1,184 @@
+package search
+
+import (
+	"io"
+	"io/fs"
+	"os"
+	"regexp"
+	"runtime"
+	"sync/atomic"
+	"syscall"
+
+	"hermes-exec/runner/internal/link"
+)
+
+const (
+	// maxWaiting bounds the opened files between the walk and the answer.
+	maxWaiting = 16
+	// maxFiles bounds the list of files with matches; their number is exact.
+	maxFiles = 20_000
+)
+
+// job is one opened file on its way through the search.
+type job struct {
+	path link.Bytes
+	file *os.File
+	done chan struct{}
+
+	scan  *scanner
+	err   error
+	mtime float64
+}
+
+// contentSearch reads many files at a time and answers in the order of paths.
+type contentSearch struct {
+	p      *params
+	re     *regexp.Regexp
+	prefix []byte
+	result *Result
+	size   int
+	// counted is the number of matches in the files that were collected.
+	counted atomic.Int64
+}
+
+func newContentSearch(p *params, re *regexp.Regexp) *contentSearch {
+	prefix, _ := re.LiteralPrefix()
+	return &contentSearch{p: p, re: re, prefix: []byte(prefix), result: &Result{Matches: []Match{}, Files: []File{}, Errors: []string{}}}
+}
+
+func (c *contentSearch) run(root string, info fs.FileInfo) *Result {
+	waiting := make(chan *job, maxWaiting)
+	work := make(chan *job, maxWaiting)
+	collected := make(chan struct{})
+	for range max(1, min(runtime.GOMAXPROCS(0), 4)) {
+		go func() {
+			for j := range work {
+				c.scan(j, 0, c.p.Offset+c.p.limit-int(c.counted.Load()))
+				close(j.done)
+			}
+		}()
+	}
+	go func() {
+		defer close(collected)
+		for j := range waiting {
+			<-j.done
+			c.collect(j)
+		}
+	}()
+	var failed []string
+	open := func(path string, shown link.Bytes) {
+		j, err := openJob(path, shown)
+		switch {
+		case err != nil && len(failed) < maxErrors:
+			failed = append(failed, path+": "+reason(err))
+		case j != nil:
+			waiting <- j
+			work <- j
+		}
+	}
+	w := c.p.walker()
+	if info.IsDir() {
+		w.visit = func(f found) bool {
+			if !f.isDir && (c.p.filter == nil || c.p.filter.match(f.relative, f.name)) {
+				open(f.full, shownPath(string(c.p.Path), f.relative))
+			}
+			return true
+		}
+		w.run(root)
+	} else {
+		open(root, c.p.Path)
+	}
+	close(waiting)
+	close(work)
+	<-collected
+	r := c.result
+	r.Errors = append(r.Errors, failed...)
+	r.finish(w)
+	r.Truncated = r.Truncated || r.Total > c.p.Offset+len(r.Matches)
+	return r
+}
+
+// openJob opens a regular file without waiting for anybody; nil for an empty
+// one or one that is gone.
+func openJob(path string, shown link.Bytes) (*job, error) {
+	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY|syscall.O_CLOEXEC, 0)
+	if err == syscall.ENOENT {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(fd), path)
+	info, err := file.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		file.Close()
+		return nil, err
+	}
+	return &job{path: shown, file: file, done: make(chan struct{}), mtime: mtime(info)}, nil
+}
+
+func (c *contentSearch) scan(j *job, from, to int) {
+	j.scan = &scanner{re: c.re, prefix: c.prefix, context: c.p.Context, maxLine: c.p.MaxLine, keepFrom: from, keepTo: to}
+	j.err = j.scan.scan(j.file)
+}
+
+// collect takes the files in order, so it alone knows which matches lie in the
+// window that was asked for.
+func (c *contentSearch) collect(j *job) {
+	defer j.file.Close()
+	r, s := c.result, j.scan
+	switch {
+	case j.err != nil:
+		if len(r.Errors) < maxErrors {
+			r.Errors = append(r.Errors, string(j.path)+": "+reason(j.err))
+		}
+		return
+	case s.binary:
+		r.BinarySkipped++
+		return
+	case s.count == 0:
+		return
+	}
+	from := max(0, c.p.Offset-r.Total)
+	to := min(s.count, c.p.Offset+c.p.limit-r.Total)
+	if from < to {
+		kept := s.kept[min(from, len(s.kept)):min(to, len(s.kept))]
+		if s.full && len(kept) < to-from {
+			kept = c.again(j, from, to)
+		}
+		c.add(j, kept)
+	}
+	r.Total += s.count
+	r.TotalFiles++
+	if c.size += len(j.path) + 60; len(r.Files) < maxFiles && c.size < maxAnswer {
+		r.Files = append(r.Files, File{Path: j.path, Count: s.count, MTime: j.mtime})
+	}
+	c.counted.Store(int64(r.Total))
+}
+
+// again reads the file a second time for matches that the first pass had no room for.
+func (c *contentSearch) again(j *job, from, to int) []Match {
+	if _, err := j.file.Seek(0, io.SeekStart); err != nil {
+		return nil
+	}
+	c.scan(j, from, to)
+	return j.scan.kept
+}
+
+func (c *contentSearch) add(j *job, kept []Match) {
+	for _, m := range kept {
+		m.Path = j.path
+		c.size += len(m.Path) + len(m.Text)*2 + 80
+		for _, b := range m.Before {
+			c.size += len(b) * 2
+		}
+		for _, a := range m.After {
+			c.size += len(a) * 2
+		}
+		if c.size > maxAnswer {
+			c.result.Truncated = true
+			return
+		}
+		c.result.Matches = append(c.result.Matches, m)
+	}
+}

@@ -1,0 +1,194 @@
+package search
+
+import (
+	"container/heap"
+	"encoding/json"
+	"io/fs"
+	"math"
+	"os"
+	"slices"
+	"strings"
+
+	"hermes-exec/runner/internal/link"
+)
+
+// newest keeps the n newest files of any number.
+type newest struct {
+	n     int
+	files []File
+}
+
+func (h *newest) Len() int           { return len(h.files) }
+func (h *newest) Less(i, j int) bool { return compareFiles(h.files[i], h.files[j]) > 0 }
+func (h *newest) Swap(i, j int)      { h.files[i], h.files[j] = h.files[j], h.files[i] }
+func (h *newest) Push(x any)         { h.files = append(h.files, x.(File)) }
+
+func (h *newest) Pop() any {
+	last := h.files[len(h.files)-1]
+	h.files = h.files[:len(h.files)-1]
+	return last
+}
+
+func (h *newest) add(f File) {
+	if h.n == 0 {
+		return
+	}
+	if len(h.files) < h.n {
+		heap.Push(h, f)
+	} else if compareFiles(f, h.files[0]) < 0 {
+		h.files[0] = f
+		heap.Fix(h, 0)
+	}
+}
+
+// compareFiles puts the newest first, then goes by path.
+func compareFiles(a, b File) int {
+	switch {
+	case a.MTime > b.MTime:
+		return -1
+	case a.MTime < b.MTime:
+		return 1
+	}
+	return strings.Compare(string(a.Path), string(b.Path))
+}
+
+func (h *newest) sorted() []File {
+	slices.SortFunc(h.files, compareFiles)
+	return h.files
+}
+
+func mtime(info fs.FileInfo) float64 { return float64(info.ModTime().UnixNano()) / 1e9 }
+
+func (p *params) listFiles(root string, info fs.FileInfo) (*Result, error) {
+	pattern := string(p.Pattern)
+	if pattern == "" {
+		pattern = "*"
+	}
+	names, err := newNameFilter(pattern)
+	if err != nil {
+		return nil, badRequest("glob %q: %v", pattern, err)
+	}
+	r := &Result{Matches: []Match{}, Files: []File{}, Errors: []string{}}
+	keep := &newest{n: min(p.Offset, 1_000_000) + p.limit}
+	if !info.IsDir() {
+		if names.glob.match(info.Name()) {
+			r.Total = 1
+			keep.add(File{Path: p.Path, MTime: mtime(info)})
+		}
+	} else {
+		w := p.walker()
+		w.visit = func(f found) bool {
+			if f.isDir || !names.match(f.relative, f.name) || (p.filter != nil && !p.filter.match(f.relative, f.name)) {
+				return true
+			}
+			if info, err := os.Lstat(f.full); err == nil {
+				r.Total++
+				keep.add(File{Path: shownPath(string(p.Path), f.relative), MTime: mtime(info)})
+			}
+			return true
+		}
+		w.run(root)
+		r.finish(w)
+	}
+	r.TotalFiles = r.Total
+	if files := keep.sorted(); p.Offset < len(files) {
+		r.Files = files[p.Offset:]
+	}
+	r.Truncated = r.Truncated || r.Total > p.Offset+len(r.Files)
+	return r, nil
+}
+
+// GlobResult is the answer of file.glob.
+type GlobResult struct {
+	Paths []link.Bytes `json:"paths"`
+	Total int          `json:"total"`
+}
+
+// Glob carries out file.glob: files and folders below path whose path matches
+// the pattern, the newest first. A name with a leading dot needs a pattern that
+// has one.
+func Glob(workspace string, raw json.RawMessage) (*GlobResult, error) {
+	var p struct {
+		Pattern link.Bytes `json:"pattern"`
+		Path    link.Bytes `json:"path"`
+		Limit   *int       `json:"limit"`
+	}
+	if err := json.Unmarshal(raw, &p); err != nil {
+		return nil, badRequest("file.glob: %v", err)
+	}
+	if p.Pattern == "" {
+		return nil, badRequest("the pattern is empty")
+	}
+	if p.Limit != nil && *p.Limit < 0 {
+		return nil, badRequest("limit must not be negative")
+	}
+	asked, pattern := string(p.Path), string(p.Pattern)
+	if asked == "" {
+		asked = "."
+	}
+	asked, pattern = splitPattern(asked, pattern)
+	root, err := Resolve(workspace, asked)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(root); err != nil {
+		if asked == string(p.Path) {
+			return nil, osError(root, err)
+		}
+		return &GlobResult{Paths: []link.Bytes{}}, nil
+	}
+	glob, err := compileGlob(pattern)
+	if err != nil {
+		return nil, badRequest("glob %q: %v", p.Pattern, err)
+	}
+	keep := &newest{n: maxLimit}
+	if p.Limit != nil {
+		keep.n = min(*p.Limit, maxLimit)
+	}
+	result := &GlobResult{Paths: []link.Bytes{}}
+	w := &walker{hidden: strings.HasPrefix(pattern, ".") || strings.Contains(pattern, "/."), maxDepth: strings.Count(pattern, "/") + 1}
+	if strings.Contains(pattern, "**") {
+		w.maxDepth = 0
+	}
+	w.visit = func(f found) bool {
+		if glob.match(f.relative) {
+			if info, err := os.Lstat(f.full); err == nil {
+				result.Total++
+				keep.add(File{Path: shownPath(asked, f.relative), MTime: mtime(info)})
+			}
+		}
+		return true
+	}
+	w.run(root)
+	size := 0
+	for _, f := range keep.sorted() {
+		if size += len(f.Path) * 3 / 2; size > maxAnswer {
+			break
+		}
+		result.Paths = append(result.Paths, f.Path)
+	}
+	return result, nil
+}
+
+// splitPattern moves the folders that the pattern names outright to the path,
+// so that `/etc/*.conf` does not walk the whole machine.
+func splitPattern(asked, pattern string) (string, string) {
+	if rest, ok := strings.CutPrefix(pattern, "/"); ok {
+		asked, pattern = "/", rest
+	}
+	for range math.MaxInt32 {
+		head, rest, ok := strings.Cut(pattern, "/")
+		if !ok || strings.ContainsAny(head, metaCharacters) {
+			break
+		}
+		switch {
+		case head == "" || head == ".":
+		case asked == ".":
+			asked = head
+		default:
+			asked = strings.TrimRight(asked, "/") + "/" + head
+		}
+		pattern = rest
+	}
+	return asked, pattern
+}

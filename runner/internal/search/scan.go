@@ -1,0 +1,204 @@
+package search
+
+import (
+	"bytes"
+	"io"
+	"regexp"
+	"unicode/utf8"
+
+	"hermes-exec/runner/internal/link"
+)
+
+const (
+	blockSize = 256 << 10
+	// maxLineBytes is the most of one line that is matched at once; a longer
+	// line is matched in pieces that overlap.
+	maxLineBytes = 4 << 20
+	lineOverlap  = 64 << 10
+	// maxKept bounds the text that one file's matches hold.
+	maxKept = 4 << 20
+)
+
+// scanner finds the matching lines of one file in one pass. Those with an index
+// from keepFrom up to keepTo are kept, all are counted.
+type scanner struct {
+	re       *regexp.Regexp
+	prefix   []byte // every match starts with it; empty: not known
+	context  int
+	maxLine  int
+	keepFrom int
+	keepTo   int
+
+	count    int
+	kept     []Match
+	keptSize int
+	full     bool // a match was not kept for want of room
+	line     int
+	before   []link.Bytes
+	binary   bool
+}
+
+// scan reads to the end. The file is binary when it holds a NUL byte anywhere.
+func (s *scanner) scan(in io.Reader) error {
+	buffer := make([]byte, 0, blockSize)
+	for {
+		if len(buffer) == cap(buffer) {
+			if cap(buffer) >= maxLineBytes {
+				rest, err := s.longLine(buffer, in)
+				if err != nil || s.binary {
+					return err
+				}
+				buffer = append(buffer[:0], rest...)
+				continue
+			}
+			grown := make([]byte, len(buffer), 2*cap(buffer))
+			copy(grown, buffer)
+			buffer = grown
+		}
+		n, err := in.Read(buffer[len(buffer):cap(buffer)])
+		fresh := buffer[len(buffer) : len(buffer)+n]
+		if bytes.IndexByte(fresh, 0) >= 0 {
+			s.binary = true
+			return nil
+		}
+		buffer = buffer[:len(buffer)+n]
+		if end := bytes.LastIndexByte(buffer, '\n') + 1; end > 0 {
+			s.block(buffer[:end])
+			buffer = buffer[:copy(buffer, buffer[end:])]
+		}
+		if err == io.EOF {
+			if len(buffer) > 0 {
+				s.oneLine(buffer)
+			}
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// block takes whole lines. Where the pattern starts with known text and no
+// context is asked for, lines without that text are only counted.
+func (s *scanner) block(data []byte) {
+	for len(data) > 0 {
+		if len(s.prefix) > 0 && s.context == 0 {
+			at := bytes.Index(data, s.prefix)
+			if at < 0 {
+				s.line += bytes.Count(data, []byte{'\n'})
+				return
+			}
+			start := bytes.LastIndexByte(data[:at], '\n') + 1
+			s.line += bytes.Count(data[:start], []byte{'\n'})
+			data = data[start:]
+		}
+		end := bytes.IndexByte(data, '\n')
+		if end < 0 {
+			end = len(data) - 1
+		}
+		s.oneLine(data[:end+1])
+		data = data[end+1:]
+	}
+}
+
+func (s *scanner) oneLine(raw []byte) {
+	text := bytes.TrimSuffix(raw, []byte{'\n'})
+	text = bytes.TrimSuffix(text, []byte{'\r'})
+	at := s.re.FindIndex(text)
+	s.endLine(text, at)
+}
+
+// endLine counts the line and keeps of it what is wanted.
+func (s *scanner) endLine(text []byte, at []int) {
+	s.line++
+	if s.context > 0 {
+		s.after(text)
+	}
+	if at != nil {
+		if s.count >= s.keepFrom && s.count < s.keepTo {
+			s.keep(text, at[0]+1)
+		}
+		s.count++
+	}
+	if s.context > 0 {
+		if len(s.before) == s.context {
+			s.before = append(s.before[:0], s.before[1:]...)
+		}
+		s.before = append(s.before, s.cut(text))
+	}
+}
+
+func (s *scanner) keep(text []byte, column int) {
+	if s.full || s.keptSize > maxKept {
+		s.full = true
+		return
+	}
+	m := Match{Line: s.line, Column: column, Text: s.cut(text), Before: append([]link.Bytes{}, s.before...), After: []link.Bytes{}}
+	s.keptSize += len(m.Text)*2 + 64
+	for _, b := range m.Before {
+		s.keptSize += len(b)
+	}
+	s.kept = append(s.kept, m)
+}
+
+// after adds the line to the kept matches that still want lines behind them.
+func (s *scanner) after(text []byte) {
+	for i := len(s.kept) - 1; i >= 0 && s.line-s.kept[i].Line <= s.context; i-- {
+		cut := s.cut(text)
+		s.keptSize += len(cut)
+		s.kept[i].After = append(s.kept[i].After, cut)
+	}
+}
+
+// cut shortens a line without splitting a character.
+func (s *scanner) cut(text []byte) link.Bytes {
+	if len(text) <= s.maxLine {
+		return link.Bytes(text)
+	}
+	end := s.maxLine
+	for end > 0 && end > s.maxLine-utf8.UTFMax && !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return link.Bytes(text[:end])
+}
+
+// longLine takes a line that does not fit into the buffer, in overlapping
+// pieces; it counts once. What follows the line is given back.
+func (s *scanner) longLine(buffer []byte, in io.Reader) (rest []byte, err error) {
+	at := s.re.FindIndex(buffer)
+	head := append([]byte(nil), buffer[:min(len(buffer), s.maxLine+1)]...)
+	base, piece := 0, buffer
+	for {
+		// The overlap is longer than any match that is worth finding.
+		keep := min(len(piece), lineOverlap)
+		base += len(piece) - keep
+		copy(piece, piece[len(piece)-keep:])
+		n, readErr := io.ReadFull(in, piece[keep:cap(piece)])
+		fresh := piece[keep : keep+n]
+		if bytes.IndexByte(fresh, 0) >= 0 {
+			s.binary = true
+			return nil, nil
+		}
+		end := bytes.IndexByte(fresh, '\n')
+		line := piece[:keep+n]
+		if end >= 0 {
+			line = piece[:keep+end]
+		}
+		if at == nil {
+			if hit := s.re.FindIndex(line); hit != nil {
+				at = []int{base + hit[0], base + hit[1]}
+			}
+		}
+		if end >= 0 || readErr != nil {
+			s.endLine(head, at)
+			if end >= 0 {
+				rest = append(rest, fresh[end+1:]...)
+			}
+			if readErr == io.EOF || readErr == io.ErrUnexpectedEOF {
+				readErr = nil // the next read meets the end again
+			}
+			return rest, readErr
+		}
+		piece = line
+	}
+}

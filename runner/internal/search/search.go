@@ -1,0 +1,181 @@
+// Package search finds text and files below a folder: regular expressions or
+// literal text, globs, ignore files, exact totals, bounded memory. Folders are
+// read and files opened on the calling thread, whose rights count; only their
+// contents are searched on others.
+package search
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"syscall"
+
+	"hermes-exec/runner/internal/link"
+)
+
+const (
+	defaultLimit   = 100
+	maxLimit       = 20_000
+	maxContext     = 100
+	defaultMaxLine = 500
+	maxMaxLine     = 64 << 10
+	// maxAnswer keeps an answer below what one RESPONSE carries.
+	maxAnswer = 16 << 20
+)
+
+type params struct {
+	Pattern     link.Bytes  `json:"pattern"`
+	Path        link.Bytes  `json:"path"`
+	Regex       *bool       `json:"regex"`
+	IgnoreCase  bool        `json:"ignore_case"`
+	Target      string      `json:"target"`
+	Glob        *link.Bytes `json:"glob"`
+	Context     int         `json:"context"`
+	Limit       *int        `json:"limit"`
+	Offset      int         `json:"offset"`
+	Hidden      bool        `json:"hidden"`
+	IgnoreFiles *bool       `json:"ignore_files"`
+	MaxLine     int         `json:"max_line"`
+
+	limit  int
+	filter *nameFilter
+}
+
+// Match is one line that matches; column counts bytes from 1.
+type Match struct {
+	Path   link.Bytes   `json:"path"`
+	Line   int          `json:"line"`
+	Column int          `json:"column"`
+	Text   link.Bytes   `json:"text"`
+	Before []link.Bytes `json:"before"`
+	After  []link.Bytes `json:"after"`
+}
+
+// File is a file with matches, or one that a glob names.
+type File struct {
+	Path  link.Bytes `json:"path"`
+	Count int        `json:"count"`
+	MTime float64    `json:"mtime"`
+}
+
+// Result is the answer of file.search.
+type Result struct {
+	Matches       []Match  `json:"matches"`
+	Files         []File   `json:"files"`
+	Total         int      `json:"total"`
+	TotalFiles    int      `json:"total_files"`
+	Truncated     bool     `json:"truncated"`
+	BinarySkipped int      `json:"binary_skipped"`
+	Errors        []string `json:"errors"`
+}
+
+func badRequest(format string, args ...any) error {
+	return &link.Error{Kind: "bad_request", Message: fmt.Sprintf(format, args...)}
+}
+
+func reason(err error) string {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno.Error()
+	}
+	return err.Error()
+}
+
+func osError(path string, err error) error {
+	var errno syscall.Errno
+	if !errors.As(err, &errno) {
+		return err
+	}
+	return &link.Error{Kind: "os", Errno: link.ErrnoName(errno), Path: path, Message: path + ": " + errno.Error()}
+}
+
+// Search carries out file.search.
+func Search(workspace string, raw json.RawMessage) (*Result, error) {
+	var p params
+	if err := json.Unmarshal(raw, &p); err != nil {
+		return nil, badRequest("file.search: %v", err)
+	}
+	if err := p.check(); err != nil {
+		return nil, err
+	}
+	root, err := Resolve(workspace, string(p.Path))
+	if err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(root)
+	if err != nil {
+		return nil, osError(root, err)
+	}
+	if !info.IsDir() && !info.Mode().IsRegular() {
+		return nil, &link.Error{Kind: "os", Errno: "EINVAL", Path: root, Message: root + ": is neither a folder nor a regular file"}
+	}
+	if p.Target == "files" {
+		return p.listFiles(root, info)
+	}
+	re, err := p.compile()
+	if err != nil {
+		return nil, err
+	}
+	return newContentSearch(&p, re).run(root, info), nil
+}
+
+func (p *params) check() error {
+	switch {
+	case p.Offset < 0 || p.Context < 0 || p.MaxLine < 0 || (p.Limit != nil && *p.Limit < 0):
+		return badRequest("offset, context, limit and max_line must not be negative")
+	case p.Target != "" && p.Target != "content" && p.Target != "files":
+		return badRequest("target %q is neither content nor files", p.Target)
+	case p.Pattern == "" && p.Target != "files":
+		return badRequest("the pattern is empty")
+	}
+	p.limit = defaultLimit
+	if p.Limit != nil {
+		p.limit = min(*p.Limit, maxLimit)
+	}
+	p.Context = min(p.Context, maxContext)
+	if p.MaxLine == 0 {
+		p.MaxLine = defaultMaxLine
+	}
+	p.MaxLine = min(p.MaxLine, maxMaxLine)
+	if p.Path == "" {
+		p.Path = "."
+	}
+	if p.Glob != nil && *p.Glob != "" {
+		filter, err := newNameFilter(string(*p.Glob))
+		if err != nil {
+			return badRequest("glob %q: %v", *p.Glob, err)
+		}
+		p.filter = filter
+	}
+	return nil
+}
+
+func (p *params) compile() (*regexp.Regexp, error) {
+	pattern := string(p.Pattern)
+	if p.Regex != nil && !*p.Regex {
+		pattern = regexp.QuoteMeta(pattern)
+	}
+	if p.IgnoreCase {
+		pattern = "(?i:" + pattern + ")"
+	}
+	re, err := regexp.Compile(pattern)
+	if err != nil {
+		return nil, badRequest("invalid regular expression: %v", err)
+	}
+	return re, nil
+}
+
+func (p *params) walker() *walker {
+	return &walker{hidden: p.Hidden, ignoreFiles: p.IgnoreFiles == nil || *p.IgnoreFiles, errors: []string{}}
+}
+
+// finish adds what the walk itself met.
+func (r *Result) finish(w *walker) {
+	r.Errors = append(r.Errors, w.errors...)
+	if w.stopped {
+		r.Truncated = true
+		r.Errors = append(r.Errors, fmt.Sprintf("stopped after %s: the totals count what was seen until then", maxDuration))
+	}
+}

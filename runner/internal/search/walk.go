@@ -1,0 +1,187 @@
+package search
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"hermes-exec/runner/internal/link"
+)
+
+const (
+	maxNames  = 2_000_000 // names held at once while folders are read
+	maxErrors = 100
+	// maxDuration ends a search that would go through a whole machine.
+	maxDuration = 120 * time.Second
+)
+
+// Resolve makes a path absolute without cleaning it: `..` behind a symbolic
+// link is the kernel's to interpret.
+func Resolve(workspace, path string) (string, error) {
+	if path == "" {
+		return "", badRequest("the path is empty")
+	}
+	if strings.IndexByte(path, 0) >= 0 {
+		return "", badRequest("the path holds a NUL byte")
+	}
+	if strings.HasPrefix(path, "/") {
+		return path, nil
+	}
+	return workspace + "/" + path, nil
+}
+
+// found is one entry that a walk came to. Relative is its path below the root.
+type found struct {
+	full, relative, name string
+	isDir                bool
+}
+
+// walker goes through a tree in the order of its paths, never through a
+// symbolic link. It runs on the caller's thread.
+type walker struct {
+	hidden      bool
+	ignoreFiles bool
+	maxDepth    int                // 0: no limit
+	visit       func(f found) bool // false ends the walk
+	errors      []string
+	names       int
+	stopped     bool
+	deadline    time.Time
+}
+
+func (w *walker) fail(path string, err error) {
+	if len(w.errors) < maxErrors {
+		w.errors = append(w.errors, path+": "+reason(err))
+	}
+}
+
+// run visits everything below root, which must be a folder.
+func (w *walker) run(root string) {
+	if w.deadline.IsZero() {
+		w.deadline = time.Now().Add(maxDuration)
+	}
+	var rules *ignoreSet
+	if w.ignoreFiles {
+		rules = parentIgnores(filepath.Clean(root))
+	}
+	w.folder(strings.TrimSuffix(root, "/"), "", rules, 1, deviceOf(root))
+}
+
+func deviceOf(path string) uint64 {
+	if info, err := os.Stat(path); err == nil {
+		return uint64(info.Sys().(*syscall.Stat_t).Dev)
+	}
+	return 0
+}
+
+func (w *walker) folder(full, relative string, rules *ignoreSet, depth int, device uint64) {
+	path := full
+	if path == "" {
+		path = "/"
+	}
+	entries, err := w.read(path, relative == "")
+	if err != nil {
+		w.fail(path, err)
+		return
+	}
+	defer func() { w.names -= len(entries) }()
+	if w.ignoreFiles {
+		rules = loadIgnores(rules, path)
+	}
+	for _, e := range entries {
+		if w.stopped || time.Now().After(w.deadline) {
+			w.stopped = true
+			return
+		}
+		name := e.Name()
+		child := found{full: full + "/" + name, relative: join(relative, name), name: name, isDir: e.IsDir()}
+		if !w.wanted(&child, rules) {
+			continue
+		}
+		if e.IsDir() || e.Type().IsRegular() {
+			if !w.visit(child) {
+				w.stopped = true
+				return
+			}
+		}
+		if e.IsDir() && (w.maxDepth == 0 || depth < w.maxDepth) {
+			w.descend(child, rules, depth, device)
+		}
+	}
+}
+
+func (w *walker) descend(dir found, rules *ignoreSet, depth int, device uint64) {
+	info, err := os.Lstat(dir.full)
+	if err != nil {
+		return // gone since its parent was read
+	}
+	here := uint64(info.Sys().(*syscall.Stat_t).Dev)
+	if !info.IsDir() || (here != device && kernelFiles(dir.full)) {
+		return
+	}
+	w.folder(dir.full, dir.relative, rules, depth+1, here)
+}
+
+func join(dir, name string) string {
+	if dir == "" {
+		return name
+	}
+	return dir + "/" + name
+}
+
+func (w *walker) wanted(f *found, rules *ignoreSet) bool {
+	if !w.hidden && strings.HasPrefix(f.name, ".") {
+		return false
+	}
+	if !w.ignoreFiles {
+		return true
+	}
+	if f.name == ".git" {
+		return false
+	}
+	return !rules.ignored(f.full, f.name, f.isDir)
+}
+
+// read gives the entries of a folder by name. The root may be a symbolic link.
+func (w *walker) read(path string, isRoot bool) ([]fs.DirEntry, error) {
+	flags := syscall.O_RDONLY | syscall.O_DIRECTORY | syscall.O_CLOEXEC | syscall.O_NONBLOCK
+	if !isRoot {
+		flags |= syscall.O_NOFOLLOW
+	}
+	fd, err := syscall.Open(path, flags, 0)
+	if err != nil {
+		return nil, err
+	}
+	dir := os.NewFile(uintptr(fd), path)
+	defer dir.Close()
+	room := maxNames - w.names
+	if room <= 0 {
+		return nil, syscall.ENOMEM
+	}
+	entries, err := dir.ReadDir(room)
+	if len(entries) == 0 && err != nil && err.Error() != "EOF" {
+		return nil, err
+	}
+	if len(entries) == room {
+		w.fail(path, syscall.ENOMEM)
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	w.names += len(entries)
+	return entries, nil
+}
+
+// shownPath is a path as the answer tells it: below what the caller asked for.
+func shownPath(asked, relative string) link.Bytes {
+	asked = strings.TrimRight(asked, "/")
+	switch {
+	case relative == "":
+		return link.Bytes(asked)
+	case asked == ".":
+		return link.Bytes(relative)
+	}
+	return link.Bytes(asked + "/" + relative)
+}
