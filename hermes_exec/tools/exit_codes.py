@@ -1,0 +1,41 @@
+"""Notes on exit codes that look like failures and are none."""
+
+from __future__ import annotations
+
+import re
+from types import MappingProxyType
+
+_SEGMENTS = re.compile(r"\s*(?:\|\||&&|[|;\n])\s*")
+_NO_MATCH = MappingProxyType({1: "No matches found (not an error)"})
+_DIFFER = MappingProxyType({1: "Files differ (expected, not an error)"})
+_FALSE = MappingProxyType({1: "Condition evaluated to false (expected, not an error)"})
+_MEANINGS = MappingProxyType(
+    {
+        **dict.fromkeys(("grep", "egrep", "fgrep", "rg", "ag", "ack"), _NO_MATCH),
+        **dict.fromkeys(("diff", "colordiff", "cmp"), _DIFFER),
+        **dict.fromkeys(("test", "["), _FALSE),
+        "find": MappingProxyType({1: "Some directories were inaccessible (partial results may still be valid)"}),
+        "curl": MappingProxyType(
+            {
+                6: "Could not resolve host",
+                7: "Failed to connect to host",
+                22: "HTTP response code indicated error (e.g. 404, 500)",
+                28: "Operation timed out",
+            }
+        ),
+        "git": MappingProxyType({1: "Non-zero exit (often normal — e.g. 'git diff' returns 1 when files differ)"}),
+    }
+)
+
+
+def exit_code_meaning(command: str, exit_code: int) -> str | None:
+    """Return a note on `exit_code` of the last program in `command`, or None. A note only: nothing is decided by it."""
+    if exit_code == 0:
+        return None
+    last = _SEGMENTS.split(command.strip())[-1]
+    for word in last.split():
+        if "=" in word and not word.startswith("-"):
+            continue
+        meanings = _MEANINGS.get(word.rsplit("/", 1)[-1])
+        return meanings.get(exit_code) if meanings else None
+    return None

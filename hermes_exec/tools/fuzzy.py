@@ -1,0 +1,225 @@
+"""Finds a piece of text in a file although the model wrote it slightly differently: nine strategies, strictest first."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+STRICT_STRATEGIES = (
+    "exact",
+    "line_trimmed",
+    "whitespace_normalized",
+    "indentation_flexible",
+    "escape_normalized",
+    "trimmed_boundary",
+    "unicode_normalized",
+)
+"""Always tried, in this order: all of them need every character but white space, escapes and punctuation look-alikes to be equal."""
+
+SIMILARITY_STRATEGIES = ("block_anchor", "context_aware")
+"""Tried only when asked for: they accept lines that merely resemble what was asked for, and so can replace the wrong ones."""
+
+_WHITE = re.compile(r"[ \t]+")
+_SAME_LOOK = ("'‘’‚‛′", '"“”„‟″', "-‐‑‒–—―−", " \u00a0\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000")
+_TO_ASCII = {ord(char): group[0] for group in _SAME_LOOK for char in group[1:]} | {ord("…"): "..."}
+_LOOKS = {group[0]: "[" + re.escape(group) + "]" for group in _SAME_LOOK}
+_MAX_COMPARISONS = 400_000
+
+
+class Match(NamedTuple):
+    """A place in the text, as offsets; `end` is after the last character."""
+
+    start: int
+    end: int
+
+
+class Found(NamedTuple):
+    """What a search found: the strategy, every place (never overlapping, in order), and the searched text as that strategy reads it."""
+
+    strategy: str
+    matches: tuple[Match, ...]
+    old: str
+
+
+def find(text: str, old: str, *, similar: bool = False) -> Found | None:
+    """Return where `old` occurs in `text` by the first strategy that finds it, or None.
+
+    Both have LF line ends. `similar` adds the two strategies that compare by likeness. Text that is only white space is looked for exactly.
+    """
+    strategies: list[tuple[str, Callable[[str, str], Iterator[Match]]]] = [("exact", _exact)]
+    if old.strip():
+        strategies += [
+            ("line_trimmed", _by_lines(str.strip)),
+            ("whitespace_normalized", _whitespace_normalized),
+            ("indentation_flexible", _by_lines(lambda line: _WHITE.sub(" ", line.strip()))),
+            ("escape_normalized", _escape_normalized),
+            ("trimmed_boundary", _by_lines(str.strip)),
+            ("trimmed_boundary", _trimmed_in_line),
+            ("unicode_normalized", _unicode_normalized),
+        ]
+        if similar:
+            strategies += [("block_anchor", _block_anchor), ("context_aware", _context_aware)]
+    for name, strategy in strategies:
+        sought = trim_boundary(old) if name == "trimmed_boundary" else old
+        matches = tuple(strategy(text, sought))
+        if matches:
+            return Found(name, matches, unescape(old) if name == "escape_normalized" else sought)
+    return None
+
+
+def trim_boundary(text: str) -> str:
+    """`text` without blank lines at both ends and white space at its end; the first line keeps its indentation. One line is trimmed at both ends."""
+    core = text.rstrip()
+    core = core[core.rfind("\n", 0, len(core) - len(core.lstrip())) + 1 :]
+    return core if "\n" in core else core.strip()
+
+
+def unescape(text: str) -> str:
+    """Turn a written-out ``\\n``, ``\\t`` or ``\\r\\n`` into the character that it names."""
+    return text.replace("\\r\\n", "\n").replace("\\n", "\n").replace("\\t", "\t").replace("\\r", "\n")
+
+
+def to_ascii(text: str) -> str:
+    """Typographic quotes, dashes, spaces and the ellipsis as their ASCII look-alikes."""
+    return text.translate(_TO_ASCII)
+
+
+def line_number(text: str, offset: int) -> int:
+    """The number, from 1, of the line that holds `offset`."""
+    return text.count("\n", 0, offset) + 1
+
+
+def _exact(text: str, old: str) -> Iterator[Match]:
+    at = text.find(old)
+    while old and at >= 0:
+        yield Match(at, at + len(old))
+        at = text.find(old, at + len(old))
+
+
+class Lines:
+    """The lines of a text and where each starts."""
+
+    def __init__(self, text: str) -> None:
+        self.lines = text.split("\n")
+        self.starts = [0]
+        for line in self.lines:
+            self.starts.append(self.starts[-1] + len(line) + 1)
+        self.length = len(text)
+
+    def span(self, first: int, count: int, *, with_end: bool = False) -> Match:
+        """The place of `count` lines from index `first`, with the last one's line end when asked for (and there)."""
+        end = self.starts[first + count]
+        return Match(self.starts[first], min(end if with_end else end - 1, self.length))
+
+
+def _pattern_lines(old: str) -> tuple[list[str], bool]:
+    ends = old.endswith("\n")
+    return (old[:-1] if ends else old).split("\n"), ends
+
+
+def find_lines(lines: Sequence[str], wanted: Sequence[str]) -> Iterator[int]:
+    """Yield the index of every place where `wanted` stands in `lines`, not overlapping."""
+    count, index = len(wanted), 0
+    while index + count <= len(lines):
+        if lines[index] == wanted[0] and list(lines[index : index + count]) == list(wanted):
+            yield index
+            index += count
+        else:
+            index += 1
+
+
+def _by_lines(key: Callable[[str], str]) -> Callable[[str, str], Iterator[Match]]:
+    def strategy(text: str, old: str) -> Iterator[Match]:
+        pattern, ends = _pattern_lines(old)
+        lines = Lines(text)
+        for index in find_lines([key(line) for line in lines.lines], [key(line) for line in pattern]):
+            yield lines.span(index, len(pattern), with_end=ends)
+
+    return strategy
+
+
+def _whitespace_normalized(text: str, old: str) -> Iterator[Match]:
+    parts = _WHITE.split(old)
+    if len(parts) > 1:
+        yield from _regex(r"[ \t]+".join(re.escape(part) for part in parts), text)
+
+
+def _escape_normalized(text: str, old: str) -> Iterator[Match]:
+    plain = unescape(old)
+    if plain != old and plain.strip():
+        yield from _exact(text, plain)
+
+
+def _trimmed_in_line(text: str, core: str) -> Iterator[Match]:
+    if "\n" not in core:
+        yield from _exact(text, core)
+
+
+def _unicode_normalized(text: str, old: str) -> Iterator[Match]:
+    plain = to_ascii(old)
+    if plain.isascii() and text.isascii():
+        return
+    pattern = re.sub(r"\.\.\.|--|.", _look_alike, plain, flags=re.DOTALL)
+    yield from _regex(pattern, text)
+
+
+def _look_alike(match: re.Match[str]) -> str:
+    piece = match.group()
+    if piece == "...":
+        return r"(?:\.\.\.|…)"
+    if piece == "--":
+        dash = _LOOKS["-"]
+        return f"(?:{dash}{dash}|[–—―])"
+    return _LOOKS.get(piece) or re.escape(piece)
+
+
+def _regex(pattern: str, text: str) -> Iterator[Match]:
+    for match in re.finditer(pattern, text):
+        if match.end() > match.start():
+            yield Match(*match.span())
+
+
+def _block_anchor(text: str, old: str) -> Iterator[Match]:
+    pattern, ends = _pattern_lines(old)
+    count = len(pattern)
+    if count < 3:
+        return
+    lines = Lines(text)
+    keys, wanted = [line.strip() for line in lines.lines], [line.strip() for line in pattern]
+    places = [i for i in range(len(keys) - count + 1) if keys[i] == wanted[0] and keys[i + count - 1] == wanted[-1]]
+    needed = 0.50 if len(places) == 1 else 0.70
+    for index in places[: _MAX_COMPARISONS // (count * count)]:
+        likeness = difflib.SequenceMatcher(None, "\n".join(keys[index + 1 : index + count - 1]), "\n".join(wanted[1:-1])).ratio()
+        if likeness >= needed:
+            yield lines.span(index, count, with_end=ends)
+
+
+def _context_aware(text: str, old: str) -> Iterator[Match]:
+    pattern, ends = _pattern_lines(old)
+    count = len(pattern)
+    lines = Lines(text)
+    places = len(lines.lines) - count + 1
+    if places < 1 or places * count > _MAX_COMPARISONS:
+        return
+    keys, wanted = [line.strip() for line in lines.lines], [line.strip() for line in pattern]
+    alike: dict[tuple[str, str], bool] = {}
+    scores = [sum(_alike(a, b, alike) for a, b in zip(keys[i : i + count], wanted, strict=True)) for i in range(places)]
+    best = max(scores)
+    if best * 2 < count or not best:
+        return
+    last = -1
+    for index, score in enumerate(scores):
+        if score == best and index > last:
+            last = index + count - 1
+            yield lines.span(index, count, with_end=ends)
+
+
+def _alike(a: str, b: str, known: dict[tuple[str, str], bool]) -> bool:
+    if a == b:
+        return True
+    if (a, b) not in known:
+        matcher = difflib.SequenceMatcher(None, a, b, autojunk=False)
+        known[a, b] = min(len(a), len(b)) > 0 and matcher.real_quick_ratio() >= 0.8 and matcher.quick_ratio() >= 0.8 and matcher.ratio() >= 0.8
+    return known[a, b]

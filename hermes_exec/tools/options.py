@@ -1,0 +1,45 @@
+"""Sizes, times and switches of a Toolbox."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hermes_exec.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class ToolOptions:
+    """Limits of the tools. Sizes are characters, times seconds."""
+
+    result_limit_chars: int = 100_000
+    """Above it a result is written to a file in the slot and the model sees a preview. `read_file` bounds itself and is exempt."""
+    turn_limit_chars: int = 200_000
+    """What the results of one turn may have together (`Toolbox.fit_turn`)."""
+    preview_chars: int = 1_500
+    terminal_timeout_s: int = 180
+    terminal_max_timeout_s: int = 600
+    terminal_output_chars: int = 50_000
+    read_chars: int = 100_000
+    read_line_chars: int = 2_000
+    skip_unchanged_reads: bool = True
+    """Answer a repeated read of an unchanged range with a note instead of the text."""
+    similarity_patch: bool = False
+    """Let `patch` also use the strategies that compare by likeness (block_anchor, context_aware)."""
+    search_timeout_s: float = 60.0
+    process_wait_max_s: int = 180
+    max_running_processes: int = 64
+    process_log_bytes: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not isinstance(value, bool) and value <= 0:
+                raise ConfigError(f"ToolOptions.{name} must be above 0, not {value!r}")
+
+    def for_context_window(self, window_chars: int) -> ToolOptions:
+        """These options with the result budgets scaled to a model's context window: 15 % a result (at least 8,000), 30 % a turn (at least 16,000),
+        never above what is set here."""
+        return replace(
+            self,
+            result_limit_chars=min(self.result_limit_chars, max(8_000, window_chars * 15 // 100)),
+            turn_limit_chars=min(self.turn_limit_chars, max(16_000, window_chars * 30 // 100)),
+        )

@@ -1,0 +1,39 @@
+"""What a tool call gives back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Outcome(NamedTuple):
+    """What a tool function returns: the result as data, and the kind of trouble the model had, if any."""
+
+    data: dict[str, object]
+    error_kind: str | None = None
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """The result of one tool call.
+
+    `content` is the text for the model: JSON, or a `<persisted-output>` block when the JSON was too long. `data` is the same as a dict, always whole.
+    `ok` says that the tool did what was asked (for the terminal: exit code 0); `error_kind` names the trouble otherwise. `spilled` is the path in the slot
+    of the file that has the full text, or None. `duration_s` is wall time.
+    """
+
+    name: str
+    content: str
+    data: dict[str, object]
+    ok: bool
+    error_kind: str | None
+    duration_s: float
+    call_id: str
+    spilled: str | None = None
+
+
+def to_json(data: object) -> str:
+    """The JSON text of a result: compact, non-ASCII characters as they are, what UTF-8 cannot hold replaced."""
+    text = json.dumps(data, ensure_ascii=False, default=str)
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,139 @@
+"""The named sets of tools, and which tools this package has."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from hermes_exec.errors import ConfigError
+
+SHIPPED = ("terminal", "process", "read_file", "write_file", "patch", "search_files")
+"""The tools that this package has; each of them works in the slot."""
+
+_BROWSER = tuple(f"browser_{name}" for name in "navigate snapshot click type scroll back press get_images vision console cdp dialog".split())
+_FILE = ("read_file", "write_file", "patch", "search_files")
+_WEB = ("web_search", "web_extract")
+_TERMINAL = ("terminal", "process")
+_SKILLS = ("skills_list", "skill_view", "skill_manage")
+_HOME = ("ha_list_entities", "ha_get_state", "ha_list_services", "ha_call_service")
+_KANBAN = tuple(f"kanban_{name}" for name in "show list complete block heartbeat comment create link unblock attach attach_url attachments".split())
+_FEISHU_DRIVE = tuple(f"feishu_drive_{name}" for name in "list_comments list_comment_replies reply_comment add_comment".split())
+_YUANBAO = tuple(f"yb_{name}" for name in "query_group_info query_group_members send_dm search_sticker send_sticker".split())
+_SPOTIFY = tuple(f"spotify_{name}" for name in "playback devices queue search playlists albums library".split())
+_PLAN = ("todo", "memory", "session_search")
+_EDITOR = (*_WEB, *_TERMINAL, *_FILE, "vision_analyze", *_SKILLS, *_BROWSER, *_PLAN, "execute_code", "delegate_task")
+_CORE = (
+    *(*_WEB, *_TERMINAL, "read_terminal", "close_terminal", *_FILE, "vision_analyze", "image_generate", *_SKILLS, *_BROWSER),
+    *("text_to_speech", *_PLAN, "clarify", "execute_code", "delegate_task", "cronjob", *_HOME, *_KANBAN, "computer_use"),
+)
+_PLATFORMS = (
+    "telegram discord whatsapp slack signal bluebubbles homeassistant email mattermost matrix dingtalk feishu weixin qqbot wecom wecom-callback yuanbao sms"
+).split()
+_PLATFORM_TOOLS = {
+    "discord": (*_CORE, "discord", "discord_admin"),
+    "feishu": (*_CORE, "feishu_doc_read", *_FEISHU_DRIVE),
+    "yuanbao": (*_CORE, *_YUANBAO),
+}
+_WEBHOOK = (*_WEB, "vision_analyze", "clarify")
+
+
+def _table() -> dict[str, tuple[str, ...]]:
+    sets: dict[str, tuple[str, ...]] = {
+        "web": _WEB,
+        "search": ("web_search",),
+        "x_search": ("x_search",),
+        "terminal": _TERMINAL,
+        "file": _FILE,
+        "code_execution": ("execute_code",),
+        "browser": (*_BROWSER, "web_search"),
+        "vision": ("vision_analyze",),
+        "video": ("video_analyze",),
+        "image_gen": ("image_generate",),
+        "video_gen": ("video_generate", "xai_video_edit", "xai_video_extend"),
+        "tts": ("text_to_speech",),
+        "computer_use": ("computer_use",),
+        "skills": _SKILLS,
+        "todo": ("todo",),
+        "memory": ("memory",),
+        "session_search": ("session_search",),
+        "clarify": ("clarify",),
+        "delegation": ("delegate_task",),
+        "cronjob": ("cronjob",),
+        "project": ("project_list", "project_create", "project_switch"),
+        "kanban": _KANBAN,
+        "context_engine": (),
+        "homeassistant": _HOME,
+        "discord": ("discord",),
+        "discord_admin": ("discord_admin",),
+        "yuanbao": _YUANBAO,
+        "feishu_doc": ("feishu_doc_read",),
+        "feishu_drive": _FEISHU_DRIVE,
+        "spotify": _SPOTIFY,
+        "debugging": (*_TERMINAL, *_WEB, *_FILE),
+        "safe": (*_WEB, "vision_analyze", "image_generate"),
+        "coding": (*_EDITOR, "read_terminal", "close_terminal", "clarify"),
+        "moa": ("mixture_of_agents",),
+        "hermes-cli": _CORE,
+        "hermes-acp": _EDITOR,
+        "hermes-api-server": (*_EDITOR, "image_generate", "cronjob", *_HOME),
+        "hermes-cron": _CORE,
+        "hermes-webhook": _WEBHOOK,
+    }
+    sets |= {f"hermes-{platform}": _PLATFORM_TOOLS.get(platform, _CORE) for platform in _PLATFORMS}
+    gateway = [tool for platform in _PLATFORMS for tool in sets[f"hermes-{platform}"]]
+    sets["hermes-gateway"] = tuple(dict.fromkeys([*gateway, *_WEBHOOK]))
+    return sets
+
+
+TOOLSETS: Mapping[str, tuple[str, ...]] = MappingProxyType(_table())
+"""Toolset name to the names of its tools."""
+
+EVERYTHING = frozenset({"all", "*"})
+"""The names that mean every tool."""
+
+KNOWN_TOOLS = frozenset(tool for tools in TOOLSETS.values() for tool in tools)
+"""Every tool name that a toolset has, shipped or not."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which tools were asked for: those that are here, in a stable order, and those known by name only."""
+
+    tools: tuple[str, ...]
+    unavailable: tuple[str, ...]
+
+
+def select(toolsets: Iterable[str]) -> Selection:
+    """Return the tools of `toolsets`. Raises ConfigError, with the nearest name, for a name that no toolset has."""
+    names: list[str] = []
+    for toolset in toolsets:
+        if toolset not in TOOLSETS and toolset not in EVERYTHING:
+            raise ConfigError(f"unknown toolset {toolset!r}{_nearest(toolset, [*TOOLSETS, *EVERYTHING])}")
+        names += sorted(KNOWN_TOOLS) if toolset in EVERYTHING else TOOLSETS[toolset]
+    wanted = dict.fromkeys(names)
+    return Selection(tuple(name for name in SHIPPED if name in wanted), tuple(name for name in wanted if name not in SHIPPED))
+
+
+def require_tool(name: str) -> None:
+    """Raise ConfigError unless this package has the tool `name`: one message for a known name that is not shipped, one for an unknown name."""
+    if name in SHIPPED:
+        return
+    if name in KNOWN_TOOLS:
+        raise ConfigError(f"the tool {name!r} is not available: {why_unavailable(name)}. Available tools: {', '.join(SHIPPED)}")
+    raise ConfigError(f"unknown tool {name!r}{_nearest(name, [*SHIPPED, *KNOWN_TOOLS])}. Available tools: {', '.join(SHIPPED)}")
+
+
+def why_unavailable(name: str) -> str:
+    """Why a known tool is not here, as half a sentence."""
+    if name.startswith("browser_"):
+        return "the browser tools are not part of this version"
+    if name == "execute_code":
+        return "code execution through a tool is not part of this version (the terminal runs scripts)"
+    return "it works outside of the slot, and this package runs every tool inside; declare your own with @tool"
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,153 @@
+"""Replacing text in a file: strategies, ambiguity, and the bytes that must not change."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hermes_exec.tools import fuzzy
+from hermes_exec.tools.edits import minimal, replace
+from hermes_exec.tools.failure import ToolFailure
+from hermes_exec.tools.textfile import LfView, TextFile, decode
+
+
+def file_of(data: bytes) -> TextFile:
+    file = decode(data)
+    assert file is not None
+    return file
+
+
+def edit(data: bytes, old: str, new: str, *, replace_all: bool = False, similar: bool = False) -> tuple[bytes, str]:
+    result, strategy, _ = replace(file_of(data), old, new, replace_all=replace_all, similar=similar)
+    return result, strategy
+
+
+lines = st.lists(st.text(alphabet="abé\t \x07", max_size=8), min_size=1, max_size=12)
+
+
+@given(st.binary(max_size=200))
+def test_decoding_and_encoding_gives_the_same_bytes(data: bytes) -> None:
+    file = decode(data)
+    if file is not None:
+        assert file.encode(file.text) == data
+
+
+@given(st.text(alphabet="a\r\n", max_size=40))
+def test_offsets_of_the_lf_view_lead_back_to_the_text(text: str) -> None:
+    view = LfView(text)
+    pieces = [text[view.offset(i) : view.offset(i + 1)] for i in range(len(view.text))]
+    assert "".join(pieces) == text
+    assert [piece.replace("\r\n", "\n") for piece in pieces] == list(view.text)
+
+
+@given(lines, lines, st.sampled_from(["\n", "\r\n"]), st.sampled_from([b"", b"\xef\xbb\xbf"]), st.booleans())
+def test_bytes_outside_the_edit_stay(before: list[str], after: list[str], end: str, bom: bytes, final: bool) -> None:
+    head = bom + "".join(line + end for line in before).encode("latin-1").replace(b"\xe9", b"\xc3\xa9")
+    tail = (end + end.join(after) + (end if final else "")).encode()
+    result, strategy = edit(head + b"<UNIQUE MARK>" + tail, "<UNIQUE MARK>", "x\ny")
+    assert strategy == "exact"
+    assert result.startswith(head) and result.endswith(tail)
+    middle = result[len(head) : len(result) - len(tail)]
+    assert middle in (b"x\ny", b"x\r\ny")
+
+
+@given(lines, lines)
+def test_an_edit_and_its_reverse_are_the_identity(before: list[str], after: list[str]) -> None:
+    data = "\n".join([*before, "the only one", *after]).encode()
+    there, _ = edit(data, "the only one", "another\nthing")
+    back, _ = edit(there, "another\nthing", "the only one")
+    assert back == data
+
+
+@given(st.text(alphabet="ab\n", max_size=30), st.text(alphabet="ab\n", max_size=30))
+def test_minimal_edits_give_the_wanted_text(region: str, wanted: str) -> None:
+    text = region
+    for found in sorted(minimal(0, region, wanted), reverse=True):
+        text = text[: found.start] + found.text + text[found.end :]
+    assert text == wanted
+
+
+@pytest.mark.parametrize(
+    ("data", "old", "new", "strategy", "result"),
+    [
+        (b"a = 1\nb = 2\n", "a = 1", "a = 3", "exact", b"a = 3\nb = 2\n"),
+        (b"  a = 1  \n  b = 2\n", "a = 1\nb = 2", "a = 1\nb = 3", "line_trimmed", b"  a = 1  \n  b = 3\n"),
+        (b"x = a   +\tb\n", "a + b", "a - b", "whitespace_normalized", b"x = a - b\n"),
+        (b"if  x:\n\tpass\n", "  if x:\n    pass", "  if x:\n    return\n  else:\n    go", "indentation_flexible", b"if  x:\n\treturn\nelse:\n\tgo\n"),
+        (b"\tif  x:\n\t\tpass\n", "if x:\n    pass", "if x:\n    pass\nelse:\n    go", "whitespace_normalized", b"\tif  x:\n\t\tpass\n\telse:\n\t\tgo\n"),
+        (b"a\n\tb\n", "a\\n\\tb", "c\\n\\td", "escape_normalized", b"c\n\td\n"),
+        (b"call(one)\n", "\n  call(one)\n\n", "\n  call(two)\n\n", "trimmed_boundary", b"call(two)\n"),
+        ("say “hi” – now\n".encode(), 'say "hi" - now', 'say "hi" - later', "unicode_normalized", "say “hi” – later\n".encode()),
+    ],
+)
+def test_each_strict_strategy_finds_its_case(data: bytes, old: str, new: str, strategy: str, result: bytes) -> None:
+    assert edit(data, old, new) == (result, strategy)
+
+
+BLOCK = b"def f():\n    one = 1\n    two = 2\n    return one\n"
+
+
+def test_the_similarity_strategies_are_tried_only_when_asked_for() -> None:
+    old = "def f():\n    one = 10\n    two = 2\n    return one"
+    with pytest.raises(ToolFailure) as failure:
+        edit(BLOCK, old, "pass")
+    assert failure.value.kind == "no_match"
+    assert edit(BLOCK, old, "pass", similar=True) == (b"pass\n", "block_anchor")
+
+
+def test_context_aware_needs_half_of_the_lines() -> None:
+    text = "alpha beta\ngamma delta\nepsilon\n"
+    found = fuzzy.find(text, "alpha betta\ngamma delta\nsomething else", similar=True)
+    assert found is not None and found.strategy == "context_aware"
+    assert fuzzy.find(text, "nothing\nof it\nis here", similar=True) is None
+
+
+def test_several_places_are_an_error_with_line_numbers() -> None:
+    with pytest.raises(ToolFailure) as failure:
+        edit(b"x\ny\nx\n", "x", "z")
+    assert failure.value.kind == "ambiguous"
+    assert "lines 1, 3" in failure.value.message
+    assert edit(b"x\ny\nx\n", "x", "z", replace_all=True) == (b"z\ny\nz\n", "exact")
+
+
+def test_no_match_shows_the_nearest_section() -> None:
+    with pytest.raises(ToolFailure) as failure:
+        edit(b"one\ndef compute_total(items):\n    return 0\n", "def compute_totals(item):\n    return 1", "x")
+    assert failure.value.kind == "no_match"
+    assert "Did you mean" in failure.value.message and "2|def compute_total(items):" in failure.value.message
+
+
+@pytest.mark.parametrize(("old", "new", "kind"), [("", "x", "bad_value"), ("a", "a", "no_change"), ("a\r\n", "a\n", "no_change")])
+def test_pointless_edits_are_refused(old: str, new: str, kind: str) -> None:
+    with pytest.raises(ToolFailure) as failure:
+        edit(b"a\n", old, new)
+    assert failure.value.kind == kind
+
+
+def test_over_escaped_input_is_refused() -> None:
+    with pytest.raises(ToolFailure) as failure:
+        edit(b'a\nsay("x")\nb\n', 'a\nsay(\\"x\\")\nb', 'a\nsay(\\"y\\")\nb', similar=True)
+    assert failure.value.kind == "over_escaped"
+
+
+def test_a_character_that_the_encoding_lacks_is_refused() -> None:
+    with pytest.raises(ToolFailure) as failure:
+        edit(b"caf\xe9\n", "café", "tea ☕")
+    assert failure.value.kind == "encoding"
+    assert edit(b"caf\xe9 \xa9\n", "café", "thé") == (b"th\xe9 \xa9\n", "exact")
+
+
+def test_mixed_line_ends_stay_where_nothing_changes() -> None:
+    assert edit(b"a\r\nb\nc\r\nd\n", "a\nb\nc\nd", "a\nb\nX\nd")[0] == b"a\r\nb\nX\r\nd\n"
+
+
+def test_new_lines_get_the_indentation_of_the_file() -> None:
+    data = b"class A:\n\tdef f(self):\n\t\treturn 1\n"
+    result, _ = edit(data, "    def f(self):\n        return 1\n", "    def f(self):\n        if x:\n            return 2\n        return 1\n")
+    assert result == b"class A:\n\tdef f(self):\n\t\tif x:\n\t\t\treturn 2\n\t\treturn 1\n"
+
+
+def test_a_missing_final_newline_stays_missing() -> None:
+    assert edit(b"a\n  b", "b\n", "c\n")[0] == b"a\n  c"
+    assert edit(b"a\nb", "b", "c")[0] == b"a\nc"
