@@ -1,7 +1,7 @@
 """Builds the runner binaries that the wheel carries; also a program: `python hatch_build.py` builds them in a checkout.
 
-The Go sources of `runner/` become one static binary for each target. A build is reproducible: equal sources and an equal toolchain give
-equal bytes. It is skipped when neither sources nor toolchain have changed since the binaries that lie there were made.
+The Go sources of `runner/` become one static binary for each target. A build is reproducible:
+equal sources and an equal toolchain give equal bytes. It is skipped when neither has changed since the last one.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def find_go() -> str:
     Raises:
         RunnerBuildError: there is none.
     """
-    scripts = [sysconfig.get_path("scripts"), str(Path(sys.executable).parent), *(str(Path(p).parent / "bin") for p in sys.path)]
-    candidates = [shutil.which("go", path=os.pathsep.join(scripts)), shutil.which("go")]
+    scripts = os.pathsep.join([sysconfig.get_path("scripts"), str(Path(sys.executable).parent)])
+    candidates = [shutil.which("go", path=scripts), shutil.which("go")]
     for candidate in candidates:
         if candidate and go_version_number(candidate) >= OLDEST_GO:
             return candidate
@@ -63,7 +63,7 @@ def find_go() -> str:
 def go_version(go: str) -> str:
     """Return what `go version` prints, or an empty text when that program does not work."""
     try:
-        done = subprocess.run([go, "version"], env=go_environment(), capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run([go, "version"], env=go_environment(), capture_output=True, text=True, check=False)
     except OSError:
         return ""
     return done.stdout.strip()
@@ -78,7 +78,7 @@ def go_version_number(go: str) -> tuple[int, int]:
 def go_environment(target: Target | None = None) -> dict[str, str]:
     """Return an environment in which only sources, flags and toolchain decide what comes out."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("GO", "CGO_"))}
-    env.update(CGO_ENABLED="0", GOTOOLCHAIN="local", GOFLAGS="", GOWORK="off", GOPROXY="off", GOENV="off", GOTELEMETRY="off")
+    env.update(CGO_ENABLED="0", GOTOOLCHAIN="local", GOFLAGS="", GOWORK="off", GOPROXY="off", GOENV="off")
     env["GOCACHE"] = os.environ.get("GOCACHE") or str(default_go_cache())
     if target:
         env.update(GOOS=target.os, GOARCH=target.arch, GOAMD64="v1", GOARM64="v8.0")
@@ -87,9 +87,9 @@ def go_environment(target: Target | None = None) -> dict[str, str]:
 
 def default_go_cache() -> Path:
     """Return a folder for Go's own cache, also for a user without a home."""
-    home = os.environ.get("XDG_CACHE_HOME") or (str(Path(os.environ["HOME"]) / ".cache") if os.environ.get("HOME") else "")
-    if home and os.access(Path(home).parent, os.W_OK):
-        return Path(home) / "go-build"
+    home = os.environ.get("HOME", "")
+    if home and os.access(home, os.W_OK):
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path(home) / ".cache") / "go-build"
     return Path(tempfile.gettempdir()) / f"go-build-{os.getuid()}"
 
 
@@ -104,7 +104,9 @@ def build_key(source: Path, go: str) -> str:
 
 def is_source(path: Path) -> bool:
     """Tell whether a file can take part in the build (tests and their data cannot)."""
-    return not path.name.endswith("_test.go") and "testdata" not in path.parts and (path.suffix in {".go", ".s"} or path.name == "go.mod" or "embed" in path.parts)
+    if path.name.endswith("_test.go") or "testdata" in path.parts:
+        return False
+    return path.suffix in {".go", ".s"} or path.name == "go.mod" or "embed" in path.parts
 
 
 def is_current(output: Path, key: str) -> bool:
@@ -113,9 +115,10 @@ def is_current(output: Path, key: str) -> bool:
         if (output / ".key").read_text() != key:
             return False
         manifest: dict[str, str] = json.loads((output / "manifest.json").read_text())
-        return set(manifest) == {t.name for t in TARGETS} and all(sha256(output / name) == digest for name, digest in manifest.items())
+        made = {target.name: sha256(output / target.name) for target in TARGETS}
     except (OSError, ValueError):
         return False
+    return manifest == made
 
 
 def sha256(path: Path) -> str:
@@ -131,9 +134,8 @@ def compile_target(go: str, source: Path, target: Target, output: Path) -> None:
         RunnerBuildError: the compiler refused; its message is included.
     """
     unfinished = output / f".{target.name}.{os.getpid()}"
-    done = subprocess.run(
-        [go, "build", *FLAGS, "-o", str(unfinished), "."], cwd=source, env=go_environment(target), capture_output=True, text=True, check=False
-    )
+    command = [go, "build", *FLAGS, "-o", str(unfinished), "."]
+    done = subprocess.run(command, cwd=source, env=go_environment(target), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         unfinished.unlink(missing_ok=True)
         raise RunnerBuildError(f"go build for {target.os}/{target.arch} failed:\n{done.stderr.strip()}")
@@ -158,7 +160,7 @@ def build_runners(root: Path) -> bool:
     """
     source, output = root / "runner", root / "hermes_exec" / "_runner"
     if not (source / "main.go").is_file():
-        raise RunnerBuildError(f"the runner's sources are incomplete: there is no {(source / 'main.go').relative_to(root)}")
+        raise RunnerBuildError("the runner's sources are incomplete: there is no runner/main.go")
     go = find_go()
     with build_lock(output):
         key = build_key(source, go)

@@ -1,0 +1,3 @@
+module hermes-exec/probe
+
+go 1.25
