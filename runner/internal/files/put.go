@@ -164,7 +164,7 @@ func (u *unpacker) entry(h *tar.Header, data io.Reader) error {
 		return err
 	}
 	switch h.Typeflag {
-	case tar.TypeReg, tar.TypeRegA, tar.TypeCont: //nolint:staticcheck // old archives hold TypeRegA
+	case tar.TypeReg, tar.TypeCont:
 		return u.file(parent, path.Base(name), h, data)
 	case tar.TypeSymlink:
 		return u.symlink(parent, name, h.Linkname)

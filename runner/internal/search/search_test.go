@@ -1,0 +1,288 @@
+package search
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"hermes-exec/runner/internal/link"
+)
+
+func tree(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func find(t *testing.T, dir string, p map[string]any) *Result {
+	t.Helper()
+	r, err := tryFind(dir, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func tryFind(dir string, p map[string]any) (*Result, error) {
+	if _, ok := p["path"]; !ok {
+		p["path"] = "."
+	}
+	raw, err := json.Marshal(p)
+	if err != nil {
+		return nil, err
+	}
+	return Search(dir, raw)
+}
+
+func lines(r *Result) []string {
+	out := []string{}
+	for _, m := range r.Matches {
+		out = append(out, fmt.Sprintf("%s:%d:%d:%s", m.Path, m.Line, m.Column, m.Text))
+	}
+	return out
+}
+
+func equal(t *testing.T, got, want any) {
+	t.Helper()
+	if g, w := fmt.Sprintf("%q", got), fmt.Sprintf("%q", want); g != w {
+		t.Errorf("got  %s\nwant %s", g, w)
+	}
+}
+
+func paths(r *Result) []string {
+	out := []string{}
+	for _, f := range r.Files {
+		out = append(out, string(f.Path))
+	}
+	return out
+}
+
+func TestMatchesInOrderOfPaths(t *testing.T) {
+	dir := tree(t, map[string]string{"b.txt": "x\nfoo bar\n", "a/z.txt": "foo\n\nfoo\r\nno", "c": "nofoo"})
+	r := find(t, dir, map[string]any{"pattern": "fo+"})
+	equal(t, lines(r), []string{"a/z.txt:1:1:foo", "a/z.txt:3:1:foo", "b.txt:2:1:foo bar", "c:1:3:nofoo"})
+	if r.Total != 4 || r.TotalFiles != 3 || r.Truncated || r.Files[0].Count != 2 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestEveryWayOfScanningFindsTheSame(t *testing.T) {
+	var text strings.Builder
+	for i := range 30_000 {
+		fmt.Fprintf(&text, "line %d %s\n", i, map[bool]string{true: "needle", false: "hay"}[i%997 == 3])
+	}
+	dir := tree(t, map[string]string{"f": text.String()})
+	want := lines(find(t, dir, map[string]any{"pattern": "needle"}))
+	if len(want) != 31 {
+		t.Fatalf("%d matches", len(want))
+	}
+	for _, p := range []map[string]any{{"pattern": "needle", "context": 1}, {"pattern": "[n]eedle"}, {"pattern": "NEEDLE", "ignore_case": true}, {"pattern": "needle", "regex": false}} {
+		equal(t, lines(find(t, dir, p)), want)
+	}
+}
+
+func TestTrueTotalsBeyondTheLimit(t *testing.T) {
+	files := map[string]string{}
+	for i := range 40 {
+		files[fmt.Sprintf("f%02d", i)] = strings.Repeat("hit\n", 50)
+	}
+	dir := tree(t, files)
+	r := find(t, dir, map[string]any{"pattern": "hit", "limit": 3, "offset": 49})
+	equal(t, lines(r), []string{"f00:50:1:hit", "f01:1:1:hit", "f01:2:1:hit"})
+	if r.Total != 2000 || r.TotalFiles != 40 || !r.Truncated {
+		t.Errorf("total %d in %d files, truncated %v", r.Total, r.TotalFiles, r.Truncated)
+	}
+	r = find(t, dir, map[string]any{"pattern": "hit", "limit": 10, "offset": 1995})
+	if len(r.Matches) != 5 || r.Truncated || r.Matches[4].Path != "f39" {
+		t.Errorf("last page: %v truncated %v", lines(r), r.Truncated)
+	}
+	if r = find(t, dir, map[string]any{"pattern": "hit", "limit": 0}); r.Total != 2000 || len(r.Matches) != 0 || !r.Truncated {
+		t.Errorf("limit 0: %+v", r)
+	}
+}
+
+func TestWindowBehindWhatOneFileMayKeep(t *testing.T) {
+	line := "hit " + strings.Repeat("x", 2000) + "\n"
+	dir := tree(t, map[string]string{"a": "hit\n", "big": strings.Repeat(line, 6000)})
+	r := find(t, dir, map[string]any{"pattern": "hit", "limit": 2, "offset": 5500, "max_line": 4000})
+	if len(r.Matches) != 2 || r.Matches[0].Line != 5500 || r.Total != 6001 {
+		t.Errorf("%d matches, first %d, total %d", len(r.Matches), r.Matches[0].Line, r.Total)
+	}
+}
+
+func TestContext(t *testing.T) {
+	dir := tree(t, map[string]string{"f": "1\n2\nhit\nhit\n5\n6\n7\n"})
+	r := find(t, dir, map[string]any{"pattern": "hit", "context": 2})
+	equal(t, r.Matches[0].Before, []link.Bytes{"1", "2"})
+	equal(t, r.Matches[0].After, []link.Bytes{"hit", "5"})
+	equal(t, r.Matches[1].Before, []link.Bytes{"2", "hit"})
+	equal(t, r.Matches[1].After, []link.Bytes{"5", "6"})
+}
+
+func TestPatternIsOnlyAPattern(t *testing.T) {
+	dir := tree(t, map[string]string{"f": "-f/etc/passwd\na.c\n$(id)\n--pre\n"})
+	for pattern, want := range map[string]string{"-f/etc": "f:1:1:-f/etc/passwd", "--pre": "f:4:1:--pre", `\$\(id\)`: "f:3:1:$(id)"} {
+		equal(t, lines(find(t, dir, map[string]any{"pattern": pattern})), []string{want})
+	}
+	equal(t, lines(find(t, dir, map[string]any{"pattern": "a.c", "regex": false})), []string{"f:2:1:a.c"})
+	equal(t, lines(find(t, dir, map[string]any{"pattern": "$(id)", "regex": false})), []string{"f:3:1:$(id)"})
+}
+
+func TestBadRequestsSayWhy(t *testing.T) {
+	dir := tree(t, map[string]string{"f": "x"})
+	for _, p := range []map[string]any{{"pattern": "a("}, {"pattern": ""}, {"pattern": "a", "offset": -1}, {"pattern": "a", "target": "words"}, {"pattern": "(?P<n>a)(?=b)"}, {"pattern": 7}} {
+		_, err := tryFind(dir, p)
+		var e *link.Error
+		if !errors.As(err, &e) || e.Kind != "bad_request" || e.Message == "" {
+			t.Errorf("%v: %v", p, err)
+		}
+	}
+	_, err := tryFind(dir, map[string]any{"pattern": "a("})
+	if !strings.Contains(err.Error(), "missing closing") {
+		t.Error(err)
+	}
+	var e *link.Error
+	if _, err = tryFind(dir, map[string]any{"pattern": "a", "path": "gone"}); !errors.As(err, &e) || e.Errno != "ENOENT" {
+		t.Error(err)
+	}
+}
+
+func TestIgnoreFiles(t *testing.T) {
+	dir := tree(t, map[string]string{
+		".gitignore": "*.log\n!keep.log\nbuild/\n/top.txt\ndocs/**/*.tmp\n# comment\n\\#odd\ntrail \nspace\\ \n[ab].x\n**/deep/secret\nwild*card\n",
+		"a.log":      "hit", "keep.log": "hit", "build/x": "hit", "sub/build/y": "hit", "top.txt": "hit", "sub/top.txt": "hit",
+		"docs/a/b/c.tmp": "hit", "docs/c.tmp": "hit", "docs/c.txt": "hit", "#odd": "hit", "trail": "hit", "a.x": "hit", "c.x": "hit",
+		"q/deep/secret": "hit", "sub/.gitignore": "!a.log\n", "sub/a.log": "hit", "sub/more/a.log": "hit", "sub/.ignore": "more/\n",
+		".hidden": "hit", ".git/config": "hit", "buildx/build": "hit", "wild-X-card": "hit", "space ": "hit",
+	})
+	want := []string{"buildx/build", "c.x", "docs/c.txt", "keep.log", "sub/a.log", "sub/top.txt"}
+	equal(t, paths(find(t, dir, map[string]any{"pattern": "hit"})), want)
+	r := find(t, dir, map[string]any{"pattern": "hit", "hidden": true})
+	equal(t, paths(r), append([]string{".hidden"}, want...))
+	r = find(t, dir, map[string]any{"pattern": "hit", "hidden": true, "ignore_files": false})
+	if r.TotalFiles != 21 {
+		t.Errorf("%d files without ignore files: %q", r.TotalFiles, paths(r))
+	}
+	// Rules above the searched folder count inside a repository.
+	equal(t, paths(find(t, dir, map[string]any{"pattern": "hit", "path": "docs"})), []string{"docs/c.txt"})
+}
+
+func TestGlobFilter(t *testing.T) {
+	dir := tree(t, map[string]string{"src/a.ts": "x", "src/l/m/b.ts": "x", "lib/src/c.ts": "x", "d.ts": "x", "e.py": "x", "f.go": "x", "g.pyc": "x", "src/q.js": "x"})
+	for glob, want := range map[string][]string{
+		"src/**/*.ts": {"src/a.ts", "src/l/m/b.ts"}, "*.{py,go}": {"e.py", "f.go"}, "src/*": {"src/a.ts", "src/q.js"},
+		"**/src/*.ts": {"lib/src/c.ts", "src/a.ts"}, "[!e].*": {"d.ts", "f.go", "g.pyc", "lib/src/c.ts", "src/a.ts", "src/l/m/b.ts", "src/q.js"},
+		"?.py": {"e.py"}, "src/**": {"src/a.ts", "src/l/m/b.ts", "src/q.js"},
+	} {
+		equal(t, paths(find(t, dir, map[string]any{"pattern": "x", "glob": glob})), want)
+	}
+}
+
+func TestBinaryFilesAreCounted(t *testing.T) {
+	dir := tree(t, map[string]string{"a": "hit\n\x00", "late": strings.Repeat("hit\n", 100_000) + "\x00", "text": "hit \xff\xfe hit", "empty": ""})
+	r := find(t, dir, map[string]any{"pattern": "hit"})
+	equal(t, lines(r), []string{"text:1:1:hit \xff\xfe hit"})
+	if r.BinarySkipped != 2 || r.Total != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestLongLinesAreCutBetweenCharacters(t *testing.T) {
+	dir := tree(t, map[string]string{"a": "hit" + strings.Repeat("é", 1000), "b": strings.Repeat("y", 9<<20) + "hit" + strings.Repeat("z", 3<<20) + "\nhit 2\n"})
+	r := find(t, dir, map[string]any{"pattern": "hit"})
+	if len(r.Matches) != 3 || len(r.Matches[0].Text) != 499 || !utf8.ValidString(string(r.Matches[0].Text)) {
+		t.Fatalf("%d matches, %d bytes", len(r.Matches), len(r.Matches[0].Text))
+	}
+	if m := r.Matches[1]; m.Line != 1 || m.Column != 9<<20+1 || len(m.Text) != 500 {
+		t.Errorf("long line: %d:%d, %d bytes", m.Line, m.Column, len(m.Text))
+	}
+	if m := r.Matches[2]; m.Line != 2 || m.Text != "hit 2" {
+		t.Errorf("after it: %+v", m)
+	}
+}
+
+func TestLinkLoopsAndSpecialFiles(t *testing.T) {
+	dir := tree(t, map[string]string{"d/f": "hit"})
+	if err := os.Symlink("..", filepath.Join(dir, "d", "up")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("f", filepath.Join(dir, "d", "g")); err != nil {
+		t.Fatal(err)
+	}
+	mkfifo(t, filepath.Join(dir, "fifo"))
+	equal(t, lines(find(t, dir, map[string]any{"pattern": "hit"})), []string{"d/f:1:1:hit"})
+	var e *link.Error
+	if _, err := tryFind(dir, map[string]any{"pattern": "hit", "path": "fifo"}); !errors.As(err, &e) || e.Errno != "EINVAL" {
+		t.Error(err)
+	}
+	equal(t, lines(find(t, dir, map[string]any{"pattern": "hit", "path": "d/g"})), []string{"d/g:1:1:hit"})
+}
+
+func TestFilesByTimeNewestFirst(t *testing.T) {
+	dir := tree(t, map[string]string{"a.py": "", "s/b.py": "", "c.py": "", "d.txt": ""})
+	now := time.Now()
+	for i, name := range []string{"c.py", "s/b.py", "a.py"} {
+		at := now.Add(-time.Duration(i) * time.Hour)
+		if err := os.Chtimes(filepath.Join(dir, name), at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := find(t, dir, map[string]any{"pattern": "*.py", "target": "files"})
+	equal(t, paths(r), []string{"c.py", "s/b.py", "a.py"})
+	r = find(t, dir, map[string]any{"pattern": "*.py", "target": "files", "limit": 1, "offset": 1})
+	equal(t, paths(r), []string{"s/b.py"})
+	if r.Total != 3 || r.TotalFiles != 3 || !r.Truncated {
+		t.Errorf("%+v", r)
+	}
+	g, err := Glob(dir, json.RawMessage(`{"pattern": "**/*.py", "path": "."}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, g.Paths, []link.Bytes{"c.py", "s/b.py", "a.py"})
+}
+
+func TestGlobPaths(t *testing.T) {
+	dir := tree(t, map[string]string{"a.py": "", "s/b.py": "", "s/t/c.py": "", ".h/d.py": "", "with\nnewline": "", "raw\xff": ""})
+	for _, c := range []struct {
+		pattern, path string
+		want          int
+	}{{"*.py", ".", 1}, {"**/*.py", ".", 3}, {"s/*", ".", 2}, {"s/**", ".", 3}, {"*.py", "s", 1}, {".h/*", ".", 1}, {dir + "/s/*.py", ".", 1}, {"no/such/*", ".", 0}, {"with*", ".", 1}, {"raw*", ".", 1}} {
+		raw, _ := json.Marshal(map[string]string{"pattern": c.pattern, "path": c.path})
+		g, err := Glob(dir, raw)
+		if err != nil || g.Total != c.want || len(g.Paths) != c.want {
+			t.Errorf("%q in %s: %q %v, want %d", c.pattern, c.path, g.Paths, err, c.want)
+		}
+	}
+	if _, err := Glob(dir, json.RawMessage(`{"pattern": "*", "path": "gone"}`)); err == nil {
+		t.Error("a missing folder was accepted")
+	}
+}
+
+func TestUnreadableFolderIsToldAndTheRestFound(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("root reads everything")
+	}
+	dir := tree(t, map[string]string{"a/f": "hit", "b/f": "hit"})
+	if err := os.Chmod(filepath.Join(dir, "a"), 0); err != nil {
+		t.Fatal(err)
+	}
+	r := find(t, dir, map[string]any{"pattern": "hit"})
+	if r.Total != 1 || len(r.Errors) != 1 {
+		t.Errorf("%+v", r)
+	}
+}
