@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from hermes_exec.errors import ExecError
 from hermes_exec.tools.options import ToolOptions
 from hermes_exec.tools.results import ToolResult, to_json
 
@@ -67,7 +68,7 @@ async def spill(slot: Slot, result: ToolResult, options: ToolOptions) -> ToolRes
     try:
         await slot.files.write_bytes(path, text.encode("utf-8", "replace"))
     except OSError as error:
-        if isinstance(error, (ConnectionError, TimeoutError)):
+        if isinstance(error, ExecError):
             raise
         why = error.strerror or type(error).__name__
         return replace(result, content=cut_block(result.content, options.preview_chars, why))

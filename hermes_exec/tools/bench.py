@@ -1,0 +1,66 @@
+"""What the tools of one Toolbox share: the slot, the shell session, and what the model has seen."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from hermes_exec.tools.failure import ToolFailure
+from hermes_exec.tools.options import ToolOptions
+from hermes_exec.tools.results import Outcome
+from hermes_exec.tools.views import FileViews, Repetition
+from hermes_exec.tools.watch import Rate, Watch
+
+if TYPE_CHECKING:
+    from hermes_exec.slot import Session, Slot
+
+
+@dataclass
+class Bench:
+    """The state of one Toolbox. It owns nothing in the slot but its shell session."""
+
+    slot: Slot
+    options: ToolOptions
+    tools: frozenset[str] = frozenset()
+    views: FileViews = field(default_factory=FileViews)
+    searches: Repetition = field(default_factory=Repetition)
+    watches: dict[str, Watch] = field(default_factory=dict)
+    rate: Rate = field(default_factory=Rate)
+    killed_here: set[str] = field(default_factory=set)
+    failed_patches: dict[str, int] = field(default_factory=dict)
+    writing: anyio.Lock = field(default_factory=anyio.Lock)
+    _session: Session | None = None
+
+    @property
+    def session(self) -> Session:
+        """The one shell session of this Toolbox; made at first use."""
+        if self._session is None:
+            self._session = self.slot.session()
+        return self._session
+
+    @property
+    def cwd(self) -> str:
+        """Where relative paths start: the session's directory, so that file tools and terminal mean the same file."""
+        return self.slot.workspace if self._session is None else self._session.cwd
+
+    def resolve(self, path: str, argument: str = "path") -> str:
+        """The absolute path that the model means. Raises ToolFailure for an empty path or one with a NUL byte."""
+        if not path or "\0" in path:
+            raise ToolFailure("bad_value", f"'{argument}' is empty." if not path else f"'{argument}' contains a NUL byte.")
+        if path == "~" or path.startswith("~/"):
+            path = self.slot.home + path[1:]
+        return posixpath.normpath(path) if posixpath.isabs(path) and ".." not in path else posixpath.join(self.cwd, path)
+
+    async def aclose(self) -> None:
+        """Let go of the session. Nothing that runs in the slot ends."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.aclose()
+
+
+Tool = Callable[[Bench, dict[str, Any]], Awaitable[Outcome]]
+"""A tool that works in the slot: takes fitted arguments, returns an Outcome or raises ToolFailure."""

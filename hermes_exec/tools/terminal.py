@@ -1,0 +1,133 @@
+"""The terminal tool: one shell session a Toolbox, and background processes of the slot."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from hermes_exec.tools.ansi import strip_ansi
+from hermes_exec.tools.background import running_count
+from hermes_exec.tools.bench import Bench
+from hermes_exec.tools.budget import RESULTS_DIRECTORY
+from hermes_exec.tools.exit_codes import exit_code_meaning
+from hermes_exec.tools.failure import ToolFailure
+from hermes_exec.tools.os_errors import explained
+from hermes_exec.tools.results import Outcome
+from hermes_exec.tools.terminal_pty import run_in_pty
+from hermes_exec.tools.watch import Watch
+
+if TYPE_CHECKING:
+    from hermes_exec.results import RunResult
+
+TIMEOUT_EXIT_CODE = 124
+_HEAD_SHARE = 0.4
+_CONFLICT = "watch_patterns was dropped because notify_on_complete is set; they exclude each other"
+
+
+async def terminal(bench: Bench, arguments: dict[str, Any]) -> Outcome:
+    """Run a command in the session, or start it in the background. No command is refused for its words."""
+    command = arguments["command"]
+    if "\0" in command:
+        raise ToolFailure("bad_value", "'command' contains a NUL byte.")
+    workdir = bench.resolve(arguments["workdir"], "workdir") if arguments.get("workdir") else None
+    if arguments["background"]:
+        return await _start(bench, command, workdir, arguments)
+    timeout_s = arguments.get("timeout") or bench.options.terminal_timeout_s
+    longest = bench.options.terminal_max_timeout_s
+    if timeout_s > longest:
+        message = (
+            f"A foreground timeout of {timeout_s}s is above the maximum of {longest}s. Use background=true (with notify_on_complete=true) "
+            "and the process tool for longer commands, or a timeout within the maximum."
+        )
+        raise ToolFailure("timeout_too_long", message, output="", exit_code=-1)
+    with explained(arguments.get("workdir") or "the working directory"):
+        if arguments["pty"]:
+            result = await run_in_pty(bench, command, workdir, timeout_s)
+        else:
+            result = await bench.session.run(
+                command, timeout_s=timeout_s, cwd=workdir, merge_stderr=True, output_limit_bytes=bench.options.terminal_output_chars * 4
+            )
+    return await _outcome(bench, command, result, timeout_s, pty=arguments["pty"])
+
+
+async def _outcome(bench: Bench, command: str, result: RunResult, timeout_s: int, *, pty: bool) -> Outcome:
+    output = await _shortened(bench, result)
+    exit_code, error, kind = result.exit_code, None, None
+    if result.timed_out:
+        exit_code, kind = TIMEOUT_EXIT_CODE, "timeout"
+        output += f"{'' if not output or output.endswith(chr(10)) else chr(10)}[Command timed out after {timeout_s}s]"
+    elif result.oom_killed:
+        error, kind = "The command was killed because the slot ran out of memory.", "out_of_memory"
+    elif exit_code != 0:
+        kind = "exit_code"
+    data: dict[str, object] = {"output": output, "exit_code": exit_code, "error": error}
+    meaning = None if result.timed_out else exit_code_meaning(command, exit_code)
+    if meaning is not None:
+        data["exit_code_meaning"] = meaning
+    if pty:
+        data["pty_note"] = "Run in a pseudo-terminal; changes of directory, variables and functions were not kept."
+    return Outcome(data, kind)
+
+
+async def _shortened(bench: Bench, result: RunResult) -> str:
+    """The output without control sequences, at most `terminal_output_chars`: 40 % of its head and 60 % of its tail, with a notice in between."""
+    text = strip_ansi(result.output)
+    limit = bench.options.terminal_output_chars
+    if len(text) <= limit:
+        return text
+    head = int(limit * _HEAD_SHARE)
+    where = result.spill_path or await _keep(bench, text)
+    saved = f"; the full output is in {where}, see read_file" if where else ""
+    if result.truncated:
+        what = f"of {result.stdout_total_bytes} bytes"
+    else:
+        what = f"{len(text) - limit} chars omitted out of {len(text)} total"
+    return f"{text[:head]}\n\n... [OUTPUT TRUNCATED - {what}{saved}] ...\n\n{text[len(text) - (limit - head) :]}"
+
+
+async def _keep(bench: Bench, text: str) -> str | None:
+    path = f"{bench.slot.tmp.rstrip('/')}/{RESULTS_DIRECTORY}/output-{secrets.token_hex(6)}.txt"
+    try:
+        with explained(path):
+            await bench.slot.files.write_bytes(path, text.encode("utf-8", "replace"))
+    except ToolFailure:
+        return None
+    return path
+
+
+async def _start(bench: Bench, command: str, workdir: str | None, arguments: dict[str, Any]) -> Outcome:
+    if await running_count(bench.slot) >= bench.options.max_running_processes:
+        message = f"{bench.options.max_running_processes} background processes are running already. End some with process(action='kill')."
+        raise ToolFailure("too_many_processes", message, output="", exit_code=-1)
+    session_id = "proc_" + secrets.token_hex(6)
+    with explained(arguments.get("workdir") or "the working directory"):
+        process = await bench.session.spawn(
+            command,
+            cwd=workdir,
+            stdin=True,
+            pty=arguments["pty"],
+            merge_stderr=not arguments["pty"],
+            output_limit_bytes=bench.options.process_log_bytes,
+            tag=session_id,
+        )
+    notify = arguments["notify_on_complete"]
+    patterns = tuple(pattern for pattern in arguments.get("watch_patterns") or () if pattern)
+    data: dict[str, object] = {
+        "output": "Background process started",
+        "session_id": session_id,
+        "pid": process.pid,
+        "exit_code": 0,
+        "error": None,
+    }
+    if notify:
+        data["notify_on_complete"] = True
+        if patterns:
+            data["watch_patterns_ignored"] = _CONFLICT
+            patterns = ()
+    elif patterns:
+        data["watch_patterns"] = list(patterns)
+    else:
+        data["hint"] = f"Follow it with process(action='poll', session_id='{session_id}')."
+    if notify or patterns:
+        bench.watches[session_id] = Watch(session_id, command, notify, patterns)
+    return Outcome(data)

@@ -1,0 +1,120 @@
+"""Notices about background processes: an end, or a string seen in the output, with a limit on how many there are."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+COOLDOWN_S = 15.0
+"""At most one notice of a match in this time, a process."""
+
+STRIKES = 3
+"""After so many cooldowns in a row in which matches had to be dropped, the watch ends and becomes a notice at the end of the process."""
+
+GLOBAL_LIMIT, GLOBAL_WINDOW_S = 15, 10.0
+"""At most so many notices of matches in this time, over all processes of a Toolbox."""
+
+_MAX_LINES = 20
+_MAX_LINE_CHARS = 500
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something that happened to a background process: `kind` is `completed`, `matched` or `watch_disabled`, `text` is written for the model."""
+
+    session_id: str
+    kind: str
+    text: str
+    data: dict[str, object]
+
+
+@dataclass
+class Watch:
+    """What is wanted of one process, and what was told so far. `offset` is how far its output was searched."""
+
+    session_id: str
+    command: str
+    notify_on_complete: bool
+    patterns: tuple[str, ...]
+    offset: int = 0
+    _rest: str = ""
+    _last_notice_at: float | None = None
+    _dropped_in_window: bool = False
+    _strikes: int = 0
+
+    @property
+    def idle(self) -> bool:
+        """True when nothing is wanted any more."""
+        return not self.notify_on_complete and not self.patterns
+
+    def matches(self, text: str, *, ended: bool) -> list[str]:
+        """The lines of newly arrived output that hold a pattern. A line that is not whole yet is kept for the next time."""
+        whole = self._rest + text
+        body, newline, rest = whole.rpartition("\n")
+        if ended:
+            body, rest = whole, ""
+        elif not newline:
+            body, rest = "", whole
+        self._rest = rest[-64 * 1024 :]
+        return [line for line in body.split("\n") if any(pattern in line for pattern in self.patterns)]
+
+    def admit(self, now: float) -> bool:
+        """True when a match found at `now` (seconds) may be told; otherwise it counts as dropped."""
+        if self._last_notice_at is None or now - self._last_notice_at >= COOLDOWN_S:
+            if self._last_notice_at is not None:
+                quiet = now - self._last_notice_at >= 2 * COOLDOWN_S
+                self._strikes = 0 if quiet or not self._dropped_in_window else self._strikes
+            self._last_notice_at = now
+            self._dropped_in_window = False
+            return True
+        if not self._dropped_in_window:
+            self._dropped_in_window = True
+            self._strikes += 1
+        return False
+
+    def overfull(self) -> bool:
+        """True when matches were dropped in too many cooldowns in a row; the watch then waits only for the end of the process."""
+        if self._strikes < STRIKES or not self.patterns:
+            return False
+        self.patterns = ()
+        self.notify_on_complete = True
+        return True
+
+
+@dataclass
+class Rate:
+    """The limit over all processes."""
+
+    _times: deque[float] = field(default_factory=deque)
+
+    def admit(self, now: float) -> bool:
+        """True, and counted, when one more notice may be given at `now` (seconds)."""
+        while self._times and now - self._times[0] >= GLOBAL_WINDOW_S:
+            self._times.popleft()
+        if len(self._times) >= GLOBAL_LIMIT:
+            return False
+        self._times.append(now)
+        return True
+
+
+def match_notice(watch: Watch, lines: list[str]) -> Notice:
+    """The notice of matching lines."""
+    shown = [line[:_MAX_LINE_CHARS] for line in lines[:_MAX_LINES]]
+    more = f"\n… and {len(lines) - _MAX_LINES} more lines" if len(lines) > _MAX_LINES else ""
+    text = f"[Background process {watch.session_id} printed what was watched for]\nCommand: {watch.command}\n" + "\n".join(shown) + more
+    return Notice(watch.session_id, "matched", text, {"lines": shown, "matched_lines": len(lines)})
+
+
+def disabled_notice(watch: Watch) -> Notice:
+    """The notice that a watch ended because it matched too often."""
+    text = (
+        f"[watch_patterns of background process {watch.session_id} matched too often and are switched off; one notice comes when the process ends]\n"
+        f"Command: {watch.command}"
+    )
+    return Notice(watch.session_id, "watch_disabled", text, {})
+
+
+def completed_notice(watch: Watch, exit_code: int, output: str) -> Notice:
+    """The notice of a process's end, with the end of its output."""
+    text = f"[Background process {watch.session_id} finished with exit code {exit_code}]\nCommand: {watch.command}\nOutput:\n{output}"
+    return Notice(watch.session_id, "completed", text, {"exit_code": exit_code, "output": output})
