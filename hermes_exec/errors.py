@@ -1,164 +1,208 @@
-"""The error model: whose fault is it?
+"""The error model: one tree, and for each class when it is raised.
 
-1. What a tool did (a command failed, timed out, was missing) is a *result*; nothing here is raised for it unless it was asked for by `check=True`.
-2. What we, the box or its provider did is an exception of this tree. It ends an episode unscored and never becomes a reward.
-3. Each class also is the standard library's exception of the same meaning, where there is one.
-4. `cause` says whose fault it is, in one vocabulary from here to the trainer; `retryable` says whether the same call may succeed later.
-
-    ExecError
-      ConfigError(ValueError)
-      BackendUnavailable
-      LaunchError
-        ImageError · LaunchTimeout(TimeoutError) · QuotaExceeded · IsolationError
-      AcquireTimeout(TimeoutError)
-      SandboxDied
-      ChannelLost(ConnectionError)
-      OutcomeUnknown
-      ProtocolError
-      SlotClosed
-      CommandFailed
-      OutputLimitExceeded
+Trouble that a tool meets (a failing command, a timeout, a missing file) is a result. What stands here is trouble with
+the caller's configuration, with this library, with the box or with its provider. Every error says whose fault it is
+(``cause``), so that an episode can be scored or dropped without reading messages.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from hermes_exec.results import PostMortem, RunResult
 
 
 class ErrorCause(StrEnum):
-    """Who a failure belongs to, everywhere in this project."""
+    """Whose fault something is; the same words in errors, episodes and reports."""
 
     POLICY = "policy"
+    """The model's own doing: it counts for its score."""
     TASK = "task"
+    """The task's data are broken: an image that lacks what its check needs, a failing set-up."""
     INFRA = "infra"
+    """The box, the stream or this library: the episode is not scored."""
     PROVIDER = "provider"
+    """A service behind the box: a registry, a cloud, a model endpoint."""
     CONFIG = "config"
+    """The caller asked for something that cannot be."""
     BUDGET = "budget"
+    """A limit of time, tokens or money that the caller set was reached."""
     CANCELLED = "cancelled"
+    """The caller called it off."""
+
+
+def _restore(kind: type[ExecError], args: tuple[object, ...], state: dict[str, object]) -> ExecError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class ExecError(Exception):
-    """Base of every error that this package raises.
+    """Base of every error that this library raises on its own account.
 
-    `sandbox` is the id of the box and `request_id` the id of the request on its channel, None where there was none.
+    ``cause`` says whose fault it is, ``retryable`` whether the same call may succeed on another slot or later,
+    ``sandbox`` is the id of the box and ``request_id`` the number of the request on its channel, where one is known.
     """
 
-    cause: ErrorCause = ErrorCause.INFRA
-    retryable: bool = False
+    default_cause: ClassVar[ErrorCause] = ErrorCause.INFRA
+    default_retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, *, sandbox: str | None = None, request_id: int | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        cause: ErrorCause | None = None,
+        retryable: bool | None = None,
+        sandbox: str | None = None,
+        request_id: int | None = None,
+    ) -> None:
         super().__init__(message)
+        self.cause = self.default_cause if cause is None else cause
+        self.retryable = self.default_retryable if retryable is None else retryable
         self.sandbox = sandbox
         self.request_id = request_id
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restore, (type(self), self.args, dict(self.__dict__))
+
 
 class ConfigError(ExecError, ValueError):
-    """Raised before anything was started, when what was asked for is wrong or impossible; says what would be right."""
+    """Raised before anything is started, when the caller asks for what cannot be: an unknown name (the nearest valid
+    one is named), a value out of range, options that exclude each other.
+    """
 
-    cause = ErrorCause.CONFIG
+    default_cause = ErrorCause.CONFIG
 
 
 class BackendUnavailable(ExecError):
-    """Raised when a backend cannot work here: not installed, no daemon, no credentials; names the command that mends it."""
+    """Raised when a backend cannot be used here: not installed, no daemon, no credentials. The message ends with the
+    command that mends it.
+    """
 
-    cause = ErrorCause.CONFIG
+    default_cause = ErrorCause.CONFIG
 
 
 class LaunchError(ExecError):
-    """Raised when a box could not be started, after the bounded number of tries."""
+    """Raised when a box could not be started, or its runner did not answer."""
 
-    retryable = True
+    default_retryable = True
 
 
 class ImageError(LaunchError):
-    """Raised when the image is missing and may not be pulled, or the pull was refused."""
+    """Raised when the image of a box cannot be had: it is missing and may not be pulled, the registry denied it, or it
+    is not for this platform.
+    """
 
-    cause = ErrorCause.CONFIG
-    retryable = False
+    default_cause = ErrorCause.CONFIG
+    default_retryable = False
 
 
 class LaunchTimeout(LaunchError, TimeoutError):
-    """Raised when a box did not become ready within `launch_timeout_s`, or its image within `pull_timeout_s`."""
+    """Raised when a box did not become ready within ``launch_timeout_s``, or its image was not there within
+    ``pull_timeout_s``.
+    """
 
 
 class QuotaExceeded(LaunchError):
-    """Raised when the provider has no room for another box."""
+    """Raised when the provider refuses one more box: quota, rate limit, no room on any node."""
 
-    cause = ErrorCause.PROVIDER
+    default_cause = ErrorCause.PROVIDER
 
 
 class IsolationError(LaunchError):
-    """Raised when a box cannot give the isolation or a limit that was asked for; nothing is downgraded silently."""
+    """Raised when a slot cannot be isolated as well as ``min_isolation`` asks for; the message says why each higher
+    rung is not available.
+    """
 
-    cause = ErrorCause.CONFIG
-    retryable = False
+    default_cause = ErrorCause.CONFIG
+    default_retryable = False
 
 
 class AcquireTimeout(ExecError, TimeoutError):
-    """Raised when no slot became free within the time; says what the pool was waiting for."""
+    """Raised when no slot became free within the caller's time; the message says what the pool was waiting for."""
 
-    retryable = True
+    default_cause = ErrorCause.BUDGET
+    default_retryable = True
 
 
 class SandboxDied(ExecError):
-    """Raised on the call under way and on each later one when the box is gone.
+    """Raised by the call under way and by each later one when the box has ended. ``post_mortem`` says what is known
+    about its end.
 
-    A box that its own tenant ended counts as the policy's doing.
+    ``cause`` is ``policy`` when the box's own tenant ended it, else ``infra``.
     """
 
+    default_retryable = True
+
     def __init__(
-        self, message: str, *, post_mortem: PostMortem, sandbox: str | None = None, request_id: int | None = None
+        self,
+        message: str,
+        *,
+        post_mortem: PostMortem | None = None,
+        cause: ErrorCause | None = None,
+        retryable: bool | None = None,
+        sandbox: str | None = None,
+        request_id: int | None = None,
     ) -> None:
-        super().__init__(message, sandbox=sandbox, request_id=request_id)
+        if cause is None and post_mortem is not None and post_mortem.suspect == "tenant":
+            cause = ErrorCause.POLICY
+        super().__init__(message, cause=cause, retryable=retryable, sandbox=sandbox, request_id=request_id)
         self.post_mortem = post_mortem
-        if post_mortem.suspect == "tenant":
-            self.cause = ErrorCause.POLICY
 
 
 class ChannelLost(ExecError, ConnectionError):
-    """Raised when the stream to a box is gone and was not restored in time, and the request had not been sent."""
+    """Raised when the stream into the box is gone and was not restored in time, and the request had not been sent: it
+    did not run.
+    """
 
-    retryable = True
+    default_retryable = True
 
 
 class OutcomeUnknown(ExecError):
-    """Raised when a request was sent and its answer can no longer be had: it may have run. `__cause__` says why."""
+    """Raised when a request was sent and its answer can no longer be had: it may have run. ``__cause__`` is the
+    SandboxDied or ChannelLost.
+    """
 
 
 class ProtocolError(ExecError):
-    """Raised when a box sent what the protocol forbids; the box is destroyed."""
+    """Raised when a box sent what the protocol forbids. The box is destroyed: nothing that it says can be believed."""
 
 
 class SlotClosed(ExecError):
-    """Raised for every use of a slot, or of a handle in it, after it was released, reset or taken back; also for calls under way then."""
+    """Raised by calls on a slot that was released, reset or taken back, also by those under way at that moment."""
+
+    default_cause = ErrorCause.CANCELLED
 
 
 class CommandFailed(ExecError):
-    """Raised only when it was asked for, by `check=True` or `result.check()`, and the command did not succeed."""
+    """Raised only by ``check=True`` and ``RunResult.check()``, when the command did not succeed. ``result`` is the
+    whole result.
+    """
 
-    cause = ErrorCause.POLICY
+    default_cause = ErrorCause.POLICY
 
-    def __init__(self, message: str, result: RunResult, *, sandbox: str | None = None) -> None:
-        super().__init__(message, sandbox=sandbox, request_id=result.request_id)
+    def __init__(self, result: RunResult) -> None:
+        super().__init__(_why(result), request_id=result.request_id)
         self.result = result
 
 
 class OutputLimitExceeded(ExecError):
-    """Raised only by `files.read_*` when a file is larger than `limit_bytes`; nothing was cut silently."""
+    """Raised only by ``files.read_*`` when a file holds more than ``limit_bytes``."""
 
-    cause = ErrorCause.POLICY
+    default_cause = ErrorCause.POLICY
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence that names the closest known name, or all of them: `; did you mean 'docker'?`."""
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; known are {', '.join(names)}" if names else ""
+def _why(result: RunResult) -> str:
+    if result.timed_out:
+        what = f"command timed out after {result.duration_s:.1f} s"
+    elif result.oom_killed:
+        what = "command was ended for lack of memory"
+    elif result.signal is not None:
+        what = f"command was ended by signal {result.signal}"
+    else:
+        what = f"command failed with exit code {result.exit_code}"
+    tail = result.stderr.strip()[-500:]
+    return f"{what}: {tail}" if tail else what

@@ -1,19 +1,23 @@
-"""What calls give back: frozen values, with units in their names."""
+"""Values that calls give back: frozen dataclasses, sizes in bytes, times in seconds."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from hermes_exec.errors import CommandFailed
 
 IsolationLevel = Literal["none", "uid", "namespaces", "box"]
-LEVELS: tuple[IsolationLevel, ...] = ("none", "uid", "namespaces", "box")
+"""The rungs of isolation, lowest first: a floor is met by its own rung and every later one."""
+
+Suspect = Literal["tenant", "outside", "unknown"]
+FileType = Literal["file", "dir", "link", "fifo", "socket", "char", "block"]
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a command used, its descendants that it waited for included."""
+    """What a command used, its waited-for children included."""
 
     user_s: float = 0.0
     system_s: float = 0.0
@@ -22,9 +26,9 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class KillReceipt:
-    """What ending a process tree found and what it left; `left` > 0 quarantines the slot.
+    """What was found and ended when a process tree or a slot was killed. ``left`` above 0 quarantines the slot.
 
-    `handles` names the means that were used (`group`, `gid`, `pid namespace`, …).
+    ``handles`` names the means that were used (``pid namespace``, ``cgroup``, ``gid``, ``process group``, …).
     """
 
     found: int = 0
@@ -37,20 +41,19 @@ class KillReceipt:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """The outcome of one command. A failure, a timeout or a missing program is such a result, never an exception.
+    """What a command did. A failure, a timeout and an out-of-memory kill are results, not exceptions.
 
-    `stdout`, `stderr` and `output` (both in arrival order) are UTF-8 with replacement and hold one line at the cut where
-    bytes were dropped; `stdout_bytes` and `stderr_bytes` hold only real bytes. `exit_code` of a signalled process is
-    128 + signal; 127 is a missing program, 126 one that could not be executed. `spill_path` is the file in the slot with
-    the whole stream when it was over the limit.
+    ``stdout_bytes``, ``stderr_bytes`` and ``output_bytes`` hold only bytes that the command wrote, at most
+    ``output_limit_bytes`` each; ``stdout_total_bytes`` and ``stderr_total_bytes`` count all that it wrote. Where the
+    middle was dropped, ``*_cut_at`` is the offset of the gap in the kept bytes and ``*_dropped_bytes`` its size.
+    ``exit_code`` is 128 + ``signal`` for a signalled command, 127 for a missing program and 126 for one that cannot be
+    executed (``reason`` says why).
     """
 
-    stdout: str
-    stderr: str
-    output: str
-    stdout_bytes: bytes
-    stderr_bytes: bytes
     exit_code: int
+    stdout_bytes: bytes = b""
+    stderr_bytes: bytes = b""
+    output_bytes: bytes = b""
     signal: int | None = None
     timed_out: bool = False
     oom_killed: bool = False
@@ -58,10 +61,47 @@ class RunResult:
     usage: Usage = field(default_factory=Usage)
     stdout_total_bytes: int = 0
     stderr_total_bytes: int = 0
-    truncated: bool = False
+    stdout_cut_at: int = 0
+    stderr_cut_at: int = 0
+    output_cut_at: int = 0
+    output_dropped_bytes: int = 0
     spill_path: str | None = None
+    stderr_spill_path: str | None = None
     killed: KillReceipt | None = None
-    request_id: int = 0
+    request_id: int | None = None
+    reason: str | None = None
+
+    @property
+    def stdout(self) -> str:
+        """Standard output as UTF-8, bytes that are not replaced by U+FFFD, one line at the cut where bytes were
+        dropped.
+        """
+        return as_text(self.stdout_bytes, self.stdout_cut_at, self.stdout_dropped_bytes)
+
+    @property
+    def stderr(self) -> str:
+        """Standard error, in the form of ``stdout``."""
+        return as_text(self.stderr_bytes, self.stderr_cut_at, self.stderr_dropped_bytes)
+
+    @property
+    def output(self) -> str:
+        """Both streams in order of arrival, as far as two pipes tell it; exact with ``merge_stderr``."""
+        return as_text(self.output_bytes, self.output_cut_at, self.output_dropped_bytes)
+
+    @property
+    def stdout_dropped_bytes(self) -> int:
+        """How many bytes of standard output are not in ``stdout_bytes``."""
+        return self.stdout_total_bytes - len(self.stdout_bytes)
+
+    @property
+    def stderr_dropped_bytes(self) -> int:
+        """How many bytes of standard error are not in ``stderr_bytes``."""
+        return self.stderr_total_bytes - len(self.stderr_bytes)
+
+    @property
+    def truncated(self) -> bool:
+        """Whether bytes of any view were dropped."""
+        return self.stdout_dropped_bytes > 0 or self.stderr_dropped_bytes > 0 or self.output_dropped_bytes > 0
 
     @property
     def ok(self) -> bool:
@@ -69,56 +109,66 @@ class RunResult:
         return self.exit_code == 0 and not self.timed_out
 
     def check(self) -> RunResult:
-        """The result itself, or CommandFailed when the command did not succeed."""
-        if self.ok:
-            return self
-        how = "timed out" if self.timed_out else f"failed with exit code {self.exit_code}"
-        tail = self.stderr.strip()[-500:] or self.stdout.strip()[-500:]
-        raise CommandFailed(f"the command {how}" + (f": {tail}" if tail else ""), self)
+        """Give the result back if the command succeeded.
+
+        Raises:
+            CommandFailed: it did not.
+        """
+        if not self.ok:
+            raise CommandFailed(self)
+        return self
+
+
+def as_text(data: bytes, cut_at: int = 0, dropped_bytes: int = 0) -> str:
+    """Decode kept bytes as UTF-8 with replacement; where bytes were dropped, one line says so at the cut."""
+    if dropped_bytes <= 0:
+        return data.decode("utf-8", "replace")
+    head = data[:cut_at].decode("utf-8", "replace")
+    tail = data[cut_at:].decode("utf-8", "replace")
+    gap = "" if not head or head.endswith("\n") else "\n"
+    return f"{head}{gap}[... {dropped_bytes} bytes dropped ...]\n{tail}"
 
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """What holds between a slot and the rest, as probed in its box, in short plain statements."""
+    """What separates a slot from its neighbours and from the box, as probed: each value a short plain statement of what
+    holds.
+
+    ``limits`` maps each limit that was asked for to how it is enforced, or to ``not enforced``. ``price_ms`` is what
+    the set-up cost.
+    """
 
     level: IsolationLevel
     filesystem: str = ""
     processes: str = ""
     users: str = ""
     network: str = ""
-    limits: dict[str, str] = field(default_factory=dict)
+    limits: Mapping[str, str] = field(default_factory=dict)
     price_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class PostMortem:
-    """What is known of a dead box. `suspect`: who ended it, decided only from outside the slot."""
+    """What is known about the end of a box.
 
+    ``suspect`` says who ended it: ``tenant`` (only the box's own tenant can have), ``outside`` (removed, stopped, host
+    out of memory), ``unknown``. ``log_tail`` is the end of the runner's own log.
+    """
+
+    reason: str
     exit_code: int | None = None
     oom: bool = False
-    reason: str = ""
     log_tail: str = ""
-    suspect: Literal["tenant", "outside", "unknown"] = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessInfo:
-    """One living process of a slot; `request_id` is the request that started it, None when nothing claims it."""
-
-    pid: int
-    argv: tuple[str, ...]
-    started_at: float
-    rss_bytes: int
-    request_id: int | None = None
-    state: str = ""
-
-
-FileType = Literal["file", "dir", "link", "fifo", "socket", "char", "block"]
+    suspect: Suspect = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """What a file is; `mode` holds the permission bits, `mtime` is in seconds since the epoch, `target` a link's text."""
+    """Facts of one file. ``mode`` holds the permission bits, ``mtime`` is seconds since the epoch, ``target`` is where
+    a link points.
+
+    Names that are not UTF-8 hold surrogate escapes (``os.fsencode`` gives the bytes).
+    """
 
     path: str
     name: str
@@ -128,7 +178,7 @@ class FileStat:
     uid: int
     gid: int
     mtime: float
-    links: int
+    links: int = 1
     target: str | None = None
 
     @property
@@ -143,8 +193,26 @@ class FileStat:
 
 
 @dataclass(frozen=True, slots=True)
+class FileWritten:
+    """What a write did: bytes written, whether the file is new, and which directories were made."""
+
+    written: int
+    created: bool
+    dirs_created: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TreeCopied:
+    """What the transfer of a tree moved, and what it refused or skipped with the reason."""
+
+    files: int
+    bytes: int
+    refused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SearchMatch:
-    """One matching line; `line` and `column` count from 1."""
+    """One matching line: numbers count from 1, ``column`` in bytes."""
 
     path: str
     line: int
@@ -155,8 +223,8 @@ class SearchMatch:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchedFile:
-    """A file with matches, or a file that a name search found."""
+class SearchFile:
+    """One file of a search: how many lines match, and when it was changed."""
 
     path: str
     count: int
@@ -165,30 +233,131 @@ class SearchedFile:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Matches within the limit, and the true totals whatever the limit was."""
+    """What a search found. ``total`` and ``total_files`` count everything, also what the limit left out."""
 
-    matches: tuple[SearchMatch, ...]
-    files: tuple[SearchedFile, ...]
-    total: int
-    total_files: int
-    truncated: bool
+    matches: tuple[SearchMatch, ...] = ()
+    files: tuple[SearchFile, ...] = ()
+    total: int = 0
+    total_files: int = 0
+    truncated: bool = False
     binary_skipped: int = 0
     errors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class FileWritten:
-    """What a write did."""
+class ProcessInfo:
+    """One process that lives in a slot. ``request_id`` is the request that started it, where that is known."""
 
-    written: int
-    created: bool
-    dirs_created: bool
+    pid: int
+    argv: tuple[str, ...]
+    started_at: float
+    rss_bytes: int
+    request_id: int | None = None
+    state: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class TreeCopied:
-    """What an upload or download moved; `refused` names entries that were left out, with the reason."""
+class PoolStats:
+    """A pool at one moment. ``sandboxes`` counts boxes by state; the acquire times are over the last thousand
+    acquisitions.
+    """
 
-    files: int
-    bytes: int
-    refused: tuple[str, ...] = ()
+    sandboxes: Mapping[str, int]
+    slots_total: int
+    slots_lent: int
+    slots_free: int
+    slots_quarantined: int
+    waiting: int
+    launches: int
+    failures: int
+    calls: int
+    acquire_p50_s: float
+    acquire_p95_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolEvent:
+    """Something that happened in a pool; ``time`` is seconds since the epoch."""
+
+    time: float
+    sandbox: str | None = None
+    profile: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched(PoolEvent):
+    """A box was started; its runner has not answered yet."""
+
+    backend: str
+    image: str | None = None
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready(PoolEvent):
+    """A box is ready: its runner answered and its set-up is done."""
+
+    slots: int
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lent(PoolEvent):
+    """A slot was lent."""
+
+    slot: str
+    owner: str | None = None
+    waited_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reset(PoolEvent):
+    """A slot was given back and is proven clean."""
+
+    slot: str
+    duration_s: float = 0.0
+    killed: KillReceipt | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantined(PoolEvent):
+    """A slot could not be proven clean: nobody gets it, and its box is replaced."""
+
+    slot: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Died(PoolEvent):
+    """A box ended that nobody asked to end."""
+
+    post_mortem: PostMortem
+    slots_lent: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reaped(PoolEvent):
+    """A box whose owner is gone was ended."""
+
+    backend: str
+    run_id: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaled(PoolEvent):
+    """The pool decided on another number of boxes."""
+
+    before: int
+    after: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PullProgress:
+    """How far the pull of an image is; bytes are over the layers that are known so far."""
+
+    image: str
+    status: str
+    current_bytes: int = 0
+    total_bytes: int = 0
