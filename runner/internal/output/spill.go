@@ -1,0 +1,154 @@
+package output
+
+import (
+	"os"
+	"sync"
+)
+
+// Sizes of spill files, in bytes.
+const (
+	MaxSpill     = 64 << 20
+	MaxSlotSpill = 256 << 20
+)
+
+// diskWriters bounds the threads that can be stuck in a slow disk at once.
+var diskWriters = make(chan struct{}, 8)
+
+// Spills are the spill files of one slot.
+type Spills struct {
+	// Open makes a new file in the slot and says where it is in its view.
+	Open func(name string) (file *os.File, path string, err error)
+	// Remove deletes one of them.
+	Remove func(path string)
+
+	mu    sync.Mutex
+	files []*spillFile // oldest first
+}
+
+type spillFile struct {
+	spills *Spills
+	path   string
+
+	mu   sync.Mutex
+	file *os.File // nil when there is none, or no more
+	size int64
+	gone bool
+}
+
+// create opens a file; where that fails the result takes writes and keeps nothing.
+func (s *Spills) create(name string) *spillFile {
+	f := &spillFile{spills: s}
+	diskWriters <- struct{}{}
+	file, path, err := s.Open(name)
+	<-diskWriters
+	if err != nil {
+		f.gone = true
+		return f
+	}
+	f.file, f.path = file, path
+	s.mu.Lock()
+	s.files = append(s.files, f)
+	s.mu.Unlock()
+	return f
+}
+
+// shrink drops the oldest files but keep while the slot has too many bytes.
+func (s *Spills) shrink(keep *spillFile) {
+	s.mu.Lock()
+	total := int64(0)
+	for _, f := range s.files {
+		total += f.claimed()
+	}
+	var victims []*spillFile
+	for i := 0; total > MaxSlotSpill && i < len(s.files); {
+		if s.files[i] == keep {
+			i++
+			continue
+		}
+		total -= s.files[i].claimed()
+		victims = append(victims, s.files[i])
+		s.files = append(s.files[:i], s.files[i+1:]...)
+	}
+	s.mu.Unlock()
+	for _, victim := range victims {
+		victim.drop()
+		s.Remove(victim.path)
+	}
+}
+
+func (s *Spills) forget(f *spillFile) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, have := range s.files {
+		if have == f {
+			s.files = append(s.files[:i], s.files[i+1:]...)
+			return
+		}
+	}
+}
+
+func (f *spillFile) claimed() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.size
+}
+
+func (f *spillFile) drop() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.gone = true
+	if f.file != nil {
+		_ = f.file.Close()
+		f.file = nil
+	}
+}
+
+// write appends p as far as MaxSpill allows. A file that cannot take its
+// bytes is removed: half a stream would be taken for the whole.
+func (f *spillFile) write(p []byte) {
+	f.mu.Lock()
+	room := MaxSpill - f.size
+	if f.gone || f.file == nil || room <= 0 {
+		f.mu.Unlock()
+		return
+	}
+	p = p[:min(int64(len(p)), room)]
+	f.size += int64(len(p))
+	file := f.file
+	f.mu.Unlock()
+	f.spills.shrink(f)
+	diskWriters <- struct{}{}
+	_, err := file.Write(p)
+	<-diskWriters
+	if err != nil {
+		f.fail()
+	}
+}
+
+func (f *spillFile) fail() {
+	f.spills.forget(f)
+	f.mu.Lock()
+	already := f.gone
+	f.mu.Unlock()
+	f.drop()
+	if !already {
+		f.spills.Remove(f.path)
+	}
+}
+
+// finish closes the file and returns its path, or "" when there is none.
+func (f *spillFile) finish() string {
+	if f == nil {
+		return ""
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.file != nil {
+		_ = f.file.Close()
+		f.file = nil
+	}
+	if f.gone {
+		return ""
+	}
+	return f.path
+}

@@ -1,0 +1,210 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"os"
+	"syscall"
+	"time"
+
+	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/wire"
+)
+
+const (
+	// killGrace is between TERM and KILL.
+	killGrace = 0.5
+	// killTime bounds the wait for a receipt; the agent answers within 4 s.
+	killTime = 5 * time.Second
+	// afterKill is how long the exit may take to be told once nothing is left.
+	afterKill = time.Second
+)
+
+// launch describes a process to start.
+type launch struct {
+	token uint64
+	argv  []link.Bytes
+	env   []link.Bytes
+	cwd   string
+	user  string
+	pty   *link.PTY
+	merge bool // stderr into stdout
+	stdin bool // a pipe; else /dev/null
+	extra []*os.File
+}
+
+// command is a started process with our ends of its pipes.
+type command struct {
+	slot    *slotState
+	token   uint64
+	spawned link.Spawned
+	stdin   *os.File // nil: /dev/null
+	stdout  *os.File
+	stderr  *os.File // nil when merged, or on a terminal
+	exit    <-chan link.Exit
+	started time.Time
+}
+
+// start makes the pipes and has the agent fork. It fails with an error only
+// when nothing can be said about the program itself.
+func (s *Server) start(ctx context.Context, slot *slotState, agent *Agent, l launch) (*command, error) {
+	cmd := &command{slot: slot, token: l.token}
+	var theirs []*os.File
+	defer func() { closeAll(theirs) }()
+	pipe := func(readable bool) (*os.File, error) {
+		ours, other, err := pipeFor(readable)
+		if err == nil {
+			theirs = append(theirs, other)
+		}
+		return ours, err
+	}
+	if err := cmd.pipes(l, pipe); err != nil {
+		cmd.closePipes()
+		return nil, err
+	}
+	var fds []int
+	if l.pty == nil {
+		fds = cmd.childFDs(l, theirs, s.devNull)
+	}
+	for _, f := range l.extra {
+		fds = append(fds, int(f.Fd()))
+	}
+	cmd.exit = s.expectExit(l.token)
+	request := link.Spawn{Token: l.token, Argv: l.argv, Env: l.env, Cwd: link.Bytes(l.cwd), User: l.user, PTY: l.pty}
+	got, err := agent.Conn.Call(ctx, link.OpSpawn, request, &cmd.spawned, fds...)
+	cmd.started = time.Now()
+	if err != nil || !cmd.spawned.Started {
+		s.forgetExit(l.token)
+		closeFDs(got)
+	}
+	if err != nil {
+		cmd.closePipes()
+		if ctx.Err() != nil {
+			// The process may have started all the same.
+			go s.kill(slot, l.token)
+		}
+		return nil, err
+	}
+	if l.pty != nil && cmd.spawned.Started {
+		if len(got) != 1 {
+			closeFDs(got)
+			return nil, &wire.Error{Kind: "internal", Message: "the agent opened no terminal"}
+		}
+		_ = syscall.SetNonblock(got[0], true)
+		cmd.stdout = os.NewFile(uintptr(got[0]), "terminal")
+		cmd.stdin = cmd.stdout
+	}
+	return cmd, nil
+}
+
+func (c *command) pipes(l launch, pipe func(bool) (*os.File, error)) (err error) {
+	if l.pty != nil {
+		return nil
+	}
+	if l.stdin {
+		if c.stdin, err = pipe(false); err != nil {
+			return err
+		}
+	}
+	if c.stdout, err = pipe(true); err != nil {
+		return err
+	}
+	if !l.merge {
+		c.stderr, err = pipe(true)
+	}
+	return err
+}
+
+func (c *command) childFDs(l launch, theirs []*os.File, devNull *os.File) []int {
+	fds := make([]int, 0, 3+len(l.extra))
+	if !l.stdin {
+		fds = append(fds, int(devNull.Fd()))
+	}
+	for _, f := range theirs {
+		fds = append(fds, int(f.Fd()))
+	}
+	if l.merge {
+		fds = append(fds, fds[1])
+	}
+	return fds
+}
+
+func (c *command) closePipes() {
+	for _, f := range []*os.File{c.stdin, c.stdout, c.stderr} {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}
+
+// pipeFor makes a pipe: our end does not block, theirs does. readable says
+// which end is ours.
+func pipeFor(readable bool) (ours, theirs *os.File, err error) {
+	r, w, err := rawPipe()
+	if err != nil {
+		return nil, nil, &wire.Error{Kind: "os", Message: "pipe: " + err.Error(), Errno: link.ErrnoName(errnoOf(err))}
+	}
+	mine, other := w, r
+	if readable {
+		mine, other = r, w
+	}
+	if err := syscall.SetNonblock(mine, true); err != nil {
+		closeFDs([]int{r, w})
+		return nil, nil, err
+	}
+	return os.NewFile(uintptr(mine), "pipe"), os.NewFile(uintptr(other), "pipe-child"), nil
+}
+
+func errnoOf(err error) syscall.Errno {
+	var errno syscall.Errno
+	errors.As(err, &errno)
+	return errno
+}
+
+func closeFDs(fds []int) {
+	for _, fd := range fds {
+		_ = syscall.Close(fd)
+	}
+}
+
+// expectExit must be called before the process is started: its exit may be
+// told before the answer to the start is read here.
+func (s *Server) expectExit(token uint64) <-chan link.Exit {
+	ch := make(chan link.Exit, 1)
+	s.exitsMu.Lock()
+	s.exits[token] = ch
+	s.exitsMu.Unlock()
+	return ch
+}
+
+func (s *Server) forgetExit(token uint64) {
+	s.exitsMu.Lock()
+	delete(s.exits, token)
+	s.exitsMu.Unlock()
+}
+
+func (s *Server) exited(_ string, e link.Exit) {
+	s.exitsMu.Lock()
+	ch := s.exits[e.Token]
+	delete(s.exits, e.Token)
+	s.exitsMu.Unlock()
+	if ch != nil {
+		ch <- e
+	}
+}
+
+// kill ends the tree of a command. A receipt with Left 1 says that the agent
+// did not answer.
+func (s *Server) kill(slot *slotState, token uint64) link.Receipt {
+	ctx, cancel := context.WithTimeout(slot.ctx, killTime)
+	defer cancel()
+	begun := time.Now()
+	var receipt link.Receipt
+	if _, err := slot.conn().Call(ctx, link.OpKill, link.Kill{Token: token, GraceS: killGrace}, &receipt); err != nil {
+		receipt = link.Receipt{Found: 1, Left: 1, DurationS: time.Since(begun).Seconds()}
+	}
+	if receipt.Handles == nil {
+		receipt.Handles = []string{}
+	}
+	return receipt
+}

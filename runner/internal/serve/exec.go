@@ -1,0 +1,266 @@
+package serve
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/output"
+)
+
+const (
+	liveStdout = 5
+	liveStderr = 6
+	// startedDelay is how long news of a start may wait for something that
+	// goes with it: most commands are over by then, and one write is saved.
+	startedDelay = 2 * time.Millisecond
+)
+
+// usage is what a process took, without its living descendants.
+type usage struct {
+	UserS   float64 `json:"user_s"`
+	SystemS float64 `json:"system_s"`
+	MaxRSS  int64   `json:"max_rss_bytes"`
+}
+
+// exitResult is Exit of docs/protocol.md.
+type exitResult struct {
+	ExitCode    int              `json:"exit_code"`
+	Signal      *int             `json:"signal"`
+	TimedOut    bool             `json:"timed_out"`
+	Canceled    bool             `json:"canceled"`
+	OOMKilled   bool             `json:"oom_killed"`
+	DurationS   float64          `json:"duration_s"`
+	Usage       usage            `json:"usage"`
+	Stdout      output.Kept      `json:"stdout"`
+	Stderr      output.Kept      `json:"stderr"`
+	Merged      *output.Kept     `json:"merged"`
+	Segments    []output.Segment `json:"segments"`
+	Spill       *link.Bytes      `json:"spill_path"`
+	StderrSpill *link.Bytes      `json:"stderr_spill_path"`
+	Killed      *link.Receipt    `json:"killed"`
+	Started     bool             `json:"started"`
+	Reason      *string          `json:"reason"`
+	Cwd         *link.Bytes      `json:"cwd,omitempty"`
+}
+
+func (r *exitResult) take(e link.Exit) {
+	r.ExitCode, r.OOMKilled = e.ExitCode, e.OOMKilled
+	if e.Signal != 0 {
+		r.Signal = &e.Signal
+	}
+	r.Usage = usage{e.UserS, e.SystemS, e.MaxRSS}
+}
+
+func (s *Server) execRun(c *conversation, params json.RawMessage) (any, error) {
+	var p commandParams
+	if err := decode(params, &p); err != nil {
+		return nil, err
+	}
+	if err := p.check(); err != nil {
+		return nil, err
+	}
+	if p.PTY != nil || p.Tag != nil {
+		return nil, badRequest("exec.run takes neither pty nor tag")
+	}
+	slot, agent, err := s.slot(c.ctx, p.Slot)
+	if err != nil {
+		return nil, err
+	}
+	if p.Session != "" {
+		return s.runInSession(c, slot, agent, &p)
+	}
+	l := launch{
+		token: c.id, argv: p.Argv, env: environment(agent.Env, p.Env), cwd: directory(agent, p.Cwd),
+		user: p.User, merge: p.MergeStderr, stdin: p.Stdin,
+	}
+	if p.Shell != nil {
+		if agent.Shell == "" {
+			return s.notStarted(c, &p, slot, noShell())
+		}
+		script, err := shellArgv(agent.Shell, string(*p.Shell))
+		if err != nil {
+			return nil, err
+		}
+		defer closeAll(script.files)
+		l.argv, l.extra = script.argv, script.files
+	}
+	result, _, err := s.run(c, slot, agent, &p, l)
+	return result, err
+}
+
+func noShell() link.Spawned {
+	return link.Spawned{ExitCode: 127, Reason: "this image has no shell: pass the command as a list of arguments"}
+}
+
+// script is a shell with the text that it runs.
+type script struct {
+	argv  []link.Bytes
+	files []*os.File // to become 3, 4, …
+}
+
+// shellArgv gives a short text as an argument, and a long one as a file: an
+// argument holds at most 128 KiB. Both are `shell -c` with the shell as $0.
+func shellArgv(shell, text string) (script, error) {
+	if len(text) <= maxShortScript {
+		return script{argv: []link.Bytes{link.Bytes(shell), "-c", link.Bytes(text)}}, nil
+	}
+	file, err := memoryFile("script", "exec 3<&-; "+text)
+	if err != nil {
+		return script{}, err
+	}
+	return script{argv: []link.Bytes{link.Bytes(shell), "-c", link.Bytes(". " + fdPath(3)), link.Bytes(shell)}, files: []*os.File{file}}, nil
+}
+
+// run starts a command, waits for its end and returns what there is to tell.
+func (s *Server) run(c *conversation, slot *slotState, agent *Agent, p *commandParams, l launch) (*exitResult, link.Exit, error) {
+	var none link.Exit
+	cmd, err := s.start(c.ctx, slot, agent, l)
+	if err != nil {
+		return nil, none, s.startError(slot, err)
+	}
+	if !cmd.spawned.Started {
+		cmd.closePipes()
+		result, err := s.notStarted(c, p, slot, cmd.spawned)
+		return result, none, err
+	}
+	c.event([]byte(`{"event":"started","pid":`+strconv.Itoa(cmd.spawned.PID)+`}`), true)
+	collector := output.NewCollector(p.limit(), slot.spills, strconv.FormatUint(c.id, 10))
+	pumps := []*pump{startPump(slot, cmd.stdout, sinkFor(c, collector, output.Stdout, liveStdout, p.Stream))}
+	if cmd.stderr != nil {
+		pumps = append(pumps, startPump(slot, cmd.stderr, sinkFor(c, collector, output.Stderr, liveStderr, p.Stream)))
+	}
+	if cmd.stdin != nil {
+		go feed(c, cmd.stdin)
+	}
+	result := &exitResult{Started: true}
+	exit, err := s.await(c, cmd, p.TimeoutS, result)
+	if cmd.stdin != nil {
+		c.in.discard()
+		_ = cmd.stdin.Close()
+	}
+	if err != nil {
+		cmd.closePipes()
+		return nil, exit, err
+	}
+	result.DurationS = time.Since(cmd.started).Seconds()
+	result.take(exit)
+	for _, pump := range pumps {
+		pump.finish()
+	}
+	return result, exit, sendKept(c, result, collector.Finish())
+}
+
+// startError tells a slot that ended in between from one that cannot start.
+func (s *Server) startError(slot *slotState, err error) error {
+	if slot.ctx.Err() != nil {
+		return slot.cause()
+	}
+	return err
+}
+
+// notStarted is the result for a program that could not be executed. The
+// reason is on stderr too, where a shell would have put it.
+func (s *Server) notStarted(c *conversation, p *commandParams, slot *slotState, why link.Spawned) (*exitResult, error) {
+	collector := output.NewCollector(p.limit(), nil, "")
+	stream, live := output.Stderr, uint16(liveStderr)
+	if p.MergeStderr {
+		stream, live = output.Stdout, liveStdout
+	}
+	sinkFor(c, collector, stream, live, p.Stream)([]byte(why.Reason + "\n"))
+	result := &exitResult{ExitCode: why.ExitCode, Reason: &why.Reason}
+	return result, sendKept(c, result, collector.Finish())
+}
+
+func sinkFor(c *conversation, collector *output.Collector, stream int, live uint16, streaming bool) func([]byte) {
+	if !streaming {
+		return func(p []byte) { collector.Write(stream, p) }
+	}
+	return func(p []byte) {
+		collector.Write(stream, p)
+		if c.fragments() > manyFragments {
+			time.Sleep(fragmentPause)
+		}
+		// The conversation being over does not end the command's output.
+		_ = c.send(live, p, false)
+	}
+}
+
+// feed writes the driver's input to the command. Whether the command reads it
+// is the command's business.
+func feed(c *conversation, stdin *os.File) {
+	_, err := c.receive(c.ctx, func(piece []byte) error {
+		_, err := stdin.Write(piece)
+		return err
+	})
+	if err != nil {
+		c.in.discard()
+		c.grantInput()
+	}
+	_ = stdin.Close()
+}
+
+// await waits for the exit of a command, and ends it at its timeout, when the
+// driver cancels, or with the slot.
+func (s *Server) await(c *conversation, cmd *command, timeoutS *float64, result *exitResult) (link.Exit, error) {
+	expired, stop := timerFor(timeoutS)
+	defer stop()
+	announce := time.NewTimer(startedDelay)
+	defer announce.Stop()
+	for {
+		select {
+		case exit := <-cmd.exit:
+			return exit, nil
+		case <-announce.C:
+			c.flush()
+			continue
+		case <-cmd.slot.ctx.Done():
+			return link.Exit{}, cmd.slot.cause()
+		case <-expired:
+			result.TimedOut = true
+		case <-c.ctx.Done():
+			result.Canceled = true
+		}
+		return s.endCommand(cmd, result)
+	}
+}
+
+func (s *Server) endCommand(cmd *command, result *exitResult) (link.Exit, error) {
+	receipt := s.kill(cmd.slot, cmd.token)
+	result.Killed = &receipt
+	timer := time.NewTimer(afterKill)
+	defer timer.Stop()
+	select {
+	case exit := <-cmd.exit:
+		return exit, nil
+	case <-cmd.slot.ctx.Done():
+		return link.Exit{}, cmd.slot.cause()
+	case <-timer.C:
+		s.forgetExit(cmd.token)
+		return link.Exit{Token: cmd.token, ExitCode: 128 + 9, Signal: 9}, nil
+	}
+}
+
+// sendKept sends what was kept of the output and describes it in the result.
+func sendKept(c *conversation, result *exitResult, kept output.Result) error {
+	result.Stdout, result.Stderr, result.Merged, result.Segments = kept.Stdout, kept.Stderr, &kept.Merged, kept.Segments
+	if kept.StdoutSpill != "" {
+		path := link.Bytes(kept.StdoutSpill)
+		result.Spill = &path
+	}
+	if kept.StderrSpill != "" {
+		path := link.Bytes(kept.StderrSpill)
+		result.StderrSpill = &path
+	}
+	for channel, parts := range [][][]byte{output.Stdout: kept.StdoutParts, output.Stderr: kept.StderrParts, output.Merged: kept.MergedParts} {
+		for _, part := range parts {
+			if err := c.send(uint16(channel), part, true); err != nil {
+				return fmt.Errorf("output: %w", err)
+			}
+		}
+	}
+	return nil
+}

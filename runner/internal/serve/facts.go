@@ -1,0 +1,106 @@
+package serve
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+)
+
+type boxFacts struct {
+	Runner struct {
+		Version string `json:"version"`
+		SHA256  string `json:"sha256"`
+		PID     int    `json:"pid"`
+	} `json:"runner"`
+	BootID       string      `json:"boot_id"`
+	InputWindow  int         `json:"input_window"`
+	OS           string      `json:"os"`
+	Arch         string      `json:"arch"`
+	Hostname     string      `json:"hostname"`
+	UID          int         `json:"uid"`
+	BaseDir      string      `json:"base_dir"`
+	Isolation    any         `json:"isolation"`
+	Memory       memoryFacts `json:"memory"`
+	Capabilities []string    `json:"capabilities"`
+}
+
+type memoryFacts struct {
+	OOMKills   int64  `json:"oom_kills"`
+	LimitBytes *int64 `json:"limit_bytes"`
+}
+
+func (s *Server) facts() boxFacts {
+	f := boxFacts{
+		BootID: s.bootID, InputWindow: inputWindow, OS: runtime.GOOS, Arch: runtime.GOARCH, UID: os.Geteuid(), BaseDir: s.config.Base,
+		Isolation: s.config.Isolation, Memory: memory(), Capabilities: []string{"pty", "sessions", "search", "connect", "spill"},
+	}
+	f.Runner.Version, f.Runner.SHA256, f.Runner.PID = s.config.Version, s.hash(), os.Getpid()
+	f.Hostname, _ = os.Hostname()
+	return f
+}
+
+// ownHash is the SHA-256 of the running program, "" when it cannot be read.
+func ownHash() string {
+	path, err := os.Executable()
+	if runtime.GOOS == "linux" {
+		path, err = "/proc/self/exe", nil // also when the file was replaced
+	}
+	if err != nil {
+		return ""
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer file.Close()
+	hash := sha256.New()
+	if _, err := io.Copy(hash, file); err != nil {
+		return ""
+	}
+	return hex.EncodeToString(hash.Sum(nil))
+}
+
+// unlimited is what cgroup v1 shows, rounded down by page size, for no limit.
+const unlimited = 1 << 62
+
+func memory() memoryFacts {
+	var f memoryFacts
+	for _, try := range []struct{ events, limit string }{
+		{"/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory.max"},
+		{"/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/memory/memory.limit_in_bytes"},
+	} {
+		kills, ok := counter(try.events, "oom_kill")
+		if !ok {
+			continue
+		}
+		f.OOMKills = kills
+		if text, err := os.ReadFile(try.limit); err == nil {
+			if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n < unlimited {
+				f.LimitBytes = &n
+			}
+		}
+		break
+	}
+	return f
+}
+
+func counter(path, key string) (int64, bool) {
+	file, err := os.Open(path)
+	if err != nil {
+		return 0, false
+	}
+	defer file.Close()
+	lines := bufio.NewScanner(file)
+	for lines.Scan() {
+		name, value, _ := strings.Cut(lines.Text(), " ")
+		if n, err := strconv.ParseInt(value, 10, 64); err == nil && name == key {
+			return n, true
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,250 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"time"
+
+	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/wire"
+)
+
+const (
+	// fileProgress is how long a file operation may stand still.
+	fileProgress = 60 * time.Second
+	// treeTime bounds operations over a whole tree that report no progress.
+	treeTime = 30 * time.Minute
+	// committed is the byte that ends complete data (link.FileOp.Committed).
+	committed = 1
+)
+
+var errNoProgress = &wire.Error{Kind: "timeout", Message: "the file operation made no progress for 60 s"}
+
+// fileMethods says how each method moves data.
+var fileMethods = map[string]func(*fileCall) (any, error){
+	"file.read": (*fileCall).read, "file.get_tree": (*fileCall).fetch,
+	"file.write": (*fileCall).write, "file.put_tree": (*fileCall).store,
+	"file.stat": (*fileCall).simple, "file.mkdir": (*fileCall).simple, "file.move": (*fileCall).tree, "file.chmod": (*fileCall).simple,
+	"file.list": (*fileCall).tree, "file.remove": (*fileCall).tree, "file.copy": (*fileCall).tree,
+	"file.search": (*fileCall).tree, "file.glob": (*fileCall).tree,
+}
+
+func fileMethod(name string, carry func(*fileCall) (any, error)) method {
+	return func(s *Server, c *conversation, params json.RawMessage) (any, error) {
+		var p struct {
+			Slot   string `json:"slot"`
+			Length *int64 `json:"length"`
+		}
+		if err := decode(params, &p); err != nil {
+			return nil, err
+		}
+		slot, agent, err := s.slot(c.ctx, p.Slot)
+		if err != nil {
+			return nil, err
+		}
+		ctx, leave := slot.join(c.ctx)
+		defer leave()
+		f := &fileCall{c: c, ctx: ctx, agent: agent, op: link.FileOp{Method: name, Params: params}, length: p.Length}
+		result, err := carry(f)
+		if err != nil {
+			if cause := context.Cause(ctx); cause != nil {
+				return nil, cause
+			}
+			return nil, err
+		}
+		return result, nil
+	}
+}
+
+// join gives a context that ends with ctx and with the slot.
+func (st *slotState) join(ctx context.Context) (context.Context, func()) {
+	joined, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(st.ctx, func() { cancel(st.cause()) })
+	return joined, func() {
+		stop()
+		cancel(context.Canceled)
+	}
+}
+
+// fileCall is one file operation under way.
+type fileCall struct {
+	c      *conversation
+	ctx    context.Context
+	agent  *Agent
+	op     link.FileOp
+	length *int64
+}
+
+func (f *fileCall) call(limit time.Duration, fds ...int) (link.FileResult, error) {
+	var result link.FileResult
+	ctx := f.ctx
+	if limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(f.ctx, limit, errNoProgress)
+		defer cancel()
+	}
+	_, err := f.agent.Conn.Call(ctx, link.OpFile, f.op, &result, fds...)
+	if err != nil && f.ctx.Err() == nil && ctx.Err() != nil {
+		err = errNoProgress
+	}
+	return result, err
+}
+
+func (f *fileCall) simple() (any, error) { return f.plain(fileProgress) }
+
+func (f *fileCall) tree() (any, error) { return f.plain(treeTime) }
+
+func (f *fileCall) plain(limit time.Duration) (any, error) {
+	result, err := f.call(limit)
+	return orEmpty(result.Result), err
+}
+
+func orEmpty(result json.RawMessage) any {
+	if len(result) == 0 || string(result) == "null" {
+		return struct{}{}
+	}
+	return result
+}
+
+// read asks for the bytes inside the answer first; a file that is too large
+// for that comes through a pipe.
+func (f *fileCall) read() (any, error) {
+	if f.length == nil || *f.length <= link.InlineLimit {
+		f.op.Small = true
+		result, err := f.call(fileProgress)
+		if err != nil {
+			return nil, err
+		}
+		if !result.TooLarge {
+			if err := f.c.send(1, result.Inline, true); err != nil {
+				return nil, err
+			}
+			return orEmpty(result.Result), nil
+		}
+		f.op.Small = false
+	}
+	return f.fetch()
+}
+
+type fileAnswer struct {
+	result link.FileResult
+	err    error
+}
+
+// begin sends the operation with the agent's end of a pipe.
+func (f *fileCall) begin(theirs *os.File) <-chan fileAnswer {
+	answer := make(chan fileAnswer, 1)
+	go func() {
+		result, err := f.call(0, int(theirs.Fd()))
+		_ = theirs.Close()
+		answer <- fileAnswer{result, err}
+	}()
+	return answer
+}
+
+// fetch sends what the agent writes into a pipe.
+func (f *fileCall) fetch() (any, error) {
+	ours, theirs, err := pipeFor(true)
+	if err != nil {
+		return nil, err
+	}
+	defer ours.Close()
+	defer context.AfterFunc(f.ctx, func() { _ = ours.Close() })()
+	answer := f.begin(theirs)
+	buffer := readBuffers.Get().(*[wire.MaxData]byte)
+	defer readBuffers.Put(buffer)
+	for {
+		_ = ours.SetReadDeadline(time.Now().Add(fileProgress))
+		n, err := ours.Read(buffer[:])
+		if n > 0 {
+			if err := f.c.send(1, buffer[:n], false); err != nil {
+				return nil, err
+			}
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil, errNoProgress
+		}
+		if err != nil {
+			break
+		}
+	}
+	return f.finish(answer)
+}
+
+func (f *fileCall) finish(answer <-chan fileAnswer) (any, error) {
+	timer := time.NewTimer(fileProgress)
+	defer timer.Stop()
+	select {
+	case a := <-answer:
+		return orEmpty(a.result.Result), a.err
+	case <-timer.C:
+		return nil, errNoProgress
+	}
+}
+
+// write puts a short content into the message itself.
+func (f *fileCall) write() (any, error) {
+	var content []byte
+	complete, err := f.c.receive(f.ctx, func(piece []byte) error {
+		content = append(content, piece...)
+		if len(content) > link.InlineLimit {
+			return errTooLong
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, errTooLong):
+		return f.storeFrom(content)
+	case err != nil:
+		return nil, err
+	case !complete:
+		return nil, errCanceled
+	}
+	if content == nil {
+		content = []byte{}
+	}
+	f.op.Inline = content
+	return f.simple()
+}
+
+var errTooLong = errors.New("too long for a message")
+
+func (f *fileCall) store() (any, error) { return f.storeFrom(nil) }
+
+// storeFrom gives the agent the driver's input through a pipe; first is what
+// was read already.
+func (f *fileCall) storeFrom(first []byte) (any, error) {
+	ours, theirs, err := pipeFor(false)
+	if err != nil {
+		return nil, err
+	}
+	defer ours.Close()
+	defer context.AfterFunc(f.ctx, func() { _ = ours.Close() })()
+	f.op.Committed = true
+	answer := f.begin(theirs)
+	early := make(chan fileAnswer, 1)
+	go func() {
+		a := <-answer
+		f.c.in.discard() // the agent wants no more
+		early <- a
+	}()
+	put := func(piece []byte) error {
+		_ = ours.SetWriteDeadline(time.Now().Add(fileProgress))
+		_, err := ours.Write(piece)
+		return err
+	}
+	complete := false
+	if err = put(first); err == nil {
+		complete, err = f.c.receive(f.ctx, put)
+	}
+	if err == nil && complete {
+		err = put([]byte{committed})
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil, errNoProgress
+	}
+	_ = ours.Close()
+	return f.finish(early)
+}

@@ -1,0 +1,3 @@
+package serve
+
+const sysMemfdCreate = 319

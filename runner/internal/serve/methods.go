@@ -1,0 +1,77 @@
+package serve
+
+import "encoding/json"
+
+// method carries out one request. The result is encoded as JSON; nil is {}.
+type method func(s *Server, c *conversation, params json.RawMessage) (any, error)
+
+var methods = map[string]method{}
+
+func init() {
+	for name, m := range map[string]method{
+		"slot.create": (*Server).slotCreate, "slot.reset": (*Server).slotReset, "slot.destroy": (*Server).slotDestroy,
+		"slot.kill_all": (*Server).slotKillAll, "slot.processes": (*Server).slotProcesses,
+		"exec.run": (*Server).execRun,
+		"box.info": (*Server).boxInfo, "box.shutdown": (*Server).boxShutdown,
+	} {
+		methods[name] = m
+	}
+	for name, carry := range fileMethods {
+		methods[name] = fileMethod(name, carry)
+	}
+}
+
+type slotParams struct {
+	Slot string `json:"slot"`
+}
+
+type killedResult struct {
+	Killed any `json:"killed"`
+}
+
+func (s *Server) slotCreate(c *conversation, params json.RawMessage) (any, error) {
+	var p slotParams
+	if err := decode(params, &p); err != nil {
+		return nil, err
+	}
+	if p.Slot == "" {
+		return nil, badRequest("slot is missing")
+	}
+	return s.slots.Create(c.ctx, params)
+}
+
+func (s *Server) slotReset(c *conversation, params json.RawMessage) (any, error) {
+	var p slotParams
+	if err := decode(params, &p); err != nil {
+		return nil, err
+	}
+	s.endSlot(p.Slot, errSlotClosed)
+	// A reset that was begun is carried out: half a reset helps nobody.
+	return s.slots.Reset(s.ctx, p.Slot)
+}
+
+func (s *Server) slotDestroy(c *conversation, params json.RawMessage) (any, error) {
+	var p slotParams
+	if err := decode(params, &p); err != nil {
+		return nil, err
+	}
+	s.endSlot(p.Slot, errSlotClosed)
+	receipt, err := s.slots.Destroy(s.ctx, p.Slot)
+	return killedResult{tidy(receipt)}, err
+}
+
+func (s *Server) slotKillAll(c *conversation, params json.RawMessage) (any, error) {
+	var p slotParams
+	if err := decode(params, &p); err != nil {
+		return nil, err
+	}
+	receipt, err := s.slots.KillAll(s.ctx, p.Slot)
+	return killedResult{tidy(receipt)}, err
+}
+
+func (s *Server) boxInfo(*conversation, json.RawMessage) (any, error) { return s.facts(), nil }
+
+func (s *Server) boxShutdown(*conversation, json.RawMessage) (any, error) {
+	s.shutdownSoon()
+	return nil, nil
+}

@@ -1,0 +1,128 @@
+package serve
+
+import (
+	"encoding/json"
+	"math"
+	"strings"
+	"time"
+
+	"hermes-exec/runner/internal/link"
+)
+
+const (
+	defaultOutputLimit = 1 << 20
+	maxOutputLimit     = 256 << 20
+	// maxShortScript is the longest script that goes into an argument list.
+	maxShortScript = 64 << 10
+)
+
+// decode reads the params of a method; any mistake in them is bad_request.
+func decode(params json.RawMessage, into any) error {
+	if len(params) == 0 {
+		params = json.RawMessage("{}")
+	}
+	if err := json.Unmarshal(params, into); err != nil {
+		return badRequest("params: %v", err)
+	}
+	return nil
+}
+
+// commandParams are those that exec.run and proc.spawn share.
+type commandParams struct {
+	Slot        string                `json:"slot"`
+	Shell       *link.Bytes           `json:"shell"`
+	Argv        []link.Bytes          `json:"argv"`
+	Cwd         *link.Bytes           `json:"cwd"`
+	Env         map[string]link.Bytes `json:"env"`
+	User        string                `json:"user"`
+	Stdin       bool                  `json:"stdin"`
+	TimeoutS    *float64              `json:"timeout_s"`
+	OutputLimit *int64                `json:"output_limit_bytes"`
+	MergeStderr bool                  `json:"merge_stderr"`
+	Stream      bool                  `json:"stream"`
+	Session     string                `json:"session"`
+	PTY         *link.PTY             `json:"pty"`
+	Tag         *string               `json:"tag"`
+}
+
+func (p *commandParams) check() error {
+	switch {
+	case p.Shell == nil && len(p.Argv) == 0:
+		return badRequest("neither shell nor argv is given")
+	case p.Shell != nil && len(p.Argv) > 0:
+		return badRequest("both shell and argv are given")
+	case p.Session != "" && p.Shell == nil:
+		return badRequest("a session takes shell text, not argv")
+	case len(p.Argv) > 0 && p.Argv[0] == "":
+		return badRequest("argv[0] is empty")
+	case p.Cwd != nil && *p.Cwd == "":
+		return badRequest("cwd is empty")
+	case p.OutputLimit != nil && (*p.OutputLimit < 0 || *p.OutputLimit > maxOutputLimit):
+		return badRequest("output_limit_bytes %d is not in 0 … %d", *p.OutputLimit, maxOutputLimit)
+	case p.PTY != nil && (p.PTY.Rows == 0 || p.PTY.Cols == 0):
+		return badRequest("a terminal has at least one row and one column")
+	}
+	if err := checkTimeout(p.TimeoutS); err != nil {
+		return err
+	}
+	return checkEnv(p.Env)
+}
+
+func checkTimeout(seconds *float64) error {
+	if seconds != nil && (math.IsNaN(*seconds) || *seconds <= 0 || *seconds > 1e9) {
+		return badRequest("timeout_s %v is out of range", *seconds)
+	}
+	return nil
+}
+
+func checkEnv(env map[string]link.Bytes) error {
+	for name := range env {
+		if name == "" || strings.ContainsAny(name, "=\x00") {
+			return badRequest("%q is no name for an environment variable", name)
+		}
+	}
+	return nil
+}
+
+func (p *commandParams) limit() int {
+	if p.OutputLimit == nil {
+		return defaultOutputLimit
+	}
+	return int(*p.OutputLimit)
+}
+
+// timer fires at the timeout; its channel is nil when there is none.
+func timerFor(seconds *float64) (<-chan time.Time, func() bool) {
+	if seconds == nil {
+		return nil, func() bool { return true }
+	}
+	timer := time.NewTimer(time.Duration(*seconds * float64(time.Second)))
+	return timer.C, timer.Stop
+}
+
+// environment puts the call's variables over the slot's.
+func environment(base []string, call map[string]link.Bytes) []link.Bytes {
+	env := make([]link.Bytes, 0, len(base)+len(call))
+	for _, entry := range base {
+		name, _, _ := strings.Cut(entry, "=")
+		if _, replaced := call[name]; !replaced {
+			env = append(env, link.Bytes(entry))
+		}
+	}
+	for name, value := range call {
+		env = append(env, link.Bytes(name)+"="+value)
+	}
+	return env
+}
+
+// directory makes a cwd absolute. The text is left as it is: ".." after a
+// symbolic link is the kernel's to resolve.
+func directory(agent *Agent, cwd *link.Bytes) string {
+	switch {
+	case cwd == nil:
+		return agent.Workspace
+	case strings.HasPrefix(string(*cwd), "/"):
+		return string(*cwd)
+	}
+	return agent.Workspace + "/" + string(*cwd)
+}

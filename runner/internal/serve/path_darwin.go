@@ -1,0 +1,3 @@
+package serve
+
+func withShortPath(path string, use func(short string) error) error { return use(path) }

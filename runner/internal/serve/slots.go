@@ -1,0 +1,177 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"sync"
+
+	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/output"
+	"hermes-exec/runner/internal/wire"
+)
+
+// Slots makes and ends slots; it is slots.Manager behind the types of the wire.
+type Slots interface {
+	Create(ctx context.Context, params json.RawMessage) (any, error)
+	Agent(ctx context.Context, slot string) (*Agent, error)
+	Reset(ctx context.Context, slot string) (any, error)
+	Destroy(ctx context.Context, slot string) (link.Receipt, error)
+	KillAll(ctx context.Context, slot string) (link.Receipt, error)
+	OnExit(func(slot string, e link.Exit))
+	OnDeath(func(slot string, why string))
+	Close(ctx context.Context) link.Receipt
+}
+
+// Agent is a running slot.
+type Agent struct {
+	Conn      *link.Conn
+	Env       []string // complete base environment, KEY=VALUE
+	Workspace string
+	Shell     string            // path of the best shell, "" when there is none
+	Shells    map[string]string // name → path
+}
+
+// slotState is what serve holds for one life of a slot: from its first use to
+// its next reset.
+type slotState struct {
+	id     string
+	ctx    context.Context // ends with the cause that calls under way report
+	cancel context.CancelCauseFunc
+	spills *output.Spills
+
+	mu       sync.Mutex
+	agent    *Agent
+	leftover map[*os.File]struct{} // pipes whose command has ended but not all writers
+	ended    bool
+}
+
+var (
+	errSlotClosed = &wire.Error{Kind: "slot_closed", Message: "the slot was reset or destroyed while this ran"}
+)
+
+// slot gives the state of a slot and its running agent.
+func (s *Server) slot(ctx context.Context, id string) (*slotState, *Agent, error) {
+	if id == "" {
+		return nil, nil, badRequest("slot is missing")
+	}
+	agent, err := s.slots.Agent(ctx, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	state := s.states[id]
+	if state == nil {
+		state = &slotState{id: id, leftover: map[*os.File]struct{}{}}
+		state.ctx, state.cancel = context.WithCancelCause(s.ctx)
+		state.spills = &output.Spills{Open: state.openSpill, Remove: state.removeSpill}
+		s.states[id] = state
+	}
+	state.mu.Lock()
+	state.agent = agent
+	state.mu.Unlock()
+	return state, agent, nil
+}
+
+// endSlot ends everything that serve holds for a slot.
+func (s *Server) endSlot(id string, why *wire.Error) {
+	s.mu.Lock()
+	state := s.states[id]
+	delete(s.states, id)
+	for key, p := range s.processes {
+		if p.slot == state {
+			delete(s.processes, key)
+		}
+	}
+	for key, x := range s.sessions {
+		if x.slot == id {
+			delete(s.sessions, key)
+		}
+	}
+	s.mu.Unlock()
+	if state == nil {
+		return
+	}
+	state.cancel(why)
+	state.mu.Lock()
+	state.ended = true
+	for f := range state.leftover {
+		_ = f.Close()
+	}
+	state.leftover = nil
+	state.mu.Unlock()
+}
+
+func (s *Server) slotDied(slot, why string) {
+	s.endSlot(slot, &wire.Error{Kind: "slot_died", Message: why})
+}
+
+// keep holds a pipe that outlives its command; it is closed with the slot.
+func (st *slotState) keep(f *os.File) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.ended {
+		_ = f.Close()
+		return
+	}
+	st.leftover[f] = struct{}{}
+}
+
+func (st *slotState) release(f *os.File) {
+	st.mu.Lock()
+	delete(st.leftover, f)
+	st.mu.Unlock()
+	_ = f.Close()
+}
+
+// cause is why the slot's state ended.
+func (st *slotState) cause() error {
+	if cause := context.Cause(st.ctx); cause != nil {
+		return cause
+	}
+	return errSlotClosed
+}
+
+func (st *slotState) conn() *link.Conn {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.agent.Conn
+}
+
+func (st *slotState) openSpill(name string) (*os.File, string, error) {
+	var where link.Spilled
+	fds, err := st.conn().Call(st.ctx, link.OpSpill, link.Spill{Name: name}, &where)
+	if err != nil {
+		return nil, "", err
+	}
+	files := filesOf(fds)
+	if len(files) != 1 {
+		closeAll(files)
+		return nil, "", &wire.Error{Kind: "internal", Message: "the agent opened no file"}
+	}
+	return files[0], string(where.Path), nil
+}
+
+func (st *slotState) removeSpill(path string) {
+	params, err := json.Marshal(map[string]any{"path": link.Bytes(path), "recursive": false, "missing_ok": true})
+	if err != nil {
+		return
+	}
+	// A tenant may have removed it first; nothing depends on the answer.
+	_, _ = st.conn().Call(st.ctx, link.OpFile, link.FileOp{Method: "file.remove", Params: params}, nil)
+}
+
+func filesOf(fds []int) []*os.File {
+	files := make([]*os.File, len(fds))
+	for i, fd := range fds {
+		files[i] = os.NewFile(uintptr(fd), "from-agent")
+	}
+	return files
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		_ = f.Close()
+	}
+}
