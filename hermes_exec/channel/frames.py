@@ -1,0 +1,130 @@
+"""Frames of the wire (docs/protocol.md): encoding, and decoding of what a box sends, which is hostile until proven fit."""
+
+from __future__ import annotations
+
+import json
+import struct
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from hermes_exec.errors import ProtocolError
+
+HEADER = struct.Struct(">IBBHQ")
+POSITION = struct.Struct(">Q")
+POSITIONED_HEADER = struct.Struct(">IBBHQQ")
+MAX_PAYLOAD = 65_536
+MAX_DATA = MAX_PAYLOAD - POSITION.size
+MAX_MESSAGE_BYTES = 32 << 20
+MORE = 1
+
+
+class FrameType(IntEnum):
+    """What a frame is."""
+
+    HELLO = 1
+    WELCOME = 2
+    PROOF = 3
+    READY = 4
+    REQUEST = 10
+    RESPONSE = 11
+    EVENT = 12
+    DATA = 13
+    END = 14
+    CREDIT = 15
+    ACK = 16
+    CANCEL = 17
+    RESUME = 18
+    RESUMED = 19
+    KEEPALIVE = 20
+    GOODBYE = 21
+
+
+KNOWN_TYPES = frozenset(int(t) for t in FrameType)
+KEEPALIVE_FRAME = HEADER.pack(0, FrameType.KEEPALIVE, 0, 0, 0)
+
+
+class Frame(NamedTuple):
+    """One frame as it came; `payload` is a copy of its own."""
+
+    type: int
+    flags: int
+    channel: int
+    id: int
+    payload: bytes
+
+
+def encode(kind: FrameType, id: int = 0, payload: bytes = b"", channel: int = 0, flags: int = 0) -> bytes:
+    """One frame; the payload must not be over `MAX_PAYLOAD`."""
+    return HEADER.pack(len(payload), kind, flags, channel, id) + payload
+
+
+def encode_positioned(kind: FrameType, id: int, channel: int, position: int, data: bytes | memoryview = b"") -> bytes:
+    """A DATA, EVENT or END frame with the position at which it starts."""
+    return b"".join((POSITIONED_HEADER.pack(len(data) + POSITION.size, kind, 0, channel, id, position), data))
+
+
+def encode_position(kind: FrameType, id: int, position: int) -> bytes:
+    """A CREDIT or RESUME frame."""
+    return POSITIONED_HEADER.pack(POSITION.size, kind, 0, 0, id, position)
+
+
+def encode_message(kind: FrameType, id: int, message: bytes) -> bytes:
+    """A REQUEST over as many frames as it takes."""
+    if len(message) <= MAX_PAYLOAD:
+        return HEADER.pack(len(message), kind, 0, 0, id) + message
+    view = memoryview(message)
+    parts: list[bytes | memoryview] = []
+    for start in range(0, len(message), MAX_PAYLOAD):
+        piece = view[start : start + MAX_PAYLOAD]
+        flags = MORE if start + MAX_PAYLOAD < len(message) else 0
+        parts += (HEADER.pack(len(piece), kind, flags, 0, id), piece)
+    return b"".join(parts)
+
+
+class Decoder:
+    """Cuts a byte stream into frames; holds at most one frame and what was fed last."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that are whole with `data`; ProtocolError for what can never be a frame."""
+        if self._buffer:
+            self._buffer += data
+            source: bytes | bytearray = self._buffer
+        else:
+            source = data
+        frames: list[Frame] = []
+        offset, size = 0, len(source)
+        with memoryview(source) as view:
+            while size - offset >= HEADER.size:
+                length, kind, flags, channel, id = HEADER.unpack_from(view, offset)
+                if length > MAX_PAYLOAD or kind not in KNOWN_TYPES:
+                    raise ProtocolError(f"the box sent a frame of type {kind} and {length} bytes")
+                end = offset + HEADER.size + length
+                if end > size:
+                    break
+                frames.append(Frame(kind, flags, channel, id, bytes(view[offset + HEADER.size : end])))
+                offset = end
+            rest = bytes(view[offset:])
+        self._buffer = bytearray(rest)
+        return frames
+
+
+def parse_json(payload: bytes) -> dict[str, Any]:
+    """A JSON object from a box; ProtocolError for anything else."""
+    try:
+        value = json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"the box sent bad JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ProtocolError("the box sent JSON that is not an object")
+    return value
+
+
+def unpack_position(payload: bytes) -> int:
+    """The u64 at the start of a positioned frame."""
+    if len(payload) < POSITION.size:
+        raise ProtocolError("the box sent a positioned frame without a position")
+    position: int = POSITION.unpack_from(payload)[0]
+    return position

@@ -1,0 +1,124 @@
+"""Opening a stream: the driver speaks first, claims the runner once, and from then on both sides prove the key."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from hermes_exec.channel.frames import Decoder, Frame, FrameType, encode, parse_json
+from hermes_exec.channel.stream import NowaitStream
+from hermes_exec.errors import ChannelLost, ProtocolError
+
+VERSION = 1
+MAX_HANDSHAKE_FRAMES = 64
+
+
+@dataclass(slots=True)
+class Identity:
+    """What a driver keeps of a runner: the shared key, and the boot that it belongs to once it is known."""
+
+    key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+    boot_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BoxFacts:
+    """READY of docs/protocol.md, the fields that the driver uses; `raw` is all of it."""
+
+    boot_id: str
+    input_window: int
+    raw: dict[str, Any]
+
+    @classmethod
+    def parse(cls, ready: dict[str, Any]) -> BoxFacts:
+        """ProtocolError when a needed field is missing or of a wrong type."""
+        boot_id, window = ready.get("boot_id"), ready.get("input_window")
+        if not isinstance(boot_id, str) or not isinstance(window, int) or not 1 <= window <= 16 << 20:
+            raise ProtocolError("the box sent READY without a boot id or with an impossible window")
+        return cls(boot_id, window, ready)
+
+    @property
+    def isolation(self) -> dict[str, Any]:
+        """The probe's facts."""
+        found = self.raw.get("isolation")
+        return found if isinstance(found, dict) else {}
+
+
+class FrameReader:
+    """Frames of one stream, one by one; what was read too much is kept."""
+
+    def __init__(self, stream: NowaitStream) -> None:
+        self._stream = stream
+        self.decoder = Decoder()
+        self.frames: deque[Frame] = deque()
+
+    async def next(self) -> Frame:
+        """The next frame; anyio's stream errors when the stream ends."""
+        while not self.frames:
+            self.frames.extend(self.decoder.feed(await self._stream.receive()))
+        return self.frames.popleft()
+
+
+async def shake_hands(stream: NowaitStream, identity: Identity, lease_s: float) -> tuple[FrameReader, BoxFacts]:
+    """Open the stream for frames. ChannelLost when the box is another one or refuses; ProtocolError for nonsense."""
+    nonce = secrets.token_bytes(16)
+    hello: dict[str, object] = {"versions": [VERSION], "nonce": nonce.hex(), "lease_s": lease_s, "client": "hermes-exec"}
+    claiming = identity.boot_id is None
+    if claiming:
+        hello["claim"] = identity.key.hex()
+    else:
+        hello["boot_id"] = identity.boot_id
+    stream.send_nowait(encode(FrameType.HELLO, payload=json.dumps(hello).encode()))
+    await stream.drain()
+    reader = FrameReader(stream)
+    welcome = await _expect(reader, FrameType.WELCOME)
+    if welcome.get("version") != VERSION:
+        raise ProtocolError(f"the runner speaks version {welcome.get('version')!r} of the protocol, not {VERSION}")
+    boot_id = welcome.get("boot_id")
+    if not isinstance(boot_id, str):
+        raise ProtocolError("the box sent WELCOME without a boot id")
+    if not claiming:
+        if boot_id != identity.boot_id:
+            raise ChannelLost("the box was started anew: what ran in it is gone")
+        await _prove(stream, identity.key, nonce, welcome, boot_id)
+    facts = BoxFacts.parse(await _expect(reader, FrameType.READY))
+    if facts.boot_id != boot_id:
+        raise ProtocolError("the box changed its boot id within one handshake")
+    identity.boot_id = boot_id
+    return reader, facts
+
+
+async def _prove(stream: NowaitStream, key: bytes, nonce: bytes, welcome: dict[str, Any], boot_id: str) -> None:
+    try:
+        theirs = bytes.fromhex(str(welcome.get("nonce")))
+        proof = bytes.fromhex(str(welcome.get("proof")))
+    except ValueError as error:
+        raise ProtocolError("the box sent WELCOME without a proof") from error
+    if not hmac.compare_digest(proof, _mac(key, b"runner", nonce, theirs, boot_id)):
+        raise ProtocolError("the box could not prove that it is the one that was started")
+    answer = json.dumps({"proof": _mac(key, b"driver", nonce, theirs, boot_id).hex()}).encode()
+    stream.send_nowait(encode(FrameType.PROOF, payload=answer))
+    await stream.drain()
+
+
+def _mac(key: bytes, role: bytes, driver_nonce: bytes, runner_nonce: bytes, boot_id: str) -> bytes:
+    return hmac.new(key, role + driver_nonce + runner_nonce + boot_id.encode(), hashlib.sha256).digest()
+
+
+async def _expect(reader: FrameReader, kind: FrameType) -> dict[str, Any]:
+    for _ in range(MAX_HANDSHAKE_FRAMES):
+        frame = await reader.next()
+        if frame.type == FrameType.KEEPALIVE:
+            continue
+        if frame.type == FrameType.GOODBYE:
+            said = parse_json(frame.payload)
+            raise ChannelLost(f"the runner refused the stream: {said.get('reason')}: {said.get('message', '')}")
+        if frame.type != kind or frame.id != 0:
+            raise ProtocolError(f"the box sent a frame of type {frame.type} where {kind.name} belongs")
+        return parse_json(frame.payload)
+    raise ProtocolError("the box does not come to the point")

@@ -1,0 +1,210 @@
+"""Byte streams that can be written to without waiting and from any thread."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from typing import Protocol, runtime_checkable
+
+import anyio
+from anyio.abc import ByteStream
+
+READ_BYTES = 256 << 10
+
+
+@runtime_checkable
+class NowaitStream(Protocol):
+    """A stream whose writes never wait: what the system does not take at once is kept and flushed later."""
+
+    def send_nowait(self, data: bytes) -> None:
+        """Send, or keep for later, from any thread; anyio.BrokenResourceError when the stream is gone."""
+
+    def queue_nowait(self, data: bytes) -> None:
+        """Keep for the next send."""
+
+    @property
+    def pending_bytes(self) -> int:
+        """How much is kept."""
+
+    async def drain(self) -> None:
+        """Wait until everything kept was sent."""
+
+    async def receive(self, max_bytes: int = READ_BYTES) -> bytes:
+        """As anyio's ByteStream."""
+
+    async def aclose(self) -> None:
+        """As anyio's ByteStream."""
+
+
+class _Outbox:
+    """Bytes that wait to be written, in order."""
+
+    def __init__(self) -> None:
+        self.parts: deque[bytes | memoryview] = deque()
+        self.size = 0
+
+    def add(self, data: bytes | memoryview) -> None:
+        if data:
+            self.parts.append(data)
+            self.size += len(data)
+
+    def gather(self, limit: int = 64) -> list[bytes | memoryview]:
+        return [self.parts[i] for i in range(min(limit, len(self.parts)))]
+
+    def sent(self, count: int) -> None:
+        self.size -= count
+        while count:
+            first = self.parts.popleft()
+            if count < len(first):
+                self.parts.appendleft(memoryview(first)[count:])
+                return
+            count -= len(first)
+
+
+class FdStream(ByteStream):
+    """A byte stream on one or two non-blocking file descriptors (a socket, or two pipe ends), which it owns.
+
+    Reading belongs to one task. Writing is thread safe: a frame is never torn by another writer.
+    """
+
+    def __init__(self, read_fd: int, write_fd: int | None = None) -> None:
+        self._read_fd = read_fd
+        self._write_fd = read_fd if write_fd is None else write_fd
+        os.set_blocking(self._read_fd, False)
+        os.set_blocking(self._write_fd, False)
+        self._lock = threading.Lock()
+        self._outbox = _Outbox()
+        self._closed = False
+        self._broken = False
+
+    async def receive(self, max_bytes: int = READ_BYTES) -> bytes:
+        """Bytes as soon as there are any; anyio.EndOfStream at the end, anyio.ClosedResourceError after aclose."""
+        while True:
+            if self._closed:
+                raise anyio.ClosedResourceError
+            try:
+                data = os.read(self._read_fd, max_bytes)
+            except BlockingIOError:
+                await anyio.wait_readable(self._read_fd)
+                continue
+            except OSError as error:
+                raise anyio.BrokenResourceError from error
+            if not data:
+                raise anyio.EndOfStream
+            return data
+
+    async def send(self, item: bytes) -> None:
+        """Send everything; may be cancelled, what was begun is then finished by a later send or drain."""
+        self.send_nowait(item)
+        await self.drain()
+
+    def send_nowait(self, data: bytes) -> None:
+        """Send what the system takes at once and keep the rest; thread safe."""
+        with self._lock:
+            self._check()
+            self._outbox.add(data)
+            self._flush()
+
+    def queue_nowait(self, data: bytes) -> None:
+        """Keep for the next send, so that both cost one system call; thread safe."""
+        with self._lock:
+            self._outbox.add(data)
+
+    @property
+    def pending_bytes(self) -> int:
+        """How much waits to be written."""
+        return self._outbox.size
+
+    async def drain(self) -> None:
+        """Wait until everything is written."""
+        while self._outbox.size:
+            with self._lock:
+                self._check()
+                self._flush()
+                if not self._outbox.size:
+                    return
+            await anyio.wait_writable(self._write_fd)
+
+    def _check(self) -> None:
+        if self._closed:
+            raise anyio.ClosedResourceError
+        if self._broken:
+            raise anyio.BrokenResourceError
+
+    def _flush(self) -> None:
+        try:
+            while self._outbox.size:
+                self._outbox.sent(os.writev(self._write_fd, self._outbox.gather()))
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._broken = True
+            raise anyio.BrokenResourceError from error
+
+    async def send_eof(self) -> None:
+        """Close the writing side (only where it is a descriptor of its own)."""
+        await self.drain()
+        with self._lock:
+            if self._write_fd != self._read_fd and not self._broken:
+                self._broken = True
+                os.close(self._write_fd)
+
+    async def aclose(self) -> None:
+        """Close both sides; a receive that waits raises ClosedResourceError."""
+        self.close_now()
+        await anyio.lowlevel.checkpoint()
+
+    def close_now(self) -> None:
+        """Close without waiting; harmless when repeated."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            fds = {self._read_fd} if self._broken and self._write_fd != self._read_fd else {self._read_fd, self._write_fd}
+            for fd in fds:
+                anyio.notify_closing(fd)
+                os.close(fd)
+
+
+class QueuedStream:
+    """Gives any anyio byte stream the writes of a NowaitStream, from the event loop only."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+        self._outbox = _Outbox()
+        self._sending = anyio.Lock()
+
+    def send_nowait(self, data: bytes) -> None:
+        """Keep until the next drain."""
+        self._outbox.add(data)
+
+    queue_nowait = send_nowait
+
+    @property
+    def pending_bytes(self) -> int:
+        """How much waits to be written."""
+        return self._outbox.size
+
+    async def drain(self) -> None:
+        """Send what is kept. A cancelled send would tear a frame: it is finished first."""
+        async with self._sending:
+            while self._outbox.size:
+                parts = self._outbox.gather()
+                data = b"".join(parts)
+                with anyio.CancelScope(shield=True):
+                    await self._stream.send(data)
+                self._outbox.sent(len(data))
+
+    async def receive(self, max_bytes: int = READ_BYTES) -> bytes:
+        """As anyio's ByteStream."""
+        return await self._stream.receive(max_bytes)
+
+    async def aclose(self) -> None:
+        """As anyio's ByteStream."""
+        await self._stream.aclose()
+
+
+def nowait(stream: ByteStream) -> NowaitStream:
+    """The stream itself where its writes never wait, else wrapped so that they do not."""
+    return stream if isinstance(stream, NowaitStream) else QueuedStream(stream)
