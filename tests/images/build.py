@@ -138,7 +138,9 @@ def main() -> int:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(RECIPES)} (default: all)")
-    names = parser.parse_args().names or list(RECIPES)
+    parser.add_argument("--tag", choices=list(RECIPES), help="build this one and print nothing but its name")
+    options = parser.parse_args()
+    names = [options.tag] if options.tag else options.names or list(RECIPES)
     unknown = [name for name in names if name not in RECIPES]
     if unknown:
         parser.error(f"no such image: {', '.join(unknown)}")
@@ -152,7 +154,7 @@ def main() -> int:
     except (docker.errors.DockerException, ImageBuildError) as error:
         print(f"images: {error}", file=sys.stderr)
         return 1
-    print(json.dumps(tags))
+    print(tags[options.tag] if options.tag else json.dumps(tags))
     return 0
 
 

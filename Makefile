@@ -1,0 +1,49 @@
+# One command each for set-up, demo, tests, checks, figures and docs; every target makes what it needs first.
+
+SHELL := /bin/sh
+PY := .venv/bin/python
+export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/.cache/go/bin:$(PATH)
+export GOTOOLCHAIN := local
+
+.PHONY: help setup runner engine images demo test check bench docs build clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+setup: .venv/.ready runner ## .venv with everything that the other targets need
+
+.venv/.ready: pyproject.toml .ci/setup
+	@.ci/setup
+
+runner: .venv/.ready ## the static runner binaries (built anew only when their sources changed)
+	@$(PY) hatch_build.py
+
+engine: .venv/.ready ## a Docker daemon that answers (root only: installs and starts one)
+	@.ci/engine
+
+images: engine ## the images of the tests, made without a registry
+	@$(PY) -m tests.images.build >/dev/null
+
+demo: setup ## a small language model works on real tasks in isolated slots
+	@.ci/setup demo
+	@if .ci/engine; then HERMES_DEMO_IMAGE=$$($(PY) -m tests.images.build --tag debian) $(PY) -m hermes_batch.demo; else $(PY) -m hermes_batch.demo; fi
+
+test: setup ## all tests: Python on real engines, and the runner's own
+	@.ci/test
+
+check: setup ## style, types, import direction, Go checks, docs
+	@.ci/check
+
+bench: setup ## measured beside the alternatives, into benchmarks/RESULTS.md
+	@.ci/setup bench
+	@if .ci/engine; then $(PY) -m tests.images.build busybox debian >/dev/null; fi; $(PY) -m benchmarks.run
+
+docs: setup ## the site, into site/
+	@$(PY) -m zensical build --clean --strict
+
+build: setup ## sdist and wheel, into dist/
+	@$(PY) -m hatchling build
+
+clean: ## removes what the targets made, but neither engine nor images
+	rm -rf .venv .venv-newest .cache site dist build hermes_exec/_runner .mypy_cache .ruff_cache .hypothesis
