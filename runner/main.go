@@ -10,6 +10,7 @@ import (
 	"os"
 	"time"
 
+	"hermes-exec/runner/internal/applet"
 	"hermes-exec/runner/internal/rt"
 	"hermes-exec/runner/internal/serve"
 	"hermes-exec/runner/internal/serve/servetest"
@@ -35,6 +36,8 @@ func run(args []string) int {
 		return runServe(args[1:])
 	case "attach":
 		return runAttach(args[1:])
+	case "applet": // small programs for the conformance suite
+		return applet.Main(args[1:])
 	case "version":
 		fmt.Println(version)
 		return 0

@@ -1,0 +1,163 @@
+package applet
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// start runs another applet of this program. It does not inherit stdin; the
+// mark stays in its arguments, so that it can be found from outside.
+func start(attr *syscall.SysProcAttr, keepOutput bool, args ...string) (*exec.Cmd, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(self, append([]string{"applet"}, args...)...)
+	cmd.SysProcAttr = attr
+	if keepOutput {
+		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	}
+	return cmd, cmd.Start()
+}
+
+// leave SECONDS MARK starts a child in a session of its own that keeps stdout
+// open, prints its pid and ends.
+func leave(args []string) error {
+	child, err := start(&syscall.SysProcAttr{Setsid: true}, true, "sleep", arg(args, 0), arg(args, 1))
+	if err != nil {
+		return err
+	}
+	fmt.Println(child.Process.Pid)
+	return nil
+}
+
+// daemon MODE SECONDS MARK is one runaway of `tree`.
+func daemon(args []string) error {
+	rest := []string{"sleep", arg(args, 1), arg(args, 2)}
+	switch arg(args, 0) {
+	case "orphan": // the parent ends at once
+		_, err := start(nil, false, rest...)
+		return err
+	case "session-orphan":
+		_, err := start(&syscall.SysProcAttr{Setsid: true}, false, rest...)
+		return err
+	case "stubborn":
+		signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	case "stopped":
+		if err := syscall.Kill(os.Getpid(), syscall.SIGSTOP); err != nil {
+			return err
+		}
+	case "bare":
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		return syscall.Exec(self, append([]string{self, "applet"}, rest...), nil)
+	}
+	time.Sleep(seconds(args, 1))
+	return nil
+}
+
+// treeModes are the ways in which a descendant tries to outlive its command.
+var treeModes = []string{"plain", "session", "orphan", "session-orphan", "stubborn", "stopped", "bare", "group"}
+
+// tree SECONDS MARK starts one descendant of each kind, says ready and stays,
+// with `end` as a third argument it ends and leaves them.
+func tree(args []string) error {
+	for _, mode := range treeModes {
+		attr := &syscall.SysProcAttr{Setsid: mode == "session", Setpgid: mode == "group"}
+		child, err := start(attr, false, "daemon", mode, arg(args, 0), arg(args, 1))
+		if err != nil {
+			return err
+		}
+		if strings.Contains(mode, "orphan") {
+			_ = child.Wait()
+		}
+	}
+	fmt.Println("ready")
+	if arg(args, 2) != "end" {
+		time.Sleep(seconds(args, 0))
+	}
+	return nil
+}
+
+// many COUNT SECONDS MARK starts up to that many sleepers and tells how many
+// there were and what stopped it.
+func many(args []string) error {
+	n := 0
+	var err error
+	for ; n < number(args, 0); n++ {
+		if _, err = start(nil, false, "sleep", arg(args, 1), arg(args, 2)); err != nil {
+			break
+		}
+	}
+	fmt.Printf("%d ", n)
+	return outcome(err)
+}
+
+// bomb MARK starts copies of itself for as long as it can.
+func bomb(args []string) error {
+	for {
+		if _, err := start(&syscall.SysProcAttr{Setsid: true}, false, "bomb", arg(args, 0)); err != nil {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+}
+
+// kill PID SIGNAL; the pid -1 means everybody.
+func kill(args []string) error {
+	return outcome(syscall.Kill(number(args, 0), syscall.Signal(number(args, 1))))
+}
+
+// ps prints what of /proc this process can see: pid and command line.
+func ps([]string) error {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		fmt.Printf("%d %s\n", pid, bytes.ReplaceAll(line, []byte{0}, []byte{' '}))
+	}
+	return nil
+}
+
+// ptrace PID tries to attach and to open the memory of a process.
+func ptrace(args []string) error {
+	pid := number(args, 0)
+	err := syscall.PtraceAttach(pid)
+	if err == nil {
+		_ = syscall.PtraceDetach(pid)
+	}
+	if err := outcome(err); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", pid), os.O_RDWR, 0)
+	if err == nil {
+		file.Close()
+	}
+	return outcome(err)
+}
+
+// namespace NAME… prints the namespaces that this process is in.
+func namespace(args []string) error {
+	var all []error
+	for _, name := range args {
+		target, err := os.Readlink("/proc/self/ns/" + name)
+		fmt.Println(target)
+		all = append(all, err)
+	}
+	return errors.Join(all...)
+}

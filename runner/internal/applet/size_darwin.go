@@ -1,0 +1,15 @@
+package applet
+
+import (
+	"syscall"
+	"unsafe"
+)
+
+func windowSize(fd uintptr) (rows, cols uint16, err error) {
+	var size struct{ rows, cols, x, y uint16 }
+	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, fd, 0x40087468, uintptr(unsafe.Pointer(&size)))
+	if errno != 0 {
+		return 0, 0, errno
+	}
+	return size.rows, size.cols, nil
+}

@@ -1,0 +1,53 @@
+package applet
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// listen PORT echoes each connection on 127.0.0.1; port 0 takes a free one.
+func listen(args []string) error { return echoServer("tcp", "127.0.0.1:"+arg(args, 0)) }
+
+// abstract NAME echoes on an abstract Unix socket.
+func abstract(args []string) error { return echoServer("unix", "@"+arg(args, 0)) }
+
+func echoServer(network, address string) error {
+	l, err := net.Listen(network, address)
+	if err != nil {
+		return err
+	}
+	fmt.Println(l.Addr())
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		go func() {
+			defer conn.Close()
+			_, _ = io.Copy(conn, conn)
+		}()
+	}
+}
+
+// dial HOST PORT and reach NAME tell whether a connection is possible.
+func dial(args []string) error {
+	return try("tcp", net.JoinHostPort(arg(args, 0), arg(args, 1)))
+}
+
+func reach(args []string) error {
+	name := arg(args, 0)
+	if name != "" && name[0] != '/' {
+		name = "@" + name
+	}
+	return try("unix", name)
+}
+
+func try(network, address string) error {
+	conn, err := net.DialTimeout(network, address, 3*time.Second)
+	if err == nil {
+		conn.Close()
+	}
+	return outcome(err)
+}
