@@ -15,7 +15,9 @@ _SEQUENCES = re.compile(
 
 
 def strip_ansi(text: str) -> str:
-    """Return `text` without ECMA-48 escape sequences; every other character stays, tab, bell and carriage return included."""
+    """Return `text` without ECMA-48 escape sequences; every other character stays, tab, bell and carriage return
+    included.
+    """
     if "\x1b" not in text and "\x9b" not in text:
         return text
     return _SEQUENCES.sub("", text)

@@ -1,4 +1,6 @@
-"""From what a model wrote as arguments to a plain dict: JSON text, or a mapping, or an error that tells what is wrong with it."""
+"""From what a model wrote as arguments to a plain dict: JSON text, or a mapping, or an error that tells what is
+wrong with it.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,10 @@ class _DuplicateKey(ValueError):
 def parse_arguments(raw: str | bytes | Mapping[str, object] | None) -> dict[str, object]:
     """Return the arguments of one call as a dict.
 
-    `raw` is a mapping, the model's JSON text, or nothing (no arguments). Text that was JSON-encoded twice is unwrapped; raw line breaks inside
-    strings are accepted. Raises ToolFailure of kind `malformed_json` for text that is truncated, has something after the object, names a key twice,
-    or is no object. Nothing is guessed: text that is not whole is never repaired.
+    `raw` is a mapping, the model's JSON text, or nothing (no arguments). Text that was JSON-encoded twice is unwrapped;
+    raw line breaks inside strings are accepted. Raises ToolFailure of kind `malformed_json` for text that is truncated,
+    has something after the object, names a key twice, or is no object. Nothing is guessed: text that is not whole is
+    never repaired.
     """
     if raw is None:
         return {}
@@ -42,7 +45,10 @@ def _load(text: str) -> object:
     except json.JSONDecodeError as error:
         raise ToolFailure("malformed_json", _explain(text, error)) from None
     except _DuplicateKey as error:
-        message = f"The arguments name the key {error.args[0]!r} twice, so it is not clear which value is meant. Name each key once."
+        message = (
+            f"The arguments name the key {error.args[0]!r} twice, so it is not clear which value is meant. "
+            "Name each key once."
+        )
         raise ToolFailure("malformed_json", message) from None
     except RecursionError:
         raise ToolFailure("malformed_json", "The arguments are nested too deeply to be read.") from None
@@ -73,7 +79,8 @@ def _explain(text: str, error: json.JSONDecodeError) -> str:
         )
     if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string"):
         return (
-            f"The arguments are JSON that ends too early (after {len(text)} characters): the call was probably cut off. "
+            f"The arguments are JSON that ends too early (after {len(text)} characters): the call was probably "
+            "cut off. "
             "Send it again whole; split very long content into several calls."
         )
     return f"The arguments are not valid JSON: {error.msg} at character {error.pos}, near {near!r}."

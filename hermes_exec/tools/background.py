@@ -15,7 +15,9 @@ _READ_BYTES = 1 << 20
 
 
 async def processes(slot: Slot) -> dict[str, Process]:
-    """Session id to process, for everything that a terminal tool started in this slot, ended ones included. Other slots' are never among them."""
+    """Session id to process, for everything that a terminal tool started in this slot, ended ones included. Other
+    slots' are never among them.
+    """
     return {process.tag: process for process in await slot.spawned() if process.tag and process.tag.startswith("proc_")}
 
 

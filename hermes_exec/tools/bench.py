@@ -50,10 +50,14 @@ class Bench:
     def resolve(self, path: str, argument: str = "path") -> str:
         """The absolute path that the model means. Raises ToolFailure for an empty path or one with a NUL byte."""
         if not path or "\0" in path:
-            raise ToolFailure("bad_value", f"'{argument}' is empty." if not path else f"'{argument}' contains a NUL byte.")
+            raise ToolFailure(
+                "bad_value", f"'{argument}' is empty." if not path else f"'{argument}' contains a NUL byte."
+            )
         if path == "~" or path.startswith("~/"):
             path = self.slot.home + path[1:]
-        return posixpath.normpath(path) if posixpath.isabs(path) and ".." not in path else posixpath.join(self.cwd, path)
+        return (
+            posixpath.normpath(path) if posixpath.isabs(path) and ".." not in path else posixpath.join(self.cwd, path)
+        )
 
     async def aclose(self) -> None:
         """Let go of the session. Nothing that runs in the slot ends."""

@@ -1,4 +1,6 @@
-"""Keeps results within the model's context: the full text goes to a file in the slot, the model sees a preview and the path."""
+"""Keeps results within the model's context: the full text goes to a file in the slot, the model sees a preview and
+the path.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,11 @@ def persisted_block(text: str, path: str, preview_chars: int) -> str:
     shown = f"{size / 1024:.1f} MB" if size >= 1024 else f"{size:.1f} KB"
     preview = _preview(text, preview_chars)
     return (
-        f"<persisted-output>\nThis tool result was too large ({len(text):,} characters, {shown}).\nFull output saved to: {path}\n"
+        f"<persisted-output>\nThis tool result was too large ({len(text):,} characters, {shown}).\nFull output "
+        f"saved to: {path}\n"
         "Use the read_file tool with offset and limit to access specific sections of this output.\n\n"
-        f"Preview (first {len(preview)} chars):\n{preview}{'' if len(preview) == len(text) else chr(10) + '...'}\n</persisted-output>"
+        f"Preview (first {len(preview)} "
+        f"chars):\n{preview}{'' if len(preview) == len(text) else chr(10) + '...'}\n</persisted-output>"
     )
 
 
@@ -40,7 +44,8 @@ def cut_block(text: str, preview_chars: int, why: str) -> str:
     """The block that stands for a text that could not be kept anywhere."""
     preview = _preview(text, preview_chars)
     return (
-        f"<truncated-output>\nThis tool result was too large ({len(text):,} characters) and could not be saved in the slot ({why}).\n"
+        f"<truncated-output>\nThis tool result was too large ({len(text):,} characters) and could not be saved in "
+        f"the slot ({why}).\n"
         f"Preview (first {len(preview)} chars):\n{preview}\n...\n</truncated-output>"
     )
 
@@ -76,7 +81,8 @@ async def spill(slot: Slot, result: ToolResult, options: ToolOptions) -> ToolRes
 
 
 def readable(data: Mapping[str, object]) -> str:
-    """A result laid out in lines, so that read_file can page through it: short fields first, then each list row by row and each long text as it is.
+    """A result laid out in lines, so that read_file can page through it: short fields first, then each list row by row
+    and each long text as it is.
 
     JSON itself would be one line, which no reader of lines can page.
     """
@@ -86,14 +92,20 @@ def readable(data: Mapping[str, object]) -> str:
         if isinstance(value, str) and (len(value) > 200 or "\n" in value):
             sections.append(f"=== {key} ===\n{value}")
         elif isinstance(value, list) and len(value) > 1:
-            sections.append(f"=== {key} ===\n" + "\n".join(item if isinstance(item, str) else to_json(item) for item in value))
+            sections.append(
+                f"=== {key} ===\n" + "\n".join(item if isinstance(item, str) else to_json(item) for item in value)
+            )
         else:
             head.append(f"{key}: {to_json(value)}")
     return "\n".join([*head, *sections]) + "\n"
 
 
-async def fit_turn(slot: Slot, results: Sequence[ToolResult], options: ToolOptions, limit_chars: int | None = None) -> list[ToolResult]:
-    """Return the results of one turn, the largest spilled first until together they are within `limit_chars` (default: the options')."""
+async def fit_turn(
+    slot: Slot, results: Sequence[ToolResult], options: ToolOptions, limit_chars: int | None = None
+) -> list[ToolResult]:
+    """Return the results of one turn, the largest spilled first until together they are within `limit_chars`
+    (default: the options').
+    """
     limit = options.turn_limit_chars if limit_chars is None else limit_chars
     fitted = list(results)
     total = sum(len(result.content) for result in fitted)

@@ -18,9 +18,10 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 def fit(schema: Schema, arguments: Mapping[str, object], *, clamped: Collection[str] = ()) -> dict[str, Any]:
     """Return `arguments` as the schema wants them: coerced, validated, defaults filled in.
 
-    `"42"` becomes 42, `"true"` True, JSON text of an array or object is parsed, a scalar becomes a list of one where an array is wanted, and null for an
-    optional field means that it was not given. Numbers of the fields in `clamped` are moved into their range. Raises ToolFailure of kind
-    `unknown_argument`, `missing_argument`, `wrong_type` or `bad_value`; several troubles are told at once, under the first one's kind.
+    `"42"` becomes 42, `"true"` True, JSON text of an array or object is parsed, a scalar becomes a list of one where an
+    array is wanted, and null for an optional field means that it was not given. Numbers of the fields in `clamped` are
+    moved into their range. Raises ToolFailure of kind `unknown_argument`, `missing_argument`, `wrong_type` or
+    `bad_value`; several troubles are told at once, under the first one's kind.
     """
     properties: Mapping[str, Schema] = schema.get("properties", {})
     required: Sequence[str] = schema.get("required", ())
@@ -57,7 +58,9 @@ def _unknown(properties: Mapping[str, Schema], arguments: Mapping[str, object]) 
     return troubles
 
 
-def _missing(properties: Mapping[str, Schema], required: Sequence[str], arguments: Mapping[str, object]) -> list[tuple[str, str]]:
+def _missing(
+    properties: Mapping[str, Schema], required: Sequence[str], arguments: Mapping[str, object]
+) -> list[tuple[str, str]]:
     return [
         ("missing_argument", f"The required argument '{name}' is missing.")
         for name in required
@@ -126,7 +129,10 @@ def _string(schema: Schema, value: object, name: str) -> str:
     if not isinstance(value, str):
         raise _wrong_type(name, "a string", value)
     if _SURROGATE.search(value):
-        raise ToolFailure("bad_value", f"'{name}' contains half of a surrogate pair (a \\ud800-\\udfff escape without its other half).")
+        raise ToolFailure(
+            "bad_value",
+            f"'{name}' contains half of a surrogate pair (a \\ud800-\\udfff escape without its other half).",
+        )
     choices = schema.get("enum")
     if choices and value not in choices:
         close = difflib.get_close_matches(value, choices, n=1)
@@ -139,7 +145,11 @@ def _array(schema: Schema, value: object, name: str) -> list[object]:
     if isinstance(value, str) and value.lstrip().startswith("["):
         value = _parsed(value)
     items = list(value) if isinstance(value, (list, tuple)) else [value]
-    if any(isinstance(item, (dict, list)) for item in items) and schema.get("items", {}).get("type") not in ("object", "array", None):
+    if any(isinstance(item, (dict, list)) for item in items) and schema.get("items", {}).get("type") not in (
+        "object",
+        "array",
+        None,
+    ):
         raise _wrong_type(name, f"an array of {schema['items']['type']}s", value)
     return [_value(schema.get("items", {}), item, f"{name}[{index}]") for index, item in enumerate(items)]
 

@@ -51,7 +51,9 @@ Step = Write | Delete | Move
 
 @dataclass(frozen=True)
 class Change:
-    """A file before and after the whole plan (None: not there). `source_before` is what it held before it was moved here."""
+    """A file before and after the whole plan (None: not there). `source_before` is what it held before it was moved
+    here.
+    """
 
     path: str
     shown: str
@@ -74,7 +76,9 @@ Undo = Write | tuple[str, str] | str
 
 
 async def commit(slot: Slot, plan: Plan) -> None:
-    """Do all steps. Raises ToolFailure when one is refused; then, and on cancellation, the files are as they were before."""
+    """Do all steps. Raises ToolFailure when one is refused; then, and on cancellation, the files are as they were
+    before.
+    """
     undo: list[Undo] = []
     set_aside: list[str] = []
     folders: list[str] = []
@@ -86,7 +90,11 @@ async def commit(slot: Slot, plan: Plan) -> None:
                 raise
             left = await _roll_back(slot, undo, folders)
             failure = failure_of(step.shown, error)
-            more = " Nothing was changed." if not left else f" These could not be taken back and are changed: {', '.join(left)}."
+            more = (
+                " Nothing was changed."
+                if not left
+                else f" These could not be taken back and are changed: {', '.join(left)}."
+            )
             raise ToolFailure(failure.kind, failure.message + more) from None
         except BaseException:
             with anyio.CancelScope(shield=True), anyio.move_on_after(_ROLLBACK_S):
@@ -109,7 +117,9 @@ async def _do(slot: Slot, step: Step, undo: list[Undo], set_aside: list[str], fo
         await slot.files.move(step.path, step.target)
         undo.append((step.target, step.path))
     else:
-        aside = posixpath.join(posixpath.dirname(step.path), f".{posixpath.basename(step.path)[:100]}.{secrets.token_hex(6)}.deleted")
+        aside = posixpath.join(
+            posixpath.dirname(step.path), f".{posixpath.basename(step.path)[:100]}.{secrets.token_hex(6)}.deleted"
+        )
         await slot.files.move(step.path, aside)
         undo.append((aside, step.path))
         set_aside.append(aside)

@@ -11,7 +11,9 @@ _CONTEXT = 3
 
 
 def unified(path: str, before: bytes | None, after: bytes | None, *, limit_chars: int = 20_000) -> str:
-    """Return the diff from `before` to `after` (None: there is no such file). What is binary, or above the limits, is told in one line instead."""
+    """Return the diff from `before` to `after` (None: there is no such file). What is binary, or above the limits,
+    is told in one line instead.
+    """
     old, new = _text(before), _text(after)
     if old is None or new is None:
         return f"Binary files a/{path} and b/{path} differ\n"
@@ -20,9 +22,14 @@ def unified(path: str, before: bytes | None, after: bytes | None, *, limit_chars
     tail = _common(old_lines[head:][::-1], new_lines[head:][::-1])
     head, tail = max(0, head - _CONTEXT), max(0, tail - _CONTEXT)
     old_middle, new_middle = old_lines[head : len(old_lines) - tail], new_lines[head : len(new_lines) - tail]
-    names = f"--- {'/dev/null' if before is None else 'a/' + path}\n+++ {'/dev/null' if after is None else 'b/' + path}\n"
+    names = (
+        f"--- {'/dev/null' if before is None else 'a/' + path}\n+++ {'/dev/null' if after is None else 'b/' + path}\n"
+    )
     if len(old_middle) + len(new_middle) > _MAX_MIDDLE_LINES:
-        return names + f"... {len(old_middle)} lines became {len(new_middle)} lines from line {head + 1} on; too many to show ...\n"
+        return names + (
+            f"... {len(old_middle)} lines became {len(new_middle)} lines from line {head + 1} on; too many to "
+            "show ...\n"
+        )
     body = "".join(_hunks(old_middle, new_middle, head))
     if len(body) > limit_chars:
         kept = body[:limit_chars].rsplit("\n", 1)[0]

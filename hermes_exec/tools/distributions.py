@@ -44,7 +44,9 @@ DISTRIBUTIONS: Mapping[str, Mapping[str, int]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Draw:
-    """What was drawn: the toolsets that have tools here, and those that were drawn but have none, which are left out."""
+    """What was drawn: the toolsets that have tools here, and those that were drawn but have none, which are left
+    out.
+    """
 
     toolsets: tuple[str, ...]
     dropped: tuple[str, ...]
@@ -53,9 +55,9 @@ class Draw:
 def draw_toolsets(distribution: str | Mapping[str, float], seed: int | str | random.Random) -> Draw:
     """Draw toolsets from a named distribution or from a mapping of toolset to percent.
 
-    The same seed gives the same draw, on every machine. When nothing is drawn, the most probable toolset is (the first named of equals). A toolset
-    without a tool in this package is drawn like any other and then dropped, which the result says. Raises ConfigError for unknown names or a chance
-    outside 0 to 100.
+    The same seed gives the same draw, on every machine. When nothing is drawn, the most probable toolset is (the first
+    named of equals). A toolset without a tool in this package is drawn like any other and then dropped, which the
+    result says. Raises ConfigError for unknown names or a chance outside 0 to 100.
     """
     chances = _chances(distribution)
     generator = seed if isinstance(seed, random.Random) else random.Random(seed)
@@ -70,7 +72,10 @@ def _chances(distribution: str | Mapping[str, float]) -> Mapping[str, float]:
     if isinstance(distribution, str):
         if distribution not in DISTRIBUTIONS:
             near = difflib.get_close_matches(distribution, DISTRIBUTIONS, n=1)
-            raise ConfigError(f"unknown distribution {distribution!r}" + (f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(DISTRIBUTIONS)}"))
+            raise ConfigError(
+                f"unknown distribution {distribution!r}"
+                + (f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(DISTRIBUTIONS)}")
+            )
         return DISTRIBUTIONS[distribution]
     if not distribution:
         raise ConfigError("a distribution needs at least one toolset")

@@ -7,7 +7,8 @@ import json
 import zipfile
 from collections.abc import Callable, Iterator
 from types import MappingProxyType
-from xml.etree import ElementTree
+from typing import IO
+from xml.etree import ElementTree as ET
 
 MAX_DOCUMENT_BYTES = 32 << 20
 """A larger document is not read."""
@@ -33,7 +34,16 @@ def extract(path: str, data: bytes) -> str:
     """Return the readable text of a document, chosen by the file's name. Raises DocumentError."""
     try:
         text = _READERS[_suffix(path)](data)
-    except (zipfile.BadZipFile, ElementTree.ParseError, KeyError, ValueError, EOFError, NotImplementedError, RuntimeError, zipfile.LargeZipFile) as error:
+    except (
+        zipfile.BadZipFile,
+        ET.ParseError,
+        KeyError,
+        ValueError,
+        EOFError,
+        NotImplementedError,
+        RuntimeError,
+        zipfile.LargeZipFile,
+    ) as error:
         raise DocumentError(f"not a readable .{_suffix(path)} file: {error}") from None
     if len(text) > _MAX_TEXT_CHARS:
         return text[:_MAX_TEXT_CHARS] + "\n[the document goes on; only its beginning is shown]"
@@ -80,38 +90,51 @@ def _joined(source: object) -> str:
     return "" if source is None else str(source)
 
 
+class _Bounded:
+    """A part as a file for the parser, counted against the bound of its archive."""
+
+    def __init__(self, part: IO[bytes], archive: _Archive) -> None:
+        self._part, self._archive = part, archive
+        self._last = b""
+
+    def read(self, size: int) -> bytes:
+        chunk = self._part.read(size)
+        self._archive.left -= len(chunk)
+        if self._archive.left < 0:
+            raise DocumentError(f"the document is larger than {_MAX_PART_BYTES >> 20} MiB once unpacked")
+        if _declares_entities(self._last + chunk):
+            raise DocumentError("the document declares XML entities, which are not read")
+        self._last = chunk[-32:]
+        return chunk
+
+
+def _declares_entities(data: bytes) -> bool:
+    return b"<!DOCTYPE" in data.replace(b"\0", b"")
+
+
 class _Archive:
     """A zip whose parts are read under one common bound, whatever their headers claim."""
 
     def __init__(self, data: bytes) -> None:
         self._zip = zipfile.ZipFile(io.BytesIO(data))
-        self._left = _MAX_PART_BYTES
+        self.left = _MAX_PART_BYTES
         if len(self._zip.infolist()) > _MAX_PARTS:
             raise DocumentError("the document has too many parts")
 
     def names(self) -> list[str]:
         return self._zip.namelist()
 
-    def elements(self, name: str, tag: str) -> Iterator[ElementTree.Element]:
+    def elements(self, name: str, tag: str) -> Iterator[ET.Element]:
         """Yield the finished elements of one tag. They are emptied afterwards, so that memory stays bounded."""
-        parser = ElementTree.XMLPullParser(("start", "end"))
-        root: ElementTree.Element | None = None
         with self._zip.open(name) as part:
-            first = True
-            while chunk := part.read(1 << 16):
-                self._left -= len(chunk)
-                if self._left < 0:
-                    raise DocumentError(f"the document is larger than {_MAX_PART_BYTES >> 20} MiB once unpacked")
-                if b"<!DOCTYPE" in chunk or first and b"\0" in chunk[:4]:
-                    raise DocumentError("the document declares XML entities, which are not read")
-                first = False
-                parser.feed(chunk)
-                for event, element in parser.read_events():
-                    if event == "start":
-                        root = element if root is None else root
-                    elif element.tag == tag:
-                        yield element
-                        element.clear()
+            source = _Bounded(part, self)
+            root = None
+            for event, element in ET.iterparse(source, ("start", "end")):
+                if event == "start":
+                    root = element if root is None else root
+                elif element.tag == tag:
+                    yield element
+                    element.clear()
         if root is None:
             raise ValueError(f"{name} is empty")
 
@@ -135,7 +158,7 @@ def _heading(style: str) -> int:
     return min(int(digit), 6) if style.startswith("Heading") and digit.isdigit() and len(digit) == 1 else 0
 
 
-def _run_text(node: ElementTree.Element) -> str:
+def _run_text(node: ET.Element) -> str:
     if node.tag == f"{_WORD}t":
         return node.text or ""
     if node.tag == f"{_WORD}tab":
@@ -163,20 +186,27 @@ def _xlsx(data: bytes) -> str:
 def _shared_strings(archive: _Archive) -> list[str]:
     if "xl/sharedStrings.xml" not in archive.names():
         return []
-    return ["".join(text.text or "" for text in item.iter(f"{_SHEET}t")) for item in archive.elements("xl/sharedStrings.xml", f"{_SHEET}si")]
+    return [
+        "".join(text.text or "" for text in item.iter(f"{_SHEET}t"))
+        for item in archive.elements("xl/sharedStrings.xml", f"{_SHEET}si")
+    ]
 
 
 def _sheet_files(archive: _Archive) -> list[tuple[str, str]]:
     package = "{http://schemas.openxmlformats.org/package/2006/relationships}Relationship"
     targets = {
-        element.get("Id", ""): element.get("Target", "").removeprefix("/xl/") for element in archive.elements("xl/_rels/workbook.xml.rels", package)
+        element.get("Id", ""): element.get("Target", "").removeprefix("/xl/")
+        for element in archive.elements("xl/_rels/workbook.xml.rels", package)
     }
     known = set(archive.names())
-    sheets = [(e.get("name", "?"), f"xl/{targets.get(e.get(_RELATION, ''), '')}") for e in archive.elements("xl/workbook.xml", f"{_SHEET}sheet")]
+    sheets = [
+        (e.get("name", "?"), f"xl/{targets.get(e.get(_RELATION, ''), '')}")
+        for e in archive.elements("xl/workbook.xml", f"{_SHEET}sheet")
+    ]
     return [(name, file) for name, file in sheets if file in known]
 
 
-def _cells(row: ElementTree.Element, shared: list[str]) -> list[str]:
+def _cells(row: ET.Element, shared: list[str]) -> list[str]:
     values: list[str] = []
     for cell in row.findall(f"{_SHEET}c"):
         column = _column(cell.get("r", ""))
@@ -197,7 +227,7 @@ def _column(reference: str) -> int:
     return max(0, column - 1)
 
 
-def _cell_value(cell: ElementTree.Element, shared: list[str]) -> str:
+def _cell_value(cell: ET.Element, shared: list[str]) -> str:
     value = cell.findtext(f"{_SHEET}v") or ""
     kind = cell.get("t")
     if kind == "s" and value.isdigit() and int(value) < len(shared):
@@ -209,4 +239,6 @@ def _cell_value(cell: ElementTree.Element, shared: list[str]) -> str:
     return value
 
 
-_READERS: MappingProxyType[str, Callable[[bytes], str]] = MappingProxyType({"ipynb": _notebook, "docx": _docx, "xlsx": _xlsx})
+_READERS: MappingProxyType[str, Callable[[bytes], str]] = MappingProxyType(
+    {"ipynb": _notebook, "docx": _docx, "xlsx": _xlsx}
+)

@@ -23,14 +23,20 @@ class Edit(NamedTuple):
     text: str
 
 
-def replace(file: TextFile, old: str, new: str, *, replace_all: bool = False, similar: bool = False) -> tuple[bytes, str, int]:
-    """Return the file's bytes with `old` replaced by `new`, the strategy that found it, and how many places were replaced.
+def replace(
+    file: TextFile, old: str, new: str, *, replace_all: bool = False, similar: bool = False
+) -> tuple[bytes, str, int]:
+    """Return the file's bytes with `old` replaced by `new`, the strategy that found it, and how many places were
+    replaced.
 
-    Raises ToolFailure: `no_match` (with the nearest sections), `ambiguous` (with line numbers), `over_escaped`, `no_change`, `encoding`, `bad_value`.
+    Raises ToolFailure: `no_match` (with the nearest sections), `ambiguous` (with line numbers), `over_escaped`,
+    `no_change`, `encoding`, `bad_value`.
     """
     old, new = old.replace("\r\n", "\n"), new.replace("\r\n", "\n")
     if not old:
-        raise ToolFailure("bad_value", "'old_string' is empty. Give the text to replace, or use write_file to write a whole file.")
+        raise ToolFailure(
+            "bad_value", "'old_string' is empty. Give the text to replace, or use write_file to write a whole file."
+        )
     if old == new:
         raise ToolFailure("no_change", "'old_string' and 'new_string' are identical: there is nothing to change.")
     view = LfView(file.text)
@@ -49,13 +55,17 @@ def replace(file: TextFile, old: str, new: str, *, replace_all: bool = False, si
 
 
 def _with_indent(text: str, start: int) -> int:
-    """`start`, or the start of its line when only white space is in between: then new lines can get the same indentation."""
+    """`start`, or the start of its line when only white space is in between: then new lines can get the same
+    indentation.
+    """
     begin = text.rfind("\n", 0, start) + 1
     return start if text[begin:start].strip() else begin
 
 
 def minimal(start: int, region: str, wanted: str) -> list[Edit]:
-    """The edits, whole lines where possible, that turn `region` at offset `start` into `wanted` and do not touch lines that stay."""
+    """The edits, whole lines where possible, that turn `region` at offset `start` into `wanted` and do not touch
+    lines that stay.
+    """
     before, after = _split(region), _split(wanted)
     head = 0
     while head < min(len(before), len(after)) and before[head] == after[head]:
@@ -69,7 +79,9 @@ def minimal(start: int, region: str, wanted: str) -> list[Edit]:
         offsets.append(offsets[-1] + len(line))
     matcher = difflib.SequenceMatcher(None, middle_before, middle_after)
     return [
-        Edit(offsets[i1], offsets[i2], "".join(middle_after[j1:j2])) for tag, i1, i2, j1, j2 in matcher.get_opcodes() if tag != "equal"
+        Edit(offsets[i1], offsets[i2], "".join(middle_after[j1:j2]))
+        for tag, i1, i2, j1, j2 in matcher.get_opcodes()
+        if tag != "equal"
     ]
 
 
@@ -79,7 +91,9 @@ def _split(text: str) -> list[str]:
 
 
 def apply(file: TextFile, view: LfView, edits: Iterable[Edit]) -> bytes:
-    """Return the file's bytes after `edits` of its LF view, which must not overlap. Inserted lines get the line end of their surroundings."""
+    """Return the file's bytes after `edits` of its LF view, which must not overlap. Inserted lines get the line end
+    of their surroundings.
+    """
     pieces: list[str] = []
     position = 0
     for edit in sorted(edits):
@@ -94,12 +108,17 @@ def apply(file: TextFile, view: LfView, edits: Iterable[Edit]) -> bytes:
         return file.encode("".join(pieces))
     except UnicodeEncodeError as error:
         char = error.object[error.start]
-        message = f"The file is {file.encoding} text, which has no character {char!r} (U+{ord(char):04X}). Use other characters or rewrite it with write_file."
+        message = (
+            f"The file is {file.encoding} text, which has no character {char!r} (U+{ord(char):04X}). Use "
+            "other characters or rewrite it with write_file."
+        )
         raise ToolFailure("encoding", message) from None
 
 
 def did_you_mean(text: str, old: str, count: int = 3) -> str:
-    """Up to `count` sections of `text` that resemble `old`, with line numbers, as an addition to an error message; empty when none does."""
+    """Up to `count` sections of `text` that resemble `old`, with line numbers, as an addition to an error message;
+    empty when none does.
+    """
     pattern = [line.strip() for line in old.strip("\n").split("\n")]
     anchor = next((line for line in pattern if line), "")
     lines = text.split("\n")
@@ -122,7 +141,12 @@ def did_you_mean(text: str, old: str, count: int = 3) -> str:
     sections = []
     for _, index in best:
         begin = max(0, index - first)
-        sections.append("\n".join(f"{number}|{lines[number - 1][:200]}" for number in range(begin + 1, min(begin + length, len(lines)) + 1)))
+        sections.append(
+            "\n".join(
+                f"{number}|{lines[number - 1][:200]}"
+                for number in range(begin + 1, min(begin + length, len(lines)) + 1)
+            )
+        )
     return " Did you mean one of these sections?\n" + "\n---\n".join(sections)
 
 
@@ -130,7 +154,8 @@ def _several(text: str, found: fuzzy.Found) -> str:
     numbers = [str(fuzzy.line_number(text, match.start)) for match in found.matches[:_MAX_LISTED]]
     more = f" and {len(found.matches) - _MAX_LISTED} more" if len(found.matches) > _MAX_LISTED else ""
     return (
-        f"'old_string' matches {len(found.matches)} places (strategy {found.strategy}), at lines {', '.join(numbers)}{more}. "
+        f"'old_string' matches {len(found.matches)} places (strategy {found.strategy}), at lines "
+        f"{', '.join(numbers)}{more}. "
         "Add surrounding lines to make it unique, or set replace_all=true to change every one."
     )
 
@@ -140,5 +165,8 @@ def _refuse_over_escaped(region: str, old: str, new: str, strategy: str) -> None
         return
     for escaped in ("\\'", '\\"'):
         if escaped in old and escaped in new and escaped not in region:
-            message = f"'old_string' and 'new_string' contain {escaped}, but the file has the bare quote there. Send both without the backslash."
+            message = (
+                f"'old_string' and 'new_string' contain {escaped}, but the file has the bare quote there. "
+                "Send both without the backslash."
+            )
             raise ToolFailure("over_escaped", message)

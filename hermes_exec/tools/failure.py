@@ -6,8 +6,8 @@ from __future__ import annotations
 class ToolFailure(Exception):
     """Raised inside a tool for trouble that the model can act on; a `Toolbox` turns it into an error result.
 
-    `kind` is stable and meant for programs (`not_found`, `wrong_type`, …), `message` is written for the model and says what to do next,
-    `fields` are further entries of the result.
+    `kind` is stable and meant for programs (`not_found`, `wrong_type`, …), `message` is written for the model and says
+    what to do next, `fields` are further entries of the result.
     """
 
     def __init__(self, kind: str, message: str, **fields: object) -> None:

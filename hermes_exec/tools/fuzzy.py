@@ -1,4 +1,6 @@
-"""Finds a piece of text in a file although the model wrote it slightly differently: nine strategies, strictest first."""
+"""Finds a piece of text in a file although the model wrote it slightly differently: nine strategies, strictest
+first.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,20 @@ STRICT_STRATEGIES = (
     "trimmed_boundary",
     "unicode_normalized",
 )
-"""Always tried, in this order: all of them need every character but white space, escapes and punctuation look-alikes to be equal."""
+"""Always tried, in this order: all of them need every character but white space, escapes and punctuation look-alikes
+to be equal."""
 
 SIMILARITY_STRATEGIES = ("block_anchor", "context_aware")
-"""Tried only when asked for: they accept lines that merely resemble what was asked for, and so can replace the wrong ones."""
+"""Tried only when asked for: they accept lines that merely resemble what was asked for, and so can replace the wrong
+ones."""
 
 _WHITE = re.compile(r"[ \t]+")
-_SAME_LOOK = ("'‘’‚‛′", '"“”„‟″', "-‐‑‒–—―−", " \u00a0\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000")
+_SAME_LOOK = (
+    "'‘’‚‛′",
+    '"“”„‟″',
+    "-‐‑‒–—―−",
+    " \u00a0\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000",
+)
 _TO_ASCII = {ord(char): group[0] for group in _SAME_LOOK for char in group[1:]} | {ord("…"): "..."}
 _LOOKS = {group[0]: "[" + re.escape(group) + "]" for group in _SAME_LOOK}
 _MAX_COMPARISONS = 400_000
@@ -36,7 +45,9 @@ class Match(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a search found: the strategy, every place (never overlapping, in order), and the searched text as that strategy reads it."""
+    """What a search found: the strategy, every place (never overlapping, in order), and the searched text as that
+    strategy reads it.
+    """
 
     strategy: str
     matches: tuple[Match, ...]
@@ -46,7 +57,8 @@ class Found(NamedTuple):
 def find(text: str, old: str, *, similar: bool = False) -> Found | None:
     """Return where `old` occurs in `text` by the first strategy that finds it, or None.
 
-    Both have LF line ends. `similar` adds the two strategies that compare by likeness. Text that is only white space is looked for exactly.
+    Both have LF line ends. `similar` adds the two strategies that compare by likeness. Text that is only white space is
+    looked for exactly.
     """
     strategies: list[tuple[str, Callable[[str, str], Iterator[Match]]]] = [("exact", _exact)]
     if old.strip():
@@ -70,14 +82,16 @@ def find(text: str, old: str, *, similar: bool = False) -> Found | None:
 
 
 def trim_boundary(text: str) -> str:
-    """`text` without blank lines at both ends and white space at its end; the first line keeps its indentation. One line is trimmed at both ends."""
+    """`text` without blank lines at both ends and white space at its end; the first line keeps its indentation. One
+    line is trimmed at both ends.
+    """
     core = text.rstrip()
     core = core[core.rfind("\n", 0, len(core) - len(core.lstrip())) + 1 :]
     return core if "\n" in core else core.strip()
 
 
 def unescape(text: str) -> str:
-    """Turn a written-out ``\\n``, ``\\t`` or ``\\r\\n`` into the character that it names."""
+    r"""Turn a written-out ``\\n``, ``\\t`` or ``\\r\\n`` into the character that it names."""
     return text.replace("\\r\\n", "\n").replace("\\n", "\n").replace("\\t", "\t").replace("\\r", "\n")
 
 
@@ -191,7 +205,9 @@ def _block_anchor(text: str, old: str) -> Iterator[Match]:
     places = [i for i in range(len(keys) - count + 1) if keys[i] == wanted[0] and keys[i + count - 1] == wanted[-1]]
     needed = 0.50 if len(places) == 1 else 0.70
     for index in places[: _MAX_COMPARISONS // (count * count)]:
-        likeness = difflib.SequenceMatcher(None, "\n".join(keys[index + 1 : index + count - 1]), "\n".join(wanted[1:-1])).ratio()
+        likeness = difflib.SequenceMatcher(
+            None, "\n".join(keys[index + 1 : index + count - 1]), "\n".join(wanted[1:-1])
+        ).ratio()
         if likeness >= needed:
             yield lines.span(index, count, with_end=ends)
 
@@ -221,5 +237,10 @@ def _alike(a: str, b: str, known: dict[tuple[str, str], bool]) -> bool:
         return True
     if (a, b) not in known:
         matcher = difflib.SequenceMatcher(None, a, b, autojunk=False)
-        known[a, b] = min(len(a), len(b)) > 0 and matcher.real_quick_ratio() >= 0.8 and matcher.quick_ratio() >= 0.8 and matcher.ratio() >= 0.8
+        known[a, b] = (
+            min(len(a), len(b)) > 0
+            and matcher.real_quick_ratio() >= 0.8
+            and matcher.quick_ratio() >= 0.8
+            and matcher.ratio() >= 0.8
+        )
     return known[a, b]

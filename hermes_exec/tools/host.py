@@ -15,7 +15,9 @@ from hermes_exec.errors import ConfigError
 from hermes_exec.tools.results import Outcome, to_json
 from hermes_exec.tools.schemas import JsonObject
 
-_TYPES = types.MappingProxyType({str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"})
+_TYPES = types.MappingProxyType(
+    {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,10 @@ class HostTool:
     def schema(self) -> JsonObject:
         """The function schema; its description ends with the statement that it runs on the host."""
         described = f"{self.description} (Runs on the host, outside of the slot.)".strip()
-        return {"type": "function", "function": {"name": self.name, "description": described, "parameters": dict(self.parameters)}}
+        return {
+            "type": "function",
+            "function": {"name": self.name, "description": described, "parameters": dict(self.parameters)},
+        }
 
     async def run(self, arguments: Mapping[str, object]) -> Outcome:
         """Call the function: a coroutine function in the event loop, any other in a worker thread."""
@@ -59,12 +64,14 @@ def tool(
     description: str | None = None,
     parameters: Mapping[str, object] | None = None,
 ) -> HostTool | Callable[[Callable[..., object]], HostTool]:
-    """Make a host-side tool of a function, to be passed in `Toolbox(…, tools=[…])`; usable as `@tool` and as `@tool(name=…)`.
+    """Make a host-side tool of a function, to be passed in `Toolbox(…, tools=[…])`; usable as `@tool` and as
+    `@tool(name=…)`.
 
-    The function runs in this process with its rights, not in the slot; the schema's description says so to the model. `parameters` is a JSON schema of the
-    arguments; without it one is made from the signature (str, int, float, bool, list, dict, list[str], Literal, and `| None` or a default for optional
-    ones). It returns a dict (the result as data) or any JSON value (given as `result`); an exception becomes an error result with its type and message.
-    Raises ConfigError for a signature that no schema can be made from.
+    The function runs in this process with its rights, not in the slot; the schema's description says so to the model.
+    `parameters` is a JSON schema of the arguments; without it one is made from the signature (str, int, float, bool,
+    list, dict, list[str], Literal, and `| None` or a default for optional ones). It returns a dict (the result as data)
+    or any JSON value (given as `result`); an exception becomes an error result with its type and message. Raises
+    ConfigError for a signature that no schema can be made from.
     """
 
     def declare(declared: Callable[..., object]) -> HostTool:
@@ -83,7 +90,10 @@ def _schema(function: Callable[..., object]) -> JsonObject:
     required: list[str] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            raise ConfigError(f"@tool {function.__name__}: the parameter {parameter.name!r} cannot be given by name; pass parameters= yourself")
+            raise ConfigError(
+                f"@tool {function.__name__}: the parameter {parameter.name!r} cannot be given by name; pass "
+                "parameters= yourself"
+            )
         described = _described(hints.get(parameter.name), f"{function.__name__}.{parameter.name}")
         if parameter.default is parameter.empty:
             required.append(parameter.name)
@@ -102,7 +112,10 @@ def _described(annotation: object, where: str) -> JsonObject:
     plain = typing.get_origin(annotation) or annotation
     kind = _TYPES.get(plain) if isinstance(plain, type) else None
     if kind is None:
-        raise ConfigError(f"@tool: no JSON type for the annotation of {where}; use str, int, float, bool, list, dict, or pass parameters= yourself")
+        raise ConfigError(
+            f"@tool: no JSON type for the annotation of {where}; use str, int, float, bool, list, dict, or pass "
+            "parameters= yourself"
+        )
     described: JsonObject = {"type": kind}
     arguments = typing.get_args(annotation)
     if kind == "array" and arguments:

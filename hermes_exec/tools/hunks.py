@@ -14,7 +14,9 @@ from hermes_exec.tools.textfile import LfView, TextFile
 from hermes_exec.tools.v4a import Hunk
 
 
-def apply_hunks(file: TextFile, hunks: Sequence[Hunk], path: str, *, similar: bool = False) -> tuple[bytes, tuple[str, ...]]:
+def apply_hunks(
+    file: TextFile, hunks: Sequence[Hunk], path: str, *, similar: bool = False
+) -> tuple[bytes, tuple[str, ...]]:
     """Return the file's bytes after all `hunks`, and the strategy that placed each.
 
     Every hunk is looked for in the file as it was. Raises ToolFailure: `no_match`, `ambiguous`, `overlap`, `encoding`.
@@ -44,7 +46,9 @@ def _place(text: str, hunk: Hunk, name: str, similar: bool) -> tuple[list[Edit],
             continue
         match = _choose(text, variant, found, name)
         return _edits(text, variant, found, match), found.strategy
-    raise ToolFailure("no_match", f"{name}: its lines were not found in the file." + did_you_mean(text, "\n".join(hunk.old)))
+    raise ToolFailure(
+        "no_match", f"{name}: its lines were not found in the file." + did_you_mean(text, "\n".join(hunk.old))
+    )
 
 
 def _find(text: str, hunk: Hunk, similar: bool) -> Found | None:
@@ -74,7 +78,10 @@ def _choose(text: str, hunk: Hunk, found: Found, name: str) -> Match:
         return chosen[0]
     numbers = ", ".join(str(fuzzy.line_number(text, match.start)) for match in found.matches[:20])
     hint = "its hint does not tell them apart" if hunk.hints else "it has no hint"
-    message = f"{name}: its lines occur {len(found.matches)} times, at lines {numbers}, and {hint}. Add context lines, or '@@ line above @@'."
+    message = (
+        f"{name}: its lines occur {len(found.matches)} times, at lines {numbers}, and {hint}. Add context "
+        "lines, or '@@ line above @@'."
+    )
     raise ToolFailure("ambiguous", message)
 
 
@@ -92,7 +99,9 @@ def _hint_positions(text: str, hints: Sequence[str]) -> list[int]:
     places: list[int] = []
     for hint in hints:
         wanted = hint.strip()
-        places = [i for i in range(begin, len(keys)) if keys[i] == wanted] or [i for i in range(begin, len(keys)) if wanted in keys[i]]
+        places = [i for i in range(begin, len(keys)) if keys[i] == wanted] or [
+            i for i in range(begin, len(keys)) if wanted in keys[i]
+        ]
         if not places:
             return []
         begin = places[0]
@@ -103,7 +112,9 @@ def _edits(text: str, hunk: Hunk, found: Found, match: Match) -> list[Edit]:
     region = text[match.start : match.end]
     if not hunk.new:
         return [_removal(text, match)]
-    wanted = replacement(region, found.old, "\n".join(hunk.new), found.strategy if found.strategy != "exact" else "line_trimmed")
+    wanted = replacement(
+        region, found.old, "\n".join(hunk.new), found.strategy if found.strategy != "exact" else "line_trimmed"
+    )
     return minimal_lines(text, match, wanted)
 
 
@@ -128,7 +139,10 @@ def _insertion(text: str, hunk: Hunk, name: str) -> list[Edit]:
     if len(places) != 1:
         many = f"occurs {len(places)} times" if places else "was not found"
         kind = "ambiguous" if places else "no_match"
-        raise ToolFailure(kind, f"{name}: it only adds lines, and its hint {hunk.hints[-1]!r} {many}. Add a context line to say where.")
+        raise ToolFailure(
+            kind,
+            f"{name}: it only adds lines, and its hint {hunk.hints[-1]!r} {many}. Add a context line to say where.",
+        )
     end = text.find("\n", places[0])
     return [_append(text, added)] if end < 0 else [Edit(end + 1, end + 1, added + "\n")]
 

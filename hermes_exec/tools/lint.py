@@ -16,7 +16,9 @@ _MAX_BRACKETS = 150
 
 
 def lint(path: str, text: str) -> dict[str, object] | None:
-    """Return `{"status": "ok" | "error" | "skipped", "output" or "message": …}` for JSON, TOML, YAML and Python by the file's name, None for others."""
+    """Return `{"status": "ok" | "error" | "skipped", "output" or "message": …}` for JSON, TOML, YAML and Python by
+    the file's name, None for others.
+    """
     suffix = path.rsplit("/", 1)[-1].rpartition(".")[2].lower()
     check = _CHECKS.get(suffix)
     if check is None:

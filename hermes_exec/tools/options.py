@@ -12,7 +12,8 @@ class ToolOptions:
     """Limits of the tools. Sizes are characters, times seconds."""
 
     result_limit_chars: int = 100_000
-    """Above it a result is written to a file in the slot and the model sees a preview. `read_file` bounds itself and is exempt."""
+    """Above it a result is written to a file in the slot and the model sees a preview. `read_file` bounds itself and
+    is exempt."""
     turn_limit_chars: int = 200_000
     """What the results of one turn may have together (`Toolbox.fit_turn`)."""
     preview_chars: int = 1_500
@@ -36,8 +37,9 @@ class ToolOptions:
                 raise ConfigError(f"ToolOptions.{name} must be above 0, not {value!r}")
 
     def for_context_window(self, window_chars: int) -> ToolOptions:
-        """These options with the result budgets scaled to a model's context window: 15 % a result (at least 8,000), 30 % a turn (at least 16,000),
-        never above what is set here."""
+        """These options with the result budgets scaled to a model's context window: 15 % a result (at least 8,000),
+        30 % a turn (at least 16,000), never above what is set here.
+        """
         return replace(
             self,
             result_limit_chars=min(self.result_limit_chars, max(8_000, window_chars * 15 // 100)),

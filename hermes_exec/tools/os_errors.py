@@ -24,7 +24,9 @@ def failure_of(path: str, error: OSError) -> ToolFailure:
         if isinstance(error, kind_of):
             return ToolFailure(kind, f"{path}: {text}.")
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return ToolFailure("no_space", f"{path}: {error.strerror or 'no space left'}. Remove files that you no longer need.")
+        return ToolFailure(
+            "no_space", f"{path}: {error.strerror or 'no space left'}. Remove files that you no longer need."
+        )
     if isinstance(error, TimeoutError):
         return ToolFailure("timeout", f"{path}: the file operation made no progress and was given up.")
     return ToolFailure("os_error", f"{path}: {error.strerror or 'the operation is not possible'}.")

@@ -10,7 +10,9 @@ from hermes_exec.tools.textfile import decode
 
 
 class PageText(NamedTuple):
-    """One page as `N|line` rows. `total_lines` counts a last line without a line end too; `next_offset` is the first line that is not shown."""
+    """One page as `N|line` rows. `total_lines` counts a last line without a line end too; `next_offset` is the first
+    line that is not shown.
+    """
 
     content: str
     total_lines: int
@@ -23,7 +25,9 @@ class PageText(NamedTuple):
 
 
 class PageReader:
-    """Takes a file's bytes in order; keeps only the lines of the page, each bounded, and a fingerprint of everything."""
+    """Takes a file's bytes in order; keeps only the lines of the page, each bounded, and a fingerprint of
+    everything.
+    """
 
     def __init__(self, offset: int, limit: int, max_chars: int, max_line_chars: int) -> None:
         self._first, self._last = offset, offset + limit - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any
 
 import anyio.to_thread
@@ -27,7 +28,9 @@ async def patch(bench: Bench, arguments: dict[str, Any]) -> Outcome:
     if arguments["mode"] == "patch":
         text = arguments.get("patch")
         if not text:
-            raise ToolFailure("missing_argument", "mode='patch' needs the argument 'patch' with the V4A text.", success=False)
+            raise ToolFailure(
+                "missing_argument", "mode='patch' needs the argument 'patch' with the V4A text.", success=False
+            )
         return await _guarded(bench, "the patch", _patch(bench, text))
     for name in ("path", "old_string", "new_string"):
         if arguments.get(name) is None:
@@ -36,16 +39,17 @@ async def patch(bench: Bench, arguments: dict[str, Any]) -> Outcome:
     return await _guarded(bench, arguments["path"], _replace(bench, arguments))
 
 
-async def _guarded(bench: Bench, what: str, work: Any) -> Outcome:
+async def _guarded(bench: Bench, what: str, work: Awaitable[Outcome]) -> Outcome:
     """Count failures about the same thing, so that a model that retries in a circle is told to stop."""
     try:
-        outcome: Outcome = await work
+        outcome = await work
     except ToolFailure as failure:
         count = bench.failed_patches[what] = bench.failed_patches.get(what, 0) + 1
         failure.fields["success"] = False
         if count >= 3:
             failure.fields["_hint"] = (
-                f"This is failure #{count} patching {what}. Stop retrying with variations: read the file again, use a longer piece of it with its "
+                f"This is failure #{count} patching {what}. Stop retrying with variations: read the file again, "
+                "use a longer piece of it with its "
                 "surrounding lines, or replace the whole file with write_file."
             )
         elif failure.kind == "no_match":
@@ -63,7 +67,11 @@ async def _replace(bench: Bench, arguments: dict[str, Any]) -> Outcome:
         file = as_text(before, shown)
         after, strategy, count = await anyio.to_thread.run_sync(
             lambda: edits.replace(
-                file, arguments["old_string"], arguments["new_string"], replace_all=arguments["replace_all"], similar=bench.options.similarity_patch
+                file,
+                arguments["old_string"],
+                arguments["new_string"],
+                replace_all=arguments["replace_all"],
+                similar=bench.options.similarity_patch,
             )
         )
         if after == before:
@@ -72,7 +80,12 @@ async def _replace(bench: Bench, arguments: dict[str, Any]) -> Outcome:
         with explained(shown):
             await bench.slot.files.write_bytes(path, after)
     bench.views.saw(path, digest(after))
-    data: dict[str, object] = {"success": True, "diff": unified(shown, before, after), "files_modified": [path], "strategy": strategy}
+    data: dict[str, object] = {
+        "success": True,
+        "diff": unified(shown, before, after),
+        "files_modified": [path],
+        "strategy": strategy,
+    }
     if count > 1:
         data["replacements"] = count
     note = _lint(path, after)
@@ -88,7 +101,11 @@ async def _patch(bench: Bench, text: str) -> Outcome:
     operations = parse(text)
     async with bench.writing:
         plan = await make_plan(bench, operations)
-        stale = [change.shown for change in plan.changes if change.before is not None and bench.views.changed(change.path, digest(change.before))]
+        stale = [
+            change.shown
+            for change in plan.changes
+            if change.before is not None and bench.views.changed(change.path, digest(change.before))
+        ]
         await commit(bench.slot, plan)
     return Outcome(_report(bench, plan, stale))
 
@@ -108,10 +125,12 @@ def _report(bench: Bench, plan: Plan, stale: list[str]) -> dict[str, object]:
         note = _lint(change.path, change.after) if change.after != change.source_before else None
         if note is not None:
             notes[change.shown] = note
-    data: dict[str, object] = {"success": True, "diff": "".join(unified(change.shown, change.before, change.after) for change in plan.changes)}
-    for name, paths in (("files_modified", modified), ("files_created", created), ("files_deleted", deleted)):
-        if paths:
-            data[name] = paths
+    data: dict[str, object] = {
+        "success": True,
+        "diff": "".join(unified(change.shown, change.before, change.after) for change in plan.changes),
+    }
+    paths = {"files_modified": modified, "files_created": created, "files_deleted": deleted}
+    data |= {name: listed for name, listed in paths.items() if listed}
     if plan.strategies:
         data["strategies"] = plan.strategies
     if notes:

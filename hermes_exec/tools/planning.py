@@ -26,7 +26,9 @@ async def read_existing(bench: Bench, path: str, shown: str) -> bytes:
         with explained(shown):
             return await bench.slot.files.read_bytes(path, limit_bytes=MAX_FILE_BYTES)
     except OutputLimitExceeded:
-        raise ToolFailure("too_large", f"{shown} is larger than {MAX_FILE_BYTES >> 20} MiB; edit it with a program in the terminal.") from None
+        raise ToolFailure(
+            "too_large", f"{shown} is larger than {MAX_FILE_BYTES >> 20} MiB; edit it with a program in the terminal."
+        ) from None
     except ToolFailure as failure:
         if failure.kind == "not_found":
             similar = await similar_files(bench, path)
@@ -79,7 +81,9 @@ class _Sketch:
                 there = await self.bench.slot.files.exists(path)
             self.original[path] = None
         if there:
-            raise ToolFailure("exists", f"{shown} exists already; {verb} never overwrites. Use '*** Update File' or delete it first.")
+            raise ToolFailure(
+                "exists", f"{shown} exists already; {verb} never overwrites. Use '*** Update File' or delete it first."
+            )
         return path
 
     def write(self, shown: str, path: str, content: bytes) -> None:
@@ -97,14 +101,16 @@ class _Sketch:
 
 
 async def make_plan(bench: Bench, operations: Iterable[Operation]) -> Plan:
-    """Return the steps and the resulting changes. Raises ToolFailure when one operation cannot be done; then nothing is done."""
+    """Return the steps and the resulting changes. Raises ToolFailure when one operation cannot be done; then nothing
+    is done.
+    """
     sketch = _Sketch(bench)
     for operation in operations:
         if isinstance(operation, AddFile):
             path = await sketch.absent(operation.path, "Add File")
             sketch.write(operation.path, path, operation.content.encode("utf-8"))
         elif isinstance(operation, DeleteFile):
-            path, content = await sketch.existing(operation.path)
+            path, _content = await sketch.existing(operation.path)
             sketch.steps.append(Delete(path, operation.path))
             sketch.now[path] = _Entry(operation.path, None)
         elif isinstance(operation, MoveFile):
@@ -112,7 +118,13 @@ async def make_plan(bench: Bench, operations: Iterable[Operation]) -> Plan:
         else:
             await _update(sketch, operation)
     changes = [
-        Change(path, entry.shown, sketch.original.get(path), entry.content, sketch.source.get(path, sketch.original.get(path)))
+        Change(
+            path,
+            entry.shown,
+            sketch.original.get(path),
+            entry.content,
+            sketch.source.get(path, sketch.original.get(path)),
+        )
         for path, entry in sketch.now.items()
         if sketch.original.get(path) != entry.content
     ]
@@ -124,7 +136,9 @@ async def _update(sketch: _Sketch, operation: UpdateFile) -> None:
     if operation.hunks:
         file = as_text(content, operation.path)
         similar = sketch.bench.options.similarity_patch
-        after, strategies = await anyio.to_thread.run_sync(lambda: apply_hunks(file, operation.hunks, operation.path, similar=similar))
+        after, strategies = await anyio.to_thread.run_sync(
+            lambda: apply_hunks(file, operation.hunks, operation.path, similar=similar)
+        )
         if after == content:
             raise ToolFailure("no_change", f"The hunks leave {operation.path} as it is.")
         sketch.write(operation.path, path, after)

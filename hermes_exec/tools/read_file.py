@@ -9,6 +9,7 @@ from typing import Any
 import anyio.to_thread
 
 from hermes_exec.errors import ExecError
+from hermes_exec.results import FileStat
 from hermes_exec.tools import documents
 from hermes_exec.tools.bench import Bench
 from hermes_exec.tools.failure import ToolFailure
@@ -21,7 +22,10 @@ _CHUNK_BYTES = 4 << 20
 _SNIFF_BYTES = 8 << 10
 _LARGE_BYTES = 512 << 10
 _IMAGES = {"png", "jpg", "jpeg", "gif", "bmp", "webp", "ico", "tif", "tiff", "heic", "avif"}
-_UNCHANGED = "File unchanged since last read. The content from the earlier read_file result in this conversation is still current: refer to that."
+_UNCHANGED = (
+    "File unchanged since last read. The content from the earlier read_file result in this conversation "
+    "is still current: refer to that."
+)
 
 
 async def read_file(bench: Bench, arguments: dict[str, Any]) -> Outcome:
@@ -42,23 +46,35 @@ async def read_file(bench: Bench, arguments: dict[str, Any]) -> Outcome:
         repeats = bench.views.repeats(Page(path, offset, limit), page.fingerprint)
         if repeats:
             return _unchanged(shown, repeats)
-    data: dict[str, object] = {"content": page.content, "total_lines": page.total_lines, "file_size": stat.size, "truncated": page.truncated}
+    data: dict[str, object] = {
+        "content": page.content,
+        "total_lines": page.total_lines,
+        "file_size": stat.size,
+        "truncated": page.truncated,
+    }
     if page.truncated:
         last = page.next_offset - 1
         data |= {"truncated_by": page.truncated_by, "next_offset": page.next_offset}
-        data["hint"] = f"Showing lines {offset}-{last} of {page.total_lines}. Use offset={page.next_offset} to continue."
+        data["hint"] = (
+            f"Showing lines {offset}-{last} of {page.total_lines}. Use offset={page.next_offset} to continue."
+        )
     elif page.total_lines and offset > page.total_lines:
         data["hint"] = f"The file has {page.total_lines} lines; line {offset} is past its end."
     if page.cut_lines:
-        data["_warning"] = f"{page.cut_lines} line(s) are longer than {bench.options.read_line_chars} characters and were cut."
+        data["_warning"] = (
+            f"{page.cut_lines} line(s) are longer than {bench.options.read_line_chars} characters and were cut."
+        )
     if page.encoding != "utf-8":
         data["encoding"] = page.encoding
     if page.truncated and stat.size > _LARGE_BYTES and limit > 200:
-        data["_hint"] = f"This file is large ({stat.size:,} bytes). Read only the section you need with offset and limit, or use search_files."
+        data["_hint"] = (
+            f"This file is large ({stat.size:,} bytes). Read only the section you need with offset and limit, or "
+            "use search_files."
+        )
     return Outcome(data)
 
 
-async def _stat(bench: Bench, shown: str, path: str) -> Any:
+async def _stat(bench: Bench, shown: str, path: str) -> FileStat:
     try:
         stat = await bench.slot.files.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -66,7 +82,9 @@ async def _stat(bench: Bench, shown: str, path: str) -> Any:
         more = {"similar_files": similar} if similar else {}
         raise ToolFailure("not_found", f"File not found: {shown}", **more) from None
     if stat.type == "dir":
-        raise ToolFailure("is_directory", f"{shown} is a directory. List it with search_files (target='files') or ls in the terminal.")
+        raise ToolFailure(
+            "is_directory", f"{shown} is a directory. List it with search_files (target='files') or ls in the terminal."
+        )
     if stat.type != "file":
         raise ToolFailure("not_a_file", f"{shown} is a {stat.type} and cannot be read: it may block or never end.")
     return stat
@@ -87,7 +105,9 @@ async def similar_files(bench: Bench, path: str) -> list[str]:
 
 
 async def _read_text(bench: Bench, path: str, size: int, reader: PageReader) -> Outcome | None:
-    """Feed the file to the reader, whole, so that its number of lines is exact. Returns the refusal of a binary file."""
+    """Feed the file to the reader, whole, so that its number of lines is exact. Returns the refusal of a binary
+    file.
+    """
     position = 0
     while True:
         chunk = await bench.slot.files.read_bytes(path, offset=position, length=_CHUNK_BYTES, limit_bytes=_CHUNK_BYTES)
@@ -107,17 +127,32 @@ async def _read_text(bench: Bench, path: str, size: int, reader: PageReader) -> 
 def _binary(path: str, start: bytes, size: int) -> Outcome | None:
     if posixpath.basename(path).rpartition(".")[2].lower() in _IMAGES:
         message = "This is an image; read_file shows text only. Use a program in the terminal to examine it."
-        data: dict[str, object] = {"content": "", "is_binary": True, "is_image": True, "file_size": size, "error": message, "error_kind": "is_image"}
+        data: dict[str, object] = {
+            "content": "",
+            "is_binary": True,
+            "is_image": True,
+            "file_size": size,
+            "error": message,
+            "error_kind": "is_image",
+        }
         return Outcome(data, "is_image")
     if decode(start[:_SNIFF_BYTES]) is None:
-        message = "This is a binary file and cannot be shown as text. Use a program in the terminal (file, xxd, strings) to examine it."
-        return Outcome({"content": "", "is_binary": True, "file_size": size, "error": message, "error_kind": "is_binary"}, "is_binary")
+        message = (
+            "This is a binary file and cannot be shown as text. Use a program in the terminal (file, xxd, "
+            "strings) to examine it."
+        )
+        return Outcome(
+            {"content": "", "is_binary": True, "file_size": size, "error": message, "error_kind": "is_binary"},
+            "is_binary",
+        )
     return None
 
 
 async def _read_document(bench: Bench, path: str, size: int, reader: PageReader) -> None:
     if size > documents.MAX_DOCUMENT_BYTES:
-        raise ToolFailure("too_large", f"The document has {size:,} bytes; at most {documents.MAX_DOCUMENT_BYTES:,} are read.")
+        raise ToolFailure(
+            "too_large", f"The document has {size:,} bytes; at most {documents.MAX_DOCUMENT_BYTES:,} are read."
+        )
     data = await bench.slot.files.read_bytes(path, limit_bytes=documents.MAX_DOCUMENT_BYTES + 1)
     try:
         text = await anyio.to_thread.run_sync(documents.extract, path, data)
@@ -128,9 +163,12 @@ async def _read_document(bench: Bench, path: str, size: int, reader: PageReader)
 
 def _unchanged(path: str, repeats: int) -> Outcome:
     if repeats == 1:
-        return Outcome({"status": "unchanged", "message": _UNCHANGED, "path": path, "dedup": True, "content_returned": False})
+        return Outcome(
+            {"status": "unchanged", "message": _UNCHANGED, "path": path, "dedup": True, "content_returned": False}
+        )
     message = (
-        f"BLOCKED: You have called read_file on this exact region {repeats + 1} times and the file has NOT changed. The content from your earlier "
+        f"BLOCKED: You have called read_file on this exact region {repeats + 1} times and the file has NOT "
+        "changed. The content from your earlier "
         "read_file result is still current. Proceed with your task using the information you already have."
     )
     return Outcome({"error": message, "error_kind": "repeated", "path": path, "already_read": repeats + 1}, "repeated")

@@ -18,9 +18,10 @@ class Outcome(NamedTuple):
 class ToolResult:
     """The result of one tool call.
 
-    `content` is the text for the model: JSON, or a `<persisted-output>` block when the JSON was too long. `data` is the same as a dict, always whole.
-    `ok` says that the tool did what was asked (for the terminal: exit code 0); `error_kind` names the trouble otherwise. `spilled` is the path in the slot
-    of the file that has the full text, or None. `duration_s` is wall time.
+    `content` is the text for the model: JSON, or a `<persisted-output>` block when the JSON was too long. `data` is the
+    same as a dict, always whole. `ok` says that the tool did what was asked (for the terminal: exit code 0);
+    `error_kind` names the trouble otherwise. `spilled` is the path in the slot of the file that has the full text, or
+    None. `duration_s` is wall time.
     """
 
     name: str

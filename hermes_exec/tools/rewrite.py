@@ -1,4 +1,6 @@
-"""What a loosely matched piece of a file becomes: unchanged lines keep their own bytes, new ones get the file's indentation."""
+"""What a loosely matched piece of a file becomes: unchanged lines keep their own bytes, new ones get the file's
+indentation.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ _MAX_CHAR_PAIRS = 4_000_000
 
 
 def replacement(region: str, old: str, new: str, strategy: str) -> str:
-    """Return the text that takes the place of `region`, which `strategy` found for `old` (as `Found.old` has it), when the model wants `new`.
+    """Return the text that takes the place of `region`, which `strategy` found for `old` (as `Found.old` has it), when
+    the model wants `new`.
 
     All have LF line ends.
     """
@@ -33,7 +36,10 @@ def replacement(region: str, old: str, new: str, strategy: str) -> str:
         if tag == "equal":
             result += region_lines[i1:i2]
         elif strategy == "unicode_normalized" and i2 - i1 == j2 - j1:
-            result += [_keep_punctuation(*lines) for lines in zip(region_lines[i1:i2], old_lines[i1:i2], new_lines[j1:j2], strict=True)]
+            result += [
+                _keep_punctuation(*lines)
+                for lines in zip(region_lines[i1:i2], old_lines[i1:i2], new_lines[j1:j2], strict=True)
+            ]
         else:
             result += [_reindent(line, indents) for line in new_lines[j1:j2]]
     return "\n".join(result)
@@ -78,7 +84,12 @@ def _mapped(indent: str, indents: dict[str, str]) -> str:
 
 def _keep_punctuation(region_line: str, old_line: str, new_line: str) -> str:
     plain = to_ascii(old_line)
-    if len(region_line) != len(plain) or to_ascii(region_line) != plain or len(plain) != len(old_line) or len(plain) * len(new_line) > _MAX_CHAR_PAIRS:
+    if (
+        len(region_line) != len(plain)
+        or to_ascii(region_line) != plain
+        or len(plain) != len(old_line)
+        or len(plain) * len(new_line) > _MAX_CHAR_PAIRS
+    ):
         return new_line
     pieces = []
     for tag, i1, i2, j1, j2 in difflib.SequenceMatcher(None, old_line, new_line, autojunk=False).get_opcodes():

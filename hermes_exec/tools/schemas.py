@@ -1,4 +1,6 @@
-"""The function schemas of the tools, in the form that chat completion interfaces take, and a short example call of each."""
+"""The function schemas of the tools, in the form that chat completion interfaces take, and a short example call of
+each.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,12 @@ JsonObject = dict[str, object]
 
 
 def _function(name: str, description: str, required: list[str], properties: JsonObject) -> JsonObject:
-    parameters: JsonObject = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    parameters: JsonObject = {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
@@ -17,29 +24,44 @@ def _field(kind: str, description: str, **more: object) -> JsonObject:
     return {"type": kind, "description": description, **more}
 
 
-_CROSS_PROFILE = _field("boolean", "Has no effect: every path is a path in your workspace machine. Leave it out.", default=False)
+_CROSS_PROFILE = _field(
+    "boolean", "Has no effect: every path is a path in your workspace machine. Leave it out.", default=False
+)
 
 
 def _terminal() -> JsonObject:
     return _function(
         "terminal",
-        "Run a shell command. The working directory, variables, functions, aliases and shell options persist between calls. Use read_file, search_files "
-        "and patch instead of cat, grep and sed. Long-running programs (servers, watchers): background=true, then the process tool.",
+        "Run a shell command. The working directory, variables, functions, aliases and shell options persist "
+        "between calls. Use read_file, search_files "
+        "and patch instead of cat, grep and sed. Long-running programs (servers, watchers): background=true, "
+        "then the process tool.",
         ["command"],
         {
             "command": _field("string", "The command to run"),
-            "background": _field("boolean", "Start the command and return at once with a session_id for the process tool", default=False),
-            "timeout": _field(
-                "integer", "Max seconds to wait (default: 180, foreground max: 600). Returns as soon as the command ends. Longer: background=true", minimum=1
+            "background": _field(
+                "boolean", "Start the command and return at once with a session_id for the process tool", default=False
             ),
-            "workdir": _field("string", "Working directory for this command only. Defaults to the session working directory"),
+            "timeout": _field(
+                "integer",
+                "Max seconds to wait (default: 180, foreground max: 600). Returns as soon as the command ends. "
+                "Longer: background=true",
+                minimum=1,
+            ),
+            "workdir": _field(
+                "string", "Working directory for this command only. Defaults to the session working directory"
+            ),
             "pty": _field("boolean", "Run in a pseudo-terminal, for interactive programs", default=False),
             "notify_on_complete": _field(
-                "boolean", "With background=true: one notice when the process ends. Not together with watch_patterns, which is then dropped", default=False
+                "boolean",
+                "With background=true: one notice when the process ends. Not together with watch_patterns, which "
+                "is then dropped",
+                default=False,
             ),
             "watch_patterns": _field(
                 "array",
-                "With background=true: strings to look for in the output, one notice per 15 seconds at most; for rare signals such as 'server ready'. "
+                "With background=true: strings to look for in the output, one notice per 15 seconds at most; for "
+                "rare signals such as 'server ready'. "
                 "Not together with notify_on_complete",
                 items={"type": "string"},
             ),
@@ -51,12 +73,16 @@ def _process() -> JsonObject:
     actions = ["list", "poll", "log", "wait", "kill", "write", "submit", "close"]
     return _function(
         "process",
-        "Manage background processes started with terminal(background=true): 'list' all, 'poll' status and latest output, 'log' output by lines, 'wait' until "
-        "it ends or the timeout, 'kill' it and its children, 'write' raw data to its stdin, 'submit' data and Enter, 'close' its stdin (EOF).",
+        "Manage background processes started with terminal(background=true): 'list' all, 'poll' status and "
+        "latest output, 'log' output by lines, 'wait' until "
+        "it ends or the timeout, 'kill' it and its children, 'write' raw data to its stdin, 'submit' data and "
+        "Enter, 'close' its stdin (EOF).",
         ["action"],
         {
             "action": _field("string", "What to do", enum=actions),
-            "session_id": _field("string", "Session ID from the terminal's background result. Required for all actions except 'list'"),
+            "session_id": _field(
+                "string", "Session ID from the terminal's background result. Required for all actions except 'list'"
+            ),
             "data": _field("string", "Text for 'write' and 'submit'"),
             "timeout": _field("integer", "Max seconds for 'wait' (at most 180 are waited)", minimum=1),
             "offset": _field("integer", "First line for 'log' (0-indexed; default: the last 200 lines)"),
@@ -68,7 +94,8 @@ def _process() -> JsonObject:
 def _read_file() -> JsonObject:
     return _function(
         "read_file",
-        "Read a text file as 'LINE|TEXT' rows, with offset and limit for large files. Jupyter notebooks, Word documents and Excel workbooks are shown as text. "
+        "Read a text file as 'LINE|TEXT' rows, with offset and limit for large files. Jupyter notebooks, Word "
+        "documents and Excel workbooks are shown as text. "
         "Images and other binary files cannot be read.",
         ["path"],
         {
@@ -95,18 +122,25 @@ def _write_file() -> JsonObject:
 def _patch() -> JsonObject:
     return _function(
         "patch",
-        "Change files in place. mode='replace' (needs path, old_string, new_string): replace a unique piece of text; small differences in white space are "
-        "tolerated. mode='patch' (needs patch): a V4A patch over one or several files, applied as a whole or not at all. Returns a unified diff.",
+        "Change files in place. mode='replace' (needs path, old_string, new_string): replace a unique piece of "
+        "text; small differences in white space are "
+        "tolerated. mode='patch' (needs patch): a V4A patch over one or several files, applied as a whole or not "
+        "at all. Returns a unified diff.",
         ["mode"],
         {
             "mode": _field("string", "'replace' or 'patch'", enum=["replace", "patch"], default="replace"),
             "path": _field("string", "For mode='replace': the file to change"),
-            "old_string": _field("string", "For mode='replace': the text to find, with enough surrounding lines to be unique"),
+            "old_string": _field(
+                "string", "For mode='replace': the text to find, with enough surrounding lines to be unique"
+            ),
             "new_string": _field("string", "For mode='replace': what takes its place; '' deletes it"),
-            "replace_all": _field("boolean", "Replace every occurrence instead of requiring a unique one", default=False),
+            "replace_all": _field(
+                "boolean", "Replace every occurrence instead of requiring a unique one", default=False
+            ),
             "patch": _field(
                 "string",
-                "For mode='patch': the V4A text:\n*** Begin Patch\n*** Update File: path/to/file\n@@ context hint @@\n context line\n-removed line\n"
+                "For mode='patch': the V4A text:\n*** Begin Patch\n*** Update File: path/to/file\n@@ context "
+                "hint @@\n context line\n-removed line\n"
                 "+added line\n*** End Patch\nAlso '*** Add File: p', '*** Delete File: p', '*** Move File: src -> dst'",
             ),
             "cross_profile": dict(_CROSS_PROFILE),
@@ -117,7 +151,8 @@ def _patch() -> JsonObject:
 def _search_files() -> JsonObject:
     return _function(
         "search_files",
-        "Search inside files (target='content', a regular expression) or find files by name (target='files', a glob such as '*.py' or 'src/**/*.ts', newest "
+        "Search inside files (target='content', a regular expression) or find files by name (target='files', a "
+        "glob such as '*.py' or 'src/**/*.ts', newest "
         "first). Ignore files (.gitignore) are respected.",
         ["pattern"],
         {
@@ -127,8 +162,15 @@ def _search_files() -> JsonObject:
             "file_glob": _field("string", "Content search: only files that match this glob, such as '*.py'"),
             "limit": _field("integer", "Max results", default=50, minimum=1, maximum=10_000),
             "offset": _field("integer", "Results to skip", default=0, minimum=0),
-            "output_mode": _field("string", "Content search: matching lines, only file paths, or counts per file", enum=["content", "files_only", "count"], default="content"),
-            "context": _field("integer", "Content search: lines before and after each match", default=0, minimum=0, maximum=50),
+            "output_mode": _field(
+                "string",
+                "Content search: matching lines, only file paths, or counts per file",
+                enum=["content", "files_only", "count"],
+                default="content",
+            ),
+            "context": _field(
+                "integer", "Content search: lines before and after each match", default=0, minimum=0, maximum=50
+            ),
         },
     )
 

@@ -17,11 +17,16 @@ if TYPE_CHECKING:
 
 _DENSE_FROM = 5
 _LINE_CHARS = 500
-_FORMAT = "path-grouped: each file path on its own line, followed by indented '<line>: <content>' rows for matches in that file"
+_FORMAT = (
+    "path-grouped: each file path on its own line, followed by indented '<line>: <content>' rows for "
+    "matches in that file"
+)
 
 
 async def search_files(bench: Bench, arguments: dict[str, Any]) -> Outcome:
-    """Search with the slot's rights and in its view. The pattern is data: nothing in it can be an option of a program."""
+    """Search with the slot's rights and in its view. The pattern is data: nothing in it can be an option of a
+    program.
+    """
     if not arguments["pattern"]:
         raise ToolFailure("bad_value", "'pattern' is empty.")
     names = arguments["target"] == "files"
@@ -44,9 +49,16 @@ async def search_files(bench: Bench, arguments: dict[str, Any]) -> Outcome:
             data["files"] = [shown(file.path) for file in files]
     if offset + given < total:
         data["truncated"] = True
-        data["_hint"] = f"Results truncated. Use offset={offset + given} to see more, or narrow with a more specific pattern or file_glob."
+        data["_hint"] = (
+            f"Results truncated. Use offset={offset + given} to see more, or narrow with a more specific pattern "
+            "or file_glob."
+        )
     elif found.truncated:
-        data |= {"truncated": True, "limit_reason": "search_limit", "warning": "The search was stopped early: narrow it with path or file_glob."}
+        data |= {
+            "truncated": True,
+            "limit_reason": "search_limit",
+            "warning": "The search was stopped early: narrow it with path or file_glob.",
+        }
     if found.errors:
         data["warning"] = f"{data.get('warning', '')} Not searched: {'; '.join(found.errors[:5])}".strip()
     return _limit_repetition(bench, arguments, data)
@@ -54,7 +66,11 @@ async def search_files(bench: Bench, arguments: dict[str, Any]) -> Outcome:
 
 async def _search(bench: Bench, arguments: dict[str, Any], names: bool, mode: str) -> SearchResult:
     path = bench.resolve(arguments["path"])
-    window = {"limit": arguments["limit"], "offset": arguments["offset"]} if mode in ("content", "files") else {"limit": 0, "offset": 0}
+    window = (
+        {"limit": arguments["limit"], "offset": arguments["offset"]}
+        if mode in ("content", "files")
+        else {"limit": 0, "offset": 0}
+    )
     with anyio.move_on_after(bench.options.search_timeout_s), explained(arguments["path"]):
         try:
             return await bench.slot.files.search(
@@ -67,8 +83,15 @@ async def _search(bench: Bench, arguments: dict[str, Any], names: bool, mode: st
                 **window,
             )
         except ValueError as error:
-            raise ToolFailure("bad_pattern", f"{error}. Escape special characters with a backslash; look-around and back references are not supported.") from None
-    message = f"The search took longer than {bench.options.search_timeout_s:g} s and was stopped. Narrow it with path or file_glob."
+            raise ToolFailure(
+                "bad_pattern",
+                f"{error}. Escape special characters with a backslash; look-around and back references are not "
+                "supported.",
+            ) from None
+    message = (
+        f"The search took longer than {bench.options.search_timeout_s:g} s and was stopped. Narrow it with "
+        "path or file_glob."
+    )
     raise ToolFailure("timeout", message, limit_reason="search_timeout")
 
 
@@ -88,7 +111,9 @@ def _content(found: SearchResult, shown: _Shown) -> dict[str, Any]:
     matches = found.matches
     if len(matches) < _DENSE_FROM and not any(match.before or match.after for match in matches):
         if matches:
-            data["matches"] = [{"path": shown(m.path), "line": m.line, "content": m.text[:_LINE_CHARS]} for m in matches]
+            data["matches"] = [
+                {"path": shown(m.path), "line": m.line, "content": m.text[:_LINE_CHARS]} for m in matches
+            ]
         return data
     rows: list[str] = []
     current = ""
@@ -122,7 +147,13 @@ def _limit_repetition(bench: Bench, arguments: dict[str, Any], data: dict[str, A
             f"BLOCKED: You have run this exact search {count} times in a row. The results have NOT changed. "
             "You already have this information; proceed with your task."
         )
-        return Outcome({"error": message, "error_kind": "repeated", "pattern": arguments["pattern"], "already_searched": count}, "repeated")
+        return Outcome(
+            {"error": message, "error_kind": "repeated", "pattern": arguments["pattern"], "already_searched": count},
+            "repeated",
+        )
     if count == 3:
-        data["_warning"] = "You have run this exact search 3 times in a row. The results have not changed. Use the information you already have."
+        data["_warning"] = (
+            "You have run this exact search 3 times in a row. The results have not changed. Use the information "
+            "you already have."
+        )
     return Outcome(data)

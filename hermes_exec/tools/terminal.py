@@ -36,7 +36,8 @@ async def terminal(bench: Bench, arguments: dict[str, Any]) -> Outcome:
     longest = bench.options.terminal_max_timeout_s
     if timeout_s > longest:
         message = (
-            f"A foreground timeout of {timeout_s}s is above the maximum of {longest}s. Use background=true (with notify_on_complete=true) "
+            f"A foreground timeout of {timeout_s}s is above the maximum of {longest}s. Use background=true (with "
+            "notify_on_complete=true) "
             "and the process tool for longer commands, or a timeout within the maximum."
         )
         raise ToolFailure("timeout_too_long", message, output="", exit_code=-1)
@@ -45,7 +46,11 @@ async def terminal(bench: Bench, arguments: dict[str, Any]) -> Outcome:
             result = await run_in_pty(bench, command, workdir, timeout_s)
         else:
             result = await bench.session.run(
-                command, timeout_s=timeout_s, cwd=workdir, merge_stderr=True, output_limit_bytes=bench.options.terminal_output_chars * 4
+                command,
+                timeout_s=timeout_s,
+                cwd=workdir,
+                merge_stderr=True,
+                output_limit_bytes=bench.options.terminal_output_chars * 4,
             )
     return await _outcome(bench, command, result, timeout_s, pty=arguments["pty"])
 
@@ -70,7 +75,9 @@ async def _outcome(bench: Bench, command: str, result: RunResult, timeout_s: int
 
 
 async def _shortened(bench: Bench, result: RunResult) -> str:
-    """The output without control sequences, at most `terminal_output_chars`: 40 % of its head and 60 % of its tail, with a notice in between."""
+    """The output without control sequences, at most `terminal_output_chars`: 40 % of its head and 60 % of its tail,
+    with a notice in between.
+    """
     text = strip_ansi(result.output)
     limit = bench.options.terminal_output_chars
     if len(text) <= limit:
@@ -97,7 +104,10 @@ async def _keep(bench: Bench, text: str) -> str | None:
 
 async def _start(bench: Bench, command: str, workdir: str | None, arguments: dict[str, Any]) -> Outcome:
     if await running_count(bench.slot) >= bench.options.max_running_processes:
-        message = f"{bench.options.max_running_processes} background processes are running already. End some with process(action='kill')."
+        message = (
+            f"{bench.options.max_running_processes} background processes are running already. End some with "
+            "process(action='kill')."
+        )
         raise ToolFailure("too_many_processes", message, output="", exit_code=-1)
     session_id = "proc_" + secrets.token_hex(6)
     with explained(arguments.get("workdir") or "the working directory"):

@@ -1,4 +1,6 @@
-"""A file's bytes as text and back, without changing a byte that is not edited: encodings, byte order marks, line ends."""
+"""A file's bytes as text and back, without changing a byte that is not edited: encodings, byte order marks, line
+ends.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +10,29 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-_BOMS: tuple[tuple[bytes, str], ...] = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+_BOMS: tuple[tuple[bytes, str], ...] = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
 _INVALID = re.compile("[\udc80-\udcff]")
 _VALID_NON_ASCII = re.compile("[^\x00-\x7f\udc80-\udcff]")
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """Decoded bytes. `text` has the file's own line ends and no byte order mark; `encode` is the exact inverse of `decode`."""
+    """Decoded bytes. `text` has the file's own line ends and no byte order mark; `encode` is the exact inverse of
+    `decode`.
+    """
 
     text: str
     encoding: str
     bom: bytes = b""
 
     def encode(self, text: str) -> bytes:
-        """Return `text` as bytes of this file's encoding. Raises UnicodeEncodeError for what the encoding cannot hold."""
+        """Return `text` as bytes of this file's encoding. Raises UnicodeEncodeError for what the encoding cannot
+        hold.
+        """
         return self.bom + text.encode(self.encoding, "surrogateescape" if self.encoding == "utf-8" else "strict")
 
     @cached_property
@@ -39,8 +49,8 @@ class TextFile:
 def decode(data: bytes) -> TextFile | None:
     """Return `data` as text, or None when it is binary (holds a NUL byte and has no UTF-16 mark).
 
-    UTF-8 where it is valid. Otherwise Latin-1 when no non-ASCII character of it is valid UTF-8, else UTF-8 with its invalid bytes kept aside: both ways
-    give back the same bytes.
+    UTF-8 where it is valid. Otherwise Latin-1 when no non-ASCII character of it is valid UTF-8, else UTF-8 with its
+    invalid bytes kept aside: both ways give back the same bytes.
     """
     for bom, encoding in _BOMS:
         if data.startswith(bom):

@@ -12,25 +12,100 @@ from hermes_exec.errors import ConfigError
 SHIPPED = ("terminal", "process", "read_file", "write_file", "patch", "search_files")
 """The tools that this package has; each of them works in the slot."""
 
-_BROWSER = tuple(f"browser_{name}" for name in "navigate snapshot click type scroll back press get_images vision console cdp dialog".split())
+_BROWSER = tuple(
+    f"browser_{name}"
+    for name in [
+        "navigate",
+        "snapshot",
+        "click",
+        "type",
+        "scroll",
+        "back",
+        "press",
+        "get_images",
+        "vision",
+        "console",
+        "cdp",
+        "dialog",
+    ]
+)
 _FILE = ("read_file", "write_file", "patch", "search_files")
 _WEB = ("web_search", "web_extract")
 _TERMINAL = ("terminal", "process")
 _SKILLS = ("skills_list", "skill_view", "skill_manage")
 _HOME = ("ha_list_entities", "ha_get_state", "ha_list_services", "ha_call_service")
-_KANBAN = tuple(f"kanban_{name}" for name in "show list complete block heartbeat comment create link unblock attach attach_url attachments".split())
-_FEISHU_DRIVE = tuple(f"feishu_drive_{name}" for name in "list_comments list_comment_replies reply_comment add_comment".split())
-_YUANBAO = tuple(f"yb_{name}" for name in "query_group_info query_group_members send_dm search_sticker send_sticker".split())
-_SPOTIFY = tuple(f"spotify_{name}" for name in "playback devices queue search playlists albums library".split())
+_KANBAN = tuple(
+    f"kanban_{name}"
+    for name in [
+        "show",
+        "list",
+        "complete",
+        "block",
+        "heartbeat",
+        "comment",
+        "create",
+        "link",
+        "unblock",
+        "attach",
+        "attach_url",
+        "attachments",
+    ]
+)
+_FEISHU_DRIVE = tuple(
+    f"feishu_drive_{name}" for name in ["list_comments", "list_comment_replies", "reply_comment", "add_comment"]
+)
+_YUANBAO = tuple(
+    f"yb_{name}" for name in ["query_group_info", "query_group_members", "send_dm", "search_sticker", "send_sticker"]
+)
+_SPOTIFY = tuple(
+    f"spotify_{name}" for name in ["playback", "devices", "queue", "search", "playlists", "albums", "library"]
+)
 _PLAN = ("todo", "memory", "session_search")
 _EDITOR = (*_WEB, *_TERMINAL, *_FILE, "vision_analyze", *_SKILLS, *_BROWSER, *_PLAN, "execute_code", "delegate_task")
 _CORE = (
-    *(*_WEB, *_TERMINAL, "read_terminal", "close_terminal", *_FILE, "vision_analyze", "image_generate", *_SKILLS, *_BROWSER),
-    *("text_to_speech", *_PLAN, "clarify", "execute_code", "delegate_task", "cronjob", *_HOME, *_KANBAN, "computer_use"),
+    *(
+        *_WEB,
+        *_TERMINAL,
+        "read_terminal",
+        "close_terminal",
+        *_FILE,
+        "vision_analyze",
+        "image_generate",
+        *_SKILLS,
+        *_BROWSER,
+    ),
+    *(
+        "text_to_speech",
+        *_PLAN,
+        "clarify",
+        "execute_code",
+        "delegate_task",
+        "cronjob",
+        *_HOME,
+        *_KANBAN,
+        "computer_use",
+    ),
 )
-_PLATFORMS = (
-    "telegram discord whatsapp slack signal bluebubbles homeassistant email mattermost matrix dingtalk feishu weixin qqbot wecom wecom-callback yuanbao sms"
-).split()
+_PLATFORMS = [
+    "telegram",
+    "discord",
+    "whatsapp",
+    "slack",
+    "signal",
+    "bluebubbles",
+    "homeassistant",
+    "email",
+    "mattermost",
+    "matrix",
+    "dingtalk",
+    "feishu",
+    "weixin",
+    "qqbot",
+    "wecom",
+    "wecom-callback",
+    "yuanbao",
+    "sms",
+]
 _PLATFORM_TOOLS = {
     "discord": (*_CORE, "discord", "discord_admin"),
     "feishu": (*_CORE, "feishu_doc_read", *_FEISHU_DRIVE),
@@ -113,16 +188,24 @@ def select(toolsets: Iterable[str]) -> Selection:
             raise ConfigError(f"unknown toolset {toolset!r}{_nearest(toolset, [*TOOLSETS, *EVERYTHING])}")
         names += sorted(KNOWN_TOOLS) if toolset in EVERYTHING else TOOLSETS[toolset]
     wanted = dict.fromkeys(names)
-    return Selection(tuple(name for name in SHIPPED if name in wanted), tuple(name for name in wanted if name not in SHIPPED))
+    return Selection(
+        tuple(name for name in SHIPPED if name in wanted), tuple(name for name in wanted if name not in SHIPPED)
+    )
 
 
 def require_tool(name: str) -> None:
-    """Raise ConfigError unless this package has the tool `name`: one message for a known name that is not shipped, one for an unknown name."""
+    """Raise ConfigError unless this package has the tool `name`: one message for a known name that is not shipped,
+    one for an unknown name.
+    """
     if name in SHIPPED:
         return
     if name in KNOWN_TOOLS:
-        raise ConfigError(f"the tool {name!r} is not available: {why_unavailable(name)}. Available tools: {', '.join(SHIPPED)}")
-    raise ConfigError(f"unknown tool {name!r}{_nearest(name, [*SHIPPED, *KNOWN_TOOLS])}. Available tools: {', '.join(SHIPPED)}")
+        raise ConfigError(
+            f"the tool {name!r} is not available: {why_unavailable(name)}. Available tools: {', '.join(SHIPPED)}"
+        )
+    raise ConfigError(
+        f"unknown tool {name!r}{_nearest(name, [*SHIPPED, *KNOWN_TOOLS])}. Available tools: {', '.join(SHIPPED)}"
+    )
 
 
 def why_unavailable(name: str) -> str:

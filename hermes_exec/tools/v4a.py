@@ -11,12 +11,15 @@ BEGIN, END = "*** Begin Patch", "*** End Patch"
 _HEADER = re.compile(r"\*\*\* (Update|Add|Delete|Move) File:\s*(.*?)\s*\Z")
 _MOVE_TO = re.compile(r"\*\*\* Move to:\s*(.*?)\s*\Z")
 _RANGES = re.compile(r"-\d+(?:,\d+)? \+\d+(?:,\d+)?\s*(?:@@)?\s*")
-_EXAMPLE = "*** Begin Patch\n*** Update File: path/to/file\n@@ def name @@\n context\n-old line\n+new line\n*** End Patch"
+_EXAMPLE = (
+    "*** Begin Patch\n*** Update File: path/to/file\n@@ def name @@\n context\n-old line\n+new line\n*** End Patch"
+)
 
 
 @dataclass(frozen=True)
 class Hunk:
-    """One change inside a file: where to look (`hints`, outermost first), the lines that must be there, and what they become.
+    """One change inside a file: where to look (`hints`, outermost first), the lines that must be there, and what they
+    become.
 
     `loose_end` counts blank lines at the end of both sides that may also be mere layout of the patch.
     """
@@ -67,7 +70,8 @@ Operation = UpdateFile | AddFile | DeleteFile | MoveFile
 def parse(text: str) -> tuple[Operation, ...]:
     """Return the operations of a patch, in order.
 
-    The first line may be missing, the last may not: a patch without it was probably cut off. Raises ToolFailure of kind `bad_patch` with the line number.
+    The first line may be missing, the last may not: a patch without it was probably cut off. Raises ToolFailure of kind
+    `bad_patch` with the line number.
     """
     lines = text.replace("\r\n", "\n").split("\n")
     first = next((index for index, line in enumerate(lines) if line.strip()), len(lines))
@@ -179,4 +183,6 @@ def _hunk(hints: list[str], changes: list[str], line: int, *, at_end: bool = Fal
 
 
 def _bad(line: int, what: str) -> ToolFailure:
-    return ToolFailure("bad_patch", f"Line {line} of the patch: {what}. Nothing was changed. The format is:\n{_EXAMPLE}")
+    return ToolFailure(
+        "bad_patch", f"Line {line} of the patch: {what}. Nothing was changed. The format is:\n{_EXAMPLE}"
+    )

@@ -26,7 +26,9 @@ def digest(data: bytes) -> bytes:
 
 @dataclass
 class FileViews:
-    """Fingerprints of the files as this model last saw or wrote them. They are of the slot's own bytes, so no clock is involved."""
+    """Fingerprints of the files as this model last saw or wrote them. They are of the slot's own bytes, so no clock
+    is involved.
+    """
 
     _files: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
     _pages: OrderedDict[Page, tuple[bytes, int]] = field(default_factory=OrderedDict)
@@ -43,11 +45,15 @@ class FileViews:
         self._files.pop(path, None)
 
     def changed(self, path: str, fingerprint: bytes | None) -> bool:
-        """True when the file is another one now (None: it is gone) than the model last saw; False for one that it never saw."""
+        """True when the file is another one now (None: it is gone) than the model last saw; False for one that it
+        never saw.
+        """
         return path in self._files and self._files[path] != fingerprint
 
     def repeats(self, page: Page, fingerprint: bytes) -> int:
-        """How often this page was asked for again since its text was given, the file being the same; 0 is the first time."""
+        """How often this page was asked for again since its text was given, the file being the same; 0 is the first
+        time.
+        """
         known, count = self._pages.pop(page, (b"", -1))
         count = count + 1 if known == fingerprint else 0
         self._pages[page] = (fingerprint, count)

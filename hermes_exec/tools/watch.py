@@ -9,7 +9,8 @@ COOLDOWN_S = 15.0
 """At most one notice of a match in this time, a process."""
 
 STRIKES = 3
-"""After so many cooldowns in a row in which matches had to be dropped, the watch ends and becomes a notice at the end of the process."""
+"""After so many cooldowns in a row in which matches had to be dropped, the watch ends and becomes a notice at the
+end of the process."""
 
 GLOBAL_LIMIT, GLOBAL_WINDOW_S = 15, 10.0
 """At most so many notices of matches in this time, over all processes of a Toolbox."""
@@ -20,7 +21,9 @@ _MAX_LINE_CHARS = 500
 
 @dataclass(frozen=True)
 class Notice:
-    """Something that happened to a background process: `kind` is `completed`, `matched` or `watch_disabled`, `text` is written for the model."""
+    """Something that happened to a background process: `kind` is `completed`, `matched` or `watch_disabled`, `text`
+    is written for the model.
+    """
 
     session_id: str
     kind: str
@@ -48,7 +51,9 @@ class Watch:
         return not self.notify_on_complete and not self.patterns
 
     def matches(self, text: str, *, ended: bool) -> list[str]:
-        """The lines of newly arrived output that hold a pattern. A line that is not whole yet is kept for the next time."""
+        """The lines of newly arrived output that hold a pattern. A line that is not whole yet is kept for the next
+        time.
+        """
         whole = self._rest + text
         body, newline, rest = whole.rpartition("\n")
         if ended:
@@ -73,7 +78,9 @@ class Watch:
         return False
 
     def overfull(self) -> bool:
-        """True when matches were dropped in too many cooldowns in a row; the watch then waits only for the end of the process."""
+        """True when matches were dropped in too many cooldowns in a row; the watch then waits only for the end of
+        the process.
+        """
         if self._strikes < STRIKES or not self.patterns:
             return False
         self.patterns = ()
@@ -101,14 +108,19 @@ def match_notice(watch: Watch, lines: list[str]) -> Notice:
     """The notice of matching lines."""
     shown = [line[:_MAX_LINE_CHARS] for line in lines[:_MAX_LINES]]
     more = f"\n… and {len(lines) - _MAX_LINES} more lines" if len(lines) > _MAX_LINES else ""
-    text = f"[Background process {watch.session_id} printed what was watched for]\nCommand: {watch.command}\n" + "\n".join(shown) + more
+    text = (
+        f"[Background process {watch.session_id} printed what was watched for]\nCommand: {watch.command}\n"
+        + "\n".join(shown)
+        + more
+    )
     return Notice(watch.session_id, "matched", text, {"lines": shown, "matched_lines": len(lines)})
 
 
 def disabled_notice(watch: Watch) -> Notice:
     """The notice that a watch ended because it matched too often."""
     text = (
-        f"[watch_patterns of background process {watch.session_id} matched too often and are switched off; one notice comes when the process ends]\n"
+        f"[watch_patterns of background process {watch.session_id} matched too often and are switched off; one "
+        "notice comes when the process ends]\n"
         f"Command: {watch.command}"
     )
     return Notice(watch.session_id, "watch_disabled", text, {})
@@ -116,5 +128,8 @@ def disabled_notice(watch: Watch) -> Notice:
 
 def completed_notice(watch: Watch, exit_code: int, output: str) -> Notice:
     """The notice of a process's end, with the end of its output."""
-    text = f"[Background process {watch.session_id} finished with exit code {exit_code}]\nCommand: {watch.command}\nOutput:\n{output}"
+    text = (
+        f"[Background process {watch.session_id} finished with exit code {exit_code}]\nCommand: "
+        f"{watch.command}\nOutput:\n{output}"
+    )
     return Notice(watch.session_id, "completed", text, {"exit_code": exit_code, "output": output})

@@ -14,7 +14,10 @@ from hermes_exec.tools.views import digest
 if TYPE_CHECKING:
     from hermes_exec.slot import Slot
 
-STALE = "The file was changed by someone else since you last read it; this write replaced that change. Read it again if you did not mean that."
+STALE = (
+    "The file was changed by someone else since you last read it; this write replaced that change. Read it "
+    "again if you did not mean that."
+)
 _HEAD_BYTES = 4 << 20
 
 
@@ -61,5 +64,3 @@ def _encode(content: str, old: bytes | None) -> bytes:
 def _uses_crlf(old: bytes) -> bool:
     crlf = old.count(b"\r\n")
     return crlf > 0 and crlf == old.count(b"\n") and b"\0" not in old
-
-

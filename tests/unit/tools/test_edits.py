@@ -47,7 +47,8 @@ def test_bytes_outside_the_edit_stay(before: list[str], after: list[str], end: s
     tail = (end + end.join(after) + (end if final else "")).encode()
     result, strategy = edit(head + b"<UNIQUE MARK>" + tail, "<UNIQUE MARK>", "x\ny")
     assert strategy == "exact"
-    assert result.startswith(head) and result.endswith(tail)
+    assert result.startswith(head)
+    assert result.endswith(tail)
     middle = result[len(head) : len(result) - len(tail)]
     assert middle in (b"x\ny", b"x\r\ny")
 
@@ -74,11 +75,29 @@ def test_minimal_edits_give_the_wanted_text(region: str, wanted: str) -> None:
         (b"a = 1\nb = 2\n", "a = 1", "a = 3", "exact", b"a = 3\nb = 2\n"),
         (b"  a = 1  \n  b = 2\n", "a = 1\nb = 2", "a = 1\nb = 3", "line_trimmed", b"  a = 1  \n  b = 3\n"),
         (b"x = a   +\tb\n", "a + b", "a - b", "whitespace_normalized", b"x = a - b\n"),
-        (b"if  x:\n\tpass\n", "  if x:\n    pass", "  if x:\n    return\n  else:\n    go", "indentation_flexible", b"if  x:\n\treturn\nelse:\n\tgo\n"),
-        (b"\tif  x:\n\t\tpass\n", "if x:\n    pass", "if x:\n    pass\nelse:\n    go", "whitespace_normalized", b"\tif  x:\n\t\tpass\n\telse:\n\t\tgo\n"),
+        (
+            b"if  x:\n\tpass\n",
+            "  if x:\n    pass",
+            "  if x:\n    return\n  else:\n    go",
+            "indentation_flexible",
+            b"if  x:\n\treturn\nelse:\n\tgo\n",
+        ),
+        (
+            b"\tif  x:\n\t\tpass\n",
+            "if x:\n    pass",
+            "if x:\n    pass\nelse:\n    go",
+            "whitespace_normalized",
+            b"\tif  x:\n\t\tpass\n\telse:\n\t\tgo\n",
+        ),
         (b"a\n\tb\n", "a\\n\\tb", "c\\n\\td", "escape_normalized", b"c\n\td\n"),
         (b"call(one)\n", "\n  call(one)\n\n", "\n  call(two)\n\n", "trimmed_boundary", b"call(two)\n"),
-        ("say “hi” – now\n".encode(), 'say "hi" - now', 'say "hi" - later', "unicode_normalized", "say “hi” – later\n".encode()),
+        (
+            "say “hi” – now\n".encode(),
+            'say "hi" - now',
+            'say "hi" - later',
+            "unicode_normalized",
+            "say “hi” – later\n".encode(),
+        ),
     ],
 )
 def test_each_strict_strategy_finds_its_case(data: bytes, old: str, new: str, strategy: str, result: bytes) -> None:
@@ -99,7 +118,8 @@ def test_the_similarity_strategies_are_tried_only_when_asked_for() -> None:
 def test_context_aware_needs_half_of_the_lines() -> None:
     text = "alpha beta\ngamma delta\nepsilon\n"
     found = fuzzy.find(text, "alpha betta\ngamma delta\nsomething else", similar=True)
-    assert found is not None and found.strategy == "context_aware"
+    assert found is not None
+    assert found.strategy == "context_aware"
     assert fuzzy.find(text, "nothing\nof it\nis here", similar=True) is None
 
 
@@ -115,10 +135,13 @@ def test_no_match_shows_the_nearest_section() -> None:
     with pytest.raises(ToolFailure) as failure:
         edit(b"one\ndef compute_total(items):\n    return 0\n", "def compute_totals(item):\n    return 1", "x")
     assert failure.value.kind == "no_match"
-    assert "Did you mean" in failure.value.message and "2|def compute_total(items):" in failure.value.message
+    assert "Did you mean" in failure.value.message
+    assert "2|def compute_total(items):" in failure.value.message
 
 
-@pytest.mark.parametrize(("old", "new", "kind"), [("", "x", "bad_value"), ("a", "a", "no_change"), ("a\r\n", "a\n", "no_change")])
+@pytest.mark.parametrize(
+    ("old", "new", "kind"), [("", "x", "bad_value"), ("a", "a", "no_change"), ("a\r\n", "a\n", "no_change")]
+)
 def test_pointless_edits_are_refused(old: str, new: str, kind: str) -> None:
     with pytest.raises(ToolFailure) as failure:
         edit(b"a\n", old, new)
@@ -144,7 +167,11 @@ def test_mixed_line_ends_stay_where_nothing_changes() -> None:
 
 def test_new_lines_get_the_indentation_of_the_file() -> None:
     data = b"class A:\n\tdef f(self):\n\t\treturn 1\n"
-    result, _ = edit(data, "    def f(self):\n        return 1\n", "    def f(self):\n        if x:\n            return 2\n        return 1\n")
+    result, _ = edit(
+        data,
+        "    def f(self):\n        return 1\n",
+        "    def f(self):\n        if x:\n            return 2\n        return 1\n",
+    )
     assert result == b"class A:\n\tdef f(self):\n\t\tif x:\n\t\t\treturn 2\n\t\treturn 1\n"
 
 

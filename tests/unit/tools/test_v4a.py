@@ -28,11 +28,15 @@ def update(data: bytes, body: str, *, similar: bool = False) -> bytes:
 
 def test_every_operation_is_parsed() -> None:
     text = patch(
-        "*** Update File: a.py\n@@ class A @@\n@@ def f\n one\n-two\n+three\n\n*** Add File: new dir/b\n+x\n+\n+y\n*** Delete File: c\n*** Move File: d -> e/f"
+        "*** Update File: a.py\n@@ class A @@\n@@ def f\n one\n-two\n+three\n\n*** Add File: new "
+        "dir/b\n+x\n+\n+y\n*** Delete File: c\n*** Move File: d -> e/f"
     )
     update_, add, delete, move = parse(text)
-    assert isinstance(update_, UpdateFile) and update_.hunks[0].hints == ("class A", "def f")
-    assert update_.hunks[0].old == ("one", "two", "") and update_.hunks[0].new == ("one", "three", "") and update_.hunks[0].loose_end == 1
+    assert isinstance(update_, UpdateFile)
+    assert update_.hunks[0].hints == ("class A", "def f")
+    assert update_.hunks[0].old == ("one", "two", "")
+    assert update_.hunks[0].new == ("one", "three", "")
+    assert update_.hunks[0].loose_end == 1
     assert add == AddFile("new dir/b", "x\n\ny\n")
     assert (delete, move) == (DeleteFile("c"), MoveFile("d", "e/f"))
 
@@ -53,7 +57,9 @@ def test_every_operation_is_parsed() -> None:
 def test_a_bad_patch_names_its_line(text: str, what: str) -> None:
     with pytest.raises(ToolFailure) as failure:
         parse(text)
-    assert failure.value.kind == "bad_patch" and what in failure.value.message and failure.value.message.startswith("Line ")
+    assert failure.value.kind == "bad_patch"
+    assert what in failure.value.message
+    assert failure.value.message.startswith("Line ")
 
 
 def test_the_hint_chooses_between_equal_hunks() -> None:
@@ -62,12 +68,16 @@ def test_the_hint_chooses_between_equal_hunks() -> None:
     assert update(data, "@@ def a():\n-    x = 1\n+    x = 2") == b"def a():\n    x = 2\n\ndef b():\n    x = 1\n"
     with pytest.raises(ToolFailure) as failure:
         update(data, "-    x = 1\n+    x = 2")
-    assert failure.value.kind == "ambiguous" and "lines 2, 5" in failure.value.message
+    assert failure.value.kind == "ambiguous"
+    assert "lines 2, 5" in failure.value.message
 
 
 def test_stacked_hints_narrow_down() -> None:
     data = b"class A:\n  def f():\n    x\nclass B:\n  def f():\n    x\n"
-    assert update(data, "@@ class B:\n@@ def f():\n-    x\n+    y") == b"class A:\n  def f():\n    x\nclass B:\n  def f():\n    y\n"
+    assert (
+        update(data, "@@ class B:\n@@ def f():\n-    x\n+    y")
+        == b"class A:\n  def f():\n    x\nclass B:\n  def f():\n    y\n"
+    )
 
 
 def test_empty_context_lines_count() -> None:
@@ -101,7 +111,10 @@ def test_end_of_file_anchors() -> None:
     assert update(b"x\ny\nx\n", "-x\n+z\n*** End of File") == b"x\ny\nz\n"
 
 
-@pytest.mark.parametrize("data", [b"caf\xe9\x07\nold\nlast", b"\xef\xbb\xbfa\r\nold\r\n\x07\r\n", b"\xff\xfe" + "ä\nold\nz".encode("utf-16-le")])
+@pytest.mark.parametrize(
+    "data",
+    [b"caf\xe9\x07\nold\nlast", b"\xef\xbb\xbfa\r\nold\r\n\x07\r\n", b"\xff\xfe" + "ä\nold\nz".encode("utf-16-le")],
+)
 def test_other_bytes_stay(data: bytes) -> None:
     file = decode(data)
     assert file is not None

@@ -1,0 +1,249 @@
+"""The Toolbox: from a model's tool call to a result, in one slot."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import logging
+import secrets
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, overload
+
+import anyio
+
+from hermes_exec.errors import CommandFailed, ConfigError, ErrorCause, ExecError, OutputLimitExceeded, SandboxDied
+from hermes_exec.tools import budget, notices
+from hermes_exec.tools.arguments import parse_arguments
+from hermes_exec.tools.bench import Bench
+from hermes_exec.tools.coercion import fit
+from hermes_exec.tools.failure import ToolFailure
+from hermes_exec.tools.host import HostTool
+from hermes_exec.tools.options import ToolOptions
+from hermes_exec.tools.registry import REGISTRY
+from hermes_exec.tools.results import Outcome, ToolResult, to_json
+from hermes_exec.tools.schemas import EXAMPLES, JsonObject, schemas
+from hermes_exec.tools.toolsets import KNOWN_TOOLS, SHIPPED, require_tool, select, why_unavailable
+from hermes_exec.tools.watch import Notice
+
+if TYPE_CHECKING:
+    import hermes_exec.blocking
+    from hermes_exec.slot import Slot
+
+    from hermes_exec.tools.blocking import BlockingToolbox
+
+DEFAULT_TOOLSETS = ("terminal", "file")
+_log = logging.getLogger(__name__)
+
+
+class Toolbox:
+    """The tools of one slot for one model.
+
+    `toolsets` are names of COMPAT's table (default `terminal` and `file`), `tools` names of single tools and host-side
+    tools made with `@tool`; both may be given. `options` are the limits. A blocking slot gives a blocking toolbox: the
+    same names, values instead of awaitables.
+
+    The terminal is one shell session a Toolbox. Background processes belong to the slot: another Toolbox of the same
+    slot sees them, and closing a Toolbox ends nothing. Calls may run at the same time; commands of the session and
+    writes of files take turns.
+
+    Raises ConfigError for an unknown name, for a single tool that this package does not have, and when nothing would be
+    left. Tools that a toolset names and this package does not have are left out, and listed in `unavailable`.
+    """
+
+    @overload
+    def __new__(
+        cls,
+        slot: Slot,
+        toolsets: Iterable[str] | None = None,
+        *,
+        tools: Iterable[str | HostTool] | None = None,
+        options: ToolOptions | None = None,
+    ) -> Self: ...
+    @overload
+    def __new__(
+        cls,
+        slot: hermes_exec.blocking.Slot,
+        toolsets: Iterable[str] | None = None,
+        *,
+        tools: Iterable[str | HostTool] | None = None,
+        options: ToolOptions | None = None,
+    ) -> BlockingToolbox: ...
+    def __new__(
+        cls,
+        slot: Slot | hermes_exec.blocking.Slot,
+        toolsets: Iterable[str] | None = None,
+        *,
+        tools: Iterable[str | HostTool] | None = None,
+        options: ToolOptions | None = None,
+    ) -> Self:
+        """Make the object: a BlockingToolbox for a blocking slot."""
+        del toolsets, tools, options
+        if cls is Toolbox and hasattr(slot, "portal"):
+            from hermes_exec.tools.blocking import BlockingToolbox
+
+            return object.__new__(BlockingToolbox)
+        return object.__new__(cls)
+
+    def __init__(
+        self,
+        slot: Slot,
+        toolsets: Iterable[str] | None = None,
+        *,
+        tools: Iterable[str | HostTool] | None = None,
+        options: ToolOptions | None = None,
+    ) -> None:
+        names, self._host, self.unavailable = _chosen(toolsets, tools)
+        built_in = schemas()
+        self._schemas: dict[str, JsonObject] = {name: built_in[name] for name in names} | {
+            tool.name: tool.schema for tool in self._host.values()
+        }
+        self._bench = Bench(slot, options or ToolOptions(), frozenset(self._schemas))
+
+    @property
+    def schemas(self) -> list[JsonObject]:
+        """The function schemas for the model (a copy: change it as you like)."""
+        return copy.deepcopy(list(self._schemas.values()))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the tools."""
+        return tuple(self._schemas)
+
+    async def call(
+        self, name: str, arguments: str | bytes | Mapping[str, object] | None = None, call_id: str | None = None
+    ) -> ToolResult:
+        """Carry out one tool call and return its result.
+
+        `arguments` is a mapping or the model's JSON text; it is coerced and validated against the tool's schema.
+        `call_id` names the file of a result that is too long; one is made up without it. What the model did wrong is a
+        result with `error` and `error_kind`, as is any failure inside the slot. Raises the ExecError that happened to
+        the box, the stream or the slot: such an error is never a result.
+        """
+        started = time.monotonic()
+        call_id = call_id or "call_" + secrets.token_hex(8)
+        outcome = await self._outcome(name, arguments)
+        if name != "search_files":
+            self._bench.searches.interrupt()
+        kind = outcome.error_kind
+        result = ToolResult(
+            name, to_json(outcome.data), outcome.data, kind is None, kind, time.monotonic() - started, call_id
+        )
+        return await budget.fit_result(self._bench.slot, result, self._bench.options)
+
+    async def fit_turn(self, results: Sequence[ToolResult], limit_chars: int | None = None) -> list[ToolResult]:
+        """Return the results of one turn within the budget of a turn: the largest are written to files in the slot
+        first.
+        """
+        return await budget.fit_turn(self._bench.slot, results, self._bench.options, limit_chars)
+
+    async def notices(self) -> list[Notice]:
+        """Return what `notify_on_complete` and `watch_patterns` have to tell since the last time. Pull: call it
+        before each turn of the model.
+        """
+        return await notices.collect(self._bench, anyio.current_time)
+
+    def forget_reads(self) -> None:
+        """Let read_file give unchanged text in full again; call it after earlier results were taken out of the
+        model's context.
+        """
+        self._bench.views.forget_pages()
+
+    async def aclose(self) -> None:
+        """Close the shell session. Background processes live on with the slot."""
+        await self._bench.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def _outcome(self, name: str, arguments: str | bytes | Mapping[str, object] | None) -> Outcome:
+        try:
+            schema = self._schemas.get(name)
+            if schema is None:
+                raise self._unknown(name)
+            return await self._run(name, schema, arguments)
+        except ToolFailure as failure:
+            return Outcome(failure.data(), failure.kind)
+        except (CommandFailed, OutputLimitExceeded) as error:
+            return Outcome(ToolFailure("limit", str(error)).data(), "limit")
+        except ExecError as error:
+            if error.cause is not ErrorCause.POLICY or isinstance(error, SandboxDied):
+                raise
+            return Outcome(ToolFailure("refused", str(error)).data(), "refused")
+
+    async def _run(
+        self, name: str, schema: JsonObject, arguments: str | bytes | Mapping[str, object] | None
+    ) -> Outcome:
+        function: Any = schema["function"]
+        host = self._host.get(name)
+        entry = REGISTRY.get(name)
+        try:
+            fitted = fit(
+                function["parameters"],
+                parse_arguments(arguments),
+                clamped=entry.clamped if entry and host is None else (),
+            )
+        except ToolFailure as failure:
+            example = host.example if host is not None else EXAMPLES[name]
+            failure.message = f"{name}: {failure.message} Example: {name}({example})"
+            raise
+        if host is not None:
+            return await _run_host(host, fitted)
+        return await REGISTRY[name].run(self._bench, fitted)
+
+    def _unknown(self, name: str) -> ToolFailure:
+        available = ", ".join(self._schemas)
+        if name in KNOWN_TOOLS:
+            reason = "it was not given to you" if name in SHIPPED else why_unavailable(name)
+            return ToolFailure(
+                "unknown_tool", f"The tool '{name}' is not available here: {reason}. Available tools: {available}."
+            )
+        near = difflib.get_close_matches(name, self._schemas, n=1)
+        meant = f" Did you mean '{near[0]}'? Example: {near[0]}({EXAMPLES.get(near[0], '{}')})." if near else ""
+        return ToolFailure("unknown_tool", f"Unknown tool '{name[:100]}'.{meant} Available tools: {available}.")
+
+
+async def _run_host(host: HostTool, fitted: dict[str, Any]) -> Outcome:
+    try:
+        return await host.run(fitted)
+    except (ToolFailure, ExecError):
+        raise
+    except Exception as error:  # noqa: BLE001  (whatever a caller's function raises is its failure, told to the model)
+        _log.warning("the host tool %s failed", host.name, exc_info=True)
+        raise ToolFailure("tool_failed", f"{host.name} failed: {type(error).__name__}: {error}") from None
+
+
+def _chosen(
+    toolsets: Iterable[str] | None, tools: Iterable[str | HostTool] | None
+) -> tuple[tuple[str, ...], dict[str, HostTool], tuple[str, ...]]:
+    if isinstance(toolsets, str) or isinstance(tools, str):
+        raise ConfigError("toolsets and tools are lists of names, not one name")
+    given = list(tools or ())
+    wanted = list(toolsets) if toolsets is not None else [] if tools is not None else list(DEFAULT_TOOLSETS)
+    selection = select(wanted)
+    host = {tool.name: tool for tool in given if isinstance(tool, HostTool)}
+    single = [tool for tool in given if isinstance(tool, str)]
+    for name in single:
+        require_tool(name)
+    clash = [name for name in host if name in SHIPPED]
+    if clash:
+        raise ConfigError(
+            f"the host-side tool {clash[0]!r} has the name of a tool that runs in the slot; give it another name"
+        )
+    unavailable = tuple(name for name in selection.unavailable if name not in host)
+    names = tuple(name for name in SHIPPED if name in selection.tools or name in single)
+    if not names and not host:
+        detail = "; ".join(f"{name}: {why_unavailable(name)}" for name in unavailable[:3])
+        raise ConfigError(
+            f"no tool is left of toolsets {wanted}: {detail or 'they are empty'}. Toolsets with tools here: "
+            "terminal, file"
+        )
+    if unavailable:
+        _log.info("left out, not part of this package: %s", ", ".join(unavailable))
+    return names, host, unavailable
