@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def runs_on_trio_by_our_fixture(item: pytest.Item) -> bool:
-    """Tell whether a test got trio from the fixture above; a module with a fixture of its own keeps what it asks for."""
+    """Tell whether a test got trio from the fixture above; a module with a fixture of its own keeps what it wants."""
     loop = getattr(getattr(item, "callspec", None), "params", {}).get("anyio_backend")
     definitions = (
         item._fixtureinfo.name2fixturedefs.get("anyio_backend", ()) if isinstance(item, pytest.Function) else ()
@@ -75,7 +75,7 @@ def missing(engine: str) -> str | None:
     import docker
     from docker.errors import DockerException
 
-    # The SDK leaves its socket open when the daemon refuses; it is collected here, out of reach of "warnings are errors".
+    # The SDK leaves its socket open when the daemon refuses; collected here, that is no warning in another test.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         reason = None
