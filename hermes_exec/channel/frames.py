@@ -49,35 +49,37 @@ class Frame(NamedTuple):
     type: int
     flags: int
     channel: int
-    id: int
+    conversation: int
     payload: bytes
 
 
-def encode(kind: FrameType, id: int = 0, payload: bytes = b"", channel: int = 0, flags: int = 0) -> bytes:
+def encode(kind: FrameType, conversation: int = 0, payload: bytes = b"", channel: int = 0, flags: int = 0) -> bytes:
     """One frame; the payload must not be over `MAX_PAYLOAD`."""
-    return HEADER.pack(len(payload), kind, flags, channel, id) + payload
+    return HEADER.pack(len(payload), kind, flags, channel, conversation) + payload
 
 
-def encode_positioned(kind: FrameType, id: int, channel: int, position: int, data: bytes | memoryview = b"") -> bytes:
+def encode_positioned(
+    kind: FrameType, conversation: int, channel: int, position: int, data: bytes | memoryview = b""
+) -> bytes:
     """A DATA, EVENT or END frame with the position at which it starts."""
-    return b"".join((POSITIONED_HEADER.pack(len(data) + POSITION.size, kind, 0, channel, id, position), data))
+    return b"".join((POSITIONED_HEADER.pack(len(data) + POSITION.size, kind, 0, channel, conversation, position), data))
 
 
-def encode_position(kind: FrameType, id: int, position: int) -> bytes:
+def encode_position(kind: FrameType, conversation: int, position: int) -> bytes:
     """A CREDIT or RESUME frame."""
-    return POSITIONED_HEADER.pack(POSITION.size, kind, 0, 0, id, position)
+    return POSITIONED_HEADER.pack(POSITION.size, kind, 0, 0, conversation, position)
 
 
-def encode_message(kind: FrameType, id: int, message: bytes) -> bytes:
+def encode_message(kind: FrameType, conversation: int, message: bytes) -> bytes:
     """A REQUEST over as many frames as it takes."""
     if len(message) <= MAX_PAYLOAD:
-        return HEADER.pack(len(message), kind, 0, 0, id) + message
+        return HEADER.pack(len(message), kind, 0, 0, conversation) + message
     view = memoryview(message)
     parts: list[bytes | memoryview] = []
     for start in range(0, len(message), MAX_PAYLOAD):
         piece = view[start : start + MAX_PAYLOAD]
         flags = MORE if start + MAX_PAYLOAD < len(message) else 0
-        parts += (HEADER.pack(len(piece), kind, flags, 0, id), piece)
+        parts += (HEADER.pack(len(piece), kind, flags, 0, conversation), piece)
     return b"".join(parts)
 
 
@@ -98,13 +100,13 @@ class Decoder:
         offset, size = 0, len(source)
         with memoryview(source) as view:
             while size - offset >= HEADER.size:
-                length, kind, flags, channel, id = HEADER.unpack_from(view, offset)
+                length, kind, flags, channel, conversation = HEADER.unpack_from(view, offset)
                 if length > MAX_PAYLOAD or kind not in KNOWN_TYPES:
                     raise ProtocolError(f"the box sent a frame of type {kind} and {length} bytes")
                 end = offset + HEADER.size + length
                 if end > size:
                     break
-                frames.append(Frame(kind, flags, channel, id, bytes(view[offset + HEADER.size : end])))
+                frames.append(Frame(kind, flags, channel, conversation, bytes(view[offset + HEADER.size : end])))
                 offset = end
             rest = bytes(view[offset:])
         self._buffer = bytearray(rest)

@@ -67,7 +67,8 @@ class FrameReader:
 async def shake_hands(stream: NowaitStream, identity: Identity, lease_s: float) -> tuple[FrameReader, BoxFacts]:
     """Open the stream for frames. ChannelLost when the box is another one or refuses; ProtocolError for nonsense."""
     nonce = secrets.token_bytes(16)
-    hello: dict[str, object] = {"versions": [VERSION], "nonce": nonce.hex(), "lease_s": lease_s, "client": "hermes-exec"}
+    hello: dict[str, object] = {"versions": [VERSION], "nonce": nonce.hex(), "lease_s": lease_s}
+    hello["client"] = "hermes-exec"
     claiming = identity.boot_id is None
     if claiming:
         hello["claim"] = identity.key.hex()
@@ -118,7 +119,7 @@ async def _expect(reader: FrameReader, kind: FrameType) -> dict[str, Any]:
         if frame.type == FrameType.GOODBYE:
             said = parse_json(frame.payload)
             raise ChannelLost(f"the runner refused the stream: {said.get('reason')}: {said.get('message', '')}")
-        if frame.type != kind or frame.id != 0:
+        if frame.type != kind or frame.conversation != 0:
             raise ProtocolError(f"the box sent a frame of type {frame.type} where {kind.name} belongs")
         return parse_json(frame.payload)
     raise ProtocolError("the box does not come to the point")

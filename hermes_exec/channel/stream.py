@@ -77,6 +77,7 @@ class FdStream(ByteStream):
         self._outbox = _Outbox()
         self._closed = False
         self._broken = False
+        self._eof_sent = False
 
     async def receive(self, max_bytes: int = READ_BYTES) -> bytes:
         """Bytes as soon as there are any; anyio.EndOfStream at the end, anyio.ClosedResourceError after aclose."""
@@ -146,8 +147,8 @@ class FdStream(ByteStream):
         """Close the writing side (only where it is a descriptor of its own)."""
         await self.drain()
         with self._lock:
-            if self._write_fd != self._read_fd and not self._broken:
-                self._broken = True
+            if self._write_fd != self._read_fd and not self._eof_sent:
+                self._eof_sent = self._broken = True
                 os.close(self._write_fd)
 
     async def aclose(self) -> None:
@@ -161,7 +162,7 @@ class FdStream(ByteStream):
             if self._closed:
                 return
             self._closed = True
-            fds = {self._read_fd} if self._broken and self._write_fd != self._read_fd else {self._read_fd, self._write_fd}
+            fds = {self._read_fd} if self._eof_sent else {self._read_fd, self._write_fd}
             for fd in fds:
                 anyio.notify_closing(fd)
                 os.close(fd)

@@ -1,0 +1,8 @@
+"""The channel: one byte stream into a box, many concurrent conversations."""
+
+from hermes_exec.channel.channel import Channel
+from hermes_exec.channel.conversation import Conversation, Data, End, Event, RemoteError
+from hermes_exec.channel.handshake import BoxFacts
+from hermes_exec.channel.stream import FdStream
+
+__all__ = ["BoxFacts", "Channel", "Conversation", "Data", "End", "Event", "FdStream", "RemoteError"]

@@ -1,0 +1,312 @@
+"""One request with everything that belongs to it: what it sends, what it receives, and what survives a lost stream."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import anyio
+
+from hermes_exec.channel.frames import (
+    MAX_DATA,
+    MAX_MESSAGE_BYTES,
+    MAX_PAYLOAD,
+    POSITION,
+    FrameType,
+    encode,
+    encode_message,
+    encode_position,
+    encode_positioned,
+    parse_json,
+    unpack_position,
+)
+from hermes_exec.errors import ChannelLost, ExecError, OutcomeUnknown, ProtocolError
+
+BROKEN_RESPONSE = "the box sent a response without a result"
+
+
+class Data(NamedTuple):
+    """Bytes of one channel of the conversation."""
+
+    channel: int
+    data: bytes
+
+
+class End(NamedTuple):
+    """A channel carries no more."""
+
+    channel: int
+
+
+class Event(NamedTuple):
+    """News from the runner, such as `started`."""
+
+    event: dict[str, Any]
+
+
+Item = Data | End | Event
+
+
+class RemoteError(Exception):
+    """The runner's answer was an error of docs/protocol.md; `kind` is its name there."""
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        self.kind = str(error.get("kind", "internal"))
+        self.message = str(error.get("message", "the runner gave no reason"))
+        errno, detail = error.get("errno"), error.get("detail")
+        self.errno: str | None = errno if isinstance(errno, str) else None
+        self.path: object = error.get("path")
+        self.detail: dict[str, Any] = detail if isinstance(detail, dict) else {}
+        super().__init__(self.message)
+
+
+class Conversation:
+    """Made by `Channel.converse`. Receiving belongs to one task at a time, sending to another."""
+
+    def __init__(
+        self, write: Callable[[bytes], None], number: int, request: bytes, window: int, input_window: int
+    ) -> None:
+        self.id = number
+        self.sent = False
+        """Whether the request was handed to a stream: from then on it may have run."""
+        self._write = write
+        self._request = request
+        self._window = window
+        self._items: deque[Item] = deque()
+        self._news = anyio.Event()
+        self._received = 0
+        self._consumed = 0
+        self._credited = 0
+        self._response_parts: list[bytes] = []
+        self._response_size = 0
+        self._answer: dict[str, Any] | None = None
+        self._failure: ExecError | None = None
+        self._input_window = input_window
+        self._kept: deque[tuple[int, FrameType, int, bytes]] = deque()
+        self._input_position = 0
+        self._input_consumed = 0
+        self._room = anyio.Event()
+        self._cancelled = False
+
+    @property
+    def answered(self) -> bool:
+        """Whether the response is here."""
+        return self._answer is not None
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more will come: answered, or failed with the channel."""
+        return self._answer is not None or self._failure is not None
+
+    async def send(self, data: bytes | memoryview, channel: int = 0) -> None:
+        """Send bytes, waiting while the runner is a whole window behind; dropped once the response is here."""
+        view = memoryview(data)
+        for start in range(0, len(view), MAX_DATA):
+            piece = bytes(view[start : start + MAX_DATA])
+            while self._input_position - self._input_consumed >= self._input_window and not self.finished:
+                self._room = anyio.Event()
+                await self._room.wait()
+            if self._failure is not None:
+                raise self.failure()
+            if self.answered:
+                return
+            self._put(FrameType.DATA, channel, piece)
+        await anyio.lowlevel.checkpoint()
+
+    async def end(self, channel: int = 0) -> None:
+        """Say that nothing more will be sent on this channel."""
+        if not self.finished:
+            self._put(FrameType.END, channel, b"")
+        await anyio.lowlevel.checkpoint()
+
+    def _put(self, kind: FrameType, channel: int, data: bytes) -> None:
+        position = self._input_position
+        self._kept.append((position, kind, channel, data))
+        self._input_position += len(data)
+        if self.sent:
+            self._write(encode_positioned(kind, self.id, channel, position, data))
+
+    async def receive(self) -> Item | None:
+        """The next item in order, or None once the response is here and everything before it was taken."""
+        while not self._items:
+            if self._answer is not None:
+                return None
+            if self._failure is not None:
+                raise self.failure()
+            self._news = anyio.Event()
+            await self._news.wait()
+        item = self._items.popleft()
+        if type(item) is Data:
+            self._consume(len(item.data))
+        return item
+
+    async def response(self) -> dict[str, Any]:
+        """The result; data that nobody received is dropped. RemoteError when the runner answered with an error."""
+        while await self.receive() is not None:
+            pass
+        return self.result()
+
+    async def collect(self) -> tuple[dict[str, Any], dict[int, list[bytes]]]:
+        """The result, and the data of each channel as the pieces that came."""
+        pieces: dict[int, list[bytes]] = {}
+        while (item := await self.receive()) is not None:
+            if type(item) is Data:
+                pieces.setdefault(item.channel, []).append(item.data)
+        return self.result(), pieces
+
+    def result(self) -> dict[str, Any]:
+        """The result of a conversation that is answered."""
+        if self._answer is None:
+            raise self.failure()
+        error = self._answer.get("error")
+        if isinstance(error, dict):
+            raise RemoteError(error)
+        result = self._answer.get("result")
+        if not isinstance(result, dict):
+            raise ProtocolError(BROKEN_RESPONSE, request_id=self.id)
+        return result
+
+    def failure(self) -> ExecError:
+        """Why there will be no answer, as a fresh exception: what was sent may have run, what was not did not."""
+        cause = self._failure
+        if cause is None:
+            return ChannelLost("the conversation has not been answered", request_id=self.id)
+        if isinstance(cause, ProtocolError) or not self.sent:
+            return cause
+        unknown = OutcomeUnknown(
+            f"the request was sent and its answer can no longer be had: {cause}",
+            sandbox=cause.sandbox,
+            request_id=self.id,
+        )
+        unknown.__cause__ = cause
+        return unknown
+
+    async def cancel(self) -> None:
+        """Ask the runner to end the work; the response still comes."""
+        self.cancel_nowait()
+        await anyio.lowlevel.checkpoint()
+
+    def cancel_nowait(self) -> None:
+        """As `cancel`, without a checkpoint."""
+        self._cancelled = True
+        if self.sent and not self.finished:
+            self._write(encode(FrameType.CANCEL, self.id))
+
+    async def wait_finished(self) -> None:
+        """Wait for the response or the failure; data are dropped."""
+        while not self.finished:
+            self._drop_items()
+            self._news = anyio.Event()
+            await self._news.wait()
+        self._drop_items()
+
+    def _drop_items(self) -> None:
+        size = sum(len(item.data) for item in self._items if type(item) is Data)
+        self._items.clear()
+        if size:
+            self._consume(size)
+
+    def _consume(self, size: int) -> None:
+        self._consumed += size
+        if self._consumed - self._credited >= self._window // 4 and self._answer is None and self._failure is None:
+            self._credited = self._consumed
+            self._write(encode_position(FrameType.CREDIT, self.id, self._consumed))
+
+    # What the channel calls, in the event loop, for frames and for lost streams.
+
+    def start(self) -> bytes:
+        """Everything to send on a stream that has not seen this conversation."""
+        self.sent = True
+        parts = [encode_message(FrameType.REQUEST, self.id, self._request)]
+        parts += [encode_positioned(kind, self.id, channel, pos, data) for pos, kind, channel, data in self._kept]
+        if self._cancelled:
+            parts.append(encode(FrameType.CANCEL, self.id))
+        return b"".join(parts)
+
+    def resume(self) -> bytes:
+        """What asks a new stream to go on from here. A response that came in part comes again whole."""
+        self._response_parts, self._response_size = [], 0
+        return encode_position(FrameType.RESUME, self.id, self._received)
+
+    def on_resumed(self, payload: bytes) -> bytes:
+        """What the runner lacks of the input, or the whole request when it never came."""
+        if len(payload) != 1 + POSITION.size or payload[0] > 1:
+            raise ProtocolError("the box sent a RESUMED of a wrong form", request_id=self.id)
+        have = unpack_position(payload[1:])
+        if not payload[0]:
+            if self._received or have:
+                raise ProtocolError("the box has forgotten a request that it was working on", request_id=self.id)
+            return self.start()
+        if have > self._input_position:
+            raise ProtocolError("the box says it received more than was sent", request_id=self.id)
+        parts = []
+        for position, kind, channel, data in self._kept:
+            skip = max(0, have - position)
+            if kind is FrameType.END or skip < len(data):
+                parts.append(
+                    encode_positioned(kind, self.id, channel, position + skip if data else position, data[skip:])
+                )
+        if self._cancelled:
+            parts.append(encode(FrameType.CANCEL, self.id))
+        return b"".join(parts)
+
+    def on_positioned(self, kind: int, channel: int, payload: bytes) -> None:
+        """DATA, EVENT or END from the box."""
+        position = unpack_position(payload)
+        size = len(payload) - POSITION.size
+        if position != self._received or self._response_parts:
+            raise ProtocolError(
+                f"the box sent position {position} of a conversation where {self._received} belongs", request_id=self.id
+            )
+        if kind == FrameType.END:
+            if size:
+                raise ProtocolError("the box sent an END with data", request_id=self.id)
+            self._items.append(End(channel))
+        else:
+            if self._received - self._credited > self._window + MAX_PAYLOAD:
+                raise ProtocolError("the box sent more than it was given credit for", request_id=self.id)
+            self._received += size
+            if kind == FrameType.DATA:
+                self._items.append(Data(channel, payload[POSITION.size :]))
+            else:
+                self._consume(size)
+                self._items.append(Event(parse_json(payload[POSITION.size :])))
+        if len(self._items) > 4 * (self._window + MAX_PAYLOAD) // 64:
+            raise ProtocolError("the box sent a flood of tiny frames", request_id=self.id)
+        self._news.set()
+
+    def on_response(self, payload: bytes, more: bool) -> bool:
+        """A RESPONSE or a part of it; whether it is whole now."""
+        self._response_size += len(payload)
+        if self._response_size > MAX_MESSAGE_BYTES:
+            raise ProtocolError("the box sent a response without end", request_id=self.id)
+        self._response_parts.append(payload)
+        if more:
+            return False
+        self._answer = parse_json(b"".join(self._response_parts))
+        self._response_parts = []
+        self._kept.clear()
+        self._news.set()
+        self._room.set()
+        return True
+
+    def on_credit(self, payload: bytes) -> None:
+        """CREDIT from the box: what lies before it need not be kept."""
+        position = unpack_position(payload)
+        if position > self._input_position:
+            raise ProtocolError("the box gave credit for what was never sent", request_id=self.id)
+        self._input_consumed = max(self._input_consumed, position)
+        while (
+            self._kept and self._kept[0][1] is FrameType.DATA and self._kept[0][0] + len(self._kept[0][3]) <= position
+        ):
+            self._kept.popleft()
+        self._room.set()
+
+    def fail(self, why: ExecError) -> None:
+        """The channel is gone: whoever waits is told."""
+        if self._answer is None and self._failure is None:
+            self._failure = why
+            self._kept.clear()
+            self._news.set()
+            self._room.set()

@@ -1,0 +1,60 @@
+"""One thread a process that keeps the leases of all channels alive, whatever user code does to the event loop."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Protocol
+from weakref import WeakSet
+
+logger = logging.getLogger(__name__)
+TICK_S = 0.5
+
+
+class Beating(Protocol):
+    """What the thread looks after."""
+
+    def beat(self, now: float) -> None:
+        """Send a keepalive if one is due; called from the thread."""
+
+
+class Heart:
+    """Calls `beat` of everything registered, twice a second, from a daemon thread that runs only while it is needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._members: WeakSet[Beating] = WeakSet()
+        self._thread: threading.Thread | None = None
+
+    def add(self, member: Beating) -> None:
+        """Look after this one too."""
+        with self._lock:
+            self._members.add(member)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="hermes-exec-keepalive", daemon=True)
+                self._thread.start()
+
+    def remove(self, member: Beating) -> None:
+        """Stop looking after this one."""
+        with self._lock:
+            self._members.discard(member)
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(TICK_S)
+            with self._lock:
+                members = list(self._members)
+                if not members:
+                    self._thread = None
+                    return
+            now = time.monotonic()
+            for member in members:
+                try:
+                    member.beat(now)
+                except Exception:
+                    logger.exception("keepalive failed")
+            del members
+
+
+HEART = Heart()
