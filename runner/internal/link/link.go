@@ -68,6 +68,9 @@ var ErrClosed = errors.New("the slot's agent is gone")
 // closed here. It runs in a goroutine of its own; the handler closes m.FDs.
 type Handler func(op string, m *Message) (result any, fds []int, err error)
 
+// Replied is a result that wants to know when the other end has been sent it.
+type Replied interface{ Replied() }
+
 // Conn is one end of a link.
 type Conn struct {
 	sock    *net.UnixConn
@@ -175,6 +178,9 @@ func (c *Conn) serve(handle Handler, op string, m *Message) {
 	_ = c.send(m.seq, kindReply, e, fds)
 	for _, fd := range fds {
 		_ = syscall.Close(fd)
+	}
+	if r, ok := result.(Replied); ok {
+		r.Replied()
 	}
 }
 

@@ -1,0 +1,222 @@
+// Package agent is the process that a slot has inside: it starts, reaps and
+// kills the slot's commands and works on its files, with the slot's rights and
+// in its view, for the serving runner at the other end of a link.
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"hermes-exec/runner/internal/isolate"
+	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/rt"
+)
+
+const linkFD = 3
+
+// agent serves one slot.
+type agent struct {
+	conn  *link.Conn
+	setup isolate.Setup
+	ready atomic.Bool
+
+	spawners *pool // threads that commands are forked from
+	slotWork *pool // threads with the slot's file system rights
+	killers  *pool // the same without Landlock, to look at processes and signal them
+	table    table
+	oom      *os.File
+	groupFD  *os.File // version 2 cgroup that commands are cloned into
+	slotUser isolate.User
+
+	// closing is held shared by a fork and exclusively by whoever wants that
+	// no new process appears.
+	closing     sync.RWMutex
+	stopping    bool
+	killing     sync.Mutex
+	childLimits bool
+}
+
+// Main is the `agent` subcommand. It returns the exit code.
+func Main(args []string) int {
+	if len(args) == 1 {
+		switch args[0] {
+		case isolate.ProbeArg:
+			return isolate.ProbeChild()
+		case isolate.NoopArg:
+			return 0
+		}
+	}
+	if len(args) != 0 {
+		fmt.Fprintln(os.Stderr, "runner agent is started by runner serve")
+		return 2
+	}
+	raiseOOMScore(os.Getpid(), agentOOMScore)
+	rt.Init(rt.Options{Threads: 6, MaxProcs: 2, GCPercent: 50, Subreaper: true})
+	rt.Terminations()
+	syscall.CloseOnExec(linkFD)
+	conn, err := link.New(os.NewFile(linkFD, "link"))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "runner agent:", err)
+		return 1
+	}
+	a := &agent{conn: conn}
+	a.table.init()
+	_ = conn.Run(a.handle, nil)
+	// Nobody is left to serve, and nothing of the slot may outlive that.
+	if a.ready.Load() {
+		a.stop()
+	}
+	return 0
+}
+
+func (a *agent) handle(op string, m *link.Message) (any, []int, error) {
+	defer m.CloseFDs()
+	if op == isolate.OpSetup {
+		return decoded(m, a.prepare)
+	}
+	if !a.ready.Load() {
+		return nil, nil, &link.Error{Kind: "internal", Message: "the agent is not set up"}
+	}
+	switch op {
+	case link.OpSpawn:
+		var s link.Spawn
+		if err := json.Unmarshal(m.Body, &s); err != nil {
+			return nil, nil, badRequest(err)
+		}
+		return a.spawn(s, m.FDs)
+	case link.OpKill:
+		return decoded(m, a.kill)
+	case link.OpSignal:
+		return decoded(m, a.signal)
+	case link.OpKillAll:
+		return a.killAll(), nil, nil
+	case isolate.OpStop:
+		return stopped{a.stop()}, nil, nil
+	case link.OpProcesses:
+		return a.processes(), nil, nil
+	case link.OpConnect:
+		var c link.Connect
+		if err := json.Unmarshal(m.Body, &c); err != nil {
+			return nil, nil, badRequest(err)
+		}
+		fd, err := connect(c)
+		if err != nil {
+			return nil, nil, err
+		}
+		return struct{}{}, []int{fd}, nil
+	case link.OpFile:
+		var f link.FileOp
+		if err := json.Unmarshal(m.Body, &f); err != nil {
+			return nil, nil, badRequest(err)
+		}
+		return a.file(f, m)
+	case link.OpSpill:
+		var s link.Spill
+		if err := json.Unmarshal(m.Body, &s); err != nil {
+			return nil, nil, badRequest(err)
+		}
+		return a.spill(s)
+	}
+	return nil, nil, &link.Error{Kind: "bad_request", Message: "unknown operation " + strconv.Quote(op)}
+}
+
+// stopped ends the agent once its receipt is on the way.
+type stopped struct{ link.Receipt }
+
+func (stopped) Replied() { os.Exit(0) }
+
+func decoded[In, Out any](m *link.Message, do func(In) (Out, error)) (any, []int, error) {
+	var in In
+	if err := json.Unmarshal(m.Body, &in); err != nil {
+		return nil, nil, badRequest(err)
+	}
+	out, err := do(in)
+	if err != nil {
+		return nil, nil, err
+	}
+	return out, nil, nil
+}
+
+func badRequest(err error) error { return &link.Error{Kind: "bad_request", Message: err.Error()} }
+
+// refuseNew makes every later spawn fail and waits for those under way.
+func (a *agent) refuseNew() {
+	a.closing.Lock()
+	a.stopping = true
+	a.closing.Unlock()
+}
+
+func (a *agent) stop() link.Receipt {
+	a.refuseNew()
+	return a.killAll()
+}
+
+func (a *agent) signal(s link.Signal) (struct{}, error) {
+	if s.Number < 1 || s.Number > 64 {
+		return struct{}{}, &link.Error{Kind: "bad_request", Message: fmt.Sprintf("signal %d", s.Number)}
+	}
+	err := a.table.whileAlive(s.Token, func(pid int) error { return syscall.Kill(-pid, syscall.Signal(s.Number)) })
+	if err != nil {
+		return struct{}{}, osError("signal", "", err)
+	}
+	return struct{}{}, nil
+}
+
+func osError(what, path string, err error) error {
+	e := link.AsError(err)
+	if e.Kind == "internal" {
+		return e
+	}
+	return &link.Error{Kind: "os", Message: fmt.Sprintf("%s: %v", what, err), Errno: e.Errno, Path: path}
+}
+
+// connect dials from here, which is inside the slot's network.
+func connect(c link.Connect) (int, error) {
+	if c.Port < 1 || c.Port > 65535 {
+		return -1, &link.Error{Kind: "bad_request", Message: fmt.Sprintf("port %d", c.Port)}
+	}
+	timeout := time.Duration(c.TimeoutS * float64(time.Second))
+	if timeout <= 0 {
+		timeout = 30 * time.Second
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(c.Host, strconv.Itoa(c.Port)))
+	if err != nil {
+		if ctx.Err() != nil {
+			return -1, &link.Error{Kind: "os", Message: err.Error(), Errno: "ETIMEDOUT"}
+		}
+		e := link.AsError(err)
+		if e.Kind != "os" {
+			e = &link.Error{Kind: "os", Message: err.Error(), Errno: "EHOSTUNREACH"}
+		}
+		return -1, e
+	}
+	defer conn.Close()
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		return -1, &link.Error{Kind: "internal", Message: "not a TCP connection"}
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	fd := -1
+	var dupErr error
+	if err := raw.Control(func(from uintptr) { fd, dupErr = duplicate(int(from)) }); err != nil {
+		return -1, err
+	}
+	if dupErr != nil {
+		return -1, osError("connect", "", dupErr)
+	}
+	return fd, nil
+}

@@ -1,0 +1,120 @@
+package agent
+
+// claims says which command each of the given processes belongs to (0:
+// nobody's), and by which handle that is known.
+type claims struct {
+	token  map[int]uint64
+	handle map[int]string
+}
+
+const (
+	byGroupID  = "group_id"
+	bySession  = "session"
+	byParent   = "descendants"
+	byMarker   = "environment"
+	byLateness = "started_since"
+)
+
+// claim attributes processes in the order of how much a handle can be relied
+// on. markers also looks into environments, which costs more.
+func (a *agent) claim(procs map[int]proc, markers bool) claims {
+	c := claims{token: make(map[int]uint64, len(procs)), handle: make(map[int]string, len(procs))}
+	leaders := a.table.leaders()
+	for pid, p := range procs {
+		if token, ok := a.byGroup(p); ok {
+			c.set(pid, token, byGroupID)
+		}
+	}
+	for pid, p := range procs {
+		if c.token[pid] != 0 {
+			continue
+		}
+		for _, number := range [2]int{p.session, p.group} {
+			if token, ok := leaders[number]; ok && a.stillLeads(procs, number, token) {
+				c.set(pid, token, bySession)
+				break
+			}
+		}
+	}
+	if markers {
+		for pid := range procs {
+			if c.token[pid] != 0 {
+				continue
+			}
+			if token, ok := a.markedToken(pid); ok {
+				c.set(pid, token, byMarker)
+			}
+		}
+	}
+	c.inherit(procs)
+	return c
+}
+
+func (c claims) set(pid int, token uint64, handle string) {
+	c.token[pid], c.handle[pid] = token, handle
+}
+
+// inherit gives what nobody claims to the nearest claimed ancestor.
+func (c claims) inherit(procs map[int]proc) {
+	for pid, p := range procs {
+		if c.token[pid] != 0 {
+			continue
+		}
+		for range len(procs) {
+			if token := c.token[p.parent]; token != 0 {
+				c.set(pid, token, byParent)
+				break
+			}
+			parent, ok := procs[p.parent]
+			if !ok {
+				break
+			}
+			p = parent
+		}
+	}
+}
+
+// byGroup reads the additional group id that names the command. Where few ids
+// exist they come round again: a process older than the command is another's.
+func (a *agent) byGroup(p proc) (uint64, bool) {
+	t := a.setup.Track
+	for _, g := range p.groups {
+		if t.Count == 0 || g < t.First || g-t.First >= t.Count {
+			continue
+		}
+		return a.table.newest(uint64(g-t.First), uint64(t.Count), p.start)
+	}
+	return 0, false
+}
+
+// newest finds the youngest command whose token leaves rest when divided by
+// count and that is not younger than a process that started at start.
+func (t *table) newest(rest, count, start uint64) (uint64, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if c := t.byToken[rest]; c != nil && len(t.old) > 0 && t.old[len(t.old)-1] < count {
+		return rest, true
+	}
+	best, ok := uint64(0), false
+	for token, c := range t.byToken {
+		if token%count == rest && c.start <= start && (!ok || token > best) {
+			best, ok = token, true
+		}
+	}
+	if !ok {
+		return rest, true
+	}
+	return best, true
+}
+
+// stillLeads is false when the number of a command's leader, which has ended,
+// belongs to another process now.
+func (a *agent) stillLeads(procs map[int]proc, number int, token uint64) bool {
+	const oneSecond = 100
+	p, alive := procs[number]
+	if !alive {
+		return true
+	}
+	c, ok := a.table.get(token)
+	return !ok || !c.ended || p.start <= c.start+oneSecond
+}

@@ -1,0 +1,49 @@
+package agent
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+
+	"hermes-exec/runner/internal/files"
+	"hermes-exec/runner/internal/link"
+)
+
+// file carries out a file operation on a thread that has the slot's rights.
+func (a *agent) file(op link.FileOp, m *link.Message) (any, []int, error) {
+	var data *os.File
+	if len(m.FDs) > 0 {
+		data = os.NewFile(uintptr(m.FDs[0]), "data")
+		m.FDs = m.FDs[1:]
+	}
+	var result link.FileResult
+	var err error
+	a.slotWork.do(func() { result, err = files.Do(files.Env{Workspace: a.setup.Workspace}, op, data) })
+	if err != nil {
+		return nil, nil, err
+	}
+	return result, nil, nil
+}
+
+// spill makes a new file in the slot's tmp, as the slot.
+func (a *agent) spill(s link.Spill) (any, []int, error) {
+	if s.Name == "" || strings.ContainsAny(s.Name, "/\x00") || s.Name == "." || s.Name == ".." {
+		return nil, nil, &link.Error{Kind: "bad_request", Message: fmt.Sprintf("spill name %q", s.Name)}
+	}
+	fd, err := -1, error(nil)
+	at := path.Join(a.setup.Tmp, s.Name)
+	a.slotWork.do(func() {
+		var dir int
+		if dir, err = syscall.Open(a.setup.Tmp, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0); err != nil {
+			return
+		}
+		defer syscall.Close(dir)
+		fd, err = openNew(dir, s.Name)
+	})
+	if err != nil {
+		return nil, nil, osError("spill", at, err)
+	}
+	return link.Spilled{Path: link.Bytes(at)}, []int{fd}, nil
+}

@@ -1,0 +1,297 @@
+package agent
+
+import (
+	"os"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"hermes-exec/runner/internal/isolate"
+	"hermes-exec/runner/internal/link"
+)
+
+const (
+	killBudget = 4 * time.Second
+	firstPause = 500 * time.Microsecond
+	longPause  = 20 * time.Millisecond
+	// freezeAfter rounds without an end something forks faster than it dies.
+	freezeAfter = 3
+	// freezeAllAfter rounds even stopping one by one does not catch up.
+	freezeAllAfter = 12
+)
+
+// sweep is one kill under way: it remembers every process that it has seen.
+type sweep struct {
+	a        *agent
+	find     func(seen map[key]bool) (map[int]proc, []string, error)
+	began    time.Time
+	seen     map[key]bool
+	handles  map[string]bool
+	rounds   int
+	left     int
+	failed   bool
+	deadline time.Time
+}
+
+func (a *agent) newSweep(find func(map[key]bool) (map[int]proc, []string, error), budget time.Duration) *sweep {
+	now := time.Now()
+	return &sweep{a: a, find: find, began: now, seen: map[key]bool{}, handles: map[string]bool{}, deadline: now.Add(budget)}
+}
+
+// pass looks once. It returns who lives and how many of them are new.
+func (s *sweep) pass() (alive map[int]proc, fresh int) {
+	s.rounds++
+	alive, handles, err := s.find(s.seen)
+	s.failed = err != nil
+	for _, p := range alive {
+		if k := p.key(); !s.seen[k] {
+			s.seen[k] = true
+			fresh++
+		}
+	}
+	for _, h := range handles {
+		s.handles[h] = true
+	}
+	s.left = len(alive)
+	return alive, fresh
+}
+
+// finish kills until two passes in a row find nobody.
+func (s *sweep) finish() {
+	empty, pause := 0, firstPause
+	for rounds := 0; empty < 2; rounds++ {
+		changed := s.a.table.onChange()
+		alive, fresh := s.pass()
+		if len(alive) == 0 && !s.failed {
+			empty++
+			continue
+		}
+		empty = 0
+		if time.Now().After(s.deadline) {
+			return
+		}
+		if rounds >= freezeAfter && fresh > 0 {
+			alive = s.freeze(alive, rounds >= freezeAllAfter)
+		}
+		s.signalAll(alive, syscall.SIGKILL)
+		if fresh > 0 {
+			pause = firstPause
+		}
+		wait(changed, pause)
+		pause = min(2*pause, longPause)
+	}
+}
+
+// freeze stops processes until none is new, so that they can be killed
+// without others appearing meanwhile.
+func (s *sweep) freeze(alive map[int]proc, all bool) map[int]proc {
+	for range 50 {
+		if time.Now().After(s.deadline) {
+			return alive
+		}
+		if all {
+			s.a.signalEverybody(syscall.SIGSTOP)
+		} else {
+			s.signalAll(alive, syscall.SIGSTOP)
+		}
+		var fresh int
+		if alive, fresh = s.pass(); fresh == 0 {
+			break
+		}
+	}
+	if all {
+		s.signalAll(alive, syscall.SIGKILL)
+		s.a.signalEverybody(syscall.SIGCONT)
+	}
+	return alive
+}
+
+func wait(changed <-chan struct{}, at time.Duration) {
+	t := time.NewTimer(at)
+	defer t.Stop()
+	select {
+	case <-changed:
+	case <-t.C:
+	}
+}
+
+func (s *sweep) signalAll(procs map[int]proc, sig syscall.Signal) {
+	for _, p := range procs {
+		signalProc(p, sig)
+	}
+}
+
+// signalProc signals a process and not one that got its number since.
+func signalProc(p proc, sig syscall.Signal) {
+	fd, err := isolate.PidfdOpen(p.pid)
+	if err == nil {
+		defer syscall.Close(fd)
+	} else if err == syscall.ESRCH {
+		return
+	}
+	var buf [1024]byte
+	now, ok := readProc(strconv.Itoa(p.pid), buf[:], false)
+	if !ok || now.start != p.start {
+		return
+	}
+	if err != nil {
+		_ = syscall.Kill(p.pid, sig)
+		return
+	}
+	_ = isolate.PidfdSignal(fd, sig)
+}
+
+// signalEverybody signals all processes of the slot in one step that no fork
+// can slip through, where the kernel has such a step for us; false elsewhere.
+func (a *agent) signalEverybody(sig syscall.Signal) bool {
+	switch {
+	case a.setup.View.Pids && os.Getpid() == 1 && os.Getppid() == 0:
+		return syscall.Kill(-1, sig) == nil
+	case a.setup.Switch && a.setup.Level != isolate.Box && a.setup.UID != 0:
+		err := isolate.AsUser(a.setup.UID, func() error { return syscall.Kill(-1, sig) })
+		// Coming back to root took the thread's file system rights along.
+		if isolate.ThreadFS(a.setup.UID, a.setup.GID, a.setup.Groups) != nil {
+			return false
+		}
+		return err == nil
+	}
+	return false
+}
+
+func (s *sweep) receipt() link.Receipt {
+	handles := make([]string, 0, len(s.handles))
+	for h := range s.handles {
+		handles = append(handles, h)
+	}
+	slices.Sort(handles)
+	left := s.left
+	if s.failed {
+		left = max(left, 1)
+	}
+	return link.Receipt{Found: len(s.seen), Killed: max(0, len(s.seen)-left), Left: left, Rounds: s.rounds, Handles: handles, DurationS: time.Since(s.began).Seconds()}
+}
+
+// kill ends one command with all that it has started.
+func (a *agent) kill(k link.Kill) (link.Receipt, error) {
+	c, known := a.table.get(k.Token)
+	if !known && a.setup.Track.Count == 0 {
+		return link.Receipt{Handles: []string{}}, nil
+	}
+	var receipt link.Receipt
+	a.killers.do(func() { receipt = a.killCommand(c, k) })
+	return receipt, nil
+}
+
+func (a *agent) killCommand(c command, k link.Kill) link.Receipt {
+	c.token = k.Token
+	grace := time.Duration(min(max(k.GraceS, 0), 3) * float64(time.Second))
+	s := a.newSweep(func(seen map[key]bool) (map[int]proc, []string, error) { return a.treeOf(c, seen) }, killBudget)
+	alive, _ := s.pass()
+	a.table.update(k.Token, func(entry *command) {
+		if entry.ended {
+			return
+		}
+		entry.killed = true
+		if cwd, err := os.Readlink("/proc/" + strconv.Itoa(entry.pid) + "/cwd"); err == nil {
+			entry.cwd = cwd
+		}
+	})
+	if len(alive) > 0 && grace > 0 {
+		s.terminate(alive, grace)
+	}
+	s.finish()
+	return s.receipt()
+}
+
+// terminate asks first. What is stopped must go on to hear it.
+func (s *sweep) terminate(alive map[int]proc, grace time.Duration) {
+	s.signalAll(alive, syscall.SIGTERM)
+	s.signalAll(alive, syscall.SIGCONT)
+	until := time.Now().Add(grace)
+	pause := firstPause
+	for {
+		changed := s.a.table.onChange()
+		alive, _ = s.pass()
+		rest := time.Until(until)
+		if len(alive) == 0 || rest <= 0 {
+			return
+		}
+		wait(changed, min(pause, rest))
+		pause = min(2*pause, longPause)
+	}
+}
+
+// treeOf finds the living processes of a command.
+func (a *agent) treeOf(c command, seen map[key]bool) (map[int]proc, []string, error) {
+	all, err := snapshot(a.needsCredentials())
+	if err != nil {
+		return nil, nil, err
+	}
+	tenants := a.tenants(all)
+	claimed := a.claim(tenants, a.setup.Track.Count == 0 || a.setup.Level == isolate.Box)
+	out := map[int]proc{}
+	var handles []string
+	for pid, p := range tenants {
+		switch {
+		case claimed.token[pid] == c.token && c.token != 0:
+			out[pid] = p
+			handles = append(handles, claimed.handle[pid])
+		case seen[p.key()]:
+			out[pid] = p
+		case claimed.token[pid] == 0 && a.setup.Level == isolate.Box && c.start > 0 && p.start >= c.start:
+			out[pid] = p
+			handles = append(handles, byLateness)
+		}
+	}
+	return out, handles, nil
+}
+
+func (a *agent) needsCredentials() bool { return a.setup.Switch || a.setup.Track.Count > 0 }
+
+// killAll ends every process of the slot.
+func (a *agent) killAll() link.Receipt {
+	a.killing.Lock()
+	defer a.killing.Unlock()
+	var receipt link.Receipt
+	a.killers.do(func() {
+		a.table.mu.Lock()
+		for _, c := range a.table.byPID {
+			c.killed = true
+		}
+		a.table.mu.Unlock()
+		s := a.newSweep(a.everybody, killBudget)
+		if alive, _ := s.pass(); len(alive) > 0 {
+			a.signalEverybody(syscall.SIGKILL)
+		}
+		s.finish()
+		receipt = s.receipt()
+	})
+	return receipt
+}
+
+func (a *agent) everybody(seen map[key]bool) (map[int]proc, []string, error) {
+	all, err := snapshot(a.needsCredentials())
+	if err != nil {
+		return nil, nil, err
+	}
+	out := a.tenants(all)
+	for pid, p := range all {
+		if seen[p.key()] {
+			out[pid] = p
+		}
+	}
+	handle := "descendants"
+	switch {
+	case a.setup.View.Pids:
+		handle = "pid_namespace"
+	case a.setup.Level == isolate.Box:
+		handle = "box"
+	case a.setup.Switch:
+		handle = "uid"
+	}
+	if len(out) == 0 {
+		return out, nil, nil
+	}
+	return out, []string{handle}, nil
+}

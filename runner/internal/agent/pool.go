@@ -1,0 +1,44 @@
+package agent
+
+import "runtime"
+
+// pool is a fixed number of threads that were prepared alike (credentials,
+// Landlock, cgroup: what the kernel keeps per thread).
+type pool struct{ jobs chan func() }
+
+// newPool makes n threads; the first failure to prepare one is returned.
+func newPool(n int, prepare func() error) (*pool, error) {
+	p := &pool{jobs: make(chan func())}
+	ready := make(chan error, n)
+	for range n {
+		go func() {
+			// Never unlocked: a thread that is not like others is not shared.
+			runtime.LockOSThread()
+			err := prepare()
+			ready <- err
+			if err != nil {
+				return
+			}
+			for job := range p.jobs {
+				job()
+			}
+		}()
+	}
+	var first error
+	for range n {
+		if err := <-ready; err != nil && first == nil {
+			first = err
+		}
+	}
+	return p, first
+}
+
+// do runs f on one of the threads and waits for it.
+func (p *pool) do(f func()) {
+	done := make(chan struct{})
+	p.jobs <- func() {
+		defer close(done)
+		f()
+	}
+	<-done
+}

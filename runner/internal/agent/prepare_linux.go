@@ -1,0 +1,164 @@
+package agent
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"hermes-exec/runner/internal/isolate"
+	"hermes-exec/runner/internal/link"
+)
+
+const (
+	spawnThreads = 2
+	fileThreads  = 6
+	killThreads  = 2
+)
+
+// prepare makes this process what the slot needs. It runs once, before
+// anything of a tenant does.
+func (a *agent) prepare(s isolate.Setup) (isolate.Ready, error) {
+	began := time.Now()
+	if a.ready.Load() {
+		return isolate.Ready{}, &link.Error{Kind: "internal", Message: "the agent is set up already"}
+	}
+	a.setup = s
+	a.childLimits = isolate.NeedsChildLimits(s.Limits)
+	a.slotUser = isolate.User{Name: s.UserName, UID: s.UID, GID: s.GID, Home: s.Home, Groups: s.Groups}
+	// Both are looked up by their paths in the box, which the view may hide.
+	a.oom = isolate.OOMFile(s.Cgroups)
+	joins, err := a.openGroups()
+	if err != nil {
+		return isolate.Ready{}, cannotIsolate(err)
+	}
+	if err := s.View.Enter(); err != nil {
+		return isolate.Ready{}, cannotIsolate(err)
+	}
+	if s.View.Pids && (os.Getpid() != 1 || os.Getppid() != 0) {
+		return isolate.Ready{}, cannotIsolate(fmt.Errorf("pid %d is not init of a pid namespace", os.Getpid()))
+	}
+	syscall.Umask(0o022)
+	if err := isolate.ProcessLimits(s.Limits, s.RLimits); err != nil {
+		return isolate.Ready{}, cannotIsolate(err)
+	}
+	if err := a.dropCaps(isolate.KeepCaps); err != nil {
+		return isolate.Ready{}, cannotIsolate(err)
+	}
+	if err := a.makeThreads(joins); err != nil {
+		return isolate.Ready{}, cannotIsolate(err)
+	}
+	for _, j := range joins {
+		_ = j.Close()
+	}
+	go a.reap()
+	a.ready.Store(true)
+	return isolate.Ready{PID: os.Getpid(), SetupMS: float64(time.Since(began).Microseconds()) / 1000, Landlock: s.Landlock != nil}, nil
+}
+
+func cannotIsolate(err error) error { return &link.Error{Kind: "isolation", Message: err.Error()} }
+
+// neededCaps are what the agent needs to start commands as the slot's user and
+// to kill them.
+func (a *agent) neededCaps() []int {
+	if a.setup.Switch {
+		return []int{isolate.CapSetuid, isolate.CapSetgid, isolate.CapKill, isolate.CapSetpcap}
+	}
+	return nil
+}
+
+// dropCaps leaves the agent with what it needs. A tenant that has the whole
+// box gets root's own.
+func (a *agent) dropCaps(drop func(...int) error) error {
+	if a.setup.Level == isolate.Box {
+		return nil
+	}
+	return drop(a.neededCaps()...)
+}
+
+// openGroups opens what puts a thread or a child into the slot's cgroups.
+func (a *agent) openGroups() (tasks []*os.File, err error) {
+	for _, j := range a.setup.Cgroups {
+		if j.V2 {
+			if a.groupFD, err = os.Open(j.Dir); err != nil {
+				return nil, fmt.Errorf("cgroup: %w", err)
+			}
+			continue
+		}
+		f, err := os.OpenFile(j.Dir+"/tasks", os.O_WRONLY, 0)
+		if err != nil {
+			return nil, fmt.Errorf("cgroup: %w", err)
+		}
+		tasks = append(tasks, f)
+	}
+	return tasks, nil
+}
+
+func (a *agent) makeThreads(tasks []*os.File) error {
+	s := a.setup
+	user := func() error {
+		if err := a.dropCaps(isolate.ThreadKeepCaps); err != nil {
+			return err
+		}
+		if !s.Switch {
+			return nil
+		}
+		return isolate.ThreadFS(s.UID, s.GID, s.Groups)
+	}
+	// Landlock's limits for signals and abstract sockets hold between domains,
+	// and every thread that restricts itself makes its own: then there is one.
+	spawners := spawnThreads
+	if s.Landlock != nil && s.Landlock.ABI >= 6 {
+		spawners = 1
+	}
+	var err error
+	if a.spawners, err = newPool(spawners, func() error { return a.prepareSpawner(tasks) }); err != nil {
+		return err
+	}
+	a.killers, err = newPool(killThreads, func() error {
+		if s.Level == isolate.Box {
+			return nil
+		}
+		return user()
+	})
+	if err != nil {
+		return err
+	}
+	a.slotWork, err = newPool(fileThreads, func() error {
+		if s.Landlock != nil {
+			if err := isolate.ThreadLandlock(*s.Landlock, false); err != nil {
+				return err
+			}
+		}
+		return user()
+	})
+	return err
+}
+
+func (a *agent) prepareSpawner(tasks []*os.File) error {
+	for _, f := range tasks {
+		if _, err := f.WriteAt([]byte("0"), 0); err != nil {
+			return fmt.Errorf("cgroup: %w", err)
+		}
+	}
+	if a.setup.Level == isolate.Box {
+		// root may do as it likes in its box, but not look into the runner.
+		_ = isolate.ThreadDropBounding(isolate.CapSysPtrace)
+		return nil
+	}
+	if err := a.dropCaps(isolate.ThreadKeepCaps); err != nil {
+		return err
+	}
+	if a.setup.Switch {
+		if err := isolate.ThreadDropAllBounding(); err != nil {
+			return err
+		}
+	}
+	if err := isolate.ThreadNoNewPrivs(); err != nil {
+		return err
+	}
+	if a.setup.Landlock != nil {
+		return isolate.ThreadLandlock(*a.setup.Landlock, true)
+	}
+	return nil
+}

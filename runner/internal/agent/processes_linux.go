@@ -1,0 +1,48 @@
+package agent
+
+import (
+	"bytes"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"hermes-exec/runner/internal/link"
+)
+
+// processes lists what lives in the slot.
+func (a *agent) processes() link.Processes {
+	out := link.Processes{Processes: []link.Process{}}
+	a.killers.do(func() {
+		all, err := snapshot(a.needsCredentials())
+		if err != nil {
+			return
+		}
+		tenants := a.tenants(all)
+		claimed := a.claim(tenants, a.setup.Track.Count == 0)
+		boot := time.Now().Add(-time.Duration(bootTicks()) * 10 * time.Millisecond)
+		for pid, p := range tenants {
+			out.Processes = append(out.Processes, link.Process{
+				PID: pid, Argv: argv(pid), StartedAt: float64(boot.Add(time.Duration(p.start)*10*time.Millisecond).UnixMilli()) / 1000,
+				RSS: p.rssPages * int64(os.Getpagesize()), Token: claimed.token[pid], State: string(p.state),
+			})
+		}
+	})
+	slices.SortFunc(out.Processes, func(x, y link.Process) int { return x.PID - y.PID })
+	return out
+}
+
+// argv is what the process shows; a tenant can make it anything.
+func argv(pid int) []link.Bytes {
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+	if err != nil || len(data) == 0 {
+		return []link.Bytes{}
+	}
+	const most = 64 << 10
+	data = data[:min(len(data), most)]
+	out := []link.Bytes{}
+	for _, part := range bytes.Split(bytes.TrimSuffix(data, []byte{0}), []byte{0}) {
+		out = append(out, link.Bytes(part))
+	}
+	return out
+}

@@ -1,0 +1,117 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"hermes-exec/runner/internal/isolate"
+	"hermes-exec/runner/internal/link"
+)
+
+// spawned is the reply to OpSpawn; the command's exit waits for it.
+type spawned struct {
+	link.Spawned
+	a *agent
+	c *command
+}
+
+// Replied lets the exit event go.
+func (s spawned) Replied() {
+	if s.c != nil {
+		s.a.repliedTo(s.c)
+	}
+}
+
+func (a *agent) spawn(s link.Spawn, fds []int) (any, []int, error) {
+	if len(s.Argv) == 0 || s.Argv[0] == "" {
+		return nil, nil, &link.Error{Kind: "bad_request", Message: "argv is empty"}
+	}
+	if s.PTY == nil && len(fds) < 3 {
+		return nil, nil, &link.Error{Kind: "bad_request", Message: fmt.Sprintf("%d descriptors for a command", len(fds))}
+	}
+	user, err := a.userFor(s.User)
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, known := a.table.get(s.Token); known {
+		return nil, nil, &link.Error{Kind: "bad_request", Message: fmt.Sprintf("token %d was used before", s.Token)}
+	}
+	a.closing.RLock()
+	defer a.closing.RUnlock()
+	if a.stopping {
+		return nil, nil, &link.Error{Kind: "slot_closed", Message: "the slot is being reset"}
+	}
+	var out outcome
+	a.spawners.do(func() { out = a.launch(s, user, fds) })
+	if out.err != nil {
+		return nil, nil, out.err
+	}
+	result := spawned{Spawned: link.Spawned{Started: out.command != nil, ExitCode: out.code, Reason: out.reason}, a: a, c: out.command}
+	if out.command == nil {
+		return result, nil, nil
+	}
+	result.PID = out.command.pid
+	if end := a.table.entered(out.command); end != nil {
+		a.finish(out.command, *end)
+	}
+	if out.master >= 0 {
+		return result, []int{out.master}, nil
+	}
+	return result, nil, nil
+}
+
+// outcome of a launch: a command, or an exit code with its reason, or an error.
+type outcome struct {
+	command *command
+	master  int
+	code    int
+	reason  string
+	err     error
+}
+
+// cannot is the outcome for a program that is missing or cannot be executed,
+// with the exit codes that shells use.
+func cannot(program string, errno syscall.Errno, found bool) outcome {
+	out := outcome{master: -1, code: 126}
+	switch {
+	case !found && errno == syscall.ENOENT, !found && errno == syscall.ENOTDIR:
+		out.code = 127
+		out.reason = program + ": command not found"
+	case errno == syscall.ENOENT:
+		out.reason = program + ": bad interpreter: the interpreter or loader that it names is missing"
+	case errno == syscall.ENOEXEC:
+		out.reason = program + ": cannot execute: neither a binary of this system nor a script that names its interpreter"
+	case errno == syscall.E2BIG:
+		out.reason = program + ": argument list too long"
+	default:
+		out.reason = program + ": " + errno.Error()
+	}
+	return out
+}
+
+// userFor is who a command runs as. Only a tenant that has the whole box may
+// choose.
+func (a *agent) userFor(name string) (isolate.User, error) {
+	own := a.slotUser
+	if name == "" || name == own.Name || name == fmt.Sprint(own.UID) {
+		return own, nil
+	}
+	if a.setup.Level != isolate.Box {
+		return own, &link.Error{Kind: "user", Message: fmt.Sprintf("commands of this slot run as %s; user %q can be had only where the slot is a whole box", own.Name, name)}
+	}
+	user, err := isolate.LookupUser(name)
+	if err != nil {
+		return own, &link.Error{Kind: "user", Message: err.Error()}
+	}
+	if !a.setup.Switch && (user.UID != own.UID || user.GID != own.GID) {
+		return own, &link.Error{Kind: "user", Message: fmt.Sprintf("the runner is uid %d and cannot become %q", own.UID, name)}
+	}
+	return user, nil
+}
+
+func errnoOf(err error) (syscall.Errno, bool) {
+	var errno syscall.Errno
+	ok := errors.As(err, &errno)
+	return errno, ok
+}

@@ -1,0 +1,256 @@
+package agent
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"hermes-exec/runner/internal/isolate"
+	"hermes-exec/runner/internal/link"
+)
+
+const (
+	childOOMScore = 1000
+	agentOOMScore = 900
+
+	oPath   = 0x200000
+	fdcwd   = -100
+	execute = 1
+
+	marker = "HERMES_EXEC_REQUEST="
+)
+
+// launch runs on a spawner thread.
+func (a *agent) launch(s link.Spawn, user isolate.User, fds []int) outcome {
+	out := outcome{master: -1}
+	if a.setup.Switch {
+		if err := isolate.ThreadFS(user.UID, user.GID, user.Groups); err != nil {
+			out.err = osError("become "+user.Name, "", err)
+			return out
+		}
+	}
+	cwd := string(s.Cwd)
+	if cwd == "" {
+		cwd = a.setup.Workspace
+	}
+	if err := enterable(cwd); err != nil {
+		out.err = osError("working directory "+strconv.Quote(cwd), cwd, err)
+		return out
+	}
+	env := append(textStrings(s.Env), marker+strconv.FormatUint(s.Token, 10)+"."+a.setup.Boot+"."+a.setup.Slot)
+	path, errno := lookup(string(s.Argv[0]), cwd, env)
+	if errno != 0 {
+		return cannot(string(s.Argv[0]), errno, errno != syscall.ENOENT)
+	}
+	attr := &syscall.ProcAttr{Dir: cwd, Env: env, Files: make([]uintptr, len(fds)), Sys: &syscall.SysProcAttr{Setsid: true}}
+	for i, fd := range fds {
+		attr.Files[i] = uintptr(fd)
+	}
+	if s.PTY != nil {
+		master, slave, err := openPTY(*s.PTY)
+		if err != nil {
+			out.err = osError("terminal", "", err)
+			return out
+		}
+		defer syscall.Close(slave)
+		out.master = master
+		attr.Files = append([]uintptr{uintptr(slave), uintptr(slave), uintptr(slave)}, attr.Files[min(3, len(fds)):]...)
+		attr.Sys.Setctty, attr.Sys.Ctty = true, 0
+	}
+	if a.setup.Switch {
+		attr.Sys.Credential = &syscall.Credential{Uid: user.UID, Gid: user.GID, Groups: user.Groups}
+		if gid, ok := a.trackingGID(s.Token); ok {
+			attr.Sys.Credential.Groups = append(append([]uint32{}, user.Groups...), gid)
+		}
+	}
+	if a.groupFD != nil {
+		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(a.groupFD.Fd())
+	}
+	c, failed := a.fork(path, s, attr)
+	if c == nil {
+		if out.master >= 0 {
+			_ = syscall.Close(out.master)
+			out.master = -1
+		}
+		return refused(s, cwd, failed)
+	}
+	out.command = c
+	return out
+}
+
+func (a *agent) fork(path string, s link.Spawn, attr *syscall.ProcAttr) (*command, syscall.Errno) {
+	c := &command{token: s.Token, start: bootTicks()}
+	c.oomBase, _ = a.oomCount()
+	a.table.expect()
+	pid, err := a.forkExec(path, textStrings(s.Argv), attr)
+	for wait := time.Millisecond; err == syscall.ETXTBSY && wait < 100*time.Millisecond; wait *= 2 {
+		// Another fork of ours holds a just written program open until its exec.
+		time.Sleep(wait)
+		pid, err = a.forkExec(path, textStrings(s.Argv), attr)
+	}
+	if err != nil {
+		a.table.abandoned()
+		errno, ok := errnoOf(err)
+		if !ok {
+			errno = syscall.EINVAL
+		}
+		return nil, errno
+	}
+	c.pid = pid
+	raiseOOMScore(pid, childOOMScore)
+	return c, 0
+}
+
+// refused tells a failure of the program from one of the system.
+func refused(s link.Spawn, cwd string, errno syscall.Errno) outcome {
+	switch errno {
+	case syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ENOSPC, syscall.EPERM:
+		return outcome{master: -1, err: &link.Error{Kind: "os", Errno: link.ErrnoName(errno), Message: "no process can be started in this slot: " + errno.Error()}}
+	}
+	if err := enterable(cwd); err != nil {
+		return outcome{master: -1, err: osError("working directory "+strconv.Quote(cwd), cwd, err)}
+	}
+	return cannot(string(s.Argv[0]), errno, true)
+}
+
+// enterable checks a working directory with the thread's rights: the final
+// "/." needs search permission on the directory itself.
+func enterable(dir string) error {
+	fd, err := syscall.Open(strings.TrimSuffix(dir, "/")+"/.", oPath|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	return syscall.Close(fd)
+}
+
+// lookup finds a program as a shell would.
+func lookup(name, cwd string, env []string) (string, syscall.Errno) {
+	if strings.Contains(name, "/") {
+		return name, executable(name, cwd)
+	}
+	search := ""
+	for _, e := range env {
+		if v, ok := strings.CutPrefix(e, "PATH="); ok {
+			search = v
+		}
+	}
+	result := syscall.ENOENT
+	for _, dir := range strings.Split(search, ":") {
+		if dir == "" {
+			dir = "."
+		}
+		path := dir + "/" + name
+		switch errno := executable(path, cwd); errno {
+		case 0:
+			return path, 0
+		case syscall.EACCES:
+			result = errno
+		}
+	}
+	return "", result
+}
+
+// executable checks path, relative to cwd, with the thread's rights.
+func executable(path, cwd string) syscall.Errno {
+	if !strings.HasPrefix(path, "/") {
+		path = cwd + "/" + path
+	}
+	var st syscall.Stat_t
+	if err := syscall.Stat(path, &st); err != nil {
+		errno, _ := errnoOf(err)
+		if errno == syscall.ENOTDIR {
+			return syscall.ENOENT
+		}
+		return errno
+	}
+	if st.Mode&syscall.S_IFMT != syscall.S_IFREG {
+		return syscall.EACCES
+	}
+	if err := isolate.Accessible(fdcwd, path, execute); err != nil && err != syscall.ENOSYS {
+		errno, _ := errnoOf(err)
+		return errno
+	}
+	return 0
+}
+
+func (a *agent) trackingGID(token uint64) (uint32, bool) {
+	t := a.setup.Track
+	if t.Count == 0 {
+		return 0, false
+	}
+	return t.First + uint32(token%uint64(t.Count)), true
+}
+
+// raiseOOMScore makes a process a likelier victim. It may be gone already, and
+// a program that cannot be read belongs to root in /proc: both are no matter.
+func raiseOOMScore(pid, score int) {
+	fd, err := syscall.Open("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	_, _ = syscall.Write(fd, []byte(strconv.Itoa(score)))
+	_ = syscall.Close(fd)
+}
+
+// bootTicks is now in the unit of start times in /proc.
+func bootTicks() uint64 {
+	const clockBoottime = 7
+	var ts syscall.Timespec
+	_, _, _ = syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockBoottime, uintptr(unsafe.Pointer(&ts)), 0)
+	return uint64(ts.Sec)*100 + uint64(ts.Nsec)/1e7
+}
+
+func (a *agent) oomCount() (int64, bool) { return isolate.ReadOOM(a.oom) }
+
+func maxRSS(u syscall.Rusage) int64 { return u.Maxrss << 10 }
+
+func duplicate(fd int) (int, error) {
+	n, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_DUPFD_CLOEXEC, 0)
+	if errno != 0 {
+		return -1, errno
+	}
+	return int(n), nil
+}
+
+func textStrings(list []link.Bytes) []string {
+	out := make([]string, len(list), len(list)+1)
+	for i, b := range list {
+		out[i] = string(b)
+	}
+	return out
+}
+
+// openPTY opens a terminal on the calling thread, whose user it will belong to.
+func openPTY(size link.PTY) (master, slave int, err error) {
+	const tiocGPTPeer = 0x5441
+	master, err = syscall.Open("/dev/ptmx", syscall.O_RDWR|syscall.O_NOCTTY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, -1, &os.PathError{Op: "open", Path: "/dev/ptmx", Err: err}
+	}
+	fail := func(err error) (int, int, error) {
+		_ = syscall.Close(master)
+		return -1, -1, err
+	}
+	unlock := int32(0)
+	if errno := ioctl(master, syscall.TIOCSPTLCK, uintptr(unsafe.Pointer(&unlock))); errno != 0 {
+		return fail(errno)
+	}
+	peer, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(master), tiocGPTPeer, syscall.O_RDWR|syscall.O_NOCTTY|syscall.O_CLOEXEC)
+	if errno != 0 {
+		return fail(errno)
+	}
+	window := [4]uint16{size.Rows, size.Cols}
+	if errno := ioctl(master, syscall.TIOCSWINSZ, uintptr(unsafe.Pointer(&window))); errno != 0 {
+		_ = syscall.Close(int(peer))
+		return fail(errno)
+	}
+	return master, int(peer), nil
+}
+
+func ioctl(fd int, request, arg uintptr) syscall.Errno {
+	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), request, arg)
+	return errno
+}

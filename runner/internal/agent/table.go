@@ -1,0 +1,230 @@
+package agent
+
+import (
+	"sync"
+	"syscall"
+
+	"hermes-exec/runner/internal/link"
+)
+
+// keptEnded is how many commands that have ended stay known, so that what
+// they left running can still be found by its session.
+const keptEnded = 4096
+
+// command is a process that was asked for. All fields are the table's.
+type command struct {
+	token   uint64
+	pid     int
+	start   uint64 // clock ticks after boot, 0 unknown
+	oomBase int64
+	ended   bool
+	killed  bool // by us
+	cwd     string
+	replied bool
+	exit    *link.Exit
+}
+
+type status struct {
+	wait  syscall.WaitStatus
+	usage syscall.Rusage
+}
+
+// table knows the commands and pairs them with what the reaper finds.
+type table struct {
+	mu       sync.Mutex
+	byToken  map[uint64]*command
+	byPID    map[int]*command
+	old      []uint64
+	inflight int            // forks whose pid is not entered yet
+	early    map[int]status // reaped while a fork was in flight
+	traced   map[int]bool   // stopped under trace while a fork was in flight
+	changed  chan struct{}  // closed and replaced whenever a process has ended
+	oomLast  int64
+	forked   chan struct{}
+}
+
+func (t *table) init() {
+	t.byToken, t.byPID, t.early = map[uint64]*command{}, map[int]*command{}, map[int]status{}
+	t.traced = map[int]bool{}
+	t.changed = make(chan struct{})
+	t.forked = make(chan struct{}, 1)
+}
+
+// expect is called before a fork, entered or abandoned after it.
+func (t *table) expect() {
+	t.mu.Lock()
+	t.inflight++
+	t.mu.Unlock()
+}
+
+func (t *table) settle() {
+	t.inflight--
+	if t.inflight == 0 && len(t.early) > 0 {
+		clear(t.early)
+	}
+}
+
+func (t *table) abandoned() {
+	t.mu.Lock()
+	t.settle()
+	t.mu.Unlock()
+	t.wake()
+}
+
+// entered records a command that runs, or has already ended.
+func (t *table) entered(c *command) (end *status) {
+	t.mu.Lock()
+	if s, ok := t.early[c.pid]; ok {
+		delete(t.early, c.pid)
+		end = &s
+		c.ended = true
+	} else {
+		t.byPID[c.pid] = c
+	}
+	t.byToken[c.token] = c
+	t.old = append(t.old, c.token)
+	t.forget()
+	t.settle()
+	t.mu.Unlock()
+	t.wake()
+	return end
+}
+
+// wake tells a reaper without children that there is one.
+func (t *table) wake() {
+	select {
+	case t.forked <- struct{}{}:
+	default:
+	}
+}
+
+// forget drops the oldest commands that have ended.
+func (t *table) forget() {
+	if len(t.old) < 2*keptEnded {
+		return
+	}
+	kept := t.old[:0]
+	drop := len(t.old) - keptEnded
+	for _, token := range t.old {
+		if c := t.byToken[token]; drop > 0 && c != nil && c.ended {
+			delete(t.byToken, token)
+			drop--
+			continue
+		}
+		kept = append(kept, token)
+	}
+	t.old = kept
+}
+
+// reaped takes the status of pid off the table: the command it was, or nil.
+func (t *table) reaped(pid int, s status) *command {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.byPID[pid]
+	if c != nil {
+		delete(t.byPID, pid)
+		c.ended = true
+	} else if t.inflight > 0 {
+		t.early[pid] = s
+	}
+	close(t.changed)
+	t.changed = make(chan struct{})
+	return c
+}
+
+// onChange is closed when the next process has ended.
+func (t *table) onChange() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.changed
+}
+
+func (t *table) get(token uint64) (command, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.byToken[token]
+	if c == nil {
+		return command{}, false
+	}
+	return *c, true
+}
+
+// whileAlive runs do while the leader can not be reaped, so that its pid is
+// still its own.
+func (t *table) whileAlive(token uint64, do func(pid int) error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.byToken[token]
+	if c == nil || c.ended {
+		return syscall.ESRCH
+	}
+	return do(c.pid)
+}
+
+func (t *table) update(token uint64, change func(c *command)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if c := t.byToken[token]; c != nil {
+		change(c)
+	}
+}
+
+// leaders maps the pids of all known commands to their tokens. A session or
+// group keeps its number from being used again for as long as it has members.
+func (t *table) leaders() map[int]uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make(map[int]uint64, len(t.byToken))
+	for _, token := range t.old {
+		if c := t.byToken[token]; c != nil {
+			out[c.pid] = token
+		}
+	}
+	return out
+}
+
+// announce sends the exit of c, after the reply that it was spawned.
+func (a *agent) announce(c *command, exit link.Exit) {
+	a.table.mu.Lock()
+	if !c.replied {
+		c.exit = &exit
+		a.table.mu.Unlock()
+		return
+	}
+	a.table.mu.Unlock()
+	_ = a.conn.Event(link.EventExit, exit)
+}
+
+func (a *agent) repliedTo(c *command) {
+	a.table.mu.Lock()
+	c.replied = true
+	exit := c.exit
+	a.table.mu.Unlock()
+	if exit != nil {
+		_ = a.conn.Event(link.EventExit, *exit)
+	}
+}
+
+// finish turns a wait status into an Exit.
+func (a *agent) finish(c *command, s status) {
+	exit := link.Exit{
+		Token: c.token, UserS: seconds(s.usage.Utime), SystemS: seconds(s.usage.Stime), MaxRSS: maxRSS(s.usage),
+	}
+	if s.wait.Signaled() {
+		exit.Signal = int(s.wait.Signal())
+		exit.ExitCode = 128 + exit.Signal
+	} else {
+		exit.ExitCode = s.wait.ExitStatus()
+	}
+	a.table.mu.Lock()
+	killed, base := c.killed, c.oomBase
+	exit.Cwd = link.Bytes(c.cwd)
+	a.table.mu.Unlock()
+	if exit.ExitCode == 128+int(syscall.SIGKILL) && !killed {
+		now, ok := a.oomCount()
+		exit.OOMKilled = ok && now > base
+	}
+	a.announce(c, exit)
+}
+
+func seconds(t syscall.Timeval) float64 { return float64(t.Sec) + float64(t.Usec)/1e6 }

@@ -1,0 +1,59 @@
+package agent
+
+import (
+	"syscall"
+
+	"hermes-exec/runner/internal/isolate"
+)
+
+// forkExec starts a command. Limits that the agent could not live with itself
+// (open files, CPU time) are set while the command is stopped at its first
+// instruction, so that it never runs without them.
+func (a *agent) forkExec(path string, argv []string, attr *syscall.ProcAttr) (int, error) {
+	if !a.childLimits {
+		return syscall.ForkExec(path, argv, attr)
+	}
+	attr.Sys.Ptrace = true
+	pid, err := syscall.ForkExec(path, argv, attr)
+	if err != nil {
+		return 0, err
+	}
+	a.table.untilStopped(pid)
+	err = isolate.ChildLimits(pid, a.setup.Limits)
+	if err != nil {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	if detach := syscall.PtraceDetach(pid); err == nil && detach != nil && detach != syscall.ESRCH {
+		err = detach
+	}
+	return pid, err
+}
+
+// stopped is told by the reaper that a child stopped: a traced one has come to
+// its exec.
+func (t *table) stopped(pid int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.inflight > 0 {
+		t.traced[pid] = true
+	}
+	close(t.changed)
+	t.changed = make(chan struct{})
+}
+
+// untilStopped waits until pid has stopped or ended.
+func (t *table) untilStopped(pid int) {
+	t.wake()
+	for {
+		t.mu.Lock()
+		stopped := t.traced[pid]
+		_, ended := t.early[pid]
+		delete(t.traced, pid)
+		changed := t.changed
+		t.mu.Unlock()
+		if stopped || ended {
+			return
+		}
+		<-changed
+	}
+}

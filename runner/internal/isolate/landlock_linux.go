@@ -1,0 +1,159 @@
+package isolate
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"unsafe"
+)
+
+const (
+	llExecute = 1 << iota
+	llWriteFile
+	llReadFile
+	llReadDir
+	llRemoveDir
+	llRemoveFile
+	llMakeChar
+	llMakeDir
+	llMakeReg
+	llMakeSock
+	llMakeFifo
+	llMakeBlock
+	llMakeSym
+	llRefer
+	llTruncate
+	llIoctlDev
+
+	llScopeAbstract = 1
+	llScopeSignal   = 2
+
+	llFileOnly = llExecute | llWriteFile | llReadFile | llTruncate | llIoctlDev
+)
+
+type rulesetAttr struct{ fs, net, scoped uint64 }
+
+type pathBeneath struct {
+	access uint64
+	fd     int32
+}
+
+// LandlockABI is the version that this kernel speaks to us, 0 for none.
+func LandlockABI() int {
+	v, _, errno := syscall.Syscall(sysLandlockCreate, 0, 0, 1)
+	if errno != 0 {
+		return 0
+	}
+	return int(v)
+}
+
+func handled(abi int) uint64 {
+	all := uint64(llExecute<<13 - 1)
+	if abi >= 2 {
+		all |= llRefer
+	}
+	if abi >= 3 {
+		all |= llTruncate
+	}
+	if abi >= 5 {
+		all |= llIoctlDev
+	}
+	return all
+}
+
+// ThreadLandlock restricts the calling thread and whatever it starts. scoped
+// also cuts off abstract sockets and signals across the border of the domain;
+// threads that restrict themselves one by one are in different domains.
+func ThreadLandlock(l Landlock, scoped bool) error {
+	attr := rulesetAttr{fs: handled(l.ABI)}
+	size := uintptr(8)
+	if scoped && l.ABI >= 6 {
+		attr.scoped = llScopeAbstract | llScopeSignal
+		size = unsafe.Sizeof(attr)
+	}
+	fd, _, errno := syscall.Syscall(sysLandlockCreate, uintptr(unsafe.Pointer(&attr)), size, 0)
+	if errno != 0 {
+		return fmt.Errorf("landlock ruleset: %w", errno)
+	}
+	defer syscall.Close(int(fd))
+	if err := allowTree(int(fd), "/", l.Hidden, attr.fs); err != nil {
+		return err
+	}
+	for _, p := range l.Writable {
+		if err := allow(int(fd), p, attr.fs); err != nil {
+			return err
+		}
+	}
+	if err := ThreadNoNewPrivs(); err != nil {
+		return err
+	}
+	if _, _, errno := syscall.Syscall(sysLandlockRestrict, fd, 0, 0); errno != 0 {
+		return fmt.Errorf("landlock: %w", errno)
+	}
+	return nil
+}
+
+// allowTree allows everything below dir that is not hidden. A directory on the
+// way to something hidden can be listed but not allowed as a whole, for a rule
+// reaches all that is beneath.
+func allowTree(ruleset int, dir string, hidden []string, access uint64) error {
+	onTheWay := false
+	for _, h := range hidden {
+		if h == dir {
+			return nil
+		}
+		if strings.HasPrefix(h, strings.TrimSuffix(dir, "/")+"/") {
+			onTheWay = true
+		}
+	}
+	if !onTheWay {
+		return allow(ruleset, dir, access)
+	}
+	if dir == "/" {
+		// Without this nobody could list "/". It shows names, never contents,
+		// and file modes still decide.
+		if err := allow(ruleset, dir, llReadDir); err != nil {
+			return err
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("landlock: %w", err)
+	}
+	for _, e := range entries {
+		if e.Type()&os.ModeSymlink != 0 {
+			continue
+		}
+		if err := allowTree(ruleset, filepath.Join(dir, e.Name()), hidden, access); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func allow(ruleset int, path string, access uint64) error {
+	const oPath = 0x200000
+	fd, err := syscall.Open(path, oPath|syscall.O_CLOEXEC|syscall.O_NOFOLLOW, 0)
+	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.EACCES) {
+		return nil
+	}
+	if err != nil {
+		return pathError("landlock", path, err)
+	}
+	defer syscall.Close(fd)
+	var st syscall.Stat_t
+	if err := syscall.Fstat(fd, &st); err != nil {
+		return pathError("landlock", path, err)
+	}
+	if st.Mode&syscall.S_IFMT != syscall.S_IFDIR {
+		access &= llFileOnly
+	}
+	rule := pathBeneath{access: access, fd: int32(fd)}
+	if _, _, errno := syscall.Syscall6(sysLandlockAddRule, uintptr(ruleset), 1, uintptr(unsafe.Pointer(&rule)), 0, 0, 0); errno != 0 {
+		return pathError("landlock", path, errno)
+	}
+	return nil
+}

@@ -1,0 +1,199 @@
+package slots
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"hermes-exec/runner/internal/isolate"
+	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/rt"
+)
+
+const setupTimeout = 20 * time.Second
+
+// Handle is a running agent.
+type Handle struct {
+	Conn  *link.Conn
+	Facts SlotFacts
+	Env   []string // the slot's base environment, KEY=VALUE
+
+	process  *os.Process
+	ended    chan struct{} // the process has been waited for
+	how      string
+	expected atomic.Bool
+}
+
+// Call is Conn.Call with the error kind slot_died for an agent that is gone.
+func (h *Handle) Call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {
+	got, err := h.Conn.Call(ctx, op, in, out, fds...)
+	if errors.Is(err, link.ErrClosed) {
+		if h.expected.Load() {
+			return nil, failure("slot_closed", "the slot was reset or destroyed")
+		}
+		return nil, failure("slot_died", "the slot's init has ended; reset the slot")
+	}
+	return got, err
+}
+
+func (h *Handle) expectEnd() { h.expected.Store(true) }
+
+func (h *Handle) terminate() { _ = h.process.Kill() }
+
+// agent returns the running agent or starts one.
+func (s *slot) agent(ctx context.Context) (*Handle, error) {
+	if h := s.running(); h != nil {
+		return h, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone {
+		return nil, failure("no_slot", "no slot %q", s.id)
+	}
+	if h := s.running(); h != nil {
+		return h, nil
+	}
+	s.handleMu.Lock()
+	died := s.died
+	s.handleMu.Unlock()
+	if died != "" {
+		return nil, failure("slot_died", "the slot's init has ended (%s); reset the slot", died)
+	}
+	return s.start(ctx)
+}
+
+func (s *slot) running() *Handle {
+	s.handleMu.Lock()
+	defer s.handleMu.Unlock()
+	return s.handle
+}
+
+// start is called with mu held.
+func (s *slot) start(ctx context.Context) (*Handle, error) {
+	h, err := s.launch()
+	if err != nil {
+		return nil, failure("isolation", "the slot's init cannot be started: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
+	defer cancel()
+	var ready isolate.Ready
+	if _, err := h.Conn.Call(ctx, isolate.OpSetup, s.setup, &ready); err != nil {
+		h.expectEnd()
+		h.terminate()
+		<-h.ended
+		var e *link.Error
+		if errors.As(err, &e) {
+			return nil, e
+		}
+		return nil, failure("isolation", "the slot's init did not get ready: %v (%s)", err, h.how)
+	}
+	s.handleMu.Lock()
+	defer s.handleMu.Unlock()
+	select {
+	case <-h.ended:
+		return nil, failure("slot_died", "the slot's init has ended: %s", h.how)
+	default:
+	}
+	s.handle = h
+	return h, nil
+}
+
+// launch starts the agent's process and the reading of its link.
+func (s *slot) launch() (*Handle, error) {
+	ours, theirs, err := link.Pair()
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		ours.Close()
+		return nil, err
+	}
+	defer null.Close()
+	path, argv := s.program()
+	attr := &os.ProcAttr{Dir: "/", Env: []string{}, Files: []*os.File{null, null, os.Stderr, theirs}, Sys: isolate.Attr(s.way, s.setup.View.Network)}
+	var process *os.Process
+	_, err = rt.Own(func() (int, error) {
+		p, err := startProcess(path, argv, attr)
+		if err != nil {
+			return 0, err
+		}
+		process = p
+		return p.Pid, nil
+	})
+	if err != nil {
+		ours.Close()
+		return nil, err
+	}
+	conn, err := link.New(ours)
+	if err != nil {
+		_ = process.Kill()
+		_, _ = process.Wait()
+		rt.Disown(process.Pid)
+		return nil, err
+	}
+	h := &Handle{Conn: conn, Facts: s.facts, Env: s.env, process: process, ended: make(chan struct{})}
+	linkDown := make(chan struct{})
+	go func() {
+		defer close(linkDown)
+		_ = conn.Run(nil, func(op string, body json.RawMessage) { s.event(op, body) })
+	}()
+	go s.watch(h, linkDown)
+	return h, nil
+}
+
+func (s *slot) event(op string, body json.RawMessage) {
+	if op != link.EventExit {
+		return
+	}
+	var e link.Exit
+	if err := json.Unmarshal(body, &e); err != nil {
+		fmt.Fprintln(os.Stderr, "runner: bad exit event:", err)
+		return
+	}
+	s.m.onExit(s.id, e)
+}
+
+// watch waits for the agent's end. Exits that were on their way are delivered
+// before the death is.
+func (s *slot) watch(h *Handle, linkDown <-chan struct{}) {
+	state, err := h.process.Wait()
+	rt.Disown(h.process.Pid)
+	h.how = describeEnd(state, err)
+	select {
+	case <-linkDown:
+	case <-time.After(time.Second):
+		// A process of the slot that holds the link open cannot exist, but a
+		// reader that is stuck must not keep the end from being told.
+		h.Conn.Close()
+	}
+	s.handleMu.Lock()
+	current := s.handle == h
+	if current {
+		s.handle = nil
+		if !h.expected.Load() {
+			s.died = h.how
+		}
+	}
+	s.handleMu.Unlock()
+	close(h.ended)
+	if current && !h.expected.Load() {
+		s.m.onDeath(s.id, h.how)
+	}
+}
+
+func describeEnd(state *os.ProcessState, err error) string {
+	if err != nil {
+		return "unknown: " + err.Error()
+	}
+	if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return fmt.Sprintf("killed by signal %d (%s)", int(ws.Signal()), ws.Signal())
+	}
+	return state.String()
+}

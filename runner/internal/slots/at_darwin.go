@@ -1,0 +1,71 @@
+package slots
+
+import (
+	"syscall"
+	"unsafe"
+)
+
+const (
+	sysOpenat   = 463
+	sysRenameat = 465
+	sysUnlinkat = 472
+	atRemoveDir = 0x80
+)
+
+// unlink removes an entry; a directory that forbids it is opened up once.
+func unlink(dir int, name string, directory bool) error {
+	p, err := syscall.BytePtrFromString(name)
+	if err != nil {
+		return err
+	}
+	flags := uintptr(0)
+	if directory {
+		flags = atRemoveDir
+	}
+	_, _, errno := syscall.Syscall(sysUnlinkat, uintptr(dir), uintptr(unsafe.Pointer(p)), flags)
+	if errno == syscall.EACCES && syscall.Fchmod(dir, 0o700) == nil {
+		_, _, errno = syscall.Syscall(sysUnlinkat, uintptr(dir), uintptr(unsafe.Pointer(p)), flags)
+	}
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func isDirAt(dir int, name string) bool {
+	fd, err := openDir(dir, name)
+	if err != nil {
+		return err == syscall.EACCES
+	}
+	_ = syscall.Close(fd)
+	return true
+}
+
+func openDir(dir int, name string) (int, error) {
+	p, err := syscall.BytePtrFromString(name)
+	if err != nil {
+		return -1, err
+	}
+	fd, _, errno := syscall.Syscall6(sysOpenat, uintptr(dir), uintptr(unsafe.Pointer(p)),
+		syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0, 0, 0)
+	if errno != 0 {
+		return -1, errno
+	}
+	return int(fd), nil
+}
+
+func rename(fromDir int, from string, toDir int, to string) error {
+	p, err := syscall.BytePtrFromString(from)
+	if err != nil {
+		return err
+	}
+	q, err := syscall.BytePtrFromString(to)
+	if err != nil {
+		return err
+	}
+	_, _, errno := syscall.Syscall6(sysRenameat, uintptr(fromDir), uintptr(unsafe.Pointer(p)), uintptr(toDir), uintptr(unsafe.Pointer(q)), 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}

@@ -1,0 +1,290 @@
+package slots
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"syscall"
+
+	"hermes-exec/runner/internal/isolate"
+	"hermes-exec/runner/internal/link"
+)
+
+// choose settles the rung and the user.
+func (s *slot) choose(p CreateParams) error {
+	f := s.m.facts
+	level := p.Level
+	if level == "" || level == "auto" {
+		level = f.Highest
+	}
+	floor := p.Floor
+	if floor == "" {
+		floor = isolate.None
+	}
+	switch {
+	case level == isolate.Box && p.PrivateRoot:
+		return s.cannot("a slot has a whole box only in a container or VM that was made for it")
+	case !f.Has(level):
+		return s.cannot(fmt.Sprintf("%s cannot be given here: %s", level, f.Reasons[level]))
+	case isolate.Below(level, floor):
+		return s.cannot(fmt.Sprintf("%s is below the lowest that is accepted, %s: %s", level, floor, reasons(f)))
+	case level != isolate.Box && p.PrivateRoot && f.Root && !f.Switch:
+		return s.cannot("uid 0 has to be left on a host, and cannot be: " + f.Reasons[isolate.UID])
+	}
+	s.setup = isolate.Setup{Slot: s.id, Boot: s.m.boot, Level: level, ServePID: os.Getpid()}
+	s.modes = modes{own: 0o700, tmp: 0o700}
+	if level == isolate.Namespaces {
+		s.way = f.Way
+	}
+	return s.chooseUser(p)
+}
+
+func (s *slot) cannot(why string) error { return failure("isolation", "%s", why) }
+
+func reasons(f isolate.Facts) string {
+	var out []string
+	for rung, why := range f.Reasons {
+		if why != "" {
+			out = append(out, rung+": "+why)
+		}
+	}
+	sort.Strings(out)
+	return strings.Join(out, "; ")
+}
+
+func (s *slot) chooseUser(p CreateParams) error {
+	f := s.m.facts
+	level := s.setup.Level
+	ownUID := f.Switch && (level == isolate.Namespaces || level == isolate.UID || level == isolate.None && p.PrivateRoot)
+	if ownUID {
+		uid, err := s.m.ids.take()
+		if err != nil {
+			return err
+		}
+		s.setup.UID, s.setup.GID, s.setup.Groups = uid, uid, []uint32{}
+		s.setup.UserName = "slot"
+		if level != isolate.Namespaces {
+			s.setup.UserName = fmt.Sprintf("slot%d", s.m.ids.index(uid))
+		}
+	} else if err := s.boxUser(p.User); err != nil {
+		return err
+	}
+	s.setup.Switch = f.Switch
+	if level == isolate.Namespaces && (s.way == isolate.WaySelf || s.way == isolate.WayBwrap) {
+		s.setup.Switch = false
+	}
+	if s.setup.Switch && f.Setgroups {
+		s.setup.Track = s.m.ids.track
+	}
+	return nil
+}
+
+// boxUser is whom commands run as where the slot has no uid of its own: the
+// image's user in a box, else whoever the runner is.
+func (s *slot) boxUser(name string) error {
+	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
+	level := s.setup.Level
+	asked := level == isolate.Box || level == isolate.None
+	if s.m.facts.Switch && asked {
+		user, err := isolate.LookupUser(name)
+		if err != nil {
+			return failure("user", "%v", err)
+		}
+		s.setup.UID, s.setup.GID, s.setup.Groups, s.setup.UserName = user.UID, user.GID, user.Groups, user.Name
+	} else {
+		own, err := isolate.LookupUser(fmt.Sprint(uid))
+		if err != nil {
+			return failure("user", "%v", err)
+		}
+		s.setup.UID, s.setup.GID, s.setup.UserName = uid, gid, own.Name
+		if name != "" && asked {
+			user, err := isolate.LookupUser(name)
+			if err != nil || user.UID != uid {
+				return failure("user", "the runner is uid %d and cannot become %q", uid, name)
+			}
+		}
+	}
+	if level == isolate.Namespaces {
+		s.setup.UserName = "slot"
+	}
+	if level == isolate.Box {
+		s.modes = modes{own: 0o755, tmp: 0o777 | os.ModeSticky}
+	}
+	return nil
+}
+
+// place settles what the slot sees where.
+func (s *slot) place(p CreateParams) error {
+	at := func(part string) string { return filepath.Join(s.dir, part) }
+	s.setup.Workspace, s.setup.Home, s.setup.Tmp = at("workspace"), at("home"), at("tmp")
+	switch s.setup.Level {
+	case isolate.Namespaces:
+		s.placeView(p)
+	case isolate.UID:
+		s.setup.Landlock = s.landlock()
+		fallthrough
+	case isolate.None:
+		s.setup.View.Network = true
+		if err := s.reachable(); err != nil {
+			return err
+		}
+	default:
+		s.setup.View.Network = true
+	}
+	if !p.Network && s.setup.View.Network && s.setup.Level != isolate.Box && p.PrivateRoot {
+		return s.cannot("the network can be taken away only with namespaces: " + s.m.facts.Reasons[isolate.Namespaces])
+	}
+	if s.setup.Level == isolate.UID && !p.PrivateRoot {
+		s.name = addName(s.setup, s.shellPath()) == nil
+	}
+	return nil
+}
+
+func (s *slot) placeView(p CreateParams) {
+	at := func(part string) string { return filepath.Join(s.dir, part) }
+	v := isolate.View{
+		Kind: isolate.ViewBox, Staging: at("root"), BaseDir: s.m.base, Hostname: "slot", Network: p.Network, Pids: true,
+		Made: s.way == isolate.WayBwrap,
+	}
+	if p.PrivateRoot {
+		v.Kind = isolate.ViewPrivate
+		s.setup.Workspace, s.setup.Home, s.setup.Tmp = "/workspace", "/home/"+s.setup.UserName, "/tmp"
+		for _, r := range p.ReadOnlyPaths {
+			v.ReadOnly = append(v.ReadOnly, string(r))
+		}
+	} else if isDir("/tmp") && !below(s.m.base, "/tmp") {
+		s.setup.Tmp = "/tmp"
+	}
+	v.Binds = []isolate.Bind{{Source: at("workspace"), Target: s.setup.Workspace}, {Source: at("home"), Target: s.setup.Home}, {Source: at("tmp"), Target: s.setup.Tmp}}
+	if p.PrivateRoot || isDir("/var/tmp") && !below(s.m.base, "/var/tmp") {
+		v.Binds = append(v.Binds, isolate.Bind{Source: at("var-tmp"), Target: "/var/tmp"})
+	}
+	user := isolate.User{Name: s.setup.UserName, UID: s.setup.UID, GID: s.setup.GID, Home: s.setup.Home}
+	if p.PrivateRoot {
+		v.Passwd, v.Group = isolate.PasswdFor(user, s.shellPath()), isolate.GroupFor(user)
+	} else {
+		v.Passwd, v.Group = fileAnd("/etc/passwd", isolate.PasswdLine(user, s.shellPath())), fileAnd("/etc/group", isolate.GroupLine(user))
+	}
+	s.setup.View = v
+}
+
+// fileAnd is the content of a file of the box with a line more.
+func fileAnd(path, line string) string {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	content := string(data)
+	if content != "" && !strings.HasSuffix(content, "\n") {
+		content += "\n"
+	}
+	return content + line
+}
+
+// reachable checks that the slot's user can get to its directories.
+func (s *slot) reachable() error {
+	if !s.setup.Switch {
+		return nil
+	}
+	for dir := s.m.base; ; dir = filepath.Dir(dir) {
+		st, err := os.Stat(dir)
+		if err != nil {
+			return failure("internal", "%v", err)
+		}
+		if st.Mode().Perm()&0o001 == 0 {
+			return s.cannot(fmt.Sprintf("other users cannot pass through %s, so that a slot with a uid of its own could not reach its directories", dir))
+		}
+		if dir == "/" {
+			return nil
+		}
+	}
+}
+
+// landlock leaves a slot at rung uid its own directories and what is the
+// box's, but no directory that slots share.
+func (s *slot) landlock() *isolate.Landlock {
+	if s.m.facts.LandlockABI == 0 {
+		return nil
+	}
+	l := &isolate.Landlock{ABI: s.m.facts.LandlockABI, Hidden: []string{s.m.base}}
+	for _, dir := range []string{"/tmp", "/var/tmp"} {
+		if real, err := filepath.EvalSymlinks(dir); err == nil {
+			l.Hidden = append(l.Hidden, real)
+		}
+	}
+	for _, part := range parts {
+		l.Writable = append(l.Writable, filepath.Join(s.dir, part))
+	}
+	return l
+}
+
+func isDir(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.IsDir()
+}
+
+func below(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
+
+// limit settles by what each limit is held.
+func (s *slot) limit(p CreateParams) error {
+	l := p.Limits
+	s.setup.Limits = l
+	joins, how, err := isolate.MakeGroups(s.m.facts, "hermes-exec-"+s.m.boot+"-"+s.id, l)
+	if err != nil {
+		return failure("internal", "%v", err)
+	}
+	s.setup.Cgroups = joins
+	ownUID := s.setup.UID != 0 && (s.setup.Level == isolate.UID || s.setup.Level == isolate.Namespaces || s.setup.Switch && p.PrivateRoot)
+	byRlimit := func(name, text string) {
+		s.setup.RLimits = append(s.setup.RLimits, name)
+		how[name] = text
+	}
+	if l.PIDs != nil && how["pids"] == "" && ownUID && rlimitsWork {
+		byRlimit("pids", "rlimit of the uid")
+	}
+	if l.OpenFiles != nil && rlimitsWork {
+		byRlimit("open_files", "rlimit, each process")
+	}
+	if l.FileSizeMB != nil && rlimitsWork {
+		byRlimit("file_size_mb", "rlimit, each process")
+	}
+	if l.CPUTimeS != nil && rlimitsWork {
+		byRlimit("cpu_time_s", "rlimit, each process")
+	}
+	var missing []string
+	for name, wanted := range requested(l) {
+		if !wanted || how[name] != "" {
+			continue
+		}
+		if name == "memory_mb" && p.BestEffortLimits && rlimitsWork {
+			s.setup.Watch = *l.MemoryMB << 20
+			how[name] = "watchdog over resident memory"
+			continue
+		}
+		missing = append(missing, name)
+		how[name] = "not enforced"
+	}
+	sort.Strings(missing)
+	if len(missing) > 0 && !p.BestEffortLimits {
+		return failure("limit", "%s cannot be enforced for a slot here (cgroups: %s)", strings.Join(missing, ", "), s.m.facts.Cgroup)
+	}
+	s.facts.Isolation.Limits = how
+	return nil
+}
+
+func requested(l link.Limits) map[string]bool {
+	return map[string]bool{
+		"cpus": l.CPUs != nil, "memory_mb": l.MemoryMB != nil, "pids": l.PIDs != nil, "disk_mb": l.DiskMB != nil, "open_files": l.OpenFiles != nil,
+		"file_size_mb": l.FileSizeMB != nil, "cpu_time_s": l.CPUTimeS != nil,
+	}
+}
+
+func owner(st os.FileInfo) (uint32, bool) {
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, false
+	}
+	return sys.Uid, true
+}

@@ -1,0 +1,181 @@
+package slots
+
+import (
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+
+	"hermes-exec/runner/internal/isolate"
+	"hermes-exec/runner/internal/link"
+)
+
+// describe fills in the facts of a slot that is set up.
+func (s *slot) describe(p CreateParams) {
+	u := s.setup
+	s.facts.Workspace, s.facts.Home, s.facts.Tmp = link.Bytes(u.Workspace), link.Bytes(u.Home), link.Bytes(u.Tmp)
+	s.facts.UID, s.facts.GID, s.facts.UserName = int(u.UID), int(u.GID), u.UserName
+	s.facts.Shells = shells()
+	s.facts.Shell = best(s.facts.Shells)
+	iso := &s.facts.Isolation
+	iso.Level = u.Level
+	switch u.Level {
+	case isolate.Box:
+		iso.Filesystem, iso.Processes, iso.Users, iso.Network = "the whole box", "the whole box", "the whole box, as "+u.UserName, "the box's"
+	case isolate.Namespaces:
+		s.describeNamespaces()
+	default:
+		s.describeShared(p)
+	}
+}
+
+func (s *slot) describeNamespaces() {
+	u, iso := s.setup, &s.facts.Isolation
+	iso.PriceMS = s.m.facts.PriceMS
+	iso.Filesystem = "private mount namespace: the system read-only, own workspace, home, /tmp, /dev/shm"
+	if u.View.Kind == isolate.ViewBox {
+		iso.Filesystem = "private mount namespace: the image, own workspace, home, /dev/shm"
+		if u.Tmp == "/tmp" {
+			iso.Filesystem += ", /tmp"
+		}
+	}
+	iso.Processes = "own pid and ipc namespaces"
+	switch s.way {
+	case isolate.WayDirect:
+		iso.Users = "own uid, no capabilities"
+	case isolate.WayIdentity:
+		iso.Users = "own uid in a user namespace, no capabilities"
+	default:
+		iso.Users = "the runner's uid in a user namespace of its own, no capabilities"
+	}
+	iso.Network = "shared with the box"
+	if !u.View.Network {
+		iso.Network = "own namespace, loopback only"
+	}
+}
+
+func (s *slot) describeShared(p CreateParams) {
+	u, iso := s.setup, &s.facts.Isolation
+	iso.Network = "shared with the box"
+	iso.Filesystem = "shared with the box, own directories by file mode"
+	iso.Processes = "shared table; signals by uid"
+	iso.Users = "own uid, no_new_privs"
+	switch {
+	case u.Level == isolate.None && !u.Switch, u.Level == isolate.None && !p.PrivateRoot:
+		iso.Users, iso.Filesystem = "shared: "+u.UserName, "shared with the box"
+		iso.Processes = "shared with the box"
+	case u.Level == isolate.UID && !s.name:
+		iso.Users = "own uid without a passwd name, no_new_privs"
+	}
+	if u.Landlock != nil {
+		iso.Filesystem = "shared with the box; Landlock keeps other slots, /tmp and /var/tmp out of reach; /dev/shm by file mode"
+		if u.Landlock.ABI >= 6 {
+			iso.Processes = "shared table; signals within the slot only (Landlock)"
+			iso.Network = "shared with the box; abstract sockets within the slot only (Landlock)"
+		}
+	}
+}
+
+// shellPlaces in the order in which they are looked at.
+var shellPlaces = []string{"/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/bin/sh", "/usr/bin/sh", "/bin/dash", "/usr/bin/dash", "/bin/ash", "/bin/zsh", "/usr/bin/zsh"}
+
+// shells maps what a shell is to a path of it. What /bin/sh is shows in where
+// it leads to; "sh" alone means that it is none of those that are known.
+func shells() map[string]string {
+	out := map[string]string{}
+	for _, path := range shellPlaces {
+		real, err := filepath.EvalSymlinks(path)
+		if err != nil {
+			continue
+		}
+		st, err := os.Stat(real)
+		if err != nil || !st.Mode().IsRegular() || st.Mode().Perm()&0o111 == 0 {
+			continue
+		}
+		kind := filepath.Base(real)
+		switch kind {
+		case "bash", "dash", "zsh", "busybox", "ksh", "mksh", "yash":
+		default:
+			kind = filepath.Base(path)
+			if kind == "sh" && sameAsBusybox(st) {
+				kind = "busybox"
+			}
+		}
+		if _, have := out[kind]; !have {
+			out[kind] = path
+		}
+	}
+	return out
+}
+
+// sameAsBusybox tells an applet that is a hard link to busybox.
+func sameAsBusybox(st os.FileInfo) bool {
+	for _, path := range []string{"/bin/busybox", "/usr/bin/busybox"} {
+		if other, err := os.Stat(path); err == nil && os.SameFile(st, other) {
+			return true
+		}
+	}
+	return false
+}
+
+func best(shells map[string]string) *string {
+	for _, kind := range []string{"bash", "dash", "busybox", "ash", "sh", "ksh", "mksh", "yash", "zsh"} {
+		if _, ok := shells[kind]; ok {
+			return &kind
+		}
+	}
+	return nil
+}
+
+func (s *slot) shellPath() string {
+	all := shells()
+	if kind := best(all); kind != nil {
+		return all[*kind]
+	}
+	return "/bin/false"
+}
+
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// allowed is what a slot on a host gets of the runner's own environment.
+var allowed = []string{"LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ"}
+
+// environment is the slot's base environment: in a box the image's, then the
+// pool's, then what the slot is.
+func environment(p CreateParams, setup isolate.Setup) []string {
+	env := map[string]string{}
+	if p.PrivateRoot {
+		for _, key := range allowed {
+			if v, ok := os.LookupEnv(key); ok {
+				env[key] = v
+			}
+		}
+	} else {
+		for _, entry := range os.Environ() {
+			if key, value, ok := strings.Cut(entry, "="); ok && key != "" {
+				env[key] = value
+			}
+		}
+	}
+	for _, key := range []string{"PWD", "OLDPWD", "SHLVL", "_", "HOSTNAME"} {
+		delete(env, key)
+	}
+	for key, value := range p.Env {
+		env[key] = string(value)
+	}
+	for key, value := range map[string]string{"HOME": setup.Home, "TMPDIR": setup.Tmp, "USER": setup.UserName, "LOGNAME": setup.UserName} {
+		env[key] = value
+	}
+	if env["PATH"] == "" {
+		env["PATH"] = defaultPath
+	}
+	if env["LANG"] == "" && env["LC_ALL"] == "" {
+		env["LANG"] = "C.UTF-8"
+	}
+	out := make([]string, 0, len(env))
+	for key, value := range env {
+		out = append(out, key+"="+value)
+	}
+	sort.Strings(out)
+	return out
+}

@@ -1,0 +1,220 @@
+package slots
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"hermes-exec/runner/internal/isolate"
+	"hermes-exec/runner/internal/link"
+)
+
+// Manager holds the slots of one box.
+type Manager struct {
+	base  string
+	facts isolate.Facts
+	exe   string
+	boot  string
+	ids   *allocator
+
+	mu      sync.Mutex
+	slots   map[string]*slot
+	closed  bool
+	onExit  func(slot string, e link.Exit)
+	onDeath func(slot string, why string)
+}
+
+// NewManager keeps slots below baseDir, which it makes when it is not there.
+// selfExe is this program, as a path that an agent can be started from.
+func NewManager(baseDir string, facts isolate.Facts, selfExe string) (*Manager, error) {
+	base, err := filepath.Abs(baseDir)
+	if err != nil {
+		return nil, fmt.Errorf("slots: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Join(base, "slots"), 0o711); err != nil {
+		return nil, fmt.Errorf("slots: %w", err)
+	}
+	// The view of a slot is made of real paths.
+	if base, err = filepath.EvalSymlinks(base); err != nil {
+		return nil, fmt.Errorf("slots: %w", err)
+	}
+	if facts.Switch {
+		for _, dir := range []string{base, filepath.Join(base, "slots")} {
+			if err := os.Chmod(dir, 0o711); err != nil {
+				return nil, fmt.Errorf("slots: %w", err)
+			}
+		}
+	}
+	random := make([]byte, 8)
+	if _, err := rand.Read(random); err != nil {
+		return nil, fmt.Errorf("slots: %w", err)
+	}
+	return &Manager{
+		base: base, facts: facts, exe: selfExe, boot: hex.EncodeToString(random), ids: newAllocator(facts), slots: map[string]*slot{},
+		onExit: func(string, link.Exit) {}, onDeath: func(string, string) {},
+	}, nil
+}
+
+// OnExit sets who hears of commands that ended. It must not block; set it
+// before the first slot is made.
+func (m *Manager) OnExit(f func(slot string, e link.Exit)) { m.onExit = f }
+
+// OnDeath sets who hears of agents that ended unasked.
+func (m *Manager) OnDeath(f func(slot string, why string)) { m.onDeath = f }
+
+// Create makes a slot. Its agent is started at first use.
+func (m *Manager) Create(ctx context.Context, p CreateParams) (SlotFacts, error) {
+	if err := p.check(); err != nil {
+		return SlotFacts{}, err
+	}
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return SlotFacts{}, failure("slot_closed", "the runner is shutting down")
+	}
+	if _, known := m.slots[p.Slot]; known {
+		m.mu.Unlock()
+		return SlotFacts{}, failure("bad_request", "slot %q exists", p.Slot)
+	}
+	s := &slot{m: m, id: p.Slot, dir: filepath.Join(m.base, "slots", p.Slot)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m.slots[p.Slot] = s
+	m.mu.Unlock()
+	err := s.create(p)
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		s.gone = true
+		m.mu.Lock()
+		delete(m.slots, p.Slot)
+		m.mu.Unlock()
+		return SlotFacts{}, errors.Join(err, s.removeTraces())
+	}
+	return s.facts, nil
+}
+
+func (m *Manager) slot(id string) (*slot, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.slots[id]
+	if s == nil {
+		return nil, failure("no_slot", "no slot %q", id)
+	}
+	return s, nil
+}
+
+// Facts of a slot, as Create returned them.
+func (m *Manager) Facts(id string) (SlotFacts, error) {
+	s, err := m.slot(id)
+	if err != nil {
+		return SlotFacts{}, err
+	}
+	return s.facts, nil
+}
+
+// Agent returns the running agent of a slot and starts it when there is none.
+func (m *Manager) Agent(ctx context.Context, id string) (*Handle, error) {
+	s, err := m.slot(id)
+	if err != nil {
+		return nil, err
+	}
+	return s.agent(ctx)
+}
+
+// Reset ends everything in a slot and empties it.
+func (m *Manager) Reset(ctx context.Context, id string) (ResetResult, error) {
+	s, err := m.slot(id)
+	if err != nil {
+		return ResetResult{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone {
+		return ResetResult{}, failure("no_slot", "no slot %q", id)
+	}
+	return s.reset(ctx), nil
+}
+
+// Destroy ends everything in a slot and forgets it.
+func (m *Manager) Destroy(ctx context.Context, id string) (link.Receipt, error) {
+	s, err := m.slot(id)
+	if err != nil {
+		return link.Receipt{}, err
+	}
+	return m.destroy(ctx, s)
+}
+
+func (m *Manager) destroy(ctx context.Context, s *slot) (link.Receipt, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone {
+		return link.Receipt{Handles: []string{}}, nil
+	}
+	receipt := s.end(ctx)
+	err := s.removeTraces()
+	s.gone = true
+	m.mu.Lock()
+	delete(m.slots, s.id)
+	m.mu.Unlock()
+	if err != nil {
+		return receipt, failure("internal", "slot %s: %v", s.id, err)
+	}
+	return receipt, nil
+}
+
+// KillAll ends every process of a slot but its agent.
+func (m *Manager) KillAll(ctx context.Context, id string) (link.Receipt, error) {
+	s, err := m.slot(id)
+	if err != nil {
+		return link.Receipt{}, err
+	}
+	h := s.running()
+	if h == nil {
+		return link.Receipt{Handles: []string{}}, nil
+	}
+	var receipt link.Receipt
+	_, err = h.Call(ctx, link.OpKillAll, struct{}{}, &receipt)
+	return receipt, err
+}
+
+// Close ends everything of every slot and removes the base directory.
+func (m *Manager) Close(ctx context.Context) link.Receipt {
+	m.mu.Lock()
+	m.closed = true
+	all := make([]*slot, 0, len(m.slots))
+	for _, s := range m.slots {
+		all = append(all, s)
+	}
+	m.mu.Unlock()
+	total := link.Receipt{Handles: []string{}}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	gate := make(chan struct{}, 8)
+	for _, s := range all {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			gate <- struct{}{}
+			defer func() { <-gate }()
+			receipt, err := m.destroy(ctx, s)
+			mu.Lock()
+			defer mu.Unlock()
+			total.Add(receipt)
+			if err != nil {
+				fmt.Fprintln(os.Stderr, "runner:", err)
+			}
+		}()
+	}
+	wg.Wait()
+	if problems := wipe(m.base); len(problems) > 0 {
+		fmt.Fprintln(os.Stderr, "runner: left behind:", problems[0])
+	}
+	return total
+}

@@ -1,0 +1,83 @@
+package slots
+
+import (
+	"os"
+	"strings"
+	"sync"
+
+	"hermes-exec/runner/internal/isolate"
+)
+
+var namesMu sync.Mutex
+
+// addName gives the slot's uid a name in the box's own files.
+func addName(u isolate.Setup, shell string) error {
+	namesMu.Lock()
+	defer namesMu.Unlock()
+	user := isolate.User{Name: u.UserName, UID: u.UID, GID: u.GID, Home: u.Home}
+	if err := appendLine("/etc/passwd", isolate.PasswdLine(user, shell)); err != nil {
+		return err
+	}
+	// A group without a name is no more than untidy.
+	_ = appendLine("/etc/group", isolate.GroupLine(user))
+	return nil
+}
+
+func appendLine(path, line string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if len(data) > 0 && data[len(data)-1] != '\n' {
+		line = "\n" + line
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(line)
+	if closing := f.Close(); err == nil {
+		err = closing
+	}
+	return err
+}
+
+func removeName(u isolate.Setup) error {
+	namesMu.Lock()
+	defer namesMu.Unlock()
+	for _, path := range []string{"/etc/passwd", "/etc/group"} {
+		if err := removeLine(path, u.UserName+":x:"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeLine writes in place: the file may be a mount, and keeps its owner.
+func removeLine(path, prefix string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var kept strings.Builder
+	for _, line := range strings.SplitAfter(string(data), "\n") {
+		if !strings.HasPrefix(line, prefix) {
+			kept.WriteString(line)
+		}
+	}
+	if kept.Len() == len(data) {
+		return nil
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt([]byte(kept.String()), 0)
+	if err == nil {
+		err = f.Truncate(int64(kept.Len()))
+	}
+	if closing := f.Close(); err == nil {
+		err = closing
+	}
+	return err
+}

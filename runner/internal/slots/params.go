@@ -1,0 +1,92 @@
+// Package slots keeps the slots of a box: their directories, users, limits and
+// agents, from creation over any number of resets to the end.
+package slots
+
+import (
+	"fmt"
+	"strings"
+
+	"hermes-exec/runner/internal/isolate"
+	"hermes-exec/runner/internal/link"
+)
+
+// CreateParams are the params of slot.create.
+type CreateParams struct {
+	Slot             string                `json:"slot"`
+	Level            string                `json:"level"`
+	Floor            string                `json:"floor"`
+	Network          bool                  `json:"network"`
+	Limits           link.Limits           `json:"limits"`
+	BestEffortLimits bool                  `json:"best_effort_limits"`
+	Env              map[string]link.Bytes `json:"env"`
+	ReadOnlyPaths    []link.Bytes          `json:"readonly_paths"`
+	PrivateRoot      bool                  `json:"private_root"`
+	User             string                `json:"user"`
+}
+
+// SlotFacts is the result of slot.create.
+type SlotFacts struct {
+	Workspace link.Bytes        `json:"workspace"`
+	Home      link.Bytes        `json:"home"`
+	Tmp       link.Bytes        `json:"tmp"`
+	UID       int               `json:"uid"`
+	GID       int               `json:"gid"`
+	UserName  string            `json:"user_name"`
+	Shell     *string           `json:"shell"`  // the best of Shells, by name
+	Shells    map[string]string `json:"shells"` // what it is (bash, dash, busybox, sh …) → its path
+	Isolation link.Isolation    `json:"isolation"`
+}
+
+// ResetResult is the result of slot.reset.
+type ResetResult struct {
+	Clean       bool         `json:"clean"`
+	Killed      link.Receipt `json:"killed"`
+	Differences []string     `json:"differences"`
+}
+
+func failure(kind, format string, args ...any) error {
+	return &link.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
+}
+
+func (p CreateParams) check() error {
+	if !validID(p.Slot) {
+		return failure("bad_request", "slot %q: 1 to 64 letters, digits, dots, dashes and underscores, not beginning with a dot", p.Slot)
+	}
+	if p.Level != "auto" && p.Level != "" && !isolate.Known(p.Level) {
+		return failure("bad_request", "unknown isolation level %q", p.Level)
+	}
+	if p.Floor != "" && !isolate.Known(p.Floor) {
+		return failure("bad_request", "unknown isolation floor %q", p.Floor)
+	}
+	for name, n := range map[string]*int64{"memory_mb": p.Limits.MemoryMB, "pids": p.Limits.PIDs, "disk_mb": p.Limits.DiskMB, "open_files": p.Limits.OpenFiles, "file_size_mb": p.Limits.FileSizeMB} {
+		if n != nil && (*n <= 0 || *n > 1<<40) {
+			return failure("bad_request", "limit %s is %d", name, *n)
+		}
+	}
+	for name, n := range map[string]*float64{"cpus": p.Limits.CPUs, "cpu_time_s": p.Limits.CPUTimeS} {
+		if n != nil && !(*n > 0 && *n < 1e9) {
+			return failure("bad_request", "limit %s is %v", name, *n)
+		}
+	}
+	for key := range p.Env {
+		if !validKey(key) {
+			return failure("bad_request", "environment name %q", key)
+		}
+	}
+	return nil
+}
+
+func validID(id string) bool {
+	if id == "" || len(id) > 64 || id[0] == '.' {
+		return false
+	}
+	for _, c := range []byte(id) {
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !letter && c != '.' && c != '-' && c != '_' {
+			return false
+		}
+	}
+	return true
+}
+
+func validKey(key string) bool { return key != "" && !strings.ContainsAny(key, "=\x00") }

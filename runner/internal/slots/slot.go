@@ -1,0 +1,206 @@
+package slots
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"hermes-exec/runner/internal/isolate"
+	"hermes-exec/runner/internal/link"
+)
+
+// slot is one leased workspace. mu is held by whoever changes its state:
+// creating, starting the agent, resetting, destroying.
+type slot struct {
+	m     *Manager
+	id    string
+	dir   string
+	facts SlotFacts
+	setup isolate.Setup
+	env   []string
+	way   isolate.Way
+	name  bool // a line of ours is in the box's passwd
+	modes modes
+
+	mu   sync.Mutex
+	gone bool
+
+	handleMu sync.Mutex
+	handle   *Handle
+	died     string // why the last agent ended unasked
+}
+
+// modes of the slot's directories.
+type modes struct{ own, tmp os.FileMode }
+
+// parts are the slot's own directories.
+var parts = []string{"workspace", "home", "tmp", "var-tmp"}
+
+func (s *slot) create(p CreateParams) error {
+	if err := s.choose(p); err != nil {
+		return err
+	}
+	if err := s.limit(p); err != nil {
+		return err
+	}
+	if err := s.place(p); err != nil {
+		return err
+	}
+	if err := s.makeDirs(); err != nil {
+		return failure("internal", "slot %s: %v", s.id, err)
+	}
+	s.describe(p)
+	s.env = environment(p, s.setup)
+	return nil
+}
+
+// makeDirs makes the slot's directories afresh.
+func (s *slot) makeDirs() error {
+	if err := os.Mkdir(s.dir, 0o711); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	if s.setup.Switch || s.setup.Level == isolate.Box {
+		if err := os.Chmod(s.dir, 0o711); err != nil {
+			return err
+		}
+	}
+	for _, part := range parts {
+		mode := s.modes.own
+		if part == "tmp" || part == "var-tmp" {
+			mode = s.modes.tmp
+		}
+		dir := filepath.Join(s.dir, part)
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return err
+		}
+		if s.setup.Switch {
+			if err := os.Lchown(dir, int(s.setup.UID), int(s.setup.GID)); err != nil {
+				return err
+			}
+		}
+		if err := os.Chmod(dir, mode); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(filepath.Join(s.dir, "root"), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return nil
+}
+
+// verify says how the slot's directories differ from new ones.
+func (s *slot) verify() []string {
+	var out []string
+	for _, part := range parts {
+		dir := filepath.Join(s.dir, part)
+		st, err := os.Lstat(dir)
+		if err != nil {
+			out = append(out, err.Error())
+			continue
+		}
+		sys, ok := st.Sys().(*syscall.Stat_t)
+		if !st.IsDir() || !ok || s.setup.Switch && (sys.Uid != s.setup.UID || sys.Gid != s.setup.GID) {
+			out = append(out, dir+" is not the slot's own directory")
+			continue
+		}
+		if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+			out = append(out, fmt.Sprintf("%s holds %d entries (%v)", dir, len(entries), err))
+		}
+	}
+	return out
+}
+
+// reset is called with mu held.
+func (s *slot) reset(ctx context.Context) ResetResult {
+	result := ResetResult{Killed: s.end(ctx), Differences: []string{}}
+	if result.Killed.Left > 0 {
+		result.Differences = append(result.Differences, fmt.Sprintf("%d processes are left", result.Killed.Left))
+	}
+	for _, part := range parts {
+		result.Differences = append(result.Differences, wipe(filepath.Join(s.dir, part))...)
+	}
+	result.Differences = append(result.Differences, s.wipeShared()...)
+	if err := s.makeDirs(); err != nil {
+		result.Differences = append(result.Differences, err.Error())
+	}
+	result.Differences = append(result.Differences, s.verify()...)
+	result.Clean = len(result.Differences) == 0
+	s.handleMu.Lock()
+	s.died = ""
+	s.handleMu.Unlock()
+	return result
+}
+
+// end stops the agent and with it everything in the slot. An agent that died
+// alone may have left processes that only another agent can find.
+func (s *slot) end(ctx context.Context) link.Receipt {
+	receipt := link.Receipt{Handles: []string{}}
+	s.handleMu.Lock()
+	h, died := s.handle, s.died
+	s.handleMu.Unlock()
+	if h == nil && died == "" {
+		return receipt
+	}
+	// Ending a slot is not called off half way.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	if h == nil && !s.setup.View.Pids {
+		s.handleMu.Lock()
+		s.died = ""
+		s.handleMu.Unlock()
+		var err error
+		if h, err = s.start(ctx); err != nil {
+			receipt.Left = 1
+			return receipt
+		}
+	}
+	if h != nil {
+		receipt.Add(s.stop(ctx, h))
+	}
+	return receipt
+}
+
+// stop ends an agent. Where it is init of a pid namespace its own end is the
+// proof that nothing is left.
+func (s *slot) stop(ctx context.Context, h *Handle) link.Receipt {
+	receipt := link.Receipt{Handles: []string{}}
+	h.expectEnd()
+	_, err := h.Conn.Call(ctx, isolate.OpStop, struct{}{}, &receipt)
+	if err != nil && !s.setup.View.Pids {
+		receipt.Left = max(receipt.Left, 1)
+	}
+	select {
+	case <-h.ended:
+	case <-time.After(time.Second):
+		h.terminate()
+		select {
+		case <-h.ended:
+		case <-time.After(4 * time.Second):
+			receipt.Left = max(receipt.Left, 1)
+			return receipt
+		}
+	}
+	if s.setup.View.Pids && receipt.Left > 0 {
+		receipt.Killed += receipt.Left
+		receipt.Left = 0
+	}
+	return receipt
+}
+
+// removeTraces takes away what the slot has in the box besides processes.
+func (s *slot) removeTraces() error {
+	var problems []error
+	for _, p := range append(s.wipeShared(), wipe(s.dir)...) {
+		problems = append(problems, errors.New(p))
+	}
+	problems = append(problems, isolate.RemoveGroups(s.setup.Cgroups))
+	if s.name {
+		problems = append(problems, removeName(s.setup))
+	}
+	return errors.Join(problems...)
+}

@@ -1,0 +1,398 @@
+package slots
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"hermes-exec/runner/internal/agent"
+	"hermes-exec/runner/internal/isolate"
+	"hermes-exec/runner/internal/link"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "agent" {
+		os.Exit(agent.Main(os.Args[2:]))
+	}
+	os.Exit(m.Run())
+}
+
+var probed = sync.OnceValue(isolate.Probe)
+
+// box is a Manager with what is needed to run commands in its slots.
+type box struct {
+	*Manager
+	t      *testing.T
+	mu     sync.Mutex
+	token  uint64
+	exits  map[uint64]chan link.Exit
+	deaths chan string
+}
+
+func newBox(t *testing.T, facts isolate.Facts) *box {
+	t.Helper()
+	base, err := os.MkdirTemp("/tmp", "slots-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(base, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	m, err := NewManager(base, facts, os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &box{Manager: m, t: t, exits: map[uint64]chan link.Exit{}, deaths: make(chan string, 16)}
+	m.OnExit(func(_ string, e link.Exit) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.exits[e.Token] <- e
+	})
+	m.OnDeath(func(slot, why string) { b.deaths <- slot + ": " + why })
+	t.Cleanup(func() {
+		receipt := m.Close(context.Background())
+		if receipt.Left != 0 {
+			t.Errorf("close left %d processes", receipt.Left)
+		}
+		if _, err := os.Lstat(base); !os.IsNotExist(err) {
+			t.Errorf("base directory is left: %v", err)
+		}
+	})
+	return b
+}
+
+func (b *box) create(p CreateParams) SlotFacts {
+	b.t.Helper()
+	facts, err := b.Create(context.Background(), p)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return facts
+}
+
+// command is one that has been started.
+type command struct {
+	token   uint64
+	spawned link.Spawned
+	exit    chan link.Exit
+	out     *os.File
+}
+
+func (b *box) spawn(slot string, change func(*link.Spawn), argv ...string) (command, error) {
+	b.t.Helper()
+	h, err := b.Agent(context.Background(), slot)
+	if err != nil {
+		return command{}, err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer w.Close()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer null.Close()
+	b.mu.Lock()
+	b.token++
+	c := command{token: b.token, exit: make(chan link.Exit, 1), out: r}
+	b.exits[c.token] = c.exit
+	b.mu.Unlock()
+	s := link.Spawn{Token: c.token, Cwd: h.Facts.Workspace}
+	for _, a := range argv {
+		s.Argv = append(s.Argv, link.Bytes(a))
+	}
+	for _, e := range h.Env {
+		s.Env = append(s.Env, link.Bytes(e))
+	}
+	if change != nil {
+		change(&s)
+	}
+	_, err = h.Call(context.Background(), link.OpSpawn, s, &c.spawned, int(null.Fd()), int(w.Fd()), int(w.Fd()))
+	if err != nil {
+		r.Close()
+	}
+	return c, err
+}
+
+// run waits for the command and returns its output and exit.
+func (b *box) run(slot string, argv ...string) (string, link.Exit) {
+	b.t.Helper()
+	c, err := b.spawn(slot, nil, argv...)
+	if err != nil {
+		b.t.Fatalf("%q: %v", argv, err)
+	}
+	defer c.out.Close()
+	if !c.spawned.Started {
+		return c.spawned.Reason, link.Exit{ExitCode: c.spawned.ExitCode}
+	}
+	select {
+	case e := <-c.exit:
+		_ = c.out.SetReadDeadline(time.Now().Add(2 * time.Second))
+		out := make([]byte, 1<<20)
+		total := 0
+		for total < len(out) {
+			n, err := c.out.Read(out[total:])
+			total += n
+			if err != nil {
+				break
+			}
+		}
+		return string(out[:total]), e
+	case <-time.After(20 * time.Second):
+		b.t.Fatalf("%q does not end", argv)
+	}
+	return "", link.Exit{}
+}
+
+func (b *box) sh(slot, script string) string {
+	b.t.Helper()
+	out, e := b.run(slot, "/bin/sh", "-c", script)
+	if e.ExitCode != 0 {
+		b.t.Fatalf("%s: exit %d: %s", script, e.ExitCode, out)
+	}
+	return strings.TrimSpace(out)
+}
+
+func (b *box) call(slot, op string, in, out any) error {
+	b.t.Helper()
+	h, err := b.Agent(context.Background(), slot)
+	if err != nil {
+		return err
+	}
+	_, err = h.Call(context.Background(), op, in, out)
+	return err
+}
+
+// rungs are those that this machine and user can have, as a local box.
+func rungs() []string {
+	f := probed()
+	out := []string{isolate.None}
+	if f.Switch {
+		out = append(out, isolate.UID)
+	}
+	if f.Way != isolate.WayNone {
+		out = append(out, isolate.Namespaces)
+	}
+	return out
+}
+
+func eachRung(t *testing.T, test func(t *testing.T, b *box, facts SlotFacts)) {
+	for _, level := range rungs() {
+		t.Run(level, func(t *testing.T) {
+			b := newBox(t, probed())
+			facts := b.create(CreateParams{Slot: "a", Level: level, Network: true, PrivateRoot: true})
+			test(t, b, facts)
+		})
+	}
+}
+
+func TestProbeFacts(t *testing.T) {
+	began := time.Now()
+	f := isolate.Probe()
+	took := time.Since(began)
+	text, _ := json.Marshal(f)
+	t.Logf("%s way=%s price=%.1f ms, probe %v", text, f.Way, f.PriceMS, took)
+	if took > 300*time.Millisecond {
+		t.Errorf("the probe took %v", took)
+	}
+	if f.Highest != isolate.Namespaces && f.Reasons[isolate.Namespaces] == "" {
+		t.Error("no reason why there are no namespaces")
+	}
+}
+
+func TestRunAndExit(t *testing.T) {
+	eachRung(t, func(t *testing.T, b *box, facts SlotFacts) {
+		out, e := b.run("a", "/bin/sh", "-c", "pwd; id -u; echo $HOME $TMPDIR $USER; touch $HOME/x $TMPDIR/y z; exit 7")
+		if e.ExitCode != 7 || e.Signal != 0 {
+			t.Errorf("exit %+v, output %s", e, out)
+		}
+		want := fmt.Sprintf("%s\n%d\n%s %s %s\n", facts.Workspace, facts.UID, facts.Home, facts.Tmp, facts.UserName)
+		if out != want {
+			t.Errorf("got %q, want %q", out, want)
+		}
+		if facts.UID == 0 {
+			t.Error("uid 0 was not left")
+		}
+		if e.MaxRSS <= 0 {
+			t.Error("no rusage")
+		}
+		if _, e = b.run("a", "/bin/sh", "-c", "kill -9 $$"); e.ExitCode != 137 || e.Signal != 9 || e.OOMKilled {
+			t.Errorf("signal: %+v", e)
+		}
+	})
+}
+
+func kind(err error) string {
+	e := link.AsError(err)
+	return e.Kind + " " + e.Errno
+}
+
+func TestProgramsThatCannotRun(t *testing.T) {
+	eachRung(t, func(t *testing.T, b *box, _ SlotFacts) {
+		b.sh("a", "echo 'not a program' > plain; chmod +x plain; printf '#!/no/such/interpreter\\n' > lost; chmod +x lost; echo > notexec; mkdir dir")
+		for program, code := range map[string]int{"no-such-program": 127, "./missing": 127, "./plain": 126, "./lost": 126, "./notexec": 126, "./dir": 126} {
+			if reason, e := b.run("a", program); e.ExitCode != code || !strings.Contains(reason, program) {
+				t.Errorf("%s: %d %q", program, e.ExitCode, reason)
+			}
+		}
+		if reason, e := b.run("a", "/bin/echo", strings.Repeat("x", 200<<10)); e.ExitCode != 126 || !strings.Contains(reason, "too long") {
+			t.Errorf("E2BIG: %d %q", e.ExitCode, reason)
+		}
+		for cwd, want := range map[string]string{"/no/such/dir": "os ENOENT", "/etc/passwd": "os ENOTDIR"} {
+			_, err := b.spawn("a", func(s *link.Spawn) { s.Cwd = link.Bytes(cwd) }, "/bin/true")
+			if err == nil || kind(err) != want {
+				t.Errorf("%s: %v", cwd, err)
+			}
+		}
+		if _, err := b.spawn("a", func(s *link.Spawn) { s.User = "root" }, "/bin/true"); err == nil || kind(err) != "user " {
+			t.Errorf("user root: %v", err)
+		}
+	})
+}
+
+func TestKillWholeTree(t *testing.T) {
+	escapes := map[string]string{
+		"plain":    "sleep 1000 & sleep 1000",
+		"setsid":   "setsid sleep 1000 & setsid -f sh -c 'trap \"\" TERM; sleep 1000' ; sleep 1000",
+		"deaf":     "trap '' TERM; (trap '' TERM; sleep 1000; sleep 1000) & while :; do sleep 1000; done",
+		"stopped":  "sh -c 'kill -STOP $$; sleep 1000' & sleep 1000",
+		"clean":    "env -i setsid -f sh -c '(sleep 1000 &)'; exec sleep 1000",
+		"leadless": "setsid -f sleep 1000; (sleep 1000 &); exit 3",
+	}
+	eachRung(t, func(t *testing.T, b *box, _ SlotFacts) {
+		other, err := b.spawn("a", nil, "sleep", "1000")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, script := range escapes {
+			c, err := b.spawn("a", nil, "/bin/sh", "-c", script+"; :")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name == "leadless" {
+				<-c.exit
+			}
+			want := map[string]int{"plain": 3, "setsid": 5, "deaf": 3, "stopped": 3, "clean": 2, "leadless": 2}[name]
+			b.waitFor(func() bool { return b.count(c.token) >= want-1 })
+			var receipt link.Receipt
+			if err := b.call("a", link.OpKill, link.Kill{Token: c.token, GraceS: 0.1}, &receipt); err != nil {
+				t.Fatal(err)
+			}
+			if receipt.Left != 0 || receipt.Found == 0 || receipt.Killed != receipt.Found || receipt.DurationS > 2 {
+				t.Errorf("%s: %+v", name, receipt)
+			}
+			t.Logf("%s: %+v", name, receipt)
+		}
+		var list link.Processes
+		if err := b.call("a", link.OpProcesses, struct{}{}, &list); err != nil {
+			t.Fatal(err)
+		}
+		if len(list.Processes) != 1 || list.Processes[0].PID != other.spawned.PID || list.Processes[0].Token != other.token {
+			t.Errorf("left: %+v", list)
+		}
+	})
+}
+
+func (b *box) count(token uint64) int {
+	var list link.Processes
+	if err := b.call("a", link.OpProcesses, struct{}{}, &list); err != nil {
+		b.t.Fatal(err)
+	}
+	n := 0
+	for _, p := range list.Processes {
+		if p.Token == token {
+			n++
+		}
+	}
+	return n
+}
+
+func (b *box) waitFor(done func() bool) {
+	b.t.Helper()
+	for deadline := time.Now().Add(5 * time.Second); !done(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			b.t.Fatal("did not happen")
+		}
+	}
+}
+
+func TestResetEmptiesTheSlot(t *testing.T) {
+	eachRung(t, func(t *testing.T, b *box, facts SlotFacts) {
+		b.sh("a", "setsid -f sleep 1000; mkdir -p shut/in; touch shut/in/f $HOME/h $TMPDIR/t; chmod 000 shut/in shut; ln -s /etc link; mkfifo p; i=0; while [ $i -lt 1000 ]; do : > f$i; i=$((i+1)); done")
+		began := time.Now()
+		r, err := b.Reset(context.Background(), "a")
+		took := time.Since(began)
+		if err != nil || !r.Clean || r.Killed.Found != 1 || r.Killed.Left != 0 {
+			t.Fatalf("%+v %v", r, err)
+		}
+		t.Logf("reset of 1,000 files: %v, %+v", took, r.Killed)
+		if got := b.sh("a", "ls -A . $HOME $TMPDIR | grep -v :$ | grep -v '^$' | wc -l; id -u"); got != fmt.Sprintf("0\n%d", facts.UID) {
+			t.Errorf("after reset: %q", got)
+		}
+		if b.count(0) > 0 {
+			t.Error("processes are left")
+		}
+	})
+}
+
+func TestAgentDeath(t *testing.T) {
+	eachRung(t, func(t *testing.T, b *box, _ SlotFacts) {
+		c, err := b.spawn("a", nil, "/bin/sh", "-c", "setsid -f sleep 1000; exec sleep 1000")
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := b.Agent(context.Background(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.waitFor(func() bool { return b.count(c.token) == 2 })
+		if err := h.process.Signal(syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case why := <-b.deaths:
+			if !strings.Contains(why, "killed") {
+				t.Error(why)
+			}
+		case <-time.After(5 * time.Second):
+			t.Fatal("no word of the agent's death")
+		}
+		if _, err := b.spawn("a", nil, "true"); err == nil || kind(err) != "slot_died " {
+			t.Errorf("after death: %v", err)
+		}
+		if r, err := b.Reset(context.Background(), "a"); err != nil || !r.Clean {
+			t.Fatalf("%+v %v", r, err)
+		}
+		b.sh("a", "true")
+		if n := strays(t, h.Facts.UID); n != 0 && os.Geteuid() == 0 {
+			t.Errorf("%d processes of the slot's uid", n)
+		}
+	})
+}
+
+// strays counts the living processes of a uid.
+func strays(t *testing.T, uid int) int {
+	t.Helper()
+	n := 0
+	names, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		var st syscall.Stat_t
+		stat, _ := os.ReadFile(name + "/stat")
+		if syscall.Stat(name, &st) == nil && int(st.Uid) == uid && !strings.Contains(string(stat), ") Z ") {
+			n++
+		}
+	}
+	return n
+}
