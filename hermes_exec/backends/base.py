@@ -1,0 +1,178 @@
+"""The contract of a backend: launch a box, open a stream to a program in it, tell its state, end it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, runtime_checkable
+
+from anyio.abc import ByteStream
+
+from hermes_exec.config import Limits
+from hermes_exec.results import PostMortem, PullProgress
+
+SandboxState = Literal["alive", "dead", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Who owns a box, so that it can be found and ended when the owner is gone.
+
+    ``host_id`` and ``boot_id`` name one boot of one kernel, ``pid_namespace`` is the inode of the pid namespace in
+    which ``pid`` counts, and ``pid_start`` is the start of that process in clock ticks since boot, so that a pid that
+    was given out again is not taken for the owner.
+    """
+
+    run_id: str
+    host_id: str
+    boot_id: str
+    pid_namespace: str
+    pid: int
+    pid_start: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSpec:
+    """What a box has to be. Everything that only one backend understands is in that backend's config object.
+
+    ``whole_box`` is set when one slot gets the whole box. ``network`` False asks for a box without any network; with
+    several slots that differ, the slots close it themselves. ``pull_timeout_s`` bounds the fetching of the image alone.
+    ``lease_s`` is how long the runner outlives its driver.
+    """
+
+    image: str | None = None
+    limits: Limits = field(default_factory=Limits)
+    best_effort_limits: bool = False
+    network: bool = True
+    whole_box: bool = False
+    lease_s: float = 60.0
+    pull_timeout_s: float = 600.0
+    on_progress: Callable[[PullProgress], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReapFilter:
+    """Which boxes to end: those of one run, those whose owner is gone (``orphans``), or ``all`` that this library
+    started.
+    """
+
+    run_id: str | None = None
+    orphans: bool = False
+    all: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """A box that was ended by ``Backend.reap``."""
+
+    sandbox: str
+    backend: str
+    run_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxInfo:
+    """A box that this library started, whoever owns it; ``owner`` says whether the owner still lives."""
+
+    sandbox: str
+    backend: str
+    labels: Labels
+    owner: Literal["alive", "gone", "unknown"]
+    state: str
+    image: str | None = None
+    created_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxStatus:
+    """``unknown`` (paused, daemon unreachable) never destroys a box; ``dead`` comes with a post-mortem."""
+
+    state: SandboxState
+    post_mortem: PostMortem | None = None
+    detail: str = ""
+
+
+class Sandbox(Protocol):
+    """One box."""
+
+    @property
+    def id(self) -> str:
+        """The backend's own name of the box: a container id, ``local-<pid>``."""
+
+    @property
+    def user(self) -> str | None:
+        """The user that commands of a whole box run as, when the image names one and the runner may become it; else
+        None.
+        """
+
+    @property
+    def limits(self) -> Mapping[str, str]:
+        """How each limit of the spec is enforced on the box, or ``not enforced``."""
+
+    async def open(self, argv: Sequence[str]) -> ByteStream:
+        """Start the runner in the box with these arguments and give its stdin and stdout.
+
+        Raises:
+            SandboxDied: the box has ended.
+            ChannelLost: the box cannot be reached now; the same call may work later.
+        """
+
+    async def status(self) -> SandboxStatus:
+        """Tell whether the box is alive, as seen from outside it. Never raises."""
+
+    async def destroy(self) -> None:
+        """End the box and free everything that it held. May be called again, also after a failure."""
+
+    def destroy_now(self) -> None:
+        """The same without an event loop, as the last resort at exit; errors are swallowed."""
+
+
+@runtime_checkable
+class Diffable(Protocol):
+    """A sandbox that can tell what was changed in it outside the directories of this library."""
+
+    async def changes(self) -> list[str]:
+        """Paths that differ from the moment of launch."""
+
+
+class Backend(Protocol):
+    """A way to have boxes."""
+
+    @property
+    def name(self) -> str:
+        """The name by which users choose it."""
+
+    @property
+    def whole_box(self) -> bool:
+        """Whether its boxes are containers or VMs that it makes, so that one tenant may have all of one."""
+
+    @property
+    def private_root(self) -> bool:
+        """Whether slots need a root of their own, because the box's root is a machine that others use."""
+
+    async def check(self, spec: LaunchSpec) -> None:
+        """Find out, without starting anything, whether ``launch`` can work.
+
+        Raises:
+            BackendUnavailable: the engine, its client or the credentials are missing.
+            ImageError: the image is not there and may not be fetched.
+            ConfigError: the spec asks for what this backend cannot give.
+        """
+
+    async def launch(self, spec: LaunchSpec, labels: Labels) -> Sandbox:
+        """Start a box with a serving runner. When it fails or is cancelled nothing is left.
+
+        Raises:
+            LaunchError: the box could not be started.
+            BackendUnavailable, ImageError, ConfigError: as for ``check``.
+        """
+
+    async def reap(self, which: ReapFilter) -> list[Reaped]:
+        """End the boxes that the filter names. A box whose owner cannot be judged from here is not an orphan."""
+
+    async def sandboxes(self) -> list[SandboxInfo]:
+        """Every box that this library started and that still exists."""
+
+    async def aclose(self) -> None:
+        """Free what the backend itself holds (connections); boxes are not touched."""

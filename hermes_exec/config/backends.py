@@ -1,0 +1,138 @@
+"""One configuration class a backend: the options that only this backend understands."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from hermes_exec.config.model import ConfigModel
+
+Megabytes = Annotated[int, Field(gt=0, le=2**43)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class BackendConfig(ConfigModel):
+    """Base of the configuration classes of backends; third parties derive from it too."""
+
+    backend: ClassVar[str]
+    """The name of the backend that this configures."""
+
+
+class LocalConfig(BackendConfig):
+    """Boxes that are a process tree on this host."""
+
+    backend: ClassVar[str] = "local"
+
+    readonly_paths: tuple[str, ...] = ()
+    """Further absolute paths of the host that slots may read, besides what the system and the running Python need."""
+    base_dir: str | None = None
+    """Directory in which each box makes its own private directory; None for the system's temporary directory."""
+
+    @field_validator("readonly_paths", "base_dir")
+    @classmethod
+    def _absolute(cls, value: tuple[str, ...] | str | None) -> tuple[str, ...] | str | None:
+        for path in (value,) if isinstance(value, str) else value or ():
+            if not path.startswith("/") or "\0" in path:
+                raise ValueError(f"{path!r} is not an absolute path")
+        return value
+
+
+class DockerConfig(BackendConfig):
+    """Boxes that are containers of a Docker engine (or of Podman's Docker-compatible socket)."""
+
+    backend: ClassVar[str] = "docker"
+
+    image: str | None = None
+    """Image of boxes for which the pool and the profile name none."""
+    pull_policy: Literal["missing", "always", "never"] = "missing"
+    """Whether an image is fetched: when it is not there, before the first box of each pool, or never."""
+    platform: str | None = None
+    """Platform of the image, such as ``linux/arm64``; None for the engine's own."""
+    docker_config: str | None = None
+    """Path of the Docker configuration with registry credentials; None for the place where Docker keeps it."""
+
+    base_url: str | None = None
+    """Address of the engine (``unix:///…``, ``tcp://…``, ``ssh://…``); None for what the Docker SDK finds by itself."""
+    tls_dir: str | None = None
+    """Directory with ``ca.pem``, ``cert.pem`` and ``key.pem`` for ``base_url``."""
+    api_timeout_s: Seconds = 60.0
+    """Longest time for one answer of the engine."""
+    runner_delivery: Literal["auto", "bind", "upload", "volume"] = "auto"
+    """How the runner gets into the container: read-only bind mount, upload into the created container, or a shared
+    read-only volume; ``auto`` takes the first that works."""
+
+    user: str | None = None
+    """User of the container, as Docker's ``--user``. None: the container is root's, and commands run as the image's
+    USER. With a user that is not root neither slots of their own uid nor ``user="root"`` are possible."""
+    groups: tuple[str, ...] = ()
+    """Additional groups of the container's user."""
+    cap_drop: tuple[str, ...] = ()
+    cap_add: tuple[str, ...] = ()
+    security_opt: tuple[str, ...] = ()
+    """Such as ``no-new-privileges`` or ``seccomp=unconfined``."""
+    privileged: bool = False
+    read_only: bool = False
+    """Mount the image read-only; the slots' directories are in a volume and stay writable."""
+    runtime: str | None = None
+    """OCI runtime, such as ``runsc``."""
+    cgroupns: Literal["host", "private"] | None = None
+    sysctls: dict[str, str] = Field(default_factory=dict)
+    devices: tuple[str, ...] = ()
+    """Devices of the host, as ``/dev/fuse`` or ``/dev/fuse:/dev/fuse:rwm``."""
+    gpus: int | Literal["all"] | None = None
+    """Number of GPUs, or all."""
+
+    memory_swap_mb: Annotated[int, Field(ge=-1)] | None = None
+    """Memory and swap together, -1 for no limit; None: as much as ``limits.memory_mb``, so no swap."""
+    shm_size_mb: Megabytes | None = None
+    """Size of ``/dev/shm``; None for Docker's 64 MiB."""
+    cpuset_cpus: str | None = None
+    """Processors that may be used, as ``0-3,8``."""
+    ulimits: dict[str, int | tuple[int, int]] = Field(default_factory=dict)
+    """Resource limits by name, as ``{"nofile": 1024}`` or soft and hard."""
+    oom_kill_disable: bool = False
+    device_read_bps: dict[str, Annotated[int, Field(gt=0)]] = Field(default_factory=dict)
+    """Bytes a second that may be read, by device of the host."""
+    device_write_bps: dict[str, Annotated[int, Field(gt=0)]] = Field(default_factory=dict)
+
+    network_mode: str | None = None
+    """``bridge``, ``host``, or the name of a network; not together with ``network=False``."""
+    dns: tuple[str, ...] = ()
+    extra_hosts: dict[str, str] = Field(default_factory=dict)
+    """Further entries of ``/etc/hosts``: name to address."""
+    hostname: str | None = None
+
+    env: dict[str, str] = Field(default_factory=dict)
+    """Environment of the container itself. It is readable in its metadata: secrets belong in the pool's ``secrets``."""
+    volumes: tuple[str, ...] = ()
+    """Mounts as ``source:target`` or ``source:target:ro``; the source is a path of the engine's host or a volume."""
+    tmpfs: dict[str, str] = Field(default_factory=dict)
+    """Mounts in memory: path to options, as ``{"/scratch": "size=64m,exec"}``."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Further labels of the container."""
+
+    @field_validator("volumes")
+    @classmethod
+    def _volumes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for volume in value:
+            parts = volume.split(":")
+            if len(parts) not in {2, 3} or not parts[0] or not parts[1].startswith("/"):
+                raise ValueError(f"{volume!r} is not source:target or source:target:mode with an absolute target")
+        return value
+
+    @field_validator("tmpfs")
+    @classmethod
+    def _tmpfs(cls, value: dict[str, str]) -> dict[str, str]:
+        for path in value:
+            if not path.startswith("/"):
+                raise ValueError(f"{path!r} is not an absolute path")
+        return value
+
+    @field_validator("labels")
+    @classmethod
+    def _labels(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if name.startswith("hermes-exec."):
+                raise ValueError(f"the label {name!r} is this library's own")
+        return value

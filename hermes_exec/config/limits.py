@@ -1,0 +1,38 @@
+"""Limits of a box or of a slot."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from hermes_exec.config.model import ConfigModel
+
+Positive = Annotated[int, Field(gt=0, le=2**53, strict=True)]
+
+
+class Limits(ConfigModel):
+    """What a box or a slot may use at most; None is no limit.
+
+    A limit that cannot be enforced where it is asked for is refused, or listed as ``not enforced`` when
+    ``best_effort_limits`` is set.
+    """
+
+    cpus: Annotated[float, Field(gt=0, le=4096)] | None = None
+    """Processors, as a share of time: 0.5 is half of one."""
+    memory_mb: Positive | None = None
+    """Memory in MiB. A command over it is ended, with ``oom_killed`` in its result."""
+    pids: Positive | None = None
+    """Processes and threads at one time."""
+    disk_mb: Positive | None = None
+    """Space that may be written, in MiB."""
+    open_files: Positive | None = None
+    """Open files of each process."""
+    file_size_mb: Positive | None = None
+    """Size of each file that is written, in MiB."""
+    cpu_time_s: Annotated[float, Field(gt=0, le=2**53)] | None = None
+    """Processor seconds of each process."""
+
+    def given(self) -> dict[str, float | int]:
+        """The limits that are set, by name."""
+        return {name: value for name, value in self if value is not None}

@@ -1,0 +1,103 @@
+"""Configuration from files and mappings: YAML, TOML or JSON to checked objects, and the JSON schema of it all."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from hermes_exec.config.backends import BackendConfig
+from hermes_exec.config.model import nearest
+from hermes_exec.config.pool import PoolConfig
+from hermes_exec.errors import ConfigError
+
+Loader = Callable[[str], Any]
+LOADERS: Mapping[str, Loader] = {
+    ".yaml": yaml.safe_load,
+    ".yml": yaml.safe_load,
+    ".toml": tomllib.loads,
+    ".json": json.loads,
+}
+
+
+class Configured(NamedTuple):
+    """A pool's configuration and that of its backend."""
+
+    pool: PoolConfig
+    backend: BackendConfig
+
+
+def read_config(source: str | PathLike[str] | Mapping[str, Any]) -> dict[str, Any]:
+    """The mapping of a configuration file, by its ending, or a copy of the mapping that is given.
+
+    Raises:
+        ConfigError: the file cannot be read, or is not a mapping.
+    """
+    if isinstance(source, Mapping):
+        return dict(source)
+    path = Path(source)
+    loader = LOADERS.get(path.suffix.lower())
+    if loader is None:
+        raise ConfigError(f"{path}: a configuration file ends with {', '.join(LOADERS)}")
+    try:
+        values = loader(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except (ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
+    if values is None:
+        values = {}
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise ConfigError(f"{path}: a configuration is a mapping of names to values")
+    return values
+
+
+def resolve_config(values: Mapping[str, Any], config_type: type[BackendConfig]) -> Configured:
+    """Check flat options, as SandboxPool takes them: the pool's own, and those of the backend's configuration class.
+
+    The backend's options may also stand together under ``backend_options``.
+
+    Raises:
+        ConfigError: a name is unknown (the nearest valid one is named), or a value is wrong.
+    """
+    pool_names, backend_names = PoolConfig.model_fields, config_type.model_fields
+    pool: dict[str, Any] = {}
+    backend: dict[str, Any] = dict(values.get("backend_options") or {})
+    for name, value in values.items():
+        if name in pool_names:
+            pool[name] = value
+        elif name in backend_names:
+            backend[name] = value
+        elif name != "backend_options":
+            hint = nearest(name, [*pool_names, *backend_names])
+            raise ConfigError(f"there is no option {name!r} for backend {config_type.backend!r}; {hint}")
+    return Configured(PoolConfig.of(pool), config_type.of(backend))
+
+
+def pool_schema(config_types: Mapping[str, type[BackendConfig]]) -> dict[str, Any]:
+    """The JSON schema (2020-12) of a configuration file, for these backends."""
+    schema = PoolConfig.model_json_schema()
+    definitions: dict[str, Any] = schema.setdefault("$defs", {})
+    schema.pop("additionalProperties", None)
+    schema["properties"]["backend"] |= {"examples": sorted(config_types)}
+    schema["properties"]["backend_options"] = {"type": "object"}
+    cases = []
+    for name, config_type in sorted(config_types.items()):
+        own = config_type.model_json_schema()
+        definitions |= own.pop("$defs", {})
+        properties = {k: v for k, v in own["properties"].items() if k not in PoolConfig.model_fields}
+        condition: dict[str, Any] = {"properties": {"backend": {"const": name}}}
+        if name != PoolConfig.model_fields["backend"].default:
+            condition["required"] = ["backend"]
+        cases.append({"if": condition, "then": {"properties": properties}})
+    schema |= {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "allOf": cases,
+        "unevaluatedProperties": False,
+    }
+    return schema

@@ -1,0 +1,80 @@
+"""The base of every configuration model: frozen, unknown names refused with the nearest valid one, one clear sentence
+an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from hermes_exec.errors import ConfigError
+
+_FIELD = re.compile(r"[a-z_][\w.]*: ")
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """A half sentence that names the nearest valid name, or all of them when none is near."""
+    names = sorted(valid)
+    by_fold = {n.casefold(): n for n in names}
+    found = difflib.get_close_matches(name.casefold(), by_fold, n=1, cutoff=0.55)
+    if found:
+        return f"did you mean {by_fold[found[0]]!r}?"
+    return f"valid names are {', '.join(names)}" if names else "there are no valid names"
+
+
+class ConfigModel(BaseModel):
+    """A configuration object. Building one with a wrong name or value raises ConfigError."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=False, allow_inf_nan=False)
+
+    def __init__(self, **values: object) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(explain(error, type(self))) from None
+
+    @classmethod
+    def of(cls, values: object) -> Self:
+        """The same from a mapping, for example from a file.
+
+        Raises:
+            ConfigError: a name or a value is wrong.
+        """
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise ConfigError(explain(error, cls)) from None
+
+
+def explain(error: ValidationError, model: type[BaseModel]) -> str:
+    """All that is wrong, one sentence each, with the path of the field and without the values of secrets."""
+    return "; ".join(_sentence(detail, model) for detail in error.errors(include_url=False))
+
+
+def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
+    path = ".".join(str(part) for part in detail["loc"])
+    if detail["type"] == "extra_forbidden":
+        name = str(detail["loc"][-1])
+        inner = len(detail["loc"]) > 1
+        hint = "" if inner else f"; {nearest(name, model.model_fields)}"
+        return f"{model.__name__} has no option {path!r}{hint}"
+    raised = detail.get("ctx", {}).get("error")
+    if isinstance(raised, ConfigError):
+        joint = "." if _FIELD.match(str(raised)) else ": "
+        return f"{path}{joint}{raised}" if path else str(raised)
+    said = detail["msg"].removeprefix("Value error, ")
+    said = said[:1].lower() + said[1:]
+    given = (
+        "" if "secret" in path or detail["type"] in {"missing", "value_error"} else f", not {_short(detail['input'])}"
+    )
+    return f"{path or model.__name__}: {said}{given}"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,128 @@
+"""Configuration of a pool and of its profiles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
+
+from hermes_exec.config.limits import Limits
+from hermes_exec.config.model import ConfigModel, nearest
+from hermes_exec.errors import ConfigError
+from hermes_exec.results import IsolationLevel
+
+Seconds = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=0)]
+AtLeastOne = Annotated[int, Field(ge=1)]
+Commands = str | tuple[str, ...]
+FileSource = bytes | str | Path
+"""Content as bytes, or the path of a local file or directory."""
+
+
+class ProfileConfig(ConfigModel):
+    """What a profile has of its own; everything that is not given is the pool's."""
+
+    image: str | None = None
+    slots_per_sandbox: AtLeastOne | None = None
+    min_sandboxes: Count | None = None
+    max_sandboxes: AtLeastOne | None = None
+    min_isolation: IsolationLevel | None = None
+    network: bool | None = None
+    limits: Limits | None = None
+    slot_limits: Limits | None = None
+    best_effort_limits: bool | None = None
+    env: dict[str, str] | None = None
+    secrets: dict[str, SecretStr] | None = None
+    files: dict[str, FileSource] | None = None
+    setup: Commands | None = None
+    """Commands that run once a box, before its first slot is lent."""
+    slot_setup: Commands | None = None
+    """Commands that run at each lend, before the slot is handed out."""
+    idle_timeout_s: Seconds | None = None
+    max_lifetime_s: Seconds | None = None
+    backend_options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the backend that differ from the pool's."""
+
+    @field_validator("env", "secrets")
+    @classmethod
+    def _environment(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        return check_environment(value)
+
+
+class PoolConfig(ConfigModel):
+    """A pool, without the options of its backend. Times in seconds; None for no bound, or for the backend's default."""
+
+    backend: str = "local"
+    image: str | None = None
+    slots_per_sandbox: AtLeastOne | None = None
+    """None: 64 on local, 1 elsewhere."""
+    min_sandboxes: Count = 0
+    max_sandboxes: AtLeastOne | None = None
+    """None: 1 on local, 4 elsewhere."""
+    profiles: dict[str, ProfileConfig] = Field(default_factory=dict)
+    min_isolation: IsolationLevel = "none"
+    network: bool = True
+    limits: Limits = Field(default_factory=Limits)
+    slot_limits: Limits = Field(default_factory=Limits)
+    best_effort_limits: bool = False
+    env: dict[str, str] = Field(default_factory=dict)
+    secrets: dict[str, SecretStr] = Field(default_factory=dict)
+    files: dict[str, FileSource] = Field(default_factory=dict)
+    setup: Commands = ()
+    slot_setup: Commands = ()
+    acquire_timeout_s: Seconds = 300.0
+    launch_timeout_s: Seconds = 120.0
+    pull_timeout_s: Seconds = 600.0
+    shutdown_timeout_s: Seconds = 30.0
+    lease_s: Annotated[float, Field(gt=0, le=1e7)] = 60.0
+    idle_timeout_s: Seconds = 120.0
+    max_lifetime_s: Seconds | None = None
+    run_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] | None = None
+    """Letters, digits and ``._-``, at most 64; None for a random one."""
+
+    @field_validator(
+        "profiles", "limits", "slot_limits", "env", "secrets", "files", "setup", "slot_setup", mode="before"
+    )
+    @classmethod
+    def _none_is_empty(cls, value: object, info: ValidationInfo) -> object:
+        if value is None:
+            return cls.model_fields[str(info.field_name)].get_default(call_default_factory=True)
+        return value
+
+    @field_validator("env", "secrets")
+    @classmethod
+    def _environment(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return check_environment(value) or {}
+
+    @model_validator(mode="after")
+    def _bounds(self) -> Self:
+        if self.max_sandboxes is not None and self.min_sandboxes > self.max_sandboxes:
+            raise ValueError(f"min_sandboxes {self.min_sandboxes} is above max_sandboxes {self.max_sandboxes}")
+        return self
+
+    def with_profile(self, name: str) -> PoolConfig:
+        """The pool with the values of one of its profiles as its own.
+
+        Raises:
+            ConfigError: there is no such profile.
+        """
+        profile = self.profiles.get(name)
+        if profile is None:
+            raise ConfigError(f"there is no profile {name!r}; {nearest(name, self.profiles)}")
+        own = {key: value for key, value in profile if value is not None and key != "backend_options"}
+        for key in ("env", "secrets", "files"):
+            if key in own:
+                own[key] = {**getattr(self, key), **own[key]}
+        return self.model_copy(update=own)
+
+
+def check_environment(value: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The mapping itself, if its names and values can be those of an environment; ValueError otherwise."""
+    for name, content in (value or {}).items():
+        if not name or "=" in name or "\0" in name:
+            raise ValueError(f"{name!r} cannot be the name of an environment variable")
+        text = content.get_secret_value() if isinstance(content, SecretStr) else content
+        if "\0" in text:
+            raise ValueError(f"the value of {name!r} has a NUL byte")
+    return value

@@ -1,0 +1,214 @@
+"""Configuration: what is wrong is said in one sentence, before anything is started."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from hermes_exec.config import (
+    BackendConfig,
+    DockerConfig,
+    Limits,
+    LocalConfig,
+    PoolConfig,
+    import_terminal_names,
+    nearest,
+    pool_schema,
+    read_config,
+    resolve_config,
+)
+from hermes_exec.errors import ConfigError, ErrorCause
+
+TYPES: dict[str, type[BackendConfig]] = {"local": LocalConfig, "docker": DockerConfig}
+
+
+def test_defaults_are_those_of_the_public_face() -> None:
+    pool = PoolConfig()
+    assert (pool.backend, pool.min_sandboxes, pool.max_sandboxes, pool.min_isolation) == ("local", 0, None, "none")
+    assert (pool.acquire_timeout_s, pool.launch_timeout_s, pool.pull_timeout_s) == (300.0, 120.0, 600.0)
+    assert (pool.shutdown_timeout_s, pool.lease_s, pool.idle_timeout_s, pool.max_lifetime_s) == (
+        30.0,
+        60.0,
+        120.0,
+        None,
+    )
+    assert pool.limits == Limits()
+    assert pool.network
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"imge": "x"}, "did you mean 'image'?"),
+        ({"lease": 3}, "did you mean 'lease_s'?"),
+        ({"shm_size": 3}, "did you mean 'shm_size_mb'?"),
+        ({"backend_options": {"capdrop": ["ALL"]}}, "did you mean 'cap_drop'?"),
+        ({"slots_per_sandbox": 0}, "slots_per_sandbox"),
+        ({"acquire_timeout_s": -1}, "acquire_timeout_s"),
+        ({"acquire_timeout_s": math.nan}, "acquire_timeout_s"),
+        ({"min_isolation": "vm"}, "min_isolation"),
+        ({"limits": {"memory": 3}}, "memory"),
+        ({"limits": {"memory_mb": "lots"}}, "limits.memory_mb"),
+        ({"limits": {"cpus": 0}}, "limits.cpus"),
+        ({"min_sandboxes": 3, "max_sandboxes": 2}, "min_sandboxes 3 is above max_sandboxes 2"),
+        ({"env": {"A=B": "x"}}, "'A=B'"),
+        ({"env": {"A": "x\0"}}, "NUL"),
+        ({"profiles": {"p": {"image": 3}}}, "profiles.p.image"),
+        ({"pull_policy": "sometimes"}, "pull_policy"),
+        ({"volumes": ["/x"]}, "'/x'"),
+        ({"labels": {"hermes-exec.run": "x"}}, "own"),
+        ({"run_id": "a b"}, "run_id"),
+    ],
+)
+def test_what_is_wrong_is_named(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve_config({"backend": "docker", **values}, DockerConfig)
+    assert said in str(caught.value)
+    assert caught.value.cause is ErrorCause.CONFIG
+    assert isinstance(caught.value, ValueError)
+
+
+def test_objects_refuse_the_same() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'memory_mb'"):
+        Limits(memory=3)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="did you mean 'security_opt'"):
+        DockerConfig(security_opts=("x",))  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="absolute"):
+        LocalConfig(readonly_paths=("relative",))
+
+
+def test_secrets_are_never_shown() -> None:
+    pool = PoolConfig.of({"secrets": {"TOKEN": "hush-hush"}})
+    assert "hush" not in repr(pool)
+    assert pool.secrets["TOKEN"].get_secret_value() == "hush-hush"
+    with pytest.raises(ConfigError) as caught:
+        PoolConfig.of({"secrets": {"TOKEN": ["hush-hush"]}})
+    assert "hush" not in str(caught.value)
+
+
+def test_options_go_to_the_pool_and_to_the_backend() -> None:
+    pool, backend = resolve_config(
+        {"backend": "docker", "image": "x", "network": False, "shm_size_mb": 64}, DockerConfig
+    )
+    assert (pool.image, pool.network) == ("x", False)
+    assert isinstance(backend, DockerConfig)
+    assert (backend.image, backend.shm_size_mb) == (None, 64)
+
+
+def test_none_is_the_default() -> None:
+    pool = PoolConfig.of({"profiles": None, "env": None, "setup": None, "limits": None})
+    assert (pool.profiles, pool.env, pool.setup, pool.limits) == ({}, {}, (), Limits())
+
+
+def test_profile_over_pool() -> None:
+    pool = PoolConfig.of(
+        {
+            "image": "a",
+            "env": {"A": "1", "B": "1"},
+            "profiles": {"p": {"image": "b", "env": {"B": "2"}, "network": False}},
+        }
+    )
+    mine = pool.with_profile("p")
+    assert (mine.image, mine.env, mine.network, mine.lease_s) == ("b", {"A": "1", "B": "2"}, False, 60.0)
+    with pytest.raises(ConfigError, match="did you mean 'p'"):
+        pool.with_profile("P")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("c.yaml", "backend: docker\nimage: x\nlimits:\n  cpus: 0.5\n"),
+        ("c.toml", 'backend = "docker"\nimage = "x"\n[limits]\ncpus = 0.5\n'),
+        ("c.json", '{"backend": "docker", "image": "x", "limits": {"cpus": 0.5}}'),
+    ],
+)
+def test_files(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    values = read_config(path)
+    jsonschema.validate(values, pool_schema(TYPES))
+    pool, _ = resolve_config(values, DockerConfig)
+    assert (pool.image, pool.limits.cpus) == ("x", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("c.ini", "", "ends with"),
+        ("c.yaml", "a: [", "c.yaml"),
+        ("c.json", "[1]", "mapping"),
+        ("c.toml", "a =", "c.toml"),
+        ("c.yaml", "1: 2", "mapping"),
+    ],
+)
+def test_broken_files(tmp_path: Path, name: str, text: str, said: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        read_config(path)
+    with pytest.raises(ConfigError, match="No such file"):
+        read_config(tmp_path / "absent.yaml")
+
+
+def test_schema_refuses_what_the_models_refuse() -> None:
+    schema = pool_schema(TYPES)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    json.dumps(schema)
+    checker = jsonschema.Draft202012Validator(schema)
+    assert checker.is_valid({"backend": "docker", "shm_size_mb": 3, "image": "x"})
+    assert checker.is_valid({"readonly_paths": ["/opt"]})
+    assert not checker.is_valid({"backend": "local", "shm_size_mb": 3})
+    assert not checker.is_valid({"backend": "docker", "imge": "x"})
+    assert not checker.is_valid({"limits": {"memory": 3}})
+
+
+def test_terminal_names_become_options_with_a_warning_each() -> None:
+    found = import_terminal_names(
+        {
+            "TERMINAL_ENV": "docker",
+            "TERMINAL_DOCKER_IMAGE": "python:3.12",
+            "TERMINAL_CONTAINER_MEMORY": "5120",
+            "TERMINAL_CONTAINER_CPU": "1.5",
+            "TERMINAL_DOCKER_VOLUMES": '["/a:/b"]',
+            "TERMINAL_MODAL_IMAGE": "not for docker",
+            "TERMINAL_PERSISTENT_SHELL": "true",
+            "HOME": "/root",
+        }
+    )
+    assert found.options == {
+        "backend": "docker",
+        "image": "python:3.12",
+        "limits": {"memory_mb": 5120, "cpus": 1.5},
+        "volumes": ("/a:/b",),
+    }
+    assert sum("TERMINAL_MODAL_IMAGE" in w for w in found.warnings) == 0
+    for name in ("TERMINAL_ENV", "TERMINAL_DOCKER_IMAGE", "TERMINAL_CONTAINER_MEMORY", "TERMINAL_PERSISTENT_SHELL"):
+        assert sum(name in w for w in found.warnings) == 1
+    resolve_config(found.options, DockerConfig)
+
+
+def test_terminal_names_of_the_slot_pool() -> None:
+    found = import_terminal_names(
+        {
+            "TERMINAL_ENV": "slot_pool",
+            "TERMINAL_SLOT_BACKEND": "nomad",
+            "TERMINAL_NOMAD_SLOTS": "10",
+            "TERMINAL_MODAL_SLOTS": "5",
+        }
+    )
+    assert found.options == {"backend": "nomad", "slots_per_sandbox": 10}
+    assert import_terminal_names({"PATH": "/bin"}) == ({}, [])
+    with pytest.raises(ConfigError, match="daytona"):
+        import_terminal_names({"TERMINAL_ENV": "daytona"})
+    with pytest.raises(ConfigError, match="TERMINAL_CONTAINER_CPU"):
+        import_terminal_names({"TERMINAL_ENV": "docker", "TERMINAL_CONTAINER_CPU": "many"})
+
+
+def test_nearest() -> None:
+    assert nearest("dokcer", ["docker", "local"]) == "did you mean 'docker'?"
+    assert nearest("zzz", ["docker", "local"]) == "valid names are docker, local"
