@@ -1,0 +1,1 @@
+"""The command line `hermes-exec`. Imports point from here to everything else, never back."""

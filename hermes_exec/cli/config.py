@@ -1,0 +1,64 @@
+"""`hermes-exec config`: shows, checks and describes the settings of a pool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hermes_exec.backends.registry import backend_names, config_class
+from hermes_exec.cli.output import emit_json, stdout
+from hermes_exec.cli.pools import AsJson, Backend, Config, Image, Options, Profile, settings_of
+from hermes_exec.config import pool_schema, resolve_config
+
+
+def show(
+    backend: Backend = None,
+    image: Image = None,
+    config: Config = None,
+    profile: Profile = None,
+    option: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the settings that a command with these options would use, defaults filled in and secrets masked."""
+    settings = settings_of(backend, image, config, option)
+    resolved = resolve_config(settings, config_class(str(settings.get("backend", "local"))))
+    pool = resolved.pool if profile is None else resolved.pool.with_profile(profile)
+    values = {**pool.model_dump(mode="json"), "backend_options": resolved.backend.model_dump(mode="json")}
+    if as_json:
+        emit_json(values)
+    else:
+        import yaml
+
+        stdout().print(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), markup=False, end="")
+
+
+def schema(as_json: AsJson = True) -> None:
+    """Print the JSON schema of a configuration file."""
+    emit_json(pool_schema({name: config_class(name) for name in backend_names()}))
+
+
+def check(
+    file: Annotated[Path, typer.Argument(help="YAML, TOML or JSON file.")],
+    as_json: AsJson = False,
+) -> None:
+    """Check a configuration file; ends with 2 and one sentence an error when something in it is wrong."""
+    settings = settings_of(None, None, file, None)
+    resolved = resolve_config(settings, config_class(str(settings.get("backend", "local"))))
+    for name in resolved.pool.profiles:
+        resolved.pool.with_profile(name)
+    if as_json:
+        emit_json({"file": str(file), "ok": True, "profiles": list(resolved.pool.profiles)})
+    else:
+        profiles = len(resolved.pool.profiles)
+        stdout().print(f"{file}: good, backend {resolved.pool.backend}, {profiles} profiles", markup=False)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands `config show`, `config schema` and `config check`."""
+    config = typer.Typer(no_args_is_help=True, help="Settings of a pool.")
+    config.command(epilog="Example: hermes-exec config show -b docker -i debian:12 -o slots_per_sandbox=8")(show)
+    config.command(epilog="Example: hermes-exec config schema > pool.schema.json")(schema)
+    config.command(epilog="Example: hermes-exec config check pool.yaml")(check)
+    app.add_typer(config, name="config")

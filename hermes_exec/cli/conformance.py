@@ -1,0 +1,65 @@
+"""`hermes-exec conformance`: proves that a backend behaves as every backend of this library must."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from hermes_exec.cli import exits
+from hermes_exec.cli.interrupt import run_async
+from hermes_exec.cli.output import emit_json, say, stderr, stdout, table
+from hermes_exec.cli.pools import AsJson, Backend, Config, Image, Options, Profile, make_pool
+from hermes_exec.pool import SandboxPool
+from hermes_exec.testing.conformance import Outcome, run_conformance
+
+
+def conformance(
+    backend: Backend = None,
+    image: Image = None,
+    config: Config = None,
+    profile: Profile = None,
+    option: Options = None,
+    only: Annotated[str | None, typer.Option("--only", "-k", help="Only checks whose name contains this text.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the conformance suite on a backend; the last line is `N passed, N failed, N skipped`.
+
+    Ends with 1 when a check failed.
+    """
+
+    def factory(**overrides: Any) -> SandboxPool:
+        return make_pool(backend, image, config, profile, option, **overrides)
+
+    factory()
+    raise typer.Exit(run_async(lambda: _prove(factory, only, as_json)))
+
+
+async def _prove(factory: Any, only: str | None, as_json: bool) -> int:
+    outcomes: list[Outcome] = []
+    bars = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*bars, console=stderr(), transient=True, disable=not stderr().is_terminal) as progress:
+        bar = progress.add_task("checks", total=None)
+
+        def on_result(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            progress.update(bar, advance=1, description=outcome.name)
+            if not progress.disable or as_json:
+                return
+            say(f"{outcome.status:8} {outcome.name}{f': {outcome.reason}' if outcome.reason else ''}")
+
+        select = None if only is None else lambda check: only in check.name
+        report = await run_conformance(factory, on_result=on_result, select=select)
+    if as_json:
+        emit_json({"outcomes": outcomes, "summary": report.summary()})
+    else:
+        rows = [(o.status, o.group, o.name, f"{o.duration_s:.2f}", o.reason or o.meaning) for o in outcomes]
+        table(("status", "group", "check", "s", "reason or meaning"), rows)
+        stdout().print(report.summary(), markup=False)
+    return exits.FAILED if report.failed else exits.OK
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command `conformance`."""
+    app.command(epilog="Example: hermes-exec conformance --backend docker --image debian:12")(conformance)

@@ -1,0 +1,36 @@
+"""Exit codes of the command line, and which error ends with which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from hermes_exec.errors import CommandFailed, ConfigError, ErrorCause, ExecError, OutputLimitExceeded
+
+OK: Final = 0
+FAILED: Final = 1
+"""The thing itself failed: the command, a check, a suite."""
+USAGE: Final = 2
+"""Wrong usage or configuration: nothing was started."""
+INFRA: Final = 3
+"""A box, a backend or its provider failed."""
+INTERRUPTED: Final = 130
+"""SIGINT or SIGTERM ended it, and every box is gone."""
+
+
+def code_of(error: ExecError) -> int:
+    """Return the exit code that an error ends the command line with."""
+    if isinstance(error, (CommandFailed, OutputLimitExceeded)):
+        return FAILED
+    if isinstance(error, ConfigError):
+        return USAGE
+    return FAILED if error.cause is ErrorCause.POLICY else INFRA
+
+
+def errors_in(error: BaseException) -> Iterator[ExecError]:
+    """Yield the errors of this library in an exception, also inside of groups."""
+    if isinstance(error, ExecError):
+        yield error
+    elif isinstance(error, BaseExceptionGroup):
+        for part in error.exceptions:
+            yield from errors_in(part)

@@ -1,0 +1,99 @@
+"""The program `hermes-exec`: its commands, those that other packages add, and what an error looks like."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from importlib.metadata import entry_points, version
+from typing import Annotated
+
+import typer
+
+from hermes_exec.cli import bench, config, conformance, doctor, exits, ps, reap, run, shell, tools
+from hermes_exec.cli.output import emit_json, say
+from hermes_exec.errors import ExecError
+
+GROUP = "hermes_exec.commands"
+"""Entry points of this group are typer apps; their name is the command's name."""
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hermes-exec {version('hermes-exec')}")
+        raise typer.Exit
+
+
+def _root(
+    verbose: Annotated[
+        int, typer.Option("--verbose", "-v", count=True, help="Log to stderr; twice for everything.")
+    ] = 0,
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """Set up logging for all commands."""
+    level = {0: logging.ERROR, 1: logging.INFO}.get(verbose, logging.DEBUG)
+    logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+
+
+def build_app() -> typer.Typer:
+    """Return the program with the commands of this package, and those of other packages that are installed."""
+    to = typer.Typer(
+        name="hermes-exec",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        help="Runs an agent's tool calls in isolated slots, the same way on every backend.",
+        epilog="Exit codes: 0 ok, 1 the thing itself failed, 2 usage or configuration, 3 infrastructure, 130 interrupted.",
+    )
+    to.callback()(_root)
+    for module in (run, shell, doctor, ps, reap, conformance, bench, tools, config):
+        module.add_to(to)
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        try:
+            to.add_typer(point.load(), name=point.name)
+        except ImportError as error:
+            _add_missing(to, point.name, str(error))
+    return to
+
+
+def _add_missing(to: typer.Typer, name: str, why: str) -> None:
+    @to.command(name, help=f"Not available: {why}", context_settings={"ignore_unknown_options": True})
+    def missing(arguments: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
+        say(f"{name} is not available: {why}\nrun: pip install 'hermes-exec[{name}]'")
+        raise typer.Exit(exits.USAGE)
+
+
+def report(error: ExecError) -> None:
+    """Print an error: as JSON to stdout where `--json` was given, else as lines to stderr."""
+    if "--json" in sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]:
+        fields = {
+            "kind": type(error).__name__,
+            "message": str(error),
+            "cause": error.cause,
+            "retryable": error.retryable,
+        }
+        emit_json({"error": fields})
+    else:
+        say(f"{type(error).__name__}: {error}")
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit code."""
+    try:
+        build_app()()
+    except KeyboardInterrupt:
+        sys.exit(exits.INTERRUPTED)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(exits.FAILED)
+    except Exception as error:
+        found = list(exits.errors_in(error))
+        if not found:
+            raise
+        for each in found:
+            report(each)
+        sys.exit(max(map(exits.code_of, found)))
+
+
+if __name__ == "__main__":
+    main()

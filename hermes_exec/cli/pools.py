@@ -1,0 +1,91 @@
+"""The options that say which pool a command works with, and that pool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from hermes_exec.config import read_config
+from hermes_exec.errors import ConfigError
+from hermes_exec.pool import SandboxPool
+
+Backend = Annotated[
+    str | None,
+    typer.Option(
+        "--backend", "-b", envvar="HERMES_EXEC_BACKEND", help="local, docker, or another one (default: local)."
+    ),
+]
+Image = Annotated[
+    str | None,
+    typer.Option("--image", "-i", envvar="HERMES_EXEC_IMAGE", help="Image of the boxes, where the backend has images."),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", envvar="HERMES_EXEC_CONFIG", help="YAML, TOML or JSON file with the pool's settings."
+    ),
+]
+Profile = Annotated[str | None, typer.Option("--profile", help="Profile of the configuration file.")]
+Options = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        "-o",
+        metavar="NAME=VALUE",
+        help="A field of pool or backend, such as network=false; may be repeated.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def make_pool(
+    backend: str | None,
+    image: str | None,
+    config: Path | None = None,
+    profile: str | None = None,
+    options: list[str] | None = None,
+    **more: Any,
+) -> SandboxPool:
+    """Return the pool that the options describe; nothing is started.
+
+    Options count more than the configuration file, and that more than the defaults. `more` are further arguments of
+    SandboxPool; those that are None are left out.
+
+    Raises:
+        ConfigError: an unknown name, a bad value, a file that cannot be read.
+    """
+    settings = settings_of(backend, image, config, options) | {n: v for n, v in more.items() if v is not None}
+    return SandboxPool.from_config(settings, profile)
+
+
+def settings_of(
+    backend: str | None, image: str | None, config: Path | None, options: list[str] | None
+) -> dict[str, Any]:
+    """Return the settings as one flat mapping, as a configuration file has them.
+
+    Raises:
+        ConfigError: a file that cannot be read, or a bad option.
+    """
+    given = {name: value for name, value in (("backend", backend), ("image", image)) if value is not None}
+    return {**(read_config(config) if config else {}), **parse_options(options), **given}
+
+
+def parse_options(options: list[str] | None) -> dict[str, Any]:
+    """Return `NAME=VALUE` texts as a mapping; values are read as YAML (`8`, `true`, `[a, b]`, `{cpus: 2}`).
+
+    Raises:
+        ConfigError: a text without `=`, or a value that is not YAML.
+    """
+    parsed: dict[str, Any] = {}
+    for option in options or ():
+        name, equals, value = option.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"option {option!r} is not NAME=VALUE")
+        try:
+            parsed[name.strip().replace("-", "_")] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"option {option!r}: the value is not YAML: {error}") from error
+    return parsed

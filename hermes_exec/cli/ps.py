@@ -1,0 +1,52 @@
+"""`hermes-exec ps`: the boxes of this library on this host, whoever owns them."""
+
+from __future__ import annotations
+
+import time
+
+import typer
+
+from hermes_exec.backends.base import SandboxInfo
+from hermes_exec.cli import exits
+from hermes_exec.cli.interrupt import run_async
+from hermes_exec.cli.known_backends import each_usable
+from hermes_exec.cli.output import age, emit_json, table
+from hermes_exec.cli.pools import AsJson, Backend
+
+
+def ps(backend: Backend = None, as_json: AsJson = False) -> None:
+    """List the boxes that exist here, with their owner, run and age."""
+    raise typer.Exit(run_async(lambda: _list(backend, as_json)))
+
+
+async def _list(backend: str | None, as_json: bool) -> int:
+    found: list[SandboxInfo] = []
+    async with each_usable(backend) as usable:
+        for each in usable:
+            found += await each.sandboxes()
+    if as_json:
+        emit_json(found)
+        return exits.OK
+    now = time.time()
+    table(
+        ("backend", "box", "state", "owner", "pid", "run", "age", "image"),
+        [
+            (
+                info.backend,
+                info.sandbox[:20],
+                info.state,
+                info.owner,
+                info.labels.pid,
+                info.labels.run_id,
+                None if info.created_at is None else age(max(0.0, now - info.created_at)),
+                info.image,
+            )
+            for info in sorted(found, key=lambda info: (info.backend, info.created_at or 0.0))
+        ],
+    )
+    return exits.OK
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command `ps`."""
+    app.command(epilog="Example: hermes-exec ps --json")(ps)

@@ -1,0 +1,120 @@
+"""`hermes-exec shell`: an interactive terminal in a fresh slot."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import anyio
+import typer
+
+from hermes_exec.cli import exits
+from hermes_exec.cli.interrupt import run_async
+from hermes_exec.cli.output import say
+from hermes_exec.cli.pools import Backend, Config, Image, Options, Profile, make_pool
+from hermes_exec.errors import ConfigError
+from hermes_exec.pool import SandboxPool
+from hermes_exec.slot import Process
+
+BEST_SHELL = "if command -v bash >/dev/null 2>&1; then exec bash -i; else exec sh -i; fi"
+DETACH = b"~."
+"""Typed at the start of a line, this ends the terminal whatever the slot does."""
+
+
+def shell(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[CMD]...", help="Program to start instead of a shell.")
+    ] = None,
+    backend: Backend = None,
+    image: Image = None,
+    config: Config = None,
+    profile: Profile = None,
+    option: Options = None,
+) -> None:
+    """Open a terminal in a fresh slot; ends with the shell's exit code.
+
+    Keys go into the slot, Ctrl-C too. `~.` at the start of a line ends the terminal and everything in the slot.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise ConfigError("shell needs a terminal; to run a command without one, use: hermes-exec run -- CMD")
+    pool = make_pool(backend, image, config, profile, option)
+    raise typer.Exit(run_async(lambda: _terminal(pool, command or BEST_SHELL)))
+
+
+async def _terminal(pool: SandboxPool, command: str | list[str]) -> int:
+    async with pool, pool.slot() as slot:
+        say(
+            f"slot {slot.id} on {slot.backend}, isolation {slot.isolation.level}, workspace {slot.workspace} (~. ends it)"
+        )
+        term = os.environ.get("TERM", "xterm")
+        process = await slot.spawn(command, stdin=True, pty=_size(), env={"TERM": term})
+        with _raw(sys.stdin.fileno()):
+            result = await _attend(process)
+        return exits.FAILED if result is None else result
+
+
+async def _attend(process: Process) -> int | None:
+    """Carry keys, output and size until the program ends; None when the user ended it."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_keys, process, tasks.cancel_scope)
+        tasks.start_soon(_sizes, process)
+        async for data in process.stdout:
+            _write(data)
+        result = await process.wait()
+        tasks.cancel_scope.cancel()
+        return None if result is None else result.exit_code
+    await process.kill()
+    return None
+
+
+async def _keys(process: Process, whole: anyio.CancelScope) -> None:
+    typed = b"\r"
+    while True:
+        await anyio.wait_readable(sys.stdin.fileno())
+        data = os.read(sys.stdin.fileno(), 4096)
+        typed = (typed + data)[-3:]
+        if not data or typed in (b"\r" + DETACH, b"\n" + DETACH):
+            whole.cancel()
+            return
+        await process.stdin.send(data)
+
+
+async def _sizes(process: Process) -> None:
+    with anyio.open_signal_receiver(signal.SIGWINCH) as changes:
+        async for _ in changes:
+            await process.resize(*_size())
+
+
+def _size() -> tuple[int, int]:
+    columns, rows = os.get_terminal_size(sys.stdout.fileno())
+    return rows or 24, columns or 80
+
+
+def _write(data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(sys.stdout.fileno(), view) :]
+
+
+@contextmanager
+def _raw(fd: int) -> Iterator[None]:
+    before = termios.tcgetattr(fd)
+    tty.setraw(fd)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(fd, termios.TCSAFLUSH, before)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command `shell`."""
+    app.command(
+        epilog="Examples: hermes-exec shell | hermes-exec shell -b docker -i debian:12 -- python3",
+        context_settings={"allow_interspersed_args": False},
+    )(shell)
