@@ -34,9 +34,9 @@ class BlockingToolbox(Toolbox):
         self._schemas = self.wrapped._schemas
         self.unavailable = self.wrapped.unavailable
 
-    def call(
+    def call(  # type: ignore[override]
         self, name: str, arguments: str | bytes | Mapping[str, object] | None = None, call_id: str | None = None
-    ) -> ToolResult:  # type: ignore[override]
+    ) -> ToolResult:
         """As `Toolbox.call`."""
         return self.portal.call(self.wrapped.call, name, arguments, call_id)
 

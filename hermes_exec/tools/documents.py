@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import posixpath
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from types import MappingProxyType
 from typing import IO
@@ -15,6 +18,7 @@ MAX_DOCUMENT_BYTES = 32 << 20
 
 _MAX_PART_BYTES = 48 << 20
 _MAX_PARTS = 2_000
+_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _MAX_TEXT_CHARS = 8 << 20
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _SHEET = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
@@ -36,13 +40,15 @@ def extract(path: str, data: bytes) -> str:
         text = _READERS[_suffix(path)](data)
     except (
         zipfile.BadZipFile,
+        zipfile.LargeZipFile,
+        zlib.error,
+        struct.error,
         ET.ParseError,
         KeyError,
         ValueError,
         EOFError,
         NotImplementedError,
         RuntimeError,
-        zipfile.LargeZipFile,
     ) as error:
         raise DocumentError(f"not a readable .{_suffix(path)} file: {error}") from None
     if len(text) > _MAX_TEXT_CHARS:
@@ -51,7 +57,7 @@ def extract(path: str, data: bytes) -> str:
 
 
 def _suffix(path: str) -> str:
-    return path.rsplit("/", 1)[-1].rpartition(".")[2].lower()
+    return posixpath.splitext(path)[1].removeprefix(".").lower()
 
 
 def _notebook(data: bytes) -> str:
@@ -97,7 +103,7 @@ class _Bounded:
         self._part, self._archive = part, archive
         self._last = b""
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int = -1, /) -> bytes:
         chunk = self._part.read(size)
         self._archive.left -= len(chunk)
         if self._archive.left < 0:
@@ -120,6 +126,8 @@ class _Archive:
         self.left = _MAX_PART_BYTES
         if len(self._zip.infolist()) > _MAX_PARTS:
             raise DocumentError("the document has too many parts")
+        if any(part.compress_type not in _COMPRESSIONS for part in self._zip.infolist()):
+            raise DocumentError("the document is compressed in a way that is not read")
 
     def names(self) -> list[str]:
         return self._zip.namelist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import posixpath
 import tomllib
 import warnings
 from collections.abc import Callable
@@ -19,7 +20,7 @@ def lint(path: str, text: str) -> dict[str, object] | None:
     """Return `{"status": "ok" | "error" | "skipped", "output" or "message": …}` for JSON, TOML, YAML and Python by
     the file's name, None for others.
     """
-    suffix = path.rsplit("/", 1)[-1].rpartition(".")[2].lower()
+    suffix = posixpath.splitext(path)[1].removeprefix(".").lower()
     check = _CHECKS.get(suffix)
     if check is None:
         return None

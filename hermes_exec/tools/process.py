@@ -80,7 +80,7 @@ async def _ending(bench: Bench, one: Process) -> dict[str, object]:
 
 
 async def _poll(call: _Call) -> Outcome:
-    bench, one, arguments = call
+    bench, one = call.bench, call.one
     running = one.ended_at is None
     data: dict[str, object] = {
         "session_id": one.tag,
@@ -150,7 +150,7 @@ async def _wait(call: _Call) -> Outcome:
 
 async def _kill(call: _Call) -> Outcome:
     """End the process and everything it started; also what an ended process left behind."""
-    bench, one, arguments = call
+    bench, one = call.bench, call.one
     ended_before = one.ended_at is not None
     if not ended_before:
         bench.killed_here.add(one.tag)
@@ -193,20 +193,20 @@ async def _send(one: Process, data: bytes) -> Outcome:
 
 
 async def _write(call: _Call) -> Outcome:
-    bench, one, arguments = call
+    one, arguments = call.one, call.arguments
     if arguments.get("data") is None:
         raise ToolFailure("missing_argument", "action='write' needs the argument 'data'.")
     return await _send(one, arguments["data"].encode())
 
 
 async def _submit(call: _Call) -> Outcome:
-    bench, one, arguments = call
+    one, arguments = call.one, call.arguments
     enter = "\r" if one.pty else "\n"
     return await _send(one, ((arguments.get("data") or "") + enter).encode())
 
 
 async def _close(call: _Call) -> Outcome:
-    bench, one, arguments = call
+    one = call.one
     if one.pty:
         await _send(one, _EOT)
         return Outcome({"status": "ok", "message": "EOF sent"})

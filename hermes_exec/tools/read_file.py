@@ -125,7 +125,7 @@ async def _read_text(bench: Bench, path: str, size: int, reader: PageReader) -> 
 
 
 def _binary(path: str, start: bytes, size: int) -> Outcome | None:
-    if posixpath.basename(path).rpartition(".")[2].lower() in _IMAGES:
+    if posixpath.splitext(path)[1].removeprefix(".").lower() in _IMAGES:
         message = "This is an image; read_file shows text only. Use a program in the terminal to examine it."
         data: dict[str, object] = {
             "content": "",

@@ -77,7 +77,7 @@ class Toolbox:
         *,
         tools: Iterable[str | HostTool] | None = None,
         options: ToolOptions | None = None,
-    ) -> Self:
+    ) -> Toolbox:
         """Make the object: a BlockingToolbox for a blocking slot."""
         del toolsets, tools, options
         if cls is Toolbox and hasattr(slot, "portal"):

@@ -1,0 +1,169 @@
+"""A model's arguments: JSON text, coercion, validation, and errors that say how to call."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hermes_exec.tools.arguments import parse_arguments
+from hermes_exec.tools.coercion import fit
+from hermes_exec.tools.failure import ToolFailure
+from hermes_exec.tools.schemas import EXAMPLES, schemas
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "count": {"type": "integer", "minimum": 1, "maximum": 10},
+        "ratio": {"type": "number"},
+        "flag": {"type": "boolean", "default": False},
+        "name": {"type": "string"},
+        "mode": {"type": "string", "enum": ["fast", "slow"]},
+        "items": {"type": "array", "items": {"type": "string"}},
+        "numbers": {"type": "array", "items": {"type": "integer"}},
+        "extra": {"type": "object"},
+    },
+    "required": ["name"],
+}
+
+
+@pytest.mark.parametrize(
+    ("raw", "value"),
+    [
+        ('{"a": 1}', {"a": 1}),
+        (b'{"a": 1}', {"a": 1}),
+        ({"a": 1}, {"a": 1}),
+        (None, {}),
+        ("", {}),
+        ("null", {}),
+        (' {"a": "line one\nline two"} ', {"a": "line one\nline two"}),
+        ('"{\\"a\\": 1}"', {"a": 1}),
+    ],
+)
+def test_what_is_whole_is_read(raw: str | bytes | dict[str, object] | None, value: dict[str, object]) -> None:
+    assert parse_arguments(raw) == value
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        ('{"command": "ls', "ends too early"),
+        ('{"command": "ls"', "ends too early"),
+        ('{"command": ', "ends too early"),
+        ('{"command": "ls"} and more', "followed by text"),
+        ('{"command": "ls"}{"command": "ls"}', "second JSON value"),
+        ('{"command": "a", "command": "b"}', "twice"),
+        ("{command: ls}", "not valid JSON"),
+        ("ls -la", "not valid JSON"),
+        ("[1, 2]", "not an array"),
+        ("42", "not a number"),
+        ('{"a": NaN}', "NaN"),
+        ("[" * 200_000, "nested too deeply"),
+    ],
+)
+def test_malformed_json_is_an_error_that_says_what_is_wrong(raw: str, told: str) -> None:
+    with pytest.raises(ToolFailure) as failure:
+        parse_arguments(raw)
+    assert failure.value.kind == "malformed_json"
+    assert told in failure.value.message
+
+
+@pytest.mark.parametrize(
+    ("given_", "wanted"),
+    [
+        ({"count": "3"}, {"count": 3}),
+        ({"count": 3.0}, {"count": 3}),
+        ({"ratio": "0.5"}, {"ratio": 0.5}),
+        ({"flag": "true"}, {"flag": True}),
+        ({"flag": "False"}, {"flag": False}),
+        ({"items": "one"}, {"items": ["one"]}),
+        ({"items": '["one", "two"]'}, {"items": ["one", "two"]}),
+        ({"items": "[not json"}, {"items": ["[not json"]}),
+        ({"numbers": '["1", 2]'}, {"numbers": [1, 2]}),
+        ({"numbers": "7"}, {"numbers": [7]}),
+        ({"extra": '{"a": [1]}'}, {"extra": {"a": [1]}}),
+        ({"count": None}, {}),
+    ],
+)
+def test_what_is_plainly_meant_is_coerced(given_: dict[str, object], wanted: dict[str, object]) -> None:
+    assert fit(SCHEMA, {"name": "n", **given_}) == {"flag": False, "name": "n", **wanted}
+
+
+@pytest.mark.parametrize(
+    ("given_", "kind", "told"),
+    [
+        ({}, "missing_argument", "'name' is missing"),
+        ({"name": None}, "missing_argument", "'name' is missing"),
+        ({"nam": "n", "name": "n"}, "unknown_argument", "Did you mean 'name'"),
+        ({"name": 5}, "wrong_type", "'name' must be a string, not 5"),
+        ({"name": {"a": 1}}, "wrong_type", "must be a string"),
+        ({"name": "n", "count": "many"}, "wrong_type", "'count' must be an integer"),
+        ({"name": "n", "count": True}, "wrong_type", "'count' must be an integer"),
+        ({"name": "n", "count": 1.5}, "wrong_type", "'count' must be an integer"),
+        ({"name": "n", "count": "9" * 5000}, "wrong_type", "'count' must be an integer"),
+        ({"name": "n", "count": 11}, "bad_value", "at most 10"),
+        ({"name": "n", "count": 0}, "bad_value", "at least 1"),
+        ({"name": "n", "ratio": float("nan")}, "wrong_type", "a number"),
+        ({"name": "n", "flag": "maybe"}, "wrong_type", "true or false"),
+        ({"name": "n", "mode": "fsat"}, "bad_value", "Did you mean 'fast'"),
+        ({"name": "n", "items": [["nested"]]}, "wrong_type", "an array of strings"),
+        ({"name": "n", "extra": "text"}, "wrong_type", "an object"),
+        ({"name": "half \ud83d"}, "bad_value", "surrogate"),
+    ],
+)
+def test_the_rest_is_refused_with_a_reason(given_: dict[str, object], kind: str, told: str) -> None:
+    with pytest.raises(ToolFailure) as failure:
+        fit(SCHEMA, given_)
+    assert failure.value.kind == kind
+    assert told in failure.value.message
+
+
+def test_several_troubles_are_told_at_once() -> None:
+    with pytest.raises(ToolFailure) as failure:
+        fit(SCHEMA, {"cuont": 3, "flag": "x"})
+    assert "cuont" in failure.value.message
+    assert "'name' is missing" in failure.value.message
+    assert "'flag' must be" in failure.value.message
+
+
+def test_clamped_numbers_are_moved_into_their_range() -> None:
+    assert fit(SCHEMA, {"name": "n", "count": 99}, clamped=["count"])["count"] == 10
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.sampled_from([*SCHEMA["properties"], "other"]), json_values))
+def test_fitting_gives_the_schemas_types_or_a_failure(arguments: dict[str, object]) -> None:
+    try:
+        fitted = fit(SCHEMA, parse_arguments(json.dumps(arguments)))
+    except ToolFailure:
+        return
+    types = {"integer": int, "number": (int, float), "boolean": bool, "string": str, "array": list, "object": dict}
+    properties = SCHEMA["properties"]
+    assert isinstance(properties, dict)
+    for name, value in fitted.items():
+        assert isinstance(value, types[properties[name]["type"]])
+
+
+@given(st.text())
+def test_any_text_is_arguments_or_a_failure(text: str) -> None:
+    kinds = []
+    try:
+        assert isinstance(parse_arguments(text), dict)
+    except ToolFailure as failure:
+        kinds.append(failure.kind)
+    assert kinds in ([], ["malformed_json"])
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_each_example_call_fits_its_schema(name: str) -> None:
+    function = schemas()[name]["function"]
+    assert isinstance(function, dict)
+    assert fit(function["parameters"], parse_arguments(EXAMPLES[name]))

@@ -1,0 +1,35 @@
+"""When a notice about a background process is due."""
+
+from __future__ import annotations
+
+from hermes_exec.tools.watch import GLOBAL_LIMIT, GLOBAL_WINDOW_S, Rate, Watch
+
+
+def test_whole_lines_are_searched_whatever_the_chunks() -> None:
+    watch = Watch("proc_1", "serve", False, ("ready",))
+    assert watch.matches("starting\nrea", ended=False) == []
+    assert watch.matches("dy on 80\nnext", ended=False) == ["ready on 80"]
+    assert watch.matches(" is ready", ended=True) == ["next is ready"]
+
+
+def test_one_notice_a_cooldown_and_an_end_after_three_strikes() -> None:
+    watch = Watch("proc_1", "serve", False, ("x",))
+    times = [0, 1, 2, 15, 16, 30, 31]
+    assert [watch.admit(t) for t in times] == [True, False, False, True, False, True, False]
+    assert watch.overfull()
+    assert (watch.patterns, watch.notify_on_complete) == ((), True)
+    assert not watch.overfull()
+
+
+def test_a_quiet_time_forgives_strikes() -> None:
+    watch = Watch("proc_1", "serve", False, ("x",))
+    for start in (0, 100, 200, 300):
+        assert watch.admit(start)
+        assert not watch.admit(start + 1)
+    assert not watch.overfull()
+
+
+def test_the_rate_over_all_processes() -> None:
+    rate = Rate()
+    assert [rate.admit(0) for _ in range(GLOBAL_LIMIT + 1)] == [True] * GLOBAL_LIMIT + [False]
+    assert rate.admit(GLOBAL_WINDOW_S)
