@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -36,7 +37,7 @@ def conformance(
     raise typer.Exit(run_async(lambda: _prove(factory, only, as_json)))
 
 
-async def _prove(factory: Any, only: str | None, as_json: bool) -> int:
+async def _prove(factory: Callable[..., SandboxPool], only: str | None, as_json: bool) -> int:
     outcomes: list[Outcome] = []
     bars = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*bars, console=stderr(), transient=True, disable=not stderr().is_terminal) as progress:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
 import anyio
 import typer
@@ -82,7 +81,9 @@ async def _try(name: str, image: str | None, option: list[str] | None) -> Findin
     return finding
 
 
-async def _measure(finding: Finding, name: str, image: str | None, option: list[str] | None, command: Any) -> None:
+async def _measure(
+    finding: Finding, name: str, image: str | None, option: list[str] | None, command: str | list[str]
+) -> None:
     begin = time.perf_counter()
     async with make_pool(name, image, options=option) as pool, pool.slot() as slot:
         finding.launch_ms = (time.perf_counter() - begin) * 1000

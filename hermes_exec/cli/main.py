@@ -43,7 +43,7 @@ def build_app() -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         help="Runs an agent's tool calls in isolated slots, the same way on every backend.",
-        epilog="Exit codes: 0 ok, 1 the thing itself failed, 2 usage or configuration, 3 infrastructure, 130 interrupted.",
+        epilog="Exit codes: 0 ok, 1 the thing itself failed, 2 usage or configuration, 3 infrastructure, 130 signal.",
     )
     to.callback()(_root)
     for module in (run, shell, doctor, ps, reap, conformance, bench, tools, config):

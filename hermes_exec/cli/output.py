@@ -1,4 +1,4 @@
-"""What the command line prints: JSON for programs, tables and lines for people. Results go to stdout, the rest to stderr."""
+"""What the command line prints: JSON for programs, tables and lines for people; results to stdout, the rest to stderr."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def stderr() -> Console:
 
 
 def stdout() -> Console:
-    """Return the console for results; wide where it is no terminal, so that no line is broken for a program's reader."""
+    """Return the console for results; wide where it is no terminal, so that no line is broken for a reader."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
