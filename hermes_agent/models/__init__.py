@@ -1,0 +1,10 @@
+"""Models: anything with `complete`; these come with the package."""
+
+from __future__ import annotations
+
+from hermes_agent.models.base import Model
+from hermes_agent.models.embedded import EmbeddedModel
+from hermes_agent.models.openai import OpenAIModel
+from hermes_agent.models.scripted import ScriptedModel
+
+__all__ = ["EmbeddedModel", "Model", "OpenAIModel", "ScriptedModel"]

@@ -1,0 +1,65 @@
+"""A model that says what it was told to say: for tests, and for running an agent without any model."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+from hermes_agent.calls import Completion, Message, ToolCall
+from hermes_agent.errors import ModelError
+from hermes_agent.parsers import get_parser
+from hermes_agent.parsers.base import call_id as make_id
+
+Step = Completion | str | Exception | Callable[[Sequence[Message]], "Completion | str | Awaitable[Completion | str]"]
+
+
+class Request(NamedTuple):
+    """What a `ScriptedModel` was asked."""
+
+    messages: list[Message]
+    tools: list[Mapping[str, Any]]
+    sampling: dict[str, Any]
+
+
+class ScriptedModel:
+    """Answers with the given steps, one a request, in order; a request beyond the last one is a ModelError.
+
+    A step is a `Completion`, a text (read by `parser`, so `<tool_call>…</tool_call>` in it is a call), an exception
+    (raised), or a function of the messages, sync or async, that returns one of the first two. `requests` holds what
+    was asked.
+    """
+
+    def __init__(self, steps: Iterable[Step], *, parser: str = "hermes") -> None:
+        self._steps = iter(steps)
+        self._parse = get_parser(parser)
+        self.requests: list[Request] = []
+
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], **sampling: object
+    ) -> Completion:
+        """The next step; see `Model.complete`."""
+        self.requests.append(Request(deepcopy(list(messages)), list(tools), sampling))
+        try:
+            step = next(self._steps)
+        except StopIteration:
+            raise ModelError(f"the script has no step for request {len(self.requests)}") from None
+        if isinstance(step, Exception):
+            raise step
+        said: object = step
+        if callable(step):
+            said = step(messages)
+            if inspect.isawaitable(said):
+                said = await said
+        if isinstance(said, Completion):
+            return said
+        parsed = self._parse(str(said))
+        return Completion(parsed.content, tuple(parsed.calls), parsed.reasoning)
+
+
+def call(name: str, arguments: Mapping[str, object], *, call_id: str | None = None) -> ToolCall:
+    """A well-formed call for a script; the id defaults to one made of the name and the arguments."""
+    text = json.dumps(dict(arguments), ensure_ascii=False)
+    return ToolCall(call_id or make_id(0, f"{name} {text}"), name, text)
