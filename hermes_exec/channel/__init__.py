@@ -3,6 +3,6 @@
 from hermes_exec.channel.channel import Channel
 from hermes_exec.channel.conversation import Conversation, Data, End, Event, RemoteError
 from hermes_exec.channel.handshake import BoxFacts
-from hermes_exec.channel.stream import FdStream
+from hermes_exec.streams import FdStream
 
 __all__ = ["BoxFacts", "Channel", "Conversation", "Data", "End", "Event", "FdStream", "RemoteError"]

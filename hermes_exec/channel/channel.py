@@ -16,7 +16,7 @@ from hermes_exec.channel.conversation import Conversation
 from hermes_exec.channel.frames import HEADER, KEEPALIVE_FRAME, MORE, Frame, FrameType, encode, parse_json
 from hermes_exec.channel.handshake import BoxFacts, FrameReader, Identity, shake_hands
 from hermes_exec.channel.keepalive import HEART
-from hermes_exec.channel.stream import NowaitStream, QueuedStream, nowait
+from hermes_exec.streams import NowaitStream, QueuedStream, nowait
 from hermes_exec.errors import ChannelLost, ExecError, OutcomeUnknown, ProtocolError
 
 logger = logging.getLogger(__name__)
@@ -347,12 +347,12 @@ class Channel:
             self._write(conversation.start())
         return conversation
 
-    async def finish(self, conversation: Conversation) -> None:
-        """Give a conversation up: cancel it when it is not answered, and wait at most 5 s for the receipt."""
+    async def finish(self, conversation: Conversation, wait_s: float = CANCEL_WAIT_S) -> None:
+        """Give a conversation up: cancel it when it is not answered, and wait at most so long for the receipt."""
         if not conversation.finished:
             conversation.cancel_nowait()
             if conversation.sent:
-                with anyio.move_on_after(CANCEL_WAIT_S, shield=True):
+                with anyio.move_on_after(wait_s, shield=True):
                     await conversation.wait_finished()
         if self._conversations.pop(conversation.id, None) is not None and conversation.sent:
             self._abandoned.add(conversation.id)

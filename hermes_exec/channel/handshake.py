@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_exec.channel.frames import Decoder, Frame, FrameType, encode, parse_json
-from hermes_exec.channel.stream import NowaitStream
+from hermes_exec.streams import NowaitStream
 from hermes_exec.errors import ChannelLost, ProtocolError
 
 VERSION = 1

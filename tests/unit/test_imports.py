@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = {
-    **dict.fromkeys(("errors", "results", "config", "runner_binary"), 0),
+    **dict.fromkeys(("errors", "results", "config", "runner_binary", "streams"), 0),
     "backends": 1,
     "channel": 2,
     **dict.fromkeys(("slot", "plan", "pool", "blocking"), 3),
