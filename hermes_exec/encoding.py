@@ -1,0 +1,56 @@
+"""Byte strings in JSON: text where it is UTF-8, `{"b64": …}` where it is not; surrogate escapes on our side."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+
+from hermes_exec.errors import ConfigError, ProtocolError
+
+WireBytes = str | dict[str, str]
+
+
+def to_wire(value: str | bytes | os.PathLike[str] | os.PathLike[bytes], what: str) -> WireBytes:
+    """A caller's path, argument or value in the form of the wire; `what` names it in errors.
+
+    Raises:
+        ConfigError: it holds a NUL byte, text that stands for no bytes, or is neither text nor bytes.
+    """
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if isinstance(value, str):
+        if "\0" in value:
+            raise ConfigError(f"{what} has a NUL byte")
+        if value.isascii():
+            return value
+        try:
+            data = value.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"{what} has a lone surrogate at {error.start}, which stands for no bytes") from error
+    elif isinstance(value, bytes | bytearray | memoryview):
+        data = bytes(value)
+        if b"\0" in data:
+            raise ConfigError(f"{what} has a NUL byte")
+    else:
+        raise ConfigError(f"{what} must be str or bytes, not {type(value).__name__}")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return {"b64": base64.b64encode(data).decode("ascii")}
+
+
+def from_wire(value: object, what: str) -> str:
+    """A byte string from a box as text; bytes that are not UTF-8 become surrogate escapes (`os.fsencode` undoes it).
+
+    Raises:
+        ProtocolError: it is not a byte string of the wire.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict) and isinstance(encoded := value.get("b64"), str):
+        try:
+            return base64.b64decode(encoded, validate=True).decode("utf-8", "surrogateescape")
+        except binascii.Error as error:
+            raise ProtocolError(f"the box sent a {what} that is not base64") from error
+    raise ProtocolError(f"the box sent a {what} of a wrong type")

@@ -1,0 +1,177 @@
+"""One command from request to result: input, live output, its time limit, and what happens when it is cut short."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterable, Awaitable, Callable
+from typing import Any, Literal
+
+import anyio
+
+from hermes_exec.channel import Data, Event, RemoteError
+from hermes_exec.command import checked_timeout
+from hermes_exec.errors import ChannelLost, ConfigError, OutcomeUnknown, ProtocolError
+from hermes_exec.exit import run_result
+from hermes_exec.results import RunResult
+from hermes_exec.tenure import TRANSPORT_ERRORS, Tenure
+
+Stdin = str | bytes | bytearray | memoryview | AsyncIterable[bytes] | None
+OnOutput = Callable[[Literal["stdout", "stderr"], bytes], Awaitable[object] | object]
+"""Called with each piece of output as it comes. A slow one slows the command."""
+
+LATE_S = 3.0
+"""How long after a command's own timeout its result may still come; then it is asked for once more, and given up."""
+LAST_CALL_S = 1.0
+LIVE: dict[int, Literal["stdout", "stderr"]] = {5: "stdout", 6: "stderr"}
+
+
+async def execute(
+    tenure: Tenure,
+    params: dict[str, Any],
+    *,
+    stdin: Stdin = None,
+    timeout_s: float | None = None,
+    on_output: OnOutput | None = None,
+) -> RunResult:
+    """Run `exec.run` with checked params and give its result. Raises as `Slot.run`."""
+    feed = checked_stdin(stdin)
+    params["timeout_s"] = timeout_s = checked_timeout(timeout_s)
+    params["stdin"] = feed is not None
+    params["stream"] = on_output is not None
+    return await _Execution(tenure, params, feed, timeout_s, on_output).run()
+
+
+def checked_stdin(stdin: Stdin) -> bytes | AsyncIterable[bytes] | None:
+    """Input as bytes or as an async iterable of bytes.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if stdin is None or isinstance(stdin, bytes):
+        return stdin
+    if isinstance(stdin, str):
+        return stdin.encode("utf-8", "surrogateescape")
+    if isinstance(stdin, bytearray | memoryview):
+        return bytes(stdin)
+    if isinstance(stdin, AsyncIterable):
+        return stdin
+    raise ConfigError(f"stdin must be str, bytes, an async iterable of bytes or None, not {type(stdin).__name__}")
+
+
+class _Execution:
+    """One run; it lives as long as its call."""
+
+    __slots__ = ("answer", "conversation", "feed", "kept", "on_output", "output", "params", "tenure", "timeout_s")
+
+    def __init__(
+        self,
+        tenure: Tenure,
+        params: dict[str, Any],
+        feed: bytes | AsyncIterable[bytes] | None,
+        timeout_s: float | None,
+        on_output: OnOutput | None,
+    ) -> None:
+        self.tenure, self.params, self.feed, self.timeout_s, self.on_output = tenure, params, feed, timeout_s, on_output
+        self.output: dict[int, list[bytes]] = {}
+        self.kept = 0
+        self.answer: dict[str, Any] | None = None
+
+    async def run(self) -> RunResult:
+        """Send the request and wait for the result, for what ends it early, or for its time to be over."""
+        tenure = self.tenure
+        tenure.check()
+        try:
+            self.conversation = conversation = tenure.channel.begin("exec.run", self.params)
+            deadline = float("inf") if self.timeout_s is None else anyio.current_time() + self.timeout_s + LATE_S
+            try:
+                with tenure.scope(deadline) as scope:
+                    await self._talk(scope)
+                if self.answer is None:
+                    await self._last_call()
+            finally:
+                if not conversation.answered:
+                    await tenure.give_up(conversation, 5.0 if self.answer is None else 0.0)
+        except (RemoteError, *TRANSPORT_ERRORS) as error:
+            raise await tenure.translate(error) from error
+        assert self.answer is not None
+        result = run_result(
+            self.answer, self.output, merged=self.params["merge_stderr"], request_id=conversation.id
+        )
+        tenure.see(result.killed)
+        return result
+
+    async def _talk(self, scope: anyio.CancelScope) -> None:
+        feed = self.feed
+        if feed is None:
+            await self._listen(scope)
+            return
+        if isinstance(feed, bytes) and len(feed) <= self.tenure.channel.facts.input_window:
+            await self.conversation.send(feed)
+            await self.conversation.end()
+            await self._listen(scope)
+            return
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._send, feed)
+                await self._listen(scope)
+                tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            raise _single(group) from group
+
+    async def _send(self, feed: bytes | AsyncIterable[bytes]) -> None:
+        if isinstance(feed, bytes):
+            await self.conversation.send(feed)
+        else:
+            async for piece in feed:
+                if not isinstance(piece, bytes | bytearray | memoryview):
+                    raise ConfigError(f"stdin gave {type(piece).__name__}, not bytes")
+                if self.conversation.finished:
+                    return
+                await self.conversation.send(bytes(piece))
+        await self.conversation.end()
+
+    async def _listen(self, scope: anyio.CancelScope | None) -> None:
+        """Take what comes until the answer is there; the clock of the command starts when it has started."""
+        conversation = self.conversation
+        most = 3 * self.params["output_limit_bytes"] + (1 << 16)
+        while (item := await conversation.receive()) is not None:
+            if type(item) is Data:
+                channel = item.channel
+                if 1 <= channel <= 3:
+                    self.kept += len(item.data)
+                    if self.kept > most:
+                        raise ProtocolError("the box sent more output than was asked for", request_id=conversation.id)
+                    self.output.setdefault(channel, []).append(item.data)
+                elif scope is not None and self.on_output is not None and channel in LIVE:
+                    told = self.on_output(LIVE[channel], item.data)
+                    if inspect.isawaitable(told):
+                        await told
+            elif type(item) is Event and scope is not None and self.timeout_s is not None:
+                scope.deadline = anyio.current_time() + self.timeout_s + LATE_S
+        self.answer = conversation.result()
+
+    async def _last_call(self) -> None:
+        """The time is over and nothing came: ask for the end of the command, then say that nothing is known."""
+        conversation = self.conversation
+        conversation.cancel_nowait()
+        with anyio.move_on_after(LAST_CALL_S, shield=True):
+            await self._listen(None)
+        if self.answer is not None:
+            self.answer["timed_out"] = True
+            return
+        await self.tenure.channel.finish(conversation, 0.0)
+        silent = ChannelLost(f"nothing was heard of the command {LATE_S + LAST_CALL_S:g} s after its time was over")
+        raise OutcomeUnknown(
+            f"the command was to end after {self.timeout_s:g} s, and its result did not come",
+            request_id=conversation.id,
+        ) from silent
+
+
+def _single(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one exception that a group is about."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
