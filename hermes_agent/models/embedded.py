@@ -89,13 +89,7 @@ class EmbeddedModel:
             "stop": [END],
         }
         first = next((str(message.get("content")) for message in messages if message.get("role") == "user"), "")
-        stopped = threading.Event()
-        try:
-            told = await anyio.to_thread.run_sync(
-                self._compute, first, request, stopped, abandon_on_cancel=True, limiter=self._limiter
-            )
-        finally:
-            stopped.set()
+        told = await self._computed(first, request)
         usage = TokenUsage(told.prompt_tokens, told.completion_tokens, 1)
         if sampling.get("tool_choice") == "none":
             return Completion(told.text.strip(), finish_reason="length" if told.cut else "stop", usage=usage)
@@ -103,6 +97,24 @@ class EmbeddedModel:
         return Completion(
             parsed.content, tuple(parsed.calls), parsed.reasoning, "length" if told.cut else "stop", usage
         )
+
+    async def _computed(self, conversation: str, request: dict[str, Any]) -> _Told:
+        stopped = threading.Event()
+        told: _Told | None = None
+        failure: Exception | None = None
+        async with anyio.create_task_group() as group:
+            group.start_soon(_set_when_cancelled, stopped)
+            try:
+                told = await anyio.to_thread.run_sync(
+                    self._compute, conversation, request, stopped, limiter=self._limiter
+                )
+            except Exception as error:  # noqa: BLE001 - raised below, outside of the task group that would wrap it
+                failure = error
+            group.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        assert told is not None
+        return told
 
     def close(self) -> None:
         """Free the memory. The model can be used again afterwards."""
@@ -121,6 +133,14 @@ class EmbeddedModel:
             return _tell(worker.server, request, stopped)
         finally:
             crew.give_back(worker)
+
+
+async def _set_when_cancelled(event: threading.Event) -> None:
+    # The thread is never left behind: an interpreter that ends while native code calls back into it is aborted.
+    try:
+        await anyio.sleep_forever()
+    finally:
+        event.set()
 
 
 class _Runtime(Protocol):
