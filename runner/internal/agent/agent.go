@@ -58,7 +58,7 @@ func Main(args []string) int {
 		fmt.Fprintln(os.Stderr, "runner agent is started by runner serve")
 		return 2
 	}
-	raiseOOMScore(os.Getpid(), agentOOMScore)
+	offerToOOM()
 	rt.Init(rt.Options{Threads: 6, MaxProcs: 2, GCPercent: 50, Subreaper: true})
 	rt.Terminations()
 	syscall.CloseOnExec(linkFD)

@@ -35,12 +35,7 @@ func (a *agent) spill(s link.Spill) (any, []int, error) {
 	fd, err := -1, error(nil)
 	at := path.Join(a.setup.Tmp, s.Name)
 	a.slotWork.do(func() {
-		var dir int
-		if dir, err = syscall.Open(a.setup.Tmp, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0); err != nil {
-			return
-		}
-		defer syscall.Close(dir)
-		fd, err = openNew(dir, s.Name)
+		fd, err = syscall.Open(at, syscall.O_RDWR|syscall.O_CREAT|syscall.O_EXCL|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0o600)
 	})
 	if err != nil {
 		return nil, nil, osError("spill", at, err)

@@ -18,6 +18,7 @@ type proc struct {
 	rssPages                    int64
 	uids                        [3]uint32 // real, effective, saved
 	groups                      []uint32
+	kernel                      bool // a thread of the kernel
 }
 
 // key tells a process from another that got its number later.
@@ -54,8 +55,11 @@ func snapshot(credentials bool) (map[int]proc, error) {
 
 func readProc(name string, buf []byte, credentials bool) (proc, bool) {
 	p, ok := parseStat(slurp("/proc/"+name+"/stat", buf))
-	if !ok || !credentials {
-		return p, ok
+	if !ok || p.kernel {
+		return p, false
+	}
+	if !credentials {
+		return p, true
 	}
 	return p, p.parseStatus(slurp("/proc/"+name+"/status", buf))
 }
@@ -90,6 +94,8 @@ func parseStat(data []byte) (proc, bool) {
 	}
 	n := func(i int) int { v, _ := strconv.Atoi(string(f[i])); return v }
 	p := proc{state: f[0][0], parent: n(1), group: n(2), session: n(3), rssPages: int64(n(21))}
+	const kernelThread = 0x00200000
+	p.kernel = n(6)&kernelThread != 0
 	p.pid, _ = strconv.Atoi(string(data[:open]))
 	p.start, _ = strconv.ParseUint(string(f[19]), 10, 64)
 	// The first thread of a process may have ended before the others.

@@ -13,9 +13,6 @@ import (
 )
 
 const (
-	childOOMScore = 1000
-	agentOOMScore = 900
-
 	oPath   = 0x200000
 	fdcwd   = -100
 	execute = 1
@@ -100,7 +97,6 @@ func (a *agent) fork(path string, s link.Spawn, attr *syscall.ProcAttr) (*comman
 		return nil, errno
 	}
 	c.pid = pid
-	raiseOOMScore(pid, childOOMScore)
 	return c, 0
 }
 
@@ -184,15 +180,10 @@ func (a *agent) trackingGID(token uint64) (uint32, bool) {
 	return t.First + uint32(token%uint64(t.Count)), true
 }
 
-// raiseOOMScore makes a process a likelier victim. It may be gone already, and
-// a program that cannot be read belongs to root in /proc: both are no matter.
-func raiseOOMScore(pid, score int) {
-	fd, err := syscall.Open("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
-	if err != nil {
-		return
-	}
-	_, _ = syscall.Write(fd, []byte(strconv.Itoa(score)))
-	_ = syscall.Close(fd)
+// offerToOOM makes this process, and with it all that it starts, a likelier
+// victim than the serving runner when memory runs out.
+func offerToOOM() {
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
 }
 
 // bootTicks is now in the unit of start times in /proc.

@@ -1,0 +1,338 @@
+package slots
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"hermes-exec/runner/internal/isolate"
+	"hermes-exec/runner/internal/link"
+)
+
+func needs(t *testing.T, rung string) {
+	t.Helper()
+	if !probed().Has(rung) {
+		t.Skipf("rung %s: %s", rung, probed().Reasons[rung])
+	}
+}
+
+func TestPrivateRootShowsTheSystemAndNothingElse(t *testing.T) {
+	needs(t, isolate.Namespaces)
+	hidden := t.TempDir()
+	if err := os.WriteFile(hidden+"/tool", []byte("#!/bin/sh\necho from hidden\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("tool", hidden+"/alias"); err != nil {
+		t.Fatal(err)
+	}
+	b := newBox(t, probed())
+	facts := b.create(CreateParams{Slot: "a", Network: true, PrivateRoot: true, ReadOnlyPaths: []link.Bytes{link.Bytes(hidden)}})
+	if facts.Isolation.Level != isolate.Namespaces || facts.Workspace != "/workspace" {
+		t.Errorf("%+v", facts)
+	}
+	for path, want := range map[string]string{
+		"ls -A /home /root /srv /mnt /run 2>/dev/null | grep -c passwd || true": "0",
+		"ls /home":                              facts.UserName,
+		"test -e /etc/shadow || echo none":      "none",
+		"test -e /etc/gshadow || echo none":     "none",
+		"test -e /etc/sudoers || echo none":     "none",
+		"test -e /etc/ssl/private || echo none": "none",
+		"test -e /root || echo none":            "none",
+		"ls /var/lib /var/log":                  "/var/lib:\n\n/var/log:",
+		"id -un":                                facts.UserName,
+		"cat /proc/sys/kernel/hostname":         "slot",
+		"ls -A /dev/shm /tmp /var/tmp /run | grep -v : | grep -v -e lock -e Test | tr -d '\\n'": "",
+		"ls /proc | grep -c '^[0-9]' ": "4",
+		hidden + "/alias":              "from hidden",
+		"touch /usr/x /etc/x /x /home/x " + hidden + "/x 2>/dev/null; echo $?":                                                   "1",
+		"echo > /dev/null && head -c 3 /dev/zero | wc -c && test -w /dev/shm && test -c /dev/full && test -L /dev/fd && echo ok": "3\nok",
+		"touch /dev/x 2>/dev/null; echo $?": "1",
+		"grep -E 'Cap(Inh|Prm|Eff|Amb)' /proc/self/status | tr -d '\\n\\t '; grep NoNewPrivs /proc/self/status | tr -d '\\t'": "CapInh:0000000000000000CapPrm:0000000000000000CapEff:0000000000000000CapAmb:0000000000000000NoNewPrivs:1",
+		"cat /proc/self/oom_score_adj":                  "1000",
+		"ls /proc/1/fd 2>/dev/null || echo shut":        "shut",
+		"cat /proc/1/mem 2>/dev/null || echo shut":      "shut",
+		"ls -d " + b.base + " 2>/dev/null || echo none": "none",
+	} {
+		if got := b.sh("a", path); got != want {
+			t.Errorf("%s\n  got  %q\n  want %q", path, got, want)
+		}
+	}
+}
+
+func TestSlotsDoNotReachEachOther(t *testing.T) {
+	eachRung(t, func(t *testing.T, b *box, one SlotFacts) {
+		level := one.Isolation.Level
+		if level == isolate.None && os.Geteuid() != 0 {
+			t.Skip("slots without a uid of their own share everything")
+		}
+		two := b.create(CreateParams{Slot: "b", Level: level, Network: true, PrivateRoot: true})
+		victim, err := b.spawn("b", nil, "sleep", "1000")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.sh("b", "echo secret > secret; echo secret > $HOME/secret; chmod 777 secret")
+		theirs := filepath.Join(b.base, "slots", "b", "workspace")
+		checks := []string{
+			"cat " + theirs + "/secret", "ls " + theirs, "touch " + theirs + "/mine", "cat " + filepath.Join(b.base, "slots", "b", "home", "secret"), "ls " + b.base,
+		}
+		for _, attack := range checks {
+			if out, e := b.run("a", "/bin/sh", "-c", attack+" 2>&1"); e.ExitCode == 0 {
+				t.Errorf("%s worked: %s", attack, out)
+			}
+		}
+		pid := victim.spawned.PID
+		if level == isolate.Namespaces {
+			// The number means another process there, or none.
+			if n := b.sh("a", "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c '[s]leep 1000' || true"); n != "0" {
+				t.Errorf("a sees b's process")
+			}
+		} else {
+			b.run("a", "/bin/sh", "-c", fmt.Sprintf("kill -9 %d", pid))
+			b.run("a", "/bin/sh", "-c", fmt.Sprintf("cat /proc/%d/environ", pid))
+		}
+		select {
+		case <-victim.exit:
+			t.Error("a killed b's process")
+		case <-time.After(50 * time.Millisecond):
+		}
+		if one.UID == two.UID && os.Geteuid() == 0 {
+			t.Error("both have one uid")
+		}
+		if one.Isolation.Level == isolate.UID && probed().LandlockABI > 0 {
+			for _, attack := range []string{"touch /tmp/x", "ls /tmp", "touch /var/tmp/x"} {
+				if out, e := b.run("a", "/bin/sh", "-c", attack+" 2>&1"); e.ExitCode == 0 && attack != "ls /tmp" {
+					t.Errorf("%s worked: %s", attack, out)
+				}
+			}
+			b.sh("a", "ls / > /dev/null && echo x > /dev/shm/mine-$$ && sh -c 'kill -0 $PPID'")
+		}
+	})
+}
+
+func TestNoNetworkIsLoopbackOnly(t *testing.T) {
+	needs(t, isolate.Namespaces)
+	host, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	port := host.Addr().(*net.TCPAddr).Port
+	b := newBox(t, probed())
+	b.create(CreateParams{Slot: "off", Network: false, PrivateRoot: true})
+	b.create(CreateParams{Slot: "on", Network: true, PrivateRoot: true})
+	if got := b.sh("off", "grep -c : /proc/net/dev"); got != "1" {
+		t.Errorf("%s interfaces", got)
+	}
+	connect := func(slot string) error {
+		h, err := b.Agent(context.Background(), slot)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fds, err := h.Call(context.Background(), link.OpConnect, link.Connect{Host: "127.0.0.1", Port: port, TimeoutS: 5}, nil)
+		if err == nil {
+			if len(fds) != 1 {
+				t.Fatalf("%d descriptors", len(fds))
+			}
+			conn, err := net.FileConn(os.NewFile(uintptr(fds[0]), "connection"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			conn.Close()
+		}
+		return err
+	}
+	if err := connect("off"); err == nil || kind(err) != "os ECONNREFUSED" {
+		t.Errorf("off: %v", err)
+	}
+	if err := connect("on"); err != nil {
+		t.Errorf("on: %v", err)
+	}
+}
+
+func TestManyAtOnce(t *testing.T) {
+	eachRung(t, func(t *testing.T, b *box, _ SlotFacts) {
+		var wg sync.WaitGroup
+		gate := make(chan struct{}, 32)
+		for i := range 300 {
+			wg.Add(1)
+			gate <- struct{}{}
+			go func() {
+				defer wg.Done()
+				defer func() { <-gate }()
+				want := i % 200
+				c, err := b.spawn("a", nil, "/bin/sh", "-c", "exit "+strconv.Itoa(want))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer c.out.Close()
+				select {
+				case e := <-c.exit:
+					if e.ExitCode != want {
+						t.Errorf("exit %d, want %d", e.ExitCode, want)
+					}
+				case <-time.After(20 * time.Second):
+					t.Error("no exit")
+				}
+			}()
+		}
+		wg.Wait()
+	})
+}
+
+func TestTerminal(t *testing.T) {
+	eachRung(t, func(t *testing.T, b *box, _ SlotFacts) {
+		h, err := b.Agent(context.Background(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.mu.Lock()
+		b.token++
+		token := b.token
+		b.exits[token] = make(chan link.Exit, 1)
+		exit := b.exits[token]
+		b.mu.Unlock()
+		s := link.Spawn{Token: token, Cwd: h.Facts.Workspace, PTY: &link.PTY{Rows: 33, Cols: 77},
+			Argv: []link.Bytes{"/bin/sh", "-c", "stty size; test -t 0 && test -t 2 && echo tty; tty > /dev/null && echo > /dev/tty && echo open"}}
+		for _, e := range h.Env {
+			s.Env = append(s.Env, link.Bytes(e))
+		}
+		var spawned link.Spawned
+		fds, err := h.Call(context.Background(), link.OpSpawn, s, &spawned)
+		if err != nil || len(fds) != 1 {
+			t.Fatal(err, fds)
+		}
+		master := os.NewFile(uintptr(fds[0]), "master")
+		defer master.Close()
+		e := <-exit
+		out := make([]byte, 4096)
+		total := 0
+		for {
+			n, err := master.Read(out[total:])
+			total += n
+			if err != nil {
+				break
+			}
+		}
+		if got := string(out[:total]); e.ExitCode != 0 || got != "33 77\r\ntty\r\n\r\nopen\r\n" {
+			t.Errorf("exit %d %q", e.ExitCode, got)
+		}
+	})
+}
+
+func TestFilesAndSpill(t *testing.T) {
+	eachRung(t, func(t *testing.T, b *box, facts SlotFacts) {
+		h, err := b.Agent(context.Background(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var result link.FileResult
+		op := link.FileOp{Method: "file.write", Params: []byte(`{"path":"sub/x","parents":true}`), Inline: []byte("hello")}
+		if _, err := h.Call(context.Background(), link.OpFile, op, &result); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.sh("a", "cat sub/x; stat -c ' %u %a' sub/x"); got != fmt.Sprintf("hello %d 644", facts.UID) {
+			t.Errorf("%q", got)
+		}
+		for path, want := range map[string]string{"/etc/shadow": "", "/proc/1/mem": "", "/etc/hermes-new": "w"} {
+			op := link.FileOp{Method: "file.read", Params: []byte(`{"path":"` + path + `"}`), Small: true}
+			if want == "w" {
+				op = link.FileOp{Method: "file.write", Params: []byte(`{"path":"` + path + `"}`), Inline: []byte("x")}
+			}
+			if _, err := h.Call(context.Background(), link.OpFile, op, &result); err == nil {
+				t.Errorf("%s worked", path)
+				os.Remove("/etc/hermes-new")
+			}
+		}
+		var spilled link.Spilled
+		fds, err := h.Call(context.Background(), link.OpSpill, link.Spill{Name: "out-1"}, &spilled)
+		if err != nil || len(fds) != 1 {
+			t.Fatal(err)
+		}
+		f := os.NewFile(uintptr(fds[0]), "spill")
+		defer f.Close()
+		if _, err := f.WriteString("spilled"); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.sh("a", "cat "+string(spilled.Path)+"; stat -c ' %u %a' "+string(spilled.Path)); got != fmt.Sprintf("spilled %d 600", facts.UID) {
+			t.Errorf("%q", got)
+		}
+		b.sh("a", "ln -s /etc/passwd $TMPDIR/out-2")
+		if _, err := h.Call(context.Background(), link.OpSpill, link.Spill{Name: "out-2"}, &spilled); err == nil {
+			t.Error("a spill went through a link")
+		}
+	})
+}
+
+func TestLevelsAndFloors(t *testing.T) {
+	b := newBox(t, probed())
+	f := probed()
+	f.Way, f.Switch, f.Highest = isolate.WayNone, false, isolate.None
+	f.Reasons = map[string]string{isolate.Namespaces: "refused for this test", isolate.UID: "refused too"}
+	low := newBox(t, f)
+	for name, c := range map[string]struct {
+		b    *box
+		p    CreateParams
+		want string
+	}{
+		"box on a host":   {b, CreateParams{Slot: "x", Level: "box", PrivateRoot: true}, "isolation "},
+		"below the floor": {low, CreateParams{Slot: "x", Level: "auto", Floor: "uid"}, "isolation "},
+		"not available":   {low, CreateParams{Slot: "x", Level: "namespaces"}, "isolation "},
+		"unknown level":   {b, CreateParams{Slot: "x", Level: "best"}, "bad_request "},
+		"bad id":          {b, CreateParams{Slot: "../x"}, "bad_request "},
+		"disk limit":      {b, CreateParams{Slot: "x", PrivateRoot: true, Limits: link.Limits{DiskMB: ptr[int64](5)}}, "limit "},
+	} {
+		_, err := c.b.Create(context.Background(), c.p)
+		if err == nil || kind(err) != c.want {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err != nil && strings.HasPrefix(name, "below") && !strings.Contains(err.Error(), "refused for this test") {
+			t.Errorf("%s gives no reasons: %v", name, err)
+		}
+	}
+	if _, err := b.Agent(context.Background(), "x"); err == nil || kind(err) != "no_slot " {
+		t.Error(err)
+	}
+	if os.Geteuid() == 0 {
+		if _, err := low.Create(context.Background(), CreateParams{Slot: "y", PrivateRoot: true}); err == nil {
+			t.Error("root stayed root on a host")
+		}
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func TestWipeIsConfinedAndThorough(t *testing.T) {
+	outside := t.TempDir()
+	if err := os.WriteFile(outside+"/kept", []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	tree := root + "/tree"
+	deep := tree
+	for range 40 {
+		deep += "/d"
+	}
+	script := fmt.Sprintf(`mkdir -p %[1]s && cd %[1]s && i=0; while [ $i -lt 600 ]; do mkdir d && cd d || exit 1; i=$((i+1)); done; : > end
+ln -s %[2]s %[3]s/link; mkdir %[3]s/shut; ln %[2]s/kept %[3]s/shut/hard; chmod 0 %[3]s/shut; mkfifo %[3]s/p`, deep, outside, tree)
+	if out, err := exec.Command("/bin/sh", "-c", script).CombinedOutput(); err != nil {
+		t.Fatal(err, string(out))
+	}
+	if problems := wipe(tree); len(problems) > 0 {
+		t.Error(problems)
+	}
+	if left, _ := os.ReadDir(root); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+	if _, err := os.Stat(outside + "/kept"); err != nil {
+		t.Error(err)
+	}
+}
