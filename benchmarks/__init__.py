@@ -1,0 +1,1 @@
+"""Measures this library beside the alternatives: `python -m benchmarks.run` writes RESULTS.md and chart.svg."""

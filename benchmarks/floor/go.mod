@@ -1,0 +1,3 @@
+module hermes-exec/floor
+
+go 1.25

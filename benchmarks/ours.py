@@ -1,0 +1,57 @@
+"""This library, on the local and the Docker backend."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio.to_thread
+
+from benchmarks.container import image
+from benchmarks.contender import OUTPUT_BYTES, OUTPUT_SCRIPT
+from hermes_exec import SandboxPool
+from hermes_exec.slot import Slot
+
+
+class Ours:
+    """One slot."""
+
+    def __init__(self, slot: Slot) -> None:
+        self._slot = slot
+
+    async def noop(self) -> None:
+        """Run the empty command."""
+        result = await self._slot.run(["bash", "-c", "true"])
+        assert result.ok, result
+
+    async def write(self, data: bytes) -> None:
+        """Write a file."""
+        await self._slot.files.write_bytes("f", data)
+
+    async def read(self, data: bytes) -> None:
+        """Read a file."""
+        assert await self._slot.files.read_bytes("f") == data
+
+    async def output(self) -> None:
+        """Take much output."""
+        result = await self._slot.run(["bash", "-c", OUTPUT_SCRIPT], output_limit_bytes=2 * OUTPUT_BYTES)
+        assert len(result.stdout_bytes) == OUTPUT_BYTES
+
+
+@asynccontextmanager
+async def open_local() -> AsyncIterator[Ours]:
+    """Yield a slot on this host."""
+    async with SandboxPool("local") as pool, pool.slot() as slot:
+        yield Ours(slot)
+
+
+@asynccontextmanager
+async def open_docker() -> AsyncIterator[Ours]:
+    """Yield a slot that has a container of its own.
+
+    Raises:
+        ContenderMissing: there is no Docker.
+    """
+    name = await anyio.to_thread.run_sync(image)
+    async with SandboxPool("docker", image=name, network=False) as pool, pool.slot() as slot:
+        yield Ours(slot)

@@ -1,0 +1,111 @@
+"""SWE-ReX: its own server in a container, its own client here, over HTTP as it is meant to be used."""
+
+from __future__ import annotations
+
+import platform
+import secrets
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+
+from benchmarks.container import running
+from benchmarks.contender import OUTPUT_BYTES, OUTPUT_SCRIPT, ContenderMissing
+
+CACHE = Path(__file__).resolve().parent.parent / ".cache" / "bench"
+PORT = 8000
+FILE = "/tmp/f"
+
+
+class SweRex:
+    """One-shot commands and files of SWE-ReX's remote runtime."""
+
+    def __init__(self, runtime: Any) -> None:  # noqa: ANN401 - swe-rex has no types
+        self._runtime = runtime
+
+    async def noop(self) -> None:
+        """Run the empty command."""
+        await self._execute("true")
+
+    async def write(self, data: bytes) -> None:
+        """Write a text file."""
+        from swerex.runtime.abstract import WriteFileRequest
+
+        await self._runtime.write_file(WriteFileRequest(path=FILE, content=data.decode()))
+
+    async def read(self, data: bytes) -> None:
+        """Read a text file."""
+        from swerex.runtime.abstract import ReadFileRequest
+
+        assert (await self._runtime.read_file(ReadFileRequest(path=FILE))).content.encode() == data
+
+    async def output(self) -> None:
+        """Take much output."""
+        assert len(await self._execute(OUTPUT_SCRIPT)) == OUTPUT_BYTES
+
+    async def _execute(self, script: str) -> str:
+        from swerex.runtime.abstract import Command
+
+        done = await self._runtime.execute(Command(command=["bash", "-c", script], timeout=60))
+        assert done.exit_code == 0, done
+        return str(done.stdout)
+
+
+def install_server(python_version: str) -> Path:
+    """Put SWE-ReX and what it needs into a folder that a container can import from; done once.
+
+    Raises:
+        ContenderMissing: swe-rex is not installed here, or the index does not have its wheels.
+    """
+    try:
+        wanted = version("swe-rex")
+    except PackageNotFoundError as error:
+        raise ContenderMissing("swe-rex is not installed (extra bench)") from error
+    folder = CACHE / f"swe-rex-{wanted}-{python_version}-{platform.machine()}"
+    if not (folder / "swerex").is_dir():
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--target",
+            str(folder),
+            "--python-version",
+            python_version,
+        ]
+        done = subprocess.run(
+            [*pip, "--only-binary=:all:", f"swe-rex=={wanted}", "aiohttp"], capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise ContenderMissing(f"the server of swe-rex cannot be installed: {done.stderr.strip()[-200:]}")
+    return folder
+
+
+@asynccontextmanager
+async def open_swe_rex() -> AsyncIterator[SweRex]:
+    """Yield SWE-ReX's remote runtime against its server in a container, through a port on loopback.
+
+    Raises:
+        ContenderMissing: swe-rex or Docker is not there.
+    """
+    async with running() as probe:
+        found = await probe.exec(["python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"])
+    folder = await anyio.to_thread.run_sync(install_server, found.decode().strip())
+    token = secrets.token_hex(16)
+    command = ["python3", "-m", "swerex.server", "--port", str(PORT), "--auth-token", token]
+    environment = ["env", "PYTHONPATH=/swe-rex", "PYTHONDONTWRITEBYTECODE=1"]
+    publish = {f"{PORT}/tcp": ("127.0.0.1", None)}
+    async with running([*environment, *command], publish, [f"{folder}:/swe-rex:ro"]) as container:
+        from swerex.runtime.remote import RemoteRuntime
+
+        await container.call(container.container.reload)
+        port = int(container.container.ports[f"{PORT}/tcp"][0]["HostPort"])
+        runtime = RemoteRuntime(host="http://127.0.0.1", port=port, auth_token=token)
+        await runtime.wait_until_alive(timeout=60)
+        yield SweRex(runtime)
