@@ -151,6 +151,10 @@ class Backend(Protocol):
     def private_root(self) -> bool:
         """Whether slots need a root of their own, because the box's root is a machine that others use."""
 
+    @property
+    def readonly_paths(self) -> tuple[str, ...]:
+        """Paths of the box that every slot may read besides what the system needs; with ``private_root`` only."""
+
     async def check(self, spec: LaunchSpec) -> None:
         """Find out, without starting anything, whether ``launch`` can work.
 

@@ -1,0 +1,166 @@
+"""Directories of local boxes: made with an owner file, found again, and removed without ever following a mount."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import signal
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from hermes_exec.backends.base import Labels
+from hermes_exec.backends.owner import from_json, process_start, to_json
+from hermes_exec.errors import LaunchError
+
+logger = logging.getLogger(__name__)
+NAME_PREFIX = "hermes-exec-"
+OWNER_FILE = "owner.json"
+RUNNER_FILE = "runner.json"
+LOG_FILE = "runner.log"
+LOG_TAIL_BYTES = 8192
+MAX_LOG_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDir:
+    """The private directory of one local box: ``box`` is the runner's own, beside it are owner, runner and log."""
+
+    path: Path
+
+    @property
+    def box(self) -> Path:
+        """The runner's ``--base``; the runner removes it when it ends."""
+        return self.path / "box"
+
+    @property
+    def log(self) -> Path:
+        """Where the runner's stderr goes."""
+        return self.path / LOG_FILE
+
+    def log_tail(self) -> str:
+        """The end of the runner's log."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_TAIL_BYTES))
+                return file.read().decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+    def bound_log(self) -> None:
+        """Empty a log that grew too long; it is written in append mode."""
+        with contextlib.suppress(OSError):
+            if self.log.stat().st_size > MAX_LOG_BYTES:
+                os.truncate(self.log, 0)
+
+    def created_at(self) -> float | None:
+        """When it was made, in seconds since the epoch."""
+        try:
+            return (self.path / OWNER_FILE).stat().st_mtime
+        except OSError:
+            return None
+
+    def owner(self) -> Labels | None:
+        """Who made it; None when the owner file is not there (yet)."""
+        try:
+            return from_json((self.path / OWNER_FILE).read_text("utf-8"))
+        except OSError:
+            return None
+
+    def remember_runner(self, pid: int) -> None:
+        """Write down which process the runner is, so that others can end it."""
+        with contextlib.suppress(OSError):
+            text = json.dumps({"pid": pid, "start": process_start(pid)})
+            (self.path / RUNNER_FILE).write_text(text, "utf-8")
+
+    def runner_pid(self) -> int | None:
+        """The runner's pid if that very process still lives."""
+        try:
+            values = json.loads((self.path / RUNNER_FILE).read_text("utf-8"))
+            pid, start = int(values["pid"]), values["start"]
+            return pid if start is not None and process_start(pid) == start else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def end_runner(self, grace_s: float = 5.0) -> None:
+        """End the runner if it lives: it is asked first, and takes what it started with it."""
+        for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 2.0)):
+            pid = self.runner_pid()
+            if pid is None:
+                return
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+            deadline = time.monotonic() + patience_s
+            while self.runner_pid() is not None and time.monotonic() < deadline:
+                time.sleep(0.01)
+
+    def remove(self) -> None:
+        """Remove everything; refuses while something is mounted below, since that would empty what is mounted."""
+        mounted = [mount for mount in _mounts() if mount.startswith(f"{self.path}/")]
+        if mounted:
+            logger.warning("%s is kept: %s is mounted", self.path, mounted[0])
+        else:
+            _remove_tree(self.path)
+
+
+def _remove_tree(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    if not path.exists():
+        return
+    # A directory without write permission keeps its entries: open them all from the top, and try again.
+    for parent, directories, _ in os.walk(path):
+        for name in directories:
+            with contextlib.suppress(OSError):
+                if not os.path.islink(os.path.join(parent, name)):
+                    os.chmod(os.path.join(parent, name), 0o700)
+    shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        logger.warning("%s could not be removed", path)
+
+
+def _mounts() -> list[str]:
+    try:
+        lines = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return []
+    return [line.split(" ")[4].encode("utf-8", "surrogateescape").decode("unicode_escape") for line in lines]
+
+
+def parent_directory(base_dir: str | None) -> Path:
+    """Where local boxes have their directories."""
+    return Path(base_dir or tempfile.gettempdir()).resolve()
+
+
+def make_directory(base_dir: str | None, labels: Labels) -> LocalDir:
+    """A new private directory with its owner file.
+
+    Raises:
+        LaunchError: it cannot be made.
+    """
+    parent = parent_directory(base_dir)
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        directory = LocalDir(Path(tempfile.mkdtemp(prefix=NAME_PREFIX, dir=parent)))
+        (directory.path / OWNER_FILE).write_text(to_json(labels), "utf-8")
+        if os.geteuid() == 0:
+            # Slots of their own uid pass through it; they cannot list it.
+            directory.path.chmod(0o711)
+    except OSError as error:
+        raise LaunchError(f"no directory for a local box in {parent}: {error.strerror}") from error
+    return directory
+
+
+def find_directories(base_dir: str | None) -> list[LocalDir]:
+    """The directories of local boxes of this user, whoever owns them now."""
+    found = []
+    with contextlib.suppress(OSError), os.scandir(parent_directory(base_dir)) as entries:
+        for entry in entries:
+            if entry.name.startswith(NAME_PREFIX) and entry.is_dir(follow_symlinks=False):
+                with contextlib.suppress(OSError):
+                    if entry.stat(follow_symlinks=False).st_uid == os.geteuid():
+                        found.append(LocalDir(Path(entry.path)))
+    return found

@@ -1,0 +1,135 @@
+"""Who owns a box: labels that name one process of one boot, and whether that process still lives."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from hermes_exec.backends.base import Labels, ReapFilter
+
+OwnerState = Literal["alive", "gone", "unknown"]
+PREFIX = "hermes-exec."
+
+
+@cache
+def _host_id() -> str:
+    try:
+        machine = Path("/etc/machine-id").read_text("ascii", "replace").strip()
+    except OSError:
+        machine = ""
+    return f"{socket.gethostname()}:{machine}"
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return ""
+
+
+def _pid_namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").stat().st_ino)
+    except OSError:
+        return ""
+
+
+def process_start(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None when it is gone or a zombie.
+
+    Raises:
+        OSError: this system does not tell (no /proc).
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        if not Path("/proc/self/stat").exists():
+            raise OSError("no /proc here") from None
+        return None
+    state, *rest = stat.rpartition(b")")[2].split()
+    return None if state in {b"Z", b"X"} else int(rest[18])
+
+
+def process_state(pid: int) -> str:
+    """The state letter of a process, empty when nothing is known."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode("ascii")
+    except (OSError, IndexError):
+        return ""
+
+
+def own_labels(run_id: str) -> Labels:
+    """The labels of boxes that this process starts for a run."""
+    pid = os.getpid()
+    try:
+        start = process_start(pid) or 0
+    except OSError:
+        start = 0
+    return Labels(run_id, _host_id(), _boot_id(), _pid_namespace(), pid, start)
+
+
+def owner_state(labels: Labels) -> OwnerState:
+    """Whether the owner lives. What cannot be compared from here (another host or pid namespace) is ``unknown``."""
+    if labels.host_id != _host_id() or not labels.boot_id or not labels.pid_start:
+        return "unknown"
+    if labels.boot_id != _boot_id():
+        return "gone"
+    if labels.pid_namespace != _pid_namespace():
+        return "unknown"
+    try:
+        return "alive" if process_start(labels.pid) == labels.pid_start else "gone"
+    except OSError:
+        return "unknown"
+
+
+def reap_reason(which: ReapFilter, labels: Labels, owner: OwnerState) -> str | None:
+    """Why the filter names a box with these labels, None when it does not."""
+    if which.all:
+        return "all boxes of this library"
+    if which.run_id is not None and labels.run_id == which.run_id:
+        return f"run {which.run_id}"
+    if which.orphans and owner == "gone":
+        return f"its owner, process {labels.pid}, is gone"
+    return None
+
+
+def to_strings(labels: Labels) -> dict[str, str]:
+    """Labels as a container engine takes them."""
+    return {PREFIX + name.replace("_", "-"): str(value) for name, value in asdict(labels).items()}
+
+
+def from_strings(strings: Mapping[str, str]) -> Labels | None:
+    """The labels among those of a container; None when it is not one of ours."""
+    values = {field.name: strings.get(PREFIX + field.name.replace("_", "-")) for field in fields(Labels)}
+    return _labels(values)
+
+
+def to_json(labels: Labels) -> str:
+    """Labels as text for an owner file."""
+    return json.dumps(asdict(labels))
+
+
+def from_json(text: str) -> Labels | None:
+    """The labels in the text of an owner file; None when it is not one."""
+    try:
+        values = json.loads(text)
+    except ValueError:
+        return None
+    return _labels(values) if isinstance(values, dict) else None
+
+
+def _labels(values: Mapping[str, object]) -> Labels | None:
+    run_id, host, boot, namespace = (values.get(n) for n in ("run_id", "host_id", "boot_id", "pid_namespace"))
+    try:
+        pid, start = int(str(values.get("pid"))), int(str(values.get("pid_start")))
+    except ValueError:
+        return None
+    if not (isinstance(run_id, str) and isinstance(host, str) and isinstance(boot, str) and isinstance(namespace, str)):
+        return None
+    return Labels(run_id, host, boot, namespace, pid, start)

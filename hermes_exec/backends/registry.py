@@ -1,0 +1,98 @@
+"""Which backends there are: our own and those of the entry-point group ``hermes_exec.backends``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Protocol, cast
+
+from hermes_exec.backends.base import Backend
+from hermes_exec.config import BackendConfig, nearest
+from hermes_exec.errors import BackendUnavailable, ConfigError
+
+GROUP = "hermes_exec.backends"
+BUILT_IN: Mapping[str, str] = {
+    "local": "hermes_exec.backends.local",
+    "docker": "hermes_exec.backends.docker",
+}
+PLANNED = ("ssh", "singularity", "modal", "nomad")
+"""Names that belong to this library, whether or not this installation has them."""
+
+
+class BackendModule(Protocol):
+    """What an entry point of the group names: a configuration class and a way to make the backend from it."""
+
+    Config: type[BackendConfig]
+
+    def create(self, config: BackendConfig) -> Backend:
+        """Make the backend; does no I/O and imports no vendor SDK."""
+
+
+def install_hint(name: str) -> str:
+    """The command that installs what a backend needs."""
+    return f"pip install -U 'hermes-exec[{name}]'"
+
+
+def _points() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def backend_names() -> list[str]:
+    """The names of all backends that are installed."""
+    return sorted({*BUILT_IN, *_points()})
+
+
+def backend_module(name: str) -> BackendModule:
+    """The module of a backend; our own names are never taken over by others.
+
+    Raises:
+        ConfigError: there is no backend of this name; the nearest one is named.
+        BackendUnavailable: the backend is not installed, or cannot be imported.
+    """
+    if name in BUILT_IN:
+        return cast(BackendModule, import_module(BUILT_IN[name]))
+    point = _points().get(name)
+    if point is None and name in PLANNED:
+        raise BackendUnavailable(f"the backend {name!r} is not installed: {install_hint(name)}")
+    if point is None:
+        raise ConfigError(f"there is no backend {name!r}; {nearest(name, [*backend_names(), *PLANNED])}")
+    try:
+        module = point.load()
+    except ImportError as error:
+        raise BackendUnavailable(f"the backend {name!r} cannot be loaded ({error}): {install_hint(name)}") from error
+    config = getattr(module, "Config", None)
+    if not (isinstance(config, type) and issubclass(config, BackendConfig) and callable(getattr(module, "create", 0))):
+        raise BackendUnavailable(f"the backend {name!r} ({point.value}) has no Config and create")
+    return cast(BackendModule, module)
+
+
+def config_type(name: str) -> type[BackendConfig]:
+    """The configuration class of a backend; raises as ``backend_module``."""
+    return backend_module(name).Config
+
+
+def config_types() -> dict[str, type[BackendConfig]]:
+    """The configuration classes of all backends that can be loaded, by name."""
+    found = {}
+    for name in backend_names():
+        try:
+            found[name] = config_type(name)
+        except BackendUnavailable:
+            continue
+    return found
+
+
+def make_backend(backend: str | BackendConfig, options: Mapping[str, Any] | None = None) -> Backend:
+    """Make a backend from its name and options, or from a configuration object. Starts nothing.
+
+    Raises:
+        ConfigError: the name or an option is unknown or wrong.
+        BackendUnavailable: the backend is not installed.
+    """
+    if isinstance(backend, BackendConfig):
+        if options:
+            raise ConfigError(f"options ({', '.join(sorted(options))}) belong into the {type(backend).__name__} object")
+        return backend_module(type(backend).backend).create(backend)
+    module = backend_module(backend)
+    return module.create(module.Config.of(dict(options or {})))
