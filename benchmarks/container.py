@@ -39,7 +39,7 @@ class Container:
         """Run a program with the SDK and return its output."""
         code, output = await self.call(self.container.exec_run, argv)
         assert code == 0, output
-        return bytes(output)
+        return b"".join([output] if isinstance(output, bytes) else output)
 
     async def put(self, folder: str, name: str, data: bytes, mode: int = 0o644) -> None:
         """Write a file with the SDK's archive upload."""
@@ -94,20 +94,19 @@ async def running(
     import docker
 
     client = docker.from_env(timeout=120, max_pool_size=THREADS)
-    container = await anyio.to_thread.run_sync(
-        partial(
-            client.containers.run,
-            name,
-            command or ["sleep", "3600"],
-            detach=True,
-            init=True,
-            network_mode="bridge" if ports else "none",
-            ports=ports,
-            volumes=volumes,
-            labels={"io.hermes-exec.bench": "1"},
-        )
+    created = partial(
+        client.containers.create,
+        name,
+        command or ["sleep", "3600"],
+        init=True,
+        network_mode="bridge" if ports else "none",
+        ports=ports,
+        volumes=volumes,
+        labels={"io.hermes-exec.bench": "1"},
     )
+    container = await anyio.to_thread.run_sync(created)
     try:
+        await anyio.to_thread.run_sync(container.start)
         yield Container(client, container)
     finally:
         with anyio.CancelScope(shield=True):

@@ -87,6 +87,8 @@ async def one_slice(
             for _ in range(at_once):
                 tasks.create_task(repeat())
     except* Unsupported:
+        times.clear()
+    if not times:
         return
     sample.add(times, time.perf_counter() - begin)
 

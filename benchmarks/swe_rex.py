@@ -105,7 +105,9 @@ async def open_swe_rex() -> AsyncIterator[SweRex]:
         from swerex.runtime.remote import RemoteRuntime
 
         await container.call(container.container.reload)
-        port = int(container.container.ports[f"{PORT}/tcp"][0]["HostPort"])
+        bound = container.container.ports[f"{PORT}/tcp"]
+        assert bound, "the port of the server is not published"
+        port = int(bound[0]["HostPort"])
         runtime = RemoteRuntime(host="http://127.0.0.1", port=port, auth_token=token)
         await runtime.wait_until_alive(timeout=60)
         yield SweRex(runtime)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hermes_exec.backends.registry import backend_names, config_class
+from hermes_exec.backends.registry import config_type, config_types
 from hermes_exec.cli.output import emit_json, stdout
 from hermes_exec.cli.pools import AsJson, Backend, Config, Image, Options, Profile, settings_of
 from hermes_exec.config import pool_schema, resolve_config
@@ -23,7 +23,7 @@ def show(
 ) -> None:
     """Print the settings that a command with these options would use, defaults filled in and secrets masked."""
     settings = settings_of(backend, image, config, option)
-    resolved = resolve_config(settings, config_class(str(settings.get("backend", "local"))))
+    resolved = resolve_config(settings, config_type(str(settings.get("backend", "local"))))
     pool = resolved.pool if profile is None else resolved.pool.with_profile(profile)
     values = {**pool.model_dump(mode="json"), "backend_options": resolved.backend.model_dump(mode="json")}
     if as_json:
@@ -36,7 +36,7 @@ def show(
 
 def schema(as_json: AsJson = True) -> None:
     """Print the JSON schema of a configuration file."""
-    emit_json(pool_schema({name: config_class(name) for name in backend_names()}))
+    emit_json(pool_schema(config_types()))
 
 
 def check(
@@ -45,7 +45,7 @@ def check(
 ) -> None:
     """Check a configuration file; ends with 2 and one sentence an error when something in it is wrong."""
     settings = settings_of(None, None, file, None)
-    resolved = resolve_config(settings, config_class(str(settings.get("backend", "local"))))
+    resolved = resolve_config(settings, config_type(str(settings.get("backend", "local"))))
     for name in resolved.pool.profiles:
         resolved.pool.with_profile(name)
     if as_json:

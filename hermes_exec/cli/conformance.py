@@ -12,8 +12,10 @@ from hermes_exec.cli import exits
 from hermes_exec.cli.interrupt import run_async
 from hermes_exec.cli.output import emit_json, say, stderr, stdout, table
 from hermes_exec.cli.pools import AsJson, Backend, Config, Image, Options, Profile, make_pool
+from hermes_exec.errors import ConfigError
 from hermes_exec.pool import SandboxPool
 from hermes_exec.testing.conformance import Outcome, run_conformance
+from hermes_exec.testing.conformance.registry import all_checks
 
 
 def conformance(
@@ -39,9 +41,12 @@ def conformance(
 
 async def _prove(factory: Callable[..., SandboxPool], only: str | None, as_json: bool) -> int:
     outcomes: list[Outcome] = []
+    select = None if only is None else [check.name for check in all_checks() if only in check.name]
+    if select == []:
+        raise ConfigError(f"no check has {only!r} in its name")
     bars = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*bars, console=stderr(), transient=True, disable=not stderr().is_terminal) as progress:
-        bar = progress.add_task("checks", total=None)
+        bar = progress.add_task("checks", total=len(all_checks()) if select is None else len(select))
 
         def on_result(outcome: Outcome) -> None:
             outcomes.append(outcome)
@@ -50,7 +55,6 @@ async def _prove(factory: Callable[..., SandboxPool], only: str | None, as_json:
                 return
             say(f"{outcome.status:8} {outcome.name}{f': {outcome.reason}' if outcome.reason else ''}")
 
-        select = None if only is None else lambda check: only in check.name
         report = await run_conformance(factory, on_result=on_result, select=select)
     if as_json:
         emit_json({"outcomes": outcomes, "summary": report.summary()})

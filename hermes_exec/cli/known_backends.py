@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from hermes_exec.backends.base import Backend
-from hermes_exec.backends.registry import backend_names, config_class, create_backend
+from hermes_exec.backends.registry import backend_names, make_backend
 from hermes_exec.cli.output import say
 from hermes_exec.errors import BackendUnavailable
 
@@ -22,7 +22,7 @@ async def each_usable(name: str | None) -> AsyncIterator[list[Backend]]:
     try:
         for each in [name] if name else backend_names():
             try:
-                usable.append(create_backend(config_class(each)()))
+                usable.append(make_backend(each))
             except BackendUnavailable as error:
                 if name:
                     raise

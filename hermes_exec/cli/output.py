@@ -1,4 +1,4 @@
-"""What the command line prints: JSON for programs, tables and lines for people; results to stdout, the rest to stderr."""
+"""What the command line prints: JSON for programs, tables and lines for people; only results go to stdout."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from hermes_exec.cli.output import say
 from hermes_exec.cli.pools import Backend, Config, Image, Options, Profile, make_pool
 from hermes_exec.errors import ConfigError
 from hermes_exec.pool import SandboxPool
-from hermes_exec.slot import Process
+from hermes_exec.process import Process
 
 BEST_SHELL = "if command -v bash >/dev/null 2>&1; then exec bash -i; else exec sh -i; fi"
 DETACH = b"~."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -19,7 +19,7 @@ Toolset = Annotated[
 def list_tools(toolset: Toolset = None, as_json: AsJson = False) -> None:
     """List the tools of this package, and the toolsets that hold them."""
     wanted = select(toolset).tools if toolset else tuple(schemas())
-    functions = {name: schema["function"] for name, schema in schemas().items() if name in wanted}
+    functions: dict[str, dict[str, str]] = {n: cast("Any", s)["function"] for n, s in schemas().items() if n in wanted}
     sets = {
         name: [s for s, tools in sorted(TOOLSETS.items()) if name in tools and not s.startswith("hermes-")]
         for name in wanted

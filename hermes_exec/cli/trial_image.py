@@ -57,7 +57,7 @@ def _make() -> str:
         return name
     try:
         machine = str(client.info()["Architecture"])
-        runner = runner_binary.path("linux", {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine))
+        runner = runner_binary.path("linux", machine)
         with tempfile.NamedTemporaryFile(suffix=".tar") as archive:
             with tarfile.open(fileobj=archive, mode="w") as out:
                 entry = tarfile.TarInfo("runner")
