@@ -23,6 +23,7 @@ from hermes_exec.pool import SandboxPool
 from hermes_exec.process import Process
 
 BEST_SHELL = "if command -v bash >/dev/null 2>&1; then exec bash -i; else exec sh -i; fi"
+LAST_OUTPUT_S = 0.5
 DETACH = b"~."
 """Typed at the start of a line, this ends the terminal whatever the slot does."""
 
@@ -49,35 +50,42 @@ def shell(
 
 async def _terminal(pool: SandboxPool, command: str | list[str]) -> int:
     async with pool, pool.slot() as slot:
-        say(
-            f"slot {slot.id} on {slot.backend}, isolation {slot.isolation.level}, workspace {slot.workspace} (~. ends it)"
-        )
+        say(f"slot {slot.id} on {slot.backend}, isolation {slot.isolation.level}; ~. at the start of a line ends it")
         term = os.environ.get("TERM", "xterm")
         process = await slot.spawn(command, stdin=True, pty=_size(), env={"TERM": term})
         with _raw(sys.stdin.fileno()):
-            result = await _attend(process)
-        return exits.FAILED if result is None else result
+            return await _attend(process)
 
 
-async def _attend(process: Process) -> int | None:
-    """Carry keys, output and size until the program ends; None when the user ended it."""
+async def _attend(process: Process) -> int:
+    """Carry keys, output and size until the program ends, or until the user ends the terminal (FAILED)."""
+    code: int = exits.FAILED
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_keys, process, tasks.cancel_scope)
+        shown = anyio.Event()
+        tasks.start_soon(_show, process, shown)
         tasks.start_soon(_sizes, process)
-        async for data in process.stdout:
-            _write(data)
-        result = await process.wait()
+        tasks.start_soon(_keys, process, tasks.cancel_scope)
+        code = (await process.wait()).exit_code
+        # A background job may keep the terminal open for as long as it likes.
+        with anyio.move_on_after(LAST_OUTPUT_S):
+            await shown.wait()
         tasks.cancel_scope.cancel()
-        return None if result is None else result.exit_code
-    await process.kill()
-    return None
+    return code
+
+
+async def _show(process: Process, shown: anyio.Event) -> None:
+    async for data in process.stdout:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(sys.stdout.fileno(), view) :]
+    shown.set()
 
 
 async def _keys(process: Process, whole: anyio.CancelScope) -> None:
-    typed = b"\r"
-    while True:
-        await anyio.wait_readable(sys.stdin.fileno())
-        data = os.read(sys.stdin.fileno(), 4096)
+    keys, typed = sys.stdin.fileno(), b"\r"
+    while process.stdin is not None:
+        await anyio.wait_readable(keys)
+        data = os.read(keys, 4096)
         typed = (typed + data)[-3:]
         if not data or typed in (b"\r" + DETACH, b"\n" + DETACH):
             whole.cancel()
@@ -94,12 +102,6 @@ async def _sizes(process: Process) -> None:
 def _size() -> tuple[int, int]:
     columns, rows = os.get_terminal_size(sys.stdout.fileno())
     return rows or 24, columns or 80
-
-
-def _write(data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(sys.stdout.fileno(), view) :]
 
 
 @contextmanager
