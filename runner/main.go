@@ -3,17 +3,21 @@
 package main
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
 	"log"
 	"os"
+	"runtime"
 	"time"
 
+	"hermes-exec/runner/internal/agent"
 	"hermes-exec/runner/internal/applet"
+	"hermes-exec/runner/internal/isolate"
 	"hermes-exec/runner/internal/rt"
 	"hermes-exec/runner/internal/serve"
-	"hermes-exec/runner/internal/serve/servetest"
+	"hermes-exec/runner/internal/slots"
 )
 
 // version is set by the linker.
@@ -21,6 +25,7 @@ var version = "dev"
 
 const usage = `usage: runner serve --base DIR [--lease-s N] [--log FILE]
        runner attach --base DIR
+       runner probe
        runner version
 `
 
@@ -38,6 +43,10 @@ func run(args []string) int {
 		return runAttach(args[1:])
 	case "applet": // small programs for the conformance suite
 		return applet.Main(args[1:])
+	case "agent":
+		return agent.Main(args[1:])
+	case "probe":
+		return runProbe()
 	case "version":
 		fmt.Println(version)
 		return 0
@@ -68,11 +77,7 @@ func runServe(args []string) int {
 		out = file
 	}
 	logger := log.New(out, "runner: ", log.LstdFlags|log.Lmicroseconds)
-	server, err := serve.New(serve.Config{
-		Base: *base, Lease: time.Duration(*lease * float64(time.Second)), Slots: servetest.New(*base),
-		Isolation: map[string]any{"highest": "none", "reasons": map[string]string{}, "landlock_abi": 0, "user_namespace": false, "cgroup": "none", "bubblewrap": false},
-		Version:   version, Log: logger,
-	})
+	server, err := newServer(*base, time.Duration(*lease*float64(time.Second)), logger)
 	if err != nil {
 		logger.Print(err)
 		return 1
@@ -83,6 +88,37 @@ func runServe(args []string) int {
 	}()
 	if err := server.Run(); err != nil {
 		logger.Print(err)
+		return 1
+	}
+	return 0
+}
+
+func newServer(base string, lease time.Duration, logger *log.Logger) (*serve.Server, error) {
+	facts := isolate.Probe()
+	manager, err := slots.NewManager(base, facts, selfExe())
+	if err != nil {
+		return nil, err
+	}
+	return serve.New(serve.Config{Base: base, Lease: lease, Slots: serve.Managed(manager), Isolation: facts, Version: version, Log: logger})
+}
+
+// selfExe is a path of this program that stays right when its file is moved.
+func selfExe() string {
+	if runtime.GOOS == "linux" {
+		return "/proc/self/exe"
+	}
+	path, err := os.Executable()
+	if err != nil {
+		return os.Args[0]
+	}
+	return path
+}
+
+func runProbe() int {
+	rt.Init(rt.Options{})
+	out := json.NewEncoder(os.Stdout)
+	out.SetIndent("", "  ")
+	if err := out.Encode(isolate.Probe()); err != nil {
 		return 1
 	}
 	return 0

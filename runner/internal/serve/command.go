@@ -71,7 +71,7 @@ func (s *Server) start(ctx context.Context, slot *slotState, agent *Agent, l lau
 	}
 	cmd.exit = s.expectExit(l.token)
 	request := link.Spawn{Token: l.token, Argv: l.argv, Env: l.env, Cwd: link.Bytes(l.cwd), User: l.user, PTY: l.pty}
-	got, err := agent.Conn.Call(ctx, link.OpSpawn, request, &cmd.spawned, fds...)
+	got, err := agent.Call(ctx, link.OpSpawn, request, &cmd.spawned, fds...)
 	cmd.started = time.Now()
 	if err != nil || !cmd.spawned.Started {
 		s.forgetExit(l.token)
@@ -200,7 +200,7 @@ func (s *Server) kill(slot *slotState, token uint64) link.Receipt {
 	defer cancel()
 	begun := time.Now()
 	var receipt link.Receipt
-	if _, err := slot.conn().Call(ctx, link.OpKill, link.Kill{Token: token, GraceS: killGrace}, &receipt); err != nil {
+	if _, err := slot.call(ctx, link.OpKill, link.Kill{Token: token, GraceS: killGrace}, &receipt); err != nil {
 		receipt = link.Receipt{Found: 1, Left: 1, DurationS: time.Since(begun).Seconds()}
 	}
 	if receipt.Handles == nil {

@@ -85,7 +85,7 @@ func (f *fileCall) call(limit time.Duration, fds ...int) (link.FileResult, error
 		ctx, cancel = context.WithTimeoutCause(f.ctx, limit, errNoProgress)
 		defer cancel()
 	}
-	_, err := f.agent.Conn.Call(ctx, link.OpFile, f.op, &result, fds...)
+	_, err := f.agent.Call(ctx, link.OpFile, f.op, &result, fds...)
 	if err != nil && f.ctx.Err() == nil && ctx.Err() != nil {
 		err = errNoProgress
 	}

@@ -37,7 +37,7 @@ func (s *Server) slotProcesses(c *conversation, params json.RawMessage) (any, er
 	ctx, leave := slot.join(c.ctx)
 	defer leave()
 	var got link.Processes
-	if _, err := agent.Conn.Call(ctx, link.OpProcesses, struct{}{}, &got); err != nil {
+	if _, err := agent.Call(ctx, link.OpProcesses, struct{}{}, &got); err != nil {
 		return nil, s.startError(slot, err)
 	}
 	list := make([]processInfo, 0, len(got.Processes))

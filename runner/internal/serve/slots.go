@@ -25,7 +25,8 @@ type Slots interface {
 
 // Agent is a running slot.
 type Agent struct {
-	Conn      *link.Conn
+	// Call asks the slot's agent (link.Conn.Call).
+	Call      func(ctx context.Context, op string, in, out any, fds ...int) ([]int, error)
 	Env       []string // complete base environment, KEY=VALUE
 	Workspace string
 	Shell     string            // path of the best shell, "" when there is none
@@ -133,15 +134,16 @@ func (st *slotState) cause() error {
 	return errSlotClosed
 }
 
-func (st *slotState) conn() *link.Conn {
+func (st *slotState) call(ctx context.Context, op string, in, out any) ([]int, error) {
 	st.mu.Lock()
-	defer st.mu.Unlock()
-	return st.agent.Conn
+	agent := st.agent
+	st.mu.Unlock()
+	return agent.Call(ctx, op, in, out)
 }
 
 func (st *slotState) openSpill(name string) (*os.File, string, error) {
 	var where link.Spilled
-	fds, err := st.conn().Call(st.ctx, link.OpSpill, link.Spill{Name: name}, &where)
+	fds, err := st.call(st.ctx, link.OpSpill, link.Spill{Name: name}, &where)
 	if err != nil {
 		return nil, "", err
 	}
@@ -159,7 +161,7 @@ func (st *slotState) removeSpill(path string) {
 		return
 	}
 	// A tenant may have removed it first; nothing depends on the answer.
-	_, _ = st.conn().Call(st.ctx, link.OpFile, link.FileOp{Method: "file.remove", Params: params}, nil)
+	_, _ = st.call(st.ctx, link.OpFile, link.FileOp{Method: "file.remove", Params: params}, nil)
 }
 
 func filesOf(fds []int) []*os.File {

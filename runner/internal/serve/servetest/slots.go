@@ -104,15 +104,17 @@ func (s *Slots) start(x *slot) error {
 	if err != nil {
 		return err
 	}
-	if x.agent.Conn, err = link.New(near); err != nil {
+	conn, err := link.New(near)
+	if err != nil {
 		return err
 	}
+	x.agent.Call = conn.Call
 	if x.far, err = link.New(far); err != nil {
 		return err
 	}
 	go func() { _ = x.far.Run(x.handle, nil) }()
 	go func() {
-		_ = x.agent.Conn.Run(nil, func(op string, body json.RawMessage) {
+		_ = conn.Run(nil, func(op string, body json.RawMessage) {
 			var e link.Exit
 			if err := json.Unmarshal(body, &e); err == nil && op == link.EventExit {
 				s.onExit(x.id, e)
@@ -311,12 +313,19 @@ func (x *slot) spawn(p link.Spawn, fds []int) (any, []int, error) {
 		return link.Spawned{ExitCode: 126, Reason: fmt.Sprintf("%s: %v", program, err)}, nil, nil
 	}
 	x.commands[p.Token] = pid
-	replied := make(chan struct{})
-	go x.wait(p.Token, pid, replied)
-	// The reply must be written before the exit is told; the link keeps order.
-	time.AfterFunc(time.Millisecond, func() { close(replied) })
-	return link.Spawned{Started: true, PID: pid}, out, nil
+	result := spawned{Spawned: link.Spawned{Started: true, PID: pid}, sent: make(chan struct{})}
+	go x.wait(p.Token, pid, result.sent)
+	return result, out, nil
 }
+
+// spawned tells when it was sent: an exit may be told only after that.
+type spawned struct {
+	link.Spawned
+	sent chan struct{}
+}
+
+// Replied implements link.Replied.
+func (s spawned) Replied() { close(s.sent) }
 
 func (x *slot) wait(token uint64, pid int, replied <-chan struct{}) {
 	var status syscall.WaitStatus

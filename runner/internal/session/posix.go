@@ -1,0 +1,200 @@
+package session
+
+import (
+	_ "embed"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+)
+
+//go:embed posix.sh
+var posixSave string
+
+// posix is dash, busybox ash and their like: no function can be printed, and
+// a mistake in a special builtin ends the shell, so what it is given to read is
+// made here out of what was written.
+type posix struct{}
+
+func (posix) keeps() []string {
+	return []string{"cwd", "exports", "variables", "aliases", "options", "umask"}
+}
+
+// command puts the program on a line before text, for these shells read no
+// start-up file here. It must be a line of its own: aliases are expanded when
+// a line is read.
+func (posix) command(s *State, program, text string) (argv, env []string) {
+	argv = []string{s.shell.Path}
+	if path.Base(s.shell.Path) == "busybox" {
+		argv = append(argv, "ash")
+	}
+	return append(argv, "-c", ". "+program+"\n"+text, s.shell.Path), nil
+}
+
+func (posix) program(s *State) string {
+	var b strings.Builder
+	b.WriteString("exec 3<&-\n")
+	if s.call.Keep {
+		fmt.Fprintf(&b, "exec 9>&%d %d>&-\n", saveFD, saveFD)
+	}
+	if s.saved != nil {
+		fmt.Fprintf(&b, ". %s\nexec %d<&-\n", s.call.FDPath(stateFD(s.call)), stateFD(s.call))
+	}
+	for _, name := range s.call.sorted() {
+		b.WriteString("export " + name + "=" + quote(s.call.Env[name]) + "\n")
+	}
+	if s.call.Keep {
+		b.WriteString(posixSave)
+	}
+	return b.String()
+}
+
+// special variables are set by the shell itself, or would end it.
+var special = map[string]bool{
+	"PPID": true, "PWD": true, "OPTIND": true, "OPTARG": true, "OPTERR": true, "LINENO": true, "FUNCNAME": true, "_": true, "SHLVL": true, "RANDOM": true,
+	"SECONDS": true, "EUID": true, "UID": true, "EPOCHSECONDS": true, "EPOCHREALTIME": true, "PIPESTATUS": true, "SHELLOPTS": true, "BASHOPTS": true,
+	"GROUPS": true, "DIRSTACK": true, "BASHPID": true, "BASH": true,
+}
+
+func (posix) decode(s *State, record [][]byte) *saved {
+	if len(record) != 8 {
+		return nil
+	}
+	letters, opts, umask := string(record[1]), string(record[2]), strings.TrimSpace(string(record[3]))
+	values, exports, readonly, aliases := entries(record[4], ""), entries(record[5], "export "), entries(record[6], "readonly "), entries(record[7], "alias ")
+	vars := map[string]string{}
+	var b strings.Builder
+	if len(umask) > 0 && strings.Trim(umask, "01234567") == "" {
+		b.WriteString("umask " + umask + "\n")
+	}
+	for _, e := range values {
+		if identifier(e.name) && !special[e.name] && !strings.HasPrefix(e.name, "__hx_") && !strings.HasPrefix(e.name, "BASH_") {
+			vars[e.name] = e.name + "=" + e.value + "\n"
+		}
+	}
+	for _, e := range exports {
+		if identifier(e.name) && !special[e.name] && !strings.HasPrefix(e.name, "__hx_") {
+			vars[e.name] += "export " + e.name + "\n"
+		}
+	}
+	for _, e := range readonly {
+		if _, ok := vars[e.name]; ok {
+			vars[e.name] += "readonly " + e.name + "\n"
+		}
+	}
+	s.restoreCallEnv(vars)
+	for _, name := range sortedKeys(vars) {
+		b.WriteString(vars[name])
+	}
+	for _, e := range aliases {
+		if e.name != "trap" && aliasName(e.name) {
+			b.WriteString("alias " + e.name + "=" + e.value + "\n")
+		}
+	}
+	return &saved{text: b.String(), options: options(letters, opts), vars: vars}
+}
+
+// restoreCallEnv puts back what the variables of one call were before it.
+func (s *State) restoreCallEnv(vars map[string]string) {
+	for name := range s.call.Env {
+		delete(vars, name)
+		if s.saved != nil {
+			if before, ok := s.saved.vars[name]; ok {
+				vars[name] = before
+			}
+			continue
+		}
+		for _, entry := range s.env {
+			if value, ok := strings.CutPrefix(entry, name+"="); ok {
+				vars[name] = name + "=" + quote(value) + "\nexport " + name + "\n"
+			}
+		}
+	}
+}
+
+func sortedKeys(m map[string]string) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func aliasName(name string) bool {
+	return name != "" && !strings.ContainsAny(name, " \t\n'\"\\$`&|;<>()=/*?[]{}#!")
+}
+
+type entry struct{ name, value string } // value as a shell word
+
+// entries reads NAME=WORD lines as shells print them. A quoted word may hold
+// newlines; what is not understood up to its end of line is left out.
+func entries(text []byte, prefix string) []entry {
+	var list []entry
+	rest := string(text)
+	for rest != "" {
+		line := strings.TrimPrefix(rest, prefix)
+		line = strings.TrimPrefix(line, "-- ")
+		name, after, ok := strings.Cut(line, "=")
+		if !ok || strings.Contains(name, "\n") {
+			// A name without a value, as for an exported one that is not set.
+			bare, next, _ := strings.Cut(line, "\n")
+			if identifier(bare) && prefix != "" {
+				list = append(list, entry{bare, ""})
+			}
+			rest = next
+			continue
+		}
+		size, ok := word(after)
+		if ok {
+			list = append(list, entry{name, after[:size]})
+		}
+		rest = after[size:]
+		if _, next, found := strings.Cut(rest, "\n"); found {
+			rest = next
+		} else {
+			rest = ""
+		}
+	}
+	return list
+}
+
+// word measures one shell word that is a constant. ok is false when it holds
+// something that a shell would expand.
+func word(text string) (size int, ok bool) {
+	ok = true
+	for size < len(text) {
+		switch c := text[size]; {
+		case c == '\n':
+			return size, ok
+		case c == '\'':
+			end := strings.IndexByte(text[size+1:], '\'')
+			if end < 0 {
+				return len(text), false
+			}
+			size += end + 2
+		case c == '"':
+			end := size + 1
+			for end < len(text) && text[end] != '"' {
+				if text[end] == '\\' {
+					end++
+				} else if text[end] == '$' || text[end] == '`' {
+					ok = false
+				}
+				end++
+			}
+			if end >= len(text) {
+				return len(text), false
+			}
+			size = end + 1
+		case c == '\\':
+			size = min(size+2, len(text))
+		case strings.IndexByte("$`&|;<>() \t*?[]~{}#!", c) >= 0:
+			ok = false
+			size++
+		default:
+			size++
+		}
+	}
+	return size, ok
+}

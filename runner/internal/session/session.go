@@ -1,0 +1,217 @@
+// Package session keeps the state of a shell between commands. Each command
+// runs in a new shell that first reads the saved state from a descriptor, and
+// writes its own to another one when it exits. Nothing is looked for in what
+// the command prints.
+package session
+
+import (
+	"bytes"
+	"path"
+	"slices"
+	"strings"
+)
+
+// maxArgument is the longest text that is given as an argument.
+const maxArgument = 64 << 10
+
+// FirstFD is the descriptor that the first of a Program's files becomes.
+const FirstFD = 3
+
+// Shell is the interpreter of a session.
+type Shell struct {
+	Name string // bash, sh, dash, ash, busybox
+	Path string
+}
+
+// Best chooses the shell that keeps most.
+func Best(shells map[string]string, fallback string) (Shell, bool) {
+	for _, name := range []string{"bash", "sh", "dash", "ash", "busybox"} {
+		if where := shells[name]; where != "" {
+			return Shell{Name: name, Path: where}, true
+		}
+	}
+	if fallback != "" {
+		return Shell{Name: path.Base(fallback), Path: fallback}, true
+	}
+	return Shell{}, false
+}
+
+// Program is one command of a session, ready to be started.
+type Program struct {
+	Argv []string
+	Env  []string // complete, KEY=VALUE
+	Cwd  string
+	// Files are offered from descriptor FirstFD on. A nil entry is the end of
+	// a pipe that the shell writes its state to.
+	Files [][]byte
+}
+
+// Call is what one command brings along.
+type Call struct {
+	Env map[string]string // for this command only
+	Cwd string            // absolute; "" stays where the session is
+	// Keep saves the state afterwards; without it the command only starts from it.
+	Keep bool
+	// FDPath gives the path under which a shell can open its own descriptor.
+	FDPath func(fd int) string
+}
+
+// State is one session. Its methods are not for concurrent use.
+type State struct {
+	shell Shell
+	kind  kind
+	cwd   string
+	env   []string // environment until the first state was saved
+	odd   []string // entries that no shell variable can hold
+	saved *saved
+	call  Call
+}
+
+// saved is what the shell wrote, as the next one will read it.
+type saved struct {
+	text    string // sourced first
+	options string // set before the command itself
+	vars    map[string]string
+}
+
+// kind is a family of shells.
+type kind interface {
+	keeps() []string
+	// command makes a shell read the file program and then run text.
+	command(s *State, program, text string) (argv, env []string)
+	program(s *State) string
+	decode(s *State, record [][]byte) *saved
+}
+
+// Open begins a session in cwd with a complete environment.
+func Open(shell Shell, cwd string, env []string) *State {
+	s := &State{shell: shell, cwd: cwd, env: env, kind: posix{}}
+	if shell.Name == "bash" {
+		s.kind = bash{}
+	}
+	for _, entry := range env {
+		name, _, _ := strings.Cut(entry, "=")
+		if !identifier(name) && !strings.HasPrefix(name, "BASH_FUNC_") {
+			s.odd = append(s.odd, entry)
+		}
+	}
+	return s
+}
+
+// Keeps lists what lasts from one command to the next.
+func (s *State) Keeps() []string { return s.kind.keeps() }
+
+// Cwd is where the next command starts.
+func (s *State) Cwd() string { return s.cwd }
+
+// Command makes the program for text. It must be followed by Done when
+// call.Keep is set.
+func (s *State) Command(text string, call Call) Program {
+	s.call = call
+	p := Program{Cwd: s.cwd}
+	if call.Cwd != "" {
+		p.Cwd = call.Cwd
+	}
+	program := s.kind.program(s)
+	if len(text) > maxArgument {
+		program += "__hx_c=" + quote(text) + "\n"
+		text = `eval "$__hx_c"`
+	}
+	if s.saved != nil && s.saved.options != "" {
+		program += s.saved.options + "\n"
+	}
+	p.Files = append(p.Files, []byte(program))
+	if call.Keep {
+		p.Files = append(p.Files, nil)
+	}
+	if s.saved != nil {
+		p.Files = append(p.Files, []byte(s.saved.text))
+		p.Env = slices.Clone(s.odd)
+	} else {
+		p.Env = slices.Clone(s.env)
+	}
+	// So that the shell takes over the name of the directory as it was given.
+	p.Env = append(withoutPWD(p.Env), "PWD="+p.Cwd)
+	argv, env := s.kind.command(s, call.FDPath(FirstFD), text)
+	p.Argv, p.Env = argv, append(p.Env, env...)
+	return p
+}
+
+func withoutPWD(env []string) []string {
+	return slices.DeleteFunc(env, func(entry string) bool { return strings.HasPrefix(entry, "PWD=") })
+}
+
+// stateFD is where the saved state is.
+func stateFD(call Call) int {
+	if call.Keep {
+		return FirstFD + 2
+	}
+	return FirstFD + 1
+}
+
+// saveFD is where the pipe for the new one is.
+const saveFD = FirstFD + 1
+
+// Done takes what the shell wrote. An incomplete state is dropped: the shell
+// was killed or replaced, and the one before it still holds; cwdIfKilled is
+// then where it was, if that is known.
+func (s *State) Done(wrote []byte, cwdIfKilled string) (cwd string) {
+	record := lastRecord(wrote)
+	var next *saved
+	if record != nil {
+		next = s.kind.decode(s, record)
+	}
+	if next == nil {
+		if cwdIfKilled != "" {
+			s.cwd = cwdIfKilled
+		}
+		return s.cwd
+	}
+	s.saved = next
+	s.cwd = strings.TrimSuffix(string(record[0]), "\n")
+	return s.cwd
+}
+
+// lastRecord finds the last complete "\0[" field "\0" … field "\0]". No field
+// holds a NUL byte, for no shell value can.
+func lastRecord(wrote []byte) [][]byte {
+	fields := bytes.Split(wrote, []byte{0})
+	for end := len(fields) - 1; end > 0; end-- {
+		if string(fields[end]) != "]" {
+			continue
+		}
+		for begin := end - 1; begin > 0; begin-- {
+			if rest, ok := bytes.CutPrefix(fields[begin], []byte("[")); ok {
+				record := slices.Clone(fields[begin:end])
+				record[0] = rest
+				return record
+			}
+		}
+	}
+	return nil
+}
+
+// quote makes one shell word of any bytes.
+func quote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+
+func identifier(name string) bool {
+	for i, c := range []byte(name) {
+		letter := c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+		if !letter && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return name != ""
+}
+
+// sorted gives the names of the call's variables that a shell can hold.
+func (c *Call) sorted() []string {
+	var names []string
+	for name := range c.Env {
+		if identifier(name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
