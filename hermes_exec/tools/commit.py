@@ -51,15 +51,17 @@ Step = Write | Delete | Move
 
 @dataclass(frozen=True)
 class Change:
-    """A file before and after the whole plan (None: not there). `source_before` is what it held before it was moved
-    here.
+    """A file before and after the whole plan (None: not there). One that was moved here has the path and the content
+    that it had before in `moved_from` and `moved_content`; one that was moved away has `moved_away`.
     """
 
     path: str
     shown: str
     before: bytes | None
     after: bytes | None
-    source_before: bytes | None
+    moved_from: str | None = None
+    moved_content: bytes | None = None
+    moved_away: bool = False
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ def unified(path: str, before: bytes | None, after: bytes | None, *, limit_chars
     """Return the diff from `before` to `after` (None: there is no such file). What is binary, or above the limits,
     is told in one line instead.
     """
+    path = path.lstrip("/")
     old, new = _text(before), _text(after)
     if old is None or new is None:
         return f"Binary files a/{path} and b/{path} differ\n"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hermes_exec.slot import Process
 
 _TAIL_CHARS = 2_000
+_ENDED_S = 10.0
 
 
 async def collect(bench: Bench, now: Callable[[], float]) -> list[Notice]:
@@ -36,7 +37,7 @@ async def collect(bench: Bench, now: Callable[[], float]) -> list[Notice]:
         if ended:
             bench.watches.pop(session_id, None)
             if watch.notify_on_complete:
-                result = await one.wait(0)
+                result = await one.wait(_ENDED_S)
                 notices.append(completed_notice(watch, result.exit_code, await background.tail(one, _TAIL_CHARS)))
     return notices
 

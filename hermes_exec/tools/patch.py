@@ -9,7 +9,7 @@ import anyio.to_thread
 
 from hermes_exec.tools import edits
 from hermes_exec.tools.bench import Bench
-from hermes_exec.tools.commit import Plan, commit
+from hermes_exec.tools.commit import Change, Plan, commit
 from hermes_exec.tools.diff import unified
 from hermes_exec.tools.failure import ToolFailure
 from hermes_exec.tools.lint import lint
@@ -122,12 +122,12 @@ def _report(bench: Bench, plan: Plan, stale: list[str]) -> dict[str, object]:
             continue
         (created if change.before is None else modified).append(change.path)
         bench.views.saw(change.path, digest(change.after))
-        note = _lint(change.path, change.after) if change.after != change.source_before else None
+        note = _lint(change.path, change.after) if change.after != change.moved_content else None
         if note is not None:
             notes[change.shown] = note
     data: dict[str, object] = {
         "success": True,
-        "diff": "".join(unified(change.shown, change.before, change.after) for change in plan.changes),
+        "diff": "".join(_diff(change) for change in plan.changes),
     }
     paths = {"files_modified": modified, "files_created": created, "files_deleted": deleted}
     data |= {name: listed for name, listed in paths.items() if listed}
@@ -138,6 +138,15 @@ def _report(bench: Bench, plan: Plan, stale: list[str]) -> dict[str, object]:
     if stale:
         data["_warning"] = f"Changed by someone else since you last read them: {', '.join(stale)}."
     return data
+
+
+def _diff(change: Change) -> str:
+    if change.moved_from is not None:
+        moved = f"rename from {change.moved_from}\nrename to {change.shown}\n"
+        return moved + unified(change.shown, change.moved_content, change.after)
+    if change.moved_away and change.after is None:
+        return ""
+    return unified(change.shown, change.before, change.after)
 
 
 def _lint(path: str, data: bytes) -> dict[str, object] | None:

@@ -57,7 +57,8 @@ class _Sketch:
         self.bench = bench
         self.original: dict[str, bytes | None] = {}
         self.now: dict[str, _Entry] = {}
-        self.source: dict[str, bytes | None] = {}
+        self.source: dict[str, _Entry] = {}
+        self.moved_away: set[str] = set()
         self.steps: list[Step] = []
         self.strategies: dict[str, list[str]] = {}
 
@@ -95,7 +96,8 @@ class _Sketch:
         path, content = await self.existing(shown)
         target = await self.absent(target_shown, "a move")
         self.steps.append(Move(path, target, shown))
-        self.source[target] = self.source.get(path, self.original.get(path))
+        self.source[target] = self.source.pop(path, _Entry(shown, self.original.get(path)))
+        self.moved_away.add(path)
         self.now[path] = _Entry(shown, None)
         self.now[target] = _Entry(target_shown, content)
 
@@ -118,17 +120,22 @@ async def make_plan(bench: Bench, operations: Iterable[Operation]) -> Plan:
         else:
             await _update(sketch, operation)
     changes = [
-        Change(
-            path,
-            entry.shown,
-            sketch.original.get(path),
-            entry.content,
-            sketch.source.get(path, sketch.original.get(path)),
-        )
-        for path, entry in sketch.now.items()
-        if sketch.original.get(path) != entry.content
+        _change(sketch, path, entry) for path, entry in sketch.now.items() if sketch.original.get(path) != entry.content
     ]
     return Plan(tuple(sketch.steps), tuple(changes), sketch.strategies)
+
+
+def _change(sketch: _Sketch, path: str, entry: _Entry) -> Change:
+    source = sketch.source.get(path)
+    return Change(
+        path,
+        entry.shown,
+        sketch.original.get(path),
+        entry.content,
+        moved_from=source.shown if source is not None else None,
+        moved_content=source.content if source is not None else None,
+        moved_away=path in sketch.moved_away,
+    )
 
 
 async def _update(sketch: _Sketch, operation: UpdateFile) -> None:

@@ -20,6 +20,7 @@ _PREVIEW_CHARS = 1_000
 _TAIL_CHARS = 2_000
 _LOG_LINES = 200
 _EOT = b"\x04"
+_ENDED_S = 10.0
 
 
 class _Call(NamedTuple):
@@ -55,12 +56,12 @@ async def _entry(one: Process) -> dict[str, object]:
         "output_preview": await background.tail(one, 200),
     }
     if one.ended_at is not None:
-        entry["exit_code"] = (await one.wait(0)).exit_code
+        entry["exit_code"] = (await one.wait(_ENDED_S)).exit_code
     return entry
 
 
 async def _ending(bench: Bench, one: Process) -> dict[str, object]:
-    result = await one.wait(0)
+    result = await one.wait(_ENDED_S)
     killed = one.tag in bench.killed_here or result.signal is not None or result.killed is not None
     source = (
         "process.kill"

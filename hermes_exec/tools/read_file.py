@@ -22,6 +22,7 @@ _CHUNK_BYTES = 4 << 20
 _SNIFF_BYTES = 8 << 10
 _LARGE_BYTES = 512 << 10
 _IMAGES = {"png", "jpg", "jpeg", "gif", "bmp", "webp", "ico", "tif", "tiff", "heic", "avif"}
+_NAMES = {"char": "character device", "block": "block device", "fifo": "named pipe", "link": "broken link"}
 _UNCHANGED = (
     "File unchanged since last read. The content from the earlier read_file result in this conversation "
     "is still current: refer to that."
@@ -86,7 +87,10 @@ async def _stat(bench: Bench, shown: str, path: str) -> FileStat:
             "is_directory", f"{shown} is a directory. List it with search_files (target='files') or ls in the terminal."
         )
     if stat.type != "file":
-        raise ToolFailure("not_a_file", f"{shown} is a {stat.type} and cannot be read: it may block or never end.")
+        raise ToolFailure(
+            "not_a_file",
+            f"{shown} is a {_NAMES.get(stat.type, stat.type)} and cannot be read: it may block or never end.",
+        )
     return stat
 
 

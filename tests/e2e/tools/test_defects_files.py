@@ -151,7 +151,9 @@ async def test_f8_likeness_is_used_only_when_asked_for_and_the_strategy_is_told(
     assert exact["strategy"] == "exact"
 
 
-async def test_f9_documents_are_read_in_the_slot(call: Caller, slot: Slot, tmp_path_factory: pytest.TempPathFactory) -> None:
+async def test_f9_documents_are_read_in_the_slot(
+    call: Caller, slot: Slot, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     host = tmp_path_factory.mktemp("host") / "note.ipynb"
     book = json.dumps({"cells": [{"cell_type": "code", "source": "secret_of_the_host"}]})
     host.write_text(book)

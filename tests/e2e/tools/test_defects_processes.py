@@ -34,11 +34,15 @@ async def test_p2_kill_ends_the_children_too(call: Caller, slot: Slot) -> None:
     assert killed["killed_processes"] >= 3
     assert [process for process in await slot.processes() if "1618" in process.argv] == []
     polled = await call("process", action="poll", session_id=one)
-    assert (polled["status"], polled["completion_reason"], polled["termination_source"]) == ("exited", "killed", "process.kill")
+    assert (polled["status"], polled["completion_reason"], polled["termination_source"]) == (
+        "exited",
+        "killed",
+        "process.kill",
+    )
 
 
 async def test_p3_stdin_works_without_a_terminal(call: Caller) -> None:
-    one = await start(call, "while read -r line; do echo \"got $line\"; done; echo end")
+    one = await start(call, 'while read -r line; do echo "got $line"; done; echo end')
     assert (await call("process", action="write", session_id=one, data="raw"))["bytes_written"] == 3
     await call("process", action="submit", session_id=one, data=" text")
     await call("process", action="submit", session_id=one, data="second")

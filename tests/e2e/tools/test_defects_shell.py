@@ -129,10 +129,12 @@ async def test_b12_a_program_left_running_does_not_hold_the_call(call: Caller) -
     assert time.monotonic() - started < 10
 
 
-@pytest.mark.parametrize("name", ["with (parens)", "[brackets]", "übung ☕", "semi;colon", "$dollar `tick`", "new\nline", "'q\"q"])
+@pytest.mark.parametrize(
+    "name", ["with (parens)", "[brackets]", "übung ☕", "semi;colon", "$dollar `tick`", "new\nline", "'q\"q"]
+)
 async def test_b13_any_directory_can_be_a_workdir(call: Caller, slot: Slot, name: str) -> None:
     await slot.files.mkdir(name)
-    assert await call.sh("basename \"$PWD\"; echo here > f", workdir=name) == name + "\n"
+    assert await call.sh('basename "$PWD"; echo here > f', workdir=name) == name + "\n"
     assert await slot.files.read_text(f"{name}/f") == "here\n"
     assert await call.sh("pwd") == f"{slot.workspace}\n"
 
@@ -162,7 +164,10 @@ async def test_b14_no_traceback_of_the_host_reaches_the_model(slot: Slot) -> Non
 
 
 async def test_b15_what_a_command_prints_arrives_unaltered(call: Caller) -> None:
-    secret = "export OPENAI_API_KEY=sk-proj-abcdefghijklmnopqrstuvwxyz0123456789 password=hunter2 ghp_0123456789abcdefghijABCDEFGHIJ"
+    secret = (
+        "export OPENAI_API_KEY=sk-proj-abcdefghijklmnopqrstuvwxyz0123456789 password=hunter2 "
+        "ghp_0123456789abcdefghijABCDEFGHIJ"
+    )
     await call("write_file", path="env", content=secret + "\n")
     assert await call.sh("cat env") == secret + "\n"
     assert (await call("read_file", path="env"))["content"] == "1|" + secret

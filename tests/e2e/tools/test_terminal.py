@@ -1,0 +1,143 @@
+"""The terminal and process tools: shapes of their results, limits, terminals."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from hermes_exec.slot import Slot
+from hermes_exec.tools import Toolbox, ToolOptions
+from tests.e2e.tools.conftest import Caller
+
+
+@pytest.mark.sample
+async def test_a_foreground_result_has_the_known_shape(toolbox: Toolbox) -> None:
+    result = await toolbox.call("terminal", {"command": "echo out; echo err >&2; echo end"})
+    assert result.data == {"output": "out\nerr\nend\n", "exit_code": 0, "error": None}
+    assert result.ok
+    assert 0 < result.duration_s < 30
+    failed = await toolbox.call("terminal", {"command": "exit 9"})
+    assert failed.data == {"output": "", "exit_code": 9, "error": None}
+    assert (failed.ok, failed.error_kind) == (False, "exit_code")
+
+
+async def test_a_harmless_exit_code_is_explained(call: Caller) -> None:
+    result = await call.fails("terminal", command="echo abc | grep xyz")
+    assert result.data["exit_code_meaning"] == "No matches found (not an error)"
+
+
+async def test_long_output_keeps_head_and_tail(call: Caller, slot: Slot) -> None:
+    text = str((await call("terminal", command="seq 1 100000"))["output"])
+    head, notice, tail = (
+        text.split("\n\n... [", maxsplit=1)[0],
+        text.split("... [")[1].split("] ...", maxsplit=1)[0],
+        text.split("] ...\n\n")[1],
+    )
+    assert (len(head), len(tail)) == (20_000, 30_000)
+    assert head.startswith("1\n2\n")
+    assert tail.endswith("\n99999\n100000\n")
+    path = notice.split("the full output is in ")[1].split(",")[0]
+    whole = await slot.files.read_text(path)
+    assert whole == "".join(f"{n}\n" for n in range(1, 100_001))
+
+
+async def test_output_just_within_the_limit_is_whole(call: Caller) -> None:
+    text = str((await call("terminal", command="printf '%050000d' 0"))["output"])
+    assert text == "0" * 50_000
+    assert len(str((await call("terminal", command="printf 'é%.0s' $(seq 1 40000)"))["output"])) == 40_000
+
+
+async def test_the_middle_length_is_kept_in_a_file_too(call: Caller, slot: Slot) -> None:
+    text = str((await call("terminal", command="seq 1 12000"))["output"])
+    assert "OUTPUT TRUNCATED" in text
+    path = text.split("the full output is in ")[1].split(",", maxsplit=1)[0]
+    assert (await slot.files.read_text(path)).endswith("\n12000\n")
+
+
+async def test_control_sequences_are_taken_out(call: Caller) -> None:
+    assert await call.sh("printf '\\033[31mred\\033[0m \\033]0;t\\007plain\\n'") == "red plain\n"
+
+
+async def test_a_timeout_keeps_what_was_printed(call: Caller) -> None:
+    started = time.monotonic()
+    result = await call.fails("terminal", command="echo before; sleep 60", timeout=1)
+    assert result.data["exit_code"] == 124
+    assert result.data["output"] == "before\n[Command timed out after 1s]"
+    assert time.monotonic() - started < 8
+    assert await call.sh("echo still here") == "still here\n"
+
+
+async def test_a_workdir_is_for_one_command(call: Caller, slot: Slot) -> None:
+    await call.sh("mkdir -p a b; cd a; export KEPT=1")
+    assert await call.sh("pwd; export SET=2", workdir=f"{slot.workspace}/b") == f"{slot.workspace}/b\n"
+    assert await call.sh("pwd; echo $KEPT $SET") == f"{slot.workspace}/a\n1 2\n"
+
+
+async def test_file_tools_and_terminal_mean_the_same_file(call: Caller, slot: Slot) -> None:
+    await call.sh("mkdir -p sub; cd sub; echo from shell > f")
+    assert (await call("read_file", path="f"))["content"] == "1|from shell"
+    written = await call("write_file", path="g", content="from tool\n")
+    assert written["resolved_path"] == f"{slot.workspace}/sub/g"
+    assert await call.sh("cat g") == "from tool\n"
+    found = await call("search_files", pattern="from")
+    assert [match["path"] for match in found["matches"]] == ["f", "g"]
+    await call("write_file", path="~/h", content="home\n")
+    assert await call.sh("cat ~/h") == "home\n"
+
+
+async def test_a_terminal_can_be_had(call: Caller) -> None:
+    assert "not a tty" in (await call.fails("terminal", command="tty")).content
+    data = await call("terminal", command="tty; test -t 0 && test -t 1 && echo both", pty=True)
+    assert data["output"].startswith("/dev/")
+    assert data["output"].endswith("both\n")
+    result = await call.fails("terminal", command="echo on; sleep 60", pty=True, timeout=1)
+    assert result.data["exit_code"] == 124
+
+
+async def test_a_background_terminal_can_be_talked_to(call: Caller) -> None:
+    started = await call("terminal", command='read -r line; echo "got $line"; cat; echo end', background=True, pty=True)
+    one = started["session_id"]
+    await call("process", action="submit", session_id=one, data="first")
+    await call("process", action="close", session_id=one)
+    ended = await call("process", action="wait", session_id=one, timeout=20)
+    assert "got first" in ended["output"]
+    assert ended["output"].replace("\r", "").endswith("end\n")
+
+
+async def test_background_results_have_the_known_shape(call: Caller) -> None:
+    started = await call("terminal", command="seq 1 500; exec sleep 60", background=True)
+    assert {"output", "session_id", "pid", "exit_code", "error"} <= set(started)
+    assert (started["exit_code"], started["error"]) == (0, None)
+    one = started["session_id"]
+    while "500" not in (polled := await call("process", action="poll", session_id=one))["output_preview"]:
+        pass
+    assert {"session_id", "command", "status", "pid", "uptime_seconds", "output_preview"} == set(polled)
+    assert (polled["status"], polled["command"]) == ("running", "seq 1 500; exec sleep 60")
+    logged = await call("process", action="log", session_id=one)
+    assert (logged["total_lines"], logged["output"].split("\n")[0]) == (500, "301")
+    middle = await call("process", action="log", session_id=one, offset=9, limit=2)
+    assert middle["output"] == "10\n11"
+    waited = await call("process", action="wait", session_id=one, timeout=1)
+    assert (waited["status"], waited["output"][-4:]) == ("timeout", "500\n")
+    (entry,) = (await call("process", action="list"))["processes"]
+    assert (entry["session_id"], entry["status"]) == (one, "running")
+    killed = await call("process", action="kill", session_id=one)
+    assert (killed["status"], killed["session_id"]) == ("killed", one)
+    assert (await call("process", action="kill", session_id=one))["status"] == "already_exited"
+    assert (await call.fails("process", action="submit", session_id=one, data="x")).error_kind == "process_exited"
+
+
+async def test_a_wait_is_clamped(slot: Slot) -> None:
+    call = Caller(Toolbox(slot, options=ToolOptions(process_wait_max_s=1)))
+    started = await call("terminal", command="sleep 60", background=True)
+    waited = await call("process", action="wait", session_id=started["session_id"], timeout=500)
+    assert "clamped to the limit of 1s" in waited["timeout_note"]
+
+
+async def test_the_number_of_background_processes_is_bounded(slot: Slot) -> None:
+    call = Caller(Toolbox(slot, options=ToolOptions(max_running_processes=2)))
+    for _ in range(2):
+        await call("terminal", command="sleep 60", background=True)
+    result = await call.fails("terminal", command="sleep 60", background=True)
+    assert result.error_kind == "too_many_processes"
