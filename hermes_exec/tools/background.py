@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from hermes_exec.tools.ansi import strip_ansi
 
 if TYPE_CHECKING:
-    from hermes_exec.slot import Process, Slot
+    from hermes_exec.process import Process
+    from hermes_exec.slot import Slot
 
 _BYTES_A_CHAR = 4
 _READ_BYTES = 1 << 20

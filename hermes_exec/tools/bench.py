@@ -16,7 +16,8 @@ from hermes_exec.tools.views import FileViews, Repetition
 from hermes_exec.tools.watch import Rate, Watch
 
 if TYPE_CHECKING:
-    from hermes_exec.slot import Session, Slot
+    from hermes_exec.session import Session
+    from hermes_exec.slot import Slot
 
 
 @dataclass
@@ -33,6 +34,9 @@ class Bench:
     killed_here: set[str] = field(default_factory=set)
     failed_patches: dict[str, int] = field(default_factory=dict)
     writing: anyio.Lock = field(default_factory=anyio.Lock)
+    turn: anyio.Lock = field(default_factory=anyio.Lock)
+    back_to: str | None = None
+    """The directory to go back to, when the last command had one of its own. `turn` guards it."""
     _session: Session | None = None
 
     @property
@@ -45,7 +49,9 @@ class Bench:
     @property
     def cwd(self) -> str:
         """Where relative paths start: the session's directory, so that file tools and terminal mean the same file."""
-        return self.slot.workspace if self._session is None else self._session.cwd
+        if self._session is None:
+            return self.slot.workspace
+        return self.back_to or self._session.cwd
 
     def resolve(self, path: str, argument: str = "path") -> str:
         """The absolute path that the model means. Raises ToolFailure for an empty path or one with a NUL byte."""

@@ -12,7 +12,7 @@ from hermes_exec.tools.bench import Bench
 from hermes_exec.tools.watch import Notice, Watch, completed_notice, disabled_notice, match_notice
 
 if TYPE_CHECKING:
-    from hermes_exec.slot import Process
+    from hermes_exec.process import Process
 
 _TAIL_CHARS = 2_000
 _ENDED_S = 10.0

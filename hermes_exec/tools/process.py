@@ -8,13 +8,15 @@ from collections.abc import Awaitable, Callable
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import anyio
+
 from hermes_exec.tools import background
 from hermes_exec.tools.bench import Bench
 from hermes_exec.tools.failure import ToolFailure
 from hermes_exec.tools.results import Outcome
 
 if TYPE_CHECKING:
-    from hermes_exec.slot import Process
+    from hermes_exec.process import Process
 
 _PREVIEW_CHARS = 1_000
 _TAIL_CHARS = 2_000
@@ -184,12 +186,13 @@ async def _kill(call: _Call) -> Outcome:
 async def _send(one: Process, data: bytes) -> Outcome:
     if one.ended_at is not None:
         raise ToolFailure("process_exited", "Process has already finished.", status="already_exited")
+    closed = ToolFailure("stdin_closed", "The process does not take input any more.", status="error")
+    if one.stdin is None:
+        raise closed
     try:
         await one.stdin.send(data)
-    except OSError as error:
-        raise ToolFailure(
-            "stdin_closed", f"The process does not take input any more: {error.strerror or error}.", status="error"
-        ) from None
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+        raise closed from None
     return Outcome({"status": "ok", "bytes_written": len(data)})
 
 
@@ -213,7 +216,8 @@ async def _close(call: _Call) -> Outcome:
         return Outcome({"status": "ok", "message": "EOF sent"})
     if one.ended_at is not None:
         raise ToolFailure("process_exited", "Process has already finished.", status="already_exited")
-    await one.stdin.aclose()
+    if one.stdin is not None:
+        await one.stdin.aclose()
     return Outcome({"status": "ok", "message": "stdin closed"})
 
 

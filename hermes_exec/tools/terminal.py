@@ -41,18 +41,30 @@ async def terminal(bench: Bench, arguments: dict[str, Any]) -> Outcome:
             "and the process tool for longer commands, or a timeout within the maximum."
         )
         raise ToolFailure("timeout_too_long", message, output="", exit_code=-1)
-    with explained(arguments.get("workdir") or "the working directory"):
-        if arguments["pty"]:
-            result = await run_in_pty(bench, command, workdir, timeout_s)
-        else:
+    result = await _run(bench, command, workdir, timeout_s, pty=arguments["pty"])
+    return await _outcome(bench, command, result, timeout_s, pty=arguments["pty"])
+
+
+async def _run(bench: Bench, command: str, workdir: str | None, timeout_s: int, *, pty: bool) -> RunResult:
+    """Run in the session. A `workdir` is for this command alone: the next one starts where the one before it ended."""
+    async with bench.turn:
+        with explained(workdir or bench.cwd):
+            if pty:
+                return await run_in_pty(bench, command, workdir or bench.back_to, timeout_s)
+            cwd = workdir or bench.back_to
+            if workdir is not None:
+                bench.back_to = bench.cwd
+            limit_bytes = bench.options.terminal_output_chars * 4
             result = await bench.session.run(
                 command,
                 timeout_s=timeout_s,
-                cwd=workdir,
+                cwd=cwd,
                 merge_stderr=True,
-                output_limit_bytes=bench.options.terminal_output_chars * 4,
+                output_limit_bytes=limit_bytes,
             )
-    return await _outcome(bench, command, result, timeout_s, pty=arguments["pty"])
+            if workdir is None:
+                bench.back_to = None
+            return result
 
 
 async def _outcome(bench: Bench, command: str, result: RunResult, timeout_s: int, *, pty: bool) -> Outcome:
@@ -113,7 +125,7 @@ async def _start(bench: Bench, command: str, workdir: str | None, arguments: dic
     with explained(arguments.get("workdir") or "the working directory"):
         process = await bench.session.spawn(
             command,
-            cwd=workdir,
+            cwd=workdir or bench.back_to,
             stdin=True,
             pty=arguments["pty"],
             merge_stderr=not arguments["pty"],

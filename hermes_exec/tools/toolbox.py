@@ -30,7 +30,6 @@ from hermes_exec.tools.watch import Notice
 if TYPE_CHECKING:
     import hermes_exec.blocking
     from hermes_exec.slot import Slot
-
     from hermes_exec.tools.blocking import BlockingToolbox
 
 DEFAULT_TOOLSETS = ("terminal", "file")
@@ -70,7 +69,7 @@ class Toolbox:
         tools: Iterable[str | HostTool] | None = None,
         options: ToolOptions | None = None,
     ) -> BlockingToolbox: ...
-    def __new__(
+    def __new__(  # noqa: PYI034  (the overloads say what it gives)
         cls,
         slot: Slot | hermes_exec.blocking.Slot,
         toolsets: Iterable[str] | None = None,
