@@ -27,6 +27,7 @@ _ENDED_S = 10.0
 
 class _Call(NamedTuple):
     bench: Bench
+    session_id: str
     one: Process
     arguments: dict[str, Any]
 
@@ -44,7 +45,7 @@ async def process(bench: Bench, arguments: dict[str, Any]) -> Outcome:
         near = difflib.get_close_matches(session_id, known, n=1, cutoff=0.8)
         meant = f" Did you mean {near[0]}?" if near else " Use action='list' to see all."
         raise ToolFailure("no_process", f"No process with ID {session_id}.{meant}", status="not_found")
-    return await _ACTIONS[action](_Call(bench, known[session_id], arguments))
+    return await _ACTIONS[action](_Call(bench, session_id, known[session_id], arguments))
 
 
 async def _entry(one: Process) -> dict[str, object]:
@@ -83,7 +84,7 @@ async def _ending(bench: Bench, one: Process) -> dict[str, object]:
 
 
 async def _poll(call: _Call) -> Outcome:
-    bench, one = call.bench, call.one
+    bench, session_id, one = call.bench, call.session_id, call.one
     running = one.ended_at is None
     data: dict[str, object] = {
         "session_id": one.tag,
@@ -97,7 +98,7 @@ async def _poll(call: _Call) -> Outcome:
 
 
 async def _log(call: _Call) -> Outcome:
-    bench, one, arguments = call
+    bench, session_id, one, arguments = call
     text, lost = await background.whole_log(one)
     lines = text.split("\n")
     if lines[-1] == "":
@@ -121,12 +122,12 @@ async def _log(call: _Call) -> Outcome:
     if lost:
         data["_warning"] = f"The first {lost:,} bytes of the output are no longer kept; lines are counted after them."
     if one.ended_at is not None and first + len(selected) == len(lines):
-        bench.watches.pop(one.tag, None)
+        bench.watches.pop(session_id, None)
     return Outcome(data)
 
 
 async def _wait(call: _Call) -> Outcome:
-    bench, one, arguments = call
+    bench, session_id, one, arguments = call
     longest = bench.options.process_wait_max_s
     asked = arguments.get("timeout") or longest
     timeout_s = min(asked, longest)
@@ -143,7 +144,7 @@ async def _wait(call: _Call) -> Outcome:
                 "timeout_note": waited,
             }
         )
-    bench.watches.pop(one.tag, None)
+    bench.watches.pop(session_id, None)
     data: dict[str, object] = {"status": "exited", "command": one.command, **await _ending(bench, one)}
     data["output"] = await background.tail(one, _TAIL_CHARS)
     if note:
@@ -153,12 +154,12 @@ async def _wait(call: _Call) -> Outcome:
 
 async def _kill(call: _Call) -> Outcome:
     """End the process and everything it started; also what an ended process left behind."""
-    bench, one = call.bench, call.one
+    bench, session_id, one = call.bench, call.session_id, call.one
     ended_before = one.ended_at is not None
     if not ended_before:
-        bench.killed_here.add(one.tag)
+        bench.killed_here.add(session_id)
     receipt = await one.kill()
-    bench.watches.pop(one.tag, None)
+    bench.watches.pop(session_id, None)
     counts = {"killed_processes": receipt.killed}
     output = await background.tail(one, _TAIL_CHARS)
     if receipt.left:
