@@ -18,7 +18,7 @@ from hermes_exec.errors import ConfigError, ErrorCause
 LAST_WORDS = "You cannot call any more tools. Give your final answer now, from what you know."
 """What the model is told when its turns or its tool calls are used up, before its closing answer."""
 
-ToolsT = TypeVar("ToolsT", bound="Tools | BlockingTools")
+ToolsT = TypeVar("ToolsT", bound="Tools | BlockingTools", covariant=True)
 
 
 class _End(NamedTuple):

@@ -1,0 +1,11 @@
+"""Batch runs: a file of prompts, a slot for each, a file of trajectories."""
+
+from __future__ import annotations
+
+from hermes_batch.config import BatchConfig
+from hermes_batch.dataset import Task, read_dataset
+from hermes_batch.record import Record
+from hermes_batch.report import write_report
+from hermes_batch.run import BatchResult, run_batch
+
+__all__ = ["BatchConfig", "BatchResult", "Record", "Task", "read_dataset", "run_batch", "write_report"]

@@ -1,0 +1,83 @@
+"""What a batch run is asked to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+from hermes_agent.models.base import Model
+from hermes_agent.models.embedded import EmbeddedModel
+from hermes_agent.models.openai import OpenAIModel
+from hermes_exec.pool import SandboxPool
+
+EMBEDDED = "embedded"
+"""The name of the model that runs in this process: `hermes_agent.EmbeddedModel`."""
+
+_SLOTS_OF_LOCAL = 64
+
+
+class BatchConfig(BaseModel):
+    """The settings of `run_batch`.
+
+    `dataset` is a JSONL file (see `hermes_batch.dataset`), `out` the directory of the results. `model` is a name for
+    `OpenAIModel` (with `base_url`, `api_key`, `parser`), "embedded", or a model object. `backend`, `image` and
+    `backend_options` go to the pool; a prompt's own image wins over `image`. `workers` prompts are worked on at a
+    time. `limit` takes only the first prompts. `seed` makes the sampling of prompt i start from seed + i, where the
+    model has seeds. `max_tokens` bounds one completion, `temperature` and `sampling` go to the model. `overwrite`
+    allows to replace the results of an earlier run in `out`; without it a directory that has some is a ConfigError.
+    """
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, frozen=True)
+
+    dataset: Path
+    out: Path
+    model: Any
+    base_url: str | None = None
+    api_key: SecretStr = SecretStr("none")
+    parser: str | None = None
+    backend: Any = "local"
+    image: str | None = None
+    backend_options: dict[str, Any] = Field(default_factory=dict)
+    slots_per_sandbox: Annotated[int, Field(ge=1)] | None = None
+    max_sandboxes: Annotated[int, Field(ge=1)] | None = None
+    workers: Annotated[int, Field(ge=1)] = 4
+    max_turns: Annotated[int, Field(ge=1)] = 30
+    max_tool_calls: Annotated[int, Field(ge=0)] | None = None
+    toolsets: tuple[str, ...] = ("terminal", "file")
+    system_prompt: str | None = None
+    temperature: Annotated[float, Field(ge=0)] | None = 1.0
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    sampling: dict[str, Any] = Field(default_factory=dict)
+    limit: Annotated[int, Field(ge=1)] | None = None
+    seed: int | None = None
+    check_timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    overwrite: bool = False
+
+    @property
+    def model_name(self) -> str:
+        """How the model is called in the records."""
+        return (
+            self.model if isinstance(self.model, str) else str(getattr(self.model, "model", type(self.model).__name__))
+        )
+
+    def make_model(self) -> Model:
+        """The model. Raises ConfigError when what it needs is not installed."""
+        if not isinstance(self.model, str):
+            model: Model = self.model
+            return model
+        if self.model == EMBEDDED:
+            return EmbeddedModel()
+        return OpenAIModel(
+            self.model, base_url=self.base_url, api_key=self.api_key.get_secret_value(), parser=self.parser
+        )
+
+    def make_pool(self) -> SandboxPool:
+        """The pool, large enough for all workers at the same time. Raises ConfigError for what cannot be."""
+        options = {**self.backend_options}
+        if self.slots_per_sandbox is not None:
+            options["slots_per_sandbox"] = self.slots_per_sandbox
+        slots = int(options.get("slots_per_sandbox") or (_SLOTS_OF_LOCAL if self.backend == "local" else 1))
+        boxes = self.max_sandboxes or options.pop("max_sandboxes", None) or -(-self.workers // slots)
+        return SandboxPool(self.backend, image=self.image, max_sandboxes=boxes, **options)

@@ -1,0 +1,47 @@
+"""Builds HTML in which nothing that a model or a program wrote can be anything but text."""
+
+from __future__ import annotations
+
+import html
+import re
+
+# C0 and C1 controls but tab and line feed, and the characters that reorder or hide others.
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+_PICTURES, _DELETE, _PICTURE_OF_DELETE = 0x2400, 0x7F, "\u2421"
+
+
+class Markup(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+def visible(text: str) -> str:
+    r"""The text with every character that a reader would not see shown: the escape of a terminal sequence as ␛, others
+    as \\u202e.
+    """
+    return _UNSEEN.sub(_shown, text.replace("\r\n", "\n"))
+
+
+def escape(text: str) -> Markup:
+    """The text as HTML, unless it is that already."""
+    return text if isinstance(text, Markup) else Markup(html.escape(visible(text)))
+
+
+def join(*parts: str) -> Markup:
+    """The parts one after the other; those that are no Markup are escaped."""
+    return Markup("".join(escape(part) for part in parts))
+
+
+def element(tag: str, *children: str, cls: str | None = None, **attributes: str) -> Markup:
+    """An element; children and attribute values that are no Markup are escaped."""
+    named = {**({"class": cls} if cls else {}), **attributes}
+    written = "".join(f' {name}="{escape(value)}"' for name, value in named.items())
+    return Markup(f"<{tag}{written}>{join(*children)}</{tag}>")
+
+
+def _shown(match: re.Match[str]) -> str:
+    code = ord(match.group())
+    if code == _DELETE:
+        return _PICTURE_OF_DELETE
+    return chr(_PICTURES + code) if code < ord(" ") else f"\\u{code:04x}"
