@@ -49,7 +49,7 @@ __hx_save() {
 		case $__hx_i in
 		BASH | BASH_* | BASHOPTS | BASHPID | __hx_* | EUID | PPID | SHELLOPTS | UID | GROUPS | DIRSTACK | FUNCNAME | LINENO | RANDOM | SRANDOM | \
 			SECONDS | EPOCHSECONDS | EPOCHREALTIME | PIPESTATUS | HISTCMD | COMP_* | COMPREPLY | _ | SHLVL | PWD | HOSTTYPE | MACHTYPE | OSTYPE | \
-			OPTIND | OPTERR | COLUMNS | LINES) ;;
+			OPTIND | OPTERR | COLUMNS | LINES | POSIXLY_CORRECT) ;;
 		*) [[ $__hx_n == *" $__hx_i "* ]] || __hx_v+=("$__hx_i") ;;
 		esac
 	done

@@ -41,8 +41,8 @@ type Program struct {
 	Argv []string
 	Env  []string // complete, KEY=VALUE
 	Cwd  string
-	// Files are offered from descriptor FirstFD on. A nil entry is the end of
-	// a pipe that the shell writes its state to.
+	// Files are offered from descriptor FirstFD on. A nil entry is an empty
+	// file that the shell writes its state to.
 	Files [][]byte
 }
 
@@ -149,7 +149,7 @@ func stateFD(call Call) int {
 	return FirstFD + 1
 }
 
-// saveFD is where the pipe for the new one is.
+// saveFD is where the file for the new one is.
 const saveFD = FirstFD + 1
 
 // Done takes what the shell wrote. An incomplete state is dropped: the shell
@@ -172,23 +172,21 @@ func (s *State) Done(wrote []byte, cwdIfKilled string) (cwd string) {
 	return s.cwd
 }
 
+// mostFields is more than any record has.
+const mostFields = 16
+
 // lastRecord finds the last complete "\0[" field "\0" … field "\0]". No field
 // holds a NUL byte, for no shell value can.
 func lastRecord(wrote []byte) [][]byte {
-	fields := bytes.Split(wrote, []byte{0})
-	for end := len(fields) - 1; end > 0; end-- {
-		if string(fields[end]) != "]" {
-			continue
-		}
-		for begin := end - 1; begin > 0; begin-- {
-			if rest, ok := bytes.CutPrefix(fields[begin], []byte("[")); ok {
-				record := slices.Clone(fields[begin:end])
-				record[0] = rest
-				return record
-			}
-		}
+	end := bytes.LastIndex(wrote, []byte("\x00]"))
+	if end < 0 {
+		return nil
 	}
-	return nil
+	begin := bytes.LastIndex(wrote[:end], []byte("\x00["))
+	if begin < 0 {
+		return nil
+	}
+	return bytes.SplitN(wrote[begin+2:end], []byte{0}, mostFields)
 }
 
 // quote makes one shell word of any bytes.

@@ -3,7 +3,6 @@ package session
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,6 +24,7 @@ type tester struct {
 	t     testing.TB
 	state *State
 	dir   string
+	files string
 }
 
 func fdPath(fd int) string { return fmt.Sprintf("/dev/fd/%d", fd) }
@@ -48,7 +48,7 @@ func open(t testing.TB, shell Shell) *tester {
 		t.Fatal(err)
 	}
 	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "LANG=C.UTF-8", "GIVEN=by the slot", "odd.name=1"}
-	return &tester{t: t, dir: dir, state: Open(Shell{Name: shell.Name, Path: found}, dir, env)}
+	return &tester{t: t, dir: dir, files: t.TempDir(), state: Open(Shell{Name: shell.Name, Path: found}, dir, env)}
 }
 
 func (s *tester) with(text string, call Call) result {
@@ -57,50 +57,32 @@ func (s *tester) with(text string, call Call) result {
 	p := s.state.Command(text, call)
 	cmd := exec.Command(p.Argv[0], p.Argv[1:]...)
 	cmd.Env, cmd.Dir = p.Env, p.Cwd
-	var reader *os.File
+	var save *os.File
 	for i, content := range p.Files {
-		if content == nil {
-			r, w, err := os.Pipe()
-			if err != nil {
-				s.t.Fatal(err)
-			}
-			defer w.Close()
-			reader = r
-			cmd.ExtraFiles = append(cmd.ExtraFiles, w)
-			continue
-		}
-		name := filepath.Join(s.t.TempDir(), fmt.Sprint("file", i))
+		name := filepath.Join(s.files, fmt.Sprint("file", i))
 		if err := os.WriteFile(name, content, 0o600); err != nil {
 			s.t.Fatal(err)
 		}
-		f, err := os.Open(name)
+		f, err := os.OpenFile(name, os.O_RDWR, 0)
 		if err != nil {
 			s.t.Fatal(err)
 		}
 		defer f.Close()
+		if content == nil {
+			save = f
+		}
 		cmd.ExtraFiles = append(cmd.ExtraFiles, f)
 	}
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	cmd.WaitDelay = time.Second
-	if err := cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
-	saved := make(chan []byte, 1)
-	if reader != nil {
-		go func() {
-			data, _ := io.ReadAll(reader)
-			saved <- data
-		}()
-	}
-	_ = cmd.Wait()
-	if reader != nil {
-		for _, f := range cmd.ExtraFiles {
-			f.Close()
+	_ = cmd.Run()
+	if save != nil {
+		wrote, err := os.ReadFile(save.Name())
+		if err != nil {
+			s.t.Fatal(err)
 		}
-		_ = reader.SetReadDeadline(time.Now().Add(time.Second))
-		s.state.Done(<-saved, "")
-		reader.Close()
+		s.state.Done(wrote, "")
 	}
 	status := cmd.ProcessState.Sys().(syscall.WaitStatus)
 	r := result{out: out.String(), err: errs.String(), code: status.ExitStatus()}
@@ -303,7 +285,7 @@ func TestWithoutKeeping(t *testing.T) {
 
 func TestNothingOfOursIsSeen(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *tester) {
-		s.expect("set | grep -c '^__hx_c='; env | grep __hx; ls -l /dev/fd/ 2>/dev/null | grep -c file; env | grep BASH_ENV; true", "0\n0\n", 0)
+		s.expect("set | grep -c '^__hx_c='; env | grep __hx; ls -l /dev/fd/ 2>/dev/null | grep -c 'file[02]'; env | grep BASH_ENV; true", "0\n0\n", 0)
 		s.expect(`echo "$#" "$@"`, "0\n", 0)
 		if r := s.run("nosuch-x"); strings.Contains(r.err, "__hx") || strings.Contains(r.err, "fd/3") {
 			t.Fatalf("%+v", r)
@@ -336,8 +318,9 @@ E
 	s.expect("set -o pipefail; shopt -s dotglob; set -E -T", "", 0)
 	s.expect("true | false | true; echo $?; shopt -q dotglob && echo dot; set +E +T; trap 'echo debug' DEBUG", "1\ndot\n", 0)
 	s.expect("echo on", "on\n", 0)
-	s.expect("trap 'echo err' ERR; trap 'echo debug' DEBUG; false; V=2", "debug\nerr\ndebug\n", 0)
-	s.expect("echo $V; trap 'echo it'\\''s over' EXIT; trap; trap -p EXIT", "2\ntrap -- 'echo it'\\''s over' EXIT\ntrap -- 'echo it'\\''s over' EXIT\nit's over\n", 0)
+	s.expect("trap 'echo err' ERR; trap 'echo debug' DEBUG; false; V=2", "debug\ndebug\nerr\ndebug\n", 0)
+	const over = `'echo "it'\''s over"' EXIT`
+	s.expect("echo $V; trap "+over+"; trap; trap -p EXIT", "2\ntrap -- "+over+"\ntrap -- "+over+"\nit's over\n", 0)
 	s.expect("x=1; f() { local y=2; exit 7; }; f", "", 7)
 	s.expect("set -o posix; P=1", "", 0)
 	s.expect("shopt -qo posix && echo $P; set +o posix", "1\n", 0)
