@@ -1,0 +1,1 @@
+"""Public tools for testing backends, tools and agents built on this package."""

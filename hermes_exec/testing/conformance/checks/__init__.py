@@ -1,0 +1,1 @@
+"""The behaviours, one module a theme."""

@@ -1,0 +1,160 @@
+"""What fails underneath: boxes that die, memory and disks that run out, drivers that are killed."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import sys
+import time
+
+import anyio
+
+from hermes_exec.errors import ExecError, OutcomeUnknown, SandboxDied
+from hermes_exec.testing.conformance.boxes import killer_for
+from hermes_exec.testing.conformance.context import Context
+from hermes_exec.testing.conformance.expect import equal, raises, that
+from hermes_exec.testing.conformance.registry import NotGiven, check
+
+DRIVER = "from hermes_exec.testing.conformance.driver import main; main()"
+SMALL_DISK_MB = 256
+
+
+@check("faults", "helper", "kill-box", own_pool=True)
+async def check_killed_box_is_told(ctx: Context) -> None:
+    """A box killed under a command gives a typed error with a post-mortem at once, then on each call, and is
+    replaced.
+    """
+    async with ctx.pool(slots_per_sandbox=1) as pool:
+        async with pool.slot() as slot:
+            kill = killer_for(slot)
+            if kill is None:
+                raise NotGiven("no way to kill the box from outside")
+            argv = await ctx.argv("sleep", 120, ctx.mark, slot=slot)
+            caught: list[ExecError] = []
+
+            async def run() -> None:
+                try:
+                    await slot.run(argv)
+                except ExecError as error:
+                    caught.append(error)
+
+            started = time.monotonic()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run)
+                await ctx.alive(1)
+                started = time.monotonic()
+                await kill(slot)
+            that(time.monotonic() - started < 30, f"it took {time.monotonic() - started:.1f} s to be told")
+            that(caught and isinstance(caught[0], (SandboxDied, OutcomeUnknown)), f"the call under way got {caught}")
+            with raises(SandboxDied) as later:
+                await slot.files.read_bytes("x")
+            post_mortem = getattr(later.error, "post_mortem")  # noqa: B009 - typed as BaseException
+            that(post_mortem.suspect != "tenant", f"the tenant is suspected: {post_mortem}")
+        await ctx.gone(10)
+        async with pool.slot(timeout_s=60) as slot:
+            equal((await ctx.applet("echo", "replaced", slot=slot)).stdout, "replaced\n", "the next slot")
+
+
+@check("faults", "helper", own_pool=True, alone=True)
+async def check_memory_limit(ctx: Context) -> None:
+    """A command over the memory limit is a result that says oom_killed, and the slot or its replacement works on."""
+    from hermes_exec.config import Limits
+
+    async with ctx.confined("a memory limit", Limits(memory_mb=160)) as slot:
+        how = slot.isolation.limits.get("memory_mb", "") or slot.isolation.limits.get("memory", "")
+        try:
+            result = await ctx.applet("grow", 400, 1, slot=slot, timeout_s=40)
+        except SandboxDied as error:
+            that(error.post_mortem.oom, f"the post-mortem does not say so: {error.post_mortem}")
+            return
+        that(
+            result.oom_killed and result.exit_code == 137,
+            f"exit {result.exit_code}, oom_killed {result.oom_killed} ({how})",
+        )
+        equal((await ctx.applet("echo", "usable", slot=slot)).stdout, "usable\n", "the slot afterwards")
+
+
+@check("faults", "shell", "helper", alone=True)
+async def check_full_disk(ctx: Context) -> None:
+    """On a full disk writes are ENOSPC and leave old files whole, and commands still run. Fired only on a small
+    file system of the slot's own.
+    """
+    path = ""
+    for folder in (ctx.slot.tmp, ctx.slot.workspace, "/dev/shm"):
+        line = (await ctx.slot.run(f"df -kP {folder} 2>/dev/null | tail -1")).stdout.split()
+        if len(line) >= 6 and line[1].isdigit() and 0 < int(line[1]) <= SMALL_DISK_MB << 10 and ctx.facts.own_pids:
+            path = folder
+            break
+    if not path:
+        raise NotGiven(
+            f"not fired: no file system of the slot is proven to be its own and of at most {SMALL_DISK_MB} MiB"
+        )
+    old = f"{path}/old-{ctx.mark}"
+    await ctx.slot.files.write_text(old, "old")
+    filled = await ctx.applet("fill", f"{path}/fill-{ctx.mark}", SMALL_DISK_MB + 64, timeout_s=60)
+    equal(filled.stdout.strip(), "ENOSPC", "what stopped the filling")
+    with raises(OSError) as caught:
+        await ctx.slot.files.write_bytes(old, b"n" * (4 << 20))
+    equal(getattr(caught.error, "errno"), 28, "errno")  # noqa: B009 - typed as BaseException
+    equal(await ctx.slot.files.read_text(old), "old", "the old file")
+    equal((await ctx.slot.run("echo usable")).stdout, "usable\n", "a command meanwhile")
+    for name in ("fill", "old"):
+        await ctx.slot.files.remove(f"{path}/{name}-{ctx.mark}")
+
+
+@check("faults", "helper", "picklable-factory", "outside-view", own_pool=True, timeout_s=90)
+async def check_killed_driver_leaves_nothing(ctx: Context) -> None:
+    """When the driver is killed with SIGKILL, everything in its boxes ends by itself within the lease."""
+    driver = await anyio.open_process([sys.executable, "-c", DRIVER], stderr=None)
+    try:
+        if driver.stdin is None:
+            raise AssertionError("no stdin of the second driver")
+        await driver.stdin.send(pickle.dumps((ctx.factory, ctx.mark)))
+        await driver.stdin.aclose()
+        await ctx.alive(9, within_s=40)
+        driver.send_signal(signal.SIGKILL)
+        await driver.wait()
+        await ctx.gone(30)
+    finally:
+        if driver.returncode is None:
+            driver.kill()
+        await driver.aclose()
+
+
+@check("faults", "helper", own_pool=True)
+async def check_idle_box_outlives_its_lease(ctx: Context) -> None:
+    """A driver that is there keeps its box, though it is idle, or busy with itself, for longer than the lease."""
+    async with ctx.pool(lease_s=3.0) as pool, pool.slot() as slot:
+        process = await ctx.background("sleep", 60, slot=slot)
+        time.sleep(4.5)  # noqa: ASYNC251 - blocking the event loop is what the check is about
+        with raises(TimeoutError):
+            await process.wait(0)
+        equal((await ctx.applet("echo", "here", slot=slot)).stdout, "here\n", "stdout")
+
+
+@check("faults", "helper", own_pool=True)
+async def check_cut_stream_is_resumed(ctx: Context) -> None:
+    """A stream that breaks under a command is replaced: the command runs once, and all its output arrives."""
+    async with ctx.pool() as pool, pool.slot() as slot:
+        cut = getattr(pool, "break_streams", None)
+        if cut is None:
+            raise NotGiven("this pool has no way to break its streams")
+        seen = bytearray()
+        broken = False
+
+        async def note(_stream: str, data: bytes) -> None:
+            nonlocal broken
+            seen.extend(data)
+            if not broken and len(seen) > 200_000:
+                broken = True
+                await cut()
+
+        result = await ctx.applet("spew", 8_000_000, slot=slot, on_output=note)
+        equal((len(seen), result.stdout_total_bytes, broken), (8_000_000, 8_000_000, True), "bytes, total, broken")
+        that(bytes(seen) == b"0123456789" * 800_000, "the output is not what was written")
+        await slot.files.write_bytes("count", b"", append=True)
+        argv = await ctx.argv("write", f"{slot.workspace}/once", slot=slot)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: slot.run(argv, stdin=b"x"))
+            await cut()
+        equal(await slot.files.read_bytes("once"), b"x", "what the command wrote")

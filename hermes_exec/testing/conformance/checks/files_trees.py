@@ -1,0 +1,203 @@
+"""Uploading and downloading trees, searching."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from hermes_exec.testing.conformance.context import Context
+from hermes_exec.testing.conformance.expect import equal, raises, that
+from hermes_exec.testing.conformance.registry import check
+
+WHEN = 1_200_000_000
+
+
+def _make_tree(top: Path) -> None:
+    (top / "sub" / "empty").mkdir(parents=True)
+    for name, text, mode in (
+        ("plain", "plain", 0o640),
+        ("sub/run", "#!", 0o755),
+        ("new\nline", "x", 0o600),
+        ("ünï ☃", "y", 0o644),
+    ):
+        (top / name).write_text(text)
+        (top / name).chmod(mode)
+        os.utime(top / name, (WHEN, WHEN))
+    (top / os.fsdecode(b"raw\xff")).write_bytes(bytes(range(256)))
+    (top / "sub" / "link").symlink_to("../plain")
+
+
+def _picture(top: Path) -> dict[str, object]:
+    picture: dict[str, object] = {}
+    for path in sorted(top.rglob("*")):
+        name = str(path.relative_to(top))
+        if path.is_symlink():
+            picture[name] = os.readlink(path)
+        elif path.is_dir():
+            picture[name] = "dir"
+        else:
+            picture[name] = (path.read_bytes(), oct(path.stat().st_mode & 0o7777))
+    return picture
+
+
+@check("trees")
+async def check_tree_there_and_back(ctx: Context) -> None:
+    """A folder with modes, times, links, empty folders and odd names comes back from a slot as it went in."""
+    _make_tree(ctx.folder / "out")
+    await ctx.slot.files.upload(ctx.folder / "out", "up/tree")
+    await ctx.slot.files.download("up/tree", ctx.folder / "back")
+    equal(_picture(ctx.folder / "back"), _picture(ctx.folder / "out"), "the tree")
+    equal(int((ctx.folder / "back" / "plain").stat().st_mtime), WHEN, "the time")
+
+
+@check("trees")
+async def check_single_files_there_and_back(ctx: Context) -> None:
+    """One file is uploaded and downloaded under the names that were given."""
+    source = ctx.folder / "one.bin"
+    source.write_bytes(bytes(range(256)) * 5000)
+    source.chmod(0o751)
+    await ctx.slot.files.upload(source, "deep/er/two.bin")
+    equal(oct((await ctx.slot.files.stat("deep/er/two.bin")).mode), "0o751", "mode")
+    await ctx.slot.files.download("deep/er/two.bin", ctx.folder / "three.bin")
+    equal((ctx.folder / "three.bin").read_bytes(), source.read_bytes(), "contents")
+
+
+@check("trees")
+async def check_missing_tree_is_told(ctx: Context) -> None:
+    """Uploading or downloading what is not there is FileNotFoundError."""
+    with raises(FileNotFoundError, about="absent"):
+        await ctx.slot.files.upload(ctx.folder / "absent", "x")
+    with raises(FileNotFoundError, about="absent"):
+        await ctx.slot.files.download("absent", ctx.folder / "x")
+
+
+@check("trees")
+async def check_upload_drops_setuid(ctx: Context) -> None:
+    """Setuid and setgid bits never travel."""
+    (ctx.folder / "t").mkdir()
+    (ctx.folder / "t" / "su").write_text("x")
+    (ctx.folder / "t" / "su").chmod(0o6755)
+    await ctx.slot.files.upload(ctx.folder / "t", "t")
+    equal(oct((await ctx.slot.files.stat("t/su")).mode), "0o755", "mode in the slot")
+
+
+@check("trees", "shell")
+async def check_download_drops_setuid(ctx: Context) -> None:
+    """A setuid program of the slot is an ordinary file on the driver's side."""
+    await ctx.slot.files.write_bytes("t/su", b"x")
+    await ctx.slot.run("chmod 6755 t/su")
+    await ctx.slot.files.download("t", ctx.folder / "t")
+    equal(oct((ctx.folder / "t" / "su").stat().st_mode & 0o7777), "0o755", "mode at the driver")
+
+
+@check("trees", "shell")
+async def check_download_never_leaves_its_folder(ctx: Context) -> None:
+    """Absolute and escaping links of a hostile tree are left out and told; nothing is written beside the
+    destination.
+    """
+    (ctx.folder / "victim").mkdir()
+    made = await ctx.slot.run(
+        f"mkdir t && cd t && ln -s / root && ln -s ../../victim up && ln -s '{ctx.folder}/victim' abs && echo x > fine"
+    )
+    that(made.ok, made.stderr)
+    moved = await ctx.slot.files.download("t", ctx.folder / "inner" / "back")
+    equal(sorted(path.name for path in (ctx.folder / "inner" / "back").iterdir()), ["fine"], "what arrived")
+    equal(list((ctx.folder / "victim").iterdir()), [], "what was written outside")
+    equal(len(moved.refused), 3, "refused entries")
+
+
+@check("trees", "shell")
+async def check_download_never_follows_old_links(ctx: Context) -> None:
+    """A link that is already in the destination is not written through."""
+    (ctx.folder / "victim").mkdir()
+    (ctx.folder / "back").mkdir()
+    (ctx.folder / "back" / "sub").symlink_to(ctx.folder / "victim")
+    await ctx.slot.files.write_text("t/sub/f", "x")
+    with contextlib.suppress(OSError):
+        await ctx.slot.files.download("t", ctx.folder / "back")
+    equal(list((ctx.folder / "victim").iterdir()), [], "what was written through the link")
+
+
+@check("trees", "shell")
+async def check_upload_never_leaves_its_folder(ctx: Context) -> None:
+    """Absolute and escaping links are refused and told; a link of the tenant is not written through."""
+    (ctx.folder / "t" / "sub").mkdir(parents=True)
+    (ctx.folder / "t" / "sub" / "f").write_text("x")
+    (ctx.folder / "t" / "abs").symlink_to("/etc/passwd")
+    (ctx.folder / "t" / "up").symlink_to("../../../x")
+    await ctx.slot.run('mkdir -p dest victim && ln -s "$PWD/victim" dest/sub')
+    moved = await ctx.slot.files.upload(ctx.folder / "t", "dest")
+    that(len(moved.refused) >= 3, f"refused: {moved.refused}")
+    equal(await ctx.slot.files.list("victim"), [], "what was written through the link")
+    equal([e.name for e in await ctx.slot.files.list("dest")], ["sub"], "what is in the destination")
+
+
+@check("trees", "shell")
+async def check_special_files_do_not_stop_a_download(ctx: Context) -> None:
+    """A FIFO in the tree is left out, the rest arrives."""
+    await ctx.slot.files.write_text("t/f", "x")
+    made = await ctx.slot.run("mkfifo t/pipe")
+    that(made.ok, made.stderr)
+    await ctx.slot.files.download("t", ctx.folder / "t")
+    equal([path.name for path in (ctx.folder / "t").iterdir()], ["f"], "what arrived")
+
+
+async def _source_tree(ctx: Context) -> None:
+    for name, text in {
+        "src/a.py": "def needle():\n    pass\n",
+        "src/lib/b.ts": "x\nneedle = 1\n",
+        "c.txt": "-f needle\n",
+        "bin": "needle\0",
+        "node/skip.py": "needle\n",
+        ".gitignore": "node/\n",
+    }.items():
+        await ctx.slot.files.write_text(f"tree/{name}", text)
+
+
+@check("search")
+async def check_search_content(ctx: Context) -> None:
+    """A search finds lines by regular expression, in the order of paths, passes over ignored and binary files and
+    counts all.
+    """
+    await _source_tree(ctx)
+    found = await ctx.slot.files.search(r"need\w+", path="tree")
+    equal(
+        [(m.path.rpartition("tree/")[2], m.line) for m in found.matches],
+        [("c.txt", 1), ("src/a.py", 1), ("src/lib/b.ts", 2)],
+        "matches",
+    )
+    equal((found.total, found.total_files, found.binary_skipped, found.truncated), (3, 3, 1, False), "totals")
+
+
+@check("search")
+async def check_search_totals_are_true(ctx: Context) -> None:
+    """With a limit the totals still count everything, and truncated says so."""
+    await ctx.slot.files.write_text("tree/f", "hit\n" * 1000)
+    found = await ctx.slot.files.search("hit", path="tree", limit=10)
+    equal((len(found.matches), found.total, found.truncated), (10, 1000, True), "kept, total, truncated")
+
+
+@check("search")
+async def check_search_pattern_is_no_option(ctx: Context) -> None:
+    """A pattern with a leading dash is only a pattern; an invalid one is told with the reason."""
+    await _source_tree(ctx)
+    equal((await ctx.slot.files.search("-f", path="tree")).total, 1, "lines")
+    with raises(ValueError):
+        await ctx.slot.files.search("a(", path="tree")
+
+
+@check("search")
+async def check_search_by_glob(ctx: Context) -> None:
+    """A glob filter with folders is kept whole."""
+    await _source_tree(ctx)
+    found = await ctx.slot.files.search("needle", path="tree", glob="src/**/*.ts")
+    equal([m.path.rpartition("/")[2] for m in found.matches], ["b.ts"], "files")
+
+
+@check("search")
+async def check_glob(ctx: Context) -> None:
+    """Glob gives the paths that match, `**` through folders."""
+    await _source_tree(ctx)
+    paths = await ctx.slot.files.glob("tree/**/*.py")
+    equal(sorted(str(path).rpartition("tree/")[2] for path in paths), ["node/skip.py", "src/a.py"], "paths")

@@ -1,0 +1,95 @@
+"""Connections into a slot."""
+
+from __future__ import annotations
+
+import anyio
+
+from hermes_exec.testing.conformance.context import Context
+from hermes_exec.testing.conformance.expect import equal, raises, that
+from hermes_exec.testing.conformance.registry import NotGiven, check
+
+
+async def _server(ctx: Context) -> int:
+    process = await ctx.background("listen", 0)
+    line = b""
+    with anyio.fail_after(15):
+        while b"\n" not in line:
+            line += await process.stdout.receive()
+    return int(line.rpartition(b":")[2])
+
+
+@check("network", "helper")
+async def check_connect(ctx: Context) -> None:
+    """Connect gives a byte stream to a port inside the slot, both ways, with an end."""
+    port = await _server(ctx)
+    stream = await ctx.slot.connect(port)
+    await stream.send(b"ping")
+    equal(await stream.receive(), b"ping", "echo")
+    await stream.send_eof()
+    with raises(anyio.EndOfStream):
+        await stream.receive()
+    await stream.aclose()
+
+
+@check("network", "helper")
+async def check_connect_moves_much(ctx: Context) -> None:
+    """8 MiB go both ways at once over one connection."""
+    data = bytes(range(256)) * (8 << 12)
+    stream = await ctx.slot.connect(await _server(ctx))
+    received = bytearray()
+
+    async def send() -> None:
+        await stream.send(data)
+        await stream.send_eof()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(send)
+        async for piece in stream:
+            received += piece
+    equal(bytes(received), data, "bytes")
+    await stream.aclose()
+
+
+@check("network", "helper")
+async def check_connect_to_a_closed_port(ctx: Context) -> None:
+    """A port where nobody listens is a ConnectionError."""
+    with raises(ConnectionError, OSError):
+        stream = await ctx.slot.connect(1)
+        await stream.send(b"x")
+        await stream.receive()
+
+
+@check("network", "helper")
+async def check_forward(ctx: Context) -> None:
+    """Forward listens on the driver's loopback and carries connections into the slot."""
+    port = await _server(ctx)
+    async with ctx.slot.forward(port) as forward:
+        for text in (b"one", b"two"):
+            async with await anyio.connect_tcp("127.0.0.1", forward.port) as stream:
+                await stream.send(text)
+                equal(await stream.receive(), text, "echo")
+    with raises(OSError):
+        await anyio.connect_tcp("127.0.0.1", forward.port)
+
+
+@check("network", "helper", own_pool=True)
+async def check_no_network(ctx: Context) -> None:
+    """With network=False a slot reaches nothing outside, and connect into it still works."""
+    from hermes_exec.errors import ConfigError, IsolationError
+
+    try:
+        async with ctx.pool(network=False) as pool, pool.slot() as slot:
+            listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+            port = listener.extra(anyio.abc.SocketAttribute.local_port)
+            for host in ("127.0.0.1", "192.0.2.1", "1.1.1.1"):
+                answer = await ctx.applet("dial", host, port if host == "127.0.0.1" else 80, slot=slot, timeout_s=20)
+                that(answer.stdout.strip() not in ("ok", ""), f"{host} was reached")
+            await listener.aclose()
+            process = await ctx.background("listen", 0, slot=slot)
+            line = await process.stdout.receive()
+            stream = await slot.connect(int(line.rpartition(b":")[2]))
+            await stream.send(b"in")
+            equal(await stream.receive(), b"in", "echo")
+            await stream.aclose()
+    except (IsolationError, ConfigError) as error:
+        raise NotGiven(f"network=False is refused here: {error}") from error

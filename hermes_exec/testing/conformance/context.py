@@ -1,0 +1,123 @@
+"""What a check gets: a slot of its own, the facts, programs that every image can run, and a way to make more pools."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hermes_exec.errors import ConfigError, IsolationError
+from hermes_exec.results import RunResult
+from hermes_exec.testing.conformance import outside
+from hermes_exec.testing.conformance.facts import HELPER, Facts, put_helper
+from hermes_exec.testing.conformance.registry import NotGiven
+
+if TYPE_CHECKING:
+    from hermes_exec import Process, SandboxPool, Slot
+    from hermes_exec.config import Limits
+
+# Called with keywords of SandboxPool; they must win over what the factory would choose.
+PoolFactory = Callable[..., "SandboxPool"]
+
+
+@dataclass(slots=True)
+class Context:
+    """`slot` is lent to this check alone (absent for `own_pool` checks); `folder` is a fresh directory of the
+    driver.
+    """
+
+    factory: PoolFactory
+    facts: Facts
+    folder: Path
+    lent: Slot | None = None
+    mark: str = field(default_factory=lambda: f"conformance-{secrets.token_hex(8)}")
+
+    @property
+    def slot(self) -> Slot:
+        """The slot of this check."""
+        if self.lent is None:
+            raise RuntimeError("an own_pool check makes its slots itself")
+        return self.lent
+
+    async def argv(self, name: str, *words: object, slot: Slot | None = None) -> list[str]:
+        """The argv of one of the runner's applets (runner/internal/applet), which every image can run."""
+        slot = slot or self.slot
+        if self.facts.platform is None:
+            raise NotGiven(self.facts.missing["helper"])
+        path = f"{slot.workspace}/{HELPER}"
+        if not await slot.files.exists(path):
+            await put_helper(slot, self.facts.platform)
+        return [path, "applet", name, *map(str, words)]
+
+    async def applet(self, name: str, *words: object, slot: Slot | None = None, **run: Any) -> RunResult:
+        """Run an applet to its end; keywords are those of `slot.run`."""
+        slot = slot or self.slot
+        return await slot.run(await self.argv(name, *words, slot=slot), **run)
+
+    async def background(self, name: str, *words: object, slot: Slot | None = None, **spawn: Any) -> Process:
+        """Start an applet in the background; keywords are those of `slot.spawn`."""
+        slot = slot or self.slot
+        return await slot.spawn(await self.argv(name, *words, slot=slot), **spawn)
+
+    @asynccontextmanager
+    async def pool(self, **overrides: Any) -> AsyncIterator[SandboxPool]:
+        """A pool of its own, of at most one box unless told otherwise.
+
+        Raises:
+            NotGiven: this backend cannot give what the overrides ask for.
+        """
+        async with self.factory(**{"max_sandboxes": 1, **overrides}) as pool:
+            yield pool
+
+    @asynccontextmanager
+    async def confined(self, what: str, limits: Limits) -> AsyncIterator[Slot]:
+        """A slot under limits, in a pool of its own: as the slot's limits, else as those of a box that it has alone.
+
+        Raises:
+            NotGiven: this backend refuses both.
+        """
+        refusals = []
+        for keyword in ("slot_limits", "limits"):
+            async with AsyncExitStack() as stack:
+                try:
+                    pool = self.factory(max_sandboxes=1, slots_per_sandbox=1, **{keyword: limits})
+                    await stack.enter_async_context(pool)
+                    slot = await stack.enter_async_context(pool.slot(timeout_s=60))
+                except (IsolationError, ConfigError) as error:
+                    refusals.append(f"{keyword}: {error}")
+                    continue
+                yield slot
+                return
+        raise NotGiven(f"{what} is refused here: " + "; ".join(refusals))
+
+    async def gone(self, within_s: float = 5.0) -> None:
+        """Assert that no process with this check's mark lives any more, counted outside the box where that can be seen.
+
+        Raises:
+            AssertionError: some do.
+        """
+        if "outside-view" not in self.facts.missing:
+            left = await outside.gone(self.mark, within_s)
+            alive = sorted(set(left) - set(outside.zombies_of(left)))
+            outside.end(alive)
+            if alive:
+                raise AssertionError(f"{len(alive)} processes are left, seen from outside the box")
+        elif self.lent is not None:
+            left = [p.pid for p in await self.slot.processes() if any(self.mark in word for word in p.argv)]
+            if left:
+                raise AssertionError(f"{len(left)} processes are left, seen inside the box")
+
+    async def alive(self, count: int, within_s: float = 10.0) -> None:
+        """Assert that so many processes with this check's mark live; counting none later proves nothing without it.
+
+        Raises:
+            AssertionError: there are fewer.
+        """
+        if "outside-view" in self.facts.missing:
+            return
+        found = await outside.seen(self.mark, count, within_s)
+        if len(found) < count:
+            raise AssertionError(f"{len(found)} marked processes were seen before the kill, expected {count}")

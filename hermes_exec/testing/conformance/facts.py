@@ -1,0 +1,159 @@
+"""What a backend and an image can give, asked once of a real slot before the checks run."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import anyio
+
+from hermes_exec import runner_binary
+from hermes_exec.errors import ConfigError, ExecError
+from hermes_exec.results import Isolation
+from hermes_exec.testing.conformance import outside
+from hermes_exec.testing.conformance.boxes import killer_for
+from hermes_exec.testing.conformance.registry import NotGiven
+
+if TYPE_CHECKING:
+    from hermes_exec import Slot
+    from hermes_exec.testing.conformance.context import PoolFactory
+
+# The kernel gives the first pid namespace of a machine this number (PROC_PID_INIT_INO).
+HOST_PID_NAMESPACE = "pid:[4026531836]"
+HELPER = ".conformance-helper"
+PLATFORMS = (("linux", "amd64"), ("linux", "arm64"), ("darwin", "arm64"))
+
+
+@dataclass(slots=True)
+class Facts:
+    """`missing` tells for each need that is not met why; a need that is met is not in it."""
+
+    backend: str = ""
+    image: str | None = None
+    isolation: Isolation = field(default_factory=lambda: Isolation("none"))
+    platform: tuple[str, str] | None = None
+    uid: int = -1
+    pid_namespace: str = ""
+    shell: str = ""
+    keeps: tuple[str, ...] = ()
+    missing: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def own_pids(self) -> bool:
+        """Whether pid 1 of a slot is proven not to be the host's."""
+        mine = ""
+        if sys.platform == "linux":
+            mine = os.readlink("/proc/self/ns/pid")
+        return self.pid_namespace.startswith("pid:[") and self.pid_namespace not in {HOST_PID_NAMESPACE, mine}
+
+
+async def put_helper(slot: Slot, platform: tuple[str, str]) -> str:
+    """Bring the runner's file into the slot as a program of the tenant; its absolute path there."""
+    data = await anyio.Path(runner_binary.path(*platform)).read_bytes()
+    await slot.files.write_bytes(HELPER, data, mode=0o755)
+    return f"{slot.workspace}/{HELPER}"
+
+
+async def learn(factory: PoolFactory) -> Facts:
+    """Ask a slot of a pool of its own.
+
+    Raises:
+        ExecError: no slot can be had at all.
+    """
+    facts = Facts()
+    async with factory() as pool, pool.slot() as slot:
+        facts.backend, facts.image, facts.isolation = slot.backend, slot.image, slot.isolation
+        await _shells(slot, facts)
+        await _helper(slot, facts)
+        await _users(slot, facts)
+        if killer_for(slot) is None:
+            facts.missing["kill-box"] = f"the suite knows no way to kill a box of backend {slot.backend} from outside"
+    await _sharing(factory, facts)
+    try:
+        pickle.dumps(factory)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        facts.missing["picklable-factory"] = f"the pool factory cannot be handed to a second driver: {error}"
+    return facts
+
+
+async def _shells(slot: Slot, facts: Facts) -> None:
+    probe = await slot.run("echo shell works")
+    if probe.stdout != "shell works\n":
+        why = f"the image has no shell (exit {probe.exit_code}: {probe.stderr.strip()[:200]})"
+        facts.missing |= dict.fromkeys(("shell", "bash", "python"), why)
+        return
+    session = slot.session()
+    await session.run("true")
+    facts.keeps = tuple(session.keeps)
+    for need, command in (("bash", "command -v bash"), ("python", "command -v python3")):
+        found = await slot.run(command)
+        if not found.ok:
+            facts.missing[need] = f"the image has no {command.split()[-1]}"
+    facts.shell = "sh" if "bash" in facts.missing else "bash"
+
+
+async def _helper(slot: Slot, facts: Facts) -> None:
+    why = "no runner binary was built for this platform"
+    for platform in PLATFORMS:
+        try:
+            helper = await put_helper(slot, platform)
+        except (FileNotFoundError, ConfigError) as error:
+            why = str(error)
+            continue
+        works = await slot.run([helper, "applet", "echo", "here"])
+        if works.stdout == "here\n":
+            facts.platform = platform
+            break
+        why = f"the suite's helper cannot be executed in the slot: {works.stderr.strip()[:200]}"
+    if facts.platform is None:
+        for need in ("helper", "procfs", "outside-view", "ordinary-user"):
+            facts.missing[need] = why
+        return
+    helper = f"{slot.workspace}/{HELPER}"
+    facts.uid = int((await slot.run([helper, "applet", "id"])).stdout.split()[0])
+    if facts.uid == 0:
+        facts.missing["ordinary-user"] = "the tenant is root in its box, and root may do everything"
+    namespace = await slot.run([helper, "applet", "namespace", "pid"])
+    facts.pid_namespace = namespace.stdout.strip()
+    if not facts.pid_namespace:
+        facts.missing["procfs"] = "the box has no /proc"
+    mark = f"conformance-view-{os.getpid()}-{id(facts)}"
+    process = await slot.spawn([helper, "applet", "sleep", "60", mark])
+    if not await outside.seen(mark, 1, within_s=2):
+        facts.missing["outside-view"] = "processes of the box are not visible on the driver's host"
+    await process.kill()
+
+
+async def _users(slot: Slot, facts: Facts) -> None:
+    for need, user in (("root", "root"), ("image-users", "nobody")):
+        if "helper" in facts.missing:
+            facts.missing[need] = facts.missing["helper"]
+            continue
+        if facts.isolation.level != "box":
+            facts.missing[need] = f"at the level {facts.isolation.level} a slot runs as its own user only"
+            continue
+        try:
+            result = await slot.run([f"{slot.workspace}/{HELPER}", "applet", "id"], user=user)
+        except (ConfigError, NotGiven) as error:
+            facts.missing[need] = f"user {user!r}: {error}"
+            continue
+        if not result.ok:
+            facts.missing[need] = f"user {user!r}: {result.stderr.strip()[:200]}"
+
+
+async def _sharing(factory: PoolFactory, facts: Facts) -> None:
+    try:
+        async with factory(slots_per_sandbox=2, max_sandboxes=1, min_isolation="uid") as pool, pool.slot() as slot:
+            if slot.isolation.level in {"uid", "namespaces"}:
+                return
+            facts.missing["shared-box"] = f"two slots in a box get the level {slot.isolation.level}"
+    except ExecError as error:
+        facts.missing["shared-box"] = f"two slots in one box cannot be isolated: {error}"
+
+
+def why_not(facts: Facts, needs: tuple[str, ...]) -> str | None:
+    """The first reason for which a check with these needs cannot run here; None when it can."""
+    return next((facts.missing[need] for need in needs if need in facts.missing), None)

@@ -1,0 +1,71 @@
+"""Counting processes from outside the box: nothing that a tenant does can hide a process from its host."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+
+PROC = Path("/proc")
+
+
+def _command_lines() -> Iterator[tuple[int, bytes]]:
+    for entry in PROC.iterdir() if PROC.is_dir() else ():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if line:
+                yield int(entry.name), line
+
+
+def marked(mark: str) -> list[int]:
+    """Pids, as this host counts them, of every process that carries the mark in its arguments (never this one)."""
+    wanted = mark.encode()
+    return [pid for pid, line in _command_lines() if wanted in line and pid != os.getpid()]
+
+
+def zombies_of(pids: list[int]) -> list[int]:
+    """Those of the pids that have ended and were not reaped."""
+    dead = []
+    for pid in pids:
+        try:
+            state = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state == "Z":
+            dead.append(pid)
+    return dead
+
+
+async def gone(mark: str, within_s: float) -> list[int]:
+    """Wait until no process carries the mark; what is left after that time."""
+    left = marked(mark)
+    with anyio.move_on_after(within_s):
+        while left:
+            await anyio.sleep(0.05)
+            left = marked(mark)
+    return left
+
+
+async def seen(mark: str, count: int, within_s: float = 10.0) -> list[int]:
+    """Wait until that many processes carry the mark; those that do then."""
+    found = marked(mark)
+    with anyio.move_on_after(within_s):
+        while len(found) < count:
+            await anyio.sleep(0.05)
+            found = marked(mark)
+    return found
+
+
+def end(pids: list[int]) -> None:
+    """End marked processes that a failing backend left on this host."""
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue

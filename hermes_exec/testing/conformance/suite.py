@@ -1,0 +1,136 @@
+"""Running the checks against a backend: independent ones side by side, each in a slot of its own."""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+
+from hermes_exec.testing.conformance.context import Context, PoolFactory
+from hermes_exec.testing.conformance.facts import Facts, learn, why_not
+from hermes_exec.testing.conformance.registry import Check, NotGiven, all_checks
+from hermes_exec.testing.conformance.report import Outcome, Report, Status
+
+if TYPE_CHECKING:
+    from hermes_exec import SandboxPool
+
+OnResult = Callable[[Outcome], Awaitable[None] | None]
+
+
+async def run_conformance(
+    pool_factory: PoolFactory,
+    on_result: OnResult | None = None,
+    select: Collection[str] | None = None,
+    concurrency: int = 4,
+) -> Report:
+    """Run the checks and report all of them; a check that fails never stops the others.
+
+    `pool_factory(**overrides)` makes a new SandboxPool of the backend under test; the overrides are SandboxPool's
+    keywords and win. `select` holds names of checks (default: all). `on_result` is called as outcomes come.
+
+    Raises:
+        ExecError: no slot can be had from the factory at all.
+        ValueError: `select` names an unknown check.
+    """
+    started = time.monotonic()
+    chosen = _chosen(select)
+    facts = await learn(pool_factory)
+    report = Report(facts)
+
+    async def note(outcome: Outcome) -> None:
+        report.outcomes.append(outcome)
+        answer = on_result(outcome) if on_result else None
+        if inspect.isawaitable(answer):
+            await answer
+
+    runnable = []
+    for check in chosen:
+        reason = why_not(facts, check.needs)
+        if reason is None:
+            runnable.append(check)
+        else:
+            await note(Outcome(check.name, check.group, check.meaning, "skipped", reason))
+    async with pool_factory() as pool:
+        gate = anyio.CapacityLimiter(concurrency)
+        async with anyio.create_task_group() as tasks:
+            for check in runnable:
+                if not check.alone:
+                    tasks.start_soon(_gated, gate, check, pool, pool_factory, facts, note)
+        for check in runnable:
+            if check.alone:
+                await note(await run_check(check, pool, pool_factory, facts))
+    report.duration_s = time.monotonic() - started
+    return report
+
+
+def _chosen(select: Collection[str] | None) -> list[Check]:
+    checks = all_checks()
+    if select is None:
+        return checks
+    unknown = sorted(set(select) - {check.name for check in checks})
+    if unknown:
+        raise ValueError(f"no such checks: {', '.join(unknown)}")
+    return [check for check in checks if check.name in select]
+
+
+async def _gated(
+    gate: anyio.CapacityLimiter,
+    check: Check,
+    pool: SandboxPool,
+    factory: PoolFactory,
+    facts: Facts,
+    note: Callable[[Outcome], Awaitable[None]],
+) -> None:
+    async with gate:
+        outcome = await run_check(check, pool, factory, facts)
+    await note(outcome)
+
+
+async def run_check(check: Check, pool: SandboxPool, factory: PoolFactory, facts: Facts) -> Outcome:
+    """Run one check and turn whatever it raises into its outcome."""
+    started = time.monotonic()
+    status: Status = "passed"
+    reason = ""
+    try:
+        with anyio.fail_after(check.timeout_s):
+            await _run(check, pool, factory, facts)
+    except Exception as error:  # noqa: BLE001 - one check's failure is an outcome, not the end of the suite
+        error = leaf(error)
+        if isinstance(error, NotGiven):
+            status, reason = "skipped", str(error)
+        else:
+            status, reason = "failed", describe(error)
+    return Outcome(check.name, check.group, check.meaning, status, reason, time.monotonic() - started)
+
+
+def leaf(error: Exception) -> Exception:
+    """The first failure in a group of them."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def describe(error: Exception) -> str:
+    """One line for a failure, with the place in the check."""
+    text = f"{error}" if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+    frame = error.__traceback__
+    while (
+        frame is not None and frame.tb_next is not None and "conformance" in frame.tb_next.tb_frame.f_code.co_filename
+    ):
+        frame = frame.tb_next
+    where = f" ({Path(frame.tb_frame.f_code.co_filename).name}:{frame.tb_lineno})" if frame else ""
+    return text[:2000] + where
+
+
+async def _run(check: Check, pool: SandboxPool, factory: PoolFactory, facts: Facts) -> None:
+    with tempfile.TemporaryDirectory(prefix="hermes-conformance-") as folder:
+        if check.own_pool:
+            await check.run(Context(factory, facts, Path(folder)))
+            return
+        async with pool.slot() as slot:
+            await check.run(Context(factory, facts, Path(folder), slot))

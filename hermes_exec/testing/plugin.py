@@ -1,0 +1,78 @@
+"""A pytest plugin that runs the conformance suite against a backend, one test a behaviour.
+
+Use it by `pytest_plugins = ["hermes_exec.testing.plugin"]` in the top conftest.py, and a test module with
+
+    from hermes_exec.testing.plugin import test_conformance
+
+    @pytest.fixture(scope="module")
+    def conformance_pool_factory():
+        return functools.partial(SandboxPool, "my-backend", image="…")
+
+Behaviours that the backend or image cannot give are skipped tests with the reason. `conformance_known_failures`, a
+mapping of name → reason, turns failures that are known into expected ones; a known failure that passes is a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+import anyio
+import pytest
+
+from hermes_exec.testing.conformance import Outcome, PoolFactory, all_checks, run_conformance
+
+__all__ = ["conformance_known_failures", "conformance_outcomes", "conformance_pool_factory", "test_conformance"]
+
+
+@pytest.fixture(scope="module")
+def conformance_pool_factory() -> PoolFactory:
+    """What makes pools of the backend under test; a test module overrides it."""
+    raise pytest.UsageError(
+        "define a fixture conformance_pool_factory that returns a function **overrides -> SandboxPool"
+    )
+
+
+@pytest.fixture(scope="module")
+def conformance_known_failures() -> Mapping[str, str]:
+    """Checks that are known to fail here, by name, with the reason."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def conformance_outcomes(
+    request: pytest.FixtureRequest, conformance_pool_factory: PoolFactory
+) -> Iterator[dict[str, Outcome]]:
+    """Run the checks of this module that were selected, side by side, and keep their outcomes."""
+    here = {
+        item.callspec.params["conformance_check"]
+        for item in request.session.items
+        if item.path == request.path
+        and isinstance(item, pytest.Function)
+        and "conformance_check" in getattr(getattr(item, "callspec", None), "params", {})
+    }
+    report = anyio.run(partial(run_conformance, conformance_pool_factory, select=here))
+    return {outcome.name: outcome for outcome in report.outcomes}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the mark known, also where pytest-timeout is not installed."""
+    config.addinivalue_line("markers", "timeout(seconds): the time limit of a test (pytest-timeout)")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("conformance_check", [check.name for check in all_checks()])
+def test_conformance(
+    conformance_check: str, conformance_outcomes: dict[str, Outcome], conformance_known_failures: Mapping[str, str]
+) -> None:
+    """One behaviour of the backend."""
+    outcome = conformance_outcomes[conformance_check]
+    known = conformance_known_failures.get(conformance_check)
+    if outcome.status == "skipped":
+        pytest.skip(outcome.reason)
+    if outcome.status == "failed":
+        if known is not None:
+            pytest.xfail(known)
+        pytest.fail(f"{outcome.meaning}\n\n{outcome.reason}", pytrace=False)
+    if known is not None:
+        pytest.fail(f"{conformance_check} passes, though it is known to fail ({known})", pytrace=False)
