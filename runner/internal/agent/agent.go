@@ -42,6 +42,7 @@ type agent struct {
 	stopping    bool
 	killing     sync.Mutex
 	childLimits bool
+	marks       marks
 }
 
 // Main is the `agent` subcommand. It returns the exit code.
@@ -131,7 +132,7 @@ func (a *agent) handle(op string, m *link.Message) (any, []int, error) {
 // stopped ends the agent once its receipt is on the way.
 type stopped struct{ link.Receipt }
 
-func (stopped) Replied() { os.Exit(0) }
+func (stopped) Replied() { syscall.Exit(0) }
 
 func decoded[In, Out any](m *link.Message, do func(In) (Out, error)) (any, []int, error) {
 	var in In

@@ -12,6 +12,7 @@ const (
 	bySession  = "session"
 	byParent   = "descendants"
 	byMarker   = "environment"
+	byLimit    = "inherited_limit"
 	byLateness = "started_since"
 )
 
@@ -23,6 +24,8 @@ func (a *agent) claim(procs map[int]proc, markers bool) claims {
 	for pid, p := range procs {
 		if token, ok := a.byGroup(p); ok {
 			c.set(pid, token, byGroupID)
+		} else if token, ok := a.marks.of(pid); ok {
+			c.set(pid, token, byLimit)
 		}
 	}
 	for pid, p := range procs {

@@ -17,6 +17,8 @@ import (
 
 func offerToOOM() {}
 
+type marks struct{}
+
 func (a *agent) prepare(s isolate.Setup) (isolate.Ready, error) {
 	if a.ready.Load() {
 		return isolate.Ready{}, &link.Error{Kind: "internal", Message: "the agent is set up already"}

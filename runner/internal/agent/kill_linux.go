@@ -149,14 +149,19 @@ func (a *agent) signalEverybody(sig syscall.Signal) bool {
 	case a.setup.View.Pids && os.Getpid() == 1 && os.Getppid() == 0:
 		return syscall.Kill(-1, sig) == nil
 	case a.setup.Switch && a.setup.Level != isolate.Box && a.setup.UID != 0:
-		err := isolate.AsUser(a.setup.UID, func() error { return syscall.Kill(-1, sig) })
-		// Coming back to root took the thread's file system rights along.
-		if isolate.ThreadFS(a.setup.UID, a.setup.GID, a.setup.Groups) != nil {
-			return false
-		}
-		return err == nil
+		return a.asUser(a.slotUser, func() error { return syscall.Kill(-1, sig) }) == nil
 	}
 	return false
+}
+
+// asUser is isolate.AsUser on a thread that has the user's file system rights:
+// coming back to root takes them along.
+func (a *agent) asUser(user isolate.User, do func() error) error {
+	err := isolate.AsUser(user.UID, user.GID, do)
+	if again := isolate.ThreadFS(user.UID, user.GID, user.Groups); err == nil {
+		err = again
+	}
+	return err
 }
 
 func (s *sweep) receipt() link.Receipt {
@@ -261,6 +266,8 @@ func (a *agent) killAll() link.Receipt {
 		}
 		a.table.mu.Unlock()
 		s := a.newSweep(a.everybody, killBudget)
+		// What stands still is counted faster, and forks no more.
+		a.signalEverybody(syscall.SIGSTOP)
 		if alive, _ := s.pass(); len(alive) > 0 {
 			a.signalEverybody(syscall.SIGKILL)
 		}

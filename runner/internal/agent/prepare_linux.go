@@ -51,6 +51,9 @@ func (a *agent) prepare(s isolate.Setup) (isolate.Ready, error) {
 	for _, j := range joins {
 		_ = j.Close()
 	}
+	if s.Track.Count == 0 {
+		a.marks.init()
+	}
 	go a.reap()
 	a.ready.Store(true)
 	return isolate.Ready{PID: os.Getpid(), SetupMS: float64(time.Since(began).Microseconds()) / 1000, Landlock: s.Landlock != nil}, nil

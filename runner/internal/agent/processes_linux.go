@@ -10,6 +10,10 @@ import (
 	"hermes-exec/runner/internal/link"
 )
 
+// argvBudget bounds how long a listing reads arguments: a process that forks
+// all the time keeps its memory locked against readers.
+const argvBudget = 500 * time.Millisecond
+
 // processes lists what lives in the slot.
 func (a *agent) processes() link.Processes {
 	out := link.Processes{Processes: []link.Process{}}
@@ -20,10 +24,15 @@ func (a *agent) processes() link.Processes {
 		}
 		tenants := a.tenants(all)
 		claimed := a.claim(tenants, a.setup.Track.Count == 0)
-		boot := time.Now().Add(-time.Duration(bootTicks()) * 10 * time.Millisecond)
+		began := time.Now()
+		boot := began.Add(-time.Duration(bootTicks()) * 10 * time.Millisecond)
 		for pid, p := range tenants {
+			shown := []link.Bytes{}
+			if time.Since(began) < argvBudget {
+				shown = argv(pid)
+			}
 			out.Processes = append(out.Processes, link.Process{
-				PID: pid, Argv: argv(pid), StartedAt: float64(boot.Add(time.Duration(p.start)*10*time.Millisecond).UnixMilli()) / 1000,
+				PID: pid, Argv: shown, StartedAt: float64(boot.Add(time.Duration(p.start)*10*time.Millisecond).UnixMilli()) / 1000,
 				RSS: p.rssPages * int64(os.Getpagesize()), Token: claimed.token[pid], State: string(p.state),
 			})
 		}

@@ -66,7 +66,7 @@ func (a *agent) launch(s link.Spawn, user isolate.User, fds []int) outcome {
 	if a.groupFD != nil {
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(a.groupFD.Fd())
 	}
-	c, failed := a.fork(path, s, attr)
+	c, failed := a.fork(path, s, attr, user)
 	if c == nil {
 		if out.master >= 0 {
 			_ = syscall.Close(out.master)
@@ -78,15 +78,18 @@ func (a *agent) launch(s link.Spawn, user isolate.User, fds []int) outcome {
 	return out
 }
 
-func (a *agent) fork(path string, s link.Spawn, attr *syscall.ProcAttr) (*command, syscall.Errno) {
+func (a *agent) fork(path string, s link.Spawn, attr *syscall.ProcAttr, user isolate.User) (*command, syscall.Errno) {
 	c := &command{token: s.Token, start: bootTicks()}
 	c.oomBase, _ = a.oomCount()
 	a.table.expect()
-	pid, err := a.forkExec(path, textStrings(s.Argv), attr)
+	start := func() (int, error) {
+		return a.marks.fork(s.Token, func() (int, error) { return a.forkExec(path, textStrings(s.Argv), attr, user) })
+	}
+	pid, err := start()
 	for wait := time.Millisecond; err == syscall.ETXTBSY && wait < 100*time.Millisecond; wait *= 2 {
 		// Another fork of ours holds a just written program open until its exec.
 		time.Sleep(wait)
-		pid, err = a.forkExec(path, textStrings(s.Argv), attr)
+		pid, err = start()
 	}
 	if err != nil {
 		a.table.abandoned()

@@ -9,7 +9,7 @@ import (
 // forkExec starts a command. Limits that the agent could not live with itself
 // (open files, CPU time) are set while the command is stopped at its first
 // instruction, so that it never runs without them.
-func (a *agent) forkExec(path string, argv []string, attr *syscall.ProcAttr) (int, error) {
+func (a *agent) forkExec(path string, argv []string, attr *syscall.ProcAttr, user isolate.User) (int, error) {
 	if !a.childLimits {
 		return syscall.ForkExec(path, argv, attr)
 	}
@@ -19,7 +19,13 @@ func (a *agent) forkExec(path string, argv []string, attr *syscall.ProcAttr) (in
 		return 0, err
 	}
 	a.table.untilStopped(pid)
-	err = isolate.ChildLimits(pid, a.setup.Limits)
+	limit := func() error { return isolate.ChildLimits(pid, a.setup.Limits) }
+	if a.setup.Switch && user.UID != 0 {
+		// Without CAP_SYS_RESOURCE limits can be set by the same user only.
+		err = a.asUser(user, limit)
+	} else {
+		err = limit()
+	}
 	if err != nil {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}

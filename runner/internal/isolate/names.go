@@ -16,10 +16,11 @@ type User struct {
 	Groups []uint32
 }
 
-// PasswdFor is a passwd file that knows root, nobody and the slot's user.
+// PasswdFor is a passwd file that knows the slot's user, first in case it has
+// the number of another, root and nobody.
 func PasswdFor(u User, shell string) string {
-	return "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\n" +
-		"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n" + PasswdLine(u, shell)
+	return PasswdLine(u, shell) + "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\n" +
+		"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
 }
 
 // PasswdLine is the slot's own line.
@@ -32,7 +33,7 @@ func PasswdLine(u User, shell string) string {
 
 // GroupFor is the group file that goes with PasswdFor.
 func GroupFor(u User) string {
-	return "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n" + GroupLine(u)
+	return GroupLine(u) + "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n"
 }
 
 // GroupLine is the slot's own line.

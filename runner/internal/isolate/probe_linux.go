@@ -101,7 +101,7 @@ func trySwitch(uid uint32) error {
 	if err := ThreadFS(0, 0, nil); err != nil {
 		return err
 	}
-	return AsUser(uid, func() error { return nil })
+	return AsUser(uid, uid, func() error { return nil })
 }
 
 // probeNamespaces finds the first way that works.

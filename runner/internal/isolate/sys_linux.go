@@ -166,24 +166,34 @@ func ThreadGroups(groups []uint32) error {
 }
 
 // AsUser runs do on the calling thread (which must be locked) while it is
-// uid in every respect but the saved one, and without any capability, so that
-// the signals it sends reach that user's processes only.
-func AsUser(uid uint32, do func() error) error {
+// uid and gid in every respect but the saved one, and without any capability,
+// so that what it signals and changes are that user's processes only.
+func AsUser(uid, gid uint32, do func() error) error {
 	if uid == 0 {
 		return fmt.Errorf("as uid 0: %w", syscall.EINVAL)
 	}
-	set := func(r, e, s uint32) syscall.Errno {
-		_, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, uintptr(r), uintptr(e), uintptr(s))
+	set := func(call uintptr, id uint32) syscall.Errno {
+		_, _, errno := syscall.RawSyscall(call, uintptr(id), uintptr(id), 0)
 		return errno
 	}
-	if errno := set(uid, uid, 0); errno != 0 {
+	if errno := set(syscall.SYS_SETRESGID, gid); errno != 0 {
+		return fmt.Errorf("setresgid %d: %w", gid, errno)
+	}
+	back := func() {
+		if errno := set(syscall.SYS_SETRESGID, 0); errno != 0 {
+			// A thread that cannot come back must not serve anybody else.
+			panic(fmt.Sprintf("setresgid back: %v", errno))
+		}
+	}
+	if errno := set(syscall.SYS_SETRESUID, uid); errno != 0 {
+		back()
 		return fmt.Errorf("setresuid %d: %w", uid, errno)
 	}
 	defer func() {
-		if errno := set(0, 0, 0); errno != 0 {
-			// A thread that cannot come back must not serve anybody else.
+		if errno := set(syscall.SYS_SETRESUID, 0); errno != 0 {
 			panic(fmt.Sprintf("setresuid back: %v", errno))
 		}
+		back()
 	}()
 	var r, e, s uint32
 	_, _, errno := syscall.RawSyscall(syscall.SYS_GETRESUID, uintptr(unsafe.Pointer(&r)), uintptr(unsafe.Pointer(&e)), uintptr(unsafe.Pointer(&s)))

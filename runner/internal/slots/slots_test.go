@@ -201,7 +201,7 @@ func TestProbeFacts(t *testing.T) {
 	took := time.Since(began)
 	text, _ := json.Marshal(f)
 	t.Logf("%s way=%s price=%.1f ms, probe %v", text, f.Way, f.PriceMS, took)
-	if took > 300*time.Millisecond {
+	if took > 300*time.Millisecond && !raced {
 		t.Errorf("the probe took %v", took)
 	}
 	if f.Highest != isolate.Namespaces && f.Reasons[isolate.Namespaces] == "" {
