@@ -12,6 +12,8 @@ from hermes_exec.tools.rewrite import replacement
 from hermes_exec.tools.textfile import LfView, TextFile
 
 _MAX_LISTED = 20
+_MAX_SEARCHED_LINES = 20_000
+_MAX_COMPARED_LINES = 400
 _LITERAL = frozenset({"exact", "escape_normalized"})
 
 
@@ -122,17 +124,21 @@ def did_you_mean(text: str, old: str, count: int = 3) -> str:
     pattern = [line.strip() for line in old.strip("\n").split("\n")]
     anchor = next((line for line in pattern if line), "")
     lines = text.split("\n")
-    if not anchor or len(lines) > 50_000:
+    if not anchor or len(lines) > _MAX_SEARCHED_LINES:
         return ""
     matcher = difflib.SequenceMatcher(autojunk=False)
     matcher.set_seq2(anchor[:300])
     scored: list[tuple[float, int]] = []
+    compared = 0
     for index, line in enumerate(lines):
         matcher.set_seq1(line.strip()[:300])
         if matcher.real_quick_ratio() >= 0.6 and matcher.quick_ratio() >= 0.6:
             ratio = matcher.ratio()
+            compared += 1
             if ratio >= 0.6:
                 scored.append((ratio, index))
+            if compared >= _MAX_COMPARED_LINES:
+                break
     if not scored:
         return ""
     best = sorted(sorted(scored, key=lambda item: -item[0])[:count], key=lambda item: item[1])

@@ -34,7 +34,10 @@ _SAME_LOOK = (
 )
 _TO_ASCII = {ord(char): group[0] for group in _SAME_LOOK for char in group[1:]} | {ord("…"): "..."}
 _LOOKS = {group[0]: "[" + re.escape(group) + "]" for group in _SAME_LOOK}
+_CODES = 0x110000
 _MAX_COMPARISONS = 400_000
+_MAX_SIMILAR_CHARS = 20_000
+_MAX_REGEX_STEPS = 400_000_000
 
 
 class Match(NamedTuple):
@@ -134,14 +137,22 @@ def _pattern_lines(old: str) -> tuple[list[str], bool]:
 
 
 def find_lines(lines: Sequence[str], wanted: Sequence[str]) -> Iterator[int]:
-    """Yield the index of every place where `wanted` stands in `lines`, not overlapping."""
-    count, index = len(wanted), 0
-    while index + count <= len(lines):
-        if lines[index] == wanted[0] and list(lines[index : index + count]) == list(wanted):
-            yield index
-            index += count
+    """Yield the index of every place where `wanted` stands in `lines`, not overlapping.
+
+    Each distinct line becomes one character, so that the search is that of a string: linear whatever the lines are.
+    """
+    numbers: dict[str, int] = {}
+    coded = [
+        "".join([chr(numbers.setdefault(line, len(numbers)) % _CODES) for line in sequence])
+        for sequence in (wanted, lines)
+    ]
+    at = coded[1].find(coded[0])
+    while at >= 0:
+        if len(numbers) <= _CODES or list(lines[at : at + len(wanted)]) == list(wanted):
+            yield at
+            at = coded[1].find(coded[0], at + len(wanted))
         else:
-            index += 1
+            at = coded[1].find(coded[0], at + 1)
 
 
 def _by_lines(key: Callable[[str], str]) -> Callable[[str, str], Iterator[Match]]:
@@ -156,8 +167,9 @@ def _by_lines(key: Callable[[str], str]) -> Callable[[str, str], Iterator[Match]
 
 def _whitespace_normalized(text: str, old: str) -> Iterator[Match]:
     parts = _WHITE.split(old)
-    if len(parts) > 1:
-        yield from _regex(r"[ \t]+".join(re.escape(part) for part in parts), text)
+    if len(parts) > 1 and len(text) * len(old) <= _MAX_REGEX_STEPS:
+        # Possessive, and only from the start of a run: a long run of blanks costs no more than its length.
+        yield from _regex(r"(?<![ \t])[ \t]++".join(re.escape(part) for part in parts), text)
 
 
 def _escape_normalized(text: str, old: str) -> Iterator[Match]:
@@ -173,7 +185,7 @@ def _trimmed_in_line(text: str, core: str) -> Iterator[Match]:
 
 def _unicode_normalized(text: str, old: str) -> Iterator[Match]:
     plain = to_ascii(old)
-    if plain.isascii() and text.isascii():
+    if (plain.isascii() and text.isascii()) or len(text) * len(old) > _MAX_REGEX_STEPS:
         return
     pattern = re.sub(r"\.\.\.|--|.", _look_alike, plain, flags=re.DOTALL)
     yield from _regex(pattern, text)
@@ -198,7 +210,7 @@ def _regex(pattern: str, text: str) -> Iterator[Match]:
 def _block_anchor(text: str, old: str) -> Iterator[Match]:
     pattern, ends = _pattern_lines(old)
     count = len(pattern)
-    if count < 3:
+    if count < 3 or len(old) > _MAX_SIMILAR_CHARS:
         return
     lines = Lines(text)
     keys, wanted = [line.strip() for line in lines.lines], [line.strip() for line in pattern]
@@ -217,7 +229,7 @@ def _context_aware(text: str, old: str) -> Iterator[Match]:
     count = len(pattern)
     lines = Lines(text)
     places = len(lines.lines) - count + 1
-    if places < 1 or places * count > _MAX_COMPARISONS:
+    if places < 1 or places * count > _MAX_COMPARISONS or len(old) > _MAX_SIMILAR_CHARS:
         return
     keys, wanted = [line.strip() for line in lines.lines], [line.strip() for line in pattern]
     alike: dict[tuple[str, str], bool] = {}

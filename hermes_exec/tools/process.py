@@ -84,7 +84,7 @@ async def _ending(bench: Bench, one: Process) -> dict[str, object]:
 
 
 async def _poll(call: _Call) -> Outcome:
-    bench, session_id, one = call.bench, call.session_id, call.one
+    bench, one = call.bench, call.one
     running = one.ended_at is None
     data: dict[str, object] = {
         "session_id": one.tag,

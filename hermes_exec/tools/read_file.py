@@ -13,12 +13,14 @@ from hermes_exec.results import FileStat
 from hermes_exec.tools import documents
 from hermes_exec.tools.bench import Bench
 from hermes_exec.tools.failure import ToolFailure
+from hermes_exec.tools.os_errors import explained
 from hermes_exec.tools.paging import PageReader
 from hermes_exec.tools.results import Outcome
 from hermes_exec.tools.textfile import decode
 from hermes_exec.tools.views import Page
 
 _CHUNK_BYTES = 4 << 20
+_MAX_BYTES = 1 << 30
 _SNIFF_BYTES = 8 << 10
 _LARGE_BYTES = 512 << 10
 _IMAGES = {"png", "jpg", "jpeg", "gif", "bmp", "webp", "ico", "tif", "tiff", "heic", "avif"}
@@ -35,12 +37,13 @@ async def read_file(bench: Bench, arguments: dict[str, Any]) -> Outcome:
     path = bench.resolve(shown)
     stat = await _stat(bench, shown, path)
     reader = PageReader(offset, limit, bench.options.read_chars, bench.options.read_line_chars)
-    if documents.is_document(path):
-        await _read_document(bench, path, stat.size, reader)
-    else:
-        refusal = await _read_text(bench, path, stat.size, reader)
-        if refusal is not None:
-            return refusal
+    with explained(shown):
+        if documents.is_document(path):
+            await _read_document(bench, path, stat.size, reader)
+        else:
+            refusal = await _read_text(bench, path, stat.size, reader)
+            if refusal is not None:
+                return refusal
     page = reader.page()
     bench.views.saw(path, page.fingerprint)
     if bench.options.skip_unchanged_reads:
@@ -61,7 +64,11 @@ async def read_file(bench: Bench, arguments: dict[str, Any]) -> Outcome:
         )
     elif page.total_lines and offset > page.total_lines:
         data["hint"] = f"The file has {page.total_lines} lines; line {offset} is past its end."
-    if page.cut_lines:
+    if stat.size > _MAX_BYTES:
+        data["_warning"] = (
+            f"Only the first {_MAX_BYTES >> 30} GiB of the file were looked at; total_lines counts those."
+        )
+    elif page.cut_lines:
         data["_warning"] = (
             f"{page.cut_lines} line(s) are longer than {bench.options.read_line_chars} characters and were cut."
         )
@@ -77,8 +84,11 @@ async def read_file(bench: Bench, arguments: dict[str, Any]) -> Outcome:
 
 async def _stat(bench: Bench, shown: str, path: str) -> FileStat:
     try:
-        stat = await bench.slot.files.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
+        with explained(shown):
+            stat = await bench.slot.files.stat(path)
+    except ToolFailure as failure:
+        if failure.kind not in ("not_found", "not_a_directory"):
+            raise
         similar = await similar_files(bench, path)
         more = {"similar_files": similar} if similar else {}
         raise ToolFailure("not_found", f"File not found: {shown}", **more) from None
@@ -124,7 +134,7 @@ async def _read_text(bench: Bench, path: str, size: int, reader: PageReader) -> 
             await anyio.to_thread.run_sync(reader.feed, chunk)
         else:
             reader.feed(chunk)
-        if len(chunk) < _CHUNK_BYTES:
+        if len(chunk) < _CHUNK_BYTES or position >= _MAX_BYTES:
             return None
 
 

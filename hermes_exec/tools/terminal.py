@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hermes_exec.tools.ansi import strip_ansi
@@ -11,7 +13,7 @@ from hermes_exec.tools.bench import Bench
 from hermes_exec.tools.budget import RESULTS_DIRECTORY
 from hermes_exec.tools.exit_codes import exit_code_meaning
 from hermes_exec.tools.failure import ToolFailure
-from hermes_exec.tools.os_errors import explained
+from hermes_exec.tools.os_errors import explained, failure_of
 from hermes_exec.tools.results import Outcome
 from hermes_exec.tools.terminal_pty import run_in_pty
 from hermes_exec.tools.watch import Watch
@@ -48,7 +50,7 @@ async def terminal(bench: Bench, arguments: dict[str, Any]) -> Outcome:
 async def _run(bench: Bench, command: str, workdir: str | None, timeout_s: int, *, pty: bool) -> RunResult:
     """Run in the session. A `workdir` is for this command alone: the next one starts where the one before it ended."""
     async with bench.turn:
-        with explained(workdir or bench.cwd):
+        with _in_directory(workdir or bench.cwd):
             if pty:
                 return await run_in_pty(bench, command, workdir or bench.back_to, timeout_s)
             cwd = workdir or bench.back_to
@@ -65,6 +67,17 @@ async def _run(bench: Bench, command: str, workdir: str | None, timeout_s: int, 
             if workdir is None:
                 bench.back_to = None
             return result
+
+
+@contextmanager
+def _in_directory(path: str) -> Iterator[None]:
+    """Inside it, a working directory that cannot be entered becomes a ToolFailure."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        failure = failure_of(path, error)
+        failure.fields |= {"output": "", "exit_code": -1}
+        raise failure from None
 
 
 async def _outcome(bench: Bench, command: str, result: RunResult, timeout_s: int, *, pty: bool) -> Outcome:
@@ -122,7 +135,7 @@ async def _start(bench: Bench, command: str, workdir: str | None, arguments: dic
         )
         raise ToolFailure("too_many_processes", message, output="", exit_code=-1)
     session_id = "proc_" + secrets.token_hex(6)
-    with explained(arguments.get("workdir") or "the working directory"):
+    with _in_directory(workdir or bench.cwd):
         process = await bench.session.spawn(
             command,
             cwd=workdir or bench.back_to,

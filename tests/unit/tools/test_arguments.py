@@ -145,7 +145,14 @@ def test_fitting_gives_the_schemas_types_or_a_failure(arguments: dict[str, objec
         fitted = fit(SCHEMA, parse_arguments(json.dumps(arguments)))
     except ToolFailure:
         return
-    types: dict[str, type | tuple[type, ...]] = {"integer": int, "number": (int, float), "boolean": bool, "string": str, "array": list, "object": dict}
+    types: dict[str, type | tuple[type, ...]] = {
+        "integer": int,
+        "number": (int, float),
+        "boolean": bool,
+        "string": str,
+        "array": list,
+        "object": dict,
+    }
     properties = SCHEMA["properties"]
     assert isinstance(properties, dict)
     for name, value in fitted.items():

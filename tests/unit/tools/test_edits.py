@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -178,3 +180,20 @@ def test_new_lines_get_the_indentation_of_the_file() -> None:
 def test_a_missing_final_newline_stays_missing() -> None:
     assert edit(b"a\n  b", "b\n", "c\n")[0] == b"a\n  c"
     assert edit(b"a\nb", "b", "c")[0] == b"a\nc"
+
+
+@pytest.mark.parametrize(
+    ("text", "old"),
+    [
+        (" " * 1_000_000, "  x y"),
+        ("a\n" * 300_000, "a\n" * 500 + "b c"),
+        ("a" * 400_000 + "é", "a" * 400 + "-b"),
+        ("word " * 200_000, "word word  x"),
+        ("\n".join(f"def compute_{i}(x):" for i in range(15_000)), "def compute_all(y):\n  return"),
+    ],
+)
+def test_a_search_in_a_hostile_file_ends_soon(text: str, old: str) -> None:
+    started = time.process_time()
+    with pytest.raises(ToolFailure):
+        edit(text.encode(), old, "new", similar=True)
+    assert time.process_time() - started < 15
