@@ -116,13 +116,13 @@ async def _do(slot: Slot, step: Step, undo: list[Undo], set_aside: list[str], fo
         await slot.files.write_bytes(step.path, step.content)
     elif isinstance(step, Move):
         folders += await _make_folders(slot, step.target)
-        await slot.files.move(step.path, step.target)
+        await slot.files.move(step.path, step.target, overwrite=False)
         undo.append((step.target, step.path))
     else:
         aside = posixpath.join(
             posixpath.dirname(step.path), f".{posixpath.basename(step.path)[:100]}.{secrets.token_hex(6)}.deleted"
         )
-        await slot.files.move(step.path, aside)
+        await slot.files.move(step.path, aside, overwrite=False)
         undo.append((aside, step.path))
         set_aside.append(aside)
 
@@ -136,7 +136,7 @@ async def _make_folders(slot: Slot, path: str) -> list[str]:
         folder = posixpath.dirname(folder)
     made = missing[::-1]
     if made:
-        await slot.files.mkdir(made[-1])
+        await slot.files.mkdir(made[-1], parents=True)
     return made
 
 

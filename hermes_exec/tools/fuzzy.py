@@ -142,17 +142,17 @@ def find_lines(lines: Sequence[str], wanted: Sequence[str]) -> Iterator[int]:
     Each distinct line becomes one character, so that the search is that of a string: linear whatever the lines are.
     """
     numbers: dict[str, int] = {}
-    coded = [
+    sought, searched = (
         "".join([chr(numbers.setdefault(line, len(numbers)) % _CODES) for line in sequence])
         for sequence in (wanted, lines)
-    ]
-    at = coded[1].find(coded[0])
+    )
+    at = searched.find(sought)
     while at >= 0:
         if len(numbers) <= _CODES or list(lines[at : at + len(wanted)]) == list(wanted):
             yield at
-            at = coded[1].find(coded[0], at + len(wanted))
+            at = searched.find(sought, at + len(wanted))
         else:
-            at = coded[1].find(coded[0], at + 1)
+            at = searched.find(sought, at + 1)
 
 
 def _by_lines(key: Callable[[str], str]) -> Callable[[str, str], Iterator[Match]]:

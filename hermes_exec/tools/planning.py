@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio.to_thread
 
@@ -16,6 +16,9 @@ from hermes_exec.tools.os_errors import explained
 from hermes_exec.tools.read_file import similar_files
 from hermes_exec.tools.textfile import TextFile, decode
 from hermes_exec.tools.v4a import AddFile, DeleteFile, MoveFile, Operation, UpdateFile
+
+if TYPE_CHECKING:
+    from hermes_exec.slot import Slot
 
 MAX_FILE_BYTES = 64 << 20
 
@@ -43,6 +46,15 @@ def as_text(data: bytes, shown: str) -> TextFile:
     if file is None:
         raise ToolFailure("is_binary", f"{shown} is a binary file; edit it with a program in the terminal.")
     return file
+
+
+async def _is_there(slot: Slot, path: str) -> bool:
+    """True for anything of that name, a broken link included."""
+    try:
+        await slot.files.stat(path, follow=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 class _Entry(NamedTuple):
@@ -79,7 +91,7 @@ class _Sketch:
             there = self.now[path].content is not None
         else:
             with explained(shown):
-                there = await self.bench.slot.files.exists(path)
+                there = await _is_there(self.bench.slot, path)
             self.original[path] = None
         if there:
             raise ToolFailure(

@@ -21,6 +21,7 @@ from hermes_exec.tools.views import Page
 
 _CHUNK_BYTES = 4 << 20
 _MAX_BYTES = 1 << 30
+_MAX_LISTED = 5_000
 _SNIFF_BYTES = 8 << 10
 _LARGE_BYTES = 512 << 10
 _IMAGES = {"png", "jpg", "jpeg", "gif", "bmp", "webp", "ico", "tif", "tiff", "heic", "avif"}
@@ -65,9 +66,7 @@ async def read_file(bench: Bench, arguments: dict[str, Any]) -> Outcome:
     elif page.total_lines and offset > page.total_lines:
         data["hint"] = f"The file has {page.total_lines} lines; line {offset} is past its end."
     if stat.size > _MAX_BYTES:
-        data["_warning"] = (
-            f"Only the first {_MAX_BYTES >> 30} GiB of the file were looked at; total_lines counts those."
-        )
+        data["_warning"] = f"Only the first {_MAX_BYTES >> 30} GiB of the file were read; total_lines counts those."
     elif page.cut_lines:
         data["_warning"] = (
             f"{page.cut_lines} line(s) are longer than {bench.options.read_line_chars} characters and were cut."
@@ -108,12 +107,12 @@ async def similar_files(bench: Bench, path: str) -> list[str]:
     """Up to five paths beside a missing file whose names resemble its own; nothing when the folder cannot be listed."""
     folder, name = posixpath.split(path)
     try:
-        entries = await bench.slot.files.list(folder or "/")
+        entries = await bench.slot.files.list(folder or "/", limit=_MAX_LISTED)
     except OSError as error:
         if isinstance(error, ExecError):
             raise
         return []
-    names = {entry.name.lower(): entry.name for entry in entries[:5_000] if entry.type in ("file", "link")}
+    names = {entry.name.lower(): entry.name for entry in entries if entry.type in ("file", "link")}
     near = difflib.get_close_matches(name.lower(), names, n=5, cutoff=0.5)
     return [posixpath.join(folder, names[match]) for match in near]
 
