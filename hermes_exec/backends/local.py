@@ -139,8 +139,8 @@ class LocalBackend:
             raise ConfigError(f"the local backend has no images, and image={spec.image!r} was given")
         if platform.system() not in {"Linux", "Darwin"}:
             raise ConfigError(f"the local backend does not run on {platform.system()}")
-        if spec.limits.given() and not spec.best_effort_limits:
-            named = ", ".join(spec.limits.given())
+        if spec.limits.box() and not spec.best_effort_limits:
+            named = ", ".join(spec.limits.box())
             raise ConfigError(f"a local box cannot be limited ({named}): use slot_limits, or best_effort_limits=True")
         runner_binary.find_runner()
 
@@ -162,7 +162,7 @@ class LocalBackend:
             raise LaunchError(f"the runner cannot be started: {error}") from error
         directory.remember_runner(process.pid)
         sandbox = LocalSandbox(process, directory, program, env)
-        sandbox.limits = dict.fromkeys(spec.limits.given(), "not enforced")
+        sandbox.limits = dict.fromkeys(spec.limits.box(), "not enforced")
         return sandbox
 
     async def reap(self, which: ReapFilter) -> list[Reaped]:

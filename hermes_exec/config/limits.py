@@ -10,6 +10,8 @@ from hermes_exec.config.model import ConfigModel
 
 Positive = Annotated[int, Field(gt=0, le=2**53, strict=True)]
 
+PER_PROCESS = ("open_files", "file_size_mb", "cpu_time_s")
+
 
 class Limits(ConfigModel):
     """What a box or a slot may use at most; None is no limit.
@@ -32,6 +34,14 @@ class Limits(ConfigModel):
     """Size of each file that is written, in MiB."""
     cpu_time_s: Annotated[float, Field(gt=0, le=2**53)] | None = None
     """Processor seconds of each process."""
+
+    def per_process(self) -> dict[str, float | int]:
+        """The limits of a single process that are set: slots enforce them, whoever asks for them."""
+        return {name: value for name, value in self.given().items() if name in PER_PROCESS}
+
+    def box(self) -> dict[str, float | int]:
+        """The limits over all processes together that are set: the box or the slot enforces them."""
+        return {name: value for name, value in self.given().items() if name not in PER_PROCESS}
 
     def given(self) -> dict[str, float | int]:
         """The limits that are set, by name."""

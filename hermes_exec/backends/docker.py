@@ -1,0 +1,117 @@
+"""The Docker backend: a box is a container whose main process is the runner."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo
+from hermes_exec.backends.docker_delivery import Delivery
+from hermes_exec.backends.docker_engine import Engine
+from hermes_exec.backends.docker_image import ImageFacts, Images
+from hermes_exec.backends.docker_options import check_options, image_of, plan_container
+from hermes_exec.backends.docker_sandbox import DockerSandbox, Made, changed_paths, remove
+from hermes_exec.backends.owner import PREFIX, from_strings, owner_state, reap_reason
+from hermes_exec.config import BackendConfig, DockerConfig
+from hermes_exec.errors import ConfigError
+from hermes_exec.runner_binary import find_runner
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+Config = DockerConfig
+logger = logging.getLogger(__name__)
+RUN_LABEL = f"{PREFIX}run-id"
+
+
+class DockerBackend:
+    """Runs boxes as containers of one engine."""
+
+    name = "docker"
+    whole_box = True
+    private_root = False
+    readonly_paths: tuple[str, ...] = ()
+
+    def __init__(self, config: DockerConfig) -> None:
+        self._config = config
+        self._engine = Engine(config)
+        self._images = Images(self._engine, config)
+        self._delivery = Delivery(config)
+
+    async def check(self, spec: LaunchSpec) -> None:
+        """See ``Backend.check``."""
+        check_options(self._config, spec)
+        await self._engine.call(lambda client: client.ping())
+        await self._images.check(image_of(self._config, spec))
+
+    async def launch(self, spec: LaunchSpec, labels: Labels) -> DockerSandbox:
+        """See ``Backend.launch``."""
+        check_options(self._config, spec)
+        image = await self._images.ensure(image_of(self._config, spec), spec.pull_timeout_s, spec.on_progress)
+
+        def work(client: DockerClient) -> DockerSandbox:
+            return self._launch(client, spec, labels, image)
+
+        return await self._engine.make(work, DockerSandbox.destroy_now)
+
+    def _launch(self, client: DockerClient, spec: LaunchSpec, labels: Labels, image: ImageFacts) -> DockerSandbox:
+        runner = find_runner(image.os, image.arch)
+        way = self._delivery.way(client, image.id, runner)
+        mounts = self._delivery.mounts(client, way, image.id, runner)
+        # The name is ours before Docker knows of it: whatever answer is lost, the container can be removed by it.
+        name = f"hermes-exec-{secrets.token_hex(8)}"
+        plan = plan_container(client, self._config, spec, labels, name, mounts)
+        try:
+            created: Mapping[str, Any] = client.api.create_container(**plan.arguments)
+            for warning in created.get("Warnings") or ():
+                logger.warning("Docker: %s", warning)
+            container = str(created["Id"])
+            self._delivery.prepare(client, container, way, runner)
+            client.api.start(container)
+            baseline = changed_paths(client, container) if spec.whole_box else frozenset()
+        except BaseException:
+            remove(client, name)
+            raise
+        user = None if self._config.user else image.user
+        unseen = tuple(self._config.tmpfs)
+        return DockerSandbox(self._engine, Made(container, user, plan.limits, spec.whole_box, unseen, baseline))
+
+    async def reap(self, which: ReapFilter) -> list[Reaped]:
+        """See ``Backend.reap``."""
+        ended = []
+        for info in await self.sandboxes():
+            reason = reap_reason(which, info.labels, info.owner)
+            if reason is not None:
+                await self._engine.call(partial(remove, container=info.sandbox))
+                ended.append(Reaped(info.sandbox, self.name, info.labels.run_id, reason))
+        return ended
+
+    async def sandboxes(self) -> list[SandboxInfo]:
+        """See ``Backend.sandboxes``."""
+        return await self._engine.call(self._found)
+
+    def _found(self, client: DockerClient) -> list[SandboxInfo]:
+        found = []
+        containers: list[Mapping[str, Any]] = client.api.containers(all=True, filters={"label": RUN_LABEL})
+        for container in containers:
+            labels = from_strings(container.get("Labels") or {})
+            if labels is not None:
+                image, created = container.get("Image"), container.get("Created")
+                state = str(container.get("State"))
+                owner = owner_state(labels)
+                found.append(SandboxInfo(container["Id"], self.name, labels, owner, state, image, created))
+        return found
+
+    async def aclose(self) -> None:
+        """Close the connections to the engine."""
+        self._engine.close()
+
+
+def create(config: BackendConfig) -> DockerBackend:
+    """Make the backend from its configuration."""
+    if not isinstance(config, DockerConfig):
+        raise ConfigError(f"the docker backend takes a DockerConfig, not {type(config).__name__}")
+    return DockerBackend(config)

@@ -1,0 +1,159 @@
+"""One container: streams into it, its state as seen from outside, what changed in it, its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import anyio
+
+from hermes_exec.backends.base import SandboxStatus
+from hermes_exec.backends.docker_engine import Engine, status_of
+from hermes_exec.backends.docker_options import BASE_DIR, HOME, RUNNER
+from hermes_exec.backends.docker_stream import DockerStream
+from hermes_exec.errors import BackendUnavailable, ChannelLost, ExecError, SandboxDied
+from hermes_exec.results import PostMortem, Suspect
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+LOG_LINES = 40
+
+
+class Made(NamedTuple):
+    """What a launch knows of the container that it made."""
+
+    id: str
+    user: str | None
+    limits: Mapping[str, str]
+    whole_box: bool
+    unseen: tuple[str, ...]
+    """Mounts in memory, whose content no comparison shows."""
+    baseline: frozenset[str]
+    """What differed from the image before any tenant ran: mount points that Docker made."""
+
+
+class DockerSandbox:
+    """One container with a serving runner."""
+
+    def __init__(self, engine: Engine, made: Made) -> None:
+        self._engine = engine
+        self._made = made
+        self.id = made.id
+        self.user = made.user
+        self.limits = made.limits
+
+    async def open(self, argv: Sequence[str]) -> DockerStream:
+        """See ``Sandbox.open``."""
+
+        def work(client: DockerClient) -> DockerStream:
+            command = [RUNNER, *argv, "--base", BASE_DIR]
+            made = client.api.exec_create(self.id, command, stdin=True, stdout=True, stderr=False)
+            return DockerStream(_hijack(client.api.exec_start(made["Id"], socket=True)))
+
+        try:
+            return await self._engine.make(work, DockerStream.close_now)
+        except ExecError as error:
+            status = await self.status()
+            if status.state == "dead":
+                raise SandboxDied("the container has ended", post_mortem=status.post_mortem, sandbox=self.id) from error
+            raise ChannelLost(f"no stream into the container: {status.detail or error}", sandbox=self.id) from error
+
+    async def status(self) -> SandboxStatus:
+        """See ``Sandbox.status``."""
+        try:
+            return await self._engine.call(self._status)
+        except BackendUnavailable as error:
+            return SandboxStatus("unknown", detail=str(error))
+        except ExecError as error:
+            if status_of(error) == 404:
+                return SandboxStatus("dead", PostMortem("the container was removed", suspect="outside"))
+            return SandboxStatus("unknown", detail=str(error))
+
+    def _status(self, client: DockerClient) -> SandboxStatus:
+        state: Mapping[str, Any] = client.api.inspect_container(self.id)["State"]
+        status = str(state.get("Status"))
+        if status in {"running", "created"}:
+            return SandboxStatus("alive")
+        if status not in {"exited", "dead", "removing"}:
+            return SandboxStatus("unknown", detail=f"the container is {status}")
+        code, oom = int(state.get("ExitCode", -1)), bool(state.get("OOMKilled"))
+        reason = f"the container ended with exit code {code}"
+        if oom:
+            reason += ", out of memory"
+        if state.get("Error"):
+            reason += f": {state['Error']}"
+        return SandboxStatus("dead", PostMortem(reason, code, oom, self._log_tail(client), self._suspect(code, oom)))
+
+    def _suspect(self, code: int, oom: bool) -> Suspect:
+        if oom:
+            return "tenant" if self._made.whole_box else "unknown"
+        if code == 137:
+            # PID 1 cannot be killed by SIGKILL from inside its own namespace.
+            return "outside"
+        if code in {0, 1, 128, 255}:
+            return "unknown" if self._made.whole_box else "outside"
+        return "tenant" if self._made.whole_box else "unknown"
+
+    def _log_tail(self, client: DockerClient) -> str:
+        from docker.errors import DockerException
+
+        with contextlib.suppress(DockerException):
+            return client.api.logs(self.id, tail=LOG_LINES).decode("utf-8", "replace")
+        return ""
+
+    async def changes(self) -> list[str]:
+        """Paths that differ from the moment of launch; mounts in memory are named too, for nobody can compare them."""
+        now = await self._engine.call(lambda client: changed_paths(client, self.id))
+        return sorted(now - self._made.baseline) + [f"{path} (in memory)" for path in self._made.unseen]
+
+    async def destroy(self) -> None:
+        """Remove the container with its anonymous volumes; harmless when it is gone."""
+        with anyio.CancelScope(shield=True):
+            await self._engine.call(lambda client: remove(client, self.id))
+
+    def destroy_now(self) -> None:
+        """The same in this thread; errors are swallowed."""
+        with contextlib.suppress(ExecError):
+            self._engine.call_now(lambda client: remove(client, self.id))
+
+
+def remove(client: DockerClient, container: str) -> None:
+    """Remove a container by id or name; one that is gone, or on its way, is fine."""
+    from docker.errors import APIError
+
+    try:
+        client.api.remove_container(container, force=True, v=True)
+    except APIError as error:
+        if error.status_code not in {404, 409}:
+            raise
+
+
+def changed_paths(client: DockerClient, container: str) -> frozenset[str]:
+    """What differs from the image, outside of this library's own directories, with the kind of change."""
+    kinds = "CAD"
+    found: Sequence[Mapping[str, Any]] = client.api.diff(container) or []
+    ours = (HOME, f"{HOME}/")
+    return frozenset(
+        f"{kinds[item['Kind']]} {item['Path']}"
+        for item in found
+        if item["Path"] != ours[0] and not item["Path"].startswith(ours[1])
+    )
+
+
+def _hijack(connection: object) -> int:
+    """A descriptor of our own for a hijacked connection; the SDK's objects are closed."""
+    raw, response = getattr(connection, "_sock", None), getattr(connection, "_response", None)
+    try:
+        # TLS and the SDK's ssh transport are not plain sockets: their bytes cannot be read from a descriptor.
+        if not isinstance(raw, socket.socket) or isinstance(raw, ssl.SSLSocket):
+            raise BackendUnavailable("no streams over TLS or ssh: set base_url to a unix socket or to plain tcp")
+        return os.dup(raw.fileno())
+    finally:
+        for owner in (response, connection):
+            if hasattr(owner, "close"):
+                owner.close()
