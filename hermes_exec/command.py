@@ -75,7 +75,7 @@ def checked_env(env: Environment) -> dict[str, WireBytes]:
         raise ConfigError(f"env must be a mapping, not {type(env).__name__}")
     checked: dict[str, WireBytes] = {}
     for name, value in env.items():
-        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+        if not _is_text(name) or "=" in name:
             raise ConfigError(f"{name!r} cannot be the name of an environment variable")
         wired = to_wire(name, f"the name {name!r} in env")
         if not isinstance(wired, str):

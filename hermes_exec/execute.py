@@ -32,13 +32,18 @@ async def execute(
     stdin: Stdin = None,
     timeout_s: float | None = None,
     on_output: OnOutput | None = None,
+    seen: Callable[[dict[str, Any]], object] | None = None,
 ) -> RunResult:
-    """Run `exec.run` with checked params and give its result. Raises as `Slot.run`."""
+    """Run `exec.run` with checked params and give its result; `seen` gets the answer itself. Raises as `Slot.run`."""
     feed = checked_stdin(stdin)
     params["timeout_s"] = timeout_s = checked_timeout(timeout_s)
     params["stdin"] = feed is not None
     params["stream"] = on_output is not None
-    return await _Execution(tenure, params, feed, timeout_s, on_output).run()
+    execution = _Execution(tenure, params, feed, timeout_s, on_output)
+    result = await execution.run()
+    if seen is not None and execution.answer is not None:
+        seen(execution.answer)
+    return result
 
 
 def checked_stdin(stdin: Stdin) -> bytes | AsyncIterable[bytes] | None:
@@ -116,7 +121,7 @@ class _Execution:
                 await self._listen(scope)
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
-            raise _single(group) from group
+            raise single(group) from group
 
     async def _send(self, feed: bytes | AsyncIterable[bytes]) -> None:
         if isinstance(feed, bytes):
@@ -167,7 +172,7 @@ class _Execution:
         ) from silent
 
 
-def _single(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def single(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The one exception that a group is about."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):

@@ -194,11 +194,11 @@ class FileStat:
 
 @dataclass(frozen=True, slots=True)
 class FileWritten:
-    """What a write did: bytes written, whether the file is new, and which directories were made."""
+    """What a write did: bytes written, whether the file is new, and how many directories were made."""
 
     written: int
     created: bool
-    dirs_created: tuple[str, ...] = ()
+    dirs_created: int = 0
 
 
 @dataclass(frozen=True, slots=True)

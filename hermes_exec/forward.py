@@ -1,0 +1,184 @@
+"""TCP inside a slot, carried over the channel: one connection, and a listener here that makes one for each client."""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+from typing import Self
+
+import anyio
+from anyio.abc import ByteStream, SocketAttribute, SocketStream, TaskGroup
+
+from hermes_exec.channel import Conversation, Data, End, RemoteError
+from hermes_exec.errors import ConfigError, ExecError
+from hermes_exec.tenure import TRANSPORT_ERRORS, Tenure
+
+logger = logging.getLogger(__name__)
+CONNECT_S = 30.0
+
+
+def checked_port(port: int, *, least: int = 1) -> int:
+    """A TCP port; ConfigError otherwise."""
+    if not _is_port(port, least):
+        raise ConfigError(f"port must be an integer from {least} to 65535, not {port!r}")
+    return port
+
+
+def _is_port(port: object, least: int) -> bool:
+    return isinstance(port, int) and not isinstance(port, bool) and least <= port <= 65535
+
+
+async def connect(tenure: Tenure, port: int, host: str) -> Connection:
+    """Connect inside the slot. Raises ConnectionRefusedError, TimeoutError and the like with the address."""
+    checked_port(port)
+    if not host or "\0" in host:
+        raise ConfigError(f"host must be the name or address of a host, not {host!r}")
+    tenure.check()
+    conversation: Conversation | None = None
+    connected = False
+    try:
+        conversation = tenure.channel.begin("net.connect", {"slot": tenure.slot, "host": host, "port": port}, 1 << 18)
+        with tenure.scope(anyio.current_time() + CONNECT_S):
+            await conversation.receive()
+            if conversation.answered:
+                await conversation.response()
+            connected = True
+    except (RemoteError, *TRANSPORT_ERRORS) as error:
+        raise await tenure.translate(error, f"{host}:{port}") from error
+    finally:
+        if conversation is not None and not connected:
+            await tenure.channel.finish(conversation)
+    if not connected:
+        raise TimeoutError(f"no connection to {host}:{port} in the slot within {CONNECT_S:g} s")
+    return Connection(tenure, conversation)
+
+
+class Connection(ByteStream):
+    """A TCP connection to a port inside a slot, as a byte stream of anyio. It ends with the slot."""
+
+    def __init__(self, tenure: Tenure, conversation: Conversation) -> None:
+        self._tenure, self._conversation = tenure, conversation
+        self._rest = b""
+        self._ended = self._sent_eof = self._closed = False
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        """The next bytes. Raises anyio.EndOfStream when the other side has closed."""
+        if self._closed:
+            raise anyio.ClosedResourceError
+        if not self._rest:
+            self._rest = await self._next()
+        piece, self._rest = self._rest[:max_bytes], self._rest[max_bytes:]
+        return piece
+
+    async def _next(self) -> bytes:
+        if self._ended:
+            raise anyio.EndOfStream
+        try:
+            with self._tenure.scope():
+                while (item := await self._conversation.receive()) is not None:
+                    if type(item) is Data and item.data:
+                        return item.data
+                    if type(item) is End:
+                        self._ended = True
+                        raise anyio.EndOfStream
+                self._conversation.result()
+        except RemoteError as error:
+            self._ended = True
+            raise anyio.BrokenResourceError from await self._tenure.translate(error)
+        except TRANSPORT_ERRORS as error:
+            raise await self._tenure.translate(error) from error
+        self._ended = True
+        raise anyio.EndOfStream
+
+    async def send(self, item: bytes) -> None:
+        """Send bytes, waiting while the other side does not read."""
+        if self._closed or self._sent_eof:
+            raise anyio.ClosedResourceError
+        if self._conversation.answered:
+            raise anyio.BrokenResourceError
+        try:
+            with self._tenure.scope():
+                await self._conversation.send(item)
+        except TRANSPORT_ERRORS as error:
+            raise await self._tenure.translate(error) from error
+
+    async def send_eof(self) -> None:
+        """Say that nothing more will be sent; receiving goes on."""
+        if not self._sent_eof and not self._closed:
+            self._sent_eof = True
+            await self._conversation.end()
+
+    async def aclose(self) -> None:
+        """Close the connection. Harmless when repeated."""
+        if self._closed:
+            return
+        self._closed = True
+        if not self._conversation.answered:
+            await self._tenure.channel.finish(self._conversation)
+
+
+class Forward:
+    """A listener on this host's loopback whose connections come out inside the slot.
+
+    Use it as an async context manager; `port` is where it listens. It stops with the slot. A client that connects when
+    nothing listens inside is disconnected.
+    """
+
+    def __init__(self, tenure: Tenure, port: int, local_port: int, host: str) -> None:
+        self._tenure, self._remote, self._host = tenure, checked_port(port), host
+        self._local = checked_port(local_port, least=0)
+        self._tasks: TaskGroup | None = None
+        self.port = local_port
+
+    async def __aenter__(self) -> Self:
+        self._tenure.check()
+        listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=self._local)
+        self.port = int(listener.extra(SocketAttribute.local_port))
+        self._tasks = await anyio.create_task_group().__aenter__()
+        self._tenure.on_close(self, self._tasks.cancel_scope.cancel)
+        self._tasks.start_soon(listener.serve, self._carry)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        self._tenure.forget(self)
+        tasks = self._tasks
+        assert tasks is not None
+        tasks.cancel_scope.cancel()
+        closed = self._tenure.closed is not None
+        try:
+            swallowed = await tasks.__aexit__(kind, error, trace)
+        except BaseExceptionGroup as group:
+            if error is not None and group.exceptions == (error,):
+                raise error from None
+            raise
+        if closed and kind is not None and issubclass(kind, anyio.get_cancelled_exc_class()):
+            self._tenure.check()
+        return swallowed
+
+    async def _carry(self, client: SocketStream) -> None:
+        async with client:
+            try:
+                inside = await connect(self._tenure, self._remote, self._host)
+            except (OSError, ExecError) as error:
+                logger.debug("forwarding to port %d: %s", self._remote, error)
+                return
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(_pump, client, inside)
+                    tasks.start_soon(_pump, inside, client)
+            finally:
+                await inside.aclose()
+
+
+async def _pump(source: ByteStream, sink: ByteStream) -> None:
+    try:
+        async for piece in source:
+            await sink.send(piece)
+        await sink.send_eof()
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError, ExecError) as error:
+        logger.debug("a forwarded connection broke: %r", error)
+        for stream in (source, sink):
+            with anyio.CancelScope(shield=True), anyio.move_on_after(1):
+                await stream.aclose()
