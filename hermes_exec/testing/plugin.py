@@ -14,7 +14,7 @@ mapping of name → reason, turns failures that are known into expected ones; a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 import anyio
@@ -40,12 +40,10 @@ def conformance_known_failures() -> Mapping[str, str]:
 
 
 @pytest.fixture(scope="module")
-def conformance_outcomes(
-    request: pytest.FixtureRequest, conformance_pool_factory: PoolFactory
-) -> Iterator[dict[str, Outcome]]:
+def conformance_outcomes(request: pytest.FixtureRequest, conformance_pool_factory: PoolFactory) -> dict[str, Outcome]:
     """Run the checks of this module that were selected, side by side, and keep their outcomes."""
     here = {
-        item.callspec.params["conformance_check"]
+        str(item.callspec.params["conformance_check"])
         for item in request.session.items
         if item.path == request.path
         and isinstance(item, pytest.Function)

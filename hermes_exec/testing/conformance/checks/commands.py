@@ -186,7 +186,7 @@ async def check_facts_of_a_run(ctx: Context) -> None:
     that(result.usage.user_s + result.usage.system_s > 0, "no CPU time")
     equal((result.stdout_total_bytes, result.stderr_total_bytes, result.truncated), (6, 0, False), "counts")
     other = await ctx.applet("exit", 0)
-    that(other.request_id > result.request_id > 0, "request ids do not rise")
+    that((other.request_id or 0) > (result.request_id or 0) > 0, "request ids do not rise")
 
 
 @check("commands", "helper")

@@ -65,7 +65,10 @@ async def check_memory_limit(ctx: Context) -> None:
         try:
             result = await ctx.applet("grow", 400, 1, slot=slot, timeout_s=40)
         except SandboxDied as error:
-            that(error.post_mortem.oom, f"the post-mortem does not say so: {error.post_mortem}")
+            that(
+                error.post_mortem is not None and error.post_mortem.oom,
+                f"the post-mortem does not say so: {error.post_mortem}",
+            )
             return
         that(
             result.oom_killed and result.exit_code == 137,

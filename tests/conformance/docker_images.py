@@ -1,0 +1,24 @@
+"""The Docker boxes that the suite runs over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from hermes_exec import SandboxPool
+from hermes_exec.testing.conformance import PoolFactory
+
+BOXES: dict[str, tuple[str, dict[str, Any]]] = {
+    "busybox": ("busybox", {}),
+    "debian": ("debian", {}),
+    "distroless": ("distroless", {}),
+    "user": ("debian", {"user": "tester"}),
+    "read_only": ("debian", {"read_only": True}),
+}
+
+
+def factory(box: str, docker_image: Callable[[str], str]) -> PoolFactory:
+    """Make pools of one kind of box."""
+    image, options = BOXES[box]
+    return partial(SandboxPool, "docker", image=docker_image(image), **options)
