@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from hermes_exec.errors import CommandFailed, ConfigError, ErrorCause, ExecError, OutputLimitExceeded
+from hermes_exec.errors import BackendUnavailable, CommandFailed, ErrorCause, ExecError, OutputLimitExceeded
 
 OK: Final = 0
 FAILED: Final = 1
@@ -20,11 +20,11 @@ INTERRUPTED: Final = 130
 
 def code_of(error: ExecError) -> int:
     """Return the exit code that an error ends the command line with."""
-    if isinstance(error, (CommandFailed, OutputLimitExceeded)):
+    if isinstance(error, (CommandFailed, OutputLimitExceeded)) or error.cause is ErrorCause.POLICY:
         return FAILED
-    if isinstance(error, ConfigError):
+    if error.cause is ErrorCause.CONFIG and not isinstance(error, BackendUnavailable):
         return USAGE
-    return FAILED if error.cause is ErrorCause.POLICY else INFRA
+    return INFRA
 
 
 def errors_in(error: BaseException) -> Iterator[ExecError]:

@@ -1,0 +1,101 @@
+"""The other commands: help, doctor, config, tools, bench, conformance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tests.conftest import BackendCase
+from tests.e2e.cli.conftest import Cli
+
+COMMANDS = (
+    ["run"], ["shell"], ["doctor"], ["ps"], ["reap"], ["conformance"], ["bench"], ["config", "show"], ["config", "schema"],
+    ["config", "check"], ["tools", "list"], ["tools", "schema"],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_has_an_example(cli: Cli, command: list[str]) -> None:
+    done = cli.run(*command, "--help")
+    assert done.returncode == 0
+    assert f"hermes-exec {' '.join(command)}" in " ".join(done.stdout.split())
+    assert "Example" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["agent", "batch"])
+def test_commands_of_other_packages_are_there(cli: Cli, command: str) -> None:
+    assert cli.run(command, "--help").returncode == 0
+
+
+def test_version(cli: Cli) -> None:
+    assert cli.run("--version").stdout.startswith("hermes-exec 0.")
+
+
+def test_doctor_tries_the_backend(cli: Cli, backend: BackendCase) -> None:
+    if backend.id == "docker-debian":
+        arguments = ["--image", str(backend.options["image"])]
+    else:
+        arguments = []
+    (finding,) = cli.json("doctor", "--json", "--backend", backend.backend, *arguments)
+    assert finding["status"] == "ok", finding
+    assert finding["isolation"]["level"] in {"none", "uid", "namespaces", "box"}
+    assert finding["launch_ms"] > 0
+    assert finding["call_ms"] > 0
+    assert set(finding["limits"]) >= {"memory_mb", "pids"}
+
+
+def test_doctor_says_what_mends_an_unavailable_backend(cli: Cli) -> None:
+    arguments = ("doctor", "--json", "--backend", "docker", "--image", "x", "-o", "base_url=unix:///nonexistent.sock")
+    (finding,) = cli.json(*arguments, code=3)
+    assert finding["status"] == "unavailable"
+    assert finding["detail"]
+
+
+def test_reap_wants_exactly_one_choice(cli: Cli) -> None:
+    assert cli.run("reap").returncode == 2
+    assert cli.run("reap", "--orphans", "--all").returncode == 2
+
+
+def test_config_file_is_checked_shown_and_matches_its_schema(cli: Cli, tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text("backend: docker\nimage: x\nslots_per_sandbox: 4\nsecrets: {KEY: hidden}\npull_policy: never\n")
+    bad.write_text("backend: docker\nimage: x\nslots_per_sandbx: 4\n")
+    assert cli.json("config", "check", "--json", str(good))["ok"]
+    wrong = cli.run("config", "check", str(bad))
+    assert wrong.returncode == 2
+    assert "slots_per_sandbox" in wrong.stderr
+    shown = cli.run("config", "show", "--json", "--config", str(good))
+    assert "hidden" not in shown.stdout
+    settings = json.loads(shown.stdout)
+    assert (settings["slots_per_sandbox"], settings["backend_options"]["pull_policy"]) == (4, "never")
+    schema = cli.json("config", "schema")
+    jsonschema.validate({"backend": "docker", "image": "x", "pull_policy": "never"}, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"backend": "docker", "slots_per_sandbx": 4}, schema)
+
+
+def test_tools_are_listed_with_their_schemas(cli: Cli) -> None:
+    names = {tool["name"] for tool in cli.json("tools", "list", "--json")}
+    assert names == {"terminal", "process", "read_file", "write_file", "patch", "search_files"}
+    assert {t["name"] for t in cli.json("tools", "list", "--json", "--toolset", "terminal")} == {"terminal", "process"}
+    (schema,) = cli.json("tools", "schema", "terminal")
+    assert schema["function"]["name"] == "terminal"
+    assert cli.run("tools", "schema", "terminl").returncode == 2
+
+
+def test_bench_measures(cli: Cli, on: Sequence[str]) -> None:
+    report = cli.json("bench", *on, "--json", "--seconds", "0.1")
+    assert {figure["name"] for figure in report["figures"]} >= {"run true", "read 1 KiB", "10 MiB of output"}
+    assert all(figure["calls"] > 0 and figure["p50_ms"] > 0 for figure in report["figures"])
+
+
+def test_conformance_ends_with_its_summary(cli: Cli) -> None:
+    done = cli.run("conformance", "--only", "exit")
+    assert done.returncode == 0, done.stdout + done.stderr
+    words = done.stdout.splitlines()[-1].replace(",", "").split()
+    assert words[1::2] == ["passed", "failed", "skipped"]
+    assert int(words[0]) > 0

@@ -1,0 +1,119 @@
+"""`hermes-exec run` on real backends."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+import pytest
+
+from tests.e2e.cli.conftest import Cli
+
+
+def test_streams_and_exit_code_are_the_commands(cli: Cli, on: Sequence[str]) -> None:
+    done = cli.run("run", *on, "--", "echo out; echo err >&2; exit 7")
+    assert (done.stdout, done.stderr, done.returncode) == ("out\n", "err\n", 7)
+
+
+def test_several_words_are_a_program_and_its_arguments(cli: Cli, on: Sequence[str]) -> None:
+    done = cli.run("run", *on, "--", "printf", "%s|", "a b", "$HOME", ";")
+    assert (done.stdout, done.returncode) == ("a b|$HOME|;|", 0)
+
+
+def test_standard_input_is_passed_on(cli: Cli, on: Sequence[str]) -> None:
+    done = cli.run("run", *on, "--", "wc -c", text="x" * 300_000)
+    assert done.stdout.split() == ["300000"]
+
+
+def test_json_has_the_whole_result(cli: Cli, on: Sequence[str]) -> None:
+    facts = cli.json("run", *on, "--json", "--env", "NAME=value", "--", "echo $NAME; exit 2", code=2)
+    assert (facts["stdout"], facts["exit_code"], facts["timed_out"]) == ("value\n", 2, False)
+    assert facts["isolation"] in {"none", "uid", "namespaces", "box"}
+
+
+def test_timeout_ends_the_command_and_keeps_its_output(cli: Cli, on: Sequence[str]) -> None:
+    facts = cli.json("run", *on, "--json", "--timeout", "0.5", "--", "echo early; sleep 100", code=143)
+    assert facts["timed_out"]
+    assert facts["stdout"] == "early\n"
+    assert facts["killed"]["left"] == 0
+
+
+def test_missing_program_is_127_with_the_reason(cli: Cli, on: Sequence[str]) -> None:
+    done = cli.run("run", *on, "--", "no-such-program-here", "x")
+    assert done.returncode == 127
+    assert "no-such-program-here" in done.stderr
+
+
+def test_several_slots_at_once(cli: Cli) -> None:
+    results = cli.json("run", "--json", "--slots", "3", "--", "pwd")
+    assert len({result["stdout"] for result in results}) == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_with_130_and_every_box_gone(cli: Cli, on: Sequence[str], number: signal.Signals) -> None:
+    with cli.start("run", *on, "--option", f"run_id=signal-{number}", "--", "echo ready; sleep 1000") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        assert process.wait(timeout=30) == 130
+    boxes = cli.json("ps", "--json")
+    assert [box for box in boxes if box["labels"]["run_id"] == f"signal-{number}"] == []
+
+
+def test_orphan_of_a_killed_driver_is_listed_and_reaped(cli: Cli, on: Sequence[str]) -> None:
+    run_id = f"orphan-{on[1]}"
+    with cli.start("run", *on, "-o", f"run_id={run_id}", "--", "echo ready; sleep 1000") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        (box,) = [box for box in cli.json("ps", "--json") if box["labels"]["run_id"] == run_id]
+        assert (box["owner"], box["labels"]["pid"]) == ("alive", process.pid)
+        process.kill()
+    (box,) = [box for box in cli.json("ps", "--json") if box["labels"]["run_id"] == run_id]
+    assert box["owner"] == "gone"
+    ended = cli.json("reap", "--json", "--orphans")
+    assert run_id in {each["run_id"] for each in ended}
+    assert run_id not in {box["labels"]["run_id"] for box in cli.json("ps", "--json")}
+
+
+def test_unknown_backend_names_the_nearest(cli: Cli) -> None:
+    done = cli.run("run", "--backend", "dokcer", "--", "true")
+    assert done.returncode == 2
+    assert "docker" in done.stderr
+
+
+def test_unknown_option_names_the_nearest(cli: Cli) -> None:
+    error = cli.json("run", "--json", "-o", "slots_per_sandbx=2", "--", "true", code=2)["error"]
+    assert error["kind"] == "ConfigError"
+    assert "slots_per_sandbox" in error["message"]
+
+
+def test_option_without_value_is_refused(cli: Cli) -> None:
+    assert cli.run("run", "-o", "network", "--", "true").returncode == 2
+
+
+def test_missing_command_is_wrong_usage(cli: Cli) -> None:
+    assert cli.run("run").returncode == 2
+
+
+@pytest.mark.docker
+def test_missing_image_is_told_at_once(cli: Cli, docker_image: object) -> None:
+    arguments = ("run", "-b", "docker", "-i", "no-such-image:at-all", "-o", "pull_policy=never", "--json", "--", "true")
+    error = cli.json(*arguments, code=2)["error"]
+    assert error["kind"] == "ImageError"
+    assert "no-such-image:at-all" in error["message"]
+
+
+def test_unreachable_daemon_is_infrastructure(cli: Cli) -> None:
+    arguments = ("run", "-b", "docker", "-i", "x", "-o", "base_url=unix:///nonexistent.sock", "--json", "--", "true")
+    assert cli.json(*arguments, code=3)["error"]["kind"] == "BackendUnavailable"
+
+
+def test_closed_standard_output_is_no_traceback(cli: Cli) -> None:
+    with cli.start("run", "--", "yes") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "y\n"
+        process.stdout.close()
+        assert process.stderr is not None
+        error = process.stderr.read()
+        process.wait(timeout=60)
+    assert "Traceback" not in error
