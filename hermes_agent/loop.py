@@ -18,7 +18,7 @@ from hermes_exec.errors import ConfigError, ErrorCause
 LAST_WORDS = "You cannot call any more tools. Give your final answer now, from what you know."
 """What the model is told when its turns or its tool calls are used up, before its closing answer."""
 
-ToolsT = TypeVar("ToolsT", bound="Tools | BlockingTools", covariant=True)
+ToolsT_co = TypeVar("ToolsT_co", bound="Tools | BlockingTools", covariant=True)
 
 
 class _End(NamedTuple):
@@ -26,7 +26,7 @@ class _End(NamedTuple):
     cause: ErrorCause
 
 
-class AgentLoop(Generic[ToolsT]):
+class AgentLoop(Generic[ToolsT_co]):
     """Lets a model work with a toolbox until it answers without asking for a tool.
 
     `max_turns` bounds the completions (default 30), `max_tool_calls` all calls of an episode (default None: no bound;
@@ -43,7 +43,7 @@ class AgentLoop(Generic[ToolsT]):
     def __init__(
         self,
         model: Model,
-        toolbox: ToolsT,
+        toolbox: ToolsT_co,
         max_turns: int = 30,
         max_tool_calls: int | None = None,
         temperature: float | None = 1.0,

@@ -38,6 +38,8 @@ READS_ENVIRONMENT = (
 
 def layer(module: str) -> int:
     """The layer of a module; a part of hermes_exec that LAYERS does not name is of the slot and the pool."""
+    if module.startswith("hermes_agent.command"):
+        return LAYERS["cli"]
     package, _, rest = module.partition(".")
     return LAYERS[package] if package in LAYERS else LAYERS.get(rest.partition(".")[0], 3)
 

@@ -32,7 +32,7 @@ def write_report(out: Path) -> Path:
     """
     records, broken = read_records(out)
     path = out / "report.html"
-    path.write_text(_page(out, records, broken, _settings(out)), encoding="utf-8", errors="replace")
+    path.write_text(_page(out, records, broken, read_settings(out)), encoding="utf-8", errors="replace")
     return path
 
 
@@ -66,7 +66,8 @@ def outcome(record: Mapping[str, Any]) -> str:
     return "solved" if record["solved"] else "unsolved"
 
 
-def _settings(out: Path) -> dict[str, Any]:
+def read_settings(out: Path) -> dict[str, Any]:
+    """What `run.json` says of a run; nothing where there is none."""
     try:
         settings = json.loads((out / "run.json").read_bytes())
     except (OSError, ValueError):

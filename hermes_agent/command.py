@@ -1,0 +1,159 @@
+"""`hermes-exec agent`: one task, one slot, one model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from hermes_agent.calls import Message
+from hermes_agent.episode import Episode
+from hermes_agent.loop import AgentLoop
+from hermes_agent.models import EmbeddedModel, Model, OpenAIModel
+from hermes_exec.cli import exits
+from hermes_exec.cli.interrupt import run_async
+from hermes_exec.cli.output import emit_json
+from hermes_exec.cli.pools import AsJson, Backend, Config, Image, Options, Profile, make_pool
+from hermes_exec.errors import ErrorCause
+from hermes_exec.pool import SandboxPool
+from hermes_exec.tools import Toolbox, ToolResult
+
+app = typer.Typer(help="Lets a model work on one task in an isolated slot.", invoke_without_command=True)
+_SHOWN = 400
+_CODES = {"infra": exits.INFRA, "model_error": exits.INFRA, "answered": exits.OK}
+
+
+@app.callback(
+    context_settings={"allow_interspersed_args": True},
+    epilog='Example: hermes-exec agent "Count the lines of all Python files" --put ./src --model qwen3 '
+    "--base-url http://localhost:8000/v1",
+)
+def agent(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="What the model is asked to do.")],
+    model: Annotated[
+        str, typer.Option("--model", "-m", envvar="HERMES_AGENT_MODEL", help="Name of the model, or `embedded`.")
+    ],
+    base_url: Annotated[
+        str | None, typer.Option("--base-url", envvar="OPENAI_BASE_URL", help="Endpoint, such as http://host:8000/v1.")
+    ] = None,
+    api_key: Annotated[
+        str, typer.Option("--api-key", envvar="OPENAI_API_KEY", help="Key of the endpoint.", show_default=False)
+    ] = "none",
+    parser: Annotated[
+        str | None, typer.Option("--parser", help="Format of tool calls in plain text, such as hermes.")
+    ] = None,
+    backend: Backend = None,
+    image: Image = None,
+    put: Annotated[
+        list[Path] | None,
+        typer.Option("--put", exists=True, help="File or directory to put into the workspace; may be repeated."),
+    ] = None,
+    max_turns: Annotated[int, typer.Option("--max-turns", min=1, help="Completions of the episode.")] = 30,
+    toolset: Annotated[
+        list[str] | None, typer.Option("--toolset", "-t", help="May be repeated (default: terminal, file).")
+    ] = None,
+    temperature: Annotated[float, typer.Option("--temperature", min=0, help="0 is greedy.")] = 1.0,
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1, help="Of one completion.")] = None,
+    config: Config = None,
+    profile: Profile = None,
+    option: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run one episode, show its tool calls on stderr and print the answer.
+
+    Ends with 0 for an answer, 1 when the model ran into a limit, 3 when the model or the slot failed.
+    """
+    pool = make_pool(backend, image, config, profile, option)
+    made: Model = (
+        EmbeddedModel()
+        if model == "embedded"
+        else OpenAIModel(model, base_url=base_url, api_key=api_key, parser=parser)
+    )
+    limits = {"max_turns": max_turns, "temperature": temperature, "max_tokens": max_tokens}
+    raise typer.Exit(run_async(lambda: _run(pool, made, task, put or [], toolset, limits, as_json)))
+
+
+async def _run(
+    pool: SandboxPool,
+    model: Model,
+    task: str,
+    put: Sequence[Path],
+    toolsets: Sequence[str] | None,
+    limits: Mapping[str, Any],
+    as_json: bool,
+) -> int:
+    async with pool, pool.slot() as slot:
+        for path in put:
+            await slot.files.upload(path, path.resolve().name)
+        tools = _Shown(Toolbox(slot, toolsets))
+        messages: list[Message] = [{"role": "user", "content": task}]
+        episode = await AgentLoop(model, tools, **limits).run(messages)
+    if as_json:
+        emit_json({**_facts(episode), "messages": episode.messages})
+    else:
+        _print(episode)
+    if episode.finish == "model_error" and episode.cause is ErrorCause.CONFIG:
+        return exits.USAGE
+    return _CODES.get(episode.finish, exits.FAILED)
+
+
+class _Shown:
+    """A toolbox that shows each call and the beginning of its result on stderr."""
+
+    def __init__(self, tools: Toolbox) -> None:
+        self._tools = tools
+        self._console = Console(stderr=True, highlight=False)
+
+    @property
+    def schemas(self) -> list[dict[str, object]]:
+        return self._tools.schemas
+
+    async def call(self, name: str, arguments: str, call_id: str | None = None) -> ToolResult:
+        self._console.print(f"[bold]{escape(_line(name))}[/] {escape(_line(arguments))}", soft_wrap=True)
+        result = await self._tools.call(name, arguments, call_id)
+        color = "green" if result.ok else "red"
+        self._console.print(f"[{color}]{escape(_line(result.content))}[/]", soft_wrap=True)
+        return result
+
+    async def fit_turn(self, results: Sequence[ToolResult]) -> list[ToolResult]:
+        return await self._tools.fit_turn(results)
+
+
+def _print(episode: Episode) -> None:
+    console = Console(stderr=True, highlight=False)
+    for error in episode.errors:
+        console.print(f"[red]{escape(_line(f'turn {error.turn}: {error.kind}: {error.message}'))}[/]", soft_wrap=True)
+    calls = len(episode.tool_calls)
+    facts = f"{episode.turns} turns, {calls} calls, {episode.duration_s:.1f} s"
+    console.print(f"{episode.finish} ({episode.cause}), {facts}")
+    if episode.answer:
+        typer.echo(_safe(episode.answer))
+
+
+def _facts(episode: Episode) -> dict[str, object]:
+    return {
+        "finish": episode.finish,
+        "cause": episode.cause,
+        "trainable": episode.trainable,
+        "answer": episode.answer,
+        "turns": episode.turns,
+        "tool_calls": episode.tool_calls,
+        "usage": episode.usage,
+        "errors": episode.errors,
+        "duration_s": round(episode.duration_s, 3),
+    }
+
+
+def _line(text: str) -> str:
+    """One line, cut, with what a terminal would act on escaped."""
+    shown = _safe(text).replace("\n", " ")
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]} …"
+
+
+def _safe(text: str) -> str:
+    return "".join(char if char in "\n\t" or char.isprintable() else json.dumps(char)[1:-1] for char in text)

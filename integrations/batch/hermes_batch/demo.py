@@ -1,0 +1,105 @@
+"""The demonstration: a small language model works on real tasks, each in a slot of its own, and nothing is left behind.
+
+`python -m hermes_batch.demo` runs the prompts of `examples/tasks.jsonl` with the model that runs in this process: no
+key, no network. With an image in `HERMES_DEMO_IMAGE` and a Docker daemon that answers the slots are containers, else
+they are made on this host.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from hermes_batch.config import EMBEDDED, BatchConfig
+from hermes_batch.display import RunDisplay, show_results
+from hermes_batch.leftovers import ProcessWatch, boxes_of
+from hermes_batch.record import Record
+from hermes_batch.report import read_records
+from hermes_batch.run import REPORT, TRAJECTORIES, BatchResult, run_batch
+from hermes_exec.cli import exits
+from hermes_exec.cli.interrupt import run_async
+from hermes_exec.errors import BackendUnavailable, ExecError
+from hermes_exec.pool import SandboxPool
+
+TASKS, OUT, WORKERS = Path("examples/tasks.jsonl"), Path("runs/demo"), 8
+_CONSOLE = Console(highlight=False)
+
+
+async def demo(tasks: Path, out: Path, image: str | None) -> int:
+    """Run it; returns the exit code: 0 when every prompt has its record and nothing was left behind."""
+    backend, why = await _backend(image)
+    _say(f"{WORKERS} prompts at a time, {why}; model: SmolLM2-135M in this process")
+    run_id = f"demo-{secrets.token_hex(4)}"
+    config = BatchConfig(
+        dataset=tasks,
+        out=out,
+        model=EMBEDDED,
+        backend=backend,
+        image=image if backend == "docker" else None,
+        backend_options={"run_id": run_id},
+        workers=WORKERS,
+        toolsets=("terminal",),
+        max_turns=4,
+        temperature=0.0,
+        max_tokens=80,
+        overwrite=True,
+    )
+    watch = ProcessWatch()
+
+    def done(result: BatchResult, record: Record) -> None:
+        watch.look()
+        display.done(result, record)
+
+    with RunDisplay(_CONSOLE) as display:
+        result = await run_batch(config, on_start=display.started, on_record=done)
+    records, _ = read_records(out)
+    _CONSOLE.print()
+    show_results(_CONSOLE, records, result.seconds, result.total)
+    _say(f"{out / TRAJECTORIES}\n{out / REPORT}")
+    clean = await _nothing_left(backend, run_id, watch)
+    return exits.OK if clean and result.complete else exits.FAILED
+
+
+async def _backend(image: str | None) -> tuple[str, str]:
+    if image is None:
+        return "local", "slots on this host (HERMES_DEMO_IMAGE names no image)"
+    try:
+        async with SandboxPool("docker", image=image):
+            return "docker", f"a container each of {image}"
+    except BackendUnavailable as error:
+        return "local", f"slots on this host ({error})"
+
+
+async def _nothing_left(backend: str, run_id: str, watch: ProcessWatch) -> bool:
+    boxes, processes = await boxes_of(backend, run_id), watch.left()
+    seen = (
+        f"{len(watch.seen)} processes of this run were seen" if watch.seen else "no process of this run was seen here"
+    )
+    if not boxes and not processes:
+        _say(f"left behind: no box, no process ({seen}; all are gone)")
+        return True
+    _say(f"left behind: {[box.sandbox for box in boxes]} {[process.pid for process in processes]}")
+    return False
+
+
+def _say(text: str) -> None:
+    _CONSOLE.print(escape(text), soft_wrap=True)
+
+
+def main() -> None:
+    """The command line of the demonstration: none but the environment."""
+    try:
+        code = run_async(lambda: demo(TASKS, OUT, os.environ.get("HERMES_DEMO_IMAGE") or None))
+    except ExecError as error:
+        Console(stderr=True).print(escape(f"{type(error).__name__}: {error}"), soft_wrap=True)
+        code = exits.code_of(error)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

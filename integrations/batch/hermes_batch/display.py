@@ -1,0 +1,106 @@
+"""What a person sees of a run: a progress bar on a terminal, plain lines elsewhere, and the table of results."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from hermes_batch.html import visible
+from hermes_batch.record import Record
+from hermes_batch.report import outcome
+from hermes_batch.run import BatchResult
+
+_COLORS = {"solved": "green", "unsolved": "red", "unscored": "yellow"}
+
+
+class RunDisplay:
+    """Shows the progress of one run; a context manager whose `started` and `done` go to `run_batch`."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress: Progress | None = None
+        self._bar: Any = None
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+            self._progress = Progress(*columns, TimeElapsedColumn(), console=self._console)
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def started(self, result: BatchResult) -> None:
+        """The backend has answered."""
+        if self._progress is not None:
+            self._bar = self._progress.add_task("0 solved", total=result.total)
+
+    def done(self, result: BatchResult, record: Record) -> None:
+        """A prompt has its record."""
+        word = outcome(record)
+        calls = f"{record['tool_calls']} call{'' if record['tool_calls'] == 1 else 's'}"
+        line = f"{word:9} {_plain(record['id'], 24):24} {calls:8} {record['seconds']:6.1f} s"
+        if self._progress is not None:
+            self._progress.console.print(f"[{_COLORS.get(word, 'blue')}]{escape(line)}[/]", highlight=False)
+            self._progress.update(self._bar, advance=1, description=f"{result.solved} solved")
+        else:
+            counted = f"[{len(result.records)}/{result.total}]"
+            self._console.print(escape(f"{counted:8} {line}"), highlight=False, soft_wrap=True)
+
+
+def show_results(console: Console, records: Sequence[Mapping[str, Any]], seconds: float | None, total: int) -> None:
+    """Print the table of results and one line of sums."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("prompt", "result", "ended by", "cause"):
+        table.add_column(name)
+    for name in ("turns", "calls", "seconds"):
+        table.add_column(name, justify="right")
+    table.add_column("isolation")
+    for record in records:
+        word = outcome(record)
+        table.add_row(
+            escape(_plain(str(record.get("id", "")), 32)),
+            f"[{_COLORS.get(word, 'blue')}]{escape(word)}[/]",
+            escape(str(record.get("finish", ""))),
+            escape(str(record.get("cause", ""))),
+            str(record.get("turns", "")),
+            str(record.get("tool_calls", "")),
+            f"{float(record.get('seconds', 0)):.1f}",
+            escape(str(record.get("isolation") or "-")),
+        )
+    console.print(table)
+    console.print(escape(summary_line(records, seconds, total)), highlight=False, soft_wrap=True)
+
+
+def summary_line(records: Sequence[Mapping[str, Any]], seconds: float | None, total: int) -> str:
+    """The sums of a run in one line."""
+    words = Counter(outcome(record) for record in records)
+    calls = sum(int(record.get("tool_calls", 0)) for record in records)
+    rungs = sorted({str(record.get("isolation")) for record in records if record.get("isolation")})
+    parts = [f"{words['solved']} of {len(records)} solved"]
+    if words["unscored"]:
+        parts.append(f"{words['unscored']} not scored")
+    parts.append(f"{calls} tool calls")
+    if seconds is not None:
+        parts.append(f"{seconds:.1f} s")
+    parts.append(f"isolation {' '.join(rungs) or 'none reached'}")
+    if len(records) < total:
+        parts.append(f"{total - len(records)} of {total} prompts not done")
+    return ", ".join(parts)
+
+
+def _plain(text: str, width: int) -> str:
+    """One line of text without control characters, cut to the width."""
+    line = visible(text).replace("\n", " ").replace("\t", " ")
+    return line if len(line) <= width else line[: width - 1] + "…"

@@ -1,0 +1,64 @@
+"""Looks for what a run left behind: its boxes, and processes that it was seen to have started."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from hermes_exec.backends.base import SandboxInfo
+from hermes_exec.backends.registry import make_backend
+
+
+class Process(NamedTuple):
+    """A process, told apart from a later one with the same pid by its start."""
+
+    pid: int
+    started: int
+
+
+class ProcessWatch:
+    """Remembers the descendants of this process that it was shown, also when they have left their parent since."""
+
+    def __init__(self) -> None:
+        self.seen: set[Process] = set()
+
+    def look(self) -> None:
+        """Remember the descendants that live now. Without /proc: nothing."""
+        living = _processes()
+        known = {os.getpid()}
+        grew = True
+        while grew:
+            children = {process.pid for process, parent in living.items() if parent in known} - known
+            known |= children
+            grew = bool(children)
+        self.seen |= {process for process in living if process.pid in known and process.pid != os.getpid()}
+
+    def left(self) -> list[Process]:
+        """Those that live still, zombies aside."""
+        self.look()
+        return sorted(self.seen & _processes().keys())
+
+
+async def boxes_of(backend: str, run_id: str) -> list[SandboxInfo]:
+    """The boxes of a run that exist now, as the backend itself tells."""
+    made = make_backend(backend, {})
+    try:
+        return [box for box in await made.sandboxes() if box.labels.run_id == run_id]
+    finally:
+        await made.aclose()
+
+
+def _processes() -> dict[Process, int]:
+    """Every process but zombies, with its parent."""
+    found: dict[Process, int] = {}
+    for entry in Path("/proc").iterdir() if Path("/proc/self/stat").exists() else ():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            state, parent, *rest = (entry / "stat").read_bytes().rpartition(b")")[2].split()
+        except (OSError, ValueError):
+            continue
+        if state not in {b"Z", b"X"}:
+            found[Process(int(entry.name), int(rest[17]))] = int(parent)
+    return found
