@@ -152,3 +152,49 @@ func (f *spillFile) finish() string {
 	}
 	return f.path
 }
+
+// writeRing puts p at an offset of a file that holds the last MaxSpill bytes.
+func (f *spillFile) writeRing(offset int64, p []byte) bool {
+	f.mu.Lock()
+	file := f.file
+	grown := min(offset+int64(len(p)), MaxSpill) > f.size
+	f.size = max(f.size, min(offset+int64(len(p)), MaxSpill))
+	f.mu.Unlock()
+	if file == nil {
+		return false
+	}
+	if grown {
+		f.spills.shrink(f)
+	}
+	for len(p) > 0 {
+		at := offset % MaxSpill
+		n := min(int64(len(p)), MaxSpill-at)
+		diskWriters <- struct{}{}
+		_, err := file.WriteAt(p[:n], at)
+		<-diskWriters
+		if err != nil {
+			f.fail()
+			return false
+		}
+		offset, p = offset+n, p[n:]
+	}
+	return true
+}
+
+func (f *spillFile) readRing(offset int64, p []byte) bool {
+	f.mu.Lock()
+	file := f.file
+	f.mu.Unlock()
+	if file == nil {
+		return false
+	}
+	for len(p) > 0 {
+		at := offset % MaxSpill
+		n := min(int64(len(p)), MaxSpill-at)
+		if _, err := file.ReadAt(p[:n], at); err != nil {
+			return false
+		}
+		offset, p = offset+n, p[n:]
+	}
+	return true
+}

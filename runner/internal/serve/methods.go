@@ -11,7 +11,11 @@ func init() {
 	for name, m := range map[string]method{
 		"slot.create": (*Server).slotCreate, "slot.reset": (*Server).slotReset, "slot.destroy": (*Server).slotDestroy,
 		"slot.kill_all": (*Server).slotKillAll, "slot.processes": (*Server).slotProcesses,
-		"exec.run": (*Server).execRun,
+		"exec.run": (*Server).execRun, "session.open": (*Server).sessionOpen, "session.close": (*Server).sessionClose,
+		"proc.spawn": (*Server).procSpawn, "proc.list": (*Server).procList, "proc.wait": procMethod((*Server).procWait),
+		"proc.read": procMethod((*Server).procRead), "proc.follow": procMethod((*Server).procFollow), "proc.write": procMethod((*Server).procWrite),
+		"proc.close_stdin": procMethod((*Server).procCloseStdin), "proc.signal": procMethod((*Server).procSignal),
+		"proc.kill": procMethod((*Server).procKill), "proc.resize": procMethod((*Server).procResize), "net.connect": (*Server).netConnect,
 		"box.info": (*Server).boxInfo, "box.shutdown": (*Server).boxShutdown,
 	} {
 		methods[name] = m

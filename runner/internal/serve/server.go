@@ -59,7 +59,7 @@ type Server struct {
 	seen          seenIDs
 	states        map[string]*slotState
 	processes     map[string]*process
-	sessions      map[string]*session
+	sessions      map[string]*shellSession
 	handshakes    []conn // not authenticated yet, oldest first
 
 	exitsMu sync.Mutex
@@ -92,7 +92,7 @@ func New(config Config) (*Server, error) {
 	s := &Server{
 		config: config, bootID: hex.EncodeToString(id), slots: config.Slots, log: config.Log, hash: sync.OnceValue(ownHash),
 		conversations: map[uint64]*conversation{}, states: map[string]*slotState{}, processes: map[string]*process{},
-		sessions: map[string]*session{}, exits: map[uint64]chan link.Exit{}, devNull: devNull,
+		sessions: map[string]*shellSession{}, exits: map[uint64]chan link.Exit{}, devNull: devNull,
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.lease.Store(int64(config.Lease))

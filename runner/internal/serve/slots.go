@@ -86,7 +86,7 @@ func (s *Server) endSlot(id string, why *wire.Error) {
 		}
 	}
 	for key, x := range s.sessions {
-		if x.slot == id {
+		if x.slot == state {
 			delete(s.sessions, key)
 		}
 	}

@@ -23,25 +23,25 @@ func (bash) command(s *State, program, text string) (argv, env []string) {
 
 // program is read by the shell in one piece. Its own messages go nowhere: a
 // state that a tenant made unreadable must not show in the command's output.
-func (bash) program(s *State) string {
+func (bash) program(s *State, call *Call) string {
 	var b strings.Builder
 	b.WriteString("unset BASH_ENV; exec 3<&- 61>&2 2>/dev/null\n")
-	if s.call.Keep {
+	if call.Keep {
 		fmt.Fprintf(&b, "exec 62>&%d %d>&-\n", saveFD, saveFD)
 	}
 	b.WriteString("__hx_a=1 __hx_n= __hx_p=\n")
 	if s.saved != nil {
-		fmt.Fprintf(&b, ". %s\nexec %d<&-\n", s.call.FDPath(stateFD(s.call)), stateFD(s.call))
+		fmt.Fprintf(&b, ". %s\nexec %d<&-\n", call.FDPath(stateFD(call)), stateFD(call))
 	}
-	if names := s.call.sorted(); len(names) > 0 {
+	if names := call.sorted(); len(names) > 0 {
 		list := strings.Join(names, " ")
 		fmt.Fprintf(&b, "__hx_n=' %s '\n__hx_p=$(builtin declare -p %s)\nbuiltin export", list, list)
 		for _, name := range names {
-			b.WriteString(" " + name + "=" + quote(s.call.Env[name]))
+			b.WriteString(" " + name + "=" + quote(call.Env[name]))
 		}
 		b.WriteString("\n")
 	}
-	if s.call.Keep {
+	if call.Keep {
 		b.WriteString(bashSave)
 	}
 	b.WriteString("exec 2>&61 61>&-\n[[ -z $__hx_a ]] || builtin shopt -s expand_aliases\nunset __hx_a\n")
@@ -57,7 +57,7 @@ var leftOut = map[string]bool{"noexec": true, "onecmd": true, "privileged": true
 // onByDefault are options that a new shell has set.
 var onByDefault = map[string]bool{"braceexpand": true, "hashall": true, "interactive-comments": true}
 
-func (bash) decode(_ *State, record [][]byte) *saved {
+func (bash) decode(_ *State, record [][]byte, _ *Call) *saved {
 	if len(record) != 4 {
 		return nil
 	}

@@ -31,19 +31,19 @@ func (posix) command(s *State, program, text string) (argv, env []string) {
 	return append(argv, "-c", ". "+program+"\n"+text, s.shell.Path), nil
 }
 
-func (posix) program(s *State) string {
+func (posix) program(s *State, call *Call) string {
 	var b strings.Builder
 	b.WriteString("exec 3<&-\n")
-	if s.call.Keep {
+	if call.Keep {
 		fmt.Fprintf(&b, "exec 9>&%d %d>&-\n", saveFD, saveFD)
 	}
 	if s.saved != nil {
-		fmt.Fprintf(&b, ". %s\nexec %d<&-\n", s.call.FDPath(stateFD(s.call)), stateFD(s.call))
+		fmt.Fprintf(&b, ". %s\nexec %d<&-\n", call.FDPath(stateFD(call)), stateFD(call))
 	}
-	for _, name := range s.call.sorted() {
-		b.WriteString("export " + name + "=" + quote(s.call.Env[name]) + "\n")
+	for _, name := range call.sorted() {
+		b.WriteString("export " + name + "=" + quote(call.Env[name]) + "\n")
 	}
-	if s.call.Keep {
+	if call.Keep {
 		b.WriteString(posixSave)
 	}
 	return b.String()
@@ -56,7 +56,7 @@ var special = map[string]bool{
 	"GROUPS": true, "DIRSTACK": true, "BASHPID": true, "BASH": true,
 }
 
-func (posix) decode(s *State, record [][]byte) *saved {
+func (posix) decode(s *State, record [][]byte, call *Call) *saved {
 	if len(record) != 8 {
 		return nil
 	}
@@ -82,7 +82,7 @@ func (posix) decode(s *State, record [][]byte) *saved {
 			vars[e.name] += "readonly " + e.name + "\n"
 		}
 	}
-	s.restoreCallEnv(vars)
+	s.restoreCallEnv(vars, call)
 	for _, name := range sortedKeys(vars) {
 		b.WriteString(vars[name])
 	}
@@ -95,8 +95,8 @@ func (posix) decode(s *State, record [][]byte) *saved {
 }
 
 // restoreCallEnv puts back what the variables of one call were before it.
-func (s *State) restoreCallEnv(vars map[string]string) {
-	for name := range s.call.Env {
+func (s *State) restoreCallEnv(vars map[string]string, call *Call) {
+	for name := range call.Env {
 		delete(vars, name)
 		if s.saved != nil {
 			if before, ok := s.saved.vars[name]; ok {

@@ -64,7 +64,6 @@ type State struct {
 	env   []string // environment until the first state was saved
 	odd   []string // entries that no shell variable can hold
 	saved *saved
-	call  Call
 }
 
 // saved is what the shell wrote, as the next one will read it.
@@ -79,8 +78,8 @@ type kind interface {
 	keeps() []string
 	// command makes a shell read the file program and then run text.
 	command(s *State, program, text string) (argv, env []string)
-	program(s *State) string
-	decode(s *State, record [][]byte) *saved
+	program(s *State, call *Call) string
+	decode(s *State, record [][]byte, call *Call) *saved
 }
 
 // Open begins a session in cwd with a complete environment.
@@ -104,15 +103,13 @@ func (s *State) Keeps() []string { return s.kind.keeps() }
 // Cwd is where the next command starts.
 func (s *State) Cwd() string { return s.cwd }
 
-// Command makes the program for text. It must be followed by Done when
-// call.Keep is set.
+// Command makes the program for text. Done follows when call.Keep is set.
 func (s *State) Command(text string, call Call) Program {
-	s.call = call
 	p := Program{Cwd: s.cwd}
 	if call.Cwd != "" {
 		p.Cwd = call.Cwd
 	}
-	program := s.kind.program(s)
+	program := s.kind.program(s, &call)
 	if len(text) > maxArgument {
 		program += "__hx_c=" + quote(text) + "\n"
 		text = `eval "$__hx_c"`
@@ -142,7 +139,7 @@ func withoutPWD(env []string) []string {
 }
 
 // stateFD is where the saved state is.
-func stateFD(call Call) int {
+func stateFD(call *Call) int {
 	if call.Keep {
 		return FirstFD + 2
 	}
@@ -152,14 +149,14 @@ func stateFD(call Call) int {
 // saveFD is where the file for the new one is.
 const saveFD = FirstFD + 1
 
-// Done takes what the shell wrote. An incomplete state is dropped: the shell
+// Done takes what the shell of a call wrote. An incomplete state is dropped: the shell
 // was killed or replaced, and the one before it still holds; cwdIfKilled is
 // then where it was, if that is known.
-func (s *State) Done(wrote []byte, cwdIfKilled string) (cwd string) {
+func (s *State) Done(call Call, wrote []byte, cwdIfKilled string) (cwd string) {
 	record := lastRecord(wrote)
 	var next *saved
 	if record != nil {
-		next = s.kind.decode(s, record)
+		next = s.kind.decode(s, record, &call)
 	}
 	if next == nil {
 		if cwdIfKilled != "" {

@@ -82,7 +82,7 @@ func (s *tester) with(text string, call Call) result {
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		s.state.Done(wrote, "")
+		s.state.Done(call, wrote, "")
 	}
 	status := cmd.ProcessState.Sys().(syscall.WaitStatus)
 	r := result{out: out.String(), err: errs.String(), code: status.ExitStatus()}
@@ -343,7 +343,7 @@ func TestForgedRecords(t *testing.T) {
 	for _, wrote := range []string{"", "\x00", "\x00]", "\x00[", "\x00[/\n\x00", "\x00[a\x00]", "[\x00]", "\x00[\x00\x00\x00\x00]", "\x00[/x\n\x00\x00\x00\x00\x00\x00\x00\x00]x"} {
 		for _, shell := range shells {
 			s := Open(shell, "/was", []string{"A=1"})
-			if cwd := s.Done([]byte(wrote), "/now"); s.saved == nil && cwd != "/now" {
+			if cwd := s.Done(Call{}, []byte(wrote), "/now"); s.saved == nil && cwd != "/now" {
 				t.Fatalf("%q: %q", wrote, cwd)
 			}
 		}
@@ -356,8 +356,7 @@ func FuzzDecodeRecord(f *testing.F) {
 	f.Fuzz(func(t *testing.T, wrote []byte) {
 		for _, shell := range shells {
 			s := Open(shell, "/was", []string{"A=1"})
-			s.call = Call{Env: map[string]string{"A": "2"}}
-			s.Done(wrote, "")
+			s.Done(Call{Env: map[string]string{"A": "2"}}, wrote, "")
 			if s.saved != nil && strings.ContainsAny(s.saved.options, "$`()&|<>\n'\"") {
 				t.Fatalf("%q", s.saved.options)
 			}

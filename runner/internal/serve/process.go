@@ -1,0 +1,259 @@
+package serve
+
+import (
+	"encoding/json"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/output"
+)
+
+const (
+	// maxEnded is how many ended processes of a slot are remembered.
+	maxEnded = 512
+	// drainTime bounds how long the news of an exit waits for the last output,
+	// which a follower that does not read can hold up.
+	drainTime = time.Second
+)
+
+// process is a long-lived command: proc.spawn.
+type process struct {
+	id        string
+	slot      *slotState
+	token     uint64
+	pid       int
+	command   link.Bytes
+	tag       *string
+	startedAt time.Time
+	terminal  *os.File // the master side, nil without one
+	stdin     *os.File // nil: none was asked for
+	writing   sync.Mutex
+	logs      [3]*output.Log // by stream
+	ended     chan struct{}
+
+	mu      sync.Mutex
+	exit    *exitResult
+	endedAt time.Time
+}
+
+type processFacts struct {
+	Process     string      `json:"process"`
+	PID         int         `json:"pid"`
+	Command     link.Bytes  `json:"command"`
+	Tag         *string     `json:"tag"`
+	StartedAt   float64     `json:"started_at"`
+	EndedAt     *float64    `json:"ended_at"`
+	Exit        *exitResult `json:"exit"`
+	StdoutBytes int64       `json:"stdout_bytes"`
+	StderrBytes int64       `json:"stderr_bytes"`
+	PTY         bool        `json:"pty"`
+}
+
+func seconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
+
+func (s *Server) procSpawn(c *conversation, params json.RawMessage) (any, error) {
+	var p commandParams
+	if err := decode(params, &p); err != nil {
+		return nil, err
+	}
+	if err := p.check(); err != nil {
+		return nil, err
+	}
+	if p.TimeoutS != nil || p.Stream {
+		return nil, badRequest("proc.spawn takes neither timeout_s nor stream")
+	}
+	slot, agent, err := s.slot(c.ctx, p.Slot)
+	if err != nil {
+		return nil, err
+	}
+	l, missing, err := s.procLaunch(c, slot, agent, &p)
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll(l.extra)
+	cmd := &command{slot: slot, token: c.id, spawned: missing, started: time.Now()}
+	if len(l.argv) > 0 {
+		if cmd, err = s.start(c.ctx, slot, agent, l); err != nil {
+			return nil, s.startError(slot, err)
+		}
+	}
+	proc := s.adoptProcess(cmd, &p)
+	return map[string]any{"process": proc.id, "pid": proc.pid}, nil
+}
+
+// procLaunch makes the launch; without argv the image has no shell.
+func (s *Server) procLaunch(c *conversation, slot *slotState, agent *Agent, p *commandParams) (launch, link.Spawned, error) {
+	if p.Session != "" {
+		x, err := s.session(p.Session, slot)
+		if err != nil {
+			return launch{}, link.Spawned{}, err
+		}
+		l, _, _, err := x.prepare(c, p, false)
+		return l, link.Spawned{}, err
+	}
+	l := launch{
+		token: c.id, argv: p.Argv, env: environment(agent.Env, p.Env), cwd: directory(agent, p.Cwd),
+		user: p.User, merge: p.MergeStderr, stdin: p.Stdin, pty: p.PTY,
+	}
+	if p.Shell == nil {
+		return l, link.Spawned{}, nil
+	}
+	if agent.Shell == "" {
+		return launch{}, noShell(), nil
+	}
+	script, err := shellArgv(agent.Shell, string(*p.Shell))
+	l.argv, l.extra = script.argv, script.files
+	return l, link.Spawned{}, err
+}
+
+// adoptProcess makes a process of a started command, or an ended one of a
+// command that could not be.
+func (s *Server) adoptProcess(cmd *command, p *commandParams) *process {
+	proc := &process{
+		id: "p" + strconv.FormatUint(cmd.token, 10), slot: cmd.slot, token: cmd.token, pid: cmd.spawned.PID, tag: p.Tag, startedAt: cmd.started,
+		stdin: cmd.stdin, ended: make(chan struct{}), command: commandText(p),
+	}
+	name := strconv.FormatUint(cmd.token, 10)
+	proc.logs[output.Stdout] = output.NewLog(p.limit(), cmd.slot.spills, name+"-stdout")
+	proc.logs[output.Stderr] = output.NewLog(p.limit(), cmd.slot.spills, name+"-stderr")
+	if p.PTY != nil && cmd.spawned.Started {
+		proc.terminal = cmd.stdout
+	}
+	if !cmd.spawned.Started {
+		cmd.closePipes()
+		proc.stdin = nil
+		stream := output.Stderr
+		if p.MergeStderr || p.PTY != nil {
+			stream = output.Stdout
+		}
+		proc.logs[stream].Write([]byte(cmd.spawned.Reason + "\n"))
+		proc.finish(&exitResult{ExitCode: cmd.spawned.ExitCode, Reason: &cmd.spawned.Reason})
+	}
+	s.mu.Lock()
+	s.processes[proc.id] = proc
+	s.forgetOldest(cmd.slot)
+	s.mu.Unlock()
+	if cmd.spawned.Started {
+		go s.watch(proc, cmd)
+	}
+	return proc
+}
+
+func commandText(p *commandParams) link.Bytes {
+	if p.Shell != nil {
+		return *p.Shell
+	}
+	words := make([]string, len(p.Argv))
+	for i, argument := range p.Argv {
+		words[i] = string(argument)
+	}
+	return link.Bytes(strings.Join(words, " "))
+}
+
+// forgetOldest drops the processes that ended first, when there are very many.
+func (s *Server) forgetOldest(slot *slotState) {
+	var ended []*process
+	for _, p := range s.processes {
+		if p.slot == slot && p.result() != nil {
+			ended = append(ended, p)
+		}
+	}
+	if len(ended) <= maxEnded {
+		return
+	}
+	slices.SortFunc(ended, func(a, b *process) int { return a.endTime().Compare(b.endTime()) })
+	for _, p := range ended[:len(ended)-maxEnded] {
+		delete(s.processes, p.id)
+		p.logs[output.Stdout].Close()
+		p.logs[output.Stderr].Close()
+	}
+}
+
+// watch reads what the process prints and waits for its end.
+func (s *Server) watch(p *process, cmd *command) {
+	pumps := []*pump{startPump(p.slot, cmd.stdout, p.logs[output.Stdout].Write)}
+	if cmd.stderr != nil {
+		pumps = append(pumps, startPump(p.slot, cmd.stderr, p.logs[output.Stderr].Write))
+	}
+	var exit link.Exit
+	select {
+	case exit = <-cmd.exit:
+	case <-p.slot.ctx.Done():
+		p.logs[output.Stdout].Close()
+		p.logs[output.Stderr].Close()
+		cmd.closePipes()
+		return
+	}
+	result := &exitResult{Started: true, DurationS: time.Since(cmd.started).Seconds()}
+	result.take(exit)
+	drained := make(chan struct{})
+	go func() {
+		for _, pump := range pumps {
+			pump.finish()
+		}
+		p.logs[output.Stdout].End()
+		p.logs[output.Stderr].End()
+		close(drained)
+	}()
+	timer := time.NewTimer(drainTime)
+	defer timer.Stop()
+	select {
+	case <-drained:
+	case <-timer.C:
+	}
+	if p.stdin != nil && p.terminal == nil {
+		_ = p.stdin.Close()
+	}
+	p.finish(result)
+	<-p.slot.ctx.Done()
+	p.logs[output.Stdout].Close()
+	p.logs[output.Stderr].Close()
+}
+
+func (p *process) finish(result *exitResult) {
+	if !result.Started {
+		p.logs[output.Stdout].End()
+		p.logs[output.Stderr].End()
+	}
+	p.mu.Lock()
+	p.exit, p.endedAt = result, time.Now()
+	p.mu.Unlock()
+	close(p.ended)
+}
+
+// result is nil while the process runs. Its counts are those of the logs now.
+func (p *process) result() *exitResult {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.exit == nil {
+		return nil
+	}
+	r := *p.exit
+	r.Stdout.Total, r.Stdout.Tail = p.logs[output.Stdout].Total()
+	r.Stderr.Total, r.Stderr.Tail = p.logs[output.Stderr].Total()
+	return &r
+}
+
+func (p *process) endTime() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.endedAt
+}
+
+func (p *process) facts() processFacts {
+	f := processFacts{
+		Process: p.id, PID: p.pid, Command: p.command, Tag: p.tag, StartedAt: seconds(p.startedAt), Exit: p.result(), PTY: p.terminal != nil,
+	}
+	f.StdoutBytes, _ = p.logs[output.Stdout].Total()
+	f.StderrBytes, _ = p.logs[output.Stderr].Total()
+	if f.Exit != nil {
+		at := seconds(p.endTime())
+		f.EndedAt = &at
+	}
+	return f
+}

@@ -1,0 +1,247 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/output"
+)
+
+const (
+	// followPiece is how much a follower sends at once.
+	followPiece = 64 << 10
+	maxRead     = 64 << 20
+	endOfInput  = 4 // what a terminal takes for the end of its input (VEOF)
+)
+
+type procParams struct {
+	Process  string   `json:"process"`
+	Stream   *int     `json:"stream"`
+	Offset   int64    `json:"offset"`
+	Limit    *int64   `json:"limit"`
+	TimeoutS *float64 `json:"timeout_s"`
+	Signal   int      `json:"signal"`
+	Rows     uint16   `json:"rows"`
+	Cols     uint16   `json:"cols"`
+}
+
+// procMethod finds the process that a method is about.
+func procMethod(do func(s *Server, c *conversation, p *process, q *procParams) (any, error)) method {
+	return func(s *Server, c *conversation, params json.RawMessage) (any, error) {
+		var q procParams
+		if err := decode(params, &q); err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		p := s.processes[q.Process]
+		s.mu.Unlock()
+		if p == nil {
+			return nil, &link.Error{Kind: "no_process", Message: "no process " + strconv.Quote(q.Process)}
+		}
+		return do(s, c, p, &q)
+	}
+}
+
+func (s *Server) procList(c *conversation, params json.RawMessage) (any, error) {
+	var p slotParams
+	if err := decode(params, &p); err != nil {
+		return nil, err
+	}
+	slot, _, err := s.slot(c.ctx, p.Slot)
+	if err != nil {
+		return nil, err
+	}
+	var all []*process
+	s.mu.Lock()
+	for _, p := range s.processes {
+		if p.slot == slot {
+			all = append(all, p)
+		}
+	}
+	s.mu.Unlock()
+	slices.SortFunc(all, func(a, b *process) int { return a.startedAt.Compare(b.startedAt) })
+	list := make([]processFacts, len(all))
+	for i, p := range all {
+		list[i] = p.facts()
+	}
+	return map[string]any{"processes": list}, nil
+}
+
+func (s *Server) procWait(c *conversation, p *process, q *procParams) (any, error) {
+	if q.TimeoutS != nil && *q.TimeoutS == 0 {
+		return map[string]any{"exit": p.result()}, nil
+	}
+	if err := checkTimeout(q.TimeoutS); err != nil {
+		return nil, err
+	}
+	expired, stop := timerFor(q.TimeoutS)
+	defer stop()
+	select {
+	case <-p.ended:
+	case <-expired:
+	case <-c.ctx.Done():
+		return nil, context.Cause(c.ctx)
+	case <-p.slot.ctx.Done():
+		return nil, p.slot.cause()
+	}
+	return map[string]any{"exit": p.result()}, nil
+}
+
+func (p *process) log(q *procParams) (*output.Log, error) {
+	stream := output.Stdout
+	if q.Stream != nil {
+		stream = *q.Stream
+	}
+	if stream != output.Stdout && stream != output.Stderr {
+		return nil, badRequest("stream %d is neither 1 nor 2", stream)
+	}
+	return p.logs[stream], nil
+}
+
+func (s *Server) procRead(c *conversation, p *process, q *procParams) (any, error) {
+	log, err := p.log(q)
+	if err != nil {
+		return nil, err
+	}
+	limit := int64(defaultOutputLimit)
+	if q.Limit != nil {
+		limit = *q.Limit
+	}
+	if limit < 0 || limit > maxRead {
+		return nil, badRequest("limit %d is not in 0 … %d", limit, maxRead)
+	}
+	var data []byte
+	from, end := int64(-1), false
+	// One read gives what is in one place; the log may be in two.
+	for next := q.Offset; ; {
+		part, at, last := log.Read(next, int(limit)-len(data))
+		if from < 0 {
+			from = at
+		} else if at != from+int64(len(data)) {
+			break
+		}
+		data, end = append(data, part...), last
+		if next = at + int64(len(part)); len(part) == 0 || last || int64(len(data)) >= limit {
+			break
+		}
+	}
+	if err := c.send(1, data, true); err != nil {
+		return nil, err
+	}
+	return map[string]any{"offset": from, "next_offset": from + int64(len(data)), "end": end}, nil
+}
+
+func (s *Server) procFollow(c *conversation, p *process, q *procParams) (any, error) {
+	log, err := p.log(q)
+	if err != nil {
+		return nil, err
+	}
+	ctx, leave := p.slot.join(c.ctx)
+	defer leave()
+	f := log.Follow(q.Offset)
+	for {
+		data, ok := f.Next(ctx, followPiece)
+		if !ok {
+			break
+		}
+		if err := c.send(1, data, false); err != nil {
+			f.Close()
+			return nil, err
+		}
+		f.Delivered(len(data))
+	}
+	next, lost := f.Close()
+	if p.slot.ctx.Err() != nil {
+		return nil, p.slot.cause()
+	}
+	// A follower that is called off tells how far it came.
+	return map[string]any{"next_offset": next, "lost_bytes": lost}, nil
+}
+
+var errNoStdin = badRequest("the process was started without stdin, or it was closed")
+
+func (s *Server) procWrite(c *conversation, p *process, _ *procParams) (any, error) {
+	if p.stdin == nil {
+		return nil, errNoStdin
+	}
+	p.writing.Lock()
+	defer p.writing.Unlock()
+	ctx, leave := p.slot.join(c.ctx)
+	defer leave()
+	stop := context.AfterFunc(ctx, func() { _ = p.stdin.SetWriteDeadline(time.Unix(1, 0)) })
+	defer func() {
+		stop()
+		_ = p.stdin.SetWriteDeadline(time.Time{})
+	}()
+	written := int64(0)
+	_, err := c.receive(ctx, func(piece []byte) error {
+		n, err := p.stdin.Write(piece)
+		written += int64(n)
+		return err
+	})
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case errors.Is(err, os.ErrClosed):
+		return nil, errNoStdin
+	case err != nil:
+		return nil, err
+	}
+	return map[string]any{"written": written}, nil
+}
+
+func (s *Server) procCloseStdin(_ *conversation, p *process, _ *procParams) (any, error) {
+	switch {
+	case p.stdin == nil:
+		return nil, errNoStdin
+	case p.terminal != nil:
+		_, err := p.stdin.Write([]byte{endOfInput})
+		return nil, err
+	}
+	if err := p.stdin.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+		return nil, err
+	}
+	return nil, nil
+}
+
+func (s *Server) procSignal(c *conversation, p *process, q *procParams) (any, error) {
+	if q.Signal < 1 || q.Signal > 64 {
+		return nil, badRequest("signal %d", q.Signal)
+	}
+	ctx, leave := p.slot.join(c.ctx)
+	defer leave()
+	_, err := p.slot.call(ctx, link.OpSignal, link.Signal{Token: p.token, Number: q.Signal}, nil)
+	return nil, err
+}
+
+func (s *Server) procKill(_ *conversation, p *process, _ *procParams) (any, error) {
+	return killedResult{s.kill(p.slot, p.token)}, nil
+}
+
+func (s *Server) procResize(_ *conversation, p *process, q *procParams) (any, error) {
+	if p.terminal == nil {
+		return nil, badRequest("the process has no terminal")
+	}
+	if q.Rows == 0 || q.Cols == 0 {
+		return nil, badRequest("a terminal has at least one row and one column")
+	}
+	raw, err := p.terminal.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var errno syscall.Errno
+	if err := raw.Control(func(fd uintptr) { errno = setWindow(fd, q.Rows, q.Cols) }); err != nil {
+		return nil, err
+	}
+	if errno != 0 {
+		return nil, errno
+	}
+	return nil, nil
+}

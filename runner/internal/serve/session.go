@@ -1,0 +1,207 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/session"
+)
+
+// maxSaved bounds the state of a session; a larger one is not kept.
+const maxSaved = 16 << 20
+
+// shellSession is a session and the line of commands that wait for it.
+type shellSession struct {
+	id    string
+	slot  *slotState
+	agent *Agent
+	shell session.Shell
+
+	mu    sync.Mutex
+	tail  chan struct{} // closed when the last command in line is over
+	state *session.State
+}
+
+// enter waits for every command that came before; leave must be called.
+func (x *shellSession) enter(ctx context.Context) (leave func(), err error) {
+	mine := make(chan struct{})
+	x.mu.Lock()
+	before := x.tail
+	x.tail = mine
+	x.mu.Unlock()
+	if before != nil {
+		select {
+		case <-before:
+		case <-ctx.Done():
+			go func() {
+				<-before
+				close(mine)
+			}()
+			return nil, context.Cause(ctx)
+		}
+	}
+	return func() { close(mine) }, nil
+}
+
+func (s *Server) sessionOpen(c *conversation, params json.RawMessage) (any, error) {
+	var p struct {
+		Slot string                `json:"slot"`
+		Cwd  *link.Bytes           `json:"cwd"`
+		Env  map[string]link.Bytes `json:"env"`
+	}
+	if err := decode(params, &p); err != nil {
+		return nil, err
+	}
+	if err := checkEnv(p.Env); err != nil {
+		return nil, err
+	}
+	slot, agent, err := s.slot(c.ctx, p.Slot)
+	if err != nil {
+		return nil, err
+	}
+	x := &shellSession{id: "s" + strconv.FormatUint(c.id, 10), slot: slot, agent: agent}
+	var known bool
+	if x.shell, known = session.Best(agent.Shells, agent.Shell); !known {
+		return nil, badRequest("this image has no shell, and a session needs one")
+	}
+	entries := environment(agent.Env, p.Env)
+	env := make([]string, len(entries))
+	for i, entry := range entries {
+		env[i] = string(entry)
+	}
+	x.state = session.Open(x.shell, directory(agent, p.Cwd), env)
+	s.mu.Lock()
+	s.sessions[x.id] = x
+	s.mu.Unlock()
+	if slot.ctx.Err() != nil {
+		return nil, slot.cause()
+	}
+	return map[string]any{"session": x.id, "shell": x.shell.Name, "keeps": x.state.Keeps()}, nil
+}
+
+func (s *Server) sessionClose(_ *conversation, params json.RawMessage) (any, error) {
+	var p struct {
+		Session string `json:"session"`
+	}
+	if err := decode(params, &p); err != nil {
+		return nil, err
+	}
+	if _, err := s.session(p.Session, nil); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	delete(s.sessions, p.Session)
+	s.mu.Unlock()
+	return nil, nil
+}
+
+func (s *Server) session(id string, slot *slotState) (*shellSession, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.sessions[id]
+	if x == nil || slot != nil && x.slot != slot {
+		return nil, &link.Error{Kind: "no_session", Message: "no session " + strconv.Quote(id) + " in this slot"}
+	}
+	return x, nil
+}
+
+// prepare makes the launch for a command of the session. save is the file
+// that its new state will be in.
+func (x *shellSession) prepare(c *conversation, p *commandParams, keep bool) (l launch, call session.Call, save *os.File, err error) {
+	call = session.Call{Env: map[string]string{}, Keep: keep, FDPath: fdPath}
+	for name, value := range p.Env {
+		call.Env[name] = string(value)
+	}
+	x.mu.Lock()
+	if p.Cwd != nil {
+		call.Cwd = string(*p.Cwd)
+		if !strings.HasPrefix(call.Cwd, "/") {
+			call.Cwd = x.state.Cwd() + "/" + call.Cwd
+		}
+	}
+	program := x.state.Command(string(*p.Shell), call)
+	x.mu.Unlock()
+	l = launch{token: c.id, cwd: program.Cwd, user: p.User, merge: p.MergeStderr, stdin: p.Stdin, pty: p.PTY}
+	for _, argument := range program.Argv {
+		l.argv = append(l.argv, link.Bytes(argument))
+	}
+	for _, entry := range program.Env {
+		l.env = append(l.env, link.Bytes(entry))
+	}
+	for _, content := range program.Files {
+		file, err := memoryFile("session", string(content))
+		if err != nil {
+			closeAll(l.extra)
+			return l, call, nil, err
+		}
+		l.extra = append(l.extra, file)
+		if content == nil {
+			save = file
+		}
+	}
+	return l, call, save, nil
+}
+
+// runInSession is exec.run with a session.
+func (s *Server) runInSession(c *conversation, slot *slotState, agent *Agent, p *commandParams) (any, error) {
+	x, err := s.session(p.Session, slot)
+	if err != nil {
+		return nil, err
+	}
+	ctx, done := slot.join(c.ctx)
+	defer done()
+	leave, err := x.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	l, call, save, err := x.prepare(c, p, true)
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll(l.extra)
+	result, exit, err := s.run(c, slot, agent, p, l)
+	if p.Cwd == nil && isMissing(err) && l.cwd != agent.Workspace {
+		// The directory that the session was in has been removed.
+		l.cwd = agent.Workspace
+		result, exit, err = s.run(c, slot, agent, p, l)
+	}
+	if err != nil {
+		return nil, err
+	}
+	cwd := l.cwd
+	if result.Started {
+		wrote := savedState(save)
+		x.mu.Lock()
+		cwd = x.state.Done(call, wrote, string(exit.Cwd))
+		x.mu.Unlock()
+	}
+	where := link.Bytes(cwd)
+	result.Cwd = &where
+	return result, nil
+}
+
+func isMissing(err error) bool {
+	var e *link.Error
+	return errors.As(err, &e) && (e.Errno == "ENOENT" || e.Errno == "ENOTDIR")
+}
+
+// savedState reads what the shell wrote, which the tenant could write to too.
+func savedState(file *os.File) []byte {
+	size, err := file.Seek(0, io.SeekEnd)
+	if err != nil || size > maxSaved {
+		return nil
+	}
+	wrote := make([]byte, size)
+	if n, err := file.ReadAt(wrote, 0); err != nil && n < len(wrote) {
+		return nil
+	}
+	return wrote
+}
