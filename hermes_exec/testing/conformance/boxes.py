@@ -1,9 +1,10 @@
-"""Killing a box from outside, as an engine, an administrator or the kernel would."""
+"""Killing a box or breaking its streams from outside, as an engine, a network or the kernel would."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -51,3 +52,29 @@ async def kill_container(slot: Slot) -> None:
             client.close()
 
     await anyio.to_thread.run_sync(kill)
+
+
+def open_sockets() -> set[tuple[int, str]]:
+    """The sockets that this process has open, by descriptor and identity; none where /proc is not there."""
+    found = set()
+    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue
+        if target.startswith("socket:"):
+            found.add((int(name), target))
+    return found
+
+
+def break_sockets(sockets: set[tuple[int, str]]) -> int:
+    """Shut these sockets down in both directions, as a lost network would; how many there were."""
+    for descriptor, _ in sockets:
+        broken = socket.socket(fileno=os.dup(descriptor))
+        try:
+            broken.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            continue  # not connected
+        finally:
+            broken.close()
+    return len(sockets)

@@ -103,6 +103,8 @@ async def run_check(check: Check, pool: SandboxPool, factory: PoolFactory, facts
         error = leaf(error)
         if isinstance(error, NotGiven):
             status, reason = "skipped", str(error)
+        elif isinstance(error, TimeoutError) and time.monotonic() - started >= check.timeout_s:
+            status, reason = "failed", f"not done within {check.timeout_s:g} s"
         else:
             status, reason = "failed", describe(error)
     return Outcome(check.name, check.group, check.meaning, status, reason, time.monotonic() - started)

@@ -31,7 +31,7 @@ var programs = map[string]program{
 	"id": func([]string) error {
 		return say(os.Stdout, []string{fmt.Sprint(os.Getuid()), fmt.Sprint(os.Getgid())})
 	},
-	"env": env, "cat": cat, "write": write, "sleep": sleep, "exit": exit, "cwd": cwd, "spew": spew, "alternate": alternate,
+	"env": env, "cat": cat, "write": write, "append": appendByte, "sleep": sleep, "exit": exit, "cwd": cwd, "spew": spew, "alternate": alternate,
 	"signal": raise, "stubborn": stubborn, "grow": grow, "count": count, "sum": sum, "fds": fds, "status": status,
 	"open": open, "fill": fill, "kill": kill, "ps": ps, "ptrace": ptrace, "namespace": namespace, "tty": tty, "umask": umask,
 	"leave": leave, "tree": tree, "bomb": bomb, "many": many, "daemon": daemon,
@@ -124,6 +124,16 @@ func write(args []string) error {
 		return err
 	}
 	_, err = io.Copy(out, os.Stdin)
+	return errors.Join(err, out.Close())
+}
+
+// appendByte adds one byte to a file: how often a command ran is its size.
+func appendByte(args []string) error {
+	out, err := os.OpenFile(arg(args, 0), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = out.Write([]byte("x"))
 	return errors.Join(err, out.Close())
 }
 

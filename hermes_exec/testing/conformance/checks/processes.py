@@ -235,7 +235,7 @@ async def check_session_keeps_variables(ctx: Context) -> None:
 
 @check("sessions", "shell")
 async def check_session_keeps_functions(ctx: Context) -> None:
-    """Functions last."""
+    """Functions last from one command of a session to later ones."""
     _keeps(ctx, "functions")
     session = ctx.slot.session()
     await session.run('greet() { echo "hello $1"; }')
