@@ -19,7 +19,9 @@ NOOP = ["bash", "-c", "true"]
 
 
 class Subprocess:
-    """`subprocess.run`, one after the other."""
+    """`subprocess.run`, which blocks: one after the other."""
+
+    blocking = True
 
     async def noop(self) -> None:
         """Run the empty command and block until it has ended."""
@@ -41,6 +43,8 @@ class Subprocess:
 
 class AsyncioSubprocess(Subprocess):
     """asyncio's subprocesses."""
+
+    blocking = False
 
     async def noop(self) -> None:
         """Run the empty command."""

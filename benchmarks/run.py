@@ -73,6 +73,8 @@ async def one_slice(
         if discipline.startswith(NOOP):
             sample.add(*await contender.timed_noops(slice_s, at_once))
         return
+    if at_once > 1 and getattr(contender, "blocking", False):
+        return
     times: list[float] = []
     begin = time.perf_counter()
 

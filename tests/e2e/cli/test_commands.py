@@ -13,8 +13,8 @@ from tests.conftest import BackendCase
 from tests.e2e.cli.conftest import Cli
 
 COMMANDS = (
-    ["run"], ["shell"], ["doctor"], ["ps"], ["reap"], ["conformance"], ["bench"], ["config", "show"], ["config", "schema"],
-    ["config", "check"], ["tools", "list"], ["tools", "schema"],
+    ["run"], ["shell"], ["doctor"], ["ps"], ["reap"], ["conformance"], ["bench"], ["config", "show"],
+    ["config", "schema"], ["config", "check"], ["tools", "list"], ["tools", "schema"],
 )  # fmt: skip
 
 
@@ -36,10 +36,7 @@ def test_version(cli: Cli) -> None:
 
 
 def test_doctor_tries_the_backend(cli: Cli, backend: BackendCase) -> None:
-    if backend.id == "docker-debian":
-        arguments = ["--image", str(backend.options["image"])]
-    else:
-        arguments = []
+    arguments = ["--image", str(backend.options["image"])] if backend.id == "docker-debian" else []
     (finding,) = cli.json("doctor", "--json", "--backend", backend.backend, *arguments)
     assert finding["status"] == "ok", finding
     assert finding["isolation"]["level"] in {"none", "uid", "namespaces", "box"}
