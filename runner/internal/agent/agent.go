@@ -47,8 +47,10 @@ type agent struct {
 
 // Main is the `agent` subcommand. It returns the exit code.
 func Main(args []string) int {
-	if len(args) == 1 {
+	if len(args) > 0 {
 		switch args[0] {
+		case isolate.EnterArg:
+			return isolate.Enter(args[1:])
 		case isolate.ProbeArg:
 			return isolate.ProbeChild()
 		case isolate.NoopArg:
@@ -60,7 +62,7 @@ func Main(args []string) int {
 		return 2
 	}
 	offerToOOM()
-	rt.Init(rt.Options{Threads: 6, MaxProcs: 2, GCPercent: 50, Subreaper: true})
+	rt.Init(rt.Options{MaxProcs: 2, GCPercent: 50, Subreaper: true})
 	rt.Terminations()
 	syscall.CloseOnExec(linkFD)
 	conn, err := link.New(os.NewFile(linkFD, "link"))

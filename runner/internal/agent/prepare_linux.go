@@ -8,12 +8,14 @@ import (
 
 	"hermes-exec/runner/internal/isolate"
 	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/rt"
 )
 
 const (
 	spawnThreads = 2
 	fileThreads  = 6
 	killThreads  = 2
+	spareThreads = 8
 )
 
 // prepare makes this process what the slot needs. It runs once, before
@@ -55,6 +57,7 @@ func (a *agent) prepare(s isolate.Setup) (isolate.Ready, error) {
 		a.marks.init()
 	}
 	go a.reap()
+	rt.Spare(spareThreads)
 	a.ready.Store(true)
 	return isolate.Ready{PID: os.Getpid(), SetupMS: float64(time.Since(began).Microseconds()) / 1000, Landlock: s.Landlock != nil}, nil
 }

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"hermes-exec/runner/internal/rt"
 )
 
 var bwrapPlaces = []string{"/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap"}
@@ -33,7 +35,13 @@ func tryBwrap(root bool) (path string, priceMS float64, err error) {
 	}
 	args := []string{"bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--as-pid-1", "--ro-bind", "/", "/",
 		"--proc", "/proc", "--dev", "/dev", "--", exe, "agent", NoopArg}
-	p, err := start(path, args, &os.ProcAttr{Files: []*os.File{nil, nil, nil}, Env: []string{}})
+	var p *os.Process
+	_, err = rt.Own(func() (int, error) {
+		if p, err = os.StartProcess(path, args, &os.ProcAttr{Files: []*os.File{nil, nil, nil}, Env: []string{}}); err != nil {
+			return 0, err
+		}
+		return p.Pid, nil
+	})
 	if err != nil {
 		return "", 0, plain(err)
 	}

@@ -43,6 +43,7 @@ type Facts struct {
 
 	Way       Way      `json:"-"`
 	BwrapPath string   `json:"-"`
+	Loopback  bool     `json:"-"` // a network of its own can have its loopback interface
 	Root      bool     `json:"-"` // this process has uid 0
 	Switch    bool     `json:"-"` // it may become other uids and gids
 	Setgroups bool     `json:"-"` // it may set additional groups

@@ -22,7 +22,7 @@ const (
 
 // AgentThreads is how many tasks of a slot's agent count against a limit of
 // processes that is kept by uid.
-const AgentThreads = 32
+const AgentThreads = 40
 
 // ProcessLimits sets on this process the limits that its children inherit and
 // that do no harm to itself.

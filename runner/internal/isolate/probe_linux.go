@@ -119,9 +119,9 @@ func probeNamespaces(f *Facts) {
 			}
 		}
 		began := time.Now()
-		err := tryNamespaces(way)
+		loopback, err := tryNamespaces(way)
 		if err == nil {
-			f.Way = way
+			f.Way, f.Loopback = way, loopback
 			f.UserNamespace = f.UserNamespace || way != WayDirect
 			f.PriceMS = float64(time.Since(began).Microseconds()) / 1000
 			return
@@ -130,7 +130,7 @@ func probeNamespaces(f *Facts) {
 	}
 	path, price, err := tryBwrap(f.Root)
 	if err == nil {
-		f.Way, f.BwrapPath, f.Bubblewrap, f.PriceMS = WayBwrap, path, true, price
+		f.Way, f.Loopback, f.BwrapPath, f.Bubblewrap, f.PriceMS = WayBwrap, true, path, true, price
 		return
 	}
 	reasons = append(reasons, "bubblewrap: "+err.Error())
@@ -138,40 +138,37 @@ func probeNamespaces(f *Facts) {
 }
 
 // tryNamespaces starts this program in namespaces and lets it mount.
-func tryNamespaces(way Way) error {
+func tryNamespaces(way Way) (loopback bool, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer r.Close()
-	attr := &os.ProcAttr{Files: []*os.File{nil, nil, nil, w}, Env: []string{}, Sys: Attr(way, false)}
-	p, err := start(SelfExe, []string{"runner", "agent", ProbeArg}, attr)
-	w.Close()
-	if err != nil {
-		return plain(err)
-	}
-	said, _ := io.ReadAll(io.LimitReader(r, 4096))
-	state, err := wait(p)
-	if err != nil {
-		return err
-	}
-	if !state.Success() || string(said) != "ok" {
-		if len(said) == 0 {
-			return fmt.Errorf("the trial ended with %s", state)
-		}
-		return errors.New(string(said))
-	}
-	return nil
-}
-
-func start(path string, argv []string, attr *os.ProcAttr) (p *os.Process, err error) {
+	var p *os.Process
 	_, err = rt.Own(func() (int, error) {
-		if p, err = os.StartProcess(path, argv, attr); err != nil {
+		if p, err = Start(way, false, []string{"runner", "agent", ProbeArg}, [3]*os.File{}, w); err != nil {
 			return 0, err
 		}
 		return p.Pid, nil
 	})
-	return p, err
+	w.Close()
+	if err != nil {
+		return false, plain(err)
+	}
+	said, _ := io.ReadAll(io.LimitReader(r, 4096))
+	state, err := wait(p)
+	if err != nil {
+		return false, err
+	}
+	switch {
+	case state.Success() && string(said) == verdictOK:
+		return true, nil
+	case state.Success() && string(said) == verdictNoLoopback:
+		return false, nil
+	case len(said) == 0:
+		return false, fmt.Errorf("the trial ended with %s", state)
+	}
+	return false, errors.New(string(said))
 }
 
 func wait(p *os.Process) (*os.ProcessState, error) {
@@ -194,16 +191,22 @@ func ProbeChild() int {
 		fmt.Fprint(out, err.Error())
 		return 1
 	}
-	fmt.Fprint(out, "ok")
+	if loopback := loopbackUp(); loopback != nil {
+		fmt.Fprint(out, verdictNoLoopback)
+		return 0
+	}
+	fmt.Fprint(out, verdictOK)
 	return 0
 }
+
+const (
+	verdictOK         = "ok"
+	verdictNoLoopback = "no loopback"
+)
 
 func tryMounts() error {
 	if err := mount("none", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
 		return err
-	}
-	if err := loopbackUp(); err != nil {
-		return fmt.Errorf("loopback: %w", err)
 	}
 	if err := mount("proc", "/proc", "proc", msNosuidNodev|syscall.MS_NOEXEC, ""); err != nil {
 		return fmt.Errorf("a new /proc is refused: %w", err)
@@ -224,50 +227,4 @@ func tryMounts() error {
 		return fmt.Errorf("pivot_root: %w", err)
 	}
 	return nil
-}
-
-// Attr are the attributes with which an agent is started.
-func Attr(way Way, network bool) *syscall.SysProcAttr {
-	a := &syscall.SysProcAttr{Setsid: true}
-	if way == WayNone || way == WayBwrap {
-		return a
-	}
-	a.Pdeathsig = syscall.SIGKILL
-	a.Cloneflags = syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS
-	if !network {
-		a.Cloneflags |= syscall.CLONE_NEWNET
-	}
-	switch way {
-	case WayIdentity:
-		a.Cloneflags |= syscall.CLONE_NEWUSER
-		a.UidMappings, a.GidMappings = identity("uid_map"), identity("gid_map")
-		a.GidMappingsEnableSetgroups = true
-	case WaySelf:
-		a.Cloneflags |= syscall.CLONE_NEWUSER
-		a.UidMappings = []syscall.SysProcIDMap{{ContainerID: os.Geteuid(), HostID: os.Geteuid(), Size: 1}}
-		a.GidMappings = []syscall.SysProcIDMap{{ContainerID: os.Getegid(), HostID: os.Getegid(), Size: 1}}
-		a.AmbientCaps = []uintptr{CapSysAdmin, CapNetAdmin, CapSysChroot, CapSetpcap, CapDacOveride}
-	}
-	return a
-}
-
-// identity maps every id that exists here to itself.
-func identity(file string) []syscall.SysProcIDMap {
-	data, err := os.ReadFile("/proc/self/" + file)
-	if err != nil {
-		return nil
-	}
-	var out []syscall.SysProcIDMap
-	for _, line := range strings.Split(string(data), "\n") {
-		f := strings.Fields(line)
-		if len(f) != 3 {
-			continue
-		}
-		first, err1 := strconv.Atoi(f[0])
-		size, err2 := strconv.Atoi(f[2])
-		if err1 == nil && err2 == nil {
-			out = append(out, syscall.SysProcIDMap{ContainerID: first, HostID: first, Size: size})
-		}
-	}
-	return out
 }

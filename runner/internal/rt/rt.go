@@ -34,6 +34,10 @@ func Init(o Options) {
 	startThreads(o.Threads)
 }
 
+// Spare makes n threads exist besides those that goroutines have locked, for
+// when every later one may be refused.
+func Spare(n int) { startThreads(n) }
+
 // startThreads makes n threads exist at once. The runtime parks a thread that
 // has nothing to do and never ends it.
 func startThreads(n int) {

@@ -116,11 +116,9 @@ func (s *slot) launch() (*Handle, error) {
 		return nil, err
 	}
 	defer null.Close()
-	path, argv := s.program()
-	attr := &os.ProcAttr{Dir: "/", Env: []string{}, Files: []*os.File{null, null, os.Stderr, theirs}, Sys: isolate.Attr(s.way, s.setup.View.Network)}
 	var process *os.Process
 	_, err = rt.Own(func() (int, error) {
-		p, err := startProcess(path, argv, attr)
+		p, err := onStarter(func() (*os.Process, error) { return s.begin(null, theirs) })
 		if err != nil {
 			return 0, err
 		}

@@ -121,6 +121,9 @@ func (s *slot) place(p CreateParams) error {
 	s.setup.Workspace, s.setup.Home, s.setup.Tmp = at("workspace"), at("home"), at("tmp")
 	switch s.setup.Level {
 	case isolate.Namespaces:
+		if !p.Network && !s.m.facts.Loopback {
+			return s.cannot("a network of its own would have no loopback interface (no CAP_NET_ADMIN)")
+		}
 		s.placeView(p)
 	case isolate.UID:
 		s.setup.Landlock = s.landlock()

@@ -2,14 +2,19 @@
 
 package slots
 
-import "os"
+import (
+	"os"
+	"syscall"
+)
 
 const rlimitsWork = false
 
-func (s *slot) program() (path string, argv []string) { return s.m.exe, []string{"runner", "agent"} }
-
-func startProcess(path string, argv []string, attr *os.ProcAttr) (*os.Process, error) {
-	return os.StartProcess(path, argv, attr)
+func (s *slot) begin(null, theirs *os.File) (*os.Process, error) {
+	return os.StartProcess(s.m.exe, []string{"runner", "agent"}, &os.ProcAttr{
+		Dir: "/", Env: []string{}, Files: []*os.File{null, null, os.Stderr, theirs}, Sys: &syscall.SysProcAttr{Setsid: true},
+	})
 }
+
+func onStarter(do func() (*os.Process, error)) (*os.Process, error) { return do() }
 
 func (s *slot) wipeShared() []string { return nil }

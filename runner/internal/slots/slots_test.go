@@ -15,12 +15,15 @@ import (
 	"hermes-exec/runner/internal/agent"
 	"hermes-exec/runner/internal/isolate"
 	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/rt"
 )
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "agent" {
 		os.Exit(agent.Main(os.Args[2:]))
 	}
+	// As the runner: undumpable, and what it starts has to work all the same.
+	rt.Init(rt.Options{Subreaper: true})
 	os.Exit(m.Run())
 }
 
@@ -38,13 +41,7 @@ type box struct {
 
 func newBox(t *testing.T, facts isolate.Facts) *box {
 	t.Helper()
-	base, err := os.MkdirTemp("/tmp", "slots-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(base, 0o711); err != nil {
-		t.Fatal(err)
-	}
+	base := passableDir(t)
 	m, err := NewManager(base, facts, os.Args[0])
 	if err != nil {
 		t.Fatal(err)
@@ -66,6 +63,19 @@ func newBox(t *testing.T, facts isolate.Facts) *box {
 		}
 	})
 	return b
+}
+
+// passableDir is a directory that every user can pass through.
+func passableDir(t testing.TB) string {
+	t.Helper()
+	base, err := os.MkdirTemp("/tmp", "slots-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(base, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	return base
 }
 
 func (b *box) create(p CreateParams) SlotFacts {

@@ -4,28 +4,33 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"syscall"
 
 	"hermes-exec/runner/internal/isolate"
 )
 
 const rlimitsWork = true
 
-// program is what to run as the slot's agent.
-func (s *slot) program() (path string, argv []string) {
+// begin starts the slot's agent with theirs as its end of the link.
+func (s *slot) begin(null, theirs *os.File) (*os.Process, error) {
+	std := [3]*os.File{null, null, os.Stderr}
+	argv := []string{"runner", "agent"}
 	if s.way != isolate.WayBwrap {
-		return isolate.SelfExe, []string{"runner", "agent"}
+		return isolate.Start(s.way, s.setup.View.Network, argv, std, theirs)
 	}
 	exe := s.m.exe
 	if real, err := os.Readlink(isolate.SelfExe); err == nil {
 		exe = real
 	}
-	return s.m.facts.BwrapPath, s.setup.View.BwrapArgs(exe, []string{"agent"})
+	if err := s.setup.View.PrepareBwrap(); err != nil {
+		return nil, err
+	}
+	attr := &os.ProcAttr{Dir: "/", Env: []string{}, Files: []*os.File{null, null, os.Stderr, theirs}, Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}}
+	return os.StartProcess(s.m.facts.BwrapPath, s.setup.View.BwrapArgs(exe, argv[1:]), attr)
 }
 
 type starting struct {
-	path string
-	argv []string
-	attr *os.ProcAttr
+	do   func() (*os.Process, error)
 	done chan started
 }
 
@@ -44,15 +49,16 @@ var (
 func serveStarts() {
 	runtime.LockOSThread()
 	for s := range starter {
-		p, err := os.StartProcess(s.path, s.argv, s.attr)
+		p, err := s.do()
 		s.done <- started{p, err}
 	}
 }
 
-func startProcess(path string, argv []string, attr *os.ProcAttr) (*os.Process, error) {
+// onStarter runs do on that thread.
+func onStarter(do func() (*os.Process, error)) (*os.Process, error) {
 	startOnce.Do(func() { go serveStarts() })
 	done := make(chan started)
-	starter <- starting{path, argv, attr, done}
+	starter <- starting{do, done}
 	r := <-done
 	return r.process, r.err
 }
