@@ -153,7 +153,7 @@ class Files:
         await self._call("remove", path, recursive=bool(recursive), missing_ok=bool(missing_ok))
 
     async def move(self, source: RemotePath, target: RemotePath, overwrite: bool = True) -> None:
-        """Rename a file or folder, also over file systems. A file in the place is replaced, unless `overwrite=False`."""
+        """Rename a file or folder, also over file systems. A file in the place is replaced unless `overwrite=False`."""
         await self._pair("move", source, target, overwrite=bool(overwrite))
 
     async def copy(self, source: RemotePath, target: RemotePath, recursive: bool = False) -> None:

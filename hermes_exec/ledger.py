@@ -18,7 +18,7 @@ class Phase(Enum):
 
 @dataclass(slots=True)
 class BoxEntry:
-    """One box. `free + lent + quarantined == slots` while it is ready; a slot that is being reset still counts as lent."""
+    """One box. `free + lent + quarantined == slots` while it is ready; a slot that is being reset counts as lent."""
 
     id: int
     kind: str
@@ -142,14 +142,14 @@ class Ledger:
             box.free -= count
             box.lent += count
 
-    def give_back(self, box: BoxEntry, now: float, *, clean: bool) -> None:
-        """A lent slot comes back; one that is not proven clean dooms its box."""
+    def give_back(self, box: BoxEntry, now: float, *, clean: bool, doom: bool = False) -> None:
+        """A lent slot comes back; one that is not proven clean dooms its box, and so does `doom`."""
         box.lent -= 1
         if clean:
             box.free += 1
         else:
             box.quarantined += 1
-            box.doomed = True
+        box.doomed = box.doomed or doom or not clean
         box.idle_since = now
 
     def remove(self, box: BoxEntry) -> None:

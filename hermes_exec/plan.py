@@ -9,21 +9,21 @@ from hermes_exec.ledger import BoxEntry, Ledger, Phase, Waiter
 
 @dataclass(frozen=True, slots=True)
 class KindPlan:
-    """Size of one kind of box (a profile, or a profile with another image)."""
+    """Size of one kind of box (a profile, or a profile with another image). Times in seconds, None for never."""
 
     slots_per_sandbox: int
     min_sandboxes: int = 0
     max_sandboxes: int | None = None
+    idle_timeout_s: float | None = 120.0
+    max_lifetime_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PlanConfig:
-    """What the planner may do. `max_sandboxes` holds over all kinds; times in seconds, None for never."""
+    """What the planner may do. `max_sandboxes` holds over all kinds; times in seconds."""
 
     max_sandboxes: int
     kinds: Mapping[str, KindPlan]
-    idle_timeout_s: float | None = 120.0
-    max_lifetime_s: float | None = None
     launch_concurrency: int = 4
     launch_interval_s: float = 0.05
     launch_tries: int = 3
@@ -48,7 +48,7 @@ class Lend:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """End a box that nobody holds. `reason`: idle, lifetime, quarantined, evicted."""
+    """End a box that nobody holds. `reason`: idle, lifetime, quarantined, changed, evicted."""
 
     box: int
     reason: str
@@ -136,9 +136,10 @@ class _Draft:
     def _retired(self, box: BoxEntry) -> bool:
         if box.doomed:
             return True
-        if self.config.max_lifetime_s is None:
+        longest_s = self.config.kinds[box.kind].max_lifetime_s
+        if longest_s is None:
             return False
-        ends_at = box.launched_at + self.config.max_lifetime_s
+        ends_at = box.launched_at + longest_s
         if ends_at > self.now:
             self.wake_at = min(self.wake_at, ends_at)
             return False
@@ -149,7 +150,7 @@ class _Draft:
         for box_id in self.leaving:
             box = self.ledger.boxes[box_id]
             if box.phase is Phase.READY and box.lent == 0:
-                self._close(box, "quarantined" if box.doomed else "lifetime")
+                self._close(box, "quarantined" if box.quarantined else "changed" if box.doomed else "lifetime")
 
     def serve(self, waiter: Waiter) -> None:
         """Lend to a waiter, or see to it that what it needs will be there."""
@@ -289,13 +290,14 @@ class _Draft:
 
     def scale_down(self) -> None:
         """Close boxes above the minimum that were idle for long enough, the longest idle first."""
-        if self.config.idle_timeout_s is None:
-            return
         spoken_for = self.claimed | self.closed | self.retired
         for box in sorted(self.ledger.boxes.values(), key=lambda box: (box.idle_since, box.id)):
             if not box.healthy or box.lent or box.id in spoken_for or not self._spare(box.kind):
                 continue
-            ends_at = box.idle_since + self.config.idle_timeout_s
+            idle_s = self.config.kinds[box.kind].idle_timeout_s
+            if idle_s is None:
+                continue
+            ends_at = box.idle_since + idle_s
             if ends_at > self.now:
                 self.wake_at = min(self.wake_at, ends_at)
                 continue
