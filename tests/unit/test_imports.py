@@ -28,6 +28,7 @@ FILES = {
     for p in d.rglob("*.py")
 }
 READS_ENVIRONMENT = (
+    "hermes_exec.testing",
     "hermes_exec.cli",
     "hermes_exec.from_env",
     "hermes_agent.command",
