@@ -153,5 +153,5 @@ class Conversing:
         conversation = self._conversation
         if conversation is not None and not conversation.answered:
             await self._tenure.give_up(conversation)
-        if isinstance(error, RemoteError | TRANSPORT_ERRORS):
+        if isinstance(error, (RemoteError, *TRANSPORT_ERRORS)):
             raise await self._tenure.translate(error, self._path) from error
