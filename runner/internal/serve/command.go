@@ -47,7 +47,7 @@ type command struct {
 
 // start makes the pipes and has the agent fork. It fails with an error only
 // when nothing can be said about the program itself.
-func (s *Server) start(ctx context.Context, slot *slotState, agent *Agent, l launch) (*command, error) {
+func (s *Server) start(slot *slotState, agent *Agent, l launch) (*command, error) {
 	cmd := &command{slot: slot, token: l.token}
 	var theirs []*os.File
 	defer func() { closeAll(theirs) }()
@@ -71,7 +71,8 @@ func (s *Server) start(ctx context.Context, slot *slotState, agent *Agent, l lau
 	}
 	cmd.exit = s.expectExit(l.token)
 	request := link.Spawn{Token: l.token, Argv: l.argv, Env: l.env, Cwd: link.Bytes(l.cwd), User: l.user, PTY: l.pty}
-	got, err := agent.Call(ctx, link.OpSpawn, request, &cmd.spawned, fds...)
+	// A start is never broken off in between: what may run must be known.
+	got, err := agent.Call(slot.ctx, link.OpSpawn, request, &cmd.spawned, fds...)
 	cmd.started = time.Now()
 	if err != nil || !cmd.spawned.Started {
 		s.forgetExit(l.token)
@@ -79,11 +80,7 @@ func (s *Server) start(ctx context.Context, slot *slotState, agent *Agent, l lau
 	}
 	if err != nil {
 		cmd.closePipes()
-		if ctx.Err() != nil {
-			// The process may have started all the same.
-			go s.kill(slot, l.token)
-		}
-		return nil, err
+		return nil, s.startError(slot, err)
 	}
 	if l.pty != nil && cmd.spawned.Started {
 		if len(got) != 1 {
@@ -194,17 +191,18 @@ func (s *Server) exited(_ string, e link.Exit) {
 }
 
 // kill ends the tree of a command. A receipt with Left 1 says that the agent
-// did not answer.
-func (s *Server) kill(slot *slotState, token uint64) link.Receipt {
+// did not answer; the error is why the slot ended.
+func (s *Server) kill(slot *slotState, token uint64) (link.Receipt, error) {
 	ctx, cancel := context.WithTimeout(slot.ctx, killTime)
 	defer cancel()
 	begun := time.Now()
 	var receipt link.Receipt
 	if _, err := slot.call(ctx, link.OpKill, link.Kill{Token: token, GraceS: killGrace}, &receipt); err != nil {
+		if slot.ctx.Err() != nil {
+			return receipt, slot.cause()
+		}
+		s.log.Printf("kill of %d: %v", token, err)
 		receipt = link.Receipt{Found: 1, Left: 1, DurationS: time.Since(begun).Seconds()}
 	}
-	if receipt.Handles == nil {
-		receipt.Handles = []string{}
-	}
-	return receipt
+	return tidy(receipt), nil
 }

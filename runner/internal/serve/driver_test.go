@@ -11,36 +11,69 @@ import (
 	"log"
 	"net"
 	"os"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"hermes-exec/runner/internal/agent"
+	"hermes-exec/runner/internal/isolate"
+	"hermes-exec/runner/internal/rt"
 	"hermes-exec/runner/internal/serve"
-	"hermes-exec/runner/internal/serve/servetest"
+	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/wire"
 )
 
 const patience = 20 * time.Second
 
+// TestMain makes the test program its own agent.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "agent" {
+		os.Exit(agent.Main(os.Args[2:]))
+	}
+	rt.Init(rt.Options{Threads: 8, Subreaper: true})
+	rt.Terminations()
+	rt.ReapOrphans()
+	os.Exit(m.Run())
+}
+
+var probed = sync.OnceValue(isolate.Probe)
+
+// passableDir is a directory that a slot's user can reach.
+func passableDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "serve-test-")
+	if err == nil {
+		err = os.Chmod(dir, 0o711)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return filepath.Join(dir, "base")
+}
+
 // box is a serving runner under test.
 type box struct {
 	t      testing.TB
 	server *serve.Server
-	slots  *servetest.Slots
 	base   string
 	ended  chan struct{}
 }
 
 func newBox(t testing.TB, lease time.Duration) *box {
 	t.Helper()
-	base := t.TempDir()
-	b := &box{t: t, base: base, slots: servetest.New(base), ended: make(chan struct{})}
+	b := &box{t: t, base: passableDir(t), ended: make(chan struct{})}
+	manager, err := slots.NewManager(b.base, probed(), os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
 	var logger *log.Logger
 	if testing.Verbose() {
 		logger = log.New(os.Stderr, "", log.Lmicroseconds)
 	}
-	server, err := serve.New(serve.Config{Base: base, Lease: lease, Slots: b.slots, Version: "test", Log: logger})
+	server, err := serve.New(serve.Config{Base: b.base, Lease: lease, Slots: serve.Managed(manager), Isolation: probed(), Version: "test", Log: logger})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -118,9 +118,9 @@ func shellArgv(shell, text string) (script, error) {
 // run starts a command, waits for its end and returns what there is to tell.
 func (s *Server) run(c *conversation, slot *slotState, agent *Agent, p *commandParams, l launch) (*exitResult, link.Exit, error) {
 	var none link.Exit
-	cmd, err := s.start(c.ctx, slot, agent, l)
+	cmd, err := s.start(slot, agent, l)
 	if err != nil {
-		return nil, none, s.startError(slot, err)
+		return nil, none, err
 	}
 	if !cmd.spawned.Started {
 		cmd.closePipes()
@@ -229,7 +229,10 @@ func (s *Server) await(c *conversation, cmd *command, timeoutS *float64, result 
 }
 
 func (s *Server) endCommand(cmd *command, result *exitResult) (link.Exit, error) {
-	receipt := s.kill(cmd.slot, cmd.token)
+	receipt, err := s.kill(cmd.slot, cmd.token)
+	if err != nil {
+		return link.Exit{}, err
+	}
 	result.Killed = &receipt
 	timer := time.NewTimer(afterKill)
 	defer timer.Stop()

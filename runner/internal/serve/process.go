@@ -78,8 +78,8 @@ func (s *Server) procSpawn(c *conversation, params json.RawMessage) (any, error)
 	defer closeAll(l.extra)
 	cmd := &command{slot: slot, token: c.id, spawned: missing, started: time.Now()}
 	if len(l.argv) > 0 {
-		if cmd, err = s.start(c.ctx, slot, agent, l); err != nil {
-			return nil, s.startError(slot, err)
+		if cmd, err = s.start(slot, agent, l); err != nil {
+			return nil, err
 		}
 	}
 	proc := s.adoptProcess(cmd, &p)

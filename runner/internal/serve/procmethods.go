@@ -222,7 +222,8 @@ func (s *Server) procSignal(c *conversation, p *process, q *procParams) (any, er
 }
 
 func (s *Server) procKill(_ *conversation, p *process, _ *procParams) (any, error) {
-	return killedResult{s.kill(p.slot, p.token)}, nil
+	receipt, err := s.kill(p.slot, p.token)
+	return killedResult{receipt}, err
 }
 
 func (s *Server) procResize(_ *conversation, p *process, q *procParams) (any, error) {
