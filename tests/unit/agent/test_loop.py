@@ -1,0 +1,331 @@
+"""The agent loop: order, parallelism, budgets, errors and what an episode says of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from hermes_agent import (
+    AgentLoop,
+    Completion,
+    ContextExceeded,
+    Episode,
+    ModelError,
+    ScriptedModel,
+    TokenUsage,
+    ToolCall,
+)
+from hermes_agent.calls import FinishReason
+from hermes_agent.loop import LAST_WORDS
+from hermes_agent.models.scripted import call
+from hermes_exec.errors import ChannelLost, ConfigError, ErrorCause, SandboxDied
+from tests.unit.agent.toolboxes import FunctionTools, Result, echo
+
+pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+
+
+def ask(*xs: object, content: str = "", reasoning: str | None = None, finish: FinishReason = "stop") -> Completion:
+    calls = tuple(call("do", {"x": x}, call_id=f"c{x}") for x in xs)
+    return Completion(content, calls, reasoning, finish, TokenUsage(10, 5, 1))
+
+
+def results(episode: Episode) -> list[str]:
+    return [message["content"] for message in episode.messages if message["role"] == "tool"]
+
+
+async def test_answer_ends_the_episode() -> None:
+    model = ScriptedModel([ask(1, reasoning="hm"), Completion("done", usage=TokenUsage(20, 2, 1))])
+    episode = await AgentLoop(model, FunctionTools(echo)).run([{"role": "user", "content": "go"}])
+    assert (episode.finish, episode.turns, episode.answer) == ("answered", 2, "done")
+    assert (episode.cause, episode.trainable) == (ErrorCause.POLICY, True)
+    assert episode.reasoning == ("hm", None)
+    assert episode.messages[1]["reasoning_content"] == "hm"
+    assert episode.usage == TokenUsage(30, 7, 2)
+    assert [(r.turn, r.name, r.ok, r.executed) for r in episode.tool_calls] == [(1, "do", True, True)]
+    assert episode.errors == ()
+
+
+async def test_history_is_append_only() -> None:
+    model = ScriptedModel([ask(1), ask(2, 3), "done"])
+    begin = [{"role": "system", "content": "s"}, {"role": "user", "content": "go"}]
+    before = deepcopy(begin)
+    episode = await AgentLoop(model, FunctionTools(echo)).run(begin)
+    assert begin == before
+    seen = [request.messages for request in model.requests]
+    for shorter, longer in zip([before, *seen], [*seen, episode.messages], strict=True):
+        assert longer[: len(shorter)] == shorter
+
+
+async def test_calls_of_a_turn_run_in_parallel_with_results_in_order() -> None:
+    gate = {name: anyio.Event() for name in "abc"}
+
+    async def one_after_another_backwards(arguments: dict[str, Any]) -> str:
+        name = arguments["x"]
+        if name != "c":
+            await gate[chr(ord(name) + 1)].wait()
+        gate[name].set()
+        return str(name)
+
+    tools = FunctionTools(one_after_another_backwards)
+    with anyio.fail_after(5):
+        episode = await AgentLoop(ScriptedModel([ask("a", "b", "c"), "done"]), tools).run("go")
+    assert results(episode) == [f'{{"output": "{name}"}}' for name in "abc"]
+    assert [m["tool_call_id"] for m in episode.messages if m["role"] == "tool"] == ["ca", "cb", "cc"]
+    assert [json.loads(arguments)["x"] for _, arguments, _ in tools.calls] == ["a", "b", "c"]
+
+
+async def test_max_turns_ends_with_a_final_answer() -> None:
+    model = ScriptedModel([ask(1), ask(2), Completion("as far as I got")])
+    episode = await AgentLoop(model, FunctionTools(echo), max_turns=2).run("go")
+    assert (episode.finish, episode.turns, episode.answer) == ("max_turns", 2, "as far as I got")
+    assert (episode.cause, episode.trainable) == (ErrorCause.BUDGET, True)
+    assert model.requests[2].sampling["tool_choice"] == "none"
+    assert model.requests[2].tools == model.requests[0].tools
+    assert episode.messages[-2] == {"role": "user", "content": LAST_WORDS}
+
+
+async def test_max_turns_without_a_final_answer() -> None:
+    model = ScriptedModel([ask(1)])
+    episode = await AgentLoop(model, FunctionTools(echo), max_turns=1, final_answer=False).run("go")
+    assert (episode.finish, len(model.requests), episode.messages[-1]["role"]) == ("max_turns", 1, "tool")
+
+
+async def test_failing_final_answer_does_not_change_the_finish() -> None:
+    episode = await AgentLoop(ScriptedModel([ask(1)]), FunctionTools(echo), max_turns=1).run("go")
+    assert (episode.finish, episode.trainable) == ("max_turns", True)
+    assert [error.where for error in episode.errors] == ["model"]
+    assert episode.messages[-1]["role"] == "tool"
+
+
+async def test_calls_in_the_final_answer_are_not_made() -> None:
+    tools = FunctionTools(echo)
+    episode = await AgentLoop(ScriptedModel([ask(1), ask(2)]), tools, max_turns=1).run("go")
+    assert len(tools.calls) == 1
+    assert [record.executed for record in episode.tool_calls] == [True, False]
+    assert episode.messages[-1]["role"] == "tool"
+
+
+async def test_max_tool_calls_refuses_the_rest_and_asks_for_the_answer() -> None:
+    tools = FunctionTools(echo)
+    episode = await AgentLoop(ScriptedModel([ask(1), ask(2, 3, 4), "end"]), tools, max_tool_calls=3).run("go")
+    assert [json.loads(arguments)["x"] for _, arguments, _ in tools.calls] == [1, 2, 3]
+    assert (episode.finish, episode.cause, episode.answer) == ("max_turns", ErrorCause.BUDGET, "end")
+    assert episode.tool_calls[-1].error_kind == "no_calls_left"
+
+
+async def test_exactly_max_tool_calls_may_answer() -> None:
+    episode = await AgentLoop(ScriptedModel([ask(1), "end"]), FunctionTools(echo), max_tool_calls=1).run("go")
+    assert episode.finish == "answered"
+
+
+async def test_parse_failure_on_the_last_call_is_not_a_natural_finish() -> None:
+    model = ScriptedModel(["<tool_call>{broken}</tool_call>", "sorry"])
+    tools = FunctionTools(echo)
+    episode = await AgentLoop(model, tools).run("go")
+    assert tools.calls == []
+    assert (episode.finish, episode.turns) == ("answered", 2)
+    told = json.loads(results(episode)[0])
+    assert told["error_kind"] == "malformed_call"
+    assert "<tool_call>" in told["error"]
+    assert [(e.turn, e.where, e.kind) for e in episode.errors] == [(1, "call", "malformed_call")]
+    only = await AgentLoop(ScriptedModel(["<tool_call>{broken}</tool_call>"]), tools, max_turns=1).run("go")
+    assert only.finish == "max_turns"
+
+
+async def test_broken_call_beside_a_good_one() -> None:
+    good = '<tool_call>{"name": "do", "arguments": {"x": 1}}</tool_call>'
+    tools = FunctionTools(echo)
+    episode = await AgentLoop(ScriptedModel([f"<tool_call>{{oops</tool_call>{good}", "ok"]), tools).run("go")
+    assert len(tools.calls) == 1
+    assert [record.ok for record in episode.tool_calls] == [False, True]
+
+
+async def test_cut_answer_is_max_tokens() -> None:
+    episode = await AgentLoop(ScriptedModel([Completion("I thi", finish_reason="length")]), FunctionTools(echo)).run(
+        "x"
+    )
+    assert (episode.finish, episode.cause, episode.trainable) == ("max_tokens", ErrorCause.BUDGET, True)
+
+
+async def test_cut_call_is_reported_to_the_model() -> None:
+    cut = ToolCall("c", "", '{"name": "do", "argu', "This tool call was cut off before its end.")
+    model = ScriptedModel([Completion("", (cut,), finish_reason="length"), "ok"])
+    episode = await AgentLoop(model, FunctionTools(echo)).run("x")
+    assert episode.finish == "answered"
+    assert "cut off" in results(episode)[0]
+
+
+@pytest.mark.parametrize(
+    ("error", "finish", "cause", "trainable"),
+    [
+        (ModelError("down"), "model_error", ErrorCause.PROVIDER, False),
+        (ModelError("key", cause=ErrorCause.CONFIG), "model_error", ErrorCause.CONFIG, False),
+        (ContextExceeded("too long"), "context", ErrorCause.BUDGET, True),
+        (KeyError("bug"), "model_error", ErrorCause.INFRA, False),
+    ],
+)
+async def test_model_errors(error: Exception, finish: str, cause: ErrorCause, trainable: bool) -> None:
+    episode = await AgentLoop(ScriptedModel([ask(1), error]), FunctionTools(echo)).run("x")
+    assert (episode.finish, episode.cause, episode.trainable) == (finish, cause, trainable)
+    assert [(e.where, e.kind) for e in episode.errors] == [("model", type(error).__name__)]
+    assert episode.turns == 1
+    assert len(episode.messages) == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (ChannelLost("gone"), ErrorCause.INFRA),
+        (RuntimeError("bug"), ErrorCause.INFRA),
+        (ConfigError("x"), ErrorCause.CONFIG),
+    ],
+)
+async def test_infra_ends_the_episode_unscored_and_ends_the_siblings(error: Exception, cause: ErrorCause) -> None:
+    waiting = anyio.Event()
+    ended: list[object] = []
+
+    async def tool(arguments: dict[str, Any]) -> str:
+        if arguments["x"] == 2:
+            await waiting.wait()
+            raise error
+        if arguments["x"] == 1:
+            return "first"
+        waiting.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append(arguments["x"])
+        return ""
+
+    with anyio.fail_after(5):
+        episode = await AgentLoop(ScriptedModel([ask(1, 2, 3)]), FunctionTools(tool)).run("x")
+    assert (episode.finish, episode.cause, episode.trainable) == ("infra", cause, False)
+    assert ended == [3]
+    assert [(record.ok, record.executed) for record in episode.tool_calls] == [
+        (True, True),
+        (False, False),
+        (False, False),
+    ]
+    assert [e.kind for e in episode.errors if e.where == "infra"] == [type(error).__name__]
+
+
+async def test_box_that_its_tenant_ended_is_the_models_doing() -> None:
+    async def tool(arguments: dict[str, Any]) -> str:
+        raise SandboxDied("the tenant ended the box", cause=ErrorCause.POLICY)
+
+    episode = await AgentLoop(ScriptedModel([ask(1), "oh"]), FunctionTools(tool)).run("x")
+    assert (episode.finish, episode.trainable) == ("answered", True)
+    assert [(e.where, e.kind) for e in episode.errors] == [("tool", "SandboxDied")]
+
+
+async def test_failing_tool_is_a_result() -> None:
+    async def tool(arguments: dict[str, Any]) -> Result:
+        return Result('{"error": "no such file"}', ok=False, error_kind="not_found")
+
+    episode = await AgentLoop(ScriptedModel([ask(1), "ok"]), FunctionTools(tool)).run("x")
+    assert (episode.finish, episode.trainable) == ("answered", True)
+    assert (episode.tool_calls[0].ok, episode.tool_calls[0].error_kind) == (False, "not_found")
+
+
+async def test_cancel_ends_with_an_episode() -> None:
+    started = anyio.Event()
+
+    async def tool(arguments: dict[str, Any]) -> str:
+        started.set()
+        await anyio.sleep_forever()
+        return ""
+
+    loop = AgentLoop(ScriptedModel([ask(1)]), FunctionTools(tool))
+    episodes: list[Episode] = []
+
+    async def run() -> None:
+        episodes.append(await loop.run("x"))
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            await started.wait()
+            loop.cancel()
+    assert [(e.finish, e.cause, e.trainable) for e in episodes] == [("cancelled", ErrorCause.CANCELLED, False)]
+    assert episodes[0].messages[-1]["role"] == "tool"
+    loop.cancel()
+
+
+async def test_cancellation_from_outside_passes_through() -> None:
+    async def tool(arguments: dict[str, Any]) -> str:
+        await anyio.sleep_forever()
+        return ""
+
+    loop = AgentLoop(ScriptedModel([ask(1), ask(2)]), FunctionTools(tool))
+    finished = False
+    with anyio.move_on_after(0.05) as scope:
+        await loop.run("x")
+        finished = True
+    assert scope.cancelled_caught
+    assert not finished
+
+
+async def test_ids_are_unique_within_an_episode() -> None:
+    twice = '<tool_call>{"name": "do", "arguments": {"x": 1}}</tool_call>'
+    episode = await AgentLoop(ScriptedModel([twice, twice, ask(1, 1), "ok"]), FunctionTools(echo)).run("x")
+    ids = [record.call_id for record in episode.tool_calls]
+    assert len(set(ids)) == len(ids) == 4
+    asked = [c["id"] for m in episode.messages for c in m.get("tool_calls", ())]
+    assert asked == ids
+
+
+async def test_results_of_a_turn_are_fitted_together() -> None:
+    class Fitting(FunctionTools):
+        async def fit_turn(self, results: Sequence[Result]) -> list[Result]:
+            return [Result(f"{len(results)}:{result.content}") for result in results]
+
+    episode = await AgentLoop(ScriptedModel([ask(1, 2), "ok"]), Fitting(echo)).run("x")
+    assert results(episode) == ['2:{"output": "1"}', '2:{"output": "2"}']
+
+
+async def test_sampling_reaches_the_model() -> None:
+    model = ScriptedModel(["ok"])
+    await AgentLoop(model, FunctionTools(echo), temperature=0.3, max_tokens=7, sampling={"top_p": 0.9}).run("x")
+    assert model.requests[0].sampling == {"temperature": 0.3, "max_tokens": 7, "top_p": 0.9}
+
+
+@pytest.mark.parametrize("bounds", [{"max_turns": 0}, {"max_tool_calls": -1}, {"max_tokens": 0}, {"parallel_calls": 0}])
+async def test_bounds_are_checked(bounds: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(bounds))):
+        AgentLoop(ScriptedModel([]), FunctionTools(echo), **bounds)
+
+
+async def test_parallel_calls_bounds_the_calls_at_a_time() -> None:
+    at_once = most = 0
+
+    async def tool(arguments: dict[str, Any]) -> str:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await anyio.sleep(0.01)
+        at_once -= 1
+        return ""
+
+    await AgentLoop(ScriptedModel([ask(*range(9)), "ok"]), FunctionTools(tool), parallel_calls=3).run("x")
+    assert most == 3
+
+
+async def test_blocking_toolbox_gives_a_blocking_run() -> None:
+    class Blocking:
+        def __init__(self, portal: BlockingPortal) -> None:
+            self.portal = portal
+            self.wrapped = FunctionTools(echo)
+
+    def work() -> Episode:
+        with start_blocking_portal() as portal:
+            return AgentLoop(ScriptedModel([ask(1), "done"]), Blocking(portal)).run("x")
+
+    episode = await anyio.to_thread.run_sync(work)
+    assert (episode.finish, episode.answer) == ("answered", "done")
