@@ -52,8 +52,8 @@ class LaunchSpec:
 
 @dataclass(frozen=True, slots=True)
 class ReapFilter:
-    """Which boxes to end: those of one run, those whose owner is gone (``orphans``), or ``all`` that this library
-    started.
+    """Which boxes to end: ``all`` that this library started, those of one run, those whose owner is gone
+    (``orphans``), or both: the orphans of one run.
     """
 
     run_id: str | None = None

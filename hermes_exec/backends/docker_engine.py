@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -70,6 +71,9 @@ def _connect(config: DockerConfig) -> DockerClient:
         raise BackendUnavailable("the Docker SDK is not installed: pip install 'hermes-exec[docker]'") from error
     with mapped():
         timeout = max(1, round(config.api_timeout_s))
+        _reach(
+            config.base_url or docker.utils.kwargs_from_env().get("base_url") or docker.constants.DEFAULT_UNIX_SOCKET
+        )
         if config.base_url is None:
             client = docker.from_env(timeout=timeout, max_pool_size=MAX_CALLS + 4)
         else:
@@ -80,6 +84,14 @@ def _connect(config: DockerConfig) -> DockerClient:
         if config.docker_config is not None:
             client.api.reload_config(config.docker_config)
         return client
+
+
+def _reach(base_url: str) -> None:
+    """OSError when nobody listens at a unix socket: the SDK would leave its own socket open on that."""
+    scheme, _, path = base_url.removeprefix("http+").partition("://")
+    if scheme == "unix":
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.connect(f"/{path.lstrip('/')}")
 
 
 def _tls(directory: str) -> TLSConfig:

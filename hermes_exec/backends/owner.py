@@ -92,11 +92,11 @@ def reap_reason(which: ReapFilter, labels: Labels, owner: OwnerState) -> str | N
     """Why the filter names a box with these labels, None when it does not."""
     if which.all:
         return "all boxes of this library"
-    if which.run_id is not None and labels.run_id == which.run_id:
-        return f"run {which.run_id}"
-    if which.orphans and owner == "gone":
-        return f"its owner, process {labels.pid}, is gone"
-    return None
+    if which.run_id not in {None, labels.run_id}:
+        return None
+    if which.orphans:
+        return f"its owner, process {labels.pid}, is gone" if owner == "gone" else None
+    return None if which.run_id is None else f"run {which.run_id}"
 
 
 def to_strings(labels: Labels) -> dict[str, str]:

@@ -1,0 +1,101 @@
+"""A box with an open channel and one slot in it, for tests of backends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+
+from hermes_exec.backends.base import Backend, LaunchSpec, Sandbox, SandboxStatus
+from hermes_exec.backends.owner import own_labels
+from hermes_exec.channel import Channel
+
+
+async def until(condition: Callable[[], object], patience_s: float = 10.0) -> None:
+    """Wait for what another process does, where nothing but its effect can be seen."""
+    for _ in range(round(patience_s / 0.02)):
+        if condition():
+            return
+        await anyio.sleep(0.02)
+    raise AssertionError(f"not within {patience_s:g} s")
+
+
+async def until_state(sandbox: Sandbox, state: str, patience_s: float = 10.0) -> SandboxStatus:
+    """Wait until the box is in a state, as seen from outside."""
+    for _ in range(round(patience_s / 0.02)):
+        status = await sandbox.status()
+        if status.state == state:
+            return status
+        await anyio.sleep(0.02)
+    raise AssertionError(f"not {state} within {patience_s:g} s")
+
+
+@dataclass
+class Ran:
+    """What a command in the box did."""
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+
+
+@dataclass
+class Box:
+    """A launched box, its channel, and what slot.create said."""
+
+    sandbox: Sandbox
+    channel: Channel
+    slot: dict[str, Any]
+
+    async def run(self, *argv: str, user: str | None = None) -> Ran:
+        """Run a program in the slot."""
+        params = {
+            "slot": "s1",
+            "argv": list(argv),
+            "user": user,
+            "stdin": False,
+            "timeout_s": 20,
+            "output_limit_bytes": 1 << 20,
+            "merge_stderr": False,
+            "stream": False,
+        }
+        async with self.channel.converse("exec.run", params) as conversation:
+            result, pieces = await conversation.collect()
+        return Ran(result["exit_code"], b"".join(pieces.get(1, [])), b"".join(pieces.get(2, [])))
+
+
+@asynccontextmanager
+async def box(
+    backend: Backend, spec: LaunchSpec, run_id: str = "backend-tests", level: str | None = None
+) -> AsyncIterator[Box]:
+    """Launch, open, make a slot; everything is gone afterwards."""
+    await backend.check(spec)
+    sandbox = await backend.launch(spec, own_labels(run_id))
+    try:
+        with anyio.fail_after(30):
+            channel = await Channel.open(lambda: sandbox.open(["attach"]), lease_s=spec.lease_s)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(channel.run)
+            slot = await channel.call(
+                "slot.create",
+                {
+                    "slot": "s1",
+                    "level": level or ("box" if spec.whole_box else "auto"),
+                    "floor": "none",
+                    "network": spec.network,
+                    "limits": {},
+                    "best_effort_limits": True,
+                    "env": {},
+                    "readonly_paths": list(backend.readonly_paths),
+                    "private_root": backend.private_root,
+                    "user": sandbox.user if spec.whole_box else None,
+                },
+            )
+            yield Box(sandbox, channel, slot)
+            await channel.aclose(shutdown=True)
+    finally:
+        await sandbox.destroy()
+        await backend.aclose()

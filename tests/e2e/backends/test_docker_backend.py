@@ -1,0 +1,291 @@
+"""The Docker backend on a real engine: kinds of containers, delivery of the runner, state, and that nothing is left."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import docker
+import pytest
+from docker import DockerClient
+
+from hermes_exec.backends.base import LaunchSpec, ReapFilter
+from hermes_exec.backends.docker import DockerBackend
+from hermes_exec.backends.docker_options import HOME
+from hermes_exec.backends.owner import own_labels
+from hermes_exec.channel import Conversation
+from hermes_exec.config import DockerConfig, Limits
+from hermes_exec.errors import BackendUnavailable, ChannelLost, ConfigError, ImageError, SandboxDied
+from tests.e2e.backends.boxes import box, until, until_state
+
+ROOT = Path(__file__).resolve().parents[3]
+pytestmark = [pytest.mark.anyio, pytest.mark.docker]
+Image = Callable[[str], str]
+
+
+@pytest.fixture
+def engine(docker_image: Image) -> Iterator[DockerClient]:
+    """A client of the test's own, to look from outside."""
+    docker_image("busybox")
+    client = docker.from_env()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def run_id() -> str:
+    return f"test-{uuid.uuid4().hex[:12]}"
+
+
+def containers(engine: DockerClient, run_id: str) -> list[Any]:
+    return engine.containers.list(all=True, filters={"label": f"hermes-exec.run-id={run_id}"}, ignore_removed=True)
+
+
+def backend(**options: Any) -> DockerBackend:
+    return DockerBackend(DockerConfig(**options))
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize("image", ["busybox", "debian", "distroless"])
+async def test_every_image(image: str, docker_image: Image, engine: DockerClient, run_id: str) -> None:
+    probe = ("/probe", "echo", "hello") if image == "distroless" else ("/bin/echo", "hello")
+    async with box(backend(), LaunchSpec(image=docker_image(image), whole_box=True), run_id) as made:
+        assert (await made.sandbox.status()).state == "alive"
+        ran = await made.run(*probe)
+        assert (ran.exit_code, ran.stdout.strip()) == (0, b"hello")
+        container = engine.containers.get(made.sandbox.id)
+        volumes = [m["Name"] for m in container.attrs["Mounts"] if m["Type"] == "volume"]
+        assert container.attrs["HostConfig"]["AutoRemove"] is False
+    assert containers(engine, run_id) == []
+    assert not {v.name for v in engine.volumes.list()} & set(volumes)
+    await made.sandbox.destroy()
+
+
+@pytest.mark.parametrize("delivery", ["bind", "upload", "volume"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"read_only": True},
+        {"user": "1000"},
+        {"user": "tester"},
+        {"user": "1000:1000", "read_only": True, "cap_drop": ("ALL",), "security_opt": ("no-new-privileges",)},
+        {"tmpfs": {"/tmp": "size=8m", "/scratch": ""}},
+    ],
+    ids=["plain", "read-only", "uid", "user", "hardened", "tmpfs"],
+)
+async def test_every_way_in(options: dict[str, Any], delivery: str, docker_image: Image, engine: DockerClient) -> None:
+    if delivery == "upload" and options.get("read_only"):
+        pytest.skip("Docker takes no upload into a read-only root: that is what the volume is for")
+    spec = LaunchSpec(image=docker_image("busybox"), whole_box=True)
+    async with box(backend(runner_delivery=delivery, **options), spec) as made:
+        ran = await made.run("/bin/sh", "-c", "id -u; touch here && echo written")
+        assert ran.stdout.split() == [b"1000" if options.get("user") else b"0", b"written"]
+
+
+async def test_auto_proves_that_files_are_shared(docker_image: Image, engine: DockerClient) -> None:
+    async with box(backend(), LaunchSpec(image=docker_image("busybox"))) as made:
+        mounts = {m["Destination"]: m for m in engine.containers.get(made.sandbox.id).attrs["Mounts"]}
+        assert mounts[f"{HOME}/bin/runner"]["RW"] is False
+
+
+async def test_commands_run_as_the_user_of_the_image(docker_image: Image, engine: DockerClient, run_id: str) -> None:
+    tag = f"hermes-exec-test/user:{run_id}"
+    container = engine.containers.create(docker_image("busybox"))
+    container.commit(repository="hermes-exec-test/user", tag=run_id, conf={"User": "tester"})
+    container.remove()
+    try:
+        async with box(backend(), LaunchSpec(image=tag, whole_box=True), run_id) as made:
+            assert made.sandbox.user == "tester"
+            assert (await made.run("/bin/id", "-u")).stdout == b"1000\n"
+            assert (await made.run("/bin/id", "-u", user="root")).stdout == b"0\n"
+    finally:
+        engine.images.remove(tag, force=True)
+
+
+async def test_network_and_limits(docker_image: Image, engine: DockerClient) -> None:
+    limits = Limits(cpus=0.5, memory_mb=64, pids=20, open_files=64)
+    spec = LaunchSpec(image=docker_image("busybox"), whole_box=True, network=False, limits=limits)
+    async with box(backend(shm_size_mb=8, ulimits={"core": 0}, labels={"who": "me"}), spec) as made:
+        attributes = engine.containers.get(made.sandbox.id).attrs
+        host = attributes["HostConfig"]
+        assert (host["Memory"], host["MemorySwap"], host["NanoCpus"]) == (64 << 20, 64 << 20, 500_000_000)
+        assert (host["ShmSize"], host["NetworkMode"], host["LogConfig"]["Type"]) == (8 << 20, "none", "json-file")
+        assert attributes["Config"]["Labels"]["who"] == "me"
+        assert set(made.sandbox.limits) == {"cpus", "memory_mb", "pids"}
+        interfaces = (await made.run("/bin/ls", "/sys/class/net")).stdout.split()
+        assert interfaces == [b"lo"]
+
+
+async def test_changes_are_seen_and_ours_are_not(docker_image: Image, engine: DockerClient) -> None:
+    docker_backend = backend()
+    async with box(docker_backend, LaunchSpec(image=docker_image("busybox"), whole_box=True)) as made:
+        assert await made.sandbox.changes() == []  # type: ignore[attr-defined]
+        await made.run("/bin/sh", "-c", "echo x > mine; echo x > /tmp-of-mine; rm /bin/wc")
+        assert set(await made.sandbox.changes()) >= {"A /tmp-of-mine", "D /bin/wc"}  # type: ignore[attr-defined]
+
+
+async def test_paused_is_unknown_removed_is_dead(docker_image: Image, engine: DockerClient, run_id: str) -> None:
+    docker_backend = backend()
+    sandbox = await docker_backend.launch(LaunchSpec(image=docker_image("busybox")), own_labels(run_id))
+    container = engine.containers.get(sandbox.id)
+    try:
+        container.pause()
+        status = await sandbox.status()
+        assert (status.state, status.detail) == ("unknown", "the container is paused")
+        with pytest.raises(ChannelLost, match="paused"):
+            await sandbox.open(["attach"])
+        container.unpause()
+        assert (await sandbox.status()).state == "alive"
+        container.remove(force=True, v=True)
+        status = await sandbox.status()
+        assert status.post_mortem is not None
+        assert (status.state, status.post_mortem.suspect) == ("dead", "outside")
+        with pytest.raises(SandboxDied, match="ended") as caught:
+            await sandbox.open(["attach"])
+        assert caught.value.post_mortem == status.post_mortem
+    finally:
+        await sandbox.destroy()
+        await docker_backend.aclose()
+
+
+async def test_killed_container_has_a_post_mortem(docker_image: Image, engine: DockerClient, run_id: str) -> None:
+    docker_backend = backend()
+    sandbox = await docker_backend.launch(LaunchSpec(image=docker_image("busybox"), whole_box=True), own_labels(run_id))
+    try:
+        engine.containers.get(sandbox.id).kill()
+        status = await until_state(sandbox, "dead")
+        assert status.post_mortem is not None
+        assert (status.post_mortem.exit_code, status.post_mortem.suspect) == (137, "outside")
+    finally:
+        await sandbox.destroy()
+        await docker_backend.aclose()
+
+
+async def test_image_policy(docker_image: Image, engine: DockerClient) -> None:
+    absent = "hermes-exec-test/absent:1"
+    started = time.monotonic()
+    never = backend(pull_policy="never")
+    with pytest.raises(ImageError, match="hermes-exec-test/absent:1"):
+        await never.check(LaunchSpec(image=absent))
+    with pytest.raises(ImageError, match="never"):
+        await never.launch(LaunchSpec(image=absent), own_labels("t"))
+    assert time.monotonic() - started < 1
+    await never.check(LaunchSpec(image=docker_image("busybox")))
+    await never.aclose()
+
+
+async def test_missing_image_is_fetched_from_a_registry_that_refuses(docker_image: Image, engine: DockerClient) -> None:
+    missing = backend()
+    with pytest.raises(ImageError, match="127[.]0[.]0[.]1:9/absent"):
+        await missing.launch(LaunchSpec(image="127.0.0.1:9/absent:1", pull_timeout_s=20), own_labels("t"))
+    with pytest.raises(ImageError, match="cannot be fetched"):
+        await missing.launch(LaunchSpec(image="sha256:" + "0" * 64), own_labels("t"))
+    await missing.aclose()
+
+
+@pytest.mark.parametrize(
+    ("options", "spec", "said"),
+    [
+        ({}, LaunchSpec(), "image"),
+        ({"network_mode": "host"}, LaunchSpec(image="x", network=False), "network_mode"),
+        ({}, LaunchSpec(image="x", limits=Limits(disk_mb=10)), "disk_mb"),
+    ],
+)
+async def test_what_cannot_be_is_refused(options: dict[str, Any], spec: LaunchSpec, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        await backend(**options).check(spec)
+
+
+async def test_the_daemons_refusal_is_a_configuration_error(
+    docker_image: Image, engine: DockerClient, run_id: str
+) -> None:
+    docker_backend = backend(runtime="nosuch")
+    with pytest.raises(ConfigError, match="nosuch"):
+        await docker_backend.launch(LaunchSpec(image=docker_image("busybox")), own_labels(run_id))
+    assert containers(engine, run_id) == []
+    await docker_backend.aclose()
+
+
+async def test_no_daemon(tmp_path: Path) -> None:
+    nowhere = backend(base_url=f"unix://{tmp_path}/absent.sock")
+    with pytest.raises(BackendUnavailable, match="systemctl start docker"):
+        await nowhere.check(LaunchSpec(image="x"))
+    with pytest.raises(BackendUnavailable, match="systemctl start docker"):
+        await nowhere.launch(LaunchSpec(image="x"), own_labels("t"))
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.01, 0.05, 0.1, 0.2])
+async def test_cancelled_launch_leaves_nothing(
+    delay_s: float, docker_image: Image, engine: DockerClient, run_id: str
+) -> None:
+    docker_backend, sandbox = backend(), None
+    await docker_backend.check(LaunchSpec(image=docker_image("busybox")))
+    with anyio.move_on_after(delay_s):
+        sandbox = await docker_backend.launch(LaunchSpec(image=docker_image("busybox")), own_labels(run_id))
+        await anyio.sleep_forever()
+    if sandbox is not None:
+        await sandbox.destroy()
+    assert containers(engine, run_id) == []
+    await docker_backend.aclose()
+
+
+def start_owner(run_id: str, image: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.e2e.backends.owner_process", "docker", json.dumps({}), run_id, image, "3"]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+async def test_reap_and_lease(docker_image: Image, engine: DockerClient, run_id: str) -> None:
+    owner = start_owner(run_id, docker_image("busybox"))
+    docker_backend = backend()
+    assert owner.stdout is not None
+    try:
+        name = (await anyio.to_thread.run_sync(owner.stdout.readline)).strip()
+        (info,) = [i for i in await docker_backend.sandboxes() if i.labels.run_id == run_id]
+        assert (info.sandbox, info.owner, info.state) == (name, "alive", "running")
+        assert await docker_backend.reap(ReapFilter(run_id=run_id, orphans=True)) == []
+    finally:
+        owner.kill()
+        owner.wait()
+        owner.stdout.close()
+    container = engine.containers.get(name)
+
+    def ended() -> bool:
+        container.reload()
+        return bool(container.status == "exited")
+
+    await until(ended, 15)
+    (reaped,) = await docker_backend.reap(ReapFilter(run_id=run_id, orphans=True))
+    assert reaped.sandbox == name
+    assert containers(engine, run_id) == []
+    await docker_backend.aclose()
+
+
+async def test_stream_carries_much_both_ways(docker_image: Image, engine: DockerClient) -> None:
+    async with box(backend(), LaunchSpec(image=docker_image("busybox"), whole_box=True)) as made:
+        size = 8 << 20
+        block = bytes(range(256)) * 256
+        params = {"slot": "s1", "argv": ["/bin/cat"], "stdin": True, "timeout_s": 60, "output_limit_bytes": 16 << 20}
+        async with (
+            made.channel.converse("exec.run", {**params, "merge_stderr": False, "stream": False}) as conversation,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(partial(feed, conversation, block, size // len(block)))
+            result, pieces = await conversation.collect()
+        assert result["stdout"]["total"] == size
+        assert b"".join(pieces[1]) == block * (size // len(block))
+
+
+async def feed(conversation: Conversation, block: bytes, count: int) -> None:
+    for _ in range(count):
+        await conversation.send(block)
+    await conversation.end()

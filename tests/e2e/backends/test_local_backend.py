@@ -1,0 +1,189 @@
+"""The local backend on this host: launch, streams, state, end, and boxes whose driver is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import anyio
+import pytest
+
+from hermes_exec.backends.base import LaunchSpec, ReapFilter
+from hermes_exec.backends.local import LocalBackend
+from hermes_exec.backends.owner import own_labels, process_start
+from hermes_exec.backends.registry import make_backend
+from hermes_exec.config import Limits, LocalConfig
+from hermes_exec.errors import ChannelLost, ConfigError, SandboxDied
+from tests.e2e.backends.boxes import box, until, until_state
+
+ROOT = Path(__file__).resolve().parents[3]
+pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+
+
+def backend(base: Path) -> LocalBackend:
+    return LocalBackend(LocalConfig(base_dir=str(base)))
+
+
+def left(base: Path) -> list[str]:
+    return os.listdir(base)
+
+
+def environment(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def exists(pid: int | str) -> bool:
+    return process_start(int(pid)) is not None
+
+
+def with_argument(argument: str) -> list[str]:
+    """Pids of living processes that have this argument, whoever can see them."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if argument.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                found.append(pid)
+    return found
+
+
+async def test_box_runs_and_leaves_nothing(tmp_path: Path) -> None:
+    async with box(backend(tmp_path), LaunchSpec()) as made:
+        assert (await made.sandbox.status()).state == "alive"
+        ran = await made.run("/bin/echo", "hello")
+        assert (ran.exit_code, ran.stdout) == (0, b"hello\n")
+        pid = int(made.sandbox.id.removeprefix("local-"))
+    assert left(tmp_path) == []
+    assert not exists(pid)
+    await made.sandbox.destroy()
+
+
+async def test_child_has_none_of_our_descriptors_and_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRIVER_SECRET", "hush")
+    ours, theirs = socket.socketpair()
+    os.set_inheritable(theirs.fileno(), False)
+    async with box(backend(tmp_path), LaunchSpec()) as made:
+        pid = int(made.sandbox.id.removeprefix("local-"))
+        links = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+        inode = f"socket:[{os.fstat(theirs.fileno()).st_ino}]"
+        assert inode not in links
+        assert b"hush" not in environment(pid)
+        assert b"hush" not in (await made.run("/usr/bin/env")).stdout
+        assert os.getsid(pid) == pid
+    ours.close()
+    theirs.close()
+
+
+async def test_killed_runner_is_a_post_mortem(tmp_path: Path) -> None:
+    local = backend(tmp_path)
+    sandbox = await local.launch(LaunchSpec(), own_labels("t"))
+    try:
+        os.kill(int(sandbox.id.removeprefix("local-")), signal.SIGKILL)
+        status = await until_state(sandbox, "dead")
+        assert status.post_mortem is not None
+        assert (status.post_mortem.exit_code, status.post_mortem.suspect) == (137, "outside")
+        with pytest.raises(SandboxDied, match="ended") as caught:
+            await sandbox.open(["attach"])
+        assert caught.value.post_mortem == status.post_mortem
+    finally:
+        await sandbox.destroy()
+    assert left(tmp_path) == []
+
+
+async def test_nothing_of_a_slot_outlives_a_killed_runner(tmp_path: Path) -> None:
+    mark = f"{time.time_ns() / 1e9:.9f}"
+    async with box(backend(tmp_path), LaunchSpec()) as made:
+        await made.run("/bin/sh", "-c", f"setsid sleep {mark} >/dev/null 2>&1 & sleep {mark} >/dev/null 2>&1 &")
+        await until(lambda: len(with_argument(mark)) == 2)
+        os.kill(int(made.sandbox.id.removeprefix("local-")), signal.SIGKILL)
+        await until_state(made.sandbox, "dead")
+        made.channel.fail(ChannelLost("the test ended the box"))
+    await until(lambda: with_argument(mark) == [])
+    assert left(tmp_path) == []
+
+
+async def test_stopped_runner_is_unknown_not_dead(tmp_path: Path) -> None:
+    sandbox = await backend(tmp_path).launch(LaunchSpec(), own_labels("t"))
+    pid = int(sandbox.id.removeprefix("local-"))
+    try:
+        os.kill(pid, signal.SIGSTOP)
+        await until_state(sandbox, "unknown")
+        os.kill(pid, signal.SIGCONT)
+        await until_state(sandbox, "alive")
+    finally:
+        await sandbox.destroy()
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.002, 0.005, 0.01, 0.02])
+async def test_cancelled_launch_leaves_nothing(tmp_path: Path, delay_s: float) -> None:
+    local, sandbox = backend(tmp_path), None
+    with anyio.move_on_after(delay_s):
+        sandbox = await local.launch(LaunchSpec(), own_labels("t"))
+        await anyio.sleep_forever()
+    if sandbox is not None:
+        await sandbox.destroy()
+    assert left(tmp_path) == []
+
+
+async def test_what_cannot_be_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    local = backend(tmp_path)
+    with pytest.raises(ConfigError, match="no images"):
+        await local.check(LaunchSpec(image="debian"))
+    with pytest.raises(ConfigError, match="memory_mb"):
+        await local.launch(LaunchSpec(limits=Limits(memory_mb=64)), own_labels("t"))
+    await local.check(LaunchSpec(limits=Limits(open_files=64)))
+    assert left(tmp_path) == []
+
+
+def start_owner(base: Path, run_id: str, lease_s: float) -> tuple[subprocess.Popen[str], str]:
+    options = json.dumps({"base_dir": str(base)})
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.e2e.backends.owner_process", "local", options, run_id, "", str(lease_s)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    return process, process.stdout.readline().strip()
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+async def test_reap_takes_orphans_and_only_orphans(tmp_path: Path) -> None:
+    local = make_backend(LocalConfig(base_dir=str(tmp_path)))
+    owner, name = start_owner(tmp_path, "run-a", 60)
+    try:
+        (info,) = await local.sandboxes()
+        assert (info.sandbox, info.owner, info.state, info.labels.run_id) == (name, "alive", "running", "run-a")
+        assert await local.reap(ReapFilter(orphans=True)) == []
+        assert await local.reap(ReapFilter(run_id="run-b")) == []
+    finally:
+        end(owner)
+    (reaped,) = await local.reap(ReapFilter(orphans=True))
+    assert (reaped.sandbox, reaped.run_id) == (name, "run-a")
+    assert left(tmp_path) == []
+    assert not exists(name.removeprefix("local-"))
+
+
+async def test_lease_ends_the_box_of_a_killed_driver(tmp_path: Path) -> None:
+    owner, name = start_owner(tmp_path, "run-a", 2)
+    pid = name.removeprefix("local-")
+    started = time.monotonic()
+    end(owner)
+    await until(lambda: not exists(pid), 12)
+    assert time.monotonic() - started < 10
+    await make_backend(LocalConfig(base_dir=str(tmp_path))).reap(ReapFilter(orphans=True))
+    assert left(tmp_path) == []
