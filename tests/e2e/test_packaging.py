@@ -1,0 +1,94 @@
+"""The distribution: what the wheel carries, an sdist that builds the same, and no second build of an unchanged runner."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from hatch_build import TARGETS, RunnerBuildError, build_runners
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = (
+    "hermes_exec",
+    "hermes_agent",
+    "integrations",
+    "runner",
+    "hatch_build.py",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "CHANGELOG.md",
+)
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources without anything that was built."""
+    copy = tmp_path_factory.mktemp("checkout")
+    for name in SOURCES:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("_runner", "__pycache__"))
+        else:
+            shutil.copy2(source, copy / name)
+    return copy
+
+
+def build(folder: Path, kind: str, out: Path) -> Path:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(out)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (built,) = out.glob("*.whl" if kind == "wheel" else "*.tar.gz")
+    return built
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_wheel_carries_the_runner_and_an_sdist_builds_the_same(checkout: Path, tmp_path: Path) -> None:
+    wheel = build(checkout, "wheel", tmp_path / "wheel")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        manifest = json.loads(archive.read("hermes_exec/_runner/manifest.json"))
+        assert set(manifest) == {target.name for target in TARGETS}
+        for name, digest in manifest.items():
+            assert hashlib.sha256(archive.read(f"hermes_exec/_runner/{name}")).hexdigest() == digest
+        names = archive.namelist()
+    assert {"hermes_exec/py.typed", "hermes_agent/py.typed", "hermes_batch/py.typed"} <= set(names)
+    assert not [name for name in names if name.startswith(("tests", "benchmarks", "runner")) or "/." in name]
+
+    sdist = build(checkout, "sdist", tmp_path / "sdist")
+    with tarfile.open(sdist) as archive:
+        assert not [name for name in archive.getnames() if "_runner/" in name]
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    (unpacked,) = (tmp_path / "unpacked").iterdir()
+    again = build(unpacked, "wheel", tmp_path / "again")
+    assert again.read_bytes() == wheel.read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_unchanged_sources_are_not_built_again(checkout: Path) -> None:
+    build_runners(checkout)
+    begin = time.monotonic()
+    assert not build_runners(checkout)
+    assert time.monotonic() - begin < 1.0
+    damaged = checkout / "hermes_exec" / "_runner" / TARGETS[0].name
+    good = damaged.read_bytes()
+    damaged.write_bytes(b"something else")
+    assert build_runners(checkout)
+    assert damaged.read_bytes() == good
+
+
+def test_incomplete_sources_are_named(tmp_path: Path) -> None:
+    (tmp_path / "runner").mkdir()
+    with pytest.raises(RunnerBuildError, match=r"runner/main\.go"):
+        build_runners(tmp_path)
