@@ -1,0 +1,113 @@
+"""Small parts of the command line that need no box."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hermes_exec.cli import exits
+from hermes_exec.cli.output import age, emit_json
+from hermes_exec.cli.pools import parse_options
+from hermes_exec.cli.run import variables
+from hermes_exec.errors import (
+    BackendUnavailable,
+    CommandFailed,
+    ConfigError,
+    ErrorCause,
+    ExecError,
+    ImageError,
+    SandboxDied,
+)
+from hermes_exec.results import KillReceipt, PostMortem, RunResult
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("x"), 2),
+        (ImageError("x"), 2),
+        (BackendUnavailable("x"), 3),
+        (SandboxDied("x"), 3),
+        (SandboxDied("x", post_mortem=PostMortem("ended", suspect="tenant")), 1),
+        (CommandFailed(RunResult(exit_code=4)), 1),
+        (ExecError("x", cause=ErrorCause.PROVIDER), 3),
+    ],
+)
+def test_exit_code_of_an_error(error: ExecError, code: int) -> None:
+    assert exits.code_of(error) == code
+
+
+def test_errors_are_found_in_groups() -> None:
+    inner, other = ConfigError("a"), SandboxDied("b")
+    group = ExceptionGroup("g", [inner, ExceptionGroup("h", [ValueError("c"), other])])
+    assert list(exits.errors_in(group)) == [inner, other]
+    assert list(exits.errors_in(ValueError("c"))) == []
+
+
+def test_options_are_yaml() -> None:
+    texts = ["slots-per-sandbox=8", "network=false", "limits={cpus: 2}", "image=a:b=c", "user="]
+    parsed = parse_options(texts)
+    assert parsed == {
+        "slots_per_sandbox": 8,
+        "network": False,
+        "limits": {"cpus": 2},
+        "image": "a:b=c",
+        "user": None,
+    }
+
+
+@pytest.mark.parametrize("text", ["network", "=1", "a=[1", "a={"])
+def test_bad_options_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="option"):
+        parse_options([text])
+
+
+@given(st.dictionaries(st.from_regex(r"[A-Z_]{1,8}", fullmatch=True), st.text(max_size=20)))
+def test_variables_keep_everything_after_the_first_equals_sign(wanted: dict[str, str]) -> None:
+    assert variables([f"{name}={value}" for name, value in wanted.items()]) == wanted
+
+
+def test_json_has_a_form_for_results(capsys: pytest.CaptureFixture[str]) -> None:
+    emit_json({"receipt": KillReceipt(found=2, handles=("cgroup",)), "cause": ErrorCause.TASK, "raw": b"\xff"})
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["receipt"]["handles"] == ["cgroup"]
+    assert (printed["cause"], printed["raw"]) == ("task", {"b64": "/w=="})
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0s"), (119, "119s"), (240, "4m"), (7300, "2h"), (200_000, "2d")])
+def test_age_in_its_largest_unit(seconds: float, text: str) -> None:
+    assert age(seconds) == text
+
+
+GUARDED = """
+import sys, anyio
+from hermes_exec.cli.interrupt import run_async
+async def main():
+    try:
+        print("ready", flush=True)
+        await anyio.sleep(1000)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(0.1)
+            print("cleaned", flush=True)
+    return 0
+sys.exit(run_async(main))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_lets_the_cleaning_up_finish(number: signal.Signals) -> None:
+    command = [sys.executable, "-c", GUARDED]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        out, error = process.communicate(timeout=30)
+    assert (out, process.returncode) == ("cleaned\n", 130)
+    assert "Traceback" not in error
