@@ -64,31 +64,36 @@ type box struct {
 
 func newBox(t testing.TB, lease time.Duration) *box {
 	t.Helper()
-	b := &box{t: t, base: passableDir(t), ended: make(chan struct{})}
+	b := &box{t: t, base: passableDir(t)}
+	b.start(lease)
+	return b
+}
+
+func (b *box) start(lease time.Duration) {
+	b.t.Helper()
+	b.ended = make(chan struct{})
 	manager, err := slots.NewManager(b.base, probed(), os.Args[0])
 	if err != nil {
-		t.Fatal(err)
+		b.t.Fatal(err)
 	}
 	var logger *log.Logger
 	if testing.Verbose() {
 		logger = log.New(os.Stderr, "", log.Lmicroseconds)
 	}
-	server, err := serve.New(serve.Config{Base: b.base, Lease: lease, Slots: serve.Managed(manager), Isolation: probed(), Version: "test", Log: logger})
+	b.server, err = serve.New(serve.Config{Base: b.base, Lease: lease, Slots: serve.Managed(manager), Isolation: probed(), Version: "test", Log: logger})
 	if err != nil {
-		t.Fatal(err)
+		b.t.Fatal(err)
 	}
-	b.server = server
 	go func() {
 		defer close(b.ended)
-		if err := server.Run(); err != nil {
-			t.Error(err)
+		if err := b.server.Run(); err != nil {
+			b.t.Error(err)
 		}
 	}()
-	t.Cleanup(func() {
-		server.End("test over")
+	b.t.Cleanup(func() {
+		b.server.End("test over")
 		b.waitEnd(patience)
 	})
-	return b
 }
 
 func (b *box) waitEnd(limit time.Duration) {
@@ -266,6 +271,9 @@ func (d *driver) attach(conn net.Conn, leaseS float64) error {
 		if !k.done {
 			k.sent = -1 // until RESUMED says where to go on
 			d.write(wire.AppendPositioned(nil, wire.Resume, 0, k.id, k.position, nil))
+			if k.credited > 0 {
+				d.write(wire.AppendPositioned(nil, wire.Credit, 0, k.id, k.credited, nil))
+			}
 		}
 		k.mu.Unlock()
 	}
@@ -418,11 +426,17 @@ func encodeRequest(id uint64, method string, p any, window int64) []byte {
 	return wire.AppendFrame(frames, wire.Request, 0, id, payload)
 }
 
+func newTalk(d *driver, id uint64) *talk {
+	k := &talk{d: d, id: id, data: map[uint16]*bytes.Buffer{}, ends: map[uint16]bool{}, window: 1 << 20}
+	k.changed = sync.NewCond(&k.mu)
+	return k
+}
+
 func (d *driver) begin(method string, p any, window int64) *talk {
 	d.mu.Lock()
 	d.next++
-	k := &talk{d: d, id: d.next, data: map[uint16]*bytes.Buffer{}, ends: map[uint16]bool{}, window: window}
-	k.changed = sync.NewCond(&k.mu)
+	k := newTalk(d, d.next)
+	k.window = window
 	d.talks[k.id] = k
 	d.mu.Unlock()
 	k.request = encodeRequest(k.id, method, p, window)
