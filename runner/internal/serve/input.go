@@ -96,7 +96,8 @@ func (in *input) read() (piece []byte, ok, complete bool) {
 func (in *input) done(piece []byte) (grant bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.consumed += int64(len(piece))
+	// What was discarded meanwhile counts as consumed already.
+	in.consumed = min(in.consumed+int64(len(piece)), in.received)
 	if cap(piece) == wire.MaxData {
 		chunkBuffers.Put((*[wire.MaxData]byte)(piece[:wire.MaxData]))
 	}
