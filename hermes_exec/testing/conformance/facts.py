@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from hermes_exec import runner_binary
-from hermes_exec.errors import ConfigError, ExecError
+from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError
 from hermes_exec.results import Isolation
 from hermes_exec.testing.conformance import outside
 from hermes_exec.testing.conformance.boxes import killer_for
@@ -100,7 +100,7 @@ async def _helper(slot: Slot, facts: Facts) -> None:
     for platform in PLATFORMS:
         try:
             helper = await put_helper(slot, platform)
-        except (FileNotFoundError, ConfigError) as error:
+        except (BackendUnavailable, ConfigError) as error:
             why = str(error)
             continue
         works = await slot.run([helper, "applet", "echo", "here"])

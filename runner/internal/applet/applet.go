@@ -176,6 +176,7 @@ func spew(args []string) error {
 func alternate(args []string) error {
 	for i := range number(args, 0) {
 		fmt.Fprintf(os.Stdout, "out %d\n", i)
+		time.Sleep(seconds(args, 1))
 		fmt.Fprintf(os.Stderr, "err %d\n", i)
 		time.Sleep(seconds(args, 1))
 	}

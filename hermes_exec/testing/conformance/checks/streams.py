@@ -141,7 +141,7 @@ async def check_output_streams_while_it_runs(ctx: Context) -> None:
     def note(stream: str, data: bytes) -> None:
         seen.append((time.monotonic(), stream, bytes(data)))
 
-    await ctx.applet("alternate", 4, 0.15, on_output=note)
+    await ctx.applet("alternate", 4, 0.08, on_output=note)
     ended = time.monotonic()
     text = b"".join(data for _, stream, data in seen if stream == "stdout")
     equal(text, b"".join(b"out %d\n" % i for i in range(4)), "stdout")

@@ -18,7 +18,7 @@ RUNAWAYS = 8
 async def check_timeout_is_a_result(ctx: Context) -> None:
     """A command over its timeout is ended and says so; what it had printed is kept."""
     started = time.monotonic()
-    result = await ctx.applet("alternate", 1000, 0.1, timeout_s=0.5)
+    result = await ctx.applet("alternate", 1000, 0.05, timeout_s=0.5)
     that(time.monotonic() - started < 5.5, f"it took {time.monotonic() - started:.1f} s")
     equal((result.timed_out, result.ok, result.signal), (True, False, 15), "timed_out, ok, signal")
     equal(result.exit_code, 143, "exit code")
