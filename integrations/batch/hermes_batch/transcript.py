@@ -80,7 +80,7 @@ def _response(text: str) -> Markup:
     if isinstance(output, str):
         body = _block(output) if output else element("span", "no output", cls="quiet")
     else:
-        rest = {name: value for name, value in content.items() if name not in {"error", "exit_code"}}
+        rest = {name: value for name, value in content.items() if name not in {"error", "error_kind", "exit_code"}}
         body = _block(json.dumps(rest, ensure_ascii=False, indent=2)) if rest else Markup("")
     return element("div", body, *marks, cls="response")
 

@@ -1,0 +1,152 @@
+"""report.html: everything that a model or a program wrote is text in it, and nothing outside of the file is needed."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hermes_batch import write_report
+from hermes_batch.html import Markup, element, escape, visible
+from hermes_exec.errors import ConfigError
+
+EVIL = (
+    "</pre></details><script>alert(1)</script><img src=x onerror=alert(2)> \x1b[31mred\x1b[0m\x00 \u202egnp \" ' &amp;"
+)
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, and the text of a page."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.feed(source)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in {"meta", "input", "br"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] != ["style"]:
+            self.text += data
+
+
+def record(index: int, **more: Any) -> dict[str, Any]:
+    call = json.dumps({"name": "terminal", "arguments": {"command": EVIL}})
+    response = json.dumps(
+        {"tool_call_id": "1", "name": "terminal", "content": {"output": EVIL, "exit_code": 2, "error": EVIL}}
+    )
+    return {
+        "prompt_index": index,
+        "id": EVIL,
+        "conversations": [
+            {"from": "system", "value": EVIL},
+            {"from": "human", "value": EVIL},
+            {
+                "from": "gpt",
+                "value": f"<think>\n{EVIL}\n</think>\n{EVIL}\n<tool_call>\n{call}\n</tool_call>\n"
+                f"<tool_call>{EVIL}</tool_call>",
+            },
+            {"from": "tool", "value": f"<tool_response>\n{response}\n</tool_response>"},
+        ],
+        "metadata": {"timestamp": EVIL, "model": EVIL},
+        "finish": EVIL,
+        "cause": EVIL,
+        "trainable": True,
+        "solved": False,
+        "check": {"exit_code": 1, "timed_out": False, "output": EVIL},
+        "turns": 1,
+        "tool_calls": 1,
+        "seconds": 1.5,
+        "errors": [{"turn": 1, "where": EVIL, "kind": EVIL, "message": EVIL}],
+        "isolation": EVIL,
+        "sandbox": EVIL,
+        **more,
+    }
+
+
+def report(folder: Path, *records: object, **settings: object) -> Page:
+    lines = (line if isinstance(line, str) else json.dumps(line) for line in records)
+    (folder / "trajectories.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    if settings:
+        (folder / "run.json").write_text(json.dumps(settings))
+    return Page(write_report(folder).read_text("utf-8"))
+
+
+def test_nothing_that_was_written_is_markup(tmp_path: Path) -> None:
+    page = report(tmp_path, record(0), model=EVIL, prompts=1, seconds=3)
+    tags = {tag for tag, _ in page.tags}
+    assert not tags & {"script", "img", "iframe", "link", "a", "object", "base", "form"}
+    assert page.open == []
+    assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
+    assert "<script>alert(1)</script>" in page.text
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", page.text)
+    assert "␛[31mred␛[0m␀ \\u202egnp" in page.text
+
+
+def test_page_needs_nothing_else(tmp_path: Path) -> None:
+    page = report(tmp_path, record(0))
+    assert not any(
+        name in {"src", "href", "action", "background"} for _, attributes in page.tags for name in attributes
+    )
+    policies = [
+        a["content"] for tag, a in page.tags if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert policies == ["default-src 'none'; style-src 'unsafe-inline'"]
+    assert not re.search(r"url\(|@import", (tmp_path / "report.html").read_text("utf-8"))
+
+
+def test_summary_and_failures_by_cause(tmp_path: Path) -> None:
+    plain: dict[str, Any] = {"finish": "answered", "cause": "policy", "id": "t"}
+    infra: dict[str, Any] = {**plain, "finish": "infra", "cause": "infra", "trainable": False, "solved": None}
+    page = report(
+        tmp_path,
+        *(record(0, **plain, solved=True), record(1, **plain), record(2, **plain), record(3, **infra)),
+        prompts=6,
+        seconds=9.25,
+    )
+    for text in ("1 of 3", "of 6 prompts", "9.2 s", "solved 1", "unsolved 2", "unscored 1", "before 2 of its prompts"):
+        assert text in page.text
+    assert re.search(r"policythe model's own doinganswered2", page.text)
+    assert re.search(r"infrathe box, the stream or this libraryinfra1", page.text)
+
+
+def test_half_a_line_is_left_out_and_counted(tmp_path: Path) -> None:
+    page = report(tmp_path, record(0), '{"prompt_index": 1, "conv', "[]", '{"prompt_index": 2}')
+    assert "3 lines of trajectories.jsonl are no records" in page.text
+
+
+def test_long_texts_are_cut_in_the_middle(tmp_path: Path) -> None:
+    long = record(0, conversations=[{"from": "human", "value": "a" * 50_000 + "end"}])
+    assert "characters left out" in report(tmp_path, long).text
+
+
+def test_no_trajectories(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no trajectories\.jsonl"):
+        write_report(tmp_path)
+
+
+@given(st.text())
+def test_escaped_text_comes_back_as_it_is_shown(text: str) -> None:
+    page = Page(element("p", text, title=text))
+    assert page.text == visible(text)
+    assert page.tags == [("p", {"title": visible(text)})]
+
+
+def test_markup_is_not_escaped_again() -> None:
+    assert escape(Markup("<b>")) == "<b>"
+    assert escape("<b>") == "&lt;b&gt;"
