@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 import anyio
-from anyio.abc import ByteStream, SocketAttribute, SocketStream, TaskGroup
+from anyio.abc import ByteStream, Listener, SocketAttribute, SocketStream, TaskGroup
 
 from hermes_exec.channel import Conversation, Data, End, RemoteError
 from hermes_exec.errors import ConfigError, ExecError
@@ -136,7 +136,7 @@ class Forward:
         self.port = int(listener.extra(SocketAttribute.local_port))
         self._tasks = await anyio.create_task_group().__aenter__()
         self._tenure.on_close(self, self._tasks.cancel_scope.cancel)
-        self._tasks.start_soon(listener.serve, self._carry)
+        self._tasks.start_soon(self._serve, listener)
         return self
 
     async def __aexit__(
@@ -156,6 +156,10 @@ class Forward:
         if closed and kind is not None and issubclass(kind, anyio.get_cancelled_exc_class()):
             self._tenure.check()
         return swallowed
+
+    async def _serve(self, listener: Listener[SocketStream]) -> None:
+        async with listener:
+            await listener.serve(self._carry)
 
     async def _carry(self, client: SocketStream) -> None:
         async with client:
