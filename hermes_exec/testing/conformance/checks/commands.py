@@ -73,7 +73,7 @@ async def check_exit_code_of_a_script(ctx: Context) -> None:
 @check("commands", "helper")
 async def check_signal_death_is_no_timeout(ctx: Context) -> None:
     """A command that dies of a signal has 128 + signal and the signal's number, and did not time out."""
-    for number in (15, 9, 6):
+    for number in (15, 9, 1):
         result = await ctx.applet("signal", number, timeout_s=30)
         equal(
             (result.exit_code, result.signal, result.timed_out, result.ok),
