@@ -186,7 +186,7 @@ async def test_image_policy(docker_image: Image, engine: DockerClient) -> None:
 
 async def test_missing_image_is_fetched_from_a_registry_that_refuses(docker_image: Image, engine: DockerClient) -> None:
     missing = backend()
-    with pytest.raises(ImageError, match="127[.]0[.]0[.]1:9/absent"):
+    with pytest.raises(ImageError, match=r"127\.0\.0\.1:9/absent"):
         await missing.launch(LaunchSpec(image="127.0.0.1:9/absent:1", pull_timeout_s=20), own_labels("t"))
     with pytest.raises(ImageError, match="cannot be fetched"):
         await missing.launch(LaunchSpec(image="sha256:" + "0" * 64), own_labels("t"))
