@@ -17,8 +17,10 @@ const (
 	longPause  = 20 * time.Millisecond
 	// freezeAfter rounds without an end something forks faster than it dies.
 	freezeAfter = 3
-	// freezeAllAfter rounds even stopping one by one does not catch up.
+	// freezeAllAfter rounds even stopping one by one does not catch up; with a
+	// crowd nothing else is tried.
 	freezeAllAfter = 12
+	crowd          = 32
 )
 
 // sweep is one kill under way: it remembers every process that it has seen.
@@ -71,10 +73,15 @@ func (s *sweep) finish() {
 		if time.Now().After(s.deadline) {
 			return
 		}
-		if rounds >= freezeAfter && fresh > 0 {
-			alive = s.freeze(alive, rounds >= freezeAllAfter)
+		crowded := len(alive) > crowd || rounds >= freezeAllAfter
+		if fresh > 0 && crowded && s.freezeSlot() {
+			pause = firstPause
+		} else {
+			if fresh > 0 && rounds >= freezeAfter {
+				alive = s.freeze(alive)
+			}
+			s.signalAll(alive, syscall.SIGKILL)
 		}
-		s.signalAll(alive, syscall.SIGKILL)
 		if fresh > 0 {
 			pause = firstPause
 		}
@@ -85,26 +92,47 @@ func (s *sweep) finish() {
 
 // freeze stops processes until none is new, so that they can be killed
 // without others appearing meanwhile.
-func (s *sweep) freeze(alive map[int]proc, all bool) map[int]proc {
+func (s *sweep) freeze(alive map[int]proc) map[int]proc {
 	for range 50 {
 		if time.Now().After(s.deadline) {
 			return alive
 		}
-		if all {
-			s.a.signalEverybody(syscall.SIGSTOP)
-		} else {
-			s.signalAll(alive, syscall.SIGSTOP)
-		}
+		s.signalAll(alive, syscall.SIGSTOP)
 		var fresh int
 		if alive, fresh = s.pass(); fresh == 0 {
 			break
 		}
 	}
-	if all {
-		s.signalAll(alive, syscall.SIGKILL)
-		s.a.signalEverybody(syscall.SIGCONT)
-	}
 	return alive
+}
+
+// freezeSlot kills while the whole slot stands still: what is many takes all
+// the time there is, and is over before it can be counted otherwise. Other
+// commands go on afterwards, save those that were stopped before.
+func (s *sweep) freezeSlot() bool {
+	before, err := snapshot(s.a.needsCredentials())
+	if err != nil || !s.a.signalEverybody(syscall.SIGSTOP) {
+		return false
+	}
+	// A stop takes effect when its process comes out of the kernel.
+	alive, fresh := s.pass()
+	for range 10 {
+		if fresh == 0 {
+			break
+		}
+		alive, fresh = s.pass()
+	}
+	s.signalAll(alive, syscall.SIGKILL)
+	now, err := snapshot(s.a.needsCredentials())
+	if err != nil {
+		now = before
+	}
+	for pid, p := range s.a.tenants(now) {
+		if _, ours := alive[pid]; !ours && before[pid].state != 'T' {
+			signalProc(p, syscall.SIGCONT)
+		}
+	}
+	return true
 }
 
 func wait(changed <-chan struct{}, at time.Duration) {

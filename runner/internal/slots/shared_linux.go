@@ -17,7 +17,10 @@ var sharedPlaces = []string{"/dev/shm", "/tmp", "/var/tmp", "/run/lock", "/dev/m
 // it shares with others: files there, and System V IPC objects.
 func (s *slot) wipeShared() []string {
 	u := s.setup
-	if u.View.Pids || !u.Switch || u.UID == 0 || u.Level == isolate.Box {
+	if u.Level == isolate.Box {
+		return s.was.restore()
+	}
+	if u.View.Pids || !u.Switch || u.UID == 0 {
 		return nil
 	}
 	var problems []string

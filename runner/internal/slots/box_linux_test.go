@@ -1,0 +1,164 @@
+package slots
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"hermes-exec/runner/internal/isolate"
+	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/rt"
+)
+
+const inTestBox = "HERMES_EXEC_TEST_BOX"
+
+// enterTestBox makes this process the init of what stands for a box: a slot
+// of level box owns everything that it can see, so these tests run only in a
+// pid namespace of their own.
+func enterTestBox() {
+	if os.Getenv(inTestBox) == "" {
+		return
+	}
+	if os.Getpid() != 1 || os.Getppid() != 0 {
+		fmt.Println("not in a pid namespace of its own")
+		os.Exit(1)
+	}
+	os.Unsetenv(inTestBox)
+	for _, err := range []error{
+		syscall.Mount("none", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""), syscall.Mount("proc", "/proc", "proc", 0, ""),
+	} {
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+	}
+	rt.ReapOrphans()
+}
+
+func TestWholeBox(t *testing.T) {
+	if probed().Way != isolate.WayDirect {
+		t.Skip("no namespaces can be made for it")
+	}
+	args := []string{"-test.run=InTheBox", "-test.count=1"}
+	if testing.Verbose() {
+		args = append(args, "-test.v")
+	}
+	cmd := exec.Command("/proc/self/exe", args...)
+	cmd.Env = append(os.Environ(), inTestBox+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWIPC, Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.CombinedOutput()
+	if testing.Verbose() {
+		t.Logf("%s", out)
+	}
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+func wholeBox(t *testing.T, user string) (*box, SlotFacts) {
+	t.Helper()
+	if os.Getpid() != 1 {
+		t.Skip("runs inside TestWholeBox")
+	}
+	b := newBox(t, probed())
+	return b, b.create(CreateParams{Slot: "a", Level: isolate.Box, Network: true, User: user})
+}
+
+func TestInTheBoxAsRoot(t *testing.T) {
+	b, facts := wholeBox(t, "")
+	if facts.UID != 0 || facts.UserName != "root" || facts.Isolation.Level != isolate.Box {
+		t.Errorf("%+v", facts)
+	}
+	out := b.sh("a", "id -u; id -G; grep -E '^Cap(Eff|Bnd)|NoNew' /proc/self/status; head -c 1 /proc/1/mem 2>&1; pwd")
+	t.Log(out)
+	if !strings.HasPrefix(out, "0\n") || !strings.Contains(out, "NoNewPrivs:\t0") || !strings.Contains(out, "ermission denied") {
+		t.Error(out)
+	}
+	asUser := func(user, script string) (string, error) {
+		c, err := b.spawn("a", func(s *link.Spawn) { s.User, s.Cwd = user, "/" }, "/bin/sh", "-c", script)
+		if err != nil {
+			return "", err
+		}
+		defer c.out.Close()
+		<-c.exit
+		buf := make([]byte, 4096)
+		n, _ := c.out.Read(buf)
+		return strings.TrimSpace(string(buf[:n])), nil
+	}
+	for user, want := range map[string]string{"nobody": "65534 65534", "1234": "1234 0", "1234:5678": "1234 5678", "root": "0 0", "daemon:nogroup": "1 65534"} {
+		if got, err := asUser(user, "echo $(id -u) $(id -g)"); err != nil || got != want {
+			t.Errorf("%s: %q %v", user, got, err)
+		}
+	}
+	if _, err := asUser("no-such-user", "true"); err == nil || kind(err) != "user " {
+		t.Errorf("unknown user: %v", err)
+	}
+}
+
+func TestInTheBoxKillFindsWhatDroppedEverything(t *testing.T) {
+	b, _ := wholeBox(t, "")
+	other, err := b.spawn("a", nil, "sleep", "1000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat("/usr/bin/perl"); err != nil {
+		t.Skip(err)
+	}
+	// Like su and daemons: no group ids, no environment, no session, no parent.
+	c, err := b.spawn("a", nil, "perl", "-e", `$) = "0 0"; exit 0 if fork; use POSIX; POSIX::setsid(); exit 0 if fork; exec "env", "-i", "sleep", "1000"`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-c.exit
+	b.waitFor(func() bool { return b.total() == 2 })
+	time.Sleep(20 * time.Millisecond) // start times count in hundredths of a second
+	var receipt link.Receipt
+	if err := b.call("a", link.OpKill, link.Kill{Token: c.token}, &receipt); err != nil {
+		t.Fatal(err)
+	}
+	if receipt.Killed != 1 || receipt.Left != 0 || len(receipt.Handles) != 1 || receipt.Handles[0] != "started_since" {
+		t.Errorf("%+v", receipt)
+	}
+	if b.count(other.token) != 1 || b.total() != 1 {
+		t.Error("another command was hit")
+	}
+}
+
+func (b *box) total() int {
+	var list link.Processes
+	if err := b.call("a", link.OpProcesses, struct{}{}, &list); err != nil {
+		b.t.Fatal(err)
+	}
+	return len(list.Processes)
+}
+
+func TestInTheBoxReset(t *testing.T) {
+	b, facts := wholeBox(t, "nobody")
+	if facts.UID != 65534 {
+		t.Errorf("%+v", facts)
+	}
+	before, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.sh("a", "id -u; touch $HOME/x $TMPDIR/y z /dev/shm/hermes-test; setsid -f sleep 1000 > /dev/null 2>&1; (setsid env -i sleep 1000 >/dev/null 2>&1 &)")
+	r, err := b.Reset(context.Background(), "a")
+	if err != nil || !r.Clean || r.Killed.Killed != 2 {
+		t.Errorf("%+v %v", r, err)
+	}
+	after, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil || len(after) > len(before) {
+		t.Errorf("%d processes, %d before", len(after), len(before))
+	}
+	if _, err := os.Stat("/dev/shm/hermes-test"); err == nil {
+		os.Remove("/dev/shm/hermes-test")
+		t.Error("shared memory is left")
+	}
+	b.sh("a", "true")
+}

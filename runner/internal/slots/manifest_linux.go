@@ -1,0 +1,99 @@
+package slots
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// manifest is what a whole box had in its shared places before its tenant
+// came. What the tenant changed elsewhere in the image is for the driver to
+// find, which can ask the engine.
+type manifest struct {
+	entries map[string]entry
+	mounts  string
+	ipc     string
+}
+
+type entry struct {
+	inode   uint64
+	changed syscall.Timespec
+}
+
+// newManifest looks at the places themselves, not below.
+func newManifest() manifest {
+	m := manifest{entries: map[string]entry{}, mounts: slurpFile("/proc/self/mountinfo"), ipc: ipcObjects()}
+	eachShared(func(path string, e entry) { m.entries[path] = e })
+	return m
+}
+
+func eachShared(do func(path string, e entry)) {
+	for _, dir := range sharedPlaces {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			info, err := e.Info()
+			if err != nil {
+				continue
+			}
+			if sys, ok := info.Sys().(*syscall.Stat_t); ok {
+				do(filepath.Join(dir, e.Name()), entry{sys.Ino, sys.Ctim})
+			}
+		}
+	}
+}
+
+// restore removes what was not there and says what else is different.
+func (m manifest) restore() []string {
+	var problems []string
+	if m.entries == nil {
+		return nil
+	}
+	seen := map[string]bool{}
+	eachShared(func(path string, e entry) {
+		was, known := m.entries[path]
+		seen[path] = true
+		switch {
+		case !known:
+			problems = append(problems, wipe(path)...)
+		case was.inode != e.inode, was.changed != e.changed && !isDir(path):
+			problems = append(problems, path+" was changed")
+		}
+	})
+	for path := range m.entries {
+		if !seen[path] {
+			problems = append(problems, path+" was removed")
+		}
+	}
+	if slurpFile("/proc/self/mountinfo") != m.mounts {
+		problems = append(problems, "the mounts of the box were changed")
+	}
+	if ipcObjects() != m.ipc {
+		problems = append(problems, "System V IPC objects were made or removed")
+	}
+	return problems
+}
+
+// ipcObjects lists kind, key and id of the box's System V objects.
+func ipcObjects() string {
+	var out strings.Builder
+	for _, kind := range []string{"shm", "sem", "msg"} {
+		for _, line := range strings.Split(slurpFile("/proc/sysvipc/"+kind), "\n") {
+			if f := strings.Fields(line); len(f) > 1 {
+				out.WriteString(kind + " " + f[0] + " " + f[1] + "\n")
+			}
+		}
+	}
+	return out.String()
+}
+
+func slurpFile(path string) string {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	return string(data)
+}

@@ -1,0 +1,70 @@
+package slots
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+
+	"hermes-exec/runner/internal/isolate"
+)
+
+// TestAsAnOrdinaryUser runs the other tests again as an unprivileged user.
+func TestAsAnOrdinaryUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("this is an ordinary user")
+	}
+	dir, err := os.MkdirTemp("/tmp", "slots-nobody-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir+"/slots.test", program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"-test.count=1", "-test.skip=TestAsAnOrdinaryUser"}
+	if testing.Verbose() {
+		args = append(args, "-test.v")
+	}
+	cmd := exec.Command(dir+"/slots.test", args...)
+	cmd.Dir, cmd.Env = "/", []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=/tmp"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.CombinedOutput()
+	if testing.Verbose() {
+		t.Logf("%s", out)
+	}
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// TestBubblewrap is for hosts on which only bubblewrap may make namespaces.
+func TestBubblewrap(t *testing.T) {
+	path, err := exec.LookPath("bwrap")
+	if err != nil || os.Geteuid() == 0 {
+		t.Skip("needs bubblewrap and an ordinary user")
+	}
+	f := probed()
+	f.Way, f.BwrapPath, f.Bubblewrap = isolate.WayBwrap, path, true
+	b := newBox(t, f)
+	facts := b.create(CreateParams{Slot: "a", Level: isolate.Namespaces, PrivateRoot: true})
+	out := b.sh("a", "echo $$ > pid; id -un; pwd; ls /home; cat /proc/1/environ 2>/dev/null | tr -d '\\0'; touch /x /usr/x /etc/x 2>/dev/null; echo $?; grep -c : /proc/net/dev; setsid -f sleep 1000 >/dev/null 2>&1; ls -d /root /var/lib/dpkg 2>/dev/null | wc -l")
+	if want := "slot\n/workspace\n" + facts.UserName + "\n1\n1\n0"; out != want {
+		t.Errorf("%q, want %q", out, want)
+	}
+	if r, err := b.Reset(context.Background(), "a"); err != nil || !r.Clean || r.Killed.Killed != 1 {
+		t.Errorf("%+v %v", r, err)
+	}
+	b.sh("a", "test ! -e pid")
+	if _, err := b.spawn("a", nil, "sleep", "1000"); err != nil {
+		t.Fatal(err)
+	}
+}
