@@ -21,6 +21,7 @@ from hermes_batch.report import write_report
 from hermes_batch.rollout import Rollout
 from hermes_exec.errors import ConfigError
 from hermes_exec.pool import SandboxPool
+from hermes_exec.tools import select
 
 TRAJECTORIES, REPORT, SETTINGS = "trajectories.jsonl", "report.html", "run.json"
 _LOG = logging.getLogger(__name__)
@@ -72,6 +73,8 @@ async def run_batch(
     Raises ConfigError (dataset, settings, an `out` that has results already), BackendUnavailable, ImageError.
     """
     tasks = read_dataset(config.dataset, config.limit)
+    if not select(config.toolsets).tools:
+        raise ConfigError(f"no tool of the toolsets {', '.join(config.toolsets) or '(none)'} is available")
     _refuse_results(config)
     model, pool = config.make_model(), config.make_pool()
     result = BatchResult(config.out, len(tasks))

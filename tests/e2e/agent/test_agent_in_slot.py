@@ -1,0 +1,75 @@
+"""The loop with the real tools in real slots."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anyio.to_thread
+import pytest
+
+from hermes_agent import AgentLoop, Completion, Episode, ScriptedModel
+from hermes_agent.models.scripted import call
+from hermes_exec import SandboxPool
+from hermes_exec.errors import ErrorCause
+from hermes_exec.tools import Toolbox
+from tests.conftest import BackendCase
+from tests.e2e.agent.plans import PlanModel
+
+pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+
+
+def outputs(episode: Episode) -> list[dict[str, Any]]:
+    return [json.loads(message["content"]) for message in episode.messages if message["role"] == "tool"]
+
+
+async def test_state_persists_between_turns(backend: BackendCase) -> None:
+    plan = PlanModel({"go": [["mkdir -p d && cd d && export X=7"], ['pwd; echo "$X"'], "done"]})
+    async with SandboxPool(backend.backend, **backend.options) as pool, pool.slot() as slot:
+        episode = await AgentLoop(plan, Toolbox(slot)).run("go")
+    assert (episode.finish, episode.trainable) == ("answered", True)
+    assert outputs(episode)[1]["output"].split() == [f"{slot.workspace}/d", "7"]
+
+
+async def test_calls_of_a_turn_see_each_other_in_order(backend: BackendCase) -> None:
+    calls = (
+        call("write_file", {"path": "a.txt", "content": "one\n"}),
+        *(call("terminal", {"command": f"cd {'.' if n else '/'} && pwd"}, call_id=f"t{n}") for n in range(3)),
+    )
+    model = ScriptedModel([Completion("", calls), "done"])
+    async with SandboxPool(backend.backend, **backend.options) as pool, pool.slot() as slot:
+        episode = await AgentLoop(model, Toolbox(slot)).run("go")
+        assert await slot.files.read_text("a.txt") == "one\n"
+    assert [output["output"].strip() for output in outputs(episode)[1:]] == ["/", "/", "/"]
+
+
+async def test_mistakes_of_the_model_are_results(backend: BackendCase) -> None:
+    calls = (
+        call("terminal", {}, call_id="missing"),
+        call("teleport", {"x": 1}, call_id="unknown"),
+        call("terminal", {"command": "exit 3"}, call_id="exit"),
+    )
+    model = ScriptedModel([Completion("", calls), '<tool_call>{"name": "terminal", "arg</tool_call>', "sorry"])
+    async with SandboxPool(backend.backend, **backend.options) as pool, pool.slot() as slot:
+        episode = await AgentLoop(model, Toolbox(slot)).run("go")
+    assert (episode.finish, episode.cause) == ("answered", ErrorCause.POLICY)
+    assert [record.ok for record in episode.tool_calls] == [False] * 4
+    assert all(output.get("error") or output.get("exit_code") == 3 for output in outputs(episode))
+
+
+async def test_slot_that_is_taken_away_ends_the_episode_unscored(backend: BackendCase) -> None:
+    async with SandboxPool(backend.backend, **backend.options) as pool, pool.slot() as slot:
+        toolbox = Toolbox(slot)
+        await pool.release(slot)
+        episode = await AgentLoop(PlanModel({"go": [["true"]]}), toolbox).run("go")
+    assert (episode.finish, episode.trainable) == ("infra", False)
+    assert [error.kind for error in episode.errors if error.where == "infra"] == ["SlotClosed"]
+
+
+async def test_blocking_pool_slot_toolbox_and_loop() -> None:
+    def work() -> Episode:
+        with SandboxPool("local") as pool, pool.slot() as slot:
+            return AgentLoop(PlanModel({"go": [["echo hi"], "done"]}), Toolbox(slot)).run("go")
+
+    episode = await anyio.to_thread.run_sync(work)
+    assert (episode.finish, outputs(episode)[0]["output"].strip()) == ("answered", "hi")

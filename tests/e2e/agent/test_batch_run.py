@@ -1,0 +1,200 @@
+"""Batch runs over real slots: what is written, what may be scored, and what is left when a run is ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from hermes_batch import BatchConfig, BatchResult, Record, run_batch
+from hermes_batch.leftovers import ProcessWatch, boxes_of
+from hermes_exec.errors import ConfigError, ImageError
+from tests.conftest import BackendCase
+from tests.e2e.agent.plans import PlanModel, Step
+
+pytestmark = pytest.mark.anyio
+
+
+def dataset(folder: Path, *entries: dict[str, Any]) -> Path:
+    path = folder / "prompts.jsonl"
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries), "utf-8")
+    return path
+
+
+def config(folder: Path, plans: dict[str, list[Step]], *entries: dict[str, Any], **more: Any) -> BatchConfig:
+    made = dataset(folder, *entries)
+    return BatchConfig(**{"dataset": made, "out": folder / "out", "model": PlanModel(plans), "workers": 3, **more})
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "out" / "trajectories.jsonl").read_text("utf-8").splitlines()]
+
+
+async def test_solved_unsolved_and_unchecked(tmp_path: Path, backend: BackendCase) -> None:
+    (tmp_path / "tree" / "sub").mkdir(parents=True)
+    (tmp_path / "tree" / "sub" / "seed.txt").write_text("seed\n")
+    plans: dict[str, list[Step]] = {
+        "good": [["cat sub/seed.txt > copy.txt"], "done"],
+        "bad": [["echo nothing"], "done"],
+        "free": ["hello"],
+        "files": [["pwd; cat note.txt"], "done"],
+    }
+    check = '[ "$(cat copy.txt)" = seed ]'
+    run = config(
+        tmp_path,
+        plans,
+        {"prompt": "good", "id": "g", "tree": "tree", "check": check},
+        {"prompt": "bad", "tree": "tree", "check": check},
+        {"prompt": "free"},
+        {"prompt": "files", "files": {"in/note.txt": "né\n"}, "cwd": "in", "check": "true"},
+        backend=backend.backend,
+        image=backend.options.get("image"),
+    )
+    seen: list[int] = []
+    result = await run_batch(run, on_record=lambda done, _: seen.append(len(done.records)))
+    assert seen == [1, 2, 3, 4]
+    assert (result.complete, result.solved, result.unscored, result.tool_calls) == (True, 2, 0, 3)
+    written = lines(tmp_path)
+    assert written == result.records
+    by_prompt = {record["prompt_index"]: record for record in written}
+    assert [by_prompt[index]["solved"] for index in range(4)] == [True, False, None, True]
+    assert all(record["trainable"] and record["isolation"] and record["sandbox"] for record in written)
+    assert by_prompt[0]["id"] == "g"
+    assert by_prompt[1]["check"]["exit_code"] == 1
+    assert "né" in by_prompt[3]["conversations"][3]["value"]
+    assert "/in" in by_prompt[3]["conversations"][3]["value"]
+    assert len({tuple(record) for record in written}) == 1
+    assert "2 of 3" in (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["records"] == 4
+
+
+async def test_every_prompt_has_a_slot_of_its_own(tmp_path: Path, backend: BackendCase) -> None:
+    plans: dict[str, list[Step]] = {f"p{n}": [[f"ls; pwd; echo {n} > mine.txt; ls"], "done"] for n in range(6)}
+    check = 'ls | wc -l | grep -qx " *1"'
+    run = config(
+        tmp_path,
+        plans,
+        *({"prompt": prompt, "check": check} for prompt in plans),
+        backend=backend.backend,
+        image=backend.options.get("image"),
+    )
+    result = await run_batch(run)
+    assert (result.solved, result.unscored) == (6, 0)
+
+
+async def test_what_the_agent_left_running_does_not_disturb_the_check(tmp_path: Path, backend: BackendCase) -> None:
+    plans: dict[str, list[Step]] = {"p": [["(while :; do echo x > out.txt; done) >/dev/null 2>&1 & sleep 0.2"], "done"]}
+    check = "rm -f out.txt; sleep 0.3; [ ! -e out.txt ]"
+    run = config(
+        tmp_path, plans, {"prompt": "p", "check": check}, backend=backend.backend, image=backend.options.get("image")
+    )
+    assert (await run_batch(run)).solved == 1
+
+
+async def test_check_that_hangs_is_not_solved(tmp_path: Path) -> None:
+    run = config(tmp_path, {"p": ["done"]}, {"prompt": "p", "check": "sleep 60"}, check_timeout_s=0.5)
+    record = (await run_batch(run)).records[0]
+    assert (record["solved"], record["check"]["timed_out"], record["trainable"]) == (False, True, True)
+
+
+async def test_broken_task_is_not_scored(tmp_path: Path) -> None:
+    run = config(tmp_path, {"p": ["done"]}, {"prompt": "p", "cwd": "nowhere", "check": "true"})
+    record = (await run_batch(run)).records[0]
+    assert (record["trainable"], record["solved"], record["cause"], record["finish"]) == (False, None, "task", "infra")
+    assert record["api_calls"] == 0
+
+
+def children_of(parent: int) -> list[int]:
+    return [int(pid) for path in Path(f"/proc/{parent}/task").glob("*/children") for pid in path.read_text().split()]
+
+
+async def test_box_that_dies_spoils_its_own_prompt_only(tmp_path: Path) -> None:
+    def kill_the_boxes(prompt: str, turn: int) -> None:
+        if prompt == "dies" and turn == 1:
+            for pid in children_of(os.getpid()):
+                os.kill(pid, signal.SIGKILL)
+
+    plans: dict[str, list[Step]] = {"dies": [["true"], ["true"], "done"], "lives": [["true"], "done"]}
+    entries = ({"prompt": "dies", "check": "true"}, {"prompt": "lives", "check": "true"})
+    run = config(tmp_path, plans, *entries, model=PlanModel(plans, kill_the_boxes), workers=1)
+    result = await run_batch(run)
+    assert [(r["trainable"], r["solved"], r["finish"]) for r in result.records] == [
+        (False, None, "infra"),
+        (True, True, "answered"),
+    ]
+    assert result.records[0]["cause"] == "infra"
+
+
+async def test_cancelled_run_keeps_what_it_has_and_ends_its_boxes(tmp_path: Path, backend: BackendCase) -> None:
+    plans: dict[str, list[Step]] = {"quick": [["true"], "done"], "slow": [["sleep 300"], "done"]}
+    run_id = f"test-{tmp_path.name}"
+    run = config(
+        tmp_path,
+        plans,
+        *({"prompt": "quick"}, {"prompt": "slow"}, {"prompt": "slow"}),
+        backend=backend.backend,
+        image=backend.options.get("image"),
+        backend_options={"run_id": run_id},
+    )
+    watch = ProcessWatch()
+    with anyio.fail_after(60), anyio.CancelScope() as scope:
+
+        def stop(result: BatchResult, record: Record) -> None:
+            watch.look()
+            scope.cancel()
+
+        await run_batch(run, on_record=stop)
+    assert scope.cancelled_caught
+    assert [record["prompt_index"] for record in lines(tmp_path)] == [0]
+    assert "before 2 of its prompts were done" in (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert await boxes_of(backend.backend, run_id) == []
+    assert watch.left() == []
+
+
+async def test_earlier_results_are_not_overwritten(tmp_path: Path) -> None:
+    run = config(tmp_path, {"p": ["done"]}, {"prompt": "p"})
+    await run_batch(run)
+    before = (tmp_path / "out" / "trajectories.jsonl").read_bytes()
+    with pytest.raises(ConfigError, match="has results of an earlier run"):
+        await run_batch(run)
+    assert (tmp_path / "out" / "trajectories.jsonl").read_bytes() == before
+    again = await run_batch(run.model_copy(update={"overwrite": True}))
+    assert len(lines(tmp_path)) == len(again.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"backend": "dokcer"}, "docker"),
+        ({"backend_options": {"memry": 1}}, "memry"),
+        ({"toolsets": ("terminl",)}, "terminal"),
+        ({"backend": "docker"}, "image"),
+    ],
+)
+async def test_wrong_settings_are_an_error_before_anything(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    run = config(tmp_path, {"p": ["done"]}, {"prompt": "p"}, **changes)
+    with pytest.raises(ConfigError, match=message):
+        await run_batch(run)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.docker
+async def test_missing_image_is_an_error_before_anything(tmp_path: Path) -> None:
+    run = config(
+        tmp_path,
+        {"p": ["done"]},
+        {"prompt": "p"},
+        backend="docker",
+        image="hermes-exec-test/nowhere:1",
+        backend_options={"pull": "never"},
+    )
+    with pytest.raises(ImageError, match="nowhere"):
+        await run_batch(run)
+    assert not (tmp_path / "out" / "trajectories.jsonl").exists()

@@ -1,0 +1,164 @@
+"""`hermes-exec agent` and `hermes-exec batch` as processes, with a model behind an endpoint on loopback."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.agent.plans import Step, wire
+from tests.unit.agent.endpoint import ok
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@contextmanager
+def plan_endpoint(plans: dict[str, list[Step]], on_turn: Callable[[str, int], None] | None = None) -> Iterator[str]:
+    """An endpoint that answers the n-th turn of a conversation with the n-th step of the plan of its prompt."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            prompt = next(m["content"] for m in body["messages"] if m["role"] == "user")
+            turn = sum(m["role"] == "assistant" for m in body["messages"])
+            if on_turn is not None:
+                on_turn(prompt, turn)
+            answer = ok(wire(plans[prompt][turn]))
+            self.send_response(answer.status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(answer.body)))
+            self.end_headers()
+            self.wfile.write(answer.body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/v1"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "hermes_exec.cli.main", *arguments]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+def model(url: str) -> tuple[str, ...]:
+    return ("--model", "plan", "--base-url", url, "--api-key", "x")
+
+
+def prompts(folder: Path, *names: str) -> Path:
+    path = folder / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": name, "check": "[ -e made ]"}) + "\n" for name in names))
+    return path
+
+
+def test_agent_answers(tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("seven\n")
+    with plan_endpoint({"read it": [["cat note.txt"], "It says seven."]}) as url:
+        done = run("agent", "read it", "--put", str(tmp_path / "note.txt"), *model(url))
+        as_json = run("agent", "read it", "--put", str(tmp_path / "note.txt"), "--json", *model(url))
+    assert (done.returncode, done.stdout) == (0, "It says seven.\n")
+    assert "cat note.txt" in done.stderr
+    assert "seven" in done.stderr
+    facts = json.loads(as_json.stdout)
+    assert (facts["finish"], facts["trainable"], facts["answer"], facts["turns"]) == (
+        "answered",
+        True,
+        "It says seven.",
+        2,
+    )
+    assert facts["tool_calls"][0]["name"] == "terminal"
+
+
+def test_agent_without_an_endpoint_ends_with_infra() -> None:
+    done = run("agent", "x", "--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--api-key", "x")
+    assert done.returncode == 3
+    assert "no connection" in done.stderr
+
+
+def test_batch_run_show_and_report(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    plans: dict[str, list[Step]] = {"a": [["touch made"], "done"], "b": ["no"]}
+    with plan_endpoint(plans) as url:
+        started = ("batch", "run", str(prompts(tmp_path, "a", "b")), "--out", str(out))
+        done = run(*started, *model(url))
+        refused = run(*started, *model(url))
+    assert done.returncode == 0, done.stderr
+    assert "1 of 2 solved" in done.stdout
+    assert "[2/2]" in done.stderr
+    assert (refused.returncode, "has results of an earlier run" in refused.stderr) == (2, True)
+    shown = run("batch", "show", str(out), "--json")
+    assert [record["solved"] for record in json.loads(shown.stdout)] == [True, False]
+    (out / "report.html").unlink()
+    assert run("batch", "report", str(out)).returncode == 0
+    assert (out / "report.html").stat().st_size > 5000
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_with_all_boxes_gone_and_partial_results(tmp_path: Path, number: signal.Signals) -> None:
+    out = tmp_path / "out"
+    slow = threading.Event()
+    plans: dict[str, list[Step]] = {"quick": [["touch made"], "done"], "slow": [["sleep 300"], "done"]}
+
+    def on_turn(prompt: str, turn: int) -> None:
+        if prompt == "slow":
+            slow.set()
+
+    with plan_endpoint(plans, on_turn) as url:
+        arguments = ("batch", "run", str(prompts(tmp_path, "quick", "slow")), "--out", str(out), "--workers", "1")
+        process = subprocess.Popen(
+            command(*arguments, *model(url), "--option", f"run_id={tmp_path.name}"),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert slow.wait(60)
+            process.send_signal(number)
+            _, errors = process.communicate(timeout=45)
+        finally:
+            process.kill()
+    assert process.returncode == 130, errors
+    records = [json.loads(line) for line in (out / "trajectories.jsonl").read_text().splitlines()]
+    assert [record["solved"] for record in records] == [True]
+    assert (out / "report.html").exists()
+    boxes: list[dict[str, Any]] = json.loads(run("ps", "--json").stdout)
+    assert [box for box in boxes if box["labels"]["run_id"] == tmp_path.name] == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [("batch", "run", "nowhere.jsonl", "--out", "o", "--model", "m"), ("batch", "show", "nowhere")]
+)
+def test_wrong_usage(arguments: str) -> None:
+    done = run(*arguments.split())
+    assert done.returncode == 2
+    assert "nowhere" in done.stderr
+
+
+def test_every_command_has_help_with_an_example() -> None:
+    for arguments in (("agent",), ("batch", "run"), ("batch", "show"), ("batch", "report")):
+        done = run(*arguments, "--help")
+        assert done.returncode == 0
+        assert "Example: hermes-exec" in " ".join(done.stdout.split())
