@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import anyio
 import anyio.to_thread
+from anyio.lowlevel import RunVar
 
 from hermes_agent.calls import Completion, Message, TokenUsage
 from hermes_agent.errors import ContextExceeded, ModelError
@@ -68,7 +69,8 @@ class EmbeddedModel:
         self._parse = get_parser("hermes")
         self._crew: _Crew | None = None
         self._loading = threading.Lock()
-        self._limiter: anyio.CapacityLimiter | None = None
+        # One for each event loop that the model is used from.
+        self._limiter: RunVar[anyio.CapacityLimiter] = RunVar(f"embedded model {id(self)}")
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], **sampling: object
@@ -78,8 +80,6 @@ class EmbeddedModel:
 
         Only sampling parameters that the runtime knows are used; a temperature of 0 is greedy.
         """
-        if self._limiter is None:
-            self._limiter = anyio.CapacityLimiter(self._instances * self._parallel)
         request: dict[str, Any] = {
             name: value for name, value in sampling.items() if name in _SAMPLING and value is not None
         }
@@ -98,6 +98,14 @@ class EmbeddedModel:
             parsed.content, tuple(parsed.calls), parsed.reasoning, "length" if told.cut else "stop", usage
         )
 
+    def _turns(self) -> anyio.CapacityLimiter:
+        try:
+            return self._limiter.get()
+        except LookupError:
+            limiter = anyio.CapacityLimiter(self._instances * self._parallel)
+            self._limiter.set(limiter)
+            return limiter
+
     async def _computed(self, conversation: str, request: dict[str, Any]) -> _Told:
         stopped = threading.Event()
         told: _Told | None = None
@@ -106,7 +114,7 @@ class EmbeddedModel:
             group.start_soon(_set_when_cancelled, stopped)
             try:
                 told = await anyio.to_thread.run_sync(
-                    self._compute, conversation, request, stopped, limiter=self._limiter
+                    self._compute, conversation, request, stopped, limiter=self._turns()
                 )
             except Exception as error:  # noqa: BLE001 - raised below, outside of the task group that would wrap it
                 failure = error

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import anyio
+from anyio.lowlevel import RunVar
 
 from hermes_agent.calls import Completion, Message, TokenUsage, ToolCall
 from hermes_agent.errors import ContextExceeded, ModelError
@@ -91,7 +92,8 @@ class OpenAIModel:
         self._timeout_s, self._connect_timeout_s, self._max_retries = timeout_s, connect_timeout_s, max_retries
         self._parse = get_parser(parser) if parser else None
         self._sampling = dict(sampling or {})
-        self._client: openai.AsyncOpenAI | None = None
+        # Connections belong to the event loop that made them.
+        self._client: RunVar[openai.AsyncOpenAI | None] = RunVar(f"client {id(self)}", None)
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], **sampling: object
@@ -114,8 +116,9 @@ class OpenAIModel:
         raise AssertionError("unreachable")
 
     async def aclose(self) -> None:
-        """Close the connections. The model can be used again afterwards."""
-        client, self._client = self._client, None
+        """Close the connections of this event loop. The model can be used again afterwards."""
+        client = self._client.get()
+        self._client.set(None)
         if client is not None:
             await client.close()
 
@@ -135,14 +138,14 @@ class OpenAIModel:
     async def _once(self, request: Mapping[str, Any]) -> Completion:
         import openai
 
-        if self._client is None:
+        client = self._client.get()
+        if client is None:
             timeout = openai.Timeout(self._timeout_s, connect=self._connect_timeout_s)
-            self._client = openai.AsyncOpenAI(
-                api_key=self._api_key, base_url=self._base_url, timeout=timeout, max_retries=0
-            )
+            client = openai.AsyncOpenAI(api_key=self._api_key, base_url=self._base_url, timeout=timeout, max_retries=0)
+            self._client.set(client)
         try:
             with anyio.fail_after(self._timeout_s):
-                answer = await self._client.chat.completions.create(**request)
+                answer = await client.chat.completions.create(**request)
         except TimeoutError as error:
             raise ModelError(f"{self.model}: no answer within {self._timeout_s:g} s") from error
         except openai.APITimeoutError as error:
