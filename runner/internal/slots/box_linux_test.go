@@ -32,6 +32,7 @@ func enterTestBox() {
 	os.Unsetenv(inTestBox)
 	for _, err := range []error{
 		syscall.Mount("none", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""), syscall.Mount("proc", "/proc", "proc", 0, ""),
+		syscall.Mount("tmpfs", "/tmp", "tmpfs", 0, ""), syscall.Mount("tmpfs", "/dev/shm", "tmpfs", 0, ""), syscall.Mount("tmpfs", "/var/tmp", "tmpfs", 0, ""),
 	} {
 		if err != nil {
 			fmt.Println(err)

@@ -338,7 +338,7 @@ func (b *box) waitFor(done func() bool) {
 
 func TestResetEmptiesTheSlot(t *testing.T) {
 	eachRung(t, func(t *testing.T, b *box, facts SlotFacts) {
-		b.sh("a", "setsid -f sleep 1000; mkdir -p shut/in; touch shut/in/f $HOME/h $TMPDIR/t; chmod 000 shut/in shut; ln -s /etc link; mkfifo p; i=0; while [ $i -lt 1000 ]; do : > f$i; i=$((i+1)); done")
+		b.sh("a", "setsid -f sleep 1000 >/dev/null 2>&1; mkdir -p shut/in; touch shut/in/f $HOME/h $TMPDIR/t; chmod 000 shut/in shut; ln -s /etc link; mkfifo p; i=0; while [ $i -lt 1000 ]; do : > f$i; i=$((i+1)); done")
 		began := time.Now()
 		r, err := b.Reset(context.Background(), "a")
 		took := time.Since(began)
