@@ -326,13 +326,23 @@ class Slot:
         try:
             await self.tenure.close("the slot was reset")
             await self._reset()
-            if self._closed is None:
-                self.tenure = self._new_tenure()
         finally:
             self._resetting = False
 
-    async def end(self, why: str) -> None:
-        """Close it for its holder: calls under way have left when this returns. The pool calls it."""
+    def renew(self) -> Tenure:
+        """Begin a new stretch of use after a reset. The pool calls it."""
+        self.tenure = self._new_tenure()
+        if self._closed is not None:
+            self.tenure.expire(self._closed)
+        return self.tenure
+
+    def expire(self, why: str) -> None:
+        """Close it for its holder from now on. The pool calls it."""
         if self._closed is None:
             self._closed = why
+        self.tenure.expire(self._closed)
+
+    async def end(self, why: str) -> None:
+        """As `expire`; calls under way have left when this returns."""
+        self.expire(why)
         await self.tenure.close(why)

@@ -67,8 +67,8 @@ class Tenure:
         """Take back `on_close`."""
         self._endings.pop(key, None)
 
-    async def close(self, why: str) -> None:
-        """End it: calls under way raise SlotClosed, and have left when this returns. Harmless when repeated."""
+    def expire(self, why: str) -> None:
+        """End it: calls under way raise SlotClosed. Harmless when repeated."""
         if self.closed is None:
             self.closed = why
             for scope in list(self._scopes):
@@ -76,6 +76,10 @@ class Tenure:
             for ending in list(self._endings.values()):
                 ending()
             self._endings.clear()
+
+    async def close(self, why: str) -> None:
+        """As `expire`, and calls under way have left when this returns."""
+        self.expire(why)
         if self._scopes:
             if self._idle is None:
                 self._idle = anyio.Event()

@@ -1,0 +1,282 @@
+"""One box of a pool: bringing it up, preparing and resetting its slots, and finding out what became of it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import anyio
+
+from hermes_exec.backends.base import Diffable, Sandbox, SandboxStatus
+from hermes_exec.channel import Channel, RemoteError
+from hermes_exec.encoding import to_wire
+from hermes_exec.errors import (
+    ChannelLost,
+    ErrorCause,
+    ExecError,
+    LaunchError,
+    OutcomeUnknown,
+    ProtocolError,
+    SandboxDied,
+)
+from hermes_exec.execute import execute
+from hermes_exec.kinds import Kind
+from hermes_exec.ledger import BoxEntry
+from hermes_exec.remote import receipt, remote_failure
+from hermes_exec.results import KillReceipt, PostMortem
+from hermes_exec.slot import SlotFacts
+from hermes_exec.tenure import Tenure
+from hermes_exec.transfer import moving, upload
+
+logger = logging.getLogger(__name__)
+PING_S = 5.0
+STATUS_S = 3.0
+CREATE_S = 60.0
+RESET_S = 60.0
+SETUP_TIMEOUT_S = 600.0
+SETUP_SLOT = "setup"
+QUIET_S = 1.0
+"""A box that was heard within this time is not asked again at hand-out."""
+
+
+@dataclass(slots=True)
+class Place:
+    """One slot of a box: its name on the wire, and its facts once it was created.
+
+    `touched` says that something was put into it, or somebody held it, since it was created or reset.
+    """
+
+    name: str
+    facts: SlotFacts | None = None
+    lent: bool = False
+    touched: bool = False
+    quarantined: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResetOutcome:
+    """What a reset found. `reusable` is False where the box has to be replaced although the slot is clean."""
+
+    clean: bool
+    reusable: bool
+    killed: KillReceipt
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Box:
+    """A box that was launched. `death` is set once it is known to be dead."""
+
+    entry: BoxEntry
+    kind: Kind
+    sandbox: Sandbox
+    channel: Channel
+    places: list[Place]
+    death: PostMortem | None = None
+    changed_by_setup: bool = False
+    heard_at: float = field(default=-1e9)
+
+    @property
+    def id(self) -> str:
+        """The backend's name of the box."""
+        return self.sandbox.id
+
+    async def status(self) -> SandboxStatus:
+        """The backend's view, `unknown` when it does not answer in time. Never raises."""
+        status = SandboxStatus("unknown", detail="the backend did not answer")
+        with anyio.move_on_after(STATUS_S):
+            try:
+                status = await self.sandbox.status()
+            except (ExecError, OSError) as error:
+                status = SandboxStatus("unknown", detail=str(error))
+        if status.state == "dead" and self.death is None:
+            self.death = status.post_mortem or PostMortem("the box has ended")
+        return status
+
+    def died(self) -> SandboxDied:
+        """The error for holders of a dead box; a fresh one each time."""
+        death = self.death or PostMortem("the box has ended")
+        return SandboxDied(f"the sandbox {self.id} died: {death.reason}", post_mortem=death, sandbox=self.id)
+
+    async def diagnose(self) -> ExecError | None:
+        """For the channel: SandboxDied when the stream was lost because the box is dead."""
+        return self.died() if (await self.status()).state == "dead" else None
+
+    async def judge(self, error: ExecError) -> ExecError:
+        """What the loss of a call was: SandboxDied where the box is dead, else the error itself."""
+        cause = error.__cause__
+        for known in (error, cause):
+            if isinstance(known, SandboxDied) and self.death is None and known.sandbox in (None, self.id):
+                self.death = known.post_mortem
+        if self.death is None and isinstance(error, ChannelLost | OutcomeUnknown):
+            with anyio.move_on_after(0.5):
+                await self.status()
+        if self.death is not None:
+            found: ExecError = self.died()
+        elif error is self.channel.lost_reason:
+            found = type(error)(str(error), sandbox=self.id)
+        else:
+            found = error
+        found.sandbox = self.id
+        found.request_id = error.request_id
+        if found is not error:
+            found.__cause__ = error
+        return found
+
+    async def ping(self) -> bool:
+        """Whether the runner answers now."""
+        if self.channel.state != "open":
+            return False
+        if anyio.current_time() - self.heard_at < QUIET_S:
+            return True
+        try:
+            await self.channel.call("box.info", {}, timeout_s=PING_S)
+        except (ExecError, RemoteError):
+            return False
+        self.heard_at = anyio.current_time()
+        return True
+
+    def tenure(self, place: Place, left: KillWatch) -> Tenure:
+        """A new stretch of use of a slot."""
+        return Tenure(place.name, self.channel, self.judge, left.see)
+
+    async def create(self, place: Place) -> SlotFacts:
+        """The facts of a slot, which is created at first use.
+
+        Raises:
+            IsolationError, ConfigError, LaunchError: the runner cannot give such a slot here.
+        """
+        if place.facts is not None:
+            return place.facts
+        params = self.kind.slot_params(place.name, self.sandbox.user)
+        try:
+            answer = await self.channel.call("slot.create", params, timeout_s=CREATE_S)
+        except RemoteError as error:
+            raise remote_failure(error) from error
+        except (ChannelLost, OutcomeUnknown, ProtocolError, SandboxDied) as error:
+            raise await self.judge(error) from error
+        facts = SlotFacts.parse(answer)
+        limits = {**facts.isolation.limits}
+        for name, how in self.sandbox.limits.items():
+            limits.setdefault(name, how)
+        place.facts = replace(facts, isolation=replace(facts.isolation, limits=limits))
+        self.heard_at = anyio.current_time()
+        return place.facts
+
+    async def furnish(self, place: Place, tenure: Tenure) -> None:
+        """Put the configured files into a slot that is about to be lent, and run its `slot_setup`."""
+        for path, source in self.kind.config.files.items():
+            wired = to_wire(path, "files")
+            try:
+                if isinstance(source, bytes):
+                    params = {"path": wired, "parents": True, "append": False}
+                    async with moving(tenure, "file.write", params, path) as move:
+                        await move.send(source)
+                        await move.finish()
+                else:
+                    await upload(tenure, str(Path(source)), wired, path)
+            except OSError as error:
+                raise LaunchError(f"files: {path!r} cannot be put into the slot: {error}", retryable=False) from error
+        for command in self.kind.slot_setup:
+            await _set_up(tenure, command, "slot_setup")
+
+    async def set_up(self) -> None:
+        """Run the commands of `setup`, before any slot is lent.
+
+        In a box of our own they act on the box itself, with the rights of its runner; elsewhere in a slot.
+        """
+        if not self.kind.setup:
+            return
+        place = Place(SETUP_SLOT)
+        params = self.kind.slot_params(place.name, self.sandbox.user if self.kind.whole_box else None)
+        if self.kind.backend.whole_box:
+            params |= {"level": "box", "floor": "none", "limits": {}}
+        try:
+            await self.channel.call("slot.create", params, timeout_s=CREATE_S)
+            tenure = self.tenure(place, KillWatch())
+            for command in self.kind.setup:
+                await _set_up(tenure, command, "setup")
+            await self.channel.call("slot.destroy", {"slot": place.name}, timeout_s=RESET_S)
+        except RemoteError as error:
+            raise remote_failure(error) from error
+        if self.kind.whole_box:
+            self.changed_by_setup = bool(await self._changes())
+
+    async def reset(self, place: Place) -> ResetOutcome:
+        """End everything in a slot, wipe it, and prove that it is clean.
+
+        Raises:
+            ExecError: the runner did not answer, or cannot do it.
+        """
+        try:
+            answer = await self.channel.call("slot.reset", {"slot": place.name}, timeout_s=RESET_S)
+        except RemoteError as error:
+            raise ExecError(f"the slot cannot be reset: {error.message}", sandbox=self.id) from error
+        self.heard_at = anyio.current_time()
+        killed = receipt(answer.get("killed"))
+        if answer.get("clean") is not True or killed.left:
+            differences = answer.get("differences")
+            told = "; ".join(map(str, differences[:5])) if isinstance(differences, list) else ""
+            return ResetOutcome(False, False, killed, told or f"{killed.left} processes are left")
+        if self.kind.whole_box and (self.changed_by_setup or await self._changes()):
+            return ResetOutcome(True, False, killed, "the box was changed outside the slot's directories")
+        return ResetOutcome(True, True, killed)
+
+    async def _changes(self) -> list[str]:
+        if not isinstance(self.sandbox, Diffable):
+            return ["this backend cannot tell what was changed"]
+        try:
+            return await self.sandbox.changes()
+        except (ExecError, OSError) as error:
+            return [f"what was changed cannot be told: {error}"]
+
+
+class KillWatch:
+    """Remembers that a kill in a slot left processes behind."""
+
+    def __init__(self) -> None:
+        self.left: KillReceipt | None = None
+
+    def see(self, killed: KillReceipt) -> None:
+        """Take note of a receipt that left something."""
+        self.left = killed
+
+
+async def _set_up(tenure: Tenure, command: str, what: str) -> None:
+    params = {
+        "slot": tenure.slot,
+        "shell": to_wire(command, what),
+        "merge_stderr": True,
+        "output_limit_bytes": 1 << 16,
+    }
+    result = await execute(tenure, params, timeout_s=SETUP_TIMEOUT_S)
+    if not result.ok:
+        how = "timed out" if result.timed_out else f"failed with exit code {result.exit_code}"
+        raise LaunchError(
+            f"{what}: {command!r} {how}: {result.stdout.strip()[-2000:]}", cause=ErrorCause.TASK, retryable=False
+        )
+
+
+async def open_box(entry: BoxEntry, kind: Kind, sandbox: Sandbox) -> Box:
+    """Open the channel into a sandbox that was launched. The caller runs the channel, then `Box.set_up`.
+
+    Raises:
+        LaunchError: the runner did not answer; with what is known of it.
+    """
+    box: Box | None = None
+
+    async def diagnose() -> ExecError | None:
+        return None if box is None else await box.diagnose()
+
+    try:
+        channel = await Channel.open(lambda: sandbox.open(["attach"]), lease_s=kind.config.lease_s, diagnose=diagnose)
+    except (ChannelLost, SandboxDied, ProtocolError, OutcomeUnknown) as error:
+        status = await sandbox.status()
+        tail = status.post_mortem.log_tail.strip()[-2000:] if status.post_mortem else ""
+        why = status.post_mortem.reason if status.post_mortem else str(error)
+        text = f"the runner in {sandbox.id} did not answer: {why}"
+        raise LaunchError(f"{text}\n{tail}" if tail else text) from error
+    places = [Place(f"s{index}") for index in range(kind.size.slots_per_sandbox)]
+    box = Box(entry, kind, sandbox, channel, places)
+    return box

@@ -1,0 +1,51 @@
+"""A pool's options from an environment: names after a prefix, a file that one of them names, and the older names."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from hermes_exec.backends.registry import config_type
+from hermes_exec.config import PoolConfig, import_terminal_names, nearest, read_config
+from hermes_exec.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+
+def options_from(environ: Mapping[str, str], prefix: str) -> tuple[dict[str, Any], str | None]:
+    """The options, and the profile that is asked for. Warnings about older names are logged.
+
+    Raises:
+        ConfigError: a value cannot be read, or a name after the prefix is no option.
+    """
+    imported = import_terminal_names(environ)
+    for warning in imported.warnings:
+        logger.warning("%s", warning)
+    own = {name[len(prefix) :].lower(): text for name, text in environ.items() if name.startswith(prefix) and text}
+    profile = own.pop("profile", None)
+    options: dict[str, Any] = dict(imported.options)
+    if (path := own.pop("config", None)) is not None:
+        options |= read_config(path)
+    backend = own.get("backend", options.get("backend", "local"))
+    fields = config_type(str(backend)).model_fields
+    for name, text in own.items():
+        if name not in PoolConfig.model_fields and name not in fields:
+            hint = nearest(name, [*PoolConfig.model_fields, *fields])
+            raise ConfigError(f"{prefix}{name.upper()}: there is no option {name!r}; {hint}")
+        options[name] = text if _is_text(name, fields) else _read(prefix + name.upper(), text)
+    return options, profile
+
+
+def _is_text(name: str, fields: Mapping[str, Any]) -> bool:
+    field = PoolConfig.model_fields.get(name) or fields[name]
+    return field.annotation in (str, str | None)
+
+
+def _read(name: str, text: str) -> object:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{name}: the value is not YAML: {error}") from error

@@ -1,0 +1,463 @@
+"""The pool of sandboxes: what users enter, and borrow slots from."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import secrets as random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+from anyio.lowlevel import EventLoopToken, current_token
+
+from hermes_exec.backends.owner import own_labels
+from hermes_exec.backends.registry import config_type
+from hermes_exec.command import checked_count, checked_timeout
+from hermes_exec.config import BackendConfig, Limits, PoolConfig, ProfileConfig, read_config, resolve_config
+from hermes_exec.errors import ConfigError, SlotClosed
+from hermes_exec.events import Events, Hub, OnEvent
+from hermes_exec.keeper import Keeper
+from hermes_exec.kinds import Kinds, secret_values
+from hermes_exec.launcher import OnPull
+from hermes_exec.ledger import Phase
+from hermes_exec.lender import Lender
+from hermes_exec.results import IsolationLevel, PoolStats
+from hermes_exec.slot import Slot
+
+if TYPE_CHECKING:
+    import hermes_exec.blocking
+
+FileSource = bytes | str | Path
+
+
+class SandboxPool:
+    """Boxes of one backend, and the slots in them. Nothing is started before it is entered.
+
+    `async with SandboxPool("docker", image="python:3.12-slim") as pool:` gives this pool, plain `with` its blocking
+    twin. Times are in seconds.
+
+    Args:
+        backend: A name (`local`, `docker`, or one of the entry-point group `hermes_exec.backends`) or a config object.
+        image: Image of the boxes, for backends that have images.
+        slots_per_sandbox: Slots in one box (local 64, others 1). With 1 in a container the tenant has the whole box.
+        min_sandboxes, max_sandboxes: Boxes to keep, and to have at most over all profiles and images (local 1, others
+            4). Entering the pool waits for the minimum; with 0 it checks the backend and starts nothing.
+        profiles: Named variants, by name: a `ProfileConfig` or a mapping; what they do not say is the pool's.
+        min_isolation: The lowest rung that is accepted (`none`, `uid`, `namespaces`, `box`); the highest that the box
+            can give is always taken.
+        network: False takes the network away.
+        limits, slot_limits: What a box and a slot may use. One that cannot be enforced is refused, unless
+            `best_effort_limits`.
+        env, secrets: Variables of every slot; `secrets` are never shown or stored outside it.
+        files: Path in the slot → bytes or local path, put into each slot that is lent.
+        setup, slot_setup: Shell commands that run once a box, and at each lend. One that fails is a LaunchError.
+        acquire_timeout_s: How long a request waits for a slot.
+        launch_timeout_s, pull_timeout_s: Longest start of a box, and longest pull of its image on top of that.
+        shutdown_timeout_s: Longest time that closing takes.
+        lease_s: How long a box outlives a driver that is gone.
+        idle_timeout_s: Boxes above the minimum go when they were idle for so long.
+        max_lifetime_s: Older boxes lend no more and are replaced.
+        run_id: Label of the boxes (random by default), for `hermes-exec reap`.
+        on_event: Called with each event, sync or async. on_pull: with the progress of image pulls, from any thread.
+        backend_options: Fields of the backend's config class.
+
+    Raises:
+        ConfigError: a name or value is wrong; the nearest valid name is told.
+        BackendUnavailable: the backend is not installed.
+    """
+
+    def __init__(
+        self,
+        backend: str | BackendConfig = "local",
+        *,
+        image: str | None = None,
+        slots_per_sandbox: int | None = None,
+        min_sandboxes: int = 0,
+        max_sandboxes: int | None = None,
+        profiles: Mapping[str, ProfileConfig | Mapping[str, Any]] | None = None,
+        min_isolation: IsolationLevel = "none",
+        network: bool = True,
+        limits: Limits | Mapping[str, Any] | None = None,
+        slot_limits: Limits | Mapping[str, Any] | None = None,
+        best_effort_limits: bool = False,
+        env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        files: Mapping[str, FileSource] | None = None,
+        setup: str | Sequence[str] | None = None,
+        slot_setup: str | Sequence[str] | None = None,
+        acquire_timeout_s: float = 300.0,
+        launch_timeout_s: float = 120.0,
+        pull_timeout_s: float = 600.0,
+        shutdown_timeout_s: float = 30.0,
+        lease_s: float = 60.0,
+        idle_timeout_s: float = 120.0,
+        max_lifetime_s: float | None = None,
+        run_id: str | None = None,
+        on_event: OnEvent | None = None,
+        on_pull: OnPull | None = None,
+        **backend_options: Any,
+    ) -> None:
+        given: dict[str, Any] = {
+            "image": image,
+            "slots_per_sandbox": slots_per_sandbox,
+            "min_sandboxes": min_sandboxes,
+            "max_sandboxes": max_sandboxes,
+            "profiles": _mapping(profiles, "profiles"),
+            "min_isolation": min_isolation,
+            "network": network,
+            "limits": limits,
+            "slot_limits": slot_limits,
+            "best_effort_limits": best_effort_limits,
+            "env": _mapping(env, "env"),
+            "secrets": _mapping(secrets, "secrets"),
+            "files": _mapping(files, "files"),
+            "setup": _commands(setup, "setup"),
+            "slot_setup": _commands(slot_setup, "slot_setup"),
+            "acquire_timeout_s": acquire_timeout_s,
+            "launch_timeout_s": launch_timeout_s,
+            "pull_timeout_s": pull_timeout_s,
+            "shutdown_timeout_s": shutdown_timeout_s,
+            "lease_s": lease_s,
+            "idle_timeout_s": idle_timeout_s,
+            "max_lifetime_s": max_lifetime_s,
+            "run_id": run_id,
+        }
+        self.config, backend_config = _configured(backend, given, backend_options)
+        self.run_id = self.config.run_id or random.token_hex(6)
+        self._kinds = Kinds(self.config, backend_config)
+        self._hub = Hub(on_event)
+        self._on_pull = on_pull
+        self._pid: int | None = None
+        self._loop: EventLoopToken | None = None
+        self._outer: TaskGroup | None = None
+        self._tasks: TaskGroup | None = None
+        self._keeper: Keeper | None = None
+        self._lender: Lender | None = None
+        self._closed: anyio.Event | None = None
+        self._entered = False
+        self._blocking: hermes_exec.blocking.SandboxPool | None = None
+
+    @classmethod
+    def from_config(
+        cls, source: str | os.PathLike[str] | Mapping[str, Any], profile: str | None = None, **more: Any
+    ) -> Self:
+        """A pool from a YAML, TOML or JSON file, or from a mapping; the values of `profile` become the pool's.
+
+        `more` are arguments that count more than the file's. `hermes-exec config schema` prints the file's JSON schema.
+
+        Raises:
+            ConfigError: the file cannot be read, or a name or value in it is wrong.
+        """
+        values = {**read_config(source), **more}
+        if profile is not None:
+            values = _with_profile(values, profile)
+        options = values.pop("backend_options", None) or {}
+        if not isinstance(options, Mapping):
+            raise ConfigError("backend_options must be a mapping")
+        return cls(values.pop("backend", "local"), **{**options, **values})
+
+    @classmethod
+    def from_env(cls, prefix: str = "HERMES_EXEC_", **more: Any) -> Self:
+        """A pool from the environment: `HERMES_EXEC_BACKEND`, `HERMES_EXEC_IMAGE`, `HERMES_EXEC_MAX_SANDBOXES`, …
+
+        Each option of the pool and of its backend is a name in capitals after the prefix; values that are not text are
+        read as YAML. `HERMES_EXEC_CONFIG` names a file that is read first. The `TERMINAL_*` names of older tools count
+        least, with a warning a name. `more` are arguments that count most.
+
+        Raises:
+            ConfigError: a value cannot be read, or a name after the prefix is no option.
+        """
+        from hermes_exec.from_env import options_from
+
+        options, profile = options_from(os.environ, prefix)
+        return cls.from_config({**options, **more}, profile)
+
+    def __repr__(self) -> str:
+        state = "open" if self._keeper is not None and not self._keeper.closing else "closed"
+        image = f" image={self.config.image!r}" if self.config.image else ""
+        return f"<SandboxPool {type(self._kinds.backend).backend!r}{image} run_id={self.run_id!r} {state}>"
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise TypeError("a SandboxPool cannot be sent to another process: make one there")
+
+    # Entering and leaving.
+
+    async def __aenter__(self) -> Self:
+        if self._entered:
+            raise RuntimeError("a SandboxPool is entered once: make a new one")
+        self._entered = True
+        self._pid, self._loop = os.getpid(), current_token()
+        for kind in self._kinds.all:
+            await kind.backend.check(kind.spec())
+        self._closed = anyio.Event()
+        # Background tasks live in a group of their own: ending them must not cancel the block that uses the pool.
+        self._outer = await anyio.create_task_group().__aenter__()
+        tasks = self._tasks = await self._outer.start(_background_tasks)
+        labels = own_labels(self.run_id)
+        self._keeper = Keeper(self._kinds, self._hub, labels, tasks, secret_values(self.config), self._on_pull)
+        self._lender = Lender(self._keeper)
+        atexit.register(self._at_exit)
+        try:
+            tasks.start_soon(self._hub.run)
+            tasks.start_soon(self._keeper.wake_up)
+            tasks.start_soon(self._keeper.reap_orphans)
+            await self._warm_minimum()
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    async def _warm_minimum(self) -> None:
+        assert self._lender is not None
+        wanted = [kind for kind in self._kinds.all if kind.size.min_sandboxes]
+        for kind in wanted:
+            await self._lender.warm(kind, kind.size.min_sandboxes, self.config.acquire_timeout_s)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._outer is not None
+        try:
+            await self.aclose()
+        finally:
+            if self._tasks is not None:
+                self._tasks.cancel_scope.cancel()
+            await self._outer.__aexit__(None, None, None)
+
+    async def aclose(self) -> None:
+        """End every box that this pool started, within `shutdown_timeout_s`, also when cancelled.
+
+        Calls under way and waiting requests raise SlotClosed. Harmless when repeated.
+        """
+        keeper, lender = self._keeper, self._lender
+        if keeper is None or lender is None or self._closed is None:
+            return
+        self._check_process()
+        if keeper.closing:
+            await self._closed.wait()
+            return
+        with anyio.CancelScope(shield=True):
+            keeper.closing = True
+            await lender.shut_down()
+            await keeper.shut_down()
+            self._hub.end()
+            with anyio.move_on_after(1):
+                for backend in self._kinds.backends:
+                    await backend.aclose()
+            self._hub.drop()
+            self._closed.set()
+            assert self._tasks is not None
+            self._tasks.cancel_scope.cancel()
+        if not keeper.sandboxes:
+            atexit.unregister(self._at_exit)
+
+    def _at_exit(self) -> None:
+        if self._keeper is not None and self._pid == os.getpid():
+            self._keeper.destroy_now()
+
+    def __enter__(self) -> hermes_exec.blocking.SandboxPool:
+        from hermes_exec import blocking
+
+        self._blocking = blocking.SandboxPool.of(self)
+        return self._blocking.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._blocking is not None:
+            self._blocking.__exit__(kind, error, trace)
+
+    # Using it.
+
+    @asynccontextmanager
+    async def slot(
+        self,
+        profile: str | None = None,
+        image: str | None = None,
+        timeout_s: float | None = None,
+        owner: str | None = None,
+    ) -> AsyncIterator[Slot]:
+        """Lend a slot for a block; it is reset when the block is left. Arguments and errors as in `acquire`."""
+        slot = await self.acquire(profile, image, timeout_s, owner)
+        try:
+            yield slot
+        finally:
+            await self.release(slot)
+
+    @asynccontextmanager
+    async def slots(
+        self,
+        n: int,
+        profile: str | None = None,
+        image: str | None = None,
+        timeout_s: float | None = None,
+        owner: str | None = None,
+    ) -> AsyncIterator[list[Slot]]:
+        """Lend `n` slots for a block: all at once, or none and AcquireTimeout.
+
+        Raises:
+            ConfigError: more than the pool can ever have at once. Otherwise as `acquire`.
+        """
+        lent = await self._acquire(checked_count(n, "n"), profile, image, timeout_s, owner)
+        try:
+            yield lent
+        finally:
+            async with anyio.create_task_group() as tasks:
+                for slot in lent:
+                    tasks.start_soon(self.release, slot)
+
+    async def acquire(
+        self,
+        profile: str | None = None,
+        image: str | None = None,
+        timeout_s: float | None = None,
+        owner: str | None = None,
+    ) -> Slot:
+        """Lend a slot until it is released. Requests are served in order of arrival.
+
+        `profile` names one of the pool's, `image` asks for boxes with that image, `timeout_s` bounds the wait (default:
+        the pool's `acquire_timeout_s`), `owner` is told in the Lent event.
+
+        Raises:
+            AcquireTimeout: no slot became free in time.
+            LaunchError: launches for it failed and no living box can serve it; ImageError, IsolationError and the
+                others say why.
+            ConfigError: there is no such profile, or images are not for this backend.
+            SlotClosed: the pool was closed meanwhile.
+        """
+        return (await self._acquire(1, profile, image, timeout_s, owner))[0]
+
+    async def _acquire(
+        self, count: int, profile: str | None, image: str | None, timeout_s: float | None, owner: str | None
+    ) -> list[Slot]:
+        lender = self._open()
+        kind = self._kinds.get(profile, image)
+        wait_s = checked_timeout(timeout_s) or self.config.acquire_timeout_s
+        if count > (most := self._kinds.capacity(kind)):
+            raise ConfigError(f"{count} slots at once were asked for, and there can be at most {most} of {kind.key!r}")
+        return await lender.acquire(kind, count, wait_s, owner)
+
+    async def release(self, slot: Slot) -> None:
+        """Take a slot back and reset it; returns when that is done. Releasing twice is harmless.
+
+        A slot that cannot be proven clean is quarantined, and its box replaced.
+        """
+        self._check_process()
+        if self._lender is not None:
+            await self._lender.release(slot)
+
+    async def prewarm(self, n: int, profile: str | None = None, image: str | None = None) -> None:
+        """Wait until `n` boxes are ready, launching what is missing. They go like others when they stay idle.
+
+        Raises:
+            ConfigError: more boxes than `max_sandboxes`.
+            LaunchError: launches failed. AcquireTimeout: not within `acquire_timeout_s`.
+        """
+        lender = self._open()
+        kind = self._kinds.get(profile, image)
+        most = min(self._kinds.max_sandboxes, kind.size.max_sandboxes or self._kinds.max_sandboxes)
+        if checked_count(n, "n", least=0) > most:
+            raise ConfigError(f"{n} sandboxes were asked for, and this pool can have at most {most} of {kind.key!r}")
+        if n:
+            await lender.warm(kind, n, self.config.acquire_timeout_s)
+
+    def events(self) -> Events:
+        """What happens from now on, as an async iterator that ends when the pool closes.
+
+        It buffers 1,000 events, then drops the oldest and counts them in `dropped`.
+        """
+        return self._hub.listen()
+
+    def stats(self) -> PoolStats:
+        """The pool at this moment."""
+        keeper, lender = self._keeper, self._lender
+        entries = [] if keeper is None else list(keeper.ledger.boxes.values())
+        ready = [entry for entry in entries if entry.phase is Phase.READY]
+        waits = sorted(lender.waits) if lender is not None else []
+        calls = 0 if keeper is None else keeper.calls_before + sum(box.channel.calls for box in keeper.boxes.values())
+        return PoolStats(
+            sandboxes={phase.value: sum(entry.phase is phase for entry in entries) for phase in Phase},
+            slots_total=sum(entry.slots for entry in ready),
+            slots_lent=sum(entry.lent for entry in entries),
+            slots_free=sum(entry.free for entry in ready),
+            slots_quarantined=sum(entry.quarantined for entry in entries),
+            waiting=0 if keeper is None else len(keeper.ledger.waiters),
+            launches=0 if keeper is None else keeper.launches,
+            failures=0 if keeper is None else keeper.failures,
+            calls=calls,
+            acquire_p50_s=_percentile(waits, 0.5),
+            acquire_p95_s=_percentile(waits, 0.95),
+        )
+
+    def _check_process(self) -> None:
+        if self._pid is not None and self._pid != os.getpid():
+            raise RuntimeError(
+                f"this SandboxPool belongs to process {self._pid}: make a new one after a fork or in a worker process"
+            )
+
+    def _open(self) -> Lender:
+        if self._lender is None or self._keeper is None:
+            raise RuntimeError("the pool is not open: use `async with SandboxPool(...) as pool:`")
+        self._check_process()
+        if self._keeper.closing:
+            raise SlotClosed("the pool was closed")
+        if current_token() != self._loop:
+            raise RuntimeError("this SandboxPool belongs to another event loop")
+        return self._lender
+
+
+async def _background_tasks(*, task_status: TaskStatus[TaskGroup]) -> None:
+    async with anyio.create_task_group() as tasks:
+        task_status.started(tasks)
+        await anyio.sleep_forever()
+
+
+def _configured(
+    backend: str | BackendConfig, given: dict[str, Any], options: Mapping[str, Any]
+) -> tuple[PoolConfig, BackendConfig]:
+    if isinstance(backend, BackendConfig):
+        if options:
+            names = ", ".join(sorted(options))
+            raise ConfigError(f"options ({names}) belong into the {type(backend).__name__} object")
+        return PoolConfig.of({**given, "backend": type(backend).backend}), backend
+    if not isinstance(backend, str):
+        raise ConfigError(f"backend must be a name or a config object, not {type(backend).__name__}")
+    return resolve_config({**given, "backend": backend, **options}, config_type(backend))
+
+
+def _mapping(value: Mapping[str, Any] | None, what: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{what} must be a mapping, not {type(value).__name__}")
+    return dict(value)
+
+
+def _commands(value: str | Sequence[str] | None, what: str) -> tuple[str, ...]:
+    commands = () if value is None else (value,) if isinstance(value, str) else tuple(value)
+    if any(not command or "\0" in str(command) for command in commands):
+        raise ConfigError(f"{what} must be a command or a list of commands, each a str without NUL")
+    return commands
+
+
+def _with_profile(values: dict[str, Any], profile: str) -> dict[str, Any]:
+    """The values of a profile as the pool's own; the profiles stay."""
+    profiles = values.get("profiles") or {}
+    if not isinstance(profiles, Mapping) or profile not in profiles:
+        from hermes_exec.config import nearest
+
+        raise ConfigError(f"there is no profile {profile!r}; {nearest(profile, profiles)}")
+    own = dict(profiles[profile] or {})
+    for key in ("env", "secrets", "files", "backend_options"):
+        if key in own:
+            own[key] = {**(values.get(key) or {}), **own[key]}
+    return {**values, **own}
+
+
+def _percentile(ordered: list[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
