@@ -46,6 +46,7 @@ type conversation struct {
 	ctx    context.Context // ends with CANCEL or with the server
 	cancel context.CancelCauseFunc
 	in     input
+	ticket *ticket // its place in the line of a session
 
 	mu           sync.Mutex
 	room         sync.Cond
@@ -317,11 +318,11 @@ func (c *conversation) detach(s *stream) {
 }
 
 // tell sends a small frame about the conversation on its stream, if it has one.
+// Nothing may follow a RESPONSE.
 func (c *conversation) tell(frame []byte) {
 	c.mu.Lock()
-	s := c.stream
-	c.mu.Unlock()
-	if s != nil {
-		s.control(frame)
+	defer c.mu.Unlock()
+	if c.stream != nil && !c.answered {
+		c.stream.control(frame)
 	}
 }

@@ -32,6 +32,8 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "agent" {
 		os.Exit(agent.Main(os.Args[2:]))
 	}
+	// Directories that a slot's user may not enter would be on the way.
+	_ = os.Setenv("PATH", "/usr/local/bin:/usr/bin:/bin")
 	rt.Init(rt.Options{Threads: 8, Subreaper: true})
 	rt.Terminations()
 	rt.ReapOrphans()
@@ -405,6 +407,7 @@ func (k *talk) send(data []byte, end bool) {
 	k.input = append(k.input, data...)
 	k.inputEnd = k.inputEnd || end
 	k.push()
+	k.changed.Broadcast()
 }
 
 type params = map[string]any

@@ -58,16 +58,6 @@ func fileMethod(name string, carry func(*fileCall) (any, error)) method {
 	}
 }
 
-// join gives a context that ends with ctx and with the slot.
-func (st *slotState) join(ctx context.Context) (context.Context, func()) {
-	joined, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(st.ctx, func() { cancel(st.cause()) })
-	return joined, func() {
-		stop()
-		cancel(context.Canceled)
-	}
-}
-
 // fileCall is one file operation under way.
 type fileCall struct {
 	c      *conversation

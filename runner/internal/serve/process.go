@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"slices"
@@ -33,6 +34,8 @@ type process struct {
 	terminal  *os.File // the master side, nil without one
 	stdin     *os.File // nil: none was asked for
 	writing   sync.Mutex
+	input     context.Context // ends with stdin, and says why
+	endInput  context.CancelCauseFunc
 	logs      [3]*output.Log // by stream
 	ended     chan struct{}
 
@@ -118,6 +121,7 @@ func (s *Server) adoptProcess(cmd *command, p *commandParams) *process {
 		id: "p" + strconv.FormatUint(cmd.token, 10), slot: cmd.slot, token: cmd.token, pid: cmd.spawned.PID, tag: p.Tag, startedAt: cmd.started,
 		stdin: cmd.stdin, ended: make(chan struct{}), command: commandText(p),
 	}
+	proc.input, proc.endInput = context.WithCancelCause(cmd.slot.ctx)
 	name := strconv.FormatUint(cmd.token, 10)
 	proc.logs[output.Stdout] = output.NewLog(p.limit(), cmd.slot.spills, name+"-stdout")
 	proc.logs[output.Stderr] = output.NewLog(p.limit(), cmd.slot.spills, name+"-stderr")
@@ -220,6 +224,7 @@ func (p *process) finish(result *exitResult) {
 		p.logs[output.Stdout].End()
 		p.logs[output.Stderr].End()
 	}
+	p.endInput(errEnded)
 	p.mu.Lock()
 	p.exit, p.endedAt = result, time.Now()
 	p.mu.Unlock()

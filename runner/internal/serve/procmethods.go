@@ -165,7 +165,10 @@ func (s *Server) procFollow(c *conversation, p *process, q *procParams) (any, er
 	return map[string]any{"next_offset": next, "lost_bytes": lost}, nil
 }
 
-var errNoStdin = badRequest("the process was started without stdin, or it was closed")
+var (
+	errNoStdin = badRequest("the process was started without stdin, or it was closed")
+	errEnded   = &link.Error{Kind: "os", Errno: "EPIPE", Message: "the process has ended"}
+)
 
 func (s *Server) procWrite(c *conversation, p *process, _ *procParams) (any, error) {
 	if p.stdin == nil {
@@ -173,7 +176,7 @@ func (s *Server) procWrite(c *conversation, p *process, _ *procParams) (any, err
 	}
 	p.writing.Lock()
 	defer p.writing.Unlock()
-	ctx, leave := p.slot.join(c.ctx)
+	ctx, leave := join(c.ctx, p.input)
 	defer leave()
 	stop := context.AfterFunc(ctx, func() { _ = p.stdin.SetWriteDeadline(time.Unix(1, 0)) })
 	defer func() {
@@ -186,15 +189,10 @@ func (s *Server) procWrite(c *conversation, p *process, _ *procParams) (any, err
 		written += int64(n)
 		return err
 	})
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
-	case errors.Is(err, os.ErrClosed):
-		return nil, errNoStdin
-	case err != nil:
-		return nil, err
 	}
-	return map[string]any{"written": written}, nil
+	return map[string]any{"written": written}, err
 }
 
 func (s *Server) procCloseStdin(_ *conversation, p *process, _ *procParams) (any, error) {
@@ -205,6 +203,7 @@ func (s *Server) procCloseStdin(_ *conversation, p *process, _ *procParams) (any
 		_, err := p.stdin.Write([]byte{endOfInput})
 		return nil, err
 	}
+	p.endInput(errNoStdin)
 	if err := p.stdin.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 		return nil, err
 	}

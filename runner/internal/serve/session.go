@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 
 	"hermes-exec/runner/internal/link"
 	"hermes-exec/runner/internal/session"
+	"hermes-exec/runner/internal/wire"
 )
 
 // maxSaved bounds the state of a session; a larger one is not kept.
@@ -29,25 +31,68 @@ type shellSession struct {
 	state *session.State
 }
 
-// enter waits for every command that came before; leave must be called.
-func (x *shellSession) enter(ctx context.Context) (leave func(), err error) {
-	mine := make(chan struct{})
+// ticket is a place in the line of a session.
+type ticket struct {
+	before <-chan struct{} // nil: nobody was there
+	mine   chan struct{}
+}
+
+// line takes a place behind every command that came before. It is called in
+// the order of arrival; leave must be called.
+func (x *shellSession) line() *ticket {
+	t := &ticket{mine: make(chan struct{})}
 	x.mu.Lock()
-	before := x.tail
-	x.tail = mine
+	t.before, x.tail = x.tail, t.mine
 	x.mu.Unlock()
-	if before != nil {
-		select {
-		case <-before:
-		case <-ctx.Done():
-			go func() {
-				<-before
-				close(mine)
-			}()
-			return nil, context.Cause(ctx)
-		}
+	return t
+}
+
+// wait returns when the session is free.
+func (t *ticket) wait(ctx context.Context) error {
+	if t.before == nil {
+		return nil
 	}
-	return func() { close(mine) }, nil
+	select {
+	case <-t.before:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// leave lets the next one in, after those before.
+func (t *ticket) leave() {
+	select {
+	case <-t.before:
+		close(t.mine)
+		return
+	default:
+	}
+	if t.before == nil {
+		close(t.mine)
+		return
+	}
+	go func() {
+		<-t.before
+		close(t.mine)
+	}()
+}
+
+// queue gives a request its place in the line of its session. Requests are
+// carried out side by side, so this is done while they are read.
+func (s *Server) queue(c *conversation, m *wire.RequestMessage) {
+	if m.Method != "exec.run" || !bytes.Contains(m.Params, []byte(`"session"`)) {
+		return
+	}
+	var p struct {
+		Session string `json:"session"`
+	}
+	if err := json.Unmarshal(m.Params, &p); err != nil || p.Session == "" {
+		return // carrying it out says what is wrong
+	}
+	if x := s.sessions[p.Session]; x != nil {
+		c.ticket = x.line()
+	}
 }
 
 func (s *Server) sessionOpen(c *conversation, params json.RawMessage) (any, error) {
@@ -157,11 +202,12 @@ func (s *Server) runInSession(c *conversation, slot *slotState, agent *Agent, p 
 	}
 	ctx, done := slot.join(c.ctx)
 	defer done()
-	leave, err := x.enter(ctx)
-	if err != nil {
+	if c.ticket == nil {
+		c.ticket = x.line()
+	}
+	if err := c.ticket.wait(ctx); err != nil {
 		return nil, err
 	}
-	defer leave()
 	l, call, save, err := x.prepare(c, p, true)
 	if err != nil {
 		return nil, err

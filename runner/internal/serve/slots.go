@@ -126,6 +126,21 @@ func (st *slotState) release(f *os.File) {
 	_ = f.Close()
 }
 
+// join gives a context that ends with ctx and with the slot.
+func (st *slotState) join(ctx context.Context) (context.Context, func()) {
+	return join(ctx, st.ctx)
+}
+
+// join gives a context that ends with the first of two, and has its cause.
+func join(ctx, other context.Context) (context.Context, func()) {
+	joined, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(other, func() { cancel(context.Cause(other)) })
+	return joined, func() {
+		stop()
+		cancel(context.Canceled)
+	}
+}
+
 // cause is why the slot's state ended.
 func (st *slotState) cause() error {
 	if cause := context.Cause(st.ctx); cause != nil {
