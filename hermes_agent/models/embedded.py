@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 
@@ -119,6 +120,8 @@ class EmbeddedModel:
             except Exception as error:  # noqa: BLE001 - raised below, outside of the task group that would wrap it
                 failure = error
             group.cancel_scope.cancel()
+        # An answer that was cut short by cancellation is none.
+        await anyio.lowlevel.checkpoint_if_cancelled()
         if failure is not None:
             raise failure
         assert told is not None
