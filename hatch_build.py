@@ -127,20 +127,20 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def compile_target(go: str, source: Path, target: Target, output: Path) -> None:
-    """Compile the runner for one platform into `output`, in one step that others see whole or not at all.
+def compile_target(go: str, source: Path, target: Target, output: Path) -> Path:
+    """Compile the runner for one platform and return the file, which does not have its final name yet.
 
     Raises:
         RunnerBuildError: the compiler refused; its message is included.
     """
-    unfinished = output / f".{target.name}.{os.getpid()}"
+    unfinished = output / f".{target.name}.new"
     command = [go, "build", *FLAGS, "-o", str(unfinished), "."]
     done = subprocess.run(command, cwd=source, env=go_environment(target), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         unfinished.unlink(missing_ok=True)
         raise RunnerBuildError(f"go build for {target.os}/{target.arch} failed:\n{done.stderr.strip()}")
     unfinished.chmod(0o755)
-    unfinished.replace(output / target.name)
+    return unfinished
 
 
 @contextmanager
@@ -166,10 +166,12 @@ def build_runners(root: Path) -> bool:
         key = build_key(source, go)
         if is_current(output, key):
             return False
-        for target in TARGETS:
-            compile_target(go, source, target, output)
-        manifest = {target.name: sha256(output / target.name) for target in TARGETS}
-        (output / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
+        compiled = {target.name: compile_target(go, source, target, output) for target in TARGETS}
+        manifest = {name: sha256(path) for name, path in compiled.items()}
+        (output / ".manifest.new").write_text(json.dumps(manifest, indent=2) + "\n")
+        for name, path in compiled.items():
+            path.replace(output / name)
+        (output / ".manifest.new").replace(output / "manifest.json")
         (output / ".key").write_text(key)
     return True
 
