@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
@@ -14,11 +15,14 @@ import anyio.lowlevel
 from hermes_exec.errors import ExecError, OutcomeUnknown, SandboxDied
 from hermes_exec.testing.conformance.boxes import break_sockets, killer_for, open_sockets
 from hermes_exec.testing.conformance.context import Context
+from hermes_exec.testing.conformance.disks import small_disk
 from hermes_exec.testing.conformance.expect import equal, raises, that
 from hermes_exec.testing.conformance.registry import NotGiven, check
 
+if TYPE_CHECKING:
+    from hermes_exec import Slot
+
 DRIVER = "from hermes_exec.testing.conformance.driver import main; main()"
-SMALL_DISK_MB = 256
 
 
 @check("faults", "helper", "kill-box", own_pool=True)
@@ -79,32 +83,49 @@ async def check_memory_limit(ctx: Context) -> None:
         equal((await ctx.applet("echo", "usable", slot=slot)).stdout, "usable\n", "the slot afterwards")
 
 
-@check("faults", "shell", "helper", alone=True)
+@check("faults", "helper", own_pool=True, alone=True)
 async def check_full_disk(ctx: Context) -> None:
-    """On a full disk writes are ENOSPC and leave old files whole, and commands still run. Fired only on a small
-    file system of the slot's own.
+    """On a full disk writes are ENOSPC and leave old files whole, and commands still run. At most 300 MiB are written,
+    and only under a limit of the disk, on a disk made for it, or on memory that is proven to be the slot's own.
     """
-    path = ""
-    for folder in (ctx.slot.tmp, ctx.slot.workspace, "/dev/shm"):
-        line = (await ctx.slot.run(f"df -kP {folder} 2>/dev/null | tail -1")).stdout.split()
-        if len(line) >= 6 and line[1].isdigit() and 0 < int(line[1]) <= SMALL_DISK_MB << 10 and ctx.facts.own_pids:
-            path = folder
-            break
-    if not path:
-        raise NotGiven(
-            f"not fired: no file system of the slot is proven to be its own and of at most {SMALL_DISK_MB} MiB"
-        )
-    old = f"{path}/old-{ctx.mark}"
-    await ctx.slot.files.write_text(old, "old")
-    filled = await ctx.applet("fill", f"{path}/fill-{ctx.mark}", SMALL_DISK_MB + 64, timeout_s=60)
-    equal(filled.stdout.strip(), "ENOSPC", "what stopped the filling")
-    with raises(OSError) as caught:
-        await ctx.slot.files.write_bytes(old, b"n" * (4 << 20))
-    equal(getattr(caught.error, "errno"), 28, "errno")  # noqa: B009 - typed as BaseException
-    equal(await ctx.slot.files.read_text(old), "old", "the old file")
-    equal((await ctx.slot.run("echo usable")).stdout, "usable\n", "a command meanwhile")
-    for name in ("fill", "old"):
-        await ctx.slot.files.remove(f"{path}/{name}-{ctx.mark}")
+    from hermes_exec.config import Limits
+
+    try:
+        async with ctx.confined("a disk limit", Limits(disk_mb=48)) as slot:
+            await _fill(ctx, slot, slot.workspace)
+            return
+    except NotGiven as refused:
+        reason = str(refused)
+    if ctx.facts.backend == "local":
+        async with small_disk(ctx.folder) as disk, ctx.pool(base_dir=str(disk)) as pool, pool.slot() as slot:
+            await _fill(ctx, slot, slot.workspace)
+        return
+    if not ctx.facts.own_pids:
+        raise NotGiven(f"not fired: {reason}")
+    async with ctx.pool() as pool, pool.slot() as slot:
+        await _fill(ctx, slot, "/dev/shm")
+
+
+async def _fill(ctx: Context, slot: Slot, folder: str) -> None:
+    old, filler = f"{folder}/old-{ctx.mark}", f"{folder}/fill-{ctx.mark}"
+    try:
+        await slot.files.write_text(old, "old")
+    except OSError as error:
+        raise NotGiven(f"not fired: {folder} cannot be written: {error}") from error
+    argv = await ctx.argv("echo", "usable", slot=slot)
+    try:
+        filled = (await ctx.applet("fill", filler, 300, slot=slot, timeout_s=60)).stdout.strip()
+        if filled == "ok":
+            raise NotGiven(f"not fired: {folder} took 300 MiB, so it is no small file system")
+        that(filled in {"ENOSPC", "EDQUOT"}, f"what stopped the filling: {filled}")
+        with raises(OSError) as caught:
+            await slot.files.write_bytes(old, b"n" * (4 << 20))
+        that(getattr(caught.error, "errno", 0) in {28, 122}, f"{caught.error!r} is not ENOSPC")
+        equal(await slot.files.read_text(old), "old", "the old file")
+        equal((await slot.run(argv)).stdout, "usable\n", "a command meanwhile")
+    finally:
+        await slot.files.remove(filler, missing_ok=True)
+        await slot.files.remove(old, missing_ok=True)
 
 
 @check("faults", "helper", "picklable-factory", "outside-view", own_pool=True, timeout_s=90)
