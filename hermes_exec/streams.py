@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import deque
+from itertools import islice
 from typing import Protocol, runtime_checkable
 
 import anyio
@@ -50,7 +52,7 @@ class _Outbox:
             self.size += len(data)
 
     def gather(self, limit: int = 64) -> list[bytes | memoryview]:
-        return [self.parts[i] for i in range(min(limit, len(self.parts)))]
+        return list(islice(self.parts, limit))
 
     def sent(self, count: int) -> None:
         self.size -= count
@@ -75,6 +77,7 @@ class FdStream(ByteStream):
         os.set_blocking(self._write_fd, False)
         self._lock = threading.Lock()
         self._outbox = _Outbox()
+        self._draining = anyio.Lock()
         self._closed = False
         self._broken = False
         self._eof_sent = False
@@ -84,10 +87,11 @@ class FdStream(ByteStream):
         while True:
             if self._closed:
                 raise anyio.ClosedResourceError
+            # Waiting first gives other tasks their turn, also when a peer never stops sending.
+            await anyio.wait_readable(self._read_fd)
             try:
                 data = os.read(self._read_fd, max_bytes)
             except BlockingIOError:
-                await anyio.wait_readable(self._read_fd)
                 continue
             except OSError as error:
                 raise anyio.BrokenResourceError from error
@@ -119,13 +123,14 @@ class FdStream(ByteStream):
 
     async def drain(self) -> None:
         """Wait until everything is written."""
-        while self._outbox.size:
-            with self._lock:
-                self._check()
-                self._flush()
-                if not self._outbox.size:
-                    return
-            await anyio.wait_writable(self._write_fd)
+        async with self._draining:
+            while self._outbox.size:
+                with self._lock:
+                    self._check()
+                    self._flush()
+                    if not self._outbox.size:
+                        return
+                await anyio.wait_writable(self._write_fd)
 
     def _check(self) -> None:
         if self._closed:
@@ -157,14 +162,16 @@ class FdStream(ByteStream):
         await anyio.lowlevel.checkpoint()
 
     def close_now(self) -> None:
-        """Close without waiting; harmless when repeated."""
+        """Close without waiting, from any thread; harmless when repeated."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
             fds = {self._read_fd} if self._eof_sent else {self._read_fd, self._write_fd}
             for fd in fds:
-                anyio.notify_closing(fd)
+                # Outside of an event loop nobody can be waiting for the descriptor.
+                with contextlib.suppress(anyio.NoEventLoopError):
+                    anyio.notify_closing(fd)
                 os.close(fd)
 
 
@@ -175,6 +182,7 @@ class QueuedStream:
         self._stream = stream
         self._outbox = _Outbox()
         self._sending = anyio.Lock()
+        self._torn = False
 
     def send_nowait(self, data: bytes) -> None:
         """Keep until the next drain."""
@@ -188,13 +196,15 @@ class QueuedStream:
         return self._outbox.size
 
     async def drain(self) -> None:
-        """Send what is kept. A cancelled send would tear a frame: it is finished first."""
+        """Send what is kept. Cancelling it may tear a frame: nothing can be sent after that."""
         async with self._sending:
             while self._outbox.size:
-                parts = self._outbox.gather()
-                data = b"".join(parts)
-                with anyio.CancelScope(shield=True):
-                    await self._stream.send(data)
+                if self._torn:
+                    raise anyio.BrokenResourceError
+                data = b"".join(self._outbox.gather())
+                self._torn = True
+                await self._stream.send(data)
+                self._torn = False
                 self._outbox.sent(len(data))
 
     async def receive(self, max_bytes: int = READ_BYTES) -> bytes:

@@ -73,7 +73,7 @@ class Conversation:
         self._write = write
         self._request = request
         self._window = window
-        self._items: deque[Item] = deque()
+        self._items: deque[tuple[Item, int]] = deque()
         self._news = anyio.Event()
         self._received = 0
         self._consumed = 0
@@ -88,6 +88,14 @@ class Conversation:
         self._input_consumed = 0
         self._room = anyio.Event()
         self._cancelled = False
+        self._abandoned = False
+        self._resuming = False
+        self._ended: set[int] = set()
+
+    @property
+    def received_bytes(self) -> int:
+        """How much the box sent, response included."""
+        return self._received + self._response_size
 
     @property
     def answered(self) -> bool:
@@ -136,9 +144,9 @@ class Conversation:
                 raise self.failure()
             self._news = anyio.Event()
             await self._news.wait()
-        item = self._items.popleft()
-        if type(item) is Data:
-            self._consume(len(item.data))
+        item, size = self._items.popleft()
+        if size:
+            self._consume(size)
         return item
 
     async def response(self) -> dict[str, Any]:
@@ -201,8 +209,13 @@ class Conversation:
             await self._news.wait()
         self._drop_items()
 
+    def abandon(self) -> None:
+        """Nobody listens any more: what comes is dropped as it comes, so that the response can arrive."""
+        self._abandoned = True
+        self._drop_items()
+
     def _drop_items(self) -> None:
-        size = sum(len(item.data) for item in self._items if type(item) is Data)
+        size = sum(size for _, size in self._items)
         self._items.clear()
         if size:
             self._consume(size)
@@ -227,12 +240,14 @@ class Conversation:
     def resume(self) -> bytes:
         """What asks a new stream to go on from here. A response that came in part comes again whole."""
         self._response_parts, self._response_size = [], 0
+        self._resuming = True
         return encode_position(FrameType.RESUME, self.id, self._received)
 
     def on_resumed(self, payload: bytes) -> bytes:
         """What the runner lacks of the input, or the whole request when it never came."""
-        if len(payload) != 1 + POSITION.size or payload[0] > 1:
-            raise ProtocolError("the box sent a RESUMED of a wrong form", request_id=self.id)
+        if len(payload) != 1 + POSITION.size or payload[0] > 1 or not self._resuming:
+            raise ProtocolError("the box sent a RESUMED of a wrong form, or unasked", request_id=self.id)
+        self._resuming = False
         have = unpack_position(payload[1:])
         if not payload[0]:
             if self._received or have:
@@ -262,18 +277,24 @@ class Conversation:
         if kind == FrameType.END:
             if size:
                 raise ProtocolError("the box sent an END with data", request_id=self.id)
-            self._items.append(End(channel))
+            # One may come twice: where a stream broke, nobody knows whether the last END had arrived.
+            if channel not in self._ended:
+                self._ended.add(channel)
+                self._items.append((End(channel), 0))
+        elif channel in self._ended and kind == FrameType.DATA:
+            raise ProtocolError("the box went on with a channel that it had ended", request_id=self.id)
         else:
             if self._received - self._credited > self._window + MAX_PAYLOAD:
                 raise ProtocolError("the box sent more than it was given credit for", request_id=self.id)
             self._received += size
             if kind == FrameType.DATA:
-                self._items.append(Data(channel, payload[POSITION.size :]))
+                self._items.append((Data(channel, payload[POSITION.size :]), size))
             else:
-                self._consume(size)
-                self._items.append(Event(parse_json(payload[POSITION.size :])))
-        if len(self._items) > 4 * (self._window + MAX_PAYLOAD) // 64:
+                self._items.append((Event(parse_json(payload[POSITION.size :])), size))
+        if len(self._items) > (self._window + MAX_PAYLOAD) // 16:
             raise ProtocolError("the box sent a flood of tiny frames", request_id=self.id)
+        if self._abandoned:
+            self._drop_items()
         self._news.set()
 
     def on_response(self, payload: bytes, more: bool) -> bool:
@@ -284,24 +305,30 @@ class Conversation:
         self._response_parts.append(payload)
         if more:
             return False
-        self._answer = parse_json(b"".join(self._response_parts))
+        answer = parse_json(b"".join(self._response_parts))
+        if not isinstance(answer.get("result"), dict) and not isinstance(answer.get("error"), dict):
+            raise ProtocolError(BROKEN_RESPONSE, request_id=self.id)
+        self._answer = answer
         self._response_parts = []
         self._kept.clear()
         self._news.set()
         self._room.set()
         return True
 
-    def on_credit(self, payload: bytes) -> None:
-        """CREDIT from the box: what lies before it need not be kept."""
+    def on_credit(self, payload: bytes) -> bool:
+        """CREDIT from the box: what lies before it need not be kept. Whether it says anything new."""
         position = unpack_position(payload)
         if position > self._input_position:
             raise ProtocolError("the box gave credit for what was never sent", request_id=self.id)
-        self._input_consumed = max(self._input_consumed, position)
+        if position <= self._input_consumed:
+            return False
+        self._input_consumed = position
         while (
             self._kept and self._kept[0][1] is FrameType.DATA and self._kept[0][0] + len(self._kept[0][3]) <= position
         ):
             self._kept.popleft()
         self._room.set()
+        return True
 
     def fail(self, why: ExecError) -> None:
         """The channel is gone: whoever waits is told."""

@@ -1,4 +1,4 @@
-"""Frames of the wire (docs/protocol.md): encoding, and decoding of what a box sends, which is hostile until proven fit."""
+"""Frames of the wire (docs/protocol.md): encoding, and decoding of what a box sends, which is hostile until proven."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from typing import Protocol
@@ -15,20 +16,33 @@ TICK_S = 0.5
 class Beating(Protocol):
     """What the thread looks after."""
 
+    @property
+    def interval_s(self) -> float:
+        """How often one is due."""
+
     def beat(self, now: float) -> None:
         """Send a keepalive if one is due; called from the thread."""
 
 
 class Heart:
-    """Calls `beat` of everything registered, twice a second, from a daemon thread that runs only while it is needed."""
+    """Calls `beat` of everything registered from a daemon thread that runs only while it is needed.
+
+    A process that was forked has no thread and begins anew.
+    """
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._members: WeakSet[Beating] = WeakSet()
         self._thread: threading.Thread | None = None
 
     def add(self, member: Beating) -> None:
         """Look after this one too."""
+        if self._pid != os.getpid():
+            self._begin()
         with self._lock:
             self._members.add(member)
             if self._thread is None:
@@ -37,12 +51,16 @@ class Heart:
 
     def remove(self, member: Beating) -> None:
         """Stop looking after this one."""
+        if self._pid != os.getpid():
+            return
         with self._lock:
             self._members.discard(member)
 
     def _run(self) -> None:
         while True:
-            time.sleep(TICK_S)
+            with self._lock:
+                shortest_s = min((member.interval_s for member in self._members), default=TICK_S)
+            time.sleep(min(TICK_S, shortest_s / 2))
             with self._lock:
                 members = list(self._members)
                 if not members:
