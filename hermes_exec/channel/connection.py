@@ -1,0 +1,208 @@
+"""One stream of a channel, from its handshake to its end: reading, flushing, keepalives, and noticing silence."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+import anyio
+from anyio.abc import ByteStream
+
+from hermes_exec.channel.frames import HEADER, KEEPALIVE_FRAME, Frame
+from hermes_exec.channel.handshake import BoxFacts, FrameReader, Identity, shake_hands
+from hermes_exec.errors import ChannelLost, ProtocolError
+from hermes_exec.streams import NowaitStream, QueuedStream, nowait
+
+logger = logging.getLogger(__name__)
+
+HANDSHAKE_S = 10.0
+CLOSE_S = 1.0
+SILENT_INTERVALS = 3
+FREE_FRAMES = 1000
+"""Frames that bring nothing new which a box may send before more of them than we caused are an attack."""
+STREAM_ERRORS = (
+    anyio.EndOfStream,
+    anyio.ClosedResourceError,
+    anyio.BrokenResourceError,
+    anyio.BusyResourceError,
+    OSError,
+)
+
+Opener = Callable[[], Awaitable[ByteStream]]
+Trace = Callable[[str, int, int, int, int, float], None]
+"""Called with direction (`>` or `<`), frame type, id, channel, payload bytes and time.monotonic() of each frame."""
+
+
+class Connection:
+    """One stream that is open for frames."""
+
+    def __init__(
+        self, stream: NowaitStream, reader: FrameReader, facts: BoxFacts, interval_s: float, trace: Trace | None
+    ) -> None:
+        self.facts = facts
+        self._stream = stream
+        self._reader = reader
+        self._interval_s = interval_s
+        self._trace = trace
+        self._scope = anyio.CancelScope()
+        self._flush = anyio.Event()
+        self._last_beat = self._heard = time.monotonic()
+        self._wasted = 0
+        self._caused = 0
+        self._ended = False
+
+    @classmethod
+    async def open(
+        cls, opener: Opener, identity: Identity, lease_s: float, interval_s: float, trace: Trace | None
+    ) -> Connection:
+        """Open a stream and shake hands. ChannelLost or ProtocolError when that fails; then the stream is closed."""
+        stream = nowait(await opener())
+        try:
+            with anyio.fail_after(HANDSHAKE_S):
+                reader, facts = await shake_hands(stream, identity, lease_s)
+        except (*STREAM_ERRORS, TimeoutError) as error:
+            await _close(stream)
+            why = str(error) or type(error).__name__
+            raise ChannelLost(f"the stream to the runner could not be opened: {why}") from error
+        except BaseException:
+            await _close(stream)
+            raise
+        return cls(stream, reader, facts, interval_s, trace)
+
+    async def serve(self, dispatch: Callable[[Frame], None]) -> None:
+        """Give each frame to `dispatch` until the stream is gone; ProtocolError and what `dispatch` raises pass
+        through.
+        """
+        failure: Exception | None = None
+        with self._scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._flush_always)
+                tasks.start_soon(self._watch)
+                try:
+                    await self._read(dispatch)
+                except STREAM_ERRORS as error:
+                    logger.debug("stream ended: %r", error)
+                except Exception as error:  # noqa: BLE001 -- re-raised below, outside of the group that would wrap it
+                    failure = error
+                tasks.cancel_scope.cancel()
+        await self.aclose()
+        if failure is not None:
+            raise failure
+
+    async def _read(self, dispatch: Callable[[Frame], None]) -> None:
+        reader = self._reader
+        while not self._ended:
+            frame = await reader.next()
+            self._heard = time.monotonic()
+            if self._trace is not None:
+                self._trace("<", frame.type, frame.conversation, frame.channel, len(frame.payload), self._heard)
+            dispatch(frame)
+
+    async def _flush_always(self) -> None:
+        try:
+            while True:
+                await self._flush.wait()
+                self._flush = anyio.Event()
+                await self._stream.drain()
+        except STREAM_ERRORS as error:
+            logger.debug("stream cannot be written: %r", error)
+            self._scope.cancel()
+
+    async def _watch(self) -> None:
+        """Give up a stream on which nothing comes although keepalives are sent, unless it was us who did not listen."""
+        silent = 0
+        while silent < SILENT_INTERVALS:
+            before = time.monotonic()
+            await anyio.sleep(self._interval_s)
+            now = time.monotonic()
+            if isinstance(self._stream, QueuedStream):
+                self._beat(now)
+                self._flush.set()
+            late = now - before > 1.5 * self._interval_s
+            silent = 0 if late or now - self._heard < self._interval_s else silent + 1
+            if silent == SILENT_INTERVALS:
+                # What came while the loop was busy is read now, if there is any.
+                await anyio.sleep(min(0.25, self._interval_s / 4))
+                silent = 0 if time.monotonic() - self._heard < self._interval_s else silent
+        logger.debug("nothing heard for %.1f s: stream given up", time.monotonic() - self._heard)
+        self._scope.cancel()
+
+    def beat(self, now: float) -> None:
+        """Send a keepalive if one is due. Called from the keepalive thread: only where writing is thread safe."""
+        if not isinstance(self._stream, QueuedStream):
+            self._beat(now)
+
+    @property
+    def interval_s(self) -> float:
+        """How often a keepalive is due."""
+        return self._interval_s
+
+    def _beat(self, now: float) -> None:
+        if self._ended or now - self._last_beat < self._interval_s:
+            return
+        self._last_beat = now
+        self._caused += 1
+        try:
+            self._stream.send_nowait(KEEPALIVE_FRAME)
+        except STREAM_ERRORS:
+            return  # The reader sees it too.
+
+    def write(self, frames: bytes) -> None:
+        """Send whole frames, or keep them until the stream takes them; nothing is raised when it is gone."""
+        if self._trace is not None:
+            self._trace_all(frames)
+        self._caused += 1
+        try:
+            self._stream.send_nowait(frames)
+        except STREAM_ERRORS:
+            return  # The reader sees it too; conversations keep what they have to send again.
+        if self._stream.pending_bytes:
+            self._flush.set()
+
+    def queue(self, frames: bytes) -> None:
+        """Send whole frames together with the next write or keepalive."""
+        if self._trace is not None:
+            self._trace_all(frames)
+        self._stream.queue_nowait(frames)
+
+    def wasted(self) -> None:
+        """Count a frame that brought nothing new; ProtocolError when a box sends nothing else."""
+        self._wasted += 1
+        if self._wasted > FREE_FRAMES + 16 * self._caused:
+            raise ProtocolError("the box floods the stream with frames that say nothing")
+
+    def _trace_all(self, frames: bytes) -> None:
+        if self._trace is None:
+            return
+        offset, now = 0, time.monotonic()
+        while offset < len(frames):
+            length, kind, _, channel, number = HEADER.unpack_from(frames, offset)
+            self._trace(">", kind, number, channel, length, now)
+            offset += HEADER.size + length
+
+    async def drain(self) -> None:
+        """Wait until everything is written, at most a second."""
+        with anyio.move_on_after(CLOSE_S, shield=True):
+            try:
+                await self._stream.drain()
+            except STREAM_ERRORS:
+                logger.debug("the last words were not heard", exc_info=True)
+
+    def stop(self) -> None:
+        """Make `serve` return."""
+        self._ended = True
+        self._scope.cancel()
+
+    async def aclose(self) -> None:
+        """Close the stream."""
+        self._ended = True
+        await _close(self._stream)
+
+
+async def _close(stream: NowaitStream) -> None:
+    with anyio.move_on_after(CLOSE_S, shield=True):
+        try:
+            await stream.aclose()
+        except STREAM_ERRORS:
+            logger.debug("closing a stream failed", exc_info=True)
