@@ -61,9 +61,9 @@ class Bench:
             )
         if path == "~" or path.startswith("~/"):
             path = self.slot.home + path[1:]
-        return (
-            posixpath.normpath(path) if posixpath.isabs(path) and ".." not in path else posixpath.join(self.cwd, path)
-        )
+        whole = posixpath.join(self.cwd, path)
+        # `..` is left to the slot: what it means depends on links.
+        return whole if ".." in whole.split("/") else posixpath.normpath(whole)
 
     async def aclose(self) -> None:
         """Let go of the session. Nothing that runs in the slot ends."""

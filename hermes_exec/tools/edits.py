@@ -12,6 +12,7 @@ from hermes_exec.tools.rewrite import replacement
 from hermes_exec.tools.textfile import LfView, TextFile
 
 _MAX_LISTED = 20
+_MAX_COUNTED = 10_000
 _MAX_SEARCHED_LINES = 20_000
 _MAX_COMPARED_LINES = 400
 _LITERAL = frozenset({"exact", "escape_normalized"})
@@ -42,7 +43,7 @@ def replace(
     if old == new:
         raise ToolFailure("no_change", "'old_string' and 'new_string' are identical: there is nothing to change.")
     view = LfView(file.text)
-    found = fuzzy.find(view.text, old, similar=similar)
+    found = fuzzy.find(view.text, old, similar=similar, most=None if replace_all else _MAX_COUNTED)
     if found is None:
         raise ToolFailure("no_match", "'old_string' was not found in the file." + did_you_mean(view.text, old))
     if len(found.matches) > 1 and not replace_all:
@@ -158,9 +159,11 @@ def did_you_mean(text: str, old: str, count: int = 3) -> str:
 
 def _several(text: str, found: fuzzy.Found) -> str:
     numbers = [str(fuzzy.line_number(text, match.start)) for match in found.matches[:_MAX_LISTED]]
-    more = f" and {len(found.matches) - _MAX_LISTED} more" if len(found.matches) > _MAX_LISTED else ""
+    count = len(found.matches)
+    more = f" and {count - _MAX_LISTED} more" if count > _MAX_LISTED else ""
+    told = f"{count} places" if count < _MAX_COUNTED else f"{count} places or more"
     return (
-        f"'old_string' matches {len(found.matches)} places (strategy {found.strategy}), at lines "
+        f"'old_string' matches {told} (strategy {found.strategy}), at lines "
         f"{', '.join(numbers)}{more}. "
         "Add surrounding lines to make it unique, or set replace_all=true to change every one."
     )

@@ -5,6 +5,7 @@ first.
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -57,31 +58,41 @@ class Found(NamedTuple):
     old: str
 
 
-def find(text: str, old: str, *, similar: bool = False) -> Found | None:
+def find(text: str, old: str, *, similar: bool = False, most: int | None = None) -> Found | None:
     """Return where `old` occurs in `text` by the first strategy that finds it, or None.
 
-    Both have LF line ends. `similar` adds the two strategies that compare by likeness. Text that is only white space is
-    looked for exactly.
+    Both have LF line ends. No more than `most` places are looked for. `similar` adds the two strategies that compare by
+    likeness. Text that is only white space is looked for exactly.
     """
-    strategies: list[tuple[str, Callable[[str, str], Iterator[Match]]]] = [("exact", _exact)]
-    if old.strip():
-        strategies += [
-            ("line_trimmed", _by_lines(str.strip)),
-            ("whitespace_normalized", _whitespace_normalized),
-            ("indentation_flexible", _by_lines(lambda line: _WHITE.sub(" ", line.strip()))),
-            ("escape_normalized", _escape_normalized),
-            ("trimmed_boundary", _by_lines(str.strip)),
-            ("trimmed_boundary", _trimmed_in_line),
-            ("unicode_normalized", _unicode_normalized),
-        ]
-        if similar:
-            strategies += [("block_anchor", _block_anchor), ("context_aware", _context_aware)]
-    for name, strategy in strategies:
+    for name, strategy in _strategies(text, old, similar):
         sought = trim_boundary(old) if name == "trimmed_boundary" else old
-        matches = tuple(strategy(text, sought))
+        matches = tuple(itertools.islice(strategy(text, sought), most))
         if matches:
             return Found(name, matches, unescape(old) if name == "escape_normalized" else sought)
     return None
+
+
+Strategy = Callable[[str, str], Iterator[Match]]
+
+
+def _strategies(text: str, old: str, similar: bool) -> Iterator[tuple[str, Strategy]]:
+    yield "exact", _exact
+    if not old.strip():
+        return
+    # Whatever is between white space has to be there as it is, except where escapes, look-alikes or likeness count.
+    words_are_there = all(word in text for word in set(old.split()))
+    if words_are_there:
+        yield "line_trimmed", _by_lines(str.strip)
+        yield "whitespace_normalized", _whitespace_normalized
+        yield "indentation_flexible", _by_lines(lambda line: _WHITE.sub(" ", line.strip()))
+    yield "escape_normalized", _escape_normalized
+    if words_are_there:
+        yield "trimmed_boundary", _by_lines(str.strip)
+        yield "trimmed_boundary", _trimmed_in_line
+    yield "unicode_normalized", _unicode_normalized
+    if similar:
+        yield "block_anchor", _block_anchor
+        yield "context_aware", _context_aware
 
 
 def trim_boundary(text: str) -> str:
@@ -155,7 +166,7 @@ def find_lines(lines: Sequence[str], wanted: Sequence[str]) -> Iterator[int]:
             at = searched.find(sought, at + 1)
 
 
-def _by_lines(key: Callable[[str], str]) -> Callable[[str, str], Iterator[Match]]:
+def _by_lines(key: Callable[[str], str]) -> Strategy:
     def strategy(text: str, old: str) -> Iterator[Match]:
         pattern, ends = _pattern_lines(old)
         lines = Lines(text)

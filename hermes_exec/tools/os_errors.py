@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from hermes_exec.errors import ExecError
 from hermes_exec.tools.failure import ToolFailure
 
+_SHOWN_CHARS = 300
 _KINDS: tuple[tuple[type[OSError], str, str], ...] = (
     (FileNotFoundError, "not_found", "no such file or directory"),
     (PermissionError, "permission_denied", "permission denied"),
@@ -20,16 +21,16 @@ _KINDS: tuple[tuple[type[OSError], str, str], ...] = (
 
 def failure_of(path: str, error: OSError) -> ToolFailure:
     """The error result for `error`, which happened to `path` as the model wrote it."""
+    shown = path if len(path) <= _SHOWN_CHARS else path[:_SHOWN_CHARS] + "…"
     for kind_of, kind, text in _KINDS:
         if isinstance(error, kind_of):
-            return ToolFailure(kind, f"{path}: {text}.")
+            return ToolFailure(kind, f"{shown}: {text}.")
+    reason = (error.strerror or "the operation is not possible").rpartition(": ")[2]
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return ToolFailure(
-            "no_space", f"{path}: {error.strerror or 'no space left'}. Remove files that you no longer need."
-        )
+        return ToolFailure("no_space", f"{shown}: {reason}. Remove files that you no longer need.")
     if isinstance(error, TimeoutError):
-        return ToolFailure("timeout", f"{path}: the file operation made no progress and was given up.")
-    return ToolFailure("os_error", f"{path}: {error.strerror or 'the operation is not possible'}.")
+        return ToolFailure("timeout", f"{shown}: the file operation made no progress and was given up.")
+    return ToolFailure("os_error", f"{shown}: {reason}.")
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
+from hermes_exec.errors import ConfigError
 from hermes_exec.tools import background
 from hermes_exec.tools.bench import Bench
 from hermes_exec.tools.failure import ToolFailure
@@ -192,7 +193,7 @@ async def _send(one: Process, data: bytes) -> Outcome:
         raise closed
     try:
         await one.stdin.send(data)
-    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError, ConfigError):
         raise closed from None
     return Outcome({"status": "ok", "bytes_written": len(data)})
 

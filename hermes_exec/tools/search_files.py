@@ -53,7 +53,7 @@ async def search_files(bench: Bench, arguments: dict[str, Any]) -> Outcome:
             f"Results truncated. Use offset={offset + given} to see more, or narrow with a more specific pattern "
             "or file_glob."
         )
-    elif found.truncated:
+    elif found.truncated and mode in ("content", "files"):
         data |= {
             "truncated": True,
             "limit_reason": "search_limit",

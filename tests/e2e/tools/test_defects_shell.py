@@ -61,7 +61,7 @@ async def test_b6_words_in_the_output_never_run_a_command_again(call: Caller) ->
     assert await call.sh("cat runs.txt") == "ran\n"
 
 
-async def test_b7_a_limit_holds_or_is_named_or_refused(pool: SandboxPool) -> None:
+async def test_b7_a_limit_holds_or_is_named_or_refused() -> None:
     refusals: list[str] = []
     try:
         async with SandboxPool("local", slot_limits=Limits(open_files=64, pids=50)) as limited, limited.slot() as slot:
