@@ -140,7 +140,7 @@ class SandboxPool:
         self._lender: Lender | None = None
         self._closed: anyio.Event | None = None
         self._entered = False
-        self._blocking: hermes_exec.blocking.SandboxPool | None = None
+        self._entry: hermes_exec.blocking.Entry | None = None
 
     @classmethod
     def from_config(
@@ -263,14 +263,14 @@ class SandboxPool:
     def __enter__(self) -> hermes_exec.blocking.SandboxPool:
         from hermes_exec import blocking
 
-        self._blocking = blocking.SandboxPool.of(self)
-        return self._blocking.__enter__()
+        self._entry = blocking.Entry(self)
+        return self._entry.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._blocking is not None:
-            self._blocking.__exit__(kind, error, trace)
+        if self._entry is not None:
+            self._entry.__exit__(kind, error, trace)
 
     # Using it.
 

@@ -1,0 +1,271 @@
+"""The blocking face: the same objects, names and arguments as the async one, values instead of awaitables.
+
+`with SandboxPool(...) as pool:` gives these. All pools of a process share one event loop thread, and every object may
+be used from several threads. Callbacks (`on_output`, `on_event`) run in that thread and must not call back into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Self
+
+from anyio import EndOfStream
+from anyio.from_thread import BlockingPortal
+from anyio.lowlevel import current_token
+
+from hermes_exec import events, files, forward, pool, process, session, slot
+from hermes_exec.results import Isolation, PoolEvent
+from hermes_exec.twin import Portals, Twin, blocking, call, fact, giving, lending, making, same
+
+PORTALS = Portals()
+
+
+class Output(Twin[process.ProcessOutput]):
+    """As `ProcessOutput`; iterating gives pieces until the end."""
+
+    receive = blocking(process.ProcessOutput.receive)
+    aclose = blocking(process.ProcessOutput.aclose)
+    close = aclose
+    lost_bytes = fact[process.ProcessOutput, int](lambda output: output.lost_bytes)
+
+    def __iter__(self) -> Iterator[bytes]:
+        while True:
+            try:
+                yield self.receive()
+            except EndOfStream:
+                return
+
+
+class Input(Twin[process.ProcessInput]):
+    """As `ProcessInput`."""
+
+    send = blocking(process.ProcessInput.send)
+    aclose = blocking(process.ProcessInput.aclose)
+    close = aclose
+
+
+class Process(Twin[process.Process]):
+    """As `hermes_exec.Process`."""
+
+    id = fact[process.Process, str](lambda one: one.id)
+    pid = fact[process.Process, int](lambda one: one.pid)
+    command = fact[process.Process, str](lambda one: one.command)
+    cwd = fact[process.Process, str | None](lambda one: one.cwd)
+    tag = fact[process.Process, str | None](lambda one: one.tag)
+    pty = fact[process.Process, bool](lambda one: one.pty)
+    started_at = fact[process.Process, float](lambda one: one.started_at)
+    ended_at = fact[process.Process, float | None](lambda one: one.ended_at)
+    exit_code = fact[process.Process, int | None](lambda one: one.exit_code)
+    stdout_bytes = fact[process.Process, int](lambda one: one.stdout_bytes)
+    stderr_bytes = fact[process.Process, int](lambda one: one.stderr_bytes)
+    wait = blocking(process.Process.wait)
+    signal = blocking(process.Process.signal)
+    kill = blocking(process.Process.kill)
+    resize = blocking(process.Process.resize)
+    output = blocking(process.Process.output)
+
+    @property
+    def stdin(self) -> Input | None:
+        """Standard input, when it was asked for."""
+        stream = self.wrapped.stdin
+        return None if stream is None else Input(stream, self.portal)
+
+    @property
+    def stdout(self) -> Output:
+        """Standard output."""
+        return Output(self.wrapped.stdout, self.portal)
+
+    @property
+    def stderr(self) -> Output | None:
+        """Standard error; a PTY has none."""
+        stream = self.wrapped.stderr
+        return None if stream is None else Output(stream, self.portal)
+
+
+def _processes(found: list[process.Process], portal: BlockingPortal) -> list[Process]:
+    return [Process(one, portal) for one in found]
+
+
+class Session(Twin[session.Session]):
+    """As `hermes_exec.Session`."""
+
+    cwd = fact[session.Session, str](lambda one: one.cwd)
+    shell = fact[session.Session, str | None](lambda one: one.shell)
+    keeps = fact[session.Session, tuple[str, ...]](lambda one: one.keeps)
+    run = blocking(session.Session.run)
+    spawn = giving(session.Session.spawn, Process)
+    aclose = blocking(session.Session.aclose)
+    close = aclose
+
+    def open(self) -> Self:
+        """As `Session.open`."""
+        call(self.portal, self.wrapped.open)
+        return self
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Connection(Twin[forward.Connection]):
+    """As `hermes_exec.Connection`; iterating gives pieces until the end."""
+
+    receive = blocking(forward.Connection.receive)
+    send = blocking(forward.Connection.send)
+    send_eof = blocking(forward.Connection.send_eof)
+    aclose = blocking(forward.Connection.aclose)
+    close = aclose
+
+    def __iter__(self) -> Iterator[bytes]:
+        while True:
+            try:
+                yield self.receive()
+            except EndOfStream:
+                return
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Files(Twin[files.Files]):
+    """As `hermes_exec.Files`."""
+
+    read_bytes = blocking(files.Files.read_bytes)
+    read_text = blocking(files.Files.read_text)
+    write_bytes = blocking(files.Files.write_bytes)
+    write_text = blocking(files.Files.write_text)
+    stat = blocking(files.Files.stat)
+    exists = blocking(files.Files.exists)
+    list = blocking(files.Files.list)
+    mkdir = blocking(files.Files.mkdir)
+    remove = blocking(files.Files.remove)
+    move = blocking(files.Files.move)
+    copy = blocking(files.Files.copy)
+    chmod = blocking(files.Files.chmod)
+    upload = blocking(files.Files.upload)
+    download = blocking(files.Files.download)
+    search = blocking(files.Files.search)
+    glob = blocking(files.Files.glob)
+
+
+class Slot(Twin[slot.Slot]):
+    """As `hermes_exec.Slot`."""
+
+    id = fact[slot.Slot, str](lambda one: one.id)
+    workspace = fact[slot.Slot, str](lambda one: one.workspace)
+    home = fact[slot.Slot, str](lambda one: one.home)
+    tmp = fact[slot.Slot, str](lambda one: one.tmp)
+    uid = fact[slot.Slot, int](lambda one: one.uid)
+    user = fact[slot.Slot, str](lambda one: one.user)
+    shell = fact[slot.Slot, str | None](lambda one: one.shell)
+    isolation = fact[slot.Slot, Isolation](lambda one: one.isolation)
+    sandbox = fact[slot.Slot, str](lambda one: one.sandbox)
+    backend = fact[slot.Slot, str](lambda one: one.backend)
+    image = fact[slot.Slot, str | None](lambda one: one.image)
+    closed = fact[slot.Slot, bool](lambda one: one.closed)
+    run = blocking(slot.Slot.run)
+    run_many = blocking(slot.Slot.run_many)
+    spawn = giving(slot.Slot.spawn, Process)
+    spawned = giving(slot.Slot.spawned, _processes)
+    session = making(slot.Slot.session, Session)
+    processes = blocking(slot.Slot.processes)
+    connect = giving(slot.Slot.connect, Connection)
+    kill_all = blocking(slot.Slot.kill_all)
+    reset = blocking(slot.Slot.reset)
+
+    @property
+    def files(self) -> Files:
+        """The files of the slot."""
+        return Files(self.wrapped.files, self.portal)
+
+    def forward(
+        self, port: int, local_port: int = 0, host: str = "127.0.0.1"
+    ) -> AbstractContextManager[forward.Forward, bool | None]:
+        """As `Slot.forward`, as a plain context manager."""
+        return self.portal.wrap_async_context_manager(self.wrapped.forward(port, local_port, host))
+
+
+class Events(Twin[events.Events], Iterator[PoolEvent]):
+    """As `hermes_exec.events.Events`, as a plain iterator."""
+
+    dropped = fact[events.Events, int](lambda one: one.dropped)
+    aclose = blocking(events.Events.aclose)
+    close = aclose
+
+    def __next__(self) -> PoolEvent:
+        try:
+            return call(self.portal, self.wrapped.__anext__)
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+
+def _slots(lent: list[slot.Slot], portal: BlockingPortal) -> list[Slot]:
+    return [Slot(one, portal) for one in lent]
+
+
+class SandboxPool(Twin[pool.SandboxPool]):
+    """As `hermes_exec.SandboxPool`, entered by plain `with`."""
+
+    run_id = fact[pool.SandboxPool, str](lambda one: one.run_id)
+    slot = lending(pool.SandboxPool.slot, Slot)
+    slots = lending(pool.SandboxPool.slots, _slots)
+    acquire = giving(pool.SandboxPool.acquire, Slot)
+    prewarm = blocking(pool.SandboxPool.prewarm)
+    aclose = blocking(pool.SandboxPool.aclose)
+    close = aclose
+    stats = making(pool.SandboxPool.stats, same)
+    events = making(pool.SandboxPool.events, Events)
+
+    def release(self, slot: Slot) -> None:
+        """As `SandboxPool.release`."""
+        self.portal.call(self.wrapped.release, slot.wrapped)
+
+
+class Entry(AbstractContextManager[SandboxPool, None]):
+    """Enters a pool in the portal's event loop, and leaves it there."""
+
+    def __init__(self, wrapped: pool.SandboxPool) -> None:
+        self._wrapped = wrapped
+        self._portal: AbstractContextManager[BlockingPortal] | None = None
+        self._pool: AbstractContextManager[pool.SandboxPool, bool | None] | None = None
+
+    def __enter__(self) -> SandboxPool:
+        if _in_event_loop():
+            raise RuntimeError("an event loop is running here: use `async with SandboxPool(...)`, not `with`")
+        self._portal = PORTALS.open()
+        portal = self._portal.__enter__()
+        try:
+            self._pool = portal.wrap_async_context_manager(self._wrapped)
+            return SandboxPool(self._pool.__enter__(), portal)
+        except BaseException:
+            self._portal.__exit__(None, None, None)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._pool is not None
+        assert self._portal is not None
+        try:
+            self._pool.__exit__(kind, error, trace)
+        finally:
+            self._portal.__exit__(None, None, None)
+
+
+def _in_event_loop() -> bool:
+    try:
+        current_token()
+    except RuntimeError:
+        return False
+    return True

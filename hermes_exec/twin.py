@@ -1,0 +1,184 @@
+"""How a blocking twin is made of an async object: its methods run in the event loop of one portal thread."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+
+from anyio.from_thread import BlockingPortal, BlockingPortalProvider
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+W = TypeVar("W")
+R = TypeVar("R")
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class Portals:
+    """One event loop thread a process, shared by every pool that is open in the blocking way; it ends with the last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pid = 0
+        self._provider = BlockingPortalProvider()
+
+    def open(self) -> AbstractContextManager[BlockingPortal]:
+        """The portal, for as long as the context lasts. After a fork the child has its own."""
+        with self._lock:
+            if self._pid != os.getpid():
+                self._pid = os.getpid()
+                self._provider = BlockingPortalProvider()
+            return self._provider
+
+
+class Twin(Generic[W]):
+    """Holds the async object (`wrapped`) and the portal to its event loop. Usable from any thread."""
+
+    def __init__(self, wrapped: W, portal: BlockingPortal) -> None:
+        self.wrapped = wrapped
+        self.portal = portal
+
+    def __repr__(self) -> str:
+        return f"<blocking {self.wrapped!r}>"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.wrapped is self.wrapped
+
+    def __hash__(self) -> int:
+        return id(self.wrapped)
+
+
+def call(portal: BlockingPortal, work: Callable[[], Awaitable[R]]) -> R:
+    """Run a coroutine in the portal's loop and wait; an interrupt here (Ctrl-C) cancels it there."""
+    future = portal.start_task_soon(work)
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+class blocking(Generic[W, P, R]):  # noqa: N801 - used like a decorator
+    """A method of the twin that runs the async method it is made from."""
+
+    def __init__(self, method: Callable[Concatenate[W, P], Coroutine[Any, Any, R]]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+
+    @overload
+    def __get__(self, twin: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, twin: Twin[W], owner: type) -> Callable[P, R]: ...
+    def __get__(self, twin: Twin[W] | None, owner: type) -> Self | Callable[P, R]:
+        if twin is None:
+            return self
+        method, wrapped, portal = self._method, twin.wrapped, twin.portal
+
+        @functools.wraps(method)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            return call(portal, functools.partial(method, wrapped, *args, **kwargs))
+
+        return run
+
+
+class giving(Generic[W, P, R, T]):  # noqa: N801
+    """As `blocking`; the result is made into a twin."""
+
+    def __init__(
+        self, method: Callable[Concatenate[W, P], Coroutine[Any, Any, R]], make: Callable[[R, BlockingPortal], T]
+    ) -> None:
+        self._method, self._make = method, make
+        self.__doc__ = method.__doc__
+
+    @overload
+    def __get__(self, twin: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, twin: Twin[W], owner: type) -> Callable[P, T]: ...
+    def __get__(self, twin: Twin[W] | None, owner: type) -> Self | Callable[P, T]:
+        if twin is None:
+            return self
+        method, make, wrapped, portal = self._method, self._make, twin.wrapped, twin.portal
+
+        @functools.wraps(method)
+        def run(*args: P.args, **kwargs: P.kwargs) -> T:
+            return make(call(portal, functools.partial(method, wrapped, *args, **kwargs)), portal)
+
+        return run
+
+
+class making(Generic[W, P, R, T]):  # noqa: N801
+    """A plain method of the async object, run in its loop, whose result is made into a twin."""
+
+    def __init__(self, method: Callable[Concatenate[W, P], R], make: Callable[[R, BlockingPortal], T]) -> None:
+        self._method, self._make = method, make
+        self.__doc__ = method.__doc__
+
+    @overload
+    def __get__(self, twin: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, twin: Twin[W], owner: type) -> Callable[P, T]: ...
+    def __get__(self, twin: Twin[W] | None, owner: type) -> Self | Callable[P, T]:
+        if twin is None:
+            return self
+        method, make, wrapped, portal = self._method, self._make, twin.wrapped, twin.portal
+
+        @functools.wraps(method)
+        def run(*args: P.args, **kwargs: P.kwargs) -> T:
+            return make(portal.call(functools.partial(method, wrapped, *args, **kwargs)), portal)
+
+        return run
+
+
+class lending(Generic[W, P, R, T]):  # noqa: N801
+    """An async context manager of the async object as a plain one; what it gives is made into a twin."""
+
+    def __init__(
+        self,
+        method: Callable[Concatenate[W, P], AbstractAsyncContextManager[R, bool | None]],
+        make: Callable[[R, BlockingPortal], T],
+    ) -> None:
+        self._method, self._make = method, make
+        self.__doc__ = method.__doc__
+
+    @overload
+    def __get__(self, twin: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, twin: Twin[W], owner: type) -> Callable[P, AbstractContextManager[T, bool | None]]: ...
+    def __get__(
+        self, twin: Twin[W] | None, owner: type
+    ) -> Self | Callable[P, AbstractContextManager[T, bool | None]]:
+        if twin is None:
+            return self
+        method, make, wrapped, portal = self._method, self._make, twin.wrapped, twin.portal
+
+        @contextmanager
+        def run(*args: P.args, **kwargs: P.kwargs) -> Generator[T]:
+            with portal.wrap_async_context_manager(method(wrapped, *args, **kwargs)) as given:
+                yield make(given, portal)
+
+        return run
+
+
+class fact(Generic[W, R]):  # noqa: N801
+    """An attribute of the async object."""
+
+    def __init__(self, get: Callable[[W], R]) -> None:
+        self._get = get
+
+    @overload
+    def __get__(self, twin: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, twin: Twin[W], owner: type) -> R: ...
+    def __get__(self, twin: Twin[W] | None, owner: type) -> Self | R:
+        return self if twin is None else self._get(twin.wrapped)
+
+
+def same(value: R, portal: BlockingPortal) -> R:  # noqa: ARG001 - one form for all
+    """For results that need no twin."""
+    return value
