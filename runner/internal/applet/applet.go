@@ -31,7 +31,11 @@ var programs = map[string]program{
 	"id": func([]string) error {
 		return say(os.Stdout, []string{fmt.Sprint(os.Getuid()), fmt.Sprint(os.Getgid())})
 	},
-	"env": env, "cat": cat, "write": write, "append": appendByte, "sleep": sleep, "exit": exit, "cwd": cwd, "spew": spew, "alternate": alternate,
+	"env": env, "cat": cat, "write": write, "append": appendByte,
+	"symlink": func(a []string) error { return os.Symlink(arg(a, 0), arg(a, 1)) },
+	"link":    func(a []string) error { return os.Link(arg(a, 0), arg(a, 1)) },
+	"fifo":    func(a []string) error { return syscall.Mkfifo(arg(a, 0), 0o600) },
+	"sleep":   sleep, "exit": exit, "cwd": cwd, "spew": spew, "alternate": alternate,
 	"signal": raise, "stubborn": stubborn, "grow": grow, "count": count, "sum": sum, "fds": fds, "status": status,
 	"open": open, "fill": fill, "kill": kill, "ps": ps, "ptrace": ptrace, "namespace": namespace, "tty": tty, "umask": umask,
 	"leave": leave, "tree": tree, "bomb": bomb, "many": many, "daemon": daemon,

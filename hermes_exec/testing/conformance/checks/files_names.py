@@ -59,13 +59,14 @@ async def check_overwriting_keeps_the_mode(ctx: Context) -> None:
     equal(oct((await ctx.slot.files.stat("script")).mode), "0o755", "mode")
 
 
-@check("files", "shell")
+@check("files", "helper")
 async def check_writing_through_a_symbolic_link(ctx: Context) -> None:
     """Writing to a link changes what it points to; the link stays, and one that points to nothing yet makes its
     target.
     """
     await ctx.slot.files.write_text("real", "old")
-    await ctx.slot.run("ln -s real link && ln -s new dangling")
+    await ctx.applet("symlink", "real", "link", check=True)
+    await ctx.applet("symlink", "new", "dangling", check=True)
     await ctx.slot.files.write_text("link", "new")
     await ctx.slot.files.write_text("dangling", "born")
     equal(await ctx.slot.files.read_text("real"), "new", "the target")
@@ -74,17 +75,16 @@ async def check_writing_through_a_symbolic_link(ctx: Context) -> None:
     equal((kinds["link"], kinds["dangling"]), ("link", "link"), "kinds")
 
 
-@check("files", "shell")
+@check("files", "helper")
 async def check_writing_keeps_hard_links(ctx: Context) -> None:
     """A file with two names has the new contents under both."""
     await ctx.slot.files.write_text("one", "old")
-    linked = await ctx.slot.run("ln one two")
-    that(linked.ok, linked.stderr)
+    await ctx.applet("link", "one", "two", check=True)
     await ctx.slot.files.write_text("one", "new")
     equal(await ctx.slot.files.read_text("two"), "new", "the other name")
 
 
-@check("files", "shell", "ordinary-user")
+@check("files", "ordinary-user")
 async def check_writing_in_a_closed_folder(ctx: Context) -> None:
     """In a folder that takes no new files an old one is still written, in place; a new one is PermissionError."""
     await ctx.slot.files.write_text("d/old", "old")
@@ -96,11 +96,12 @@ async def check_writing_in_a_closed_folder(ctx: Context) -> None:
     await ctx.slot.files.chmod("d", 0o755)
 
 
-@check("files", "shell")
+@check("files", "helper")
 async def check_stat(ctx: Context) -> None:
     """Stat tells kind, size, mode, time and link count."""
     await ctx.slot.files.write_bytes("f", b"12345", mode=0o640)
-    await ctx.slot.run("mkdir d && ln -s f l")
+    await ctx.slot.files.mkdir("d")
+    await ctx.applet("symlink", "f", "l", check=True)
     stat = await ctx.slot.files.stat("f")
     equal((stat.type, stat.size, oct(stat.mode), stat.links, stat.name), ("file", 5, "0o640", 1, "f"), "the file")
     that(abs(stat.mtime - time.time()) < 300, f"mtime {stat.mtime} is far from now")
@@ -158,11 +159,12 @@ async def check_remove(ctx: Context) -> None:
         await ctx.slot.files.remove("gone")
 
 
-@check("files", "shell")
+@check("files", "helper")
 async def check_remove_never_follows_links(ctx: Context) -> None:
     """Removing a tree removes links in it, not what they point to."""
     await ctx.slot.files.write_text("precious/f", "x")
-    await ctx.slot.run('mkdir t && ln -s "$PWD/precious" t/link')
+    await ctx.slot.files.mkdir("t")
+    await ctx.applet("symlink", f"{ctx.slot.workspace}/precious", "t/link", check=True)
     await ctx.slot.files.remove("t", recursive=True)
     that(await ctx.slot.files.exists("precious/f"), "a link was followed")
 
@@ -179,11 +181,11 @@ async def check_move(ctx: Context) -> None:
         await ctx.slot.files.move("gone", "c")
 
 
-@check("files", "shell")
+@check("files", "helper")
 async def check_copy(ctx: Context) -> None:
     """Copy makes an independent copy of a file or a whole tree, with modes and links."""
     await ctx.slot.files.write_bytes("t/run", b"#!", mode=0o755)
-    await ctx.slot.run("ln -s run t/link")
+    await ctx.applet("symlink", "run", "t/link", check=True)
     await ctx.slot.files.copy("t/run", "single")
     await ctx.slot.files.copy("t", "u", recursive=True)
     await ctx.slot.files.write_text("t/run", "changed")
@@ -203,11 +205,10 @@ async def check_chmod(ctx: Context) -> None:
     equal((await ctx.slot.run(argv)).stdout, "runs\n", "output with it")
 
 
-@check("files", "shell")
+@check("files", "helper")
 async def check_fifo_is_refused_at_once(ctx: Context) -> None:
     """Reading or writing a FIFO that nobody serves is an error at once and never waits."""
-    made = await ctx.slot.run("mkfifo pipe")
-    that(made.ok, made.stderr)
+    await ctx.applet("fifo", "pipe", check=True)
     started = time.monotonic()
     with raises(OSError):
         await ctx.slot.files.read_bytes("pipe")

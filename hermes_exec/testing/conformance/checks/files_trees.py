@@ -82,32 +82,31 @@ async def check_upload_drops_setuid(ctx: Context) -> None:
     equal(oct((await ctx.slot.files.stat("t/su")).mode), "0o755", "mode in the slot")
 
 
-@check("trees", "shell")
+@check("trees")
 async def check_download_drops_setuid(ctx: Context) -> None:
     """A setuid program of the slot is an ordinary file on the driver's side."""
     await ctx.slot.files.write_bytes("t/su", b"x")
-    await ctx.slot.run("chmod 6755 t/su")
+    await ctx.slot.files.chmod("t/su", 0o6755)
     await ctx.slot.files.download("t", ctx.folder / "t")
     equal(oct((ctx.folder / "t" / "su").stat().st_mode & 0o7777), "0o755", "mode at the driver")
 
 
-@check("trees", "shell")
+@check("trees", "helper")
 async def check_download_never_leaves_its_folder(ctx: Context) -> None:
     """Absolute and escaping links of a hostile tree are left out and told; nothing is written beside the
     destination.
     """
     (ctx.folder / "victim").mkdir()
-    made = await ctx.slot.run(
-        f"mkdir t && cd t && ln -s / root && ln -s ../../victim up && ln -s '{ctx.folder}/victim' abs && echo x > fine"
-    )
-    that(made.ok, made.stderr)
+    await ctx.slot.files.write_text("t/fine", "x")
+    for name, target in (("root", "/"), ("up", "../../victim"), ("abs", ctx.folder / "victim")):
+        await ctx.applet("symlink", target, f"t/{name}", check=True)
     moved = await ctx.slot.files.download("t", ctx.folder / "inner" / "back")
     equal(sorted(path.name for path in (ctx.folder / "inner" / "back").iterdir()), ["fine"], "what arrived")
     equal(list((ctx.folder / "victim").iterdir()), [], "what was written outside")
     equal(len(moved.refused), 3, "refused entries")
 
 
-@check("trees", "shell")
+@check("trees", "helper")
 async def check_download_never_follows_old_links(ctx: Context) -> None:
     """A link that is already in the destination is not written through."""
     (ctx.folder / "victim").mkdir()
@@ -119,26 +118,27 @@ async def check_download_never_follows_old_links(ctx: Context) -> None:
     equal(list((ctx.folder / "victim").iterdir()), [], "what was written through the link")
 
 
-@check("trees", "shell")
+@check("trees", "helper")
 async def check_upload_never_leaves_its_folder(ctx: Context) -> None:
     """Absolute and escaping links are refused and told; a link of the tenant is not written through."""
     (ctx.folder / "t" / "sub").mkdir(parents=True)
     (ctx.folder / "t" / "sub" / "f").write_text("x")
     (ctx.folder / "t" / "abs").symlink_to("/etc/passwd")
     (ctx.folder / "t" / "up").symlink_to("../../../x")
-    await ctx.slot.run('mkdir -p dest victim && ln -s "$PWD/victim" dest/sub')
+    await ctx.slot.files.mkdir("dest")
+    await ctx.slot.files.mkdir("victim")
+    await ctx.applet("symlink", f"{ctx.slot.workspace}/victim", "dest/sub", check=True)
     moved = await ctx.slot.files.upload(ctx.folder / "t", "dest")
     that(len(moved.refused) >= 3, f"refused: {moved.refused}")
     equal(await ctx.slot.files.list("victim"), [], "what was written through the link")
     equal([e.name for e in await ctx.slot.files.list("dest")], ["sub"], "what is in the destination")
 
 
-@check("trees", "shell")
+@check("trees", "helper")
 async def check_special_files_do_not_stop_a_download(ctx: Context) -> None:
     """A FIFO in the tree is left out, the rest arrives."""
     await ctx.slot.files.write_text("t/f", "x")
-    made = await ctx.slot.run("mkfifo t/pipe")
-    that(made.ok, made.stderr)
+    await ctx.applet("fifo", "t/pipe", check=True)
     await ctx.slot.files.download("t", ctx.folder / "t")
     equal([path.name for path in (ctx.folder / "t").iterdir()], ["f"], "what arrived")
 
