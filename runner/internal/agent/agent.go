@@ -43,6 +43,7 @@ type agent struct {
 	killing     sync.Mutex
 	childLimits bool
 	marks       marks
+	watched     atomic.Int64 // processes that the memory watchdog has ended
 }
 
 // Main is the `agent` subcommand. It returns the exit code.

@@ -32,6 +32,7 @@ type sweep struct {
 	handles  map[string]bool
 	rounds   int
 	left     int
+	empty    int // passes in a row that found nobody
 	failed   bool
 	deadline time.Time
 }
@@ -56,20 +57,21 @@ func (s *sweep) pass() (alive map[int]proc, fresh int) {
 		s.handles[h] = true
 	}
 	s.left = len(alive)
+	if s.empty++; s.left > 0 || s.failed {
+		s.empty = 0
+	}
 	return alive, fresh
 }
 
 // finish kills until two passes in a row find nobody.
 func (s *sweep) finish() {
-	empty, pause := 0, firstPause
-	for rounds := 0; empty < 2; rounds++ {
+	pause := firstPause
+	for rounds := 0; s.empty < 2; rounds++ {
 		changed := s.a.table.onChange()
 		alive, fresh := s.pass()
-		if len(alive) == 0 && !s.failed {
-			empty++
+		if s.empty > 0 {
 			continue
 		}
-		empty = 0
 		if time.Now().After(s.deadline) {
 			return
 		}
@@ -110,7 +112,7 @@ func (s *sweep) freeze(alive map[int]proc) map[int]proc {
 // the time there is, and is over before it can be counted otherwise. Other
 // commands go on afterwards, save those that were stopped before.
 func (s *sweep) freezeSlot() bool {
-	before, err := snapshot(s.a.needsCredentials())
+	before, err := s.a.snapshot()
 	if err != nil || !s.a.signalEverybody(syscall.SIGSTOP) {
 		return false
 	}
@@ -123,7 +125,7 @@ func (s *sweep) freezeSlot() bool {
 		alive, fresh = s.pass()
 	}
 	s.signalAll(alive, syscall.SIGKILL)
-	now, err := snapshot(s.a.needsCredentials())
+	now, err := s.a.snapshot()
 	if err != nil {
 		now = before
 	}
@@ -159,7 +161,7 @@ func signalProc(p proc, sig syscall.Signal) {
 		return
 	}
 	var buf [1024]byte
-	now, ok := readProc(strconv.Itoa(p.pid), buf[:], false)
+	now, ok := parseStat(slurp("/proc/"+strconv.Itoa(p.pid)+"/stat", buf[:]))
 	if !ok || now.start != p.start {
 		return
 	}
@@ -257,7 +259,7 @@ func (s *sweep) terminate(alive map[int]proc, grace time.Duration) {
 
 // treeOf finds the living processes of a command.
 func (a *agent) treeOf(c command, seen map[key]bool) (map[int]proc, []string, error) {
-	all, err := snapshot(a.needsCredentials())
+	all, err := a.snapshot()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -279,8 +281,6 @@ func (a *agent) treeOf(c command, seen map[key]bool) (map[int]proc, []string, er
 	}
 	return out, handles, nil
 }
-
-func (a *agent) needsCredentials() bool { return a.setup.Switch || a.setup.Track.Count > 0 }
 
 // killAll ends every process of the slot.
 func (a *agent) killAll() link.Receipt {
@@ -306,7 +306,7 @@ func (a *agent) killAll() link.Receipt {
 }
 
 func (a *agent) everybody(seen map[key]bool) (map[int]proc, []string, error) {
-	all, err := snapshot(a.needsCredentials())
+	all, err := a.snapshot()
 	if err != nil {
 		return nil, nil, err
 	}

@@ -57,6 +57,9 @@ func (a *agent) prepare(s isolate.Setup) (isolate.Ready, error) {
 		a.marks.init()
 	}
 	go a.reap()
+	if s.Watch > 0 {
+		go a.watch(s.Watch)
+	}
 	rt.Spare(spareThreads)
 	a.ready.Store(true)
 	return isolate.Ready{PID: os.Getpid(), SetupMS: float64(time.Since(began).Microseconds()) / 1000, Landlock: s.Landlock != nil}, nil

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"hermes-exec/runner/internal/isolate"
 	"hermes-exec/runner/internal/link"
 )
 
@@ -18,14 +19,14 @@ const argvBudget = 500 * time.Millisecond
 func (a *agent) processes() link.Processes {
 	out := link.Processes{Processes: []link.Process{}}
 	a.killers.do(func() {
-		all, err := snapshot(a.needsCredentials())
+		all, err := a.snapshot()
 		if err != nil {
 			return
 		}
 		tenants := a.tenants(all)
 		claimed := a.claim(tenants, a.setup.Track.Count == 0)
 		began := time.Now()
-		boot := began.Add(-time.Duration(bootTicks()) * 10 * time.Millisecond)
+		boot := began.Add(-time.Duration(isolate.BootTicks()) * 10 * time.Millisecond)
 		for pid, p := range tenants {
 			shown := []link.Bytes{}
 			if time.Since(began) < argvBudget {

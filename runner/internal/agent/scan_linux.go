@@ -29,8 +29,9 @@ type key struct {
 
 func (p proc) key() key { return key{p.pid, p.start} }
 
-// snapshot lists every living process that /proc shows, zombies left out.
-func snapshot(credentials bool) (map[int]proc, error) {
+// snapshot lists the living processes that /proc shows, without zombies. Of
+// those that are older than any tenant only the ancestry is of interest.
+func (a *agent) snapshot() (map[int]proc, error) {
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil, err
@@ -40,28 +41,23 @@ func snapshot(credentials bool) (map[int]proc, error) {
 	if err != nil {
 		return nil, err
 	}
+	credentials := a.setup.Switch || a.setup.Track.Count > 0
 	out := make(map[int]proc, len(names))
 	buf := make([]byte, 8192)
 	for _, name := range names {
 		if name[0] < '0' || name[0] > '9' {
 			continue
 		}
-		if p, ok := readProc(name, buf, credentials); ok {
-			out[p.pid] = p
+		p, ok := parseStat(slurp("/proc/"+name+"/stat", buf))
+		if !ok || p.kernel {
+			continue
 		}
+		if credentials && p.start >= a.setup.Since && !p.parseStatus(slurp("/proc/"+name+"/status", buf)) {
+			continue
+		}
+		out[p.pid] = p
 	}
 	return out, nil
-}
-
-func readProc(name string, buf []byte, credentials bool) (proc, bool) {
-	p, ok := parseStat(slurp("/proc/"+name+"/stat", buf))
-	if !ok || p.kernel {
-		return p, false
-	}
-	if !credentials {
-		return p, true
-	}
-	return p, p.parseStatus(slurp("/proc/"+name+"/status", buf))
 }
 
 func slurp(path string, buf []byte) []byte {
@@ -145,7 +141,7 @@ func (a *agent) tenants(all map[int]proc) map[int]proc {
 		a.boxTenants(all, out)
 	case s.Switch:
 		for pid, p := range all {
-			if pid != self && (p.uids[0] == s.UID || p.uids[1] == s.UID || p.uids[2] == s.UID) {
+			if pid != self && p.start >= s.Since && (p.uids[0] == s.UID || p.uids[1] == s.UID || p.uids[2] == s.UID) {
 				out[pid] = p
 			}
 		}
@@ -172,7 +168,7 @@ func (a *agent) boxTenants(all, out map[int]proc) {
 		ours[serve.pid] = true
 	}
 	for pid, p := range all {
-		if ours[pid] || known && p.start < serve.start {
+		if ours[pid] || p.start < a.setup.Since {
 			continue
 		}
 		if from := root(all, p); from != 1 && from != serve.pid && all[from].parent == 0 && !a.tracked(p) {

@@ -79,7 +79,7 @@ func (a *agent) launch(s link.Spawn, user isolate.User, fds []int) outcome {
 }
 
 func (a *agent) fork(path string, s link.Spawn, attr *syscall.ProcAttr, user isolate.User) (*command, syscall.Errno) {
-	c := &command{token: s.Token, start: bootTicks()}
+	c := &command{token: s.Token, start: isolate.BootTicks()}
 	c.oomBase, _ = a.oomCount()
 	a.table.expect()
 	start := func() (int, error) {
@@ -189,15 +189,11 @@ func offerToOOM() {
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
 }
 
-// bootTicks is now in the unit of start times in /proc.
-func bootTicks() uint64 {
-	const clockBoottime = 7
-	var ts syscall.Timespec
-	_, _, _ = syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockBoottime, uintptr(unsafe.Pointer(&ts)), 0)
-	return uint64(ts.Sec)*100 + uint64(ts.Nsec)/1e7
+// oomCount rises whenever a process is ended for want of memory.
+func (a *agent) oomCount() (int64, bool) {
+	count, ok := isolate.ReadOOM(a.oom)
+	return count + a.watched.Load(), ok || a.setup.Watch > 0
 }
-
-func (a *agent) oomCount() (int64, bool) { return isolate.ReadOOM(a.oom) }
 
 func maxRSS(u syscall.Rusage) int64 { return u.Maxrss << 10 }
 

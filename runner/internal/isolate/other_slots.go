@@ -19,3 +19,6 @@ func MakeGroups(Facts, string, link.Limits) ([]Join, map[string]string, error) {
 
 // RemoveGroups has nothing to remove here.
 func RemoveGroups([]Join) error { return nil }
+
+// BootTicks is not known here.
+func BootTicks() uint64 { return 0 }

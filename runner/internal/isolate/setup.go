@@ -26,9 +26,10 @@ type Setup struct {
 	RLimits []string `json:"rlimits,omitempty"`
 	// Watch is the memory limit in bytes that a watchdog holds, 0 for none.
 	Watch int64 `json:"watch,omitempty"`
-	// ServePID is the serving runner, as this box numbers it. In a whole box
-	// everything that is younger and not ours is the tenant's.
+	// ServePID is the serving runner, as this box numbers it.
 	ServePID int `json:"serve_pid"`
+	// Since is the time (BootTicks) before which no tenant has started anything.
+	Since uint64 `json:"since"`
 }
 
 // Join is a cgroup that the slot's commands go into.

@@ -265,3 +265,11 @@ func mountSetattr(path string, set uint64, recursive bool) error {
 func pathError(op, path string, err error) error {
 	return &os.PathError{Op: op, Path: path, Err: err}
 }
+
+// BootTicks is now in the unit of start times in /proc, hundredths of a second.
+func BootTicks() uint64 {
+	const clockBoottime = 7
+	var ts syscall.Timespec
+	_, _, _ = syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockBoottime, uintptr(unsafe.Pointer(&ts)), 0)
+	return uint64(ts.Sec)*100 + uint64(ts.Nsec)/1e7
+}

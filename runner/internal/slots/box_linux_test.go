@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"hermes-exec/runner/internal/isolate"
 	"hermes-exec/runner/internal/link"
@@ -117,8 +116,19 @@ func TestInTheBoxKillFindsWhatDroppedEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-c.exit
-	b.waitFor(func() bool { return b.total() == 2 })
-	time.Sleep(20 * time.Millisecond) // start times count in hundredths of a second
+	b.waitFor(func() bool {
+		var list link.Processes
+		if err := b.call("a", link.OpProcesses, struct{}{}, &list); err != nil {
+			t.Fatal(err)
+		}
+		asleep := 0
+		for _, p := range list.Processes {
+			if len(p.Argv) > 0 && p.Argv[0] == "sleep" {
+				asleep++
+			}
+		}
+		return asleep == 2
+	})
 	var receipt link.Receipt
 	if err := b.call("a", link.OpKill, link.Kill{Token: c.token}, &receipt); err != nil {
 		t.Fatal(err)

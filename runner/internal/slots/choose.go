@@ -33,7 +33,7 @@ func (s *slot) choose(p CreateParams) error {
 	case level != isolate.Box && p.PrivateRoot && f.Root && !f.Switch:
 		return s.cannot("uid 0 has to be left on a host, and cannot be: " + f.Reasons[isolate.UID])
 	}
-	s.setup = isolate.Setup{Slot: s.id, Boot: s.m.boot, Level: level, ServePID: os.Getpid()}
+	s.setup = isolate.Setup{Slot: s.id, Boot: s.m.boot, Level: level, ServePID: os.Getpid(), Since: s.m.since}
 	s.modes = modes{own: 0o700, tmp: 0o700}
 	if level == isolate.Namespaces {
 		s.way = f.Way

@@ -65,6 +65,29 @@ func TestMemoryLimitAndOOMFact(t *testing.T) {
 	}
 }
 
+func TestMemoryWatchdog(t *testing.T) {
+	for _, level := range rungs() {
+		t.Run(level, func(t *testing.T) {
+			f := probed()
+			f.Cgroups = nil
+			b := newBox(t, f)
+			p := CreateParams{Slot: "a", Level: level, Network: true, PrivateRoot: true, Limits: link.Limits{MemoryMB: ptr[int64](48)}}
+			if _, err := b.Create(context.Background(), p); err == nil || kind(err) != "limit " {
+				t.Errorf("without best effort: %v", err)
+			}
+			p.BestEffortLimits = true
+			facts := b.create(p)
+			if how := facts.Isolation.Limits["memory_mb"]; !strings.Contains(how, "watchdog") {
+				t.Errorf("%q", how)
+			}
+			if _, e := b.run("a", "/bin/sh", "-c", "x=$(head -c 100000000 /dev/zero | tr '\\0' x); sleep 5; echo $x | wc -c"); !e.OOMKilled || e.ExitCode != 137 {
+				t.Errorf("%+v", e)
+			}
+			b.sh("a", "true")
+		})
+	}
+}
+
 const bomb = `$SIG{TERM} = "IGNORE"; while (1) { fork(); setpgrp(0, 0) }`
 
 // TestForkBombEnds runs where a limit of processes holds and nothing outside

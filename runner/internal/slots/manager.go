@@ -21,6 +21,7 @@ type Manager struct {
 	exe   string
 	boot  string
 	ids   *allocator
+	since uint64
 
 	mu      sync.Mutex
 	slots   map[string]*slot
@@ -55,7 +56,7 @@ func NewManager(baseDir string, facts isolate.Facts, selfExe string) (*Manager, 
 		return nil, fmt.Errorf("slots: %w", err)
 	}
 	return &Manager{
-		base: base, facts: facts, exe: selfExe, boot: hex.EncodeToString(random), ids: newAllocator(facts), slots: map[string]*slot{},
+		base: base, facts: facts, exe: selfExe, since: isolate.BootTicks(), boot: hex.EncodeToString(random), ids: newAllocator(facts), slots: map[string]*slot{},
 		onExit: func(string, link.Exit) {}, onDeath: func(string, string) {},
 	}, nil
 }
