@@ -1,0 +1,50 @@
+"""What tests see from outside the boxes: processes of this host by a mark in their arguments."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from pathlib import Path
+
+import anyio
+
+
+def mark() -> str:
+    """A number of seconds that `sleep` takes and nobody else uses."""
+    return f"3{secrets.randbelow(10**8):08d}.{secrets.randbelow(10**8):08d}"
+
+
+def marked(word: str) -> list[int]:
+    """Processes with this word among their arguments, zombies left out."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                state = (entry / "stat").read_bytes().rpartition(b")")[2].split()[0]
+            except OSError:
+                continue
+            if word.encode() in words and state != b"Z":
+                found.append(int(entry.name))
+    return found
+
+
+async def count_becomes(word: str, count: int, within_s: float = 10.0) -> None:
+    """Wait until so many marked processes live; assert that it happens in time."""
+    deadline = time.monotonic() + within_s
+    while len(marked(word)) != count and time.monotonic() < deadline:
+        await anyio.sleep(0.01)
+    assert len(marked(word)) == count
+
+
+def runner_pid(sandbox: str) -> int:
+    """The runner of a local box."""
+    return int(sandbox.removeprefix("local-"))
+
+
+def alive(pid: int) -> bool:
+    """Whether a process lives, and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
+    except OSError:
+        return False
