@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from hermes_exec.tools.host import HostTool
-from hermes_exec.tools.options import ToolOptions
+from anyio.from_thread import BlockingPortal
+
 from hermes_exec.tools.results import ToolResult
 from hermes_exec.tools.toolbox import Toolbox
 from hermes_exec.tools.watch import Notice
-
-if TYPE_CHECKING:
-    import hermes_exec.blocking
 
 
 class BlockingToolbox(Toolbox):
@@ -21,18 +18,16 @@ class BlockingToolbox(Toolbox):
     thread that it works in.
     """
 
-    def __init__(
-        self,
-        slot: hermes_exec.blocking.Slot,
-        toolsets: Iterable[str] | None = None,
-        *,
-        tools: Iterable[str | HostTool] | None = None,
-        options: ToolOptions | None = None,
-    ) -> None:
-        self.portal = slot.portal
-        self.wrapped: Toolbox = Toolbox(slot.wrapped, toolsets, tools=tools, options=options)
-        self._schemas = self.wrapped._schemas
-        self.unavailable = self.wrapped.unavailable
+    wrapped: Toolbox
+    portal: BlockingPortal
+
+    @classmethod
+    def over(cls, toolbox: Toolbox, portal: BlockingPortal) -> BlockingToolbox:
+        """The blocking face of `toolbox`, whose calls run in the event loop of `portal`."""
+        made = object.__new__(cls)
+        made.wrapped, made.portal = toolbox, portal
+        made._schemas, made.unavailable = toolbox._schemas, toolbox.unavailable
+        return made
 
     def call(  # type: ignore[override]
         self, name: str, arguments: str | bytes | Mapping[str, object] | None = None, call_id: str | None = None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 import anyio
 
+import hermes_exec.blocking
 from hermes_exec.errors import CommandFailed, ConfigError, ErrorCause, ExecError, OutputLimitExceeded, SandboxDied
 from hermes_exec.tools import budget, notices
 from hermes_exec.tools.arguments import parse_arguments
@@ -28,7 +29,6 @@ from hermes_exec.tools.toolsets import KNOWN_TOOLS, SHIPPED, require_tool, selec
 from hermes_exec.tools.watch import Notice
 
 if TYPE_CHECKING:
-    import hermes_exec.blocking
     from hermes_exec.slot import Slot
     from hermes_exec.tools.blocking import BlockingToolbox
 
@@ -77,27 +77,26 @@ class Toolbox:
         tools: Iterable[str | HostTool] | None = None,
         options: ToolOptions | None = None,
     ) -> Toolbox:
-        """Make the object: a BlockingToolbox for a blocking slot."""
-        del toolsets, tools, options
-        if cls is Toolbox and hasattr(slot, "portal"):
+        """Make the object, complete: there is no `__init__`, for what it takes depends on the kind of slot."""
+        if isinstance(slot, hermes_exec.blocking.Slot):
             from hermes_exec.tools.blocking import BlockingToolbox
 
-            return object.__new__(BlockingToolbox)
-        return object.__new__(cls)
+            return BlockingToolbox.over(Toolbox(slot.wrapped, toolsets, tools=tools, options=options), slot.portal)
+        made = object.__new__(cls)
+        made._furnish(slot, toolsets, tools, options)
+        return made
 
-    def __init__(
+    def _furnish(
         self,
         slot: Slot,
-        toolsets: Iterable[str] | None = None,
-        *,
-        tools: Iterable[str | HostTool] | None = None,
-        options: ToolOptions | None = None,
+        toolsets: Iterable[str] | None,
+        tools: Iterable[str | HostTool] | None,
+        options: ToolOptions | None,
     ) -> None:
         names, self._host, self.unavailable = _chosen(toolsets, tools)
         built_in = schemas()
-        self._schemas: dict[str, JsonObject] = {name: built_in[name] for name in names} | {
-            tool.name: tool.schema for tool in self._host.values()
-        }
+        host = {tool.name: tool.schema for tool in self._host.values()}
+        self._schemas: dict[str, JsonObject] = {name: built_in[name] for name in names} | host
         self._bench = Bench(slot, options or ToolOptions(), frozenset(self._schemas))
 
     @property
