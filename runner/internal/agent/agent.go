@@ -32,18 +32,13 @@ type agent struct {
 	slotWork *pool // threads with the slot's file system rights
 	killers  *pool // the same without Landlock, to look at processes and signal them
 	table    table
-	oom      *os.File
-	groupFD  *os.File // version 2 cgroup that commands are cloned into
 	slotUser isolate.User
+	platform
 
 	// closing is held shared by a fork and exclusively by whoever wants that
 	// no new process appears.
-	closing     sync.RWMutex
-	stopping    bool
-	killing     sync.Mutex
-	childLimits bool
-	marks       marks
-	watched     atomic.Int64 // processes that the memory watchdog has ended
+	closing  sync.RWMutex
+	stopping bool
 }
 
 // Main is the `agent` subcommand. It returns the exit code.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -17,7 +18,10 @@ import (
 
 func offerToOOM() {}
 
-type marks struct{}
+// platform is what only some systems give an agent.
+type platform struct {
+	killing sync.Mutex // held while the whole slot is ended
+}
 
 func (a *agent) prepare(s isolate.Setup) (isolate.Ready, error) {
 	if a.ready.Load() {
@@ -94,7 +98,7 @@ func (a *agent) launch(s link.Spawn, _ isolate.User, fds []int) outcome {
 		errno, _ := errnoOf(err)
 		return cannot(argv[0], errno, true)
 	}
-	out.command = &command{token: s.Token, pid: pid}
+	out.command = &command{token: s.Token, pid: pid, start: isolate.BootTicks()}
 	return out
 }
 
@@ -145,6 +149,8 @@ func (a *agent) kill(k link.Kill) (link.Receipt, error) {
 }
 
 func (a *agent) killAll() link.Receipt {
+	a.killing.Lock()
+	defer a.killing.Unlock()
 	a.table.mu.Lock()
 	tokens := slices.Clone(a.table.old)
 	a.table.mu.Unlock()
@@ -197,8 +203,6 @@ func (a *agent) processes() link.Processes {
 	}
 	return out
 }
-
-func (t *table) stopped(int) {}
 
 func (a *agent) oomCount() (int64, bool) { return 0, false }
 

@@ -39,7 +39,6 @@ type table struct {
 	early    map[int]status // reaped while a fork was in flight
 	traced   map[int]bool   // stopped under trace while a fork was in flight
 	changed  chan struct{}  // closed and replaced whenever a process has ended
-	oomLast  int64
 	forked   chan struct{}
 }
 
@@ -132,13 +131,6 @@ func (t *table) reaped(pid int, s status) *command {
 	return c
 }
 
-// onChange is closed when the next process has ended.
-func (t *table) onChange() <-chan struct{} {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.changed
-}
-
 func (t *table) get(token uint64) (command, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -167,20 +159,6 @@ func (t *table) update(token uint64, change func(c *command)) {
 	if c := t.byToken[token]; c != nil {
 		change(c)
 	}
-}
-
-// leaders maps the pids of all known commands to their tokens. A session or
-// group keeps its number from being used again for as long as it has members.
-func (t *table) leaders() map[int]uint64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	out := make(map[int]uint64, len(t.byToken))
-	for _, token := range t.old {
-		if c := t.byToken[token]; c != nil {
-			out[c.pid] = token
-		}
-	}
-	return out
 }
 
 // announce sends the exit of c, after the reply that it was spawned.

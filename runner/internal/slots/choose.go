@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"sort"
 	"strings"
-	"syscall"
 
 	"hermes-exec/runner/internal/isolate"
 	"hermes-exec/runner/internal/link"
@@ -282,12 +281,4 @@ func requested(l link.Limits) map[string]bool {
 		"cpus": l.CPUs != nil, "memory_mb": l.MemoryMB != nil, "pids": l.PIDs != nil, "disk_mb": l.DiskMB != nil, "open_files": l.OpenFiles != nil,
 		"file_size_mb": l.FileSizeMB != nil, "cpu_time_s": l.CPUTimeS != nil,
 	}
-}
-
-func owner(st os.FileInfo) (uint32, bool) {
-	sys, ok := st.Sys().(*syscall.Stat_t)
-	if !ok {
-		return 0, false
-	}
-	return sys.Uid, true
 }

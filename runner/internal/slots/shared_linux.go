@@ -83,3 +83,11 @@ func indexOf(list []string, word string) int {
 	}
 	return -1
 }
+
+func owner(st os.FileInfo) (uint32, bool) {
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, false
+	}
+	return sys.Uid, true
+}

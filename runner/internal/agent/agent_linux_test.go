@@ -1,0 +1,117 @@
+package agent
+
+import (
+	"os"
+	"strconv"
+	"syscall"
+	"testing"
+)
+
+func TestParseStat(t *testing.T) {
+	const line = "123 (a) b ( c\n) R 1 120 119 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 1000 42 18446744073709551615"
+	p, ok := parseStat([]byte(line))
+	if !ok || p.pid != 123 || p.parent != 1 || p.group != 120 || p.session != 119 || p.start != 98765 || p.state != 'R' || p.rssPages != 42 || p.kernel {
+		t.Errorf("%+v %v", p, ok)
+	}
+	for _, bad := range []string{"", "1", "1 (x", "1 (x) R 1"} {
+		if _, ok := parseStat([]byte(bad)); ok {
+			t.Errorf("%q was taken", bad)
+		}
+	}
+	const zombie = "5 (z) Z 1 5 5 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 0 0 0"
+	if _, ok := parseStat([]byte(zombie)); ok {
+		t.Error("a zombie lives")
+	}
+	const headless = "5 (z) Z 1 5 5 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 98765 0 0 0"
+	if _, ok := parseStat([]byte(headless)); !ok {
+		t.Error("threads outlive the first of them")
+	}
+}
+
+func TestParseStatus(t *testing.T) {
+	var p proc
+	if !p.parseStatus([]byte("Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t0\t0\t0\t0\nFDSize:\t64\nGroups:\t7 4294967290 \nNStgid:\t1\n")) {
+		t.Fatal("refused")
+	}
+	if p.uids != [3]uint32{1, 2, 3} || len(p.groups) != 2 || p.groups[1] != 4294967290 {
+		t.Errorf("%+v", p)
+	}
+	if p.parseStatus(nil) {
+		t.Error("an ended process has no credentials")
+	}
+}
+
+func TestStatusBeforeEntryIsNotLost(t *testing.T) {
+	var tab table
+	tab.init()
+	tab.expect()
+	if c := tab.reaped(77, status{wait: 7 << 8}); c != nil {
+		t.Fatal("nobody was entered")
+	}
+	end := tab.entered(&command{token: 1, pid: 77})
+	if end == nil || end.wait.ExitStatus() != 7 {
+		t.Errorf("%+v", end)
+	}
+	tab.expect()
+	if end := tab.entered(&command{token: 2, pid: 77}); end != nil {
+		t.Error("an old status was given to a new process")
+	}
+	if c := tab.reaped(77, status{}); c == nil || c.token != 2 {
+		t.Errorf("%+v", c)
+	}
+	tab.reaped(78, status{})
+	if len(tab.early) != 0 {
+		t.Error("statuses of orphans are kept")
+	}
+}
+
+func TestTableForgetsOldCommands(t *testing.T) {
+	var tab table
+	tab.init()
+	for i := 1; i <= 5*keptEnded; i++ {
+		tab.expect()
+		tab.entered(&command{token: uint64(i), pid: i})
+		if i != 5 {
+			tab.reaped(i, status{})
+		}
+	}
+	if len(tab.byToken) > 2*keptEnded || len(tab.old) > 2*keptEnded {
+		t.Errorf("%d commands are kept", len(tab.byToken))
+	}
+	if _, ok := tab.get(5); !ok {
+		t.Error("a command that runs was forgotten")
+	}
+	if err := tab.whileAlive(6, func(int) error { return nil }); err != syscall.ESRCH {
+		t.Error(err)
+	}
+}
+
+func TestSignalSparesTheNextOwnerOfANumber(t *testing.T) {
+	p, ok := parseStat(slurp("/proc/self/stat", make([]byte, 4096)))
+	if !ok || p.pid != os.Getpid() {
+		t.Fatal(p, ok)
+	}
+	p.start++
+	signalProc(p, syscall.SIGKILL) // would end this test
+}
+
+func TestLookupLikeAShell(t *testing.T) {
+	dir := t.TempDir()
+	for name, mode := range map[string]os.FileMode{"run": 0o755, "data": 0o644} {
+		if err := os.WriteFile(dir+"/"+name, nil, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(dir+"/sub", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	env := []string{"PATH=/no/such:" + dir}
+	for name, want := range map[string]syscall.Errno{"run": 0, "data": syscall.EACCES, "sub": syscall.EACCES, "none": syscall.ENOENT, "./run": 0, "./none": syscall.ENOENT, "run/x": syscall.ENOENT} {
+		if _, errno := lookup(name, dir, env); errno != want {
+			t.Errorf("%s: %v", name, errno)
+		}
+	}
+	if path, errno := lookup("run", dir, []string{"PATH=:/x"}); errno != 0 || path != "./run" {
+		t.Error(path, strconv.Itoa(int(errno)))
+	}
+}

@@ -1,0 +1,38 @@
+package agent
+
+import (
+	"os"
+	"sync"
+	"sync/atomic"
+)
+
+// platform is what only Linux gives an agent.
+type platform struct {
+	oom         *os.File // counter of out-of-memory kills
+	groupFD     *os.File // version 2 cgroup that commands are cloned into
+	childLimits bool     // each command needs limits of its own
+	marks       marks
+	watched     atomic.Int64 // processes that the memory watchdog has ended
+	killing     sync.Mutex   // held while the whole slot is ended
+}
+
+// onChange is closed when the next process has ended.
+func (t *table) onChange() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.changed
+}
+
+// leaders maps the pids of all known commands to their tokens. A session or
+// group keeps its number from being used again for as long as it has members.
+func (t *table) leaders() map[int]uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make(map[int]uint64, len(t.byToken))
+	for _, token := range t.old {
+		if c := t.byToken[token]; c != nil {
+			out[c.pid] = token
+		}
+	}
+	return out
+}
