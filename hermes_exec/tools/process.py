@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
-from hermes_exec.errors import ConfigError
+from hermes_exec.errors import ConfigError, ExecError
 from hermes_exec.tools import background
 from hermes_exec.tools.bench import Bench
 from hermes_exec.tools.failure import ToolFailure
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _PREVIEW_CHARS = 1_000
 _TAIL_CHARS = 2_000
 _LOG_LINES = 200
-_EOT = b"\x04"
 _ENDED_S = 10.0
 
 
@@ -186,16 +185,28 @@ async def _kill(call: _Call) -> Outcome:
 
 
 async def _send(one: Process, data: bytes) -> Outcome:
+    ended = ToolFailure("process_exited", "Process has already finished.", status="already_exited")
     if one.ended_at is not None:
-        raise ToolFailure("process_exited", "Process has already finished.", status="already_exited")
-    closed = ToolFailure("stdin_closed", "The process does not take input any more.", status="error")
-    if one.stdin is None:
-        raise closed
+        raise ended
     try:
+        if one.stdin is None:
+            raise anyio.ClosedResourceError
         await one.stdin.send(data)
     except (anyio.BrokenResourceError, anyio.ClosedResourceError, ConfigError):
-        raise closed from None
+        if await _has_ended(one):
+            ended.message = "The process finished while it was written to."
+            raise ended from None
+        message = "The process does not take input any more."
+        raise ToolFailure("stdin_closed", message, status="error") from None
     return Outcome({"status": "ok", "bytes_written": len(data)})
+
+
+async def _has_ended(one: Process) -> bool:
+    try:
+        await one.wait(0)
+    except TimeoutError:
+        return False
+    return True
 
 
 async def _write(call: _Call) -> Outcome:
@@ -213,14 +224,15 @@ async def _submit(call: _Call) -> Outcome:
 
 async def _close(call: _Call) -> Outcome:
     one = call.one
-    if one.pty:
-        await _send(one, _EOT)
-        return Outcome({"status": "ok", "message": "EOF sent"})
     if one.ended_at is not None:
         raise ToolFailure("process_exited", "Process has already finished.", status="already_exited")
     if one.stdin is not None:
-        await one.stdin.aclose()
-    return Outcome({"status": "ok", "message": "stdin closed"})
+        try:
+            await one.stdin.aclose()
+        except OSError as error:
+            if isinstance(error, ExecError) or not await _has_ended(one):
+                raise
+    return Outcome({"status": "ok", "message": "EOF sent" if one.pty else "stdin closed"})
 
 
 _ACTIONS: MappingProxyType[str, Callable[[_Call], Awaitable[Outcome]]] = MappingProxyType(
