@@ -49,6 +49,8 @@ class Place:
 
     name: str
     facts: SlotFacts | None = None
+    begun: bool = False
+    """Its creation was begun; when it was broken off, nobody knows how far it came."""
     lent: bool = False
     touched: bool = False
     quarantined: bool = False
@@ -151,6 +153,9 @@ class Box:
             return place.facts
         params = self.kind.slot_params(place.name, self.sandbox.user)
         try:
+            if place.begun:
+                await self._destroy_slot(place)
+            place.begun = True
             answer = await self.channel.call("slot.create", params, timeout_s=CREATE_S)
         except RemoteError as error:
             raise remote_failure(error) from error
@@ -163,6 +168,13 @@ class Box:
         place.facts = replace(facts, isolation=replace(facts.isolation, limits=limits))
         self.heard_at = anyio.current_time()
         return place.facts
+
+    async def _destroy_slot(self, place: Place) -> None:
+        try:
+            await self.channel.call("slot.destroy", {"slot": place.name}, timeout_s=RESET_S)
+        except RemoteError as error:
+            if error.kind != "no_slot":
+                raise
 
     async def furnish(self, place: Place, tenure: Tenure) -> None:
         """Put the configured files into a slot that is about to be lent, and run its `slot_setup`."""

@@ -128,6 +128,7 @@ class Forward:
         self._tenure, self._remote, self._host = tenure, checked_port(port), host
         self._local = checked_port(local_port, least=0)
         self._tasks: TaskGroup | None = None
+        self._scope = anyio.CancelScope()
         self.port = local_port
 
     async def __aenter__(self) -> Self:
@@ -135,31 +136,24 @@ class Forward:
         listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=self._local)
         self.port = int(listener.extra(SocketAttribute.local_port))
         self._tasks = await anyio.create_task_group().__aenter__()
-        self._tenure.on_close(self, self._tasks.cancel_scope.cancel)
         self._tasks.start_soon(self._serve, listener)
+        self._tenure.on_close(self, self._scope.cancel)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    ) -> None:
         self._tenure.forget(self)
         tasks = self._tasks
         assert tasks is not None
-        tasks.cancel_scope.cancel()
-        closed = self._tenure.closed is not None
-        try:
-            swallowed = await tasks.__aexit__(kind, error, trace)
-        except BaseExceptionGroup as group:
-            if error is not None and group.exceptions == (error,):
-                raise error from None
-            raise
-        if closed and kind is not None and issubclass(kind, anyio.get_cancelled_exc_class()):
-            self._tenure.check()
-        return swallowed
+        self._scope.cancel()
+        await tasks.__aexit__(None, None, None)
 
     async def _serve(self, listener: Listener[SocketStream]) -> None:
+        # A scope of its own: the end of the slot must not cancel the block that uses the forward.
         async with listener:
-            await listener.serve(self._carry)
+            with self._scope:
+                await listener.serve(self._carry)
 
     async def _carry(self, client: SocketStream) -> None:
         async with client:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -30,6 +31,7 @@ class Tenure:
         self.slot = slot
         self.channel = channel
         self.closed: str | None = None
+        self._pid = os.getpid()
         self._judge = judge
         self._on_left = on_left
         self._scopes: set[anyio.CancelScope] = set()
@@ -37,9 +39,11 @@ class Tenure:
         self._endings: dict[object, Callable[[], None]] = {}
 
     def check(self) -> None:
-        """Raise SlotClosed when it is over."""
+        """Raise SlotClosed when it is over, RuntimeError in another process than the pool's."""
         if self.closed is not None:
             raise SlotClosed(self.closed)
+        if self._pid != os.getpid():
+            raise RuntimeError(f"this slot belongs to process {self._pid}: make a pool of your own after a fork")
 
     @contextmanager
     def scope(self, deadline: float = float("inf")) -> Iterator[anyio.CancelScope]:

@@ -33,7 +33,7 @@ async def count_becomes(word: str, count: int, within_s: float = 10.0) -> None:
     """Wait until so many marked processes live; assert that it happens in time."""
     deadline = time.monotonic() + within_s
     while len(marked(word)) != count and time.monotonic() < deadline:
-        await anyio.sleep(0.01)
+        await anyio.sleep(0.01)  # noqa: ASYNC110 - other processes set no events
     assert len(marked(word)) == count
 
 
@@ -48,3 +48,11 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
     except OSError:
         return False
+
+
+async def ends(pid: int, within_s: float = 10.0) -> None:
+    """Wait until a process has ended; assert that it happens in time."""
+    deadline = time.monotonic() + within_s
+    while alive(pid) and time.monotonic() < deadline:
+        await anyio.sleep(0.01)  # noqa: ASYNC110 - other processes set no events
+    assert not alive(pid)
