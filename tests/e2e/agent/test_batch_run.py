@@ -193,7 +193,7 @@ async def test_missing_image_is_an_error_before_anything(tmp_path: Path) -> None
         {"prompt": "p"},
         backend="docker",
         image="hermes-exec-test/nowhere:1",
-        backend_options={"pull": "never"},
+        backend_options={"pull_policy": "never"},
     )
     with pytest.raises(ImageError, match="nowhere"):
         await run_batch(run)

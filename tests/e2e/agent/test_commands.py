@@ -127,19 +127,19 @@ def test_signal_ends_with_all_boxes_gone_and_partial_results(tmp_path: Path, num
 
     with plan_endpoint(plans, on_turn) as url:
         arguments = ("batch", "run", str(prompts(tmp_path, "quick", "slow")), "--out", str(out), "--workers", "1")
-        process = subprocess.Popen(
+        with subprocess.Popen(
             command(*arguments, *model(url), "--option", f"run_id={tmp_path.name}"),
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-        )
-        try:
-            assert slow.wait(60)
-            process.send_signal(number)
-            _, errors = process.communicate(timeout=45)
-        finally:
-            process.kill()
+        ) as process:
+            try:
+                assert slow.wait(60)
+                process.send_signal(number)
+                _, errors = process.communicate(timeout=45)
+            finally:
+                process.kill()
     assert process.returncode == 130, errors
     records = [json.loads(line) for line in (out / "trajectories.jsonl").read_text().splitlines()]
     assert [record["solved"] for record in records] == [True]
@@ -148,9 +148,7 @@ def test_signal_ends_with_all_boxes_gone_and_partial_results(tmp_path: Path, num
     assert [box for box in boxes if box["labels"]["run_id"] == tmp_path.name] == []
 
 
-@pytest.mark.parametrize(
-    "arguments", [("batch", "run", "nowhere.jsonl", "--out", "o", "--model", "m"), ("batch", "show", "nowhere")]
-)
+@pytest.mark.parametrize("arguments", ["batch run nowhere.jsonl --out o --model m", "batch show nowhere"])
 def test_wrong_usage(arguments: str) -> None:
     done = run(*arguments.split())
     assert done.returncode == 2
