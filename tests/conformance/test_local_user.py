@@ -42,7 +42,7 @@ def conformance_outcomes(
     if os.geteuid() != 0:
         pytest.skip("the tests run as an ordinary user: test_local.py is this")
     here = [
-        item.callspec.params["conformance_check"]
+        str(item.callspec.params["conformance_check"])
         for item in request.session.items
         if item.path == request.path and isinstance(item, pytest.Function) and hasattr(item, "callspec")
     ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes_exec.errors import ConfigError, IsolationError
+from hermes_exec.errors import ConfigError, LaunchError
 from hermes_exec.results import RunResult
 from hermes_exec.testing.conformance import outside
 from hermes_exec.testing.conformance.facts import HELPER, Facts, put_helper
@@ -86,7 +86,9 @@ class Context:
                     pool = self.factory(max_sandboxes=1, slots_per_sandbox=1, **{keyword: limits})
                     await stack.enter_async_context(pool)
                     slot = await stack.enter_async_context(pool.slot(timeout_s=60))
-                except (IsolationError, ConfigError) as error:
+                except (LaunchError, ConfigError) as error:
+                    if error.retryable:
+                        raise
                     refusals.append(f"{keyword}: {error}")
                     continue
                 yield slot

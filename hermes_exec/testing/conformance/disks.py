@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import anyio.to_thread
+import anyio
 
 from hermes_exec.testing.conformance.registry import NotGiven
 
@@ -33,7 +32,7 @@ async def small_disk(folder: Path) -> AsyncIterator[Path]:
         file.truncate(SIZE_MB << 20)
     mount.mkdir()
     for command in (["mkfs.ext4", "-q", str(image)], ["mount", "-o", "loop", str(image), str(mount)]):
-        done = await anyio.to_thread.run_sync(lambda c=command: subprocess.run(c, capture_output=True, check=False))
+        done = await anyio.run_process(command, check=False)
         if done.returncode != 0:
             raise NotGiven(f"not fired: {' '.join(command[:1])}: {done.stderr.decode(errors='replace').strip()}")
     try:
@@ -42,4 +41,4 @@ async def small_disk(folder: Path) -> AsyncIterator[Path]:
         yield mount
     finally:
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(lambda: subprocess.run(["umount", "-l", str(mount)], check=False))
+            await anyio.run_process(["umount", "-l", str(mount)], check=False)

@@ -10,8 +10,8 @@ from hermes_exec.testing.conformance.expect import equal, raises, that
 from hermes_exec.testing.conformance.registry import NotGiven, check
 
 
-async def _variables(ctx: Context, **run: object) -> dict[str, str]:
-    result = await ctx.applet("env", **run)
+async def _variables(ctx: Context) -> dict[str, str]:
+    result = await ctx.applet("env")
     return dict(line.partition("=")[::2] for line in result.stdout.splitlines())
 
 
