@@ -1,0 +1,114 @@
+package serve_test
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/slots"
+)
+
+// BenchmarkForkExec is the floor: what a process costs without us.
+func BenchmarkForkExec(b *testing.B) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer null.Close()
+	for b.Loop() {
+		p, err := os.StartProcess("/bin/true", []string{"true"}, &os.ProcAttr{Files: []*os.File{null, null, null}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := p.Wait(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkAgent is the floor of serve: a slot's agent asked directly.
+func BenchmarkAgent(b *testing.B) {
+	base := passableDir(b)
+	m, err := slots.NewManager(base, probed(), os.Args[0])
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer m.Close(context.Background())
+	exits := make(chan link.Exit, 1)
+	m.OnExit(func(_ string, e link.Exit) { exits <- e })
+	facts, err := m.Create(context.Background(), slots.CreateParams{Slot: "s", Level: "auto", Floor: "none", Network: true})
+	if err != nil {
+		b.Fatal(err)
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer null.Close()
+	token := uint64(0)
+	for b.Loop() {
+		h, err := m.Agent(context.Background(), "s")
+		if err != nil {
+			b.Fatal(err)
+		}
+		token++
+		fd := int(null.Fd())
+		spawn := link.Spawn{Token: token, Argv: []link.Bytes{"/bin/true"}, Env: []link.Bytes{"PATH=/bin"}, Cwd: facts.Workspace}
+		if _, err := h.Call(context.Background(), link.OpSpawn, spawn, nil, fd, fd, fd); err != nil {
+			b.Fatal(err)
+		}
+		<-exits
+	}
+}
+
+func BenchmarkRun(b *testing.B) {
+	_, d := open(b)
+	d.slot("s")
+	p := params{"slot": "s", "argv": []string{"/bin/true"}, "stdin": false, "output_limit_bytes": 1 << 20, "env": params{}}
+	d.call("exec.run", p, nil)
+	for b.Loop() {
+		d.call("exec.run", p, nil)
+	}
+}
+
+func BenchmarkShellRun(b *testing.B) {
+	_, d := open(b)
+	d.slot("s")
+	for b.Loop() {
+		d.call("exec.run", shell("s", "echo hello"), nil)
+	}
+}
+
+func BenchmarkSessionRun(b *testing.B) {
+	_, d := open(b)
+	d.slot("s")
+	var s struct{ Session string }
+	d.call("session.open", params{"slot": "s"}, &s)
+	p := shell("s", "echo hello")
+	p["session"] = s.Session
+	for b.Loop() {
+		d.call("exec.run", p, nil)
+	}
+}
+
+func BenchmarkFileRead(b *testing.B) {
+	_, d := open(b)
+	d.slot("s")
+	d.sh("s", "head -c 1024 /dev/zero > f")
+	for b.Loop() {
+		d.call("file.read", params{"slot": "s", "path": "f", "offset": 0}, nil)
+	}
+}
+
+func BenchmarkStream(b *testing.B) {
+	_, d := open(b)
+	d.slot("s")
+	const size = 32 << 20
+	b.SetBytes(size)
+	for b.Loop() {
+		p := shell("s", "head -c 33554432 /dev/zero")
+		p["stream"], p["output_limit_bytes"] = true, 0
+		d.call("exec.run", p, nil)
+	}
+}
