@@ -241,7 +241,12 @@ class Conversation:
         """What asks a new stream to go on from here. A response that came in part comes again whole."""
         self._response_parts, self._response_size = [], 0
         self._resuming = True
-        return encode_position(FrameType.RESUME, self.id, self._received)
+        frames = encode_position(FrameType.RESUME, self.id, self._received)
+        if self._consumed:
+            # The last CREDIT may have gone with the stream, and no other follows when everything is consumed.
+            self._credited = self._consumed
+            frames += encode_position(FrameType.CREDIT, self.id, self._consumed)
+        return frames
 
     def on_resumed(self, payload: bytes) -> bytes:
         """What the runner lacks of the input, or the whole request when it never came."""
