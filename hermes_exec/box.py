@@ -111,7 +111,7 @@ class Box:
         for known in (error, cause):
             if isinstance(known, SandboxDied) and self.death is None and known.sandbox in (None, self.id):
                 self.death = known.post_mortem
-        if self.death is None and isinstance(error, ChannelLost | OutcomeUnknown):
+        if self.death is None and isinstance(error, ChannelLost | OutcomeUnknown | ProtocolError):
             with anyio.move_on_after(0.5):
                 await self.status()
         if self.death is not None:

@@ -32,8 +32,8 @@ def marked(word: str) -> list[int]:
 async def count_becomes(word: str, count: int, within_s: float = 10.0) -> None:
     """Wait until so many marked processes live; assert that it happens in time."""
     deadline = time.monotonic() + within_s
-    while len(marked(word)) != count and time.monotonic() < deadline:
-        await anyio.sleep(0.01)  # noqa: ASYNC110 - other processes set no events
+    while len(marked(word)) != count and time.monotonic() < deadline:  # noqa: ASYNC110 - other processes set no events
+        await anyio.sleep(0.01)
     assert len(marked(word)) == count
 
 
@@ -53,6 +53,6 @@ def alive(pid: int) -> bool:
 async def ends(pid: int, within_s: float = 10.0) -> None:
     """Wait until a process has ended; assert that it happens in time."""
     deadline = time.monotonic() + within_s
-    while alive(pid) and time.monotonic() < deadline:
-        await anyio.sleep(0.01)  # noqa: ASYNC110 - other processes set no events
+    while alive(pid) and time.monotonic() < deadline:  # noqa: ASYNC110 - other processes set no events
+        await anyio.sleep(0.01)
     assert not alive(pid)

@@ -156,7 +156,7 @@ async def test_release_resets_and_repeating_it_is_harmless(pool: SandboxPool) ->
     await session.run("X=1")
     async with slot.forward(9) as forward:
         await pool.release(slot)
-        with pytest.raises(OSError):
+        with pytest.raises(OSError, match="failed"):
             await anyio.connect_tcp("127.0.0.1", forward.port)
     await pool.release(slot)
     await count_becomes(word, 0)
