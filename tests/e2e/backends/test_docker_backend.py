@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 import uuid
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.to_thread
@@ -191,6 +194,47 @@ async def test_missing_image_is_fetched_from_a_registry_that_refuses(docker_imag
     with pytest.raises(ImageError, match="cannot be fetched"):
         await missing.launch(LaunchSpec(image="sha256:" + "0" * 64), own_labels("t"))
     await missing.aclose()
+
+
+class Registry(BaseHTTPRequestHandler):
+    """A registry that knows no image and asks for credentials."""
+
+    def do_GET(self) -> None:
+        given = self.headers.get("Authorization", "")
+        cast("Any", self.server).seen.append(given)
+        self.send_response(404 if given else 401)
+        self.send_header("WWW-Authenticate", 'Basic realm="test"')
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def log_message(self, *what: object) -> None:
+        """Say nothing."""
+
+
+async def test_credentials_of_the_docker_configuration_reach_the_registry(
+    tmp_path: Path, docker_image: Image, engine: DockerClient
+) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Registry)
+    seen: list[str] = []
+    cast("Any", server).seen = seen
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    host = f"127.0.0.1:{server.server_port}"
+    secret = b64encode(b"me:hush").decode()
+    (tmp_path / "config.json").write_text(json.dumps({"auths": {host: {"auth": secret}}}))
+    docker_backend = backend(docker_config=str(tmp_path / "config.json"))
+    try:
+        with pytest.raises(ImageError, match=host):
+            await docker_backend.launch(LaunchSpec(image=f"{host}/absent:1"), own_labels("t"))
+        assert f"Basic {secret}" in seen
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+        await docker_backend.aclose()
 
 
 @pytest.mark.parametrize(

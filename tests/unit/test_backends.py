@@ -1,0 +1,178 @@
+"""Registry, owners and Docker's framing, without any engine."""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hermes_exec import runner_binary
+from hermes_exec.backends import registry
+from hermes_exec.backends.base import LaunchSpec, ReapFilter
+from hermes_exec.backends.docker import DockerBackend
+from hermes_exec.backends.docker_options import plan_container
+from hermes_exec.backends.docker_stream import DockerStream
+from hermes_exec.backends.local import LocalBackend
+from hermes_exec.backends.owner import (
+    from_json,
+    from_strings,
+    own_labels,
+    owner_state,
+    process_start,
+    reap_reason,
+    to_json,
+    to_strings,
+)
+from hermes_exec.config import DockerConfig, Limits, LocalConfig
+from hermes_exec.errors import BackendUnavailable, ConfigError
+
+
+def test_backends_by_name_and_by_configuration() -> None:
+    assert isinstance(registry.make_backend("local"), LocalBackend)
+    assert isinstance(registry.make_backend("docker", {"image": "x"}), DockerBackend)
+    assert isinstance(registry.make_backend(LocalConfig()), LocalBackend)
+    assert set(registry.config_types()) >= {"local", "docker"}
+    with pytest.raises(ConfigError, match="did you mean 'docker'"):
+        registry.make_backend("dokcer")
+    with pytest.raises(ConfigError, match="did you mean 'readonly_paths'"):
+        registry.make_backend("local", {"readonly_path": ["/x"]})
+    with pytest.raises(ConfigError, match="LocalConfig"):
+        registry.make_backend(LocalConfig(), {"base_dir": "/x"})
+
+
+def test_backends_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = {
+        name: EntryPoint(name, value, registry.GROUP)
+        for name, value in {
+            "mine": "hermes_exec.backends.local",
+            "broken": "no_such_module_at_all",
+            "empty": "json",
+            "docker": "json",
+        }.items()
+    }
+    monkeypatch.setattr(registry, "_points", lambda: points)
+    assert registry.config_type("mine") is LocalConfig
+    assert registry.config_type("docker") is DockerConfig
+    for name in ("broken", "empty"):
+        with pytest.raises(BackendUnavailable, match=name):
+            registry.backend_module(name)
+    assert "broken" not in registry.config_types()
+    monkeypatch.setattr(registry, "_points", dict)
+    with pytest.raises(BackendUnavailable, match=r"pip install -U 'hermes-exec\[modal\]'"):
+        registry.backend_module("modal")
+
+
+def test_owners() -> None:
+    mine = own_labels("run-1")
+    assert from_json(to_json(mine)) == mine
+    assert from_strings({**to_strings(mine), "other": "x"}) == mine
+    assert owner_state(mine) == "alive"
+    assert owner_state(replace(mine, pid_start=mine.pid_start + 1)) == "gone"
+    assert owner_state(replace(mine, boot_id="earlier")) == "gone"
+    assert owner_state(replace(mine, host_id="elsewhere")) == "unknown"
+    assert owner_state(replace(mine, pid_namespace="1")) == "unknown"
+    assert owner_state(replace(mine, boot_id="")) == "unknown"
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert process_start(child) is None, "a zombie owns nothing"
+    os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"pid": "x"}', '{"run_id": 1, "pid": 1, "pid_start": 1}'])
+def test_owner_files_that_are_none(text: str) -> None:
+    assert from_json(text) is None
+    assert from_strings({}) is None
+
+
+def test_what_a_filter_names() -> None:
+    labels = own_labels("a")
+    assert reap_reason(ReapFilter(all=True), labels, "alive")
+    assert reap_reason(ReapFilter(run_id="a"), labels, "alive")
+    assert reap_reason(ReapFilter(orphans=True), labels, "gone")
+    assert reap_reason(ReapFilter(run_id="a", orphans=True), labels, "gone")
+    assert reap_reason(ReapFilter(run_id="b", orphans=True), labels, "gone") is None
+    assert reap_reason(ReapFilter(run_id="a", orphans=True), labels, "unknown") is None
+    assert reap_reason(ReapFilter(run_id="b"), labels, "gone") is None
+    assert reap_reason(ReapFilter(), labels, "gone") is None
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=200)), max_size=10),
+    st.lists(st.integers(1, 300), max_size=12),
+)
+def test_docker_frames_however_they_are_cut(frames: list[tuple[int, bytes]], cuts: list[int]) -> None:
+    data = b"".join(struct.pack(">BxxxI", kind, len(payload)) + payload for kind, payload in frames)
+    stream, got, offset = DockerStream(os.open(os.devnull, os.O_RDWR)), b"", 0
+    for cut in [*cuts, len(data)]:
+        got += stream.demultiplex(data[offset : offset + cut])
+        offset += cut
+    stream.close_now()
+    assert got == b"".join(payload for kind, payload in frames if kind != 2)
+
+
+def test_docker_frame_of_an_unknown_kind() -> None:
+    stream = DockerStream(os.open(os.devnull, os.O_RDWR))
+    with pytest.raises(anyio.BrokenResourceError):
+        stream.demultiplex(b"HTTP/1.1 500 Internal")
+    stream.close_now()
+
+
+def test_every_option_reaches_the_container() -> None:
+    docker = pytest.importorskip("docker")
+    config = DockerConfig(
+        user="7", groups=("8",), cap_drop=("ALL",), cap_add=("CHOWN",), security_opt=("no-new-privileges",),
+        read_only=True, runtime="runsc", cgroupns="private", sysctls={"net.core.somaxconn": "1"}, gpus="all",
+        devices=("/dev/fuse",), memory_swap_mb=20, shm_size_mb=3, cpuset_cpus="0", ulimits={"nofile": (1, 2)},
+        oom_kill_disable=True, device_read_bps={"/dev/vda": 5}, device_write_bps={"/dev/vda": 6}, network_mode="host",
+        dns=("1.1.1.1",), extra_hosts={"a": "1.2.3.4"}, hostname="box", env={"A": "b"}, volumes=("/a:/b:ro",),
+        tmpfs={"/t": "size=1m"}, labels={"x": "y"}, platform="linux/amd64", privileged=True,
+    )  # fmt: skip
+    client = docker.DockerClient(base_url="unix:///nowhere", version="1.41")
+    spec = LaunchSpec(image="i", limits=Limits(memory_mb=10, cpus=0.5, pids=5), lease_s=9)
+    plan = plan_container(client, config, spec, own_labels("r"), "n", [])
+    client.close()
+    arguments, host = plan.arguments, plan.arguments["host_config"]
+    assert (arguments["user"], arguments["hostname"], arguments["platform"]) == ("7", "box", "linux/amd64")
+    assert arguments["environment"] == {"A": "b"}
+    assert arguments["labels"]["x"] == "y"
+    assert arguments["labels"]["hermes-exec.run-id"] == "r"
+    assert arguments["command"][-1] == "9"
+    expected = {
+        "Memory": 10 << 20, "MemorySwap": 20 << 20, "NanoCpus": 500_000_000, "PidsLimit": 45, "ShmSize": 3 << 20,
+        "CpusetCpus": "0", "ReadonlyRootfs": True, "Runtime": "runsc", "CgroupnsMode": "private", "Privileged": True,
+        "CapAdd": ["CHOWN"], "CapDrop": ["ALL"], "SecurityOpt": ["no-new-privileges"], "GroupAdd": ["8"],
+        "Sysctls": {"net.core.somaxconn": "1"}, "NetworkMode": "host", "Dns": ["1.1.1.1"],
+        "ExtraHosts": ["a:1.2.3.4"], "Binds": ["/a:/b:ro"], "Tmpfs": {"/t": "size=1m"}, "OomKillDisable": True,
+        "BlkioDeviceReadBps": [{"Path": "/dev/vda", "Rate": 5}],
+        "BlkioDeviceWriteBps": [{"Path": "/dev/vda", "Rate": 6}],
+    }  # fmt: skip
+    assert {name: host.get(name) for name in expected} == expected
+    assert host["Ulimits"] == [{"Name": "nofile", "Soft": 1, "Hard": 2}]
+    assert host["Devices"][0]["PathOnHost"] == "/dev/fuse"
+    assert host["DeviceRequests"][0]["Count"] == -1
+
+
+def test_runner_binaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = runner_binary.find_runner("Linux", "x86_64")
+    assert found == runner_binary.find_runner("linux", "amd64")
+    assert found.path.stat().st_mode & 0o111
+    with pytest.raises(BackendUnavailable, match="only for"):
+        runner_binary.find_runner("linux", "riscv64")
+    runner_binary._verified.cache_clear()
+    monkeypatch.setattr(runner_binary, "DIRECTORY", tmp_path)
+    with pytest.raises(BackendUnavailable, match="make runner"):
+        runner_binary.find_runner()
+    (tmp_path / "manifest.json").write_text('{"runner-linux-amd64": "00"}')
+    (tmp_path / "runner-linux-amd64").write_bytes(b"changed")
+    with pytest.raises(BackendUnavailable, match="not the one that was built"):
+        runner_binary.find_runner("linux", "amd64")
+    runner_binary._verified.cache_clear()
