@@ -58,7 +58,7 @@ func Main(args []string) int {
 		return 2
 	}
 	offerToOOM()
-	rt.Init(rt.Options{MaxProcs: 2, GCPercent: 50, Subreaper: true})
+	rt.Init(rt.Options{MaxProcs: 2, GCPercent: 25, Subreaper: true})
 	rt.Terminations()
 	syscall.CloseOnExec(linkFD)
 	conn, err := link.New(os.NewFile(linkFD, "link"))

@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"os"
+	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -13,9 +14,9 @@ import (
 
 const (
 	spawnThreads = 2
-	fileThreads  = 6
+	fileThreads  = 4
 	killThreads  = 2
-	spareThreads = 8
+	spareThreads = 6
 )
 
 // prepare makes this process what the slot needs. It runs once, before
@@ -61,6 +62,8 @@ func (a *agent) prepare(s isolate.Setup) (isolate.Ready, error) {
 		go a.watch(s.Watch)
 	}
 	rt.Spare(spareThreads)
+	// There may be hundreds of agents, most of them waiting.
+	debug.FreeOSMemory()
 	a.ready.Store(true)
 	return isolate.Ready{PID: os.Getpid(), SetupMS: float64(time.Since(began).Microseconds()) / 1000, Landlock: s.Landlock != nil}, nil
 }
