@@ -3,6 +3,7 @@ package session
 import (
 	_ "embed"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -29,64 +30,188 @@ func (bash) program(s *State, call *Call) string {
 	if call.Keep {
 		fmt.Fprintf(&b, "exec 62>&%d %d>&-\n", saveFD, saveFD)
 	}
-	b.WriteString("__hx_a=1 __hx_n= __hx_p=\n")
+	expand := true
 	if s.saved != nil {
 		fmt.Fprintf(&b, ". %s\nexec %d<&-\n", call.FDPath(stateFD(call)), stateFD(call))
+		expand = s.saved.expandAliases
 	}
-	if names := call.sorted(); len(names) > 0 {
-		list := strings.Join(names, " ")
-		fmt.Fprintf(&b, "__hx_n=' %s '\n__hx_p=$(builtin declare -p %s)\nbuiltin export", list, list)
-		for _, name := range names {
-			b.WriteString(" " + name + "=" + quote(call.Env[name]))
-		}
-		b.WriteString("\n")
+	for _, name := range call.sorted() {
+		b.WriteString("builtin export " + name + "=" + quote(call.Env[name]) + "\n")
 	}
 	if call.Keep {
 		b.WriteString(bashSave)
 	}
-	b.WriteString("exec 2>&61 61>&-\n[[ -z $__hx_a ]] || builtin shopt -s expand_aliases\nunset __hx_a\n")
+	b.WriteString("exec 2>&61 61>&-\n")
+	// Only now: until here aliases would change what is read.
+	if expand {
+		b.WriteString("builtin shopt -s expand_aliases\n")
+	}
 	return b.String()
 }
 
-// ourOptions are off while the state is written; their letters tell how they were.
-var ourOptions = map[string]string{"errexit": "e", "nounset": "u", "verbose": "v", "xtrace": "x"}
-
-// leftOut are options that belong to how the shell was started.
-var leftOut = map[string]bool{"noexec": true, "onecmd": true, "privileged": true, "monitor": true, "history": true, "histexpand": true}
-
-// onByDefault are options that a new shell has set.
-var onByDefault = map[string]bool{"braceexpand": true, "hashall": true, "interactive-comments": true}
-
-func (bash) decode(_ *State, record [][]byte, _ *Call) *saved {
-	if len(record) != 4 {
-		return nil
-	}
-	return &saved{text: string(record[1]), options: options(string(record[2]), string(record[3]))}
+// ownVariables are set by the shell itself, or tell about one process.
+var ownVariables = map[string]bool{
+	"BASH": true, "BASHOPTS": true, "BASHPID": true, "EUID": true, "PPID": true, "SHELLOPTS": true, "UID": true, "GROUPS": true, "DIRSTACK": true,
+	"FUNCNAME": true, "LINENO": true, "RANDOM": true, "SRANDOM": true, "SECONDS": true, "EPOCHSECONDS": true, "EPOCHREALTIME": true, "PIPESTATUS": true,
+	"HISTCMD": true, "COMPREPLY": true, "_": true, "SHLVL": true, "PWD": true, "HOSTTYPE": true, "MACHTYPE": true, "OSTYPE": true, "OPTIND": true,
+	"OPTERR": true, "COLUMNS": true, "LINES": true, "POSIXLY_CORRECT": true,
 }
 
-// options makes a command out of `$-` and lines of `set -o name`. The state
-// is a tenant's to forge, so only words of letters and dashes pass.
-func options(letters, lines string) string {
+func isOwn(name string) bool {
+	return ownVariables[name] || strings.HasPrefix(name, "BASH_") || strings.HasPrefix(name, "COMP_") || strings.HasPrefix(name, "__hx_")
+}
+
+// decode reads cwd, $-, umask, declare -p, alias -p, and the functions.
+func (bash) decode(s *State, record [][]byte, call *Call) *saved {
+	if len(record) != 6 {
+		return nil
+	}
+	vars := map[string]string{}
+	var names []string
+	shellOptions, bashOptions := "", ""
+	for _, d := range declarations(string(record[3])) {
+		switch {
+		case d.name == "SHELLOPTS":
+			shellOptions = d.value()
+		case d.name == "BASHOPTS":
+			bashOptions = d.value()
+		case !isOwn(d.name):
+			names = append(names, d.name)
+			vars[d.name] = d.text
+		}
+	}
+	s.restoreCallEnv(vars, call)
+	for name := range call.Env {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	on := strings.Split(bashOptions, ":")
 	var b strings.Builder
-	for line := range strings.Lines(lines) {
-		words := strings.Fields(line)
-		if len(words) != 3 || words[0] != "set" || leftOut[words[2]] || strings.Trim(words[2], "abcdefghijklmnopqrstuvwxyz-") != "" {
-			continue
+	b.WriteString(shopts(on))
+	if umask := strings.TrimSpace(string(record[2])); umask != "" && strings.Trim(umask, "01234567") == "" {
+		b.WriteString("umask " + umask + "\n")
+	}
+	for _, name := range names {
+		b.WriteString(vars[name])
+	}
+	b.Write(record[4])
+	b.Write(record[5])
+	return &saved{
+		text: b.String(), vars: vars, expandAliases: bashOptions == "" || slices.Contains(on, "expand_aliases"),
+		options: bashSetOptions(string(record[1]), strings.Split(shellOptions, ":")),
+	}
+}
+
+// shoptDefaults are on in a new shell; expand_aliases is set apart.
+var shoptDefaults = []string{
+	"checkwinsize", "cmdhist", "complete_fullquote", "extquote", "force_fignore", "globasciiranges", "globskipdots", "hostcomplete",
+	"interactive_comments", "patsub_replacement", "progcomp", "promptvars", "sourcepath",
+}
+
+// shopts makes commands for what differs from a new shell. They come first:
+// how functions are read depends on them.
+func shopts(on []string) string {
+	if len(on) == 1 && on[0] == "" {
+		return ""
+	}
+	var set, unset []string
+	for _, name := range on {
+		if name != "expand_aliases" && name != "login_shell" && !slices.Contains(shoptDefaults, name) && optionName(name) {
+			set = append(set, name)
 		}
-		on := words[1] == "-o"
-		if letter := ourOptions[words[2]]; letter != "" {
-			on = strings.Contains(letters, letter)
+	}
+	for _, name := range shoptDefaults {
+		if !slices.Contains(on, name) {
+			unset = append(unset, name)
 		}
-		if on != onByDefault[words[2]] {
-			sign := "+o "
-			if on {
-				sign = "-o "
-			}
-			b.WriteString(" " + sign + words[2])
+	}
+	text := ""
+	if len(set) > 0 {
+		text += "shopt -s " + strings.Join(set, " ") + "\n"
+	}
+	if len(unset) > 0 {
+		text += "shopt -u " + strings.Join(unset, " ") + "\n"
+	}
+	return text
+}
+
+// bashSetOptions makes a command of what differs from a new shell. The four
+// that were off while the state was written are in the letters of `$-`.
+func bashSetOptions(letters string, on []string) string {
+	var b strings.Builder
+	for _, name := range on {
+		if optionName(name) && !leftOut[name] && !onByDefault[name] && ourOptions[name] == "" {
+			b.WriteString(" -o " + name)
+		}
+	}
+	for _, name := range sortedKeys(onByDefault) {
+		if !slices.Contains(on, name) {
+			b.WriteString(" +o " + name)
+		}
+	}
+	for _, name := range sortedKeys(ourOptions) {
+		if strings.Contains(letters, ourOptions[name]) {
+			b.WriteString(" -o " + name)
 		}
 	}
 	if b.Len() == 0 {
 		return ""
 	}
-	return "set" + b.String() + ";"
+	return "set" + b.String()
+}
+
+// declaration is one variable as declare -p prints it.
+type declaration struct{ name, text string }
+
+// value is the text between the first pair of double quotes, for the values
+// that the shell itself makes.
+func (d *declaration) value() string {
+	_, rest, _ := strings.Cut(d.text, `="`)
+	value, _, _ := strings.Cut(rest, `"`)
+	return value
+}
+
+// declarations splits what declare -p printed. Values are quoted and may hold
+// newlines.
+func declarations(text string) []declaration {
+	var list []declaration
+	for text != "" {
+		size := constant(text)
+		words := strings.SplitN(text[:size], " ", 3)
+		if len(words) == 3 && words[0] == "declare" && strings.HasPrefix(words[1], "-") {
+			name, _, _ := strings.Cut(words[2], "=")
+			if identifier(name) {
+				list = append(list, declaration{name, text[:size] + "\n"})
+			}
+		}
+		text = strings.TrimPrefix(text[size:], "\n")
+	}
+	return list
+}
+
+// constant measures text up to the first newline that is not quoted.
+func constant(text string) int {
+	for i := 0; i < len(text); i++ {
+		switch text[i] {
+		case '\n':
+			return i
+		case '\\':
+			i++
+		case '\'':
+			escapes := i > 0 && text[i-1] == '$'
+			for i++; i < len(text) && text[i] != '\''; i++ {
+				if escapes && text[i] == '\\' {
+					i++
+				}
+			}
+		case '"':
+			for i++; i < len(text) && text[i] != '"'; i++ {
+				if text[i] == '\\' {
+					i++
+				}
+			}
+		}
+	}
+	return len(text)
 }

@@ -4,7 +4,6 @@ import (
 	_ "embed"
 	"fmt"
 	"path"
-	"slices"
 	"strings"
 )
 
@@ -112,14 +111,30 @@ func (s *State) restoreCallEnv(vars map[string]string, call *Call) {
 	}
 }
 
-func sortedKeys(m map[string]string) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
+// options makes a command out of `$-` and lines of `set -o name`.
+func options(letters, lines string) string {
+	var b strings.Builder
+	for line := range strings.Lines(lines) {
+		words := strings.Fields(line)
+		if len(words) != 3 || words[0] != "set" || !optionName(words[2]) || leftOut[words[2]] || notForScripts[words[2]] {
+			continue
+		}
+		on := words[1] == "-o"
+		if letter := ourOptions[words[2]]; letter != "" {
+			on = strings.Contains(letters, letter)
+		}
+		if on {
+			b.WriteString(" -o " + words[2])
+		}
 	}
-	slices.Sort(keys)
-	return keys
+	if b.Len() == 0 {
+		return ""
+	}
+	return "set" + b.String()
 }
+
+// notForScripts are options that dash refuses or that change how it reads.
+var notForScripts = map[string]bool{"interactive": true, "stdin": true, "vi": true, "emacs": true, "ignoreeof": true, "nolog": true, "debug": true}
 
 func aliasName(name string) bool {
 	return name != "" && !strings.ContainsAny(name, " \t\n'\"\\$`&|;<>()=/*?[]{}#!")

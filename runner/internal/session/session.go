@@ -71,6 +71,8 @@ type saved struct {
 	text    string // sourced first
 	options string // set before the command itself
 	vars    map[string]string
+	// expandAliases is bash's option, which is off while text is read.
+	expandAliases bool
 }
 
 // kind is a family of shells.
@@ -209,4 +211,27 @@ func (c *Call) sorted() []string {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// ourOptions are off while the state is written; their letters tell how they were.
+var ourOptions = map[string]string{"errexit": "e", "nounset": "u", "verbose": "v", "xtrace": "x"}
+
+// leftOut are options that belong to how the shell was started.
+var leftOut = map[string]bool{"noexec": true, "onecmd": true, "privileged": true, "monitor": true, "history": true, "histexpand": true}
+
+// onByDefault are options that a new bash has set.
+var onByDefault = map[string]bool{"braceexpand": true, "hashall": true, "interactive-comments": true}
+
+// optionName tells whether a word, which a tenant may have forged, can be one.
+func optionName(word string) bool {
+	return word != "" && strings.Trim(word, "abcdefghijklmnopqrstuvwxyz_-0123456789") == "" && word[0] != '-'
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
 }
