@@ -131,7 +131,7 @@ async def test_b12_nothing_is_refused_for_its_words(call: Caller, command: str) 
 async def test_b12_a_program_left_running_does_not_hold_the_call(call: Caller) -> None:
     started = time.monotonic()
     await call.sh("sleep 60 & echo started")
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 40
 
 
 @pytest.mark.parametrize(

@@ -61,10 +61,10 @@ async def test_control_sequences_are_taken_out(call: Caller) -> None:
 
 async def test_a_timeout_keeps_what_was_printed(call: Caller) -> None:
     started = time.monotonic()
-    result = await call.fails("terminal", command="echo before; sleep 60", timeout=1)
+    result = await call.fails("terminal", command="echo before; sleep 60", timeout=3)
     assert result.data["exit_code"] == 124
-    assert result.data["output"] == "before\n[Command timed out after 1s]"
-    assert time.monotonic() - started < 8
+    assert result.data["output"] == "before\n[Command timed out after 3s]"
+    assert time.monotonic() - started < 40
     assert await call.sh("echo still here") == "still here\n"
 
 
