@@ -67,13 +67,13 @@ class Engine:
 def _connect(config: DockerConfig) -> DockerClient:
     try:
         import docker
+        from docker.constants import DEFAULT_UNIX_SOCKET
+        from docker.utils import kwargs_from_env
     except ImportError as error:
         raise BackendUnavailable("the Docker SDK is not installed: pip install 'hermes-exec[docker]'") from error
     with mapped():
         timeout = max(1, round(config.api_timeout_s))
-        _reach(
-            config.base_url or docker.utils.kwargs_from_env().get("base_url") or docker.constants.DEFAULT_UNIX_SOCKET
-        )
+        _reach(config.base_url or kwargs_from_env().get("base_url") or DEFAULT_UNIX_SOCKET)
         if config.base_url is None:
             client = docker.from_env(timeout=timeout, max_pool_size=MAX_CALLS + 4)
         else:

@@ -37,6 +37,8 @@ def check_options(config: DockerConfig, spec: LaunchSpec) -> None:
         raise ConfigError("the docker backend needs an image: SandboxPool('docker', image='…')")
     if not spec.network and config.network_mode not in {None, "none"}:
         raise ConfigError(f"network=False and network_mode={config.network_mode!r} exclude each other")
+    if config.read_only and config.runner_delivery == "upload":
+        raise ConfigError("nothing can be uploaded into a read-only container: use runner_delivery='volume' or 'auto'")
     if spec.limits.disk_mb is not None and not spec.best_effort_limits:
         raise ConfigError(
             "limits.disk_mb cannot be enforced on a container: use slot_limits, or best_effort_limits=True"
