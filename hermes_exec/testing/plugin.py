@@ -67,7 +67,7 @@ def test_conformance(
     outcome = conformance_outcomes[conformance_check]
     known = conformance_known_failures.get(conformance_check)
     if outcome.status == "skipped":
-        pytest.skip(outcome.reason)
+        pytest.skip(f"{conformance_check}: {outcome.reason}")  # named: pytest folds equal reasons into one line
     if outcome.status == "failed":
         if known is not None:
             pytest.xfail(known)
