@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+from hermes_exec.cli.pulling import PullDisplay
 from hermes_exec.config import read_config
 from hermes_exec.errors import ConfigError
 from hermes_exec.pool import SandboxPool
@@ -58,7 +59,7 @@ def make_pool(
         ConfigError: an unknown name, a bad value, a file that cannot be read.
     """
     settings = settings_of(backend, image, config, options) | {n: v for n, v in more.items() if v is not None}
-    return SandboxPool.from_config(settings, profile)
+    return SandboxPool.from_config(settings, profile, on_pull=PullDisplay())
 
 
 def settings_of(

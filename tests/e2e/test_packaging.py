@@ -78,14 +78,18 @@ def test_wheel_carries_the_runner_and_an_sdist_builds_the_same(checkout: Path, t
 @pytest.mark.timeout(600)
 def test_unchanged_sources_are_not_built_again(checkout: Path) -> None:
     build_runners(checkout)
-    begin = time.monotonic()
-    assert not build_runners(checkout)
-    assert time.monotonic() - begin < 1.0
+    assert min(time_of_rebuild(checkout) for _ in range(3)) < 1.0
     damaged = checkout / "hermes_exec" / "_runner" / TARGETS[0].name
     good = damaged.read_bytes()
     damaged.write_bytes(b"something else")
     assert build_runners(checkout)
     assert damaged.read_bytes() == good
+
+
+def time_of_rebuild(checkout: Path) -> float:
+    begin = time.monotonic()
+    assert not build_runners(checkout)
+    return time.monotonic() - begin
 
 
 def test_incomplete_sources_are_named(tmp_path: Path) -> None:

@@ -46,7 +46,8 @@ def test_missing_program_is_127_with_the_reason(cli: Cli, on: Sequence[str]) -> 
 
 def test_several_slots_at_once(cli: Cli) -> None:
     results = cli.json("run", "--json", "--slots", "3", "--", "pwd")
-    assert len({result["stdout"] for result in results}) == 3
+    assert len({result["slot"] for result in results}) == 3
+    assert all(result["exit_code"] == 0 and result["stdout"].startswith("/") for result in results)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hermes_exec.cli import exits
 from hermes_exec.cli.output import age, emit_json
 from hermes_exec.cli.pools import parse_options
+from hermes_exec.cli.pulling import PullDisplay, describe
 from hermes_exec.cli.run import variables
 from hermes_exec.errors import (
     BackendUnavailable,
@@ -24,7 +25,7 @@ from hermes_exec.errors import (
     ImageError,
     SandboxDied,
 )
-from hermes_exec.results import KillReceipt, PostMortem, RunResult
+from hermes_exec.results import KillReceipt, PostMortem, PullProgress, RunResult
 
 
 @pytest.mark.parametrize(
@@ -83,6 +84,14 @@ def test_json_has_a_form_for_results(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0s"), (119, "119s"), (240, "4m"), (7300, "2h"), (200_000, "2d")])
 def test_age_in_its_largest_unit(seconds: float, text: str) -> None:
     assert age(seconds) == text
+
+
+def test_a_pull_is_shown_in_plain_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    display = PullDisplay()
+    display(PullProgress("debian:12", "downloading", 5_000_000, 20_000_000))
+    display(PullProgress("debian:12", "downloading", 6_000_000, 20_000_000))
+    assert capsys.readouterr().err == "pulling debian:12: 25 % (5.0 of 20.0 MB) downloading\n"
+    assert describe(PullProgress("debian:12", "waiting")) == "pulling debian:12: waiting"
 
 
 GUARDED = """
