@@ -3,25 +3,22 @@ package serve_test
 import (
 	"context"
 	"os"
+	"os/exec"
 	"testing"
 
 	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/rt"
 	"hermes-exec/runner/internal/slots"
 )
 
 // BenchmarkForkExec is the floor: what a process costs without us.
 func BenchmarkForkExec(b *testing.B) {
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer null.Close()
 	for b.Loop() {
-		p, err := os.StartProcess("/bin/true", []string{"true"}, &os.ProcAttr{Files: []*os.File{null, null, null}})
-		if err != nil {
+		cmd := exec.Command("/bin/true")
+		if err := rt.Start(cmd); err != nil {
 			b.Fatal(err)
 		}
-		if _, err := p.Wait(); err != nil {
+		if err := rt.Wait(cmd); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -48,6 +48,7 @@ func (s *Server) netConnect(c *conversation, params json.RawMessage) (any, error
 	received := make(chan struct{})
 	go func() {
 		defer close(received)
+		defer contain(s.log, "connection")
 		_, err := c.receive(ctx, func(piece []byte) error {
 			_, err := peer.Write(piece)
 			return err

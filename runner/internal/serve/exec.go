@@ -3,6 +3,7 @@ package serve
 import (
 	"encoding/json"
 	"fmt"
+	"log"
 	"os"
 	"strconv"
 	"time"
@@ -134,7 +135,7 @@ func (s *Server) run(c *conversation, slot *slotState, agent *Agent, p *commandP
 		pumps = append(pumps, startPump(slot, cmd.stderr, sinkFor(c, collector, output.Stderr, liveStderr, p.Stream)))
 	}
 	if cmd.stdin != nil {
-		go feed(c, cmd.stdin)
+		go feed(c, cmd.stdin, s.log)
 	}
 	result := &exitResult{Started: true}
 	exit, err := s.await(c, cmd, p.TimeoutS, result)
@@ -191,7 +192,8 @@ func sinkFor(c *conversation, collector *output.Collector, stream int, live uint
 
 // feed writes the driver's input to the command. Whether the command reads it
 // is the command's business.
-func feed(c *conversation, stdin *os.File) {
+func feed(c *conversation, stdin *os.File, log *log.Logger) {
+	defer contain(log, "input")
 	_, err := c.receive(c.ctx, func(piece []byte) error {
 		_, err := stdin.Write(piece)
 		return err

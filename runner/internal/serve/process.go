@@ -180,6 +180,7 @@ func (s *Server) forgetOldest(slot *slotState) {
 
 // watch reads what the process prints and waits for its end.
 func (s *Server) watch(p *process, cmd *command) {
+	defer contain(s.log, "process")
 	pumps := []*pump{startPump(p.slot, cmd.stdout, p.logs[output.Stdout].Write)}
 	if cmd.stderr != nil {
 		pumps = append(pumps, startPump(p.slot, cmd.stderr, p.logs[output.Stderr].Write))

@@ -25,6 +25,7 @@ type pump struct {
 	file *os.File
 	sink func(p []byte)
 	done chan struct{} // the sink has had everything
+	once sync.Once
 }
 
 func startPump(slot *slotState, file *os.File, sink func(p []byte)) *pump {
@@ -40,10 +41,13 @@ func (p *pump) finish() {
 	<-p.done
 }
 
+func (p *pump) finished() { p.once.Do(func() { close(p.done) }) }
+
 func (p *pump) run() {
+	defer contain(p.slot.log, "output")
+	defer p.finished()
 	raw, err := p.file.SyscallConn()
 	if err != nil {
-		close(p.done)
 		return
 	}
 	n := 0
@@ -74,12 +78,11 @@ func (p *pump) run() {
 		readBuffers.Put(scratch)
 		if n <= 0 {
 			_ = p.file.Close()
-			close(p.done)
 			return
 		}
 	}
 	ended := p.drain(raw)
-	close(p.done)
+	p.finished()
 	if ended {
 		_ = p.file.Close()
 		return

@@ -320,6 +320,14 @@ func (s *Server) guarded(c *conversation, m wire.RequestMessage) (result any, er
 	return method(s, c, m.Params)
 }
 
+// contain is deferred in the goroutines of one conversation or stream: a fault
+// there must not end the runner of all the others.
+func contain(log *log.Logger, what string) {
+	if fault := recover(); fault != nil {
+		log.Printf("%s: %v\n%s", what, fault, debug.Stack())
+	}
+}
+
 func encodeResponse(result any, err error) []byte {
 	if err != nil {
 		result = nil

@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"encoding/json"
+	"log"
 	"os"
 	"sync"
 
@@ -37,6 +38,7 @@ type Agent struct {
 // its next reset.
 type slotState struct {
 	id     string
+	log    *log.Logger
 	ctx    context.Context // ends with the cause that calls under way report
 	cancel context.CancelCauseFunc
 	spills *output.Spills
@@ -64,7 +66,7 @@ func (s *Server) slot(ctx context.Context, id string) (*slotState, *Agent, error
 	defer s.mu.Unlock()
 	state := s.states[id]
 	if state == nil {
-		state = &slotState{id: id, leftover: map[*os.File]struct{}{}}
+		state = &slotState{id: id, log: s.log, leftover: map[*os.File]struct{}{}}
 		state.ctx, state.cancel = context.WithCancelCause(s.ctx)
 		state.spills = &output.Spills{Open: state.openSpill, Remove: state.removeSpill}
 		s.states[id] = state

@@ -121,6 +121,7 @@ func goodbyeFrame(reason, message string) []byte {
 // of each conversation that has something, around and around.
 func (s *stream) write() {
 	defer s.close()
+	defer contain(s.server.log, "stream")
 	var batch []byte
 	for {
 		select {
