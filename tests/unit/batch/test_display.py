@@ -1,0 +1,57 @@
+"""What a person sees of a run, on a terminal and elsewhere."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from rich.console import Console
+
+from hermes_batch.display import RunDisplay, show_results
+from hermes_batch.record import Record
+from hermes_batch.run import BatchResult
+
+
+def record(name: str, solved: bool | None, **more: Any) -> Record:
+    fields = {"prompt_index": 0, "id": name, "solved": solved, "trainable": solved is not None, "tool_calls": 2}
+    fields |= {"seconds": 1.25, "isolation": "uid", "finish": "answered", "cause": "policy", "turns": 3}
+    return cast("Record", {**fields, **more})
+
+
+def shown(terminal: bool, *records: Record, total: int) -> str:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=terminal, width=100, color_system=None)
+    result = BatchResult(Path("out"), total)
+    with RunDisplay(console) as display:
+        display.started(result)
+        for each in records:
+            result.records.append(each)
+            display.done(result, each)
+    show_results(console, [*records], 7.5, total)
+    return stream.getvalue()
+
+
+def test_plain_lines_where_there_is_no_terminal() -> None:
+    text = shown(False, record("a", True), record("b", False), record("c", None, isolation=""), total=5)
+    assert "\x1b" not in text
+    assert "\r" not in text
+    lines = text.splitlines()
+    assert re.fullmatch(r"\[1/5\] +solved +a +2 calls +1\.2 s", lines[0])
+    assert lines[2].split()[:3] == ["[3/5]", "unscored", "c"]
+    assert lines[-1] == "1 of 3 solved, 1 not scored, 6 tool calls, 7.5 s, isolation uid, 2 of 5 prompts not done"
+
+
+def test_progress_bar_on_a_terminal() -> None:
+    text = shown(True, record("a", True), total=2)
+    assert "1 solved" in text
+    assert "1/2" in text
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_names_are_text_and_nothing_else(terminal: bool) -> None:
+    text = shown(terminal, record("[red]x[/] \x1b]0;t\x07\n\\", True), total=1)
+    assert "[red]x[/] ␛]0;t␇ \\" in text
+    assert "\x1b]0" not in text
