@@ -1,0 +1,132 @@
+"""Streams: writes that never wait and are never torn, from any thread; and streams that can only wait."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+import anyio
+import pytest
+from anyio.abc import ByteStream
+
+from hermes_exec.channel import Channel
+from hermes_exec.channel.frames import FrameType
+from hermes_exec.streams import FdStream
+from tests.unit.channel.peer import Peer, until
+from tests.unit.channel.test_channel import download, upload
+
+pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+
+
+def pair() -> tuple[FdStream, FdStream]:
+    ours, theirs = socket.socketpair()
+    return FdStream(ours.detach()), FdStream(theirs.detach())
+
+
+async def test_writes_from_many_threads_are_never_torn() -> None:
+    ours, theirs = pair()
+    lines = [bytes([65 + i]) * 5000 + b"\n" for i in range(8)]
+
+    def write(line: bytes) -> None:
+        for _ in range(50):
+            ours.send_nowait(line)
+
+    threads = [threading.Thread(target=write, args=(line,)) for line in lines]
+    got = bytearray()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ours.pending_bytes > 0
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ours.drain)
+        tasks.start_soon(ours.drain)
+        while len(got) < 8 * 50 * 5001:
+            got += await theirs.receive()
+    assert sorted(bytes(got).splitlines(keepends=True)) == sorted(lines * 50)
+    await ours.aclose()
+    with pytest.raises(anyio.EndOfStream):
+        await theirs.receive()
+    await theirs.aclose()
+    await theirs.aclose()
+
+
+async def test_closed_and_broken() -> None:
+    ours, theirs = pair()
+    async with anyio.create_task_group() as tasks:
+
+        async def wait() -> None:
+            with pytest.raises(anyio.ClosedResourceError):
+                await ours.receive()
+
+        tasks.start_soon(wait)
+        await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
+        ours.close_now()
+    with pytest.raises(anyio.ClosedResourceError):
+        ours.send_nowait(b"x")
+    with pytest.raises(anyio.ClosedResourceError):
+        await ours.receive()
+    await theirs.aclose()
+    ours, theirs = pair()
+    await theirs.aclose()
+    with pytest.raises(anyio.BrokenResourceError):
+        ours.send_nowait(b"x")
+    await anyio.to_thread.run_sync(ours.close_now)
+
+
+async def test_two_pipes_and_half_close() -> None:
+    (to_read, to_write), (from_read, from_write) = os.pipe(), os.pipe()
+    stream = FdStream(from_read, to_write)
+    await stream.send(b"question")
+    await stream.send_eof()
+    assert os.read(to_read, 99) == b"question"
+    assert os.read(to_read, 99) == b""
+    os.write(from_write, b"answer")
+    os.close(from_write)
+    assert await stream.receive() == b"answer"
+    with pytest.raises(anyio.EndOfStream):
+        await stream.receive()
+    await stream.aclose()
+    os.close(to_read)
+
+
+class Plain(ByteStream):
+    """A stream that has nothing but anyio's methods."""
+
+    def __init__(self, stream: FdStream) -> None:
+        self._stream = stream
+
+    async def receive(self, max_bytes: int = 65_536) -> bytes:
+        return await self._stream.receive(max_bytes)
+
+    async def send(self, item: bytes) -> None:
+        await self._stream.send(item)
+
+    async def send_eof(self) -> None:
+        await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+async def test_channel_over_a_stream_that_can_only_wait() -> None:
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            peer = Peer(tasks)
+
+            async def opener() -> Plain:
+                return Plain(await peer.open())
+
+            channel = await Channel.open(opener, lease_s=0.6)
+            tasks.start_soon(channel.run)
+            assert (await upload(channel, bytes(500_000)))["size"] == 500_000
+            assert len(await download(channel, 500_000, window=1 << 16)) == 500_000
+            await until(lambda: sum(frame.type == FrameType.KEEPALIVE for frame in peer.heard) > 2)
+            peer.cut()
+            assert await channel.call("echo", {"n": 1}) == {"n": 1}
+            await channel.aclose()
+            if peer.stream is not None:
+                peer.stream.close_now()
+            tasks.cancel_scope.cancel()
