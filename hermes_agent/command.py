@@ -21,7 +21,7 @@ from hermes_exec.cli.output import emit_json
 from hermes_exec.cli.pools import AsJson, Backend, Config, Image, Options, Profile, make_pool
 from hermes_exec.errors import ErrorCause
 from hermes_exec.pool import SandboxPool
-from hermes_exec.tools import Toolbox, ToolResult
+from hermes_exec.tools import Notice, Toolbox, ToolResult
 
 app = typer.Typer(help="Lets a model work on one task in an isolated slot.", invoke_without_command=True)
 _SHOWN = 400
@@ -119,6 +119,9 @@ class _Shown:
         color = "green" if result.ok else "red"
         self._console.print(f"[{color}]{escape(_line(result.content))}[/]", soft_wrap=True)
         return result
+
+    async def notices(self) -> list[Notice]:
+        return await self._tools.notices()
 
     async def fit_turn(self, results: Sequence[ToolResult]) -> list[ToolResult]:
         return await self._tools.fit_turn(results)

@@ -12,7 +12,7 @@ from hermes_agent.episode import Episode, Finish
 from hermes_agent.errors import ContextExceeded, ModelError
 from hermes_agent.history import History
 from hermes_agent.models.base import Model
-from hermes_agent.turn import BlockingTools, Tools, call_tools
+from hermes_agent.turn import BlockingTools, Tools, call_tools, hear
 from hermes_exec.errors import ConfigError, ErrorCause
 
 LAST_WORDS = "You cannot call any more tools. Give your final answer now, from what you know."
@@ -109,6 +109,7 @@ class AgentLoop(Generic[ToolsT_co]):
                 cut = completion.finish_reason == "length"
                 return _End("max_tokens", ErrorCause.BUDGET) if cut else _End("answered", ErrorCause.POLICY)
             failure = await call_tools(tools, history, self._calls_left(history), self._parallel_calls)
+            failure = failure or await hear(tools, history)
             if failure is not None:
                 return _End("infra", failure)
             if history.refused:

@@ -34,7 +34,8 @@ class Tools(Protocol):
     """What the loop needs of a toolbox; `hermes_exec.tools.Toolbox` has it.
 
     Where it also has `async fit_turn(results) -> results`, that is called with all results of a turn, to keep them
-    within the budget of a turn.
+    within the budget of a turn; where it has `async notices()`, what that returns is told to the model before its next
+    turn (the `text` of each).
     """
 
     @property
@@ -112,6 +113,21 @@ async def call_tools(tools: Tools, history: History, calls_left: int | None, par
         for call, answer in zip(calls, answers, strict=True):
             history.add_answer(call, answer or _refused("ended", "The episode ended before this call did."))
     return failures[0] if failures else None
+
+
+async def hear(tools: Tools, history: History) -> ErrorCause | None:
+    """Add what background processes have to tell, as one user message. Returns as `call_tools`."""
+    notices = getattr(tools, "notices", None)
+    if notices is None:
+        return None
+    try:
+        heard = await notices()
+    except ExecError as error:
+        history.add_error("infra", error)
+        return error.cause
+    if heard:
+        history.messages.append({"role": "user", "content": "\n\n".join(str(notice.text) for notice in heard)})
+    return None
 
 
 async def _made(tools: Tools, history: History, call: ToolCall) -> Result | Answer:

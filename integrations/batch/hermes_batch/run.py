@@ -115,9 +115,13 @@ class _Run:
         self._tasks, self._lines, self._result, self._on_record = tasks, lines, result, on_record
 
     async def work(self) -> None:
-        async with anyio.create_task_group() as group:
-            for _ in range(min(self._config.workers, self._result.total)):
-                group.start_soon(self._worker)
+        try:
+            async with anyio.create_task_group() as group:
+                for _ in range(min(self._config.workers, self._result.total)):
+                    group.start_soon(self._worker)
+        except ExceptionGroup as errors:
+            # A full disk, or what the caller's on_record raised: all workers met the same trouble.
+            raise errors.exceptions[0] from None
 
     async def _worker(self) -> None:
         for task in self._tasks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -165,6 +166,17 @@ async def test_earlier_results_are_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "trajectories.jsonl").read_bytes() == before
     again = await run_batch(run.model_copy(update={"overwrite": True}))
     assert len(lines(tmp_path)) == len(again.records) == 1
+
+
+async def test_full_disk_is_one_plain_error(tmp_path: Path) -> None:
+    run = config(tmp_path, {"p": ["done"]}, *({"prompt": "p"} for _ in range(4)))
+
+    def full(result: BatchResult, record: Record) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        await run_batch(run, on_record=full)
+    assert len(lines(tmp_path)) >= 1
 
 
 @pytest.mark.parametrize(

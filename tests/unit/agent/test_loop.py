@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from copy import deepcopy
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -288,6 +289,26 @@ async def test_results_of_a_turn_are_fitted_together() -> None:
 
     episode = await AgentLoop(ScriptedModel([ask(1, 2), "ok"]), Fitting(echo)).run("x")
     assert results(episode) == ['2:{"output": "1"}', '2:{"output": "2"}']
+
+
+async def test_notices_of_background_processes_are_told_before_the_next_turn() -> None:
+    class Noticing(FunctionTools):
+        async def notices(self) -> list[SimpleNamespace]:
+            return [SimpleNamespace(text="proc_1 ended with 0")] if len(self.calls) == 1 else []
+
+    model = ScriptedModel([ask(1), ask(2), "ok"])
+    await AgentLoop(model, Noticing(echo)).run("x")
+    assert model.requests[1].messages[-1] == {"role": "user", "content": "proc_1 ended with 0"}
+    assert model.requests[2].messages[-1]["role"] == "tool"
+
+
+async def test_notices_that_cannot_be_had_end_the_episode_unscored() -> None:
+    class Lost(FunctionTools):
+        async def notices(self) -> list[SimpleNamespace]:
+            raise ChannelLost("gone")
+
+    episode = await AgentLoop(ScriptedModel([ask(1)]), Lost(echo)).run("x")
+    assert (episode.finish, episode.trainable) == ("infra", False)
 
 
 async def test_sampling_reaches_the_model() -> None:
