@@ -35,11 +35,12 @@ const (
 
 // Message is what arrived: the body is JSON, FDs belong to the receiver.
 type Message struct {
-	seq  uint64
-	kind kind
-	op   uint8
-	Body json.RawMessage
-	FDs  []int
+	seq    uint64
+	kind   kind
+	op     string
+	failed bool // a reply whose body is an Error
+	Body   json.RawMessage
+	FDs    []int
 }
 
 // CloseFDs closes the descriptors that came with the message.
@@ -75,6 +76,7 @@ type Replied interface{ Replied() }
 type Conn struct {
 	sock    *net.UnixConn
 	writeMu sync.Mutex
+	in      input // only Run touches it
 
 	mu      sync.Mutex
 	next    uint64
@@ -108,12 +110,6 @@ func New(file *os.File) (*Conn, error) {
 	return &Conn{sock: sock, waiting: map[uint64]chan *Message{}, done: make(chan struct{})}, nil
 }
 
-type envelope struct {
-	Op    string          `json:"op,omitempty"`
-	Body  json.RawMessage `json:"body,omitempty"`
-	Error *Error          `json:"error,omitempty"`
-}
-
 // Run reads until the other end is gone. Requests go to handle, events to
 // event (in order, on this goroutine: it must not block on a Call).
 func (c *Conn) Run(handle Handler, event func(op string, body json.RawMessage)) error {
@@ -128,38 +124,30 @@ func (c *Conn) read(handle Handler, event func(string, json.RawMessage)) error {
 		if err != nil {
 			return err
 		}
-		var e envelope
-		if err := json.Unmarshal(m.Body, &e); err != nil {
-			m.CloseFDs()
-			return fmt.Errorf("link: bad message: %w", err)
-		}
-		m.Body = e.Body
 		switch m.kind {
 		case kindReply:
 			c.mu.Lock()
 			ch := c.waiting[m.seq]
 			delete(c.waiting, m.seq)
+			if ch != nil {
+				// With the lock, so that a call that is given up finds it.
+				ch <- m
+			}
 			c.mu.Unlock()
 			if ch == nil {
 				m.CloseFDs()
-				continue
 			}
-			if e.Error != nil {
-				m.op = 1
-				m.Body, _ = json.Marshal(e.Error)
-			}
-			ch <- m
 		case kindEvent:
 			m.CloseFDs()
 			if event != nil {
-				event(e.Op, e.Body)
+				event(m.op, m.Body)
 			}
 		case kindRequest:
 			if handle == nil {
 				m.CloseFDs()
 				continue
 			}
-			go c.serve(handle, e.Op, m)
+			go c.serve(handle, m)
 		default:
 			m.CloseFDs()
 			return fmt.Errorf("link: bad kind %d", m.kind)
@@ -167,15 +155,15 @@ func (c *Conn) read(handle Handler, event func(string, json.RawMessage)) error {
 	}
 }
 
-func (c *Conn) serve(handle Handler, op string, m *Message) {
-	result, fds, err := handle(op, m)
-	var e envelope
-	if err != nil {
-		e.Error = AsError(err)
-	} else if e.Body, err = json.Marshal(result); err != nil {
-		e.Error = &Error{Kind: "internal", Message: err.Error()}
+func (c *Conn) serve(handle Handler, m *Message) {
+	result, fds, err := handle(m.op, m)
+	if err == nil {
+		err = c.send(m.seq, kindReply, "", result, fds)
 	}
-	_ = c.send(m.seq, kindReply, e, fds)
+	// A result that cannot be sent (too large) is an error that can.
+	if err != nil && !errors.Is(err, ErrClosed) {
+		_ = c.send(m.seq, kindReply, "", AsError(err), nil)
+	}
 	for _, fd := range fds {
 		_ = syscall.Close(fd)
 	}
@@ -205,10 +193,6 @@ func AsError(err error) *Error {
 // Call sends a request with descriptors (which stay the caller's) and waits
 // for the reply. When ctx ends first the late reply's descriptors are closed.
 func (c *Conn) Call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {
-	body, err := json.Marshal(in)
-	if err != nil {
-		return nil, fmt.Errorf("link: %w", err)
-	}
 	ch := make(chan *Message, 1)
 	c.mu.Lock()
 	if c.closed {
@@ -219,7 +203,7 @@ func (c *Conn) Call(ctx context.Context, op string, in, out any, fds ...int) ([]
 	seq := c.next
 	c.waiting[seq] = ch
 	c.mu.Unlock()
-	if err := c.send(seq, kindRequest, envelope{Op: op, Body: body}, fds); err != nil {
+	if err := c.send(seq, kindRequest, op, in, fds); err != nil {
 		c.forget(seq)
 		return nil, err
 	}
@@ -241,7 +225,7 @@ func (c *Conn) Call(ctx context.Context, op string, in, out any, fds ...int) ([]
 	if !ok {
 		return nil, ErrClosed
 	}
-	if m.op == 1 {
+	if m.failed {
 		m.CloseFDs()
 		e := &Error{}
 		if err := json.Unmarshal(m.Body, e); err != nil {
@@ -266,11 +250,7 @@ func (c *Conn) forget(seq uint64) {
 
 // Event tells the other end something that needs no answer.
 func (c *Conn) Event(op string, in any) error {
-	body, err := json.Marshal(in)
-	if err != nil {
-		return fmt.Errorf("link: %w", err)
-	}
-	return c.send(0, kindEvent, envelope{Op: op, Body: body}, nil)
+	return c.send(0, kindEvent, op, in, nil)
 }
 
 // Done is closed when the other end is gone or Close was called.
@@ -292,20 +272,30 @@ func (c *Conn) Close() {
 	_ = c.sock.Close()
 }
 
-func (c *Conn) send(seq uint64, k kind, e envelope, fds []int) error {
-	body, err := json.Marshal(e)
+// A message is a header (u32 size of what follows, u8 kind, u8 number of
+// descriptors, u8 length of the operation's name, u8 flags, u64 sequence), the
+// name, and the body as JSON.
+const flagError = 1
+
+func (c *Conn) send(seq uint64, k kind, op string, value any, fds []int) error {
+	body, err := json.Marshal(value)
 	if err != nil {
 		return fmt.Errorf("link: %w", err)
 	}
 	if len(body) > maxBody {
 		return &Error{Kind: "too_large", Message: fmt.Sprintf("a message of %d bytes is over the limit of %d", len(body), maxBody)}
 	}
-	buf := make([]byte, headerSize, headerSize+len(body))
-	binary.BigEndian.PutUint32(buf[0:], uint32(len(body)))
-	buf[4] = byte(k)
-	buf[5] = byte(len(fds))
+	if len(op) > 255 || len(fds) > maxFDs {
+		return fmt.Errorf("link: operation %q with %d descriptors", op, len(fds))
+	}
+	buf := make([]byte, headerSize, headerSize+len(op)+len(body))
+	binary.BigEndian.PutUint32(buf[0:], uint32(len(op)+len(body)))
+	buf[4], buf[5], buf[6] = byte(k), byte(len(fds)), byte(len(op))
+	if _, failed := value.(*Error); failed {
+		buf[7] = flagError
+	}
 	binary.BigEndian.PutUint64(buf[8:], seq)
-	buf = append(buf, body...)
+	buf = append(append(buf, op...), body...)
 	var oob []byte
 	if len(fds) > 0 {
 		oob = syscall.UnixRights(fds...)
@@ -323,39 +313,83 @@ func (c *Conn) send(seq uint64, k kind, e envelope, fds []int) error {
 	return nil
 }
 
-func (c *Conn) receive() (*Message, error) {
-	header := make([]byte, headerSize)
-	oob := make([]byte, syscall.CmsgSpace(4*maxFDs))
-	n, oobn, _, _, err := c.sock.ReadMsgUnix(header, oob)
-	if err != nil {
-		return nil, err
+// input is what has been read but not handed out: bytes, and descriptors in
+// the order of the messages that they belong to.
+type input struct {
+	buf        []byte
+	start, end int
+	oob        []byte
+	fds        []int
+}
+
+const readSize = 4096
+
+func (c *Conn) fill(need int) error {
+	in := &c.in
+	if in.buf == nil {
+		in.buf, in.oob = make([]byte, readSize), make([]byte, syscall.CmsgSpace(4*maxFDs))
 	}
-	if n == 0 {
-		return nil, io.EOF
+	if in.start == in.end {
+		in.start, in.end = 0, 0
+	} else if in.start+need > len(in.buf) {
+		in.end = copy(in.buf, in.buf[in.start:in.end])
+		in.start = 0
 	}
-	fds, err := parseFDs(oob[:oobn])
-	m := &Message{FDs: fds}
-	if err == nil {
-		_, err = io.ReadFull(c.sock, header[n:])
-	}
-	if err == nil {
-		size := binary.BigEndian.Uint32(header)
-		m.kind, m.seq = kind(header[4]), binary.BigEndian.Uint64(header[8:])
+	for in.end-in.start < need {
+		n, oobn, flags, _, err := c.sock.ReadMsgUnix(in.buf[in.end:], in.oob)
+		if err != nil {
+			return err
+		}
+		fds, err := parseFDs(in.oob[:oobn])
+		in.fds = append(in.fds, fds...)
+		in.end += n
 		switch {
-		case size > maxBody:
-			err = fmt.Errorf("link: message of %d bytes", size)
-		case int(header[5]) != len(fds):
-			err = fmt.Errorf("link: %d descriptors announced, %d arrived", header[5], len(fds))
-		default:
-			m.Body = make([]byte, size)
-			_, err = io.ReadFull(c.sock, m.Body)
+		case err != nil:
+			return err
+		case flags&syscall.MSG_CTRUNC != 0:
+			// Which message lacks them cannot be known any more.
+			return errors.New("link: descriptors were lost: too many are open")
+		case n == 0:
+			return io.EOF
 		}
 	}
-	if err != nil {
-		m.CloseFDs()
-		return nil, err
+	return nil
+}
+
+func (c *Conn) receive() (*Message, error) {
+	in := &c.in
+	if err := c.fill(headerSize); err != nil {
+		return nil, c.abandon(err)
 	}
+	header := in.buf[in.start : in.start+headerSize]
+	size, opSize, fdCount := int(binary.BigEndian.Uint32(header)), int(header[6]), int(header[5])
+	m := &Message{kind: kind(header[4]), failed: header[7]&flagError != 0, seq: binary.BigEndian.Uint64(header[8:])}
+	in.start += headerSize
+	if size > maxBody+opSize || size < opSize || fdCount > len(in.fds) {
+		return nil, c.abandon(fmt.Errorf("link: message of %d bytes, %d of them its name, with %d of %d descriptors", size, opSize, len(in.fds), fdCount))
+	}
+	m.FDs, in.fds = in.fds[:fdCount:fdCount], in.fds[fdCount:]
+	if len(in.fds) == 0 {
+		in.fds = nil
+	}
+	whole := make([]byte, size)
+	n := copy(whole, in.buf[in.start:in.end])
+	in.start += n
+	if _, err := io.ReadFull(c.sock, whole[n:]); err != nil {
+		m.CloseFDs()
+		return nil, c.abandon(err)
+	}
+	m.op, m.Body = string(whole[:opSize]), whole[opSize:]
 	return m, nil
+}
+
+// abandon closes what nobody will take.
+func (c *Conn) abandon(err error) error {
+	for _, fd := range c.in.fds {
+		_ = syscall.Close(fd)
+	}
+	c.in.fds = nil
+	return err
 }
 
 func parseFDs(oob []byte) ([]int, error) {

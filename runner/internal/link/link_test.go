@@ -1,0 +1,213 @@
+package link
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+type echo struct {
+	Text string `json:"text"`
+	N    int    `json:"n"`
+}
+
+// linked gives two ends; the far one answers with handle.
+func linked(t testing.TB, handle Handler, event func(string, json.RawMessage)) (near, far *Conn) {
+	t.Helper()
+	a, b, err := Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if near, err = New(a); err != nil {
+		t.Fatal(err)
+	}
+	if far, err = New(b); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = near.Run(nil, event) }()
+	go func() { _ = far.Run(handle, nil) }()
+	t.Cleanup(near.Close)
+	t.Cleanup(far.Close)
+	return near, far
+}
+
+// echoing reads each descriptor to its end and sends back as many pipes.
+func echoing(op string, m *Message) (any, []int, error) {
+	var in echo
+	if err := json.Unmarshal(m.Body, &in); err != nil {
+		return nil, nil, err
+	}
+	if op == "fail" {
+		m.CloseFDs()
+		return nil, nil, &os.PathError{Op: "open", Path: in.Text, Err: syscall.ENOENT}
+	}
+	out := echo{Text: op + in.Text, N: len(m.FDs)}
+	var fds []int
+	for _, fd := range m.FDs {
+		f := os.NewFile(uintptr(fd), "received")
+		content, err := io.ReadAll(f)
+		f.Close()
+		if err != nil {
+			return nil, nil, err
+		}
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, nil, err
+		}
+		fmt.Fprintf(w, "<%s>", content)
+		w.Close()
+		fd, err := syscall.Dup(int(r.Fd()))
+		r.Close()
+		if err != nil {
+			return nil, nil, err
+		}
+		fds = append(fds, fd)
+	}
+	return out, fds, nil
+}
+
+func TestCallsSideBySideWithDescriptors(t *testing.T) {
+	near, _ := linked(t, echoing, nil)
+	var wg sync.WaitGroup
+	for i := range 300 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			in := echo{Text: strings.Repeat(fmt.Sprint(i), 1+(i%7)*1000), N: i}
+			var fds []int
+			for k := range i % 5 {
+				r, w, err := os.Pipe()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer r.Close()
+				fmt.Fprintf(w, "%d.%d", i, k)
+				w.Close()
+				fds = append(fds, int(r.Fd()))
+			}
+			var out echo
+			got, err := near.Call(context.Background(), "op", in, &out, fds...)
+			if err != nil || out.Text != "op"+in.Text || out.N != i%5 || len(got) != i%5 {
+				t.Errorf("%d: %v, %d descriptors", i, err, len(got))
+			}
+			for k, fd := range got {
+				f := os.NewFile(uintptr(fd), "back")
+				content, err := io.ReadAll(f)
+				f.Close()
+				if want := fmt.Sprintf("<%d.%d>", i, k); err != nil || string(content) != want {
+					t.Errorf("%q instead of %q, %v", content, want, err)
+				}
+			}
+		}()
+	}
+	wg.Wait()
+}
+
+func TestLargeMessages(t *testing.T) {
+	near, _ := linked(t, echoing, nil)
+	for _, size := range []int{0, readSize - headerSize - 20, readSize, 1 << 20, 32 << 20} {
+		in := echo{Text: strings.Repeat("x", size)}
+		var out echo
+		if _, err := near.Call(context.Background(), "", in, &out); err != nil || out.Text != in.Text {
+			t.Fatalf("%d: %v", size, err)
+		}
+	}
+	_, err := near.Call(context.Background(), "op", echo{Text: strings.Repeat("x", maxBody)}, nil)
+	var e *Error
+	if !errors.As(err, &e) || e.Kind != "too_large" {
+		t.Fatal(err)
+	}
+}
+
+func TestErrorsTravel(t *testing.T) {
+	near, _ := linked(t, echoing, nil)
+	_, err := near.Call(context.Background(), "fail", echo{Text: "/some/path"}, nil)
+	var e *Error
+	if !errors.As(err, &e) || e.Kind != "os" || e.Errno != "ENOENT" || e.Path != "/some/path" {
+		t.Fatalf("%+v", err)
+	}
+}
+
+func TestResultThatIsTooLargeIsAnError(t *testing.T) {
+	near, _ := linked(t, func(string, *Message) (any, []int, error) { return echo{Text: strings.Repeat("x", maxBody)}, nil, nil }, nil)
+	_, err := near.Call(context.Background(), "op", echo{}, nil)
+	var e *Error
+	if !errors.As(err, &e) || e.Kind != "too_large" {
+		t.Fatal(err)
+	}
+}
+
+func TestEventsKeepTheirOrder(t *testing.T) {
+	got := make(chan int, 1000)
+	_, far := linked(t, nil, func(op string, body json.RawMessage) {
+		var e echo
+		if err := json.Unmarshal(body, &e); err != nil || op != "tick" {
+			t.Error(op, err)
+		}
+		got <- e.N
+	})
+	for i := range 1000 {
+		if err := far.Event("tick", echo{N: i}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 1000 {
+		if n := <-got; n != i {
+			t.Fatalf("%d instead of %d", n, i)
+		}
+	}
+}
+
+func TestCallEndsWithTheOtherEnd(t *testing.T) {
+	begun := make(chan struct{})
+	near, far := linked(t, func(string, *Message) (any, []int, error) {
+		close(begun)
+		select {}
+	}, nil)
+	go func() {
+		<-begun
+		far.Close()
+	}()
+	if _, err := near.Call(context.Background(), "op", echo{}, nil); !errors.Is(err, ErrClosed) {
+		t.Fatal(err)
+	}
+	<-near.Done()
+	if _, err := near.Call(context.Background(), "op", echo{}, nil); !errors.Is(err, ErrClosed) {
+		t.Fatal(err)
+	}
+}
+
+func TestCallEndsWithItsContext(t *testing.T) {
+	release := make(chan struct{})
+	near, _ := linked(t, func(string, *Message) (any, []int, error) {
+		<-release
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, nil, err
+		}
+		defer w.Close()
+		fd, err := syscall.Dup(int(r.Fd()))
+		r.Close()
+		return echo{}, []int{fd}, err
+	}, nil)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := near.Call(ctx, "op", echo{}, nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	close(release) // the late reply's descriptor is closed by the reader
+	if fds, err := near.Call(context.Background(), "op", echo{}, nil); err != nil || len(fds) != 1 {
+		t.Fatal(fds, err)
+	} else {
+		_ = syscall.Close(fds[0])
+	}
+}
