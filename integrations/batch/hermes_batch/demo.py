@@ -77,11 +77,9 @@ async def _backend(image: str | None) -> tuple[str, str]:
 
 async def _nothing_left(backend: str, run_id: str, watch: ProcessWatch) -> bool:
     boxes, processes = await boxes_of(backend, run_id), watch.left()
-    seen = (
-        f"{len(watch.seen)} processes of this run were seen" if watch.seen else "no process of this run was seen here"
-    )
     if not boxes and not processes:
-        _say(f"left behind: no box, no process ({seen}; all are gone)")
+        gone = f" ({len(watch.seen)} of its processes were seen on this host; all are gone)" if watch.seen else ""
+        _say(f"left behind: no box, no process{gone}")
         return True
     _say(f"left behind: {[box.sandbox for box in boxes]} {[process.pid for process in processes]}")
     return False
