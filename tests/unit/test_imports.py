@@ -31,6 +31,7 @@ READS_ENVIRONMENT = (
     "hermes_exec.testing",
     "hermes_exec.cli",
     "hermes_exec.from_env",
+    "hermes_exec.pool",  # SandboxPool.from_env
     "hermes_agent.command",
     "hermes_batch.command",
     "hermes_batch.demo",
