@@ -189,7 +189,9 @@ func (s *Server) procWrite(c *conversation, p *process, _ *procParams) (any, err
 		written += int64(n)
 		return err
 	})
-	if ctx.Err() != nil {
+	// A process that ends once it has its input took what was written.
+	ended := err == nil && c.ctx.Err() == nil && p.slot.ctx.Err() == nil
+	if ctx.Err() != nil && !(ended && written > 0) {
 		return nil, context.Cause(ctx)
 	}
 	return map[string]any{"written": written}, err
