@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import anyio
@@ -36,8 +36,6 @@ CREATE_S = 60.0
 RESET_S = 60.0
 SETUP_TIMEOUT_S = 600.0
 SETUP_SLOT = "setup"
-QUIET_S = 1.0
-"""A box that was heard within this time is not asked again at hand-out."""
 
 
 @dataclass(slots=True)
@@ -77,7 +75,6 @@ class Box:
     places: list[Place]
     death: PostMortem | None = None
     changed_by_setup: bool = False
-    heard_at: float = field(default=-1e9)
 
     @property
     def id(self) -> str:
@@ -130,14 +127,17 @@ class Box:
         """Whether the runner answers now."""
         if self.channel.state != "open":
             return False
-        if anyio.current_time() - self.heard_at < QUIET_S:
-            return True
         try:
-            await self.channel.call("box.info", {}, timeout_s=PING_S)
+            conversation = self.channel.begin("box.info", {})
+            try:
+                with anyio.move_on_after(PING_S):
+                    await conversation.response()
+            finally:
+                if not conversation.answered:
+                    await self.channel.finish(conversation, 0.0)
         except (ExecError, RemoteError):
             return False
-        self.heard_at = anyio.current_time()
-        return True
+        return conversation.answered
 
     def tenure(self, place: Place, left: KillWatch) -> Tenure:
         """A new stretch of use of a slot."""
@@ -166,7 +166,6 @@ class Box:
         for name, how in self.sandbox.limits.items():
             limits.setdefault(name, how)
         place.facts = replace(facts, isolation=replace(facts.isolation, limits=limits))
-        self.heard_at = anyio.current_time()
         return place.facts
 
     async def _destroy_slot(self, place: Place) -> None:
@@ -225,7 +224,6 @@ class Box:
             answer = await self.channel.call("slot.reset", {"slot": place.name}, timeout_s=RESET_S)
         except RemoteError as error:
             raise ExecError(f"the slot cannot be reset: {error.message}", sandbox=self.id) from error
-        self.heard_at = anyio.current_time()
         killed = receipt(answer.get("killed"))
         if answer.get("clean") is not True or killed.left:
             differences = answer.get("differences")

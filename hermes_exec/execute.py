@@ -13,7 +13,7 @@ from hermes_exec.command import checked_timeout
 from hermes_exec.errors import ChannelLost, ConfigError, OutcomeUnknown, ProtocolError
 from hermes_exec.exit import run_result
 from hermes_exec.results import RunResult
-from hermes_exec.tenure import TRANSPORT_ERRORS, Tenure
+from hermes_exec.tenure import CANCEL_WAIT_S, TRANSPORT_ERRORS, Tenure
 
 Stdin = str | bytes | bytearray | memoryview | AsyncIterable[bytes] | None
 OnOutput = Callable[[Literal["stdout", "stderr"], bytes], Awaitable[object] | object]
@@ -22,6 +22,7 @@ OnOutput = Callable[[Literal["stdout", "stderr"], bytes], Awaitable[object] | ob
 LATE_S = 3.0
 """How long after a command's own timeout its result may still come; then it is asked for once more, and given up."""
 LAST_CALL_S = 1.0
+PROMPT_S = 0.25
 LIVE: dict[int, Literal["stdout", "stderr"]] = {5: "stdout", 6: "stderr"}
 
 
@@ -66,7 +67,18 @@ def checked_stdin(stdin: Stdin) -> bytes | AsyncIterable[bytes] | None:
 class _Execution:
     """One run; it lives as long as its call."""
 
-    __slots__ = ("answer", "conversation", "feed", "kept", "on_output", "output", "params", "tenure", "timeout_s")
+    __slots__ = (
+        "answer",
+        "conversation",
+        "feed",
+        "kept",
+        "on_output",
+        "output",
+        "params",
+        "patience_s",
+        "tenure",
+        "timeout_s",
+    )
 
     def __init__(
         self,
@@ -79,6 +91,7 @@ class _Execution:
         self.tenure, self.params, self.feed, self.timeout_s, self.on_output = tenure, params, feed, timeout_s, on_output
         self.output: dict[int, list[bytes]] = {}
         self.kept = 0
+        self.patience_s = CANCEL_WAIT_S
         self.answer: dict[str, Any] | None = None
 
     async def run(self) -> RunResult:
@@ -95,7 +108,7 @@ class _Execution:
                     await self._last_call()
             finally:
                 if not conversation.answered:
-                    await tenure.give_up(conversation, 5.0 if self.answer is None else 0.0)
+                    await tenure.give_up(conversation, self.patience_s)
         except (RemoteError, *TRANSPORT_ERRORS) as error:
             raise await tenure.translate(error) from error
         assert self.answer is not None
@@ -152,7 +165,10 @@ class _Execution:
                     if inspect.isawaitable(told):
                         await told
             elif type(item) is Event and scope is not None and self.timeout_s is not None:
-                scope.deadline = anyio.current_time() + self.timeout_s + LATE_S
+                # A timer costs; a start that came at once needs no new one.
+                deadline = anyio.current_time() + self.timeout_s + LATE_S
+                if deadline - scope.deadline > PROMPT_S:
+                    scope.deadline = deadline
         self.answer = conversation.result()
 
     async def _last_call(self) -> None:
@@ -164,7 +180,7 @@ class _Execution:
         if self.answer is not None:
             self.answer["timed_out"] = True
             return
-        await self.tenure.channel.finish(conversation, 0.0)
+        self.patience_s = 0.0
         silent = ChannelLost(f"nothing was heard of the command {LATE_S + LAST_CALL_S:g} s after its time was over")
         raise OutcomeUnknown(
             f"the command was to end after {self.timeout_s:g} s, and its result did not come",

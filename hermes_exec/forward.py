@@ -94,6 +94,7 @@ class Connection(ByteStream):
         """Send bytes, waiting while the other side does not read."""
         if self._closed or self._sent_eof:
             raise anyio.ClosedResourceError
+        self._tenure.check()
         if self._conversation.answered:
             raise anyio.BrokenResourceError
         try:

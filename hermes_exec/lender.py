@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import anyio
 
@@ -193,12 +195,14 @@ class Lender:
             except ExecError as error:
                 failures.append(error)
 
-        if len(ticket.places) == 1:
-            await one(0, *ticket.places[0])
-        else:
-            async with anyio.create_task_group() as tasks:
-                for index, (box, place) in enumerate(ticket.places):
-                    tasks.start_soon(one, index, box, place)
+        async def see(box: Box) -> None:
+            if not await box.ping():
+                failures.append(ChannelLost("the box does not answer", sandbox=box.id))
+                await self._doubt(box)
+
+        await _together(see, [(box,) for box in {id(box): box for box, _ in ticket.places}.values()])
+        if not failures:
+            await _together(one, [(index, *pair) for index, pair in enumerate(ticket.places)])
         if not failures:
             ready = [lending for lending in lendings if lending is not None]
             for lending in ready:
@@ -214,10 +218,7 @@ class Lender:
         return None
 
     async def _outfit(self, box: Box, place: Place) -> Lending:
-        """See that the box is alive, create the slot if need be, and put into it what belongs there."""
-        if not await box.ping():
-            await self._doubt(box)
-            raise ChannelLost("the box does not answer", sandbox=box.id)
+        """Create the slot if need be, and put into it what belongs there."""
         try:
             facts = await box.create(place)
         except TRANSPORT:
@@ -361,3 +362,13 @@ class Lender:
                 Reset(time=time.time(), sandbox=box.id, slot=slot.id, killed=outcome.killed, profile=box.kind.profile)
             )
             await box.furnish(lending.place, slot.renew())
+
+
+async def _together(work: Callable[..., Coroutine[Any, Any, None]], arguments: list[tuple[Any, ...]]) -> None:
+    """Call something for each of these arguments at the same time; without a task where there is only one."""
+    if len(arguments) == 1:
+        await work(*arguments[0])
+        return
+    async with anyio.create_task_group() as tasks:
+        for each in arguments:
+            tasks.start_soon(work, *each)

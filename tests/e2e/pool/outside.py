@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import signal
 import time
 from pathlib import Path
 
@@ -42,12 +44,26 @@ def runner_pid(sandbox: str) -> int:
     return int(sandbox.removeprefix("local-"))
 
 
+async def frozen(pid: int) -> None:
+    """Stop a process, and wait until all of it has stopped."""
+    os.kill(pid, signal.SIGSTOP)
+    tasks = list(Path(f"/proc/{pid}/task").iterdir())
+    deadline = time.monotonic() + 10
+    while {_state(task / "stat") for task in tasks} - {b"T", b""}:  # noqa: ASYNC110 - other processes set no events
+        assert time.monotonic() < deadline
+        await anyio.sleep(0.01)
+
+
+def _state(stat: Path) -> bytes:
+    try:
+        return stat.read_bytes().rpartition(b")")[2].split()[0]
+    except OSError:
+        return b""
+
+
 def alive(pid: int) -> bool:
     """Whether a process lives, and is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
-    except OSError:
-        return False
+    return _state(Path(f"/proc/{pid}/stat")) not in (b"Z", b"")
 
 
 async def ends(pid: int, within_s: float = 10.0) -> None:

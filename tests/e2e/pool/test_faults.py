@@ -1,0 +1,114 @@
+"""Streams that are silent, cut or full of lies: every call ends in time, with an error that says what is known."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import anyio
+import pytest
+
+from hermes_exec import OutcomeUnknown, SandboxDied, SandboxPool
+from hermes_exec.lender import Lending
+from tests.e2e.pool.outside import count_becomes, frozen, mark, runner_pid
+
+pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+
+
+async def test_a_timeout_holds_when_the_runner_is_frozen() -> None:
+    async with SandboxPool("local", lease_s=60) as pool, pool.slot() as slot:
+        word = mark()
+        pid = runner_pid(slot.sandbox)
+
+        async def freeze() -> None:
+            await count_becomes(word, 1)
+            await frozen(pid)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(freeze)
+            began = time.monotonic()
+            with pytest.raises(OutcomeUnknown):
+                await slot.run(["sleep", word], timeout_s=1)
+            assert time.monotonic() - began < 6
+        began = time.monotonic()
+        with pytest.raises(OutcomeUnknown):
+            await slot.run("true", timeout_s=0.5)
+        assert time.monotonic() - began < 5.5
+        os.kill(pid, signal.SIGCONT)
+        assert (await slot.run("echo back", timeout_s=20)).stdout == "back\n"
+        await count_becomes(word, 0)
+
+
+async def test_cancelling_is_bounded_when_the_runner_is_frozen() -> None:
+    async with SandboxPool("local") as pool, pool.slot() as slot:
+        await frozen(runner_pid(slot.sandbox))
+        began = time.monotonic()
+        with anyio.move_on_after(0.1):
+            await slot.run("true")
+        assert time.monotonic() - began < 6
+        os.kill(runner_pid(slot.sandbox), signal.SIGCONT)
+
+
+async def test_a_frozen_box_is_not_lent_and_not_destroyed() -> None:
+    async with SandboxPool("local", slots_per_sandbox=2) as pool:
+        async with pool.slot() as slot:
+            pid = runner_pid(slot.sandbox)
+        await frozen(pid)
+        began = time.monotonic()
+        try:
+            with pytest.raises(TimeoutError):
+                await pool.acquire(timeout_s=6.5)
+            assert time.monotonic() - began < 8
+            assert pool.stats().sandboxes["ready"] == 1
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        async with pool.slot(timeout_s=20) as slot:
+            assert runner_pid(slot.sandbox) == pid
+
+
+async def test_a_box_that_dies_between_two_lends_is_replaced_before_the_next() -> None:
+    async with SandboxPool("local") as pool:
+        async with pool.slot() as slot:
+            pid = runner_pid(slot.sandbox)
+        os.kill(pid, signal.SIGKILL)
+        async with pool.slot(timeout_s=20) as slot:
+            assert runner_pid(slot.sandbox) != pid
+            assert (await slot.run("echo fine")).ok
+
+
+async def test_many_boxes_die_while_many_wait() -> None:
+    served: list[str] = []
+    async with SandboxPool("local", slots_per_sandbox=2, max_sandboxes=2) as pool:
+
+        async def work() -> None:
+            while True:
+                async with pool.slot(timeout_s=60) as slot:
+                    try:
+                        served.append((await slot.run("sleep 0.02; echo ok", check=True)).stdout)
+                    except SandboxDied:
+                        continue
+                    return
+
+        async def kill() -> None:
+            for _ in range(4):
+                await anyio.sleep(0.15)
+                for sandbox in {lending.slot.sandbox for lending in held(pool)}:
+                    try:
+                        os.kill(runner_pid(sandbox), signal.SIGKILL)
+                    except ProcessLookupError:
+                        continue
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kill)
+            for _ in range(30):
+                tasks.start_soon(work)
+        assert served == ["ok\n"] * 30
+        stats = pool.stats()
+        assert (stats.slots_lent, stats.waiting) == (0, 0)
+        assert sum(stats.sandboxes.values()) <= 2
+
+
+def held(pool: SandboxPool) -> list[Lending]:
+    assert pool._lender is not None
+    return list(pool._lender.lendings.values())

@@ -1,0 +1,172 @@
+"""`slot.files` and the transfer of trees, on a real box."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from hermes_exec import ConfigError, OutputLimitExceeded, SandboxPool, Slot
+
+pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+RAW_NAME = b"raw\xff\nname"
+
+
+@pytest.fixture
+async def slot(anyio_backend: str) -> AsyncIterator[Slot]:
+    async with SandboxPool("local") as pool, pool.slot() as slot:
+        yield slot
+
+
+async def test_bytes_there_and_back(slot: Slot) -> None:
+    for data in (b"", bytes(range(256)), os.urandom(3_000_000)):
+        written = await slot.files.write_bytes("deep/er/file", data, mode=0o640)
+        assert written.written == len(data)
+        assert await slot.files.read_bytes("deep/er/file") == data
+    facts = await slot.files.stat("deep/er/file")
+    assert (facts.mode, facts.size, facts.type) == (0o640, 3_000_000, "file")
+    assert await slot.files.read_bytes("deep/er/file", offset=10, length=5) == data[10:15]
+    with pytest.raises(OutputLimitExceeded):
+        await slot.files.read_bytes("deep/er/file", limit_bytes=1000)
+
+
+async def test_names_that_are_not_text(slot: Slot) -> None:
+    await slot.files.write_bytes(RAW_NAME, b"x")
+    (entry,) = await slot.files.list()
+    assert os.fsencode(entry.name) == RAW_NAME
+    assert await slot.files.read_bytes(entry.name) == b"x"
+    await slot.files.move(entry.name, "plain")
+    assert [entry.name for entry in await slot.files.list()] == ["plain"]
+
+
+async def test_errors_are_those_of_the_standard_library_with_the_path(slot: Slot) -> None:
+    files = slot.files
+    await files.write_text("file", "x")
+    await files.mkdir("folder")
+    cases = [
+        (files.read_bytes("absent"), FileNotFoundError, "absent"),
+        (files.read_bytes("folder"), IsADirectoryError, "folder"),
+        (files.read_bytes("file/below"), NotADirectoryError, "file/below"),
+        (files.mkdir("folder"), FileExistsError, "folder"),
+        (files.write_bytes("/usr/x", b""), OSError, "/usr/x"),
+        (files.read_bytes("/etc/shadow"), OSError, "/etc/shadow"),
+        (files.list("absent"), FileNotFoundError, "absent"),
+        (files.move("absent", "x"), FileNotFoundError, "absent"),
+        (files.write_text("a/b", "x", parents=False), FileNotFoundError, "a/b"),
+    ]
+    for call, kind, path in cases:
+        with pytest.raises(kind) as caught:
+            await call
+        assert isinstance(caught.value, OSError)
+        assert caught.value.filename is not None
+        assert caught.value.filename.endswith(path)
+    for bad in ("", "a\0b", "\ud800"):
+        with pytest.raises(ConfigError):
+            await files.read_bytes(bad)
+    with pytest.raises(ConfigError):
+        await files.write_bytes("x", "text")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError):
+        await files.chmod("file", 0o10000)
+
+
+async def test_a_cancelled_write_keeps_the_old_file(slot: Slot) -> None:
+    await slot.files.write_text("kept", "old")
+    for delay in (0.0, 0.001, 0.005, 0.02):
+        with anyio.move_on_after(delay) as scope:
+            await slot.files.write_bytes("kept", b"n" * 30_000_000)
+        if scope.cancelled_caught:
+            assert await slot.files.read_text("kept") == "old"
+        await slot.files.write_text("kept", "old")
+    assert [entry.name for entry in await slot.files.list()] == ["kept"]
+
+
+def make_tree(top: Path) -> None:
+    (top / "sub" / "empty").mkdir(parents=True)
+    (top / "plain").write_bytes(os.urandom(700_000))
+    (top / "plain").chmod(0o664)
+    (top / "sub" / "run").write_text("#!")
+    (top / "sub" / "run").chmod(0o755)
+    (top / "sub" / "link").symlink_to("../plain")
+    (top / "twin").hardlink_to(top / "plain")
+    (top / os.fsdecode(RAW_NAME)).write_text("raw")
+    (top / ("long" * 40)).write_text("long")
+    (top / "sub").chmod(0o750)
+
+
+def picture(top: Path) -> dict[str, object]:
+    seen: dict[str, object] = {}
+    for path in sorted(top.rglob("*")):
+        mode = stat.S_IMODE(path.lstat().st_mode)
+        content = os.readlink(path) if path.is_symlink() else mode if path.is_dir() else (mode, path.read_bytes())
+        seen[str(path.relative_to(top))] = content
+    return seen
+
+
+async def test_a_tree_there_and_back(slot: Slot, tmp_path: Path) -> None:
+    make_tree(tmp_path / "out")
+    sent = await slot.files.upload(tmp_path / "out", "tree")
+    assert sent.refused == ()
+    assert (await slot.run("cat tree/sub/link | wc -c; stat -c %a tree/plain")).stdout == "700000\n664\n"
+    got = await slot.files.download("tree", tmp_path / "back")
+    assert got.refused == ()
+    assert picture(tmp_path / "back") == picture(tmp_path / "out")
+    await slot.files.download("tree", tmp_path / "back")
+    assert picture(tmp_path / "back") == picture(tmp_path / "out")
+
+
+async def test_an_upload_that_is_refused_ends_early(slot: Slot, tmp_path: Path) -> None:
+    (tmp_path / "large").mkdir()
+    for number in range(20):
+        (tmp_path / "large" / str(number)).write_bytes(bytes(1_000_000))
+    with pytest.raises(OSError, match="usr"):
+        await slot.files.upload(tmp_path / "large", "/usr/forbidden")
+    assert (await slot.run("echo usable")).ok
+
+
+async def test_a_cancelled_transfer_ends(slot: Slot, tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(bytes(40_000_000))
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "large").hardlink_to(tmp_path / "large")
+    for delay in (0.0, 0.01, 0.05):
+        with anyio.move_on_after(delay):
+            await slot.files.upload(tmp_path / "tree", "t")
+    await slot.files.upload(tmp_path / "tree", "t")
+    for delay in (0.0, 0.01, 0.05):
+        with anyio.move_on_after(delay):
+            await slot.files.download("t", tmp_path / "back")
+        with anyio.move_on_after(delay):
+            await slot.files.download("t/large", tmp_path / "single")
+    assert not [name for name in os.listdir(tmp_path) if name.endswith(".part")]
+    await slot.files.download("t", tmp_path / "back")
+    assert (tmp_path / "back" / "large").stat().st_size == 40_000_000
+
+
+async def test_special_files(slot: Slot, tmp_path: Path) -> None:
+    assert (await slot.run("mkdir s; mkfifo s/pipe; echo x > s/file")).ok
+    for call in (slot.files.read_bytes("s/pipe"), slot.files.write_bytes("s/pipe", b"x")):
+        with anyio.fail_after(5), pytest.raises(OSError, match="pipe"):
+            await call
+    got = await slot.files.download("s", tmp_path / "s")
+    assert [path.name for path in (tmp_path / "s").iterdir()] == ["file"]
+    assert len(got.refused) == 1
+    os.mkfifo(tmp_path / "s" / "local")
+    sent = await slot.files.upload(tmp_path / "s", "again")
+    assert len(sent.refused) == 1
+
+
+async def test_search_and_glob(slot: Slot) -> None:
+    await slot.files.write_text("src/a.py", "one\nneedle = 1\nthree\n")
+    await slot.files.write_text("src/b.txt", "NEEDLE\n")
+    found = await slot.files.search("need.e", context=1)
+    assert [(match.path, match.line, match.text, match.before, match.after) for match in found.matches] == [
+        (found.matches[0].path, 2, "needle = 1", ("one",), ("three",))
+    ]
+    assert (await slot.files.search("needle", ignore_case=True)).total == 2
+    assert (await slot.files.search("need.e", regex=False)).total == 0
+    assert [path.rpartition("/")[2] for path in await slot.files.glob("**/*.py")] == ["a.py"]
+    with pytest.raises(ConfigError):
+        await slot.files.search("(")

@@ -1,0 +1,217 @@
+"""Processes, sessions, connections and forwards of a slot."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+from anyio.abc import ByteStream
+
+from hermes_exec import ConfigError, SandboxPool, Slot, SlotClosed
+from tests.e2e.pool.outside import count_becomes, mark
+
+pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+ECHO_SERVER = """
+import socket, threading
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+def serve(client):
+    while data := client.recv(65536):
+        client.sendall(data.upper())
+    client.close()
+while True:
+    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+"""
+
+
+@pytest.fixture
+async def slot(anyio_backend: str) -> AsyncIterator[Slot]:
+    async with SandboxPool("local") as pool, pool.slot() as slot:
+        yield slot
+
+
+async def test_streams_of_a_process(slot: Slot) -> None:
+    process = await slot.spawn("while read line; do echo got $line; done; echo end >&2", stdin=True)
+    assert process.stdin is not None
+    assert process.stderr is not None
+    await process.stdin.send(b"one\n")
+    assert await process.stdout.receive() == b"got one\n"
+    with pytest.raises(TimeoutError):
+        await process.wait(0.05)
+    await process.stdin.send(b"two\n")
+    await process.stdin.aclose()
+    await process.stdin.aclose()
+    with pytest.raises(anyio.ClosedResourceError):
+        await process.stdin.send(b"three\n")
+    assert b"".join([piece async for piece in process.stdout]) == b"got two\n"
+    assert b"".join([piece async for piece in process.stderr]) == b"end\n"
+    with pytest.raises(anyio.EndOfStream):
+        await process.stdout.receive()
+    result = await process.wait()
+    assert result.ok
+    assert process.exit_code == 0
+    assert (await process.wait(0)).exit_code == 0
+
+
+async def test_output_by_offset(slot: Slot) -> None:
+    process = await slot.spawn("echo 0123456789; sleep 0.05; echo abc; echo err >&2")
+    await process.wait()
+    assert await process.output() == (b"0123456789\nabc\n", 15)
+    assert await process.output(5, limit_bytes=3) == (b"567", 8)
+    assert await process.output(-4) == (b"abc\n", 15)
+    assert await process.output(15) == (b"", 15)
+    assert await process.output(stream="stderr") == (b"err\n", 4)
+
+
+async def test_a_reader_slows_the_process_and_loses_nothing(slot: Slot) -> None:
+    process = await slot.spawn("seq 1 400000", output_limit_bytes=1000)
+    first = await process.stdout.receive(10)
+    everything = first + b"".join([piece async for piece in process.stdout])
+    assert everything == "".join(f"{number}\n" for number in range(1, 400_001)).encode()
+    assert process.stdout.lost_bytes == 0
+
+
+async def test_signal_kill_and_listing(slot: Slot) -> None:
+    word = mark()
+    text = f"trap 'echo caught' USR1; setsid sleep {word} & while :; do sleep 0.01; done"
+    process = await slot.spawn(text, tag="mine")
+    await count_becomes(word, 1)
+    await process.signal(10)
+    assert await process.stdout.receive() == b"caught\n"
+    listed = {entry.tag: entry for entry in await slot.spawned()}
+    assert listed["mine"].pid == process.pid
+    assert listed["mine"].ended_at is None
+    killed = await listed["mine"].kill()
+    assert killed.left == 0
+    await count_becomes(word, 0)
+    assert (await process.wait(5)).signal is not None
+    assert (await slot.spawned())[0].ended_at is not None
+
+
+async def test_a_terminal(slot: Slot) -> None:
+    process = await slot.spawn("stty size; read x; stty size; echo $x", pty=(30, 100))
+    assert process.stderr is None
+    assert process.stdin is not None
+    assert b"30 100" in await process.stdout.receive()
+    await process.resize(40, 50)
+    await process.stdin.send(b"typed\n")
+    text = b"".join([piece async for piece in process.stdout])
+    assert b"40 50" in text
+    with pytest.raises(ConfigError):
+        await slot.spawn("true", pty=(0, 1))
+    with pytest.raises(ConfigError):
+        await (await slot.spawn("sleep 1")).resize(1, 1)
+
+
+async def test_a_session_keeps_its_state(slot: Slot) -> None:
+    async with slot.session(env={"GIVEN": "1"}) as session:
+        assert "cwd" in session.keeps
+        assert session.cwd == slot.workspace
+        await session.run("mkdir d; cd d; X=plain; export Y=out; f() { echo f $1; }; alias a='echo aliased'; umask 077")
+        assert session.cwd == f"{slot.workspace}/d"
+        text = (await session.run("pwd; echo $X $Y $GIVEN; f 1; a; umask")).stdout
+        assert text == f"{slot.workspace}/d\nplain out 1\nf 1\naliased\n0077\n"
+        assert (await session.run("Z=1; exit 5")).exit_code == 5
+        assert (await session.run("sleep 60", timeout_s=0.2)).timed_out
+        assert (await session.run("echo $X$Z")).stdout == "plain1\n"
+        process = await session.spawn("pwd; f 2; cd /; X=changed")
+        assert b"".join([piece async for piece in process.stdout]) == f"{slot.workspace}/d\nf 2\n".encode()
+        assert (await session.run("echo $X; pwd")).stdout == f"plain\n{slot.workspace}/d\n"
+        with pytest.raises(ConfigError):
+            await session.run(["ls"])  # type: ignore[arg-type]
+    with pytest.raises(SlotClosed):
+        await session.run("true")
+
+
+async def test_calls_of_a_session_run_in_order(slot: Slot) -> None:
+    session = slot.session()
+    await session.open()
+    order: list[int] = []
+
+    async def call(number: int) -> None:
+        await session.run(f"sleep 0.0{5 - number}; echo {number} >> order")
+        order.append(number)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(5):
+            tasks.start_soon(call, number)
+            await anyio.wait_all_tasks_blocked()
+    assert order == list(range(5))
+    assert await slot.files.read_text("order") == "0\n1\n2\n3\n4\n"
+
+
+async def test_a_cancelled_call_leaves_the_session_to_the_next(slot: Slot) -> None:
+    session = slot.session()
+    await session.run("X=kept")
+    word = mark()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(session.run, f"sleep {word}")
+        await count_becomes(word, 1)
+        with anyio.move_on_after(0.05):
+            await session.run("echo never > never")
+        tasks.cancel_scope.cancel()
+    assert (await session.run("echo $X; ls")).stdout == "kept\n"
+
+
+async def server(slot: Slot) -> int:
+    process = await slot.spawn(["python3", "-c", ECHO_SERVER])
+    return int(await process.stdout.receive())
+
+
+async def talk(stream: ByteStream, data: bytes) -> bytes:
+    got = bytearray()
+
+    async def send() -> None:
+        await stream.send(data)
+        await stream.send_eof()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(send)
+        async for piece in stream:
+            got += piece
+    return bytes(got)
+
+
+async def test_connect_and_forward(slot: Slot) -> None:
+    port = await server(slot)
+    stream = await slot.connect(port)
+    async with stream:
+        assert await talk(stream, b"abc" * 300_000) == b"ABC" * 300_000
+    async with slot.forward(port) as forward:
+        for _ in range(3):
+            async with await anyio.connect_tcp("127.0.0.1", forward.port) as client:
+                assert await talk(client, b"hello") == b"HELLO"
+    with pytest.raises(OSError, match="failed"):
+        await anyio.connect_tcp("127.0.0.1", forward.port)
+    with pytest.raises(ConnectionRefusedError):
+        await slot.connect(1)
+    for bad in (0, 65536, True, "80"):
+        with pytest.raises(ConfigError):
+            await slot.connect(bad)  # type: ignore[arg-type]
+
+
+async def test_errors_of_a_block_with_a_forward_are_passed_on(slot: Slot) -> None:
+    with pytest.raises(LookupError):
+        async with slot.forward(9):
+            raise LookupError
+
+
+async def test_a_reset_breaks_connections(slot: Slot) -> None:
+    stream = await slot.connect(await server(slot))
+    caught: list[BaseException] = []
+
+    async def wait() -> None:
+        try:
+            await stream.receive()
+        except SlotClosed as error:
+            caught.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        await anyio.wait_all_tasks_blocked()
+        await slot.reset()
+    assert len(caught) == 1
+    with pytest.raises(SlotClosed):
+        await stream.send(b"x")
+    await stream.aclose()
