@@ -32,7 +32,6 @@ def conformance(
 
     Ends with 1 when a check failed.
     """
-
     # A partial of a module's function can be handed to the second driver that a check starts.
     factory = partial(make_pool, backend, image, config, profile, option)
     factory()
