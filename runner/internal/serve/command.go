@@ -49,8 +49,8 @@ type command struct {
 // when nothing can be said about the program itself.
 func (s *Server) start(slot *slotState, agent *Agent, l launch) (*command, error) {
 	cmd := &command{slot: slot, token: l.token}
-	var theirs []*os.File
-	defer func() { closeAll(theirs) }()
+	var theirs []int
+	defer func() { closeFDs(theirs) }()
 	pipe := func(readable bool) (*os.File, error) {
 		ours, other, err := pipeFor(readable)
 		if err == nil {
@@ -64,7 +64,7 @@ func (s *Server) start(slot *slotState, agent *Agent, l launch) (*command, error
 	}
 	var fds []int
 	if l.pty == nil {
-		fds = cmd.childFDs(l, theirs, s.devNull)
+		fds = childFDs(l, theirs, int(s.devNull.Fd()))
 	}
 	for _, f := range l.extra {
 		fds = append(fds, int(f.Fd()))
@@ -112,14 +112,12 @@ func (c *command) pipes(l launch, pipe func(bool) (*os.File, error)) (err error)
 	return err
 }
 
-func (c *command) childFDs(l launch, theirs []*os.File, devNull *os.File) []int {
+func childFDs(l launch, theirs []int, devNull int) []int {
 	fds := make([]int, 0, 3+len(l.extra))
 	if !l.stdin {
-		fds = append(fds, int(devNull.Fd()))
+		fds = append(fds, devNull)
 	}
-	for _, f := range theirs {
-		fds = append(fds, int(f.Fd()))
-	}
+	fds = append(fds, theirs...)
 	if l.merge {
 		fds = append(fds, fds[1])
 	}
@@ -136,20 +134,20 @@ func (c *command) closePipes() {
 
 // pipeFor makes a pipe: our end does not block, theirs does. readable says
 // which end is ours.
-func pipeFor(readable bool) (ours, theirs *os.File, err error) {
+func pipeFor(readable bool) (ours *os.File, theirs int, err error) {
 	r, w, err := rawPipe()
 	if err != nil {
-		return nil, nil, &wire.Error{Kind: "os", Message: "pipe: " + err.Error(), Errno: link.ErrnoName(errnoOf(err))}
+		return nil, -1, &wire.Error{Kind: "os", Message: "pipe: " + err.Error(), Errno: link.ErrnoName(errnoOf(err))}
 	}
 	mine, other := w, r
 	if readable {
 		mine, other = r, w
 	}
-	if err := syscall.SetNonblock(mine, true); err != nil {
+	if err := notBlocking(mine); err != nil {
 		closeFDs([]int{r, w})
-		return nil, nil, err
+		return nil, -1, err
 	}
-	return os.NewFile(uintptr(mine), "pipe"), os.NewFile(uintptr(other), "pipe-child"), nil
+	return os.NewFile(uintptr(mine), "pipe"), other, nil
 }
 
 func errnoOf(err error) syscall.Errno {

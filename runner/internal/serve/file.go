@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"syscall"
 	"time"
 
 	"hermes-exec/runner/internal/link"
@@ -124,11 +125,11 @@ type fileAnswer struct {
 }
 
 // begin sends the operation with the agent's end of a pipe.
-func (f *fileCall) begin(theirs *os.File) <-chan fileAnswer {
+func (f *fileCall) begin(theirs int) <-chan fileAnswer {
 	answer := make(chan fileAnswer, 1)
 	go func() {
-		result, err := f.call(0, int(theirs.Fd()))
-		_ = theirs.Close()
+		result, err := f.call(0, theirs)
+		_ = syscall.Close(theirs)
 		answer <- fileAnswer{result, err}
 	}()
 	return answer

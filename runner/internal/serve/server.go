@@ -29,6 +29,8 @@ const (
 	// firstContact is how long an unclaimed runner waits for its driver.
 	firstContact = 60 * time.Second
 	closeTime    = 10 * time.Second
+	// quietTime without a request is when memory is given back to the system.
+	quietTime = 3 * time.Second
 )
 
 // Config of a Server.
@@ -67,8 +69,10 @@ type Server struct {
 
 	lease  atomic.Int64 // nanoseconds
 	spoken atomic.Bool  // something was heard since the last tick
-	once   sync.Once
-	reason goodbyeReason
+	// requests since the last tick
+	requests atomic.Int64
+	once     sync.Once
+	reason   goodbyeReason
 }
 
 type goodbyeReason struct{ reason, message string }
@@ -152,7 +156,7 @@ func (s *Server) shutDown() {
 func (s *Server) heard() { s.spoken.Store(true) }
 
 func (s *Server) keepLease() {
-	silence := time.Duration(0)
+	silence, quiet := time.Duration(0), time.Duration(0)
 	last := time.Now()
 	for {
 		lease := time.Duration(s.lease.Load())
@@ -165,6 +169,13 @@ func (s *Server) keepLease() {
 		}
 		now := time.Now()
 		silence += min(now.Sub(last), longestTick)
+		if busy := s.requests.Swap(0) > 0; busy {
+			quiet = 0
+		} else if before := quiet; before <= quietTime {
+			if quiet += now.Sub(last); quiet > quietTime {
+				debug.FreeOSMemory()
+			}
+		}
 		last = now
 		if s.spoken.Swap(false) {
 			silence = 0
@@ -271,6 +282,7 @@ func (s *Server) request(st *stream, id uint64, payload []byte) error {
 		c.respond(encodeResponse(nil, badRequest("%v", decodeErr)))
 		return nil
 	}
+	s.requests.Add(1)
 	go s.carryOut(c, m)
 	return nil
 }

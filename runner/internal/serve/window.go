@@ -5,6 +5,14 @@ import (
 	"unsafe"
 )
 
+// notBlocking sets the flags of a fresh descriptor, which has no others.
+func notBlocking(fd int) error {
+	if _, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_SETFL, syscall.O_NONBLOCK); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
 // setWindow sets the size of a terminal.
 func setWindow(fd uintptr, rows, cols uint16) syscall.Errno {
 	size := [4]uint16{rows, cols}
