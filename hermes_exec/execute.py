@@ -112,9 +112,7 @@ class _Execution:
         except (RemoteError, *TRANSPORT_ERRORS) as error:
             raise await tenure.translate(error) from error
         assert self.answer is not None
-        result = run_result(
-            self.answer, self.output, merged=self.params["merge_stderr"], request_id=conversation.id
-        )
+        result = run_result(self.answer, self.output, merged=self.params["merge_stderr"], request_id=conversation.id)
         tenure.see(result.killed)
         return result
 
@@ -194,5 +192,3 @@ def single(group: BaseExceptionGroup[BaseException]) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-

@@ -245,9 +245,7 @@ class Keeper:
         box.channel.on_lost = None
         box.channel.fail(box.died())
         logger.warning("sandbox %s died: %s", box.id, death.reason)
-        self.emit(
-            Died(time=time.time(), sandbox=box.id, profile=box.kind.profile, post_mortem=death, slots_lent=held)
-        )
+        self.emit(Died(time=time.time(), sandbox=box.id, profile=box.kind.profile, post_mortem=death, slots_lent=held))
         self.background(lambda: self.destroy(box.sandbox), f"remove {box.id}")
         self.settle()
 

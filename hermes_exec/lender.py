@@ -340,9 +340,7 @@ class Lender:
             logger.warning("slot %s is quarantined: %s", name, reason)
             self.keeper.emit(Quarantined(time=time.time(), sandbox=box.id, slot=name, reason=reason))
         elif outcome is not None:
-            self.keeper.emit(
-                Reset(time=time.time(), sandbox=box.id, slot=name, duration_s=took, killed=outcome.killed)
-            )
+            self.keeper.emit(Reset(time=time.time(), sandbox=box.id, slot=name, duration_s=took, killed=outcome.killed))
         self.keeper.settle()
 
     async def _reset_held(self, lending: Lending) -> None:

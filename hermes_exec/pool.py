@@ -16,18 +16,18 @@ from anyio.abc import TaskGroup, TaskStatus
 from anyio.lowlevel import EventLoopToken, current_token
 
 from hermes_exec.backends.owner import own_labels
-from hermes_exec.backends.registry import config_type
 from hermes_exec.command import checked_count, checked_timeout
-from hermes_exec.config import BackendConfig, Limits, PoolConfig, ProfileConfig, read_config, resolve_config
+from hermes_exec.config import BackendConfig, Limits, ProfileConfig, read_config
 from hermes_exec.errors import ConfigError, SlotClosed
 from hermes_exec.events import Events, Hub, OnEvent
 from hermes_exec.keeper import Keeper
 from hermes_exec.kinds import Kinds, secret_values
 from hermes_exec.launcher import OnPull
-from hermes_exec.ledger import Phase
 from hermes_exec.lender import Lender
 from hermes_exec.results import IsolationLevel, PoolStats
+from hermes_exec.settings import commands, configured, mapping, with_profile
 from hermes_exec.slot import Slot
+from hermes_exec.stats import pool_stats
 
 if TYPE_CHECKING:
     import hermes_exec.blocking
@@ -107,17 +107,17 @@ class SandboxPool:
             "slots_per_sandbox": slots_per_sandbox,
             "min_sandboxes": min_sandboxes,
             "max_sandboxes": max_sandboxes,
-            "profiles": _mapping(profiles, "profiles"),
+            "profiles": mapping(profiles, "profiles"),
             "min_isolation": min_isolation,
             "network": network,
             "limits": limits,
             "slot_limits": slot_limits,
             "best_effort_limits": best_effort_limits,
-            "env": _mapping(env, "env"),
-            "secrets": _mapping(secrets, "secrets"),
-            "files": _mapping(files, "files"),
-            "setup": _commands(setup, "setup"),
-            "slot_setup": _commands(slot_setup, "slot_setup"),
+            "env": mapping(env, "env"),
+            "secrets": mapping(secrets, "secrets"),
+            "files": mapping(files, "files"),
+            "setup": commands(setup, "setup"),
+            "slot_setup": commands(slot_setup, "slot_setup"),
             "acquire_timeout_s": acquire_timeout_s,
             "launch_timeout_s": launch_timeout_s,
             "pull_timeout_s": pull_timeout_s,
@@ -127,7 +127,7 @@ class SandboxPool:
             "max_lifetime_s": max_lifetime_s,
             "run_id": run_id,
         }
-        self.config, backend_config = _configured(backend, given, backend_options)
+        self.config, backend_config = configured(backend, given, backend_options)
         self.run_id = self.config.run_id or random.token_hex(6)
         self._kinds = Kinds(self.config, backend_config)
         self._hub = Hub(on_event)
@@ -155,7 +155,7 @@ class SandboxPool:
         """
         values = {**read_config(source), **more}
         if profile is not None:
-            values = _with_profile(values, profile)
+            values = with_profile(values, profile)
         options = values.pop("backend_options", None) or {}
         if not isinstance(options, Mapping):
             raise ConfigError("backend_options must be a mapping")
@@ -375,24 +375,7 @@ class SandboxPool:
 
     def stats(self) -> PoolStats:
         """The pool at this moment."""
-        keeper, lender = self._keeper, self._lender
-        entries = [] if keeper is None else list(keeper.ledger.boxes.values())
-        ready = [entry for entry in entries if entry.phase is Phase.READY]
-        waits = sorted(lender.waits) if lender is not None else []
-        calls = 0 if keeper is None else keeper.calls_before + sum(box.channel.calls for box in keeper.boxes.values())
-        return PoolStats(
-            sandboxes={phase.value: sum(entry.phase is phase for entry in entries) for phase in Phase},
-            slots_total=sum(entry.slots for entry in ready),
-            slots_lent=sum(entry.lent for entry in entries),
-            slots_free=sum(entry.free for entry in ready),
-            slots_quarantined=sum(entry.quarantined for entry in entries),
-            waiting=0 if keeper is None else len(keeper.ledger.waiters),
-            launches=0 if keeper is None else keeper.launches,
-            failures=0 if keeper is None else keeper.failures,
-            calls=calls,
-            acquire_p50_s=_percentile(waits, 0.5),
-            acquire_p95_s=_percentile(waits, 0.95),
-        )
+        return pool_stats(self._keeper, self._lender)
 
     def _check_process(self) -> None:
         if self._pid is not None and self._pid != os.getpid():
@@ -415,49 +398,3 @@ async def _background_tasks(*, task_status: TaskStatus[TaskGroup]) -> None:
     async with anyio.create_task_group() as tasks:
         task_status.started(tasks)
         await anyio.sleep_forever()
-
-
-def _configured(
-    backend: str | BackendConfig, given: dict[str, Any], options: Mapping[str, Any]
-) -> tuple[PoolConfig, BackendConfig]:
-    if isinstance(backend, BackendConfig):
-        if options:
-            names = ", ".join(sorted(options))
-            raise ConfigError(f"options ({names}) belong into the {type(backend).__name__} object")
-        return PoolConfig.of({**given, "backend": type(backend).backend}), backend
-    if not isinstance(backend, str):
-        raise ConfigError(f"backend must be a name or a config object, not {type(backend).__name__}")
-    return resolve_config({**given, "backend": backend, **options}, config_type(backend))
-
-
-def _mapping(value: Mapping[str, Any] | None, what: str) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{what} must be a mapping, not {type(value).__name__}")
-    return dict(value)
-
-
-def _commands(value: str | Sequence[str] | None, what: str) -> tuple[str, ...]:
-    commands = () if value is None else (value,) if isinstance(value, str) else tuple(value)
-    if any(not command or "\0" in str(command) for command in commands):
-        raise ConfigError(f"{what} must be a command or a list of commands, each a str without NUL")
-    return commands
-
-
-def _with_profile(values: dict[str, Any], profile: str) -> dict[str, Any]:
-    """The values of a profile as the pool's own; the profiles stay."""
-    profiles = values.get("profiles") or {}
-    if not isinstance(profiles, Mapping) or profile not in profiles:
-        from hermes_exec.config import nearest
-
-        raise ConfigError(f"there is no profile {profile!r}; {nearest(profile, profiles)}")
-    own = dict(profiles[profile] or {})
-    for key in ("env", "secrets", "files", "backend_options"):
-        if key in own:
-            own[key] = {**(values.get(key) or {}), **own[key]}
-    return {**values, **own}
-
-
-def _percentile(ordered: list[float], share: float) -> float:
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0

@@ -150,9 +150,7 @@ class lending(Generic[W, P, R, T]):  # noqa: N801
     def __get__(self, twin: None, owner: type) -> Self: ...
     @overload
     def __get__(self, twin: Twin[W], owner: type) -> Callable[P, AbstractContextManager[T, bool | None]]: ...
-    def __get__(
-        self, twin: Twin[W] | None, owner: type
-    ) -> Self | Callable[P, AbstractContextManager[T, bool | None]]:
+    def __get__(self, twin: Twin[W] | None, owner: type) -> Self | Callable[P, AbstractContextManager[T, bool | None]]:
         if twin is None:
             return self
         method, make, wrapped, portal = self._method, self._make, twin.wrapped, twin.portal

@@ -47,9 +47,8 @@ def runner_pid(sandbox: str) -> int:
 async def frozen(pid: int) -> None:
     """Stop a process, and wait until all of it has stopped."""
     os.kill(pid, signal.SIGSTOP)
-    tasks = list(Path(f"/proc/{pid}/task").iterdir())
     deadline = time.monotonic() + 10
-    while {_state(task / "stat") for task in tasks} - {b"T", b""}:  # noqa: ASYNC110 - other processes set no events
+    while {_state(task) for task in Path(f"/proc/{pid}/task").glob("*/stat")} - {b"T", b""}:  # noqa: ASYNC240
         assert time.monotonic() < deadline
         await anyio.sleep(0.01)
 

@@ -235,7 +235,6 @@ async def test_a_box_that_is_killed_in_mid_command(pool: SandboxPool) -> None:
     events: list[PoolEvent] = []
     word = mark()
     async with anyio.create_task_group() as tasks:
-
         listener = pool.events()
 
         async def listen() -> None:

@@ -1,0 +1,58 @@
+"""The arguments of a pool, made into checked configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hermes_exec.backends.registry import config_type
+from hermes_exec.config import BackendConfig, PoolConfig, nearest, resolve_config
+from hermes_exec.errors import ConfigError
+
+
+def configured(
+    backend: str | BackendConfig, given: dict[str, Any], options: Mapping[str, Any]
+) -> tuple[PoolConfig, BackendConfig]:
+    """The checked settings of a pool and of its backend.
+
+    Raises:
+        ConfigError: a name or value is wrong.
+        BackendUnavailable: the backend is not installed.
+    """
+    if isinstance(backend, BackendConfig):
+        if options:
+            names = ", ".join(sorted(options))
+            raise ConfigError(f"options ({names}) belong into the {type(backend).__name__} object")
+        return PoolConfig.of({**given, "backend": type(backend).backend}), backend
+    if not isinstance(backend, str):
+        raise ConfigError(f"backend must be a name or a config object, not {type(backend).__name__}")
+    return resolve_config({**given, "backend": backend, **options}, config_type(backend))
+
+
+def mapping(value: Mapping[str, Any] | None, what: str) -> dict[str, Any]:
+    """A mapping as a dict, None as an empty one. ConfigError for anything else."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{what} must be a mapping, not {type(value).__name__}")
+    return dict(value)
+
+
+def commands(value: str | Sequence[str] | None, what: str) -> tuple[str, ...]:
+    """A command or a list of them as a tuple. ConfigError when one cannot be run."""
+    found = () if value is None else (value,) if isinstance(value, str) else tuple(value)
+    if any(not command or "\0" in str(command) for command in found):
+        raise ConfigError(f"{what} must be a command or a list of commands, each a str without NUL")
+    return found
+
+
+def with_profile(values: dict[str, Any], profile: str) -> dict[str, Any]:
+    """The values of a profile as the pool's own; the profiles stay."""
+    profiles = values.get("profiles") or {}
+    if not isinstance(profiles, Mapping) or profile not in profiles:
+        raise ConfigError(f"there is no profile {profile!r}; {nearest(profile, profiles)}")
+    own = dict(profiles[profile] or {})
+    for key in ("env", "secrets", "files", "backend_options"):
+        if key in own:
+            own[key] = {**(values.get(key) or {}), **own[key]}
+    return {**values, **own}

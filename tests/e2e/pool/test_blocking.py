@@ -1,0 +1,81 @@
+"""The blocking face on a real box."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from hermes_exec import ConfigError, SandboxPool, SlotClosed, blocking
+from tests.e2e.pool.outside import alive, runner_pid
+
+
+@pytest.fixture
+def pool() -> Iterator[blocking.SandboxPool]:
+    with SandboxPool("local", slots_per_sandbox=4) as pool:
+        yield pool
+
+
+def test_the_same_names_give_values(pool: blocking.SandboxPool, tmp_path: Path) -> None:
+    with pool.slot() as slot:
+        assert slot.run("echo hi").stdout == "hi\n"
+        slot.files.write_text("a", "text")
+        assert slot.files.read_text("a") == "text"
+        process = slot.spawn("cat", stdin=True)
+        assert process.stdin is not None
+        process.stdin.send(b"in\n")
+        process.stdin.close()
+        assert list(process.stdout) == [b"in\n"]
+        assert process.wait(5).ok
+        with slot.session() as session:
+            session.run("cd /usr")
+            assert session.cwd == "/usr"
+        with pytest.raises(ConfigError):
+            slot.run("true", timeout_s=-1)
+        slot.files.download("a", tmp_path / "a")
+        assert (tmp_path / "a").read_text() == "text"
+    with pytest.raises(SlotClosed):
+        slot.run("true")
+
+
+def test_several_threads_use_one_slot_and_pools_share_one_loop(pool: blocking.SandboxPool) -> None:
+    seen: list[str] = []
+    with pool.slots(2) as (one, two), SandboxPool("local") as other:
+        assert other.portal is pool.portal
+
+        def work(number: int) -> None:
+            seen.append((one, two)[number % 2].run(f"echo {number}").stdout)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(seen) == [f"{number}\n" for number in range(8)]
+
+
+def test_leaving_ends_the_boxes_also_by_an_error() -> None:
+    with pytest.raises(LookupError), SandboxPool("local") as pool, pool.slot() as slot:
+        pid = runner_pid(slot.sandbox)
+        raise LookupError
+    assert not alive(pid)
+
+
+def test_every_async_name_has_its_twin() -> None:
+    import hermes_exec
+
+    for name in ("SandboxPool", "Slot", "Files", "Process", "Session", "Connection"):
+        public = {attribute for attribute in vars(getattr(hermes_exec, name)) if not attribute.startswith("_")}
+        internal = {"end", "expire", "renew", "start", "listed", "from_config", "from_env"}
+        assert public - internal <= set(dir(getattr(blocking, name))), name
+
+
+@pytest.mark.anyio
+@pytest.mark.sample
+async def test_plain_with_inside_an_event_loop_names_async_with() -> None:
+    with pytest.raises(RuntimeError, match="async with"), SandboxPool("local"):
+        pass
+    await anyio.lowlevel.checkpoint()

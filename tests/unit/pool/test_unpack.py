@@ -1,0 +1,130 @@
+"""Hostile tar streams: nothing is written outside the destination, whatever they say."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hermes_exec.pack import pack
+from hermes_exec.unpack import unpack
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, *, link: str = "", mode: int = 0o644) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.mode, info.mtime = kind, link, mode, 1_200_000_000
+    return info
+
+
+def stream(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for info, data in members:
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def pieces(data: bytes, size: int = 700) -> Callable[[], bytes]:
+    parts = iter([data[start : start + size] for start in range(0, len(data), size)])
+    return lambda: next(parts, b"")
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "file").write_text("untouched")
+    return victim
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        member("/absolute"),
+        member("../victim/new"),
+        member("a/../../victim/new"),
+        member("link", tarfile.SYMTYPE, link="/etc"),
+        member("link", tarfile.SYMTYPE, link="../victim"),
+        member("a/link", tarfile.SYMTYPE, link="../../victim"),
+        member("link", tarfile.SYMTYPE, link="a/../../victim"),
+        member("hard", tarfile.LNKTYPE, link="../victim/file"),
+        member("hard", tarfile.LNKTYPE, link="/etc/hostname"),
+        member("pipe", tarfile.FIFOTYPE),
+        member("device", tarfile.CHRTYPE),
+    ],
+)
+def test_what_leads_outside_is_refused_and_the_rest_arrives(
+    info: tarfile.TarInfo, tmp_path: Path, outside: Path
+) -> None:
+    result = unpack(str(tmp_path / "to"), pieces(stream((info, b""), (member("fine"), b"x"))))
+    assert len(result.refused) == 1
+    assert (tmp_path / "to" / "fine").read_text() == "x"
+    assert not list((tmp_path / "to").rglob("link"))
+    assert {path.name: path.read_text() for path in outside.iterdir()} == {"file": "untouched"}
+
+
+def test_a_link_that_is_there_is_never_written_through(tmp_path: Path, outside: Path) -> None:
+    to = tmp_path / "to"
+    to.mkdir()
+    (to / "sub").symlink_to(outside)
+    (to / "file").symlink_to(outside / "file")
+    result = unpack(str(to), pieces(stream((member("sub/new"), b"x"), (member("file"), b"replaced"))))
+    assert len(result.refused) == 1
+    assert [path.name for path in outside.iterdir()] == ["file"]
+    assert (outside / "file").read_text() == "untouched"
+    assert not (to / "file").is_symlink()
+
+
+def test_a_chain_of_links_stays_inside(tmp_path: Path, outside: Path) -> None:
+    chain = stream(
+        (member("d", tarfile.DIRTYPE), b""),
+        (member("d/up", tarfile.SYMTYPE, link=".."), b""),
+        (member("out", tarfile.SYMTYPE, link="d/up/.."), b""),
+        (member("out/victim/new"), b"x"),
+    )
+    unpack(str(tmp_path / "to"), pieces(chain))
+    assert [path.name for path in outside.iterdir()] == ["file"]
+    assert not (tmp_path / "to" / "out").is_symlink()
+
+
+def test_modes_and_times_are_kept_and_setuid_is_not(tmp_path: Path) -> None:
+    data = stream((member("locked", tarfile.DIRTYPE, mode=0o500), b""), (member("locked/su", mode=0o6755), b"x"))
+    unpack(str(tmp_path / "to"), pieces(data))
+    assert stat.S_IMODE((tmp_path / "to" / "locked").stat().st_mode) == 0o500
+    assert stat.S_IMODE((tmp_path / "to" / "locked" / "su").stat().st_mode) == 0o755
+    assert int((tmp_path / "to" / "locked").stat().st_mtime) == 1_200_000_000
+
+
+def test_a_stream_that_ends_early_is_an_error_and_leaves_no_half_file(tmp_path: Path) -> None:
+    data = stream((member("large"), bytes(100_000)))
+    with pytest.raises(tarfile.ReadError):
+        unpack(str(tmp_path / "to"), pieces(data[:50_000]))
+    assert list((tmp_path / "to").iterdir()) == []
+
+
+def test_a_header_without_end_is_not_held_in_memory(tmp_path: Path) -> None:
+    header = member("x", tarfile.XHDTYPE)
+    header.size = 1 << 40
+    with pytest.raises(tarfile.ReadError, match="header"):
+        unpack(str(tmp_path / "to"), pieces(header.tobuf(tarfile.GNU_FORMAT) + bytes(10_000)))
+
+
+def test_pack_and_unpack_agree(tmp_path: Path) -> None:
+    top = tmp_path / "from"
+    (top / "a" / "empty").mkdir(parents=True)
+    (top / "a" / os.fsdecode(b"\xff\n")).write_bytes(b"raw")
+    (top / ("n" * 200)).write_bytes(bytes(300_000))
+    (top / "a" / "link").symlink_to("../" + "n" * 200)
+    sent: list[bytes] = []
+    packed = pack(str(top), sent.append)
+    unpacked = unpack(str(tmp_path / "to"), pieces(b"".join(sent)))
+    assert (packed.files, packed.bytes) == (unpacked.files, unpacked.bytes) == (3, 300_003)
+    assert sorted(p.relative_to(top) for p in top.rglob("*")) == sorted(
+        p.relative_to(tmp_path / "to") for p in (tmp_path / "to").rglob("*")
+    )
