@@ -4,7 +4,11 @@ import (
 	"fmt"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 )
+
+// reaping is set once ReapOrphans runs and watches owned children too.
+var reaping atomic.Bool
 
 // children holds the processes that somebody in this program waits for. The
 // reaper of orphans leaves those alone; it takes mu for writing, so that it
@@ -12,8 +16,8 @@ import (
 var children = struct {
 	mu    sync.RWMutex
 	entry sync.Mutex
-	pids  map[int]struct{}
-}{pids: map[int]struct{}{}}
+	pids  map[int]chan struct{} // closed when the process has ended
+}{pids: map[int]chan struct{}{}}
 
 // Own runs start, which forks, and keeps the reaper away from the child until
 // Disown is called with its pid (after the caller has waited for it).
@@ -23,7 +27,7 @@ func Own(start func() (pid int, err error)) (int, error) {
 	pid, err := start()
 	if err == nil {
 		children.entry.Lock()
-		children.pids[pid] = struct{}{}
+		children.pids[pid] = make(chan struct{})
 		children.entry.Unlock()
 	}
 	return pid, err
@@ -51,6 +55,35 @@ func Start(cmd *exec.Cmd) error {
 func Wait(cmd *exec.Cmd) error {
 	defer Disown(cmd.Process.Pid)
 	return cmd.Wait()
+}
+
+// Ended is closed when an owned child has ended, so that its owner can wait for
+// it without a thread that is blocked until then. It needs ReapOrphans.
+func Ended(pid int) <-chan struct{} {
+	children.entry.Lock()
+	defer children.entry.Unlock()
+	if ended, ok := children.pids[pid]; ok && reaping.Load() {
+		return ended
+	}
+	// Nobody watches: the caller's own wait is all there is.
+	now := make(chan struct{})
+	close(now)
+	return now
+}
+
+// announce closes the channels of owned children for which ended is true.
+func announce(ended func(pid int) bool) {
+	children.entry.Lock()
+	defer children.entry.Unlock()
+	for pid, ch := range children.pids {
+		select {
+		case <-ch:
+		default:
+			if ended(pid) {
+				close(ch)
+			}
+		}
+	}
 }
 
 func owned(pid int) bool {

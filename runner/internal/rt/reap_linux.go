@@ -11,6 +11,7 @@ import (
 
 const (
 	pAll      = 0
+	pPID      = 1
 	wNoHang   = 0x1
 	wExited   = 0x4
 	wNoWait   = 0x01000000
@@ -24,6 +25,7 @@ const (
 func ReapOrphans() {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, syscall.SIGCHLD)
+	reaping.Store(true)
 	go func() {
 		timer := time.NewTimer(0)
 		wait := firstWait
@@ -33,6 +35,7 @@ func ReapOrphans() {
 				wait = firstWait
 			case <-timer.C:
 			}
+			announce(func(pid int) bool { return peek(pPID, pid) == pid })
 			// An owned child at the head of the queue hides those behind it
 			// until its owner has taken it.
 			if reap() {
@@ -48,7 +51,7 @@ func reap() bool {
 	children.mu.Lock()
 	defer children.mu.Unlock()
 	for {
-		pid := peek()
+		pid := peek(pAll, 0)
 		if pid <= 0 {
 			return false
 		}
@@ -61,10 +64,11 @@ func reap() bool {
 	}
 }
 
-func peek() int {
+// peek gives the pid of a child that has ended, and leaves its status.
+func peek(kind, id int) int {
 	var info [128]byte
 	for {
-		_, _, errno := syscall.Syscall6(syscall.SYS_WAITID, pAll, 0, uintptr(unsafe.Pointer(&info[0])), wNoHang|wExited|wNoWait, 0, 0)
+		_, _, errno := syscall.Syscall6(syscall.SYS_WAITID, uintptr(kind), uintptr(id), uintptr(unsafe.Pointer(&info[0])), wNoHang|wExited|wNoWait, 0, 0)
 		switch errno {
 		case 0:
 			return int(int32(binary.NativeEndian.Uint32(info[siPID:])))

@@ -31,6 +31,55 @@ func TestReaperTakesOrphansAndLeavesOwnedStatuses(t *testing.T) {
 	}
 }
 
+func TestEndedNeedsNoThread(t *testing.T) {
+	Init(Options{Threads: 8, Subreaper: true})
+	ReapOrphans()
+	before := threads(t)
+	var all []*exec.Cmd
+	for range 40 {
+		cmd := exec.Command("sh", "-c", "read line; exit 5")
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Start(cmd); err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
+		all = append(all, cmd)
+		go func() { <-Ended(cmd.Process.Pid) }()
+	}
+	if now := threads(t); now > before+10 {
+		t.Errorf("%d threads, %d before", now, before)
+	}
+	for _, cmd := range all {
+		select {
+		case <-Ended(cmd.Process.Pid):
+			t.Fatal("told too early")
+		default:
+		}
+		ended := Ended(cmd.Process.Pid)
+		_ = cmd.Process.Signal(os.Interrupt)
+		select {
+		case <-ended:
+		case <-time.After(5 * time.Second):
+			t.Fatal("not told")
+		}
+		_ = Wait(cmd)
+		if cmd.ProcessState == nil || cmd.ProcessState.Success() {
+			t.Fatal(cmd.ProcessState)
+		}
+	}
+}
+
+func threads(t *testing.T) int {
+	entries, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
 func zombies() int {
 	entries, _ := os.ReadDir("/proc")
 	n := 0
