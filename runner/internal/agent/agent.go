@@ -174,7 +174,7 @@ func osError(what, path string, err error) error {
 	if e.Kind == "internal" {
 		return e
 	}
-	return &link.Error{Kind: "os", Message: fmt.Sprintf("%s: %v", what, err), Errno: e.Errno, Path: path}
+	return &link.Error{Kind: "os", Message: fmt.Sprintf("%s: %v", what, err), Errno: e.Errno, Path: link.Bytes(path)}
 }
 
 // connect dials from here, which is inside the slot's network.

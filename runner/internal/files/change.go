@@ -150,7 +150,7 @@ func moveAcross(source, target string) error {
 	c := newCopier(true)
 	err := c.copy(source, temp)
 	if err == nil && len(c.skipped) > 0 {
-		err = &link.Error{Kind: "os", Errno: "EXDEV", Path: source, Message: "cannot be moved to another file system: " + c.skipped[0]}
+		err = &link.Error{Kind: "os", Errno: "EXDEV", Path: link.Bytes(source), Message: "cannot be moved to another file system: " + c.skipped[0]}
 	}
 	if err == nil {
 		err = convert(target, os.Rename(temp, target))

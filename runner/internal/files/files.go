@@ -108,7 +108,7 @@ func badRequest(format string, args ...any) error {
 
 // refuse is the answer for what is no regular file where one is needed.
 func refuse(path string, mode fs.FileMode) error {
-	return &link.Error{Kind: "os", Errno: "EINVAL", Path: path, Message: fmt.Sprintf("%s: is a %s, not a regular file", path, typeName(mode))}
+	return &link.Error{Kind: "os", Errno: "EINVAL", Path: link.Bytes(path), Message: fmt.Sprintf("%s: is a %s, not a regular file", path, typeName(mode))}
 }
 
 // convert turns an error into the form that travels, with path where the
@@ -123,12 +123,12 @@ func convert(path string, err error) error {
 	}
 	var errno syscall.Errno
 	if !errors.As(err, &errno) {
-		return &link.Error{Kind: "internal", Message: err.Error(), Path: path}
+		return &link.Error{Kind: "internal", Message: err.Error(), Path: link.Bytes(path)}
 	}
 	if path == "" {
 		path = pathOf(err)
 	}
-	return &link.Error{Kind: "os", Errno: link.ErrnoName(errno), Path: path, Message: strings.TrimPrefix(path+": "+errno.Error(), ": ")}
+	return &link.Error{Kind: "os", Errno: link.ErrnoName(errno), Path: link.Bytes(path), Message: strings.TrimPrefix(path+": "+errno.Error(), ": ")}
 }
 
 func pathOf(err error) string {

@@ -119,7 +119,7 @@ func (p *readParams) check(size int64, inline bool) error {
 }
 
 func (p *readParams) tooLarge(size int64) error {
-	return &link.Error{Kind: "too_large", Path: string(p.Path),
+	return &link.Error{Kind: "too_large", Path: p.Path,
 		Message: fmt.Sprintf("%s: %d bytes from offset %d are over the limit of %d bytes", p.Path, size-p.Offset, p.Offset, *p.Limit)}
 }
 

@@ -209,6 +209,9 @@ func (v View) devices(root string) error {
 	return newDeviceMounts(dev)
 }
 
+// sharedMemory is the most that a slot may keep in /dev/shm, which is memory of the box that no other limit may count.
+const sharedMemory = "256m"
+
 // newDeviceMounts gives terminals, shared memory and message queues of its own.
 func newDeviceMounts(dev string) error {
 	if isDir(dev + "/pts") {
@@ -217,7 +220,7 @@ func newDeviceMounts(dev string) error {
 		}
 	}
 	if isDir(dev + "/shm") {
-		if err := mount("tmpfs", dev+"/shm", "tmpfs", msNosuidNodev, "mode=1777,size=50%"); err != nil {
+		if err := mount("tmpfs", dev+"/shm", "tmpfs", msNosuidNodev, "mode=1777,size="+sharedMemory); err != nil {
 			return err
 		}
 	}

@@ -57,7 +57,7 @@ type Error struct {
 	Kind    string `json:"kind"`
 	Message string `json:"message"`
 	Errno   string `json:"errno,omitempty"`
-	Path    string `json:"path,omitempty"`
+	Path    Bytes  `json:"path,omitempty"`
 }
 
 func (e *Error) Error() string { return e.Message }
@@ -183,7 +183,7 @@ func AsError(err error) *Error {
 		out := &Error{Kind: "os", Message: err.Error(), Errno: ErrnoName(errno)}
 		var pathErr *os.PathError
 		if errors.As(err, &pathErr) {
-			out.Path = pathErr.Path
+			out.Path = Bytes(pathErr.Path)
 		}
 		return out
 	}

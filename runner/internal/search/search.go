@@ -88,7 +88,7 @@ func osError(path string, err error) error {
 	if !errors.As(err, &errno) {
 		return err
 	}
-	return &link.Error{Kind: "os", Errno: link.ErrnoName(errno), Path: path, Message: path + ": " + errno.Error()}
+	return &link.Error{Kind: "os", Errno: link.ErrnoName(errno), Path: link.Bytes(path), Message: path + ": " + errno.Error()}
 }
 
 // Search carries out file.search.
@@ -109,7 +109,7 @@ func Search(workspace string, raw json.RawMessage) (*Result, error) {
 		return nil, osError(root, err)
 	}
 	if !info.IsDir() && !info.Mode().IsRegular() {
-		return nil, &link.Error{Kind: "os", Errno: "EINVAL", Path: root, Message: root + ": is neither a folder nor a regular file"}
+		return nil, &link.Error{Kind: "os", Errno: "EINVAL", Path: link.Bytes(root), Message: root + ": is neither a folder nor a regular file"}
 	}
 	if p.Target == "files" {
 		return p.listFiles(root, info)

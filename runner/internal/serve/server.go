@@ -373,7 +373,7 @@ func asWire(err error) *wire.Error {
 	if e.Kind == "" {
 		e.Kind = "internal"
 	}
-	return &wire.Error{Kind: e.Kind, Message: e.Message, Errno: e.Errno, Path: link.Bytes(e.Path)}
+	return &wire.Error{Kind: e.Kind, Message: e.Message, Errno: e.Errno, Path: e.Path}
 }
 
 func badRequest(format string, args ...any) *wire.Error {
