@@ -1,4 +1,4 @@
-"""The distribution: what the wheel carries, an sdist that builds the same, and no second build of an unchanged runner."""
+"""The distribution: what the wheel carries, an sdist that builds the same, no second build of an unchanged runner."""
 
 from __future__ import annotations
 
