@@ -3,20 +3,16 @@ package serve_test
 import (
 	"bytes"
 	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
-	"hermes-exec/runner/internal/serve"
 	"hermes-exec/runner/internal/wire"
 )
 
@@ -497,125 +493,3 @@ func TestFloodDelaysNobody(t *testing.T) {
 		}
 	}
 }
-
-// attached starts what `runner attach` does, on the given descriptors.
-func (b *box) attached(in, out *os.File) <-chan error {
-	result := make(chan error, 1)
-	copies := make([]*os.File, 2)
-	for i, f := range []*os.File{in, out} {
-		fd, err := syscall.Dup(int(f.Fd()))
-		if err != nil {
-			b.t.Fatal(err)
-		}
-		copies[i] = os.NewFile(uintptr(fd), f.Name())
-	}
-	go func() {
-		defer copies[0].Close()
-		defer copies[1].Close()
-		result <- serve.Attach(b.base, copies[0], copies[1])
-	}()
-	return result
-}
-
-func TestAttach(t *testing.T) {
-	b := newBox(t, time.Minute)
-	ourIn, theirOut := pipePair(t)
-	theirIn, ourOut := pipePair(t)
-	result := b.attached(theirIn, theirOut)
-	d := newDriver(t)
-	if err := d.attach(twoFiles{ourIn, ourOut}, 60); err != nil {
-		t.Fatal(err)
-	}
-	d.slot("s")
-	if _, out, _ := d.sh("s", "echo through"); out != "through\n" {
-		t.Fatalf("%q", out)
-	}
-	ourOut.Close()
-	select {
-	case err := <-result:
-		if err != nil {
-			t.Fatal(err)
-		}
-	case <-time.After(patience):
-		t.Fatal("attach did not end with its stream")
-	}
-}
-
-func TestAttachCopiesWhereItMust(t *testing.T) {
-	b := newBox(t, time.Minute)
-	// A regular file as output cannot be waited for.
-	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	in, feed := pipePair(t)
-	result := b.attached(in, out)
-	hello := wire.HelloMessage{Versions: []int{1}, Nonce: strings.Repeat("ab", 16), Claim: hex.EncodeToString(make([]byte, 32)), LeaseS: 60}
-	payload, _ := json.Marshal(hello)
-	_, _ = feed.Write(wire.AppendFrame(nil, wire.Hello, 0, 0, payload))
-	_, _ = feed.Write(encodeRequest(1, "box.info", params{}, 0))
-	deadline := time.Now().Add(patience)
-	for {
-		data, _ := os.ReadFile(out.Name())
-		if bytes.Contains(data, []byte(`{"result":`)) {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%q", data)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	feed.Close()
-	if err := <-result; err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestAttachWaitsForTheSocket(t *testing.T) {
-	dir := passableDir(t)
-	in, _ := pipePair(t)
-	begun := time.Now()
-	if err := serve.Attach(dir, in, in); err == nil || time.Since(begun) < 4*time.Second {
-		t.Fatal(err, time.Since(begun))
-	}
-}
-
-func TestLongBaseDirectory(t *testing.T) {
-	b := &box{t: t, base: filepath.Join(passableDir(t), strings.Repeat("long-name-", 12))}
-	b.start(time.Minute)
-	ourIn, theirOut := pipePair(t)
-	theirIn, ourOut := pipePair(t)
-	b.attached(theirIn, theirOut)
-	d := newDriver(t)
-	if err := d.attach(twoFiles{ourIn, ourOut}, 60); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func pipePair(t *testing.T) (r, w *os.File) {
-	t.Helper()
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		r.Close()
-		w.Close()
-	})
-	return r, w
-}
-
-// twoFiles is a connection of two pipes.
-type twoFiles struct{ in, out *os.File }
-
-func (c twoFiles) Read(p []byte) (int, error)  { return c.in.Read(p) }
-func (c twoFiles) Write(p []byte) (int, error) { return c.out.Write(p) }
-func (c twoFiles) Close() error {
-	c.in.Close()
-	return c.out.Close()
-}
-func (c twoFiles) LocalAddr() net.Addr                { return nil }
-func (c twoFiles) RemoteAddr() net.Addr               { return nil }
-func (c twoFiles) SetDeadline(t time.Time) error      { return nil }
-func (c twoFiles) SetReadDeadline(t time.Time) error  { return nil }
-func (c twoFiles) SetWriteDeadline(t time.Time) error { return nil }
