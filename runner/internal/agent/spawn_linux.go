@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"os"
 	"strconv"
 	"strings"
@@ -146,17 +147,25 @@ func lookup(name, cwd string, env []string) (string, syscall.Errno) {
 		case 0:
 			return path, 0
 		case syscall.EACCES:
-			result = errno
+			// A directory that may not be searched hides its programs: it is passed over.
+			if !errors.Is(isolate.Accessible(fdcwd, absolute(dir, cwd), execute), syscall.EACCES) {
+				result = errno
+			}
 		}
 	}
 	return "", result
 }
 
+func absolute(path, cwd string) string {
+	if strings.HasPrefix(path, "/") {
+		return path
+	}
+	return cwd + "/" + path
+}
+
 // executable checks path, relative to cwd, with the thread's rights.
 func executable(path, cwd string) syscall.Errno {
-	if !strings.HasPrefix(path, "/") {
-		path = cwd + "/" + path
-	}
+	path = absolute(path, cwd)
 	var st syscall.Stat_t
 	if err := syscall.Stat(path, &st); err != nil {
 		errno, _ := errnoOf(err)

@@ -161,6 +161,8 @@ func (s *slot) event(op string, body json.RawMessage) {
 // watch waits for the agent's end. Exits that were on their way are delivered
 // before the death is.
 func (s *slot) watch(h *Handle, linkDown <-chan struct{}) {
+	// A wait of its own would hold a thread for each slot.
+	<-rt.Ended(h.process.Pid)
 	state, err := h.process.Wait()
 	rt.Disown(h.process.Pid)
 	h.how = describeEnd(state, err)

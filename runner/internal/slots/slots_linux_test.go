@@ -255,6 +255,11 @@ func TestProgramsThatCannotRun(t *testing.T) {
 				t.Errorf("%s: %d %q", program, e.ExitCode, reason)
 			}
 		}
+		b.sh("a", "mkdir -m 000 shut")
+		hidden, err := b.spawn("a", func(s *link.Spawn) { s.Env = []link.Bytes{"PATH=shut:/usr/bin:/bin"} }, "no-such-program")
+		if err != nil || hidden.spawned.ExitCode != 127 {
+			t.Errorf("behind a directory that may not be searched: %+v %v", hidden.spawned, err)
+		}
 		if reason, e := b.run("a", "/bin/echo", strings.Repeat("x", 200<<10)); e.ExitCode != 126 || !strings.Contains(reason, "too long") {
 			t.Errorf("E2BIG: %d %q", e.ExitCode, reason)
 		}
