@@ -70,25 +70,3 @@ func Ended(pid int) <-chan struct{} {
 	close(now)
 	return now
 }
-
-// announce closes the channels of owned children for which ended is true.
-func announce(ended func(pid int) bool) {
-	children.entry.Lock()
-	defer children.entry.Unlock()
-	for pid, ch := range children.pids {
-		select {
-		case <-ch:
-		default:
-			if ended(pid) {
-				close(ch)
-			}
-		}
-	}
-}
-
-func owned(pid int) bool {
-	children.entry.Lock()
-	defer children.entry.Unlock()
-	_, ok := children.pids[pid]
-	return ok
-}
