@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import anyio
 import typer
@@ -16,11 +17,17 @@ from hermes_exec.cli.pools import AsJson, Backend, Image, Options, make_pool
 from hermes_exec.cli.trial_image import trial_image
 from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError
 from hermes_exec.results import Isolation
-from hermes_exec.slot import Slot
 
 TIME_LIMIT_S = 120.0
 CALLS = 20
-LIMITS = {"cpus": 0.5, "memory_mb": 256, "pids": 64, "open_files": 256, "file_size_mb": 64, "cpu_time_s": 60}
+LIMITS: dict[str, float] = {
+    "cpus": 0.5,
+    "memory_mb": 256,
+    "pids": 64,
+    "open_files": 256,
+    "file_size_mb": 64,
+    "cpu_time_s": 60,
+}
 
 
 @dataclass
@@ -69,7 +76,8 @@ async def _try(name: str, image: str | None, option: list[str] | None) -> Findin
         with anyio.fail_after(TIME_LIMIT_S):
             async with trial_image(name, image) as (trial, command):
                 await _measure(finding, name, trial, option, command)
-                finding.limits = await _limits(name, trial, option)
+                whole = finding.isolation is not None and finding.isolation.level == "box"
+                finding.limits = await _limits("limits" if whole else "slot_limits", name, trial, option)
     except BackendUnavailable as error:
         finding.status, finding.detail = "unavailable", str(error)
     except TimeoutError:
@@ -97,15 +105,12 @@ async def _measure(
         finding.call_ms = (time.perf_counter() - begin) * 1000 / CALLS
 
 
-async def _limits(name: str, image: str | None, option: list[str] | None) -> dict[str, str]:
-    """Ask for every limit, and return how each is held."""
-    pool = make_pool(name, image, options=option, slot_limits=LIMITS, best_effort_limits=True)
+async def _limits(whose: str, name: str, image: str | None, option: list[str] | None) -> dict[str, str]:
+    """Ask for every limit, of the box or of the slot, and return how each is held."""
+    wanted: dict[str, Any] = {whose: LIMITS, "best_effort_limits": True}
+    pool = make_pool(name, image, options=option, **wanted)
     async with pool, pool.slot() as slot:
-        return _as_texts(slot)
-
-
-def _as_texts(slot: Slot) -> dict[str, str]:
-    return {limit: str(how) for limit, how in slot.isolation.limits.items()}
+        return dict(slot.isolation.limits)
 
 
 def _show(findings: list[Finding]) -> None:
@@ -122,8 +127,8 @@ def _show(findings: list[Finding]) -> None:
             continue
         parts = [f"{n} {getattr(finding.isolation, n)}" for n in ("filesystem", "processes", "users", "network")]
         stdout().print(f"\n{finding.backend}: " + "; ".join(parts), markup=False)
-        limits = ", ".join(f"{limit} by {how}" for limit, how in finding.limits.items())
-        stdout().print(f"{finding.backend}: limits: {limits or 'none'}", markup=False)
+        limits = "; ".join(f"{limit}: {how}" for limit, how in finding.limits.items())
+        stdout().print(f"{finding.backend}: limits {limits or 'none'}", markup=False)
 
 
 def add_to(app: typer.Typer) -> None:
