@@ -26,7 +26,7 @@ from hermes_exec.ledger import BoxEntry
 from hermes_exec.remote import receipt, remote_failure
 from hermes_exec.results import KillReceipt, PostMortem
 from hermes_exec.slot import SlotFacts
-from hermes_exec.tenure import Tenure
+from hermes_exec.tenure import Tenure, raise_seen
 from hermes_exec.transfer import moving, upload
 
 logger = logging.getLogger(__name__)
@@ -105,12 +105,13 @@ class Box:
     async def judge(self, error: ExecError) -> ExecError:
         """What the loss of a call was: SandboxDied where the box is dead, else the error itself."""
         cause = error.__cause__
+        if self.death is None and isinstance(error, ChannelLost | OutcomeUnknown | ProtocolError | SandboxDied):
+            # The engine knows more of a death than the channel does, when it answers.
+            with anyio.move_on_after(0.5):
+                await self.status()
         for known in (error, cause):
             if isinstance(known, SandboxDied) and self.death is None and known.sandbox in (None, self.id):
                 self.death = known.post_mortem
-        if self.death is None and isinstance(error, ChannelLost | OutcomeUnknown | ProtocolError):
-            with anyio.move_on_after(0.5):
-                await self.status()
         if self.death is not None:
             found: ExecError = self.died()
         elif error is self.channel.lost_reason:
@@ -160,7 +161,7 @@ class Box:
         except RemoteError as error:
             raise remote_failure(error) from error
         except (ChannelLost, OutcomeUnknown, ProtocolError, SandboxDied) as error:
-            raise await self.judge(error) from error
+            raise_seen(await self.judge(error), error)
         facts = SlotFacts.parse(answer)
         limits = {**facts.isolation.limits}
         for name, how in self.sandbox.limits.items():

@@ -110,7 +110,7 @@ class _Execution:
                 if not conversation.answered:
                     await tenure.give_up(conversation, self.patience_s)
         except (RemoteError, *TRANSPORT_ERRORS) as error:
-            raise await tenure.translate(error) from error
+            await tenure.fail(error)
         assert self.answer is not None
         result = run_result(self.answer, self.output, merged=self.params["merge_stderr"], request_id=conversation.id)
         tenure.see(result.killed)

@@ -44,7 +44,7 @@ async def connect(tenure: Tenure, port: int, host: str) -> Connection:
                 await conversation.response()
             connected = True
     except (RemoteError, *TRANSPORT_ERRORS) as error:
-        raise await tenure.translate(error, f"{host}:{port}") from error
+        await tenure.fail(error, f"{host}:{port}")
     finally:
         if conversation is not None and not connected:
             await tenure.channel.finish(conversation)
@@ -86,7 +86,7 @@ class Connection(ByteStream):
             self._ended = True
             raise anyio.BrokenResourceError from await self._tenure.translate(error)
         except TRANSPORT_ERRORS as error:
-            raise await self._tenure.translate(error) from error
+            await self._tenure.fail(error)
         self._ended = True
         raise anyio.EndOfStream
 
@@ -101,7 +101,7 @@ class Connection(ByteStream):
             with self._tenure.scope():
                 await self._conversation.send(item)
         except TRANSPORT_ERRORS as error:
-            raise await self._tenure.translate(error) from error
+            await self._tenure.fail(error)
 
     async def send_eof(self) -> None:
         """Say that nothing more will be sent; receiving goes on."""

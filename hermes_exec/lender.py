@@ -30,6 +30,7 @@ from hermes_exec.kinds import Kind
 from hermes_exec.ledger import Phase, Waiter
 from hermes_exec.results import Lent, Quarantined, Reset
 from hermes_exec.slot import Slot
+from hermes_exec.tenure import raise_seen
 
 logger = logging.getLogger(__name__)
 RECHECK_S = 1.0
@@ -351,7 +352,7 @@ class Lender:
                 outcome = await box.reset(lending.place)
             except ExecError as error:
                 slot.expire(f"the slot could not be reset: {error}")
-                raise await box.judge(error) from error
+                raise_seen(await box.judge(error), error)
             if not outcome.clean:
                 lending.watch.left = outcome.killed
                 slot.expire(f"the slot could not be proven clean: {outcome.reason}")

@@ -254,7 +254,7 @@ class ProcessOutput(ByteReceiveStream):
                 self.lost_bytes = integer(self._conversation.result(), "lost_bytes")
         except (RemoteError, *TRANSPORT_ERRORS) as error:
             self._ended = True
-            raise await tenure.translate(error) from error
+            await tenure.fail(error)
         self._ended = True
         raise anyio.EndOfStream
 

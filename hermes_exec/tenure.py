@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import anyio
 
@@ -137,6 +137,17 @@ class Tenure:
                 return await self._judge(error)
         return error
 
+    async def fail(self, error: Exception, path: str | None = None) -> NoReturn:
+        """Raise what a caller sees in place of an exception of the channel, which becomes its cause."""
+        raise_seen(await self.translate(error, path), error)
+
+
+def raise_seen(seen: Exception, error: Exception) -> NoReturn:
+    """Raise `seen` because of `error`, unless it is the same: that one has its own cause."""
+    if seen is error:
+        raise error
+    raise seen from error
+
 
 class Conversing:
     """The context manager of `Tenure.conversing`. A class, since a generator costs twice as much a call."""
@@ -154,7 +165,7 @@ class Conversing:
         try:
             self._conversation = self._tenure.channel.begin(self._method, self._params, self._window)
         except TRANSPORT_ERRORS as error:
-            raise await self._tenure.translate(error, self._path) from error
+            await self._tenure.fail(error, self._path)
         return self._conversation
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -162,4 +173,4 @@ class Conversing:
         if conversation is not None and not conversation.answered:
             await self._tenure.give_up(conversation)
         if isinstance(error, (RemoteError, *TRANSPORT_ERRORS)):
-            raise await self._tenure.translate(error, self._path) from error
+            await self._tenure.fail(error, self._path)

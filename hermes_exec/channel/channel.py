@@ -15,7 +15,8 @@ from hermes_exec.channel.conversation import Conversation
 from hermes_exec.channel.frames import MORE, Frame, FrameType, encode, parse_json
 from hermes_exec.channel.handshake import BoxFacts, Identity
 from hermes_exec.channel.keepalive import HEART
-from hermes_exec.errors import ChannelLost, ExecError, OutcomeUnknown, ProtocolError
+from hermes_exec.errors import ChannelLost, ExecError, OutcomeUnknown, ProtocolError, SandboxDied
+from hermes_exec.results import PostMortem
 
 DEFAULT_WINDOW = 1 << 20
 CANCEL_WAIT_S = 5.0
@@ -156,7 +157,9 @@ class Channel:
         reason = str(said.get("reason"))
         if reason == "protocol":
             raise ProtocolError(f"the runner ended the stream: {said.get('message', '')}")
-        if reason in ("lease", "shutdown", "replaced"):
+        if reason == "shutdown":
+            self._lose(SandboxDied("the runner ended", post_mortem=PostMortem(reason="the runner was told to end")))
+        elif reason in ("lease", "replaced"):
             self._lose(ChannelLost(f"the runner ended the stream: {reason}"))
         raise anyio.EndOfStream
 
