@@ -99,11 +99,11 @@ def chart(entries: list[Entry], samples: dict[str, dict[str, Sample]]) -> str:
     latency = {n: statistics.median(s.times_ms) for n, s in samples[LATENCY].items() if s.times_ms}
     rate = {n: len(s.times_ms) / s.elapsed_s for n, s in samples[THROUGHPUT].items() if s.times_ms}
     names = [entry.name for entry in entries if entry.name in latency]
-    height = 60 + 2 * (len(names) * 24 + 50)
+    height = 24 * (len(latency) + len(rate)) + 110
     size = f'width="760" height="{height}" viewBox="0 0 760 {height}" font-family="sans-serif" font-size="13"'
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', '<rect width="100%" height="100%" fill="#ffffff"/>']
     y = _bars(parts, 30, "no-op, milliseconds (p50), shorter is better", names, latency, "{:.2f}")
-    _bars(parts, y + 30, "no-op, 64 at once, calls a second, longer is better", names, rate, "{:,.0f}")
+    _bars(parts, y + 40, "no-op, 64 at once, calls a second, longer is better", names, rate, "{:,.0f}")
     return "\n".join([*parts, "</svg>\n"])
 
 
@@ -112,9 +112,9 @@ def _bars(parts: list[str], y: int, title: str, names: list[str], values: dict[s
     shown = [values[name] for name in names if name in values]
     low, high = log10(min(shown) / 2), log10(max(shown))
     for name in names:
-        y += 24
         if name not in values:
             continue
+        y += 24
         width = max(2, round(420 * (log10(values[name]) - low) / max(high - low, 0.01)))
         colour = next((colour for word, colour in COLOURS.items() if word in name), "#b9683b")
         parts.append(f'<text x="215" y="{y}" text-anchor="end">{escape(name)}</text>')

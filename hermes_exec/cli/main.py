@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 import sys
-from importlib.metadata import entry_points, version
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points, version
 from typing import Annotated
 
 import typer
 
-from hermes_exec.cli import bench, config, conformance, doctor, exits, ps, reap, run, shell, tools
+from hermes_exec.cli import exits
 from hermes_exec.cli.output import emit_json, say
 from hermes_exec.errors import ExecError
 
+COMMANDS = ("run", "shell", "doctor", "ps", "reap", "conformance", "bench", "tools", "config")
+"""Commands of this package; each is a module with a function `add_to`."""
 GROUP = "hermes_exec.commands"
 """Entry points of this group are typer apps; their name is the command's name."""
 
@@ -36,8 +39,13 @@ def _root(
     logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
 
 
-def build_app() -> typer.Typer:
-    """Return the program with the commands of this package, and those of other packages that are installed."""
+def build_app(command: str | None = None) -> typer.Typer:
+    """Return the program with one command, or with all: those of this package and of others that are installed.
+
+    Only what the command needs is imported. A name that is no command counts as none.
+    """
+    others = {point.name: point for point in entry_points(group=GROUP) if point.name not in COMMANDS}
+    chosen = [command] if command in {*COMMANDS, *others} else [*COMMANDS, *sorted(others)]
     to = typer.Typer(
         name="hermes-exec",
         no_args_is_help=True,
@@ -46,14 +54,19 @@ def build_app() -> typer.Typer:
         epilog="Exit codes: 0 ok, 1 the thing itself failed, 2 usage or configuration, 3 infrastructure, 130 signal.",
     )
     to.callback()(_root)
-    for module in (run, shell, doctor, ps, reap, conformance, bench, tools, config):
-        module.add_to(to)
-    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-        try:
-            to.add_typer(point.load(), name=point.name)
-        except ImportError as error:
-            _add_missing(to, point.name, str(error))
+    for name in chosen:
+        if name in COMMANDS:
+            import_module(f"hermes_exec.cli.{name}").add_to(to)
+        else:
+            _add_other(to, others[name])
     return to
+
+
+def _add_other(to: typer.Typer, point: EntryPoint) -> None:
+    try:
+        to.add_typer(point.load(), name=point.name)
+    except ImportError as error:
+        _add_missing(to, point.name, str(error))
 
 
 def _add_missing(to: typer.Typer, name: str, why: str) -> None:
@@ -80,7 +93,7 @@ def report(error: ExecError) -> None:
 def main() -> None:
     """Run the command line and end the process with its exit code."""
     try:
-        build_app()()
+        build_app(next((word for word in sys.argv[1:] if not word.startswith("-")), None))()
     except KeyboardInterrupt:
         sys.exit(exits.INTERRUPTED)
     except BrokenPipeError:
