@@ -9,11 +9,12 @@ from typing import Any, Literal
 import anyio
 
 from hermes_exec.channel import Data, Event, RemoteError
+from hermes_exec.channel.channel import CANCEL_WAIT_S
 from hermes_exec.command import checked_timeout
 from hermes_exec.errors import ChannelLost, ConfigError, OutcomeUnknown, ProtocolError
 from hermes_exec.exit import run_result
 from hermes_exec.results import RunResult
-from hermes_exec.tenure import CANCEL_WAIT_S, TRANSPORT_ERRORS, Tenure
+from hermes_exec.tenure import TRANSPORT_ERRORS, Tenure
 
 Stdin = str | bytes | bytearray | memoryview | AsyncIterable[bytes] | None
 OnOutput = Callable[[Literal["stdout", "stderr"], bytes], Awaitable[object] | object]

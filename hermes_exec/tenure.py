@@ -10,11 +10,11 @@ from typing import Any, NoReturn
 import anyio
 
 from hermes_exec.channel import Channel, Conversation, RemoteError
+from hermes_exec.channel.channel import CANCEL_WAIT_S
 from hermes_exec.errors import ChannelLost, ExecError, OutcomeUnknown, ProtocolError, SandboxDied, SlotClosed
 from hermes_exec.remote import optional_receipt, remote_failure
 from hermes_exec.results import KillReceipt
 
-CANCEL_WAIT_S = 5.0
 Judge = Callable[[ExecError], Awaitable[ExecError]]
 """Says what the loss of a channel was: SandboxDied with a post-mortem where the box is known to be dead."""
 

@@ -3,34 +3,14 @@ package slots
 import (
 	"strconv"
 	"syscall"
-	"unsafe"
 )
 
 const (
+	sysUnlinkat = syscall.SYS_UNLINKAT
 	atRemoveDir = 0x200
 	atNoFollow  = 0x100
 	oPath       = 0x200000
 )
-
-// unlink removes an entry; a directory that forbids it is opened up once.
-func unlink(dir int, name string, directory bool) error {
-	p, err := syscall.BytePtrFromString(name)
-	if err != nil {
-		return err
-	}
-	flags := uintptr(0)
-	if directory {
-		flags = atRemoveDir
-	}
-	_, _, errno := syscall.Syscall(syscall.SYS_UNLINKAT, uintptr(dir), uintptr(unsafe.Pointer(p)), flags)
-	if errno == syscall.EACCES && syscall.Fchmod(dir, 0o700) == nil {
-		_, _, errno = syscall.Syscall(syscall.SYS_UNLINKAT, uintptr(dir), uintptr(unsafe.Pointer(p)), flags)
-	}
-	if errno != 0 {
-		return errno
-	}
-	return nil
-}
 
 func isDirAt(dir int, name string) bool {
 	fd, err := syscall.Openat(dir, name, oPath|syscall.O_NOFOLLOW|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
