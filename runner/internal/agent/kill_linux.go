@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"cmp"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -146,8 +148,13 @@ func wait(changed <-chan struct{}, at time.Duration) {
 	}
 }
 
+// signalAll signals the oldest first: a parent must not live to see its
+// children die and report an end of its own making.
 func (s *sweep) signalAll(procs map[int]proc, sig syscall.Signal) {
-	for _, p := range procs {
+	byAge := slices.SortedFunc(maps.Values(procs), func(a, b proc) int {
+		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.pid, b.pid))
+	})
+	for _, p := range byAge {
 		signalProc(p, sig)
 	}
 }
