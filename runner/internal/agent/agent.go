@@ -76,7 +76,7 @@ func Main(args []string) int {
 	return 0
 }
 
-func (a *agent) handle(op string, m *link.Message) (any, []int, error) {
+func (a *agent) handle(ctx context.Context, op string, m *link.Message) (any, []int, error) {
 	defer m.CloseFDs()
 	if op == isolate.OpSetup {
 		return decoded(m, a.prepare)
@@ -106,7 +106,7 @@ func (a *agent) handle(op string, m *link.Message) (any, []int, error) {
 		if err := json.Unmarshal(m.Body, &c); err != nil {
 			return nil, nil, badRequest(err)
 		}
-		fd, err := connect(c)
+		fd, err := connect(ctx, c)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -116,7 +116,7 @@ func (a *agent) handle(op string, m *link.Message) (any, []int, error) {
 		if err := json.Unmarshal(m.Body, &f); err != nil {
 			return nil, nil, badRequest(err)
 		}
-		return a.file(f, m)
+		return a.file(ctx, f, m)
 	case link.OpSpill:
 		var s link.Spill
 		if err := json.Unmarshal(m.Body, &s); err != nil {
@@ -178,7 +178,7 @@ func osError(what, path string, err error) error {
 }
 
 // connect dials from here, which is inside the slot's network.
-func connect(c link.Connect) (int, error) {
+func connect(ctx context.Context, c link.Connect) (int, error) {
 	if c.Port < 1 || c.Port > 65535 {
 		return -1, &link.Error{Kind: "bad_request", Message: fmt.Sprintf("port %d", c.Port)}
 	}
@@ -186,7 +186,7 @@ func connect(c link.Connect) (int, error) {
 	if timeout <= 0 {
 		timeout = 30 * time.Second
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(c.Host, strconv.Itoa(c.Port)))

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path"
@@ -12,7 +13,7 @@ import (
 )
 
 // file carries out a file operation on a thread that has the slot's rights.
-func (a *agent) file(op link.FileOp, m *link.Message) (any, []int, error) {
+func (a *agent) file(ctx context.Context, op link.FileOp, m *link.Message) (any, []int, error) {
 	var data *os.File
 	if len(m.FDs) > 0 {
 		data = os.NewFile(uintptr(m.FDs[0]), "data")
@@ -20,7 +21,7 @@ func (a *agent) file(op link.FileOp, m *link.Message) (any, []int, error) {
 	}
 	var result link.FileResult
 	var err error
-	a.slotWork.do(func() { result, err = files.Do(files.Env{Workspace: a.setup.Workspace}, op, data) })
+	a.slotWork.do(func() { result, err = files.Do(ctx, files.Env{Workspace: a.setup.Workspace}, op, data) })
 	if err != nil {
 		return nil, nil, err
 	}

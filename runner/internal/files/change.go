@@ -1,6 +1,7 @@
 package files
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -75,8 +76,7 @@ func removePath(r *request) (any, error) {
 		return nil, nil
 	case err != nil:
 	case info.IsDir() && p.Recursive:
-		// Removes by descriptor: a folder swapped for a link is not followed.
-		err = os.RemoveAll(path)
+		err = removeTree(r.ctx, path)
 	case info.IsDir():
 		err = syscall.Rmdir(path)
 	default:
@@ -133,7 +133,7 @@ func movePath(r *request) (any, error) {
 	if _, err := os.Lstat(target); err == nil && !p.Overwrite {
 		return nil, convert(target, syscall.EEXIST)
 	}
-	return nil, moveAcross(source, target)
+	return nil, moveAcross(r.ctx, source, target)
 }
 
 func (r *request) resolvePair(a, b link.Bytes) (source, target string, err error) {
@@ -144,10 +144,11 @@ func (r *request) resolvePair(a, b link.Bytes) (source, target string, err error
 }
 
 // moveAcross moves between file systems: a whole copy beside the target, a
-// rename, and only then the source goes.
-func moveAcross(source, target string) error {
+// rename, and only then the source goes, also when ctx ends meanwhile: the move
+// is done by then.
+func moveAcross(ctx context.Context, source, target string) error {
 	temp := filepath.Join(filepath.Dir(target), tempName())
-	c := newCopier(true)
+	c := newCopier(ctx, true)
 	err := c.copy(source, temp)
 	if err == nil && len(c.skipped) > 0 {
 		err = &link.Error{Kind: "os", Errno: "EXDEV", Path: link.Bytes(source), Message: "cannot be moved to another file system: " + c.skipped[0]}

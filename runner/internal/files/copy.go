@@ -1,6 +1,7 @@
 package files
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"syscall"
 
 	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/search"
 )
 
 func copyPath(r *request) (any, error) {
@@ -25,7 +27,7 @@ func copyPath(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := newCopier(false)
+	c := newCopier(r.ctx, false)
 	if p.Recursive {
 		err = c.copy(source, target)
 	} else {
@@ -40,6 +42,7 @@ func copyPath(r *request) (any, error) {
 // copier copies trees: modes, times, symbolic and hard links are kept, devices,
 // FIFOs and sockets are skipped and told.
 type copier struct {
+	ctx     context.Context
 	keepAll bool // owner and special mode bits too, for a move
 	root    inode
 	linked  map[inode]string
@@ -48,8 +51,8 @@ type copier struct {
 	skipped []string
 }
 
-func newCopier(keepAll bool) *copier {
-	return &copier{keepAll: keepAll, linked: map[inode]string{}, skipped: []string{}}
+func newCopier(ctx context.Context, keepAll bool) *copier {
+	return &copier{ctx: ctx, keepAll: keepAll, linked: map[inode]string{}, skipped: []string{}}
 }
 
 // single copies one regular file, through links at both ends.
@@ -77,6 +80,9 @@ func (c *copier) copy(source, target string) error {
 }
 
 func (c *copier) entry(source, target string, info fs.FileInfo) error {
+	if err := search.Canceled(c.ctx); err != nil {
+		return err
+	}
 	if c.root != (inode{}) && inodeOf(info) == c.root {
 		return nil // the target lies inside the source by another name
 	}
@@ -127,7 +133,7 @@ func (c *copier) file(in *os.File, info fs.FileInfo, target string) error {
 	if !c.keepAll {
 		mode &= 0o1777
 	}
-	n, err := replace(target, old, &mode, in)
+	n, err := replace(target, old, &mode, search.Until(c.ctx, in))
 	if err != nil {
 		return convert(target, err)
 	}

@@ -5,6 +5,7 @@ package files
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ type Env struct {
 
 // request is one operation on its way: what was asked and where data flows.
 type request struct {
+	ctx context.Context
 	env Env
 	op  link.FileOp
 	in  io.Reader // the bytes of file.write and file.put_tree
@@ -39,10 +41,10 @@ var methods = map[string]method{
 	"file.search": searchTree, "file.glob": globTree,
 }
 
-// Do carries out op. data is the pipe end that came with it, or nil; it is
-// closed before Do returns. Errors are of type *link.Error.
-func Do(env Env, op link.FileOp, data *os.File) (link.FileResult, error) {
-	r := &request{env: env, op: op, in: bytes.NewReader(op.Inline)}
+// Do carries out op until ctx ends. data is the pipe end that came with it, or
+// nil; it is closed before Do returns. Errors are of type *link.Error.
+func Do(ctx context.Context, env Env, op link.FileOp, data *os.File) (link.FileResult, error) {
+	r := &request{ctx: ctx, env: env, op: op, in: bytes.NewReader(op.Inline)}
 	if data != nil {
 		defer data.Close()
 		s, err := newStream(data)
@@ -54,6 +56,10 @@ func Do(env Env, op link.FileOp, data *os.File) (link.FileResult, error) {
 		if op.Committed {
 			r.in = &committed{source: s}
 		}
+	}
+	// It may have waited for its thread.
+	if err := search.Canceled(ctx); err != nil {
+		return link.FileResult{}, err
 	}
 	if op.Method == "file.read" {
 		result, err := readFile(r)
@@ -81,9 +87,9 @@ func encode(value any) (link.FileResult, error) {
 	return link.FileResult{Result: raw}, nil
 }
 
-func searchTree(r *request) (any, error) { return search.Search(r.env.Workspace, r.op.Params) }
+func searchTree(r *request) (any, error) { return search.Search(r.ctx, r.env.Workspace, r.op.Params) }
 
-func globTree(r *request) (any, error) { return search.Glob(r.env.Workspace, r.op.Params) }
+func globTree(r *request) (any, error) { return search.Glob(r.ctx, r.env.Workspace, r.op.Params) }
 
 // decode reads the params of a request; a wrong type is the caller's mistake.
 func (r *request) decode(into any) error {

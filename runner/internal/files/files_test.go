@@ -2,6 +2,7 @@ package files
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,7 +24,7 @@ func do(t *testing.T, dir, method string, params any, inline []byte) (map[string
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := Do(Env{Workspace: dir}, link.FileOp{Method: method, Params: raw, Inline: inline, Small: method == "file.read"}, nil)
+	r, err := Do(context.Background(), Env{Workspace: dir}, link.FileOp{Method: method, Params: raw, Inline: inline, Small: method == "file.read"}, nil)
 	var out map[string]any
 	if err == nil && len(r.Result) > 0 {
 		if err := json.Unmarshal(r.Result, &out); err != nil {
@@ -110,7 +111,7 @@ func throughPipe(t *testing.T, dir string, op link.FileOp, params any, feed func
 		feed(mine)
 		mine.Close()
 	}()
-	result, err := Do(Env{Workspace: dir}, op, theirs)
+	result, err := Do(context.Background(), Env{Workspace: dir}, op, theirs)
 	<-done
 	return result, err
 }
@@ -340,7 +341,7 @@ func TestStandstillIsATimeout(t *testing.T) {
 		if op.Method == "file.read" || op.Method == "file.get_tree" {
 			theirs = w
 		}
-		_, err := Do(Env{Workspace: dir}, op, theirs)
+		_, err := Do(context.Background(), Env{Workspace: dir}, op, theirs)
 		r.Close()
 		w.Close()
 		var e *link.Error

@@ -2,6 +2,7 @@ package files
 
 import (
 	"archive/tar"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"syscall"
 
 	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/search"
 )
 
 type packResult struct {
@@ -24,6 +26,7 @@ type packResult struct {
 // packer sends a folder as a tar stream. Files may change, vanish or grow
 // while it reads: the stream stays well-formed and the answer tells of it.
 type packer struct {
+	ctx    context.Context
 	root   *os.Root
 	out    *tar.Writer
 	linked map[inode]string
@@ -64,7 +67,7 @@ func getTree(r *request) (any, error) {
 		return nil, convert(dir, err)
 	}
 	defer root.Close()
-	k := &packer{root: root, out: tar.NewWriter(onlyWriter{r.out}), linked: map[inode]string{}, buffer: make([]byte, 128<<10),
+	k := &packer{ctx: r.ctx, root: root, out: tar.NewWriter(onlyWriter{r.out}), linked: map[inode]string{}, buffer: make([]byte, 128<<10),
 		result: packResult{Skipped: []string{}}}
 	if info.IsDir() {
 		err = k.folder(".")
@@ -109,6 +112,10 @@ func (k *packer) folder(name string) error {
 		names, readErr := dir.Readdirnames(10_000)
 		slices.Sort(names)
 		for _, base := range names {
+			if err := search.Canceled(k.ctx); err != nil {
+				dir.Close()
+				return err
+			}
 			child := path.Join(name, base)
 			info, err := k.root.Lstat(child)
 			if err != nil {

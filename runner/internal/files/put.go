@@ -229,6 +229,11 @@ func realFolder(dir *os.Root, part string) (*os.Root, error) {
 	if !seen.IsDir() {
 		return nil, refusal(part + " is no folder")
 	}
+	return openSeen(dir, part, seen)
+}
+
+// openSeen opens the folder part of dir, which must be the one that was seen.
+func openSeen(dir *os.Root, part string, seen fs.FileInfo) (*os.Root, error) {
 	next, err := dir.OpenRoot(part)
 	if err != nil {
 		return nil, err

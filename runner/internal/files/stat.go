@@ -1,6 +1,7 @@
 package files
 
 import (
+	"context"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"syscall"
 
 	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/search"
 )
 
 // Stat is one file as the protocol tells it.
@@ -118,6 +120,7 @@ const (
 )
 
 type lister struct {
+	ctx       context.Context
 	limit     int
 	recursive bool
 	names     int
@@ -139,11 +142,15 @@ func listDir(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := lister{limit: defaultEntries, recursive: p.Recursive, entries: []Stat{}}
+	l := lister{ctx: r.ctx, limit: defaultEntries, recursive: p.Recursive, entries: []Stat{}}
 	if p.Limit != nil && *p.Limit > 0 {
 		l.limit = min(*p.Limit, defaultEntries)
 	}
-	if err := l.folder(strings.TrimSuffix(string(p.Path), "/"), path); err != nil {
+	err = l.folder(strings.TrimSuffix(string(p.Path), "/"), path)
+	if canceled := search.Canceled(r.ctx); canceled != nil {
+		err = canceled
+	}
+	if err != nil {
 		return nil, convert(path, err)
 	}
 	return map[string]any{"entries": l.entries, "truncated": l.truncated}, nil
@@ -157,7 +164,7 @@ func (l *lister) folder(shown, real string) error {
 	}
 	defer func() { l.names -= len(names) }()
 	for _, name := range names {
-		if len(l.entries) >= l.limit || l.bytes > maxAnswer {
+		if len(l.entries) >= l.limit || l.bytes > maxAnswer || l.ctx.Err() != nil {
 			l.truncated = true
 			return nil
 		}

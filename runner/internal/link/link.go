@@ -31,6 +31,7 @@ const (
 	kindRequest kind = 1
 	kindReply   kind = 2
 	kindEvent   kind = 3
+	kindCancel  kind = 4 // the caller no longer wants the reply of this sequence
 )
 
 // Message is what arrived: the body is JSON, FDs belong to the receiver.
@@ -67,7 +68,8 @@ var ErrClosed = errors.New("the slot's agent is gone")
 
 // Handler answers requests. The returned descriptors are sent along and then
 // closed here. It runs in a goroutine of its own; the handler closes m.FDs.
-type Handler func(op string, m *Message) (result any, fds []int, err error)
+// ctx ends when the caller has given up, or the other end is gone.
+type Handler func(ctx context.Context, op string, m *Message) (result any, fds []int, err error)
 
 // Replied is a result that wants to know when the other end has been sent it.
 type Replied interface{ Replied() }
@@ -81,6 +83,7 @@ type Conn struct {
 	mu      sync.Mutex
 	next    uint64
 	waiting map[uint64]chan *Message
+	serving map[uint64]context.CancelFunc
 	closed  bool
 	done    chan struct{}
 }
@@ -107,7 +110,7 @@ func New(file *os.File) (*Conn, error) {
 		c.Close()
 		return nil, errors.New("link: not a unix socket")
 	}
-	return &Conn{sock: sock, waiting: map[uint64]chan *Message{}, done: make(chan struct{})}, nil
+	return &Conn{sock: sock, waiting: map[uint64]chan *Message{}, serving: map[uint64]context.CancelFunc{}, done: make(chan struct{})}, nil
 }
 
 // Run reads until the other end is gone. Requests go to handle, events to
@@ -147,7 +150,15 @@ func (c *Conn) read(handle Handler, event func(string, json.RawMessage)) error {
 				m.CloseFDs()
 				continue
 			}
-			go c.serve(handle, m)
+			// Entered here, so that a cancel that comes next finds it.
+			ctx, cancel := context.WithCancel(context.Background())
+			c.mu.Lock()
+			c.serving[m.seq] = cancel
+			c.mu.Unlock()
+			go c.serve(ctx, handle, m)
+		case kindCancel:
+			m.CloseFDs()
+			c.drop(m.seq)
 		default:
 			m.CloseFDs()
 			return fmt.Errorf("link: bad kind %d", m.kind)
@@ -155,8 +166,20 @@ func (c *Conn) read(handle Handler, event func(string, json.RawMessage)) error {
 	}
 }
 
-func (c *Conn) serve(handle Handler, m *Message) {
-	result, fds, err := handle(m.op, m)
+// drop ends the context of a request that is being served.
+func (c *Conn) drop(seq uint64) {
+	c.mu.Lock()
+	cancel := c.serving[seq]
+	delete(c.serving, seq)
+	c.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+}
+
+func (c *Conn) serve(ctx context.Context, handle Handler, m *Message) {
+	result, fds, err := handle(ctx, m.op, m)
+	c.drop(m.seq)
 	if err == nil {
 		err = c.send(m.seq, kindReply, "", result, fds)
 	}
@@ -191,7 +214,8 @@ func AsError(err error) *Error {
 }
 
 // Call sends a request with descriptors (which stay the caller's) and waits
-// for the reply. When ctx ends first the late reply's descriptors are closed.
+// for the reply. When ctx ends first the other end is told, and the late
+// reply's descriptors are closed.
 func (c *Conn) Call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {
 	ch := make(chan *Message, 1)
 	c.mu.Lock()
@@ -213,6 +237,8 @@ func (c *Conn) Call(ctx context.Context, op string, in, out any, fds ...int) ([]
 	case m, ok = <-ch:
 	case <-ctx.Done():
 		c.forget(seq)
+		// Not waited for: the other end may be stopped.
+		go func() { _ = c.send(seq, kindCancel, "", nil, nil) }()
 		select {
 		case late, got := <-ch:
 			if got {
@@ -267,6 +293,10 @@ func (c *Conn) Close() {
 	for seq, ch := range c.waiting {
 		close(ch)
 		delete(c.waiting, seq)
+	}
+	for seq, cancel := range c.serving {
+		cancel()
+		delete(c.serving, seq)
 	}
 	close(c.done)
 	_ = c.sock.Close()

@@ -40,7 +40,7 @@ func linked(t testing.TB, handle Handler, event func(string, json.RawMessage)) (
 }
 
 // echoing reads each descriptor to its end and sends back as many pipes.
-func echoing(op string, m *Message) (any, []int, error) {
+func echoing(_ context.Context, op string, m *Message) (any, []int, error) {
 	var in echo
 	if err := json.Unmarshal(m.Body, &in); err != nil {
 		return nil, nil, err
@@ -138,7 +138,9 @@ func TestErrorsTravel(t *testing.T) {
 }
 
 func TestResultThatIsTooLargeIsAnError(t *testing.T) {
-	near, _ := linked(t, func(string, *Message) (any, []int, error) { return echo{Text: strings.Repeat("x", maxBody)}, nil, nil }, nil)
+	near, _ := linked(t, func(context.Context, string, *Message) (any, []int, error) {
+		return echo{Text: strings.Repeat("x", maxBody)}, nil, nil
+	}, nil)
 	_, err := near.Call(context.Background(), "op", echo{}, nil)
 	var e *Error
 	if !errors.As(err, &e) || e.Kind != "too_large" {
@@ -169,7 +171,7 @@ func TestEventsKeepTheirOrder(t *testing.T) {
 
 func TestCallEndsWithTheOtherEnd(t *testing.T) {
 	begun := make(chan struct{})
-	near, far := linked(t, func(string, *Message) (any, []int, error) {
+	near, far := linked(t, func(context.Context, string, *Message) (any, []int, error) {
 		close(begun)
 		select {}
 	}, nil)
@@ -188,7 +190,7 @@ func TestCallEndsWithTheOtherEnd(t *testing.T) {
 
 func TestCallEndsWithItsContext(t *testing.T) {
 	release := make(chan struct{})
-	near, _ := linked(t, func(string, *Message) (any, []int, error) {
+	near, _ := linked(t, func(context.Context, string, *Message) (any, []int, error) {
 		<-release
 		r, w, err := os.Pipe()
 		if err != nil {
@@ -209,5 +211,43 @@ func TestCallEndsWithItsContext(t *testing.T) {
 		t.Fatal(fds, err)
 	} else {
 		_ = syscall.Close(fds[0])
+	}
+}
+
+func TestHandlerLearnsThatTheCallerGaveUp(t *testing.T) {
+	begun, over := make(chan struct{}, 1), make(chan error, 1)
+	near, far := linked(t, func(ctx context.Context, op string, _ *Message) (any, []int, error) {
+		if op == "short" {
+			return echo{}, nil, ctx.Err()
+		}
+		begun <- struct{}{}
+		<-ctx.Done()
+		over <- ctx.Err()
+		return echo{}, nil, nil
+	}, nil)
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		<-begun
+		cancel()
+	}()
+	if _, err := near.Call(ctx, "long", echo{}, nil); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if err := <-over; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if _, err := near.Call(context.Background(), "short", echo{}, nil); err != nil {
+		t.Fatal("another request was cancelled too:", err)
+	}
+	far.mu.Lock()
+	if len(far.serving) != 0 {
+		t.Error("requests that were answered are still entered:", len(far.serving))
+	}
+	far.mu.Unlock()
+	go func() { _, _ = near.Call(context.Background(), "long", echo{}, nil) }()
+	<-begun
+	near.Close()
+	if err := <-over; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
 	}
 }

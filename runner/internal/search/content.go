@@ -1,6 +1,7 @@
 package search
 
 import (
+	"context"
 	"io"
 	"io/fs"
 	"os"
@@ -32,6 +33,7 @@ type job struct {
 
 // contentSearch reads many files at a time and answers in the order of paths.
 type contentSearch struct {
+	ctx    context.Context
 	p      *params
 	re     *regexp.Regexp
 	prefix []byte
@@ -41,12 +43,12 @@ type contentSearch struct {
 	counted atomic.Int64
 }
 
-func newContentSearch(p *params, re *regexp.Regexp) *contentSearch {
+func newContentSearch(ctx context.Context, p *params, re *regexp.Regexp) *contentSearch {
 	prefix, _ := re.LiteralPrefix()
-	return &contentSearch{p: p, re: re, prefix: []byte(prefix), result: &Result{Matches: []Match{}, Files: []File{}, Errors: []string{}}}
+	return &contentSearch{ctx: ctx, p: p, re: re, prefix: []byte(prefix), result: &Result{Matches: []Match{}, Files: []File{}, Errors: []string{}}}
 }
 
-func (c *contentSearch) run(root string, info fs.FileInfo) *Result {
+func (c *contentSearch) run(root string, info fs.FileInfo) (*Result, error) {
 	waiting := make(chan *job, maxWaiting)
 	work := make(chan *job, maxWaiting)
 	collected := make(chan struct{})
@@ -76,7 +78,7 @@ func (c *contentSearch) run(root string, info fs.FileInfo) *Result {
 			work <- j
 		}
 	}
-	w := c.p.walker()
+	w := c.p.walker(c.ctx)
 	if info.IsDir() {
 		w.visit = func(f found) bool {
 			if !f.isDir && (c.p.filter == nil || c.p.filter.match(f.relative, f.name)) {
@@ -91,11 +93,14 @@ func (c *contentSearch) run(root string, info fs.FileInfo) *Result {
 	close(waiting)
 	close(work)
 	<-collected
+	if err := Canceled(c.ctx); err != nil {
+		return nil, err
+	}
 	r := c.result
 	r.Errors = append(r.Errors, failed...)
 	r.finish(w)
 	r.Truncated = r.Truncated || r.Total > c.p.Offset+len(r.Matches)
-	return r
+	return r, nil
 }
 
 // openJob opens a regular file without waiting for anybody; nil for an empty
@@ -119,7 +124,7 @@ func openJob(path string, shown link.Bytes) (*job, error) {
 
 func (c *contentSearch) scan(j *job, from, to int) {
 	j.scan = &scanner{re: c.re, prefix: c.prefix, context: c.p.Context, maxLine: c.p.MaxLine, keepFrom: from, keepTo: to}
-	j.err = j.scan.scan(j.file)
+	j.err = j.scan.scan(Until(c.ctx, j.file))
 }
 
 // collect takes the files in order, so it alone knows which matches lie in the

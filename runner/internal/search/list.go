@@ -2,6 +2,7 @@ package search
 
 import (
 	"container/heap"
+	"context"
 	"encoding/json"
 	"io/fs"
 	"math"
@@ -59,7 +60,7 @@ func (h *newest) sorted() []File {
 
 func mtime(info fs.FileInfo) float64 { return float64(info.ModTime().UnixNano()) / 1e9 }
 
-func (p *params) listFiles(root string, info fs.FileInfo) (*Result, error) {
+func (p *params) listFiles(ctx context.Context, root string, info fs.FileInfo) (*Result, error) {
 	pattern := string(p.Pattern)
 	if pattern == "" {
 		pattern = "*"
@@ -76,7 +77,7 @@ func (p *params) listFiles(root string, info fs.FileInfo) (*Result, error) {
 			keep.add(File{Path: p.Path, MTime: mtime(info)})
 		}
 	} else {
-		w := p.walker()
+		w := p.walker(ctx)
 		w.visit = func(f found) bool {
 			if f.isDir || !names.match(f.relative, f.name) || (p.filter != nil && !p.filter.match(f.relative, f.name)) {
 				return true
@@ -88,6 +89,9 @@ func (p *params) listFiles(root string, info fs.FileInfo) (*Result, error) {
 			return true
 		}
 		w.run(root)
+		if err := Canceled(ctx); err != nil {
+			return nil, err
+		}
 		r.finish(w)
 	}
 	r.TotalFiles = r.Total
@@ -107,7 +111,7 @@ type GlobResult struct {
 // Glob carries out file.glob: files and folders below path whose path matches
 // the pattern, the newest first. A name with a leading dot needs a pattern that
 // has one.
-func Glob(workspace string, raw json.RawMessage) (*GlobResult, error) {
+func Glob(ctx context.Context, workspace string, raw json.RawMessage) (*GlobResult, error) {
 	var p struct {
 		Pattern link.Bytes `json:"pattern"`
 		Path    link.Bytes `json:"path"`
@@ -146,7 +150,7 @@ func Glob(workspace string, raw json.RawMessage) (*GlobResult, error) {
 		keep.n = min(*p.Limit, maxLimit)
 	}
 	result := &GlobResult{Paths: []link.Bytes{}}
-	w := &walker{hidden: strings.HasPrefix(pattern, ".") || strings.Contains(pattern, "/."), maxDepth: strings.Count(pattern, "/") + 1}
+	w := &walker{ctx: ctx, hidden: strings.HasPrefix(pattern, ".") || strings.Contains(pattern, "/."), maxDepth: strings.Count(pattern, "/") + 1}
 	if strings.Contains(pattern, "**") {
 		w.maxDepth = 0
 	}
@@ -160,6 +164,9 @@ func Glob(workspace string, raw json.RawMessage) (*GlobResult, error) {
 		return true
 	}
 	w.run(root)
+	if err := Canceled(ctx); err != nil {
+		return nil, err
+	}
 	size := 0
 	for _, f := range keep.sorted() {
 		if size += len(f.Path) * 3 / 2; size > maxAnswer {

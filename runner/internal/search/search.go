@@ -5,6 +5,7 @@
 package search
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -91,8 +92,8 @@ func osError(path string, err error) error {
 	return &link.Error{Kind: "os", Errno: link.ErrnoName(errno), Path: link.Bytes(path), Message: path + ": " + errno.Error()}
 }
 
-// Search carries out file.search.
-func Search(workspace string, raw json.RawMessage) (*Result, error) {
+// Search carries out file.search until ctx ends.
+func Search(ctx context.Context, workspace string, raw json.RawMessage) (*Result, error) {
 	var p params
 	if err := json.Unmarshal(raw, &p); err != nil {
 		return nil, badRequest("file.search: %v", err)
@@ -112,13 +113,13 @@ func Search(workspace string, raw json.RawMessage) (*Result, error) {
 		return nil, &link.Error{Kind: "os", Errno: "EINVAL", Path: link.Bytes(root), Message: root + ": is neither a folder nor a regular file"}
 	}
 	if p.Target == "files" {
-		return p.listFiles(root, info)
+		return p.listFiles(ctx, root, info)
 	}
 	re, err := p.compile()
 	if err != nil {
 		return nil, err
 	}
-	return newContentSearch(&p, re).run(root, info), nil
+	return newContentSearch(ctx, &p, re).run(root, info)
 }
 
 func (p *params) check() error {
@@ -167,8 +168,8 @@ func (p *params) compile() (*regexp.Regexp, error) {
 	return re, nil
 }
 
-func (p *params) walker() *walker {
-	return &walker{hidden: p.Hidden, ignoreFiles: p.IgnoreFiles == nil || *p.IgnoreFiles, errors: []string{}}
+func (p *params) walker(ctx context.Context) *walker {
+	return &walker{ctx: ctx, hidden: p.Hidden, ignoreFiles: p.IgnoreFiles == nil || *p.IgnoreFiles, errors: []string{}}
 }
 
 // finish adds what the walk itself met.

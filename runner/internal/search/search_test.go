@@ -1,6 +1,7 @@
 package search
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,7 +47,7 @@ func tryFind(dir string, p map[string]any) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Search(dir, raw)
+	return Search(context.Background(), dir, raw)
 }
 
 func lines(r *Result) []string {
@@ -249,7 +250,7 @@ func TestFilesByTimeNewestFirst(t *testing.T) {
 	if r.Total != 3 || r.TotalFiles != 3 || !r.Truncated {
 		t.Errorf("%+v", r)
 	}
-	g, err := Glob(dir, json.RawMessage(`{"pattern": "**/*.py", "path": "."}`))
+	g, err := Glob(context.Background(), dir, json.RawMessage(`{"pattern": "**/*.py", "path": "."}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,12 +264,12 @@ func TestGlobPaths(t *testing.T) {
 		want          int
 	}{{"*.py", ".", 1}, {"**/*.py", ".", 3}, {"s/*", ".", 2}, {"s/**", ".", 3}, {"*.py", "s", 1}, {".h/*", ".", 1}, {dir + "/s/*.py", ".", 1}, {"no/such/*", ".", 0}, {"with*", ".", 1}, {"raw*", ".", 1}} {
 		raw, _ := json.Marshal(map[string]string{"pattern": c.pattern, "path": c.path})
-		g, err := Glob(dir, raw)
+		g, err := Glob(context.Background(), dir, raw)
 		if err != nil || g.Total != c.want || len(g.Paths) != c.want {
 			t.Errorf("%q in %s: %q %v, want %d", c.pattern, c.path, g.Paths, err, c.want)
 		}
 	}
-	if _, err := Glob(dir, json.RawMessage(`{"pattern": "*", "path": "gone"}`)); err == nil {
+	if _, err := Glob(context.Background(), dir, json.RawMessage(`{"pattern": "*", "path": "gone"}`)); err == nil {
 		t.Error("a missing folder was accepted")
 	}
 }

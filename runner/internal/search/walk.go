@@ -1,6 +1,7 @@
 package search
 
 import (
+	"context"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -43,6 +44,7 @@ type found struct {
 // walker goes through a tree in the order of its paths, never through a
 // symbolic link. It runs on the caller's thread.
 type walker struct {
+	ctx         context.Context
 	hidden      bool
 	ignoreFiles bool
 	maxDepth    int                // 0: no limit
@@ -93,7 +95,7 @@ func (w *walker) folder(full, relative string, rules *ignoreSet, depth int, devi
 		rules = loadIgnores(rules, path)
 	}
 	for _, e := range entries {
-		if w.stopped || time.Now().After(w.deadline) {
+		if w.stopped || w.ctx.Err() != nil || time.Now().After(w.deadline) {
 			w.stopped = true
 			return
 		}

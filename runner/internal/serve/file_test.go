@@ -8,6 +8,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 )
 
 func (d *driver) put(slot, path string, content []byte) {
@@ -151,4 +152,30 @@ func TestConnect(t *testing.T) {
 		t.Fatalf("%+v", e)
 	}
 	d.fails("bad_request", "net.connect", params{"slot": "s", "host": "127.0.0.1", "port": 0})
+}
+
+// Six searches use all of an agent's threads for files.
+func TestCanceledSearchesFreeTheAgent(t *testing.T) {
+	_, d := open(t)
+	d.slot("s")
+	e, _, stderr := d.sh("s", `mkdir many; yes 'not what is looked for' | head -c 4000000 > many/0
+for i in $(seq 3000); do ln many/0 many/$i; done`)
+	if e.ExitCode != 0 {
+		t.Fatal(stderr)
+	}
+	var calls []*talk
+	for range 8 {
+		calls = append(calls, d.begin("file.search", params{"slot": "s", "pattern": "[n-p]o.*[x-z]$", "path": "many", "limit": 1}, 1<<20))
+	}
+	for _, k := range calls {
+		k.cancel()
+		if e := k.finish(nil); e == nil || e.Kind != "canceled" {
+			t.Fatal(e)
+		}
+	}
+	began := time.Now()
+	d.call("file.stat", params{"slot": "s", "path": "many", "follow": true}, nil)
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("the agent was busy for %v after the cancels", took)
+	}
 }
