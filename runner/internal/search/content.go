@@ -123,8 +123,8 @@ func openJob(path string, shown link.Bytes) (*job, error) {
 }
 
 func (c *contentSearch) scan(j *job, from, to int) {
-	j.scan = &scanner{re: c.re, prefix: c.prefix, context: c.p.Context, maxLine: c.p.MaxLine, keepFrom: from, keepTo: to}
-	j.err = j.scan.scan(Until(c.ctx, j.file))
+	j.scan = &scanner{ctx: c.ctx, re: c.re, prefix: c.prefix, context: c.p.Context, maxLine: c.p.MaxLine, keepFrom: from, keepTo: to}
+	j.err = j.scan.scan(j.file)
 }
 
 // collect takes the files in order, so it alone knows which matches lie in the

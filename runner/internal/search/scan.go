@@ -2,6 +2,7 @@ package search
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"regexp"
 	"unicode/utf8"
@@ -22,6 +23,7 @@ const (
 // scanner finds the matching lines of one file in one pass. Those with an index
 // from keepFrom up to keepTo are kept, all are counted.
 type scanner struct {
+	ctx      context.Context
 	re       *regexp.Regexp
 	prefix   []byte // every match starts with it; empty: not known
 	context  int
@@ -40,6 +42,7 @@ type scanner struct {
 
 // scan reads to the end. The file is binary when it holds a NUL byte anywhere.
 func (s *scanner) scan(in io.Reader) error {
+	in = Until(s.ctx, in)
 	buffer := make([]byte, 0, blockSize)
 	for {
 		if len(buffer) == cap(buffer) {
@@ -81,7 +84,8 @@ func (s *scanner) scan(in io.Reader) error {
 // block takes whole lines. Where the pattern starts with known text and no
 // context is asked for, lines without that text are only counted.
 func (s *scanner) block(data []byte) {
-	for len(data) > 0 {
+	// A line can take long with a large pattern; the next read tells of the end.
+	for len(data) > 0 && s.ctx.Err() == nil {
 		if len(s.prefix) > 0 && s.context == 0 {
 			at := bytes.Index(data, s.prefix)
 			if at < 0 {

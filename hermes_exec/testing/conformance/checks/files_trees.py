@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from pathlib import Path
+
+import anyio
 
 from hermes_exec.testing.conformance.context import Context
 from hermes_exec.testing.conformance.expect import equal, raises, that
@@ -185,6 +188,20 @@ async def check_search_pattern_is_no_option(ctx: Context) -> None:
     equal((await ctx.slot.files.search("-f", path="tree")).total, 1, "lines")
     with raises(ValueError):
         await ctx.slot.files.search("a(", path="tree")
+
+
+@check("search")
+async def check_cancelled_search_ends_its_work(ctx: Context) -> None:
+    """Searches that are cancelled take no more time from the slot, though they would have gone on for minutes."""
+    await ctx.slot.files.write_text("tree/f", ("word " * 15 + "\n") * 20_000)
+    with anyio.move_on_after(0.3):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(12):
+                tasks.start_soon(ctx.slot.files.search, "(?:[a-z]{1,50} ?){15}Z", "tree")
+    started = time.monotonic()
+    equal((await ctx.slot.files.stat("tree/f")).size, 1_520_000, "size")
+    took_s = time.monotonic() - started
+    that(took_s < 3, f"a look at one file took {took_s:.1f} s after the searches were cancelled")
 
 
 @check("search")
