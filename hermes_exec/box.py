@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 
 from hermes_exec.backends.base import Diffable, Sandbox, SandboxStatus
 from hermes_exec.channel import Channel, RemoteError
-from hermes_exec.encoding import to_wire
+from hermes_exec.encoding import from_wire, to_wire
 from hermes_exec.errors import (
     ChannelLost,
+    ConfigError,
     ErrorCause,
     ExecError,
     LaunchError,
@@ -23,7 +25,7 @@ from hermes_exec.errors import (
 from hermes_exec.execute import execute
 from hermes_exec.kinds import Kind
 from hermes_exec.ledger import BoxEntry
-from hermes_exec.remote import receipt, remote_failure
+from hermes_exec.remote import items, receipt, remote_failure
 from hermes_exec.results import KillReceipt, PostMortem
 from hermes_exec.slot import SlotFacts
 from hermes_exec.tenure import Tenure, raise_seen
@@ -74,7 +76,6 @@ class Box:
     channel: Channel
     places: list[Place]
     death: PostMortem | None = None
-    changed_by_setup: bool = False
 
     @property
     def id(self) -> str:
@@ -194,26 +195,45 @@ class Box:
             await _set_up(tenure, command, "slot_setup")
 
     async def set_up(self) -> None:
-        """Run the commands of `setup`, before any slot is lent.
+        """Run the commands of `setup`, before any slot is lent, and take the box as it then is for a clean one.
 
         In a box of our own they act on the box itself, with the rights of its runner; elsewhere in a slot.
+
+        Raises:
+            LaunchError: a command failed.
+            ConfigError: it made files in a slot, where nobody would find them.
         """
-        if not self.kind.setup:
-            return
+        if self.kind.setup:
+            await self._run_setup()
+        if self.kind.whole_box and isinstance(self.sandbox, Diffable):
+            paths = await self.sandbox.mark()
+            await self._ask("box.watch", {"paths": [to_wire(path, "path") for path in paths]})
+
+    async def _run_setup(self) -> None:
         place = Place(SETUP_SLOT)
-        params = self.kind.slot_params(place.name, self.sandbox.user if self.kind.whole_box else None)
-        if self.kind.backend.whole_box:
+        ours = self.kind.backend.whole_box
+        params = self.kind.slot_params(place.name, None)
+        if ours:
             params |= {"level": "box", "floor": "none", "limits": {}}
+        facts = SlotFacts.parse(await self._ask("slot.create", params))
+        tenure = self.tenure(place, KillWatch())
+        for command in self.kind.setup:
+            await _set_up(tenure, command, "setup")
+        for path in () if ours else (facts.workspace, facts.home):
+            params = {"slot": place.name, "path": to_wire(path, "path"), "recursive": False, "limit": 10}
+            entries = items(await self._ask("file.list", params), "entries")
+            if made := [name for entry in entries if (name := from_wire(entry.get("name"), "name")) != ".cache"]:
+                raise ConfigError(
+                    f"setup made {made[0]!r} in {path}, where no slot would find it: a box of backend "
+                    f"{self.kind.backend.name!r} is a machine that is not ours to change; use slot_setup"
+                )
+        await self._ask("slot.destroy", {"slot": place.name})
+
+    async def _ask(self, method: str, params: dict[str, object]) -> dict[str, Any]:
         try:
-            await self.channel.call("slot.create", params, timeout_s=CREATE_S)
-            tenure = self.tenure(place, KillWatch())
-            for command in self.kind.setup:
-                await _set_up(tenure, command, "setup")
-            await self.channel.call("slot.destroy", {"slot": place.name}, timeout_s=RESET_S)
+            return await self.channel.call(method, params, timeout_s=CREATE_S)
         except RemoteError as error:
             raise remote_failure(error) from error
-        if self.kind.whole_box:
-            self.changed_by_setup = bool(await self._changes())
 
     async def reset(self, place: Place) -> ResetOutcome:
         """End everything in a slot, wipe it, and prove that it is clean.
@@ -230,8 +250,10 @@ class Box:
             differences = answer.get("differences")
             told = "; ".join(map(str, differences[:5])) if isinstance(differences, list) else ""
             return ResetOutcome(False, False, killed, told or f"{killed.left} processes are left")
-        if self.kind.whole_box and (self.changed_by_setup or await self._changes()):
-            return ResetOutcome(True, False, killed, "the box was changed outside the slot's directories")
+        changed = answer.get("changed") if self.kind.whole_box else None
+        if self.kind.whole_box and (changed or (changed := await self._changes())):
+            told = ", ".join(map(str, changed[:5])) if isinstance(changed, list) else ""
+            return ResetOutcome(True, False, killed, f"the box was changed outside the slot's directories: {told}")
         return ResetOutcome(True, True, killed)
 
     async def _changes(self) -> list[str]:

@@ -55,7 +55,10 @@ class SandboxPool:
             `best_effort_limits`.
         env, secrets: Variables of every slot; `secrets` are never shown or stored outside it.
         files: Path in the slot → bytes or local path, put into each slot that is lent.
-        setup, slot_setup: Shell commands that run once a box, and at each lend. One that fails is a LaunchError.
+        setup: Shell commands that run once a box, with the rights of its runner; what they change in the box (not in
+            their own home, workspace and tmp) is there for every slot. On local, where a box is this machine, they
+            can only look at it: one that leaves files is a ConfigError.
+        slot_setup: Shell commands that run in a slot at each lend. One of either that fails is a LaunchError.
         acquire_timeout_s: How long a request waits for a slot.
         launch_timeout_s, pull_timeout_s: Longest start of a box, and longest pull of its image on top of that.
         shutdown_timeout_s: Longest time that closing takes.

@@ -132,8 +132,14 @@ class Sandbox(Protocol):
 class Diffable(Protocol):
     """A sandbox that can tell what was changed in it outside the directories of this library."""
 
+    async def mark(self) -> list[str]:
+        """Take the box as it is now for what `changes` compares with.
+
+        Returns the paths whose later changes `changes` cannot show: the runner watches those.
+        """
+
     async def changes(self) -> list[str]:
-        """Paths that differ from the moment of launch."""
+        """Paths that differ from the moment of `mark`."""
 
 
 class Backend(Protocol):

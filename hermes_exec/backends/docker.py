@@ -13,7 +13,7 @@ from hermes_exec.backends.docker_delivery import Delivery
 from hermes_exec.backends.docker_engine import Engine
 from hermes_exec.backends.docker_image import ImageFacts, Images
 from hermes_exec.backends.docker_options import check_options, image_of, plan_container
-from hermes_exec.backends.docker_sandbox import DockerSandbox, Made, changed_paths, remove
+from hermes_exec.backends.docker_sandbox import DockerSandbox, Made, remove
 from hermes_exec.backends.owner import PREFIX, from_strings, owner_state, reap_reason
 from hermes_exec.config import BackendConfig, DockerConfig
 from hermes_exec.errors import ConfigError
@@ -71,13 +71,11 @@ class DockerBackend:
             container = str(created["Id"])
             self._delivery.prepare(client, container, way, runner)
             client.api.start(container)
-            baseline = changed_paths(client, container) if spec.whole_box else frozenset()
         except BaseException:
             remove(client, name)
             raise
         user = None if self._config.user else image.user
-        unseen = tuple(self._config.tmpfs)
-        return DockerSandbox(self._engine, Made(container, user, plan.limits, spec.whole_box, unseen, baseline))
+        return DockerSandbox(self._engine, Made(container, user, plan.limits, spec.whole_box))
 
     async def reap(self, which: ReapFilter) -> list[Reaped]:
         """See ``Backend.reap``."""

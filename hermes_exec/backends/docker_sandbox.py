@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from docker import DockerClient
 
 LOG_LINES = 40
+FILES_OF_DOCKER = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
+"""Docker mounts these from outside: no comparison with the image shows them."""
 
 
 class Made(NamedTuple):
@@ -31,10 +33,6 @@ class Made(NamedTuple):
     user: str | None
     limits: Mapping[str, str]
     whole_box: bool
-    unseen: tuple[str, ...]
-    """Mounts in memory, whose content no comparison shows."""
-    baseline: frozenset[str]
-    """What differed from the image before any tenant ran: mount points that Docker made."""
 
 
 class DockerSandbox:
@@ -46,6 +44,8 @@ class DockerSandbox:
         self.id = made.id
         self.user = made.user
         self.limits = made.limits
+        self._marked: frozenset[str] = frozenset()
+        self._unseen: tuple[str, ...] = ()
 
     async def open(self, argv: Sequence[str]) -> DockerStream:
         """See ``Sandbox.open``."""
@@ -106,10 +106,17 @@ class DockerSandbox:
             return client.api.logs(self.id, tail=LOG_LINES).decode("utf-8", "replace")
         return ""
 
+    async def mark(self) -> list[str]:
+        """See ``Diffable.mark``: a path that differs from the image already can change without Docker telling."""
+        self._marked, self._unseen = await self._engine.call(
+            lambda client: (changed_paths(client, self.id), unseen_mounts(client, self.id))
+        )
+        return [*(change.partition(" ")[2] for change in sorted(self._marked)), *FILES_OF_DOCKER]
+
     async def changes(self) -> list[str]:
-        """Paths that differ from the moment of launch; mounts in memory are named too, for nobody can compare them."""
+        """Paths that differ from the moment of ``mark``; mounts that nobody can compare are always among them."""
         now = await self._engine.call(lambda client: changed_paths(client, self.id))
-        return sorted(now - self._made.baseline) + [f"{path} (in memory)" for path in self._made.unseen]
+        return sorted(now - self._marked) + [f"{path} (a mount)" for path in self._unseen]
 
     async def destroy(self) -> None:
         """Remove the container with its anonymous volumes; harmless when it is gone."""
@@ -143,6 +150,19 @@ def changed_paths(client: DockerClient, container: str) -> frozenset[str]:
         for item in found
         if item["Path"] != ours[0] and not item["Path"].startswith(ours[1])
     )
+
+
+def unseen_mounts(client: DockerClient, container: str) -> tuple[str, ...]:
+    """Writable places that the comparison with the image leaves out: mounts in memory, and volumes of the image.
+
+    What the configuration mounts is shared because somebody wants it so.
+    """
+    facts: Mapping[str, Any] = client.api.inspect_container(container)
+    host: Mapping[str, Any] = facts["HostConfig"]
+    wanted = {bind.split(":")[1] for bind in host.get("Binds") or () if ":" in bind}
+    volumes = {m["Destination"] for m in facts["Mounts"] if m["Type"] == "volume" and m["RW"]}
+    ours = {path for path in volumes if path.startswith(f"{HOME}/")}
+    return tuple(sorted({*(host.get("Tmpfs") or {}), *(volumes - ours - wanted)}))
 
 
 def _hijack(connection: object) -> int:

@@ -1,6 +1,10 @@
 package serve
 
-import "encoding/json"
+import (
+	"encoding/json"
+
+	"hermes-exec/runner/internal/link"
+)
 
 // method carries out one request. The result is encoded as JSON; nil is {}.
 type method func(s *Server, c *conversation, params json.RawMessage) (any, error)
@@ -16,7 +20,7 @@ func init() {
 		"proc.read": procMethod((*Server).procRead), "proc.follow": procMethod((*Server).procFollow), "proc.write": procMethod((*Server).procWrite),
 		"proc.close_stdin": procMethod((*Server).procCloseStdin), "proc.signal": procMethod((*Server).procSignal),
 		"proc.kill": procMethod((*Server).procKill), "proc.resize": procMethod((*Server).procResize), "net.connect": (*Server).netConnect,
-		"box.info": (*Server).boxInfo, "box.shutdown": (*Server).boxShutdown,
+		"box.info": (*Server).boxInfo, "box.watch": (*Server).boxWatch, "box.shutdown": (*Server).boxShutdown,
 	} {
 		methods[name] = m
 	}
@@ -74,6 +78,17 @@ func (s *Server) slotKillAll(c *conversation, params json.RawMessage) (any, erro
 }
 
 func (s *Server) boxInfo(*conversation, json.RawMessage) (any, error) { return s.facts(), nil }
+
+func (s *Server) boxWatch(_ *conversation, params json.RawMessage) (any, error) {
+	var p struct {
+		Paths []link.Bytes `json:"paths"`
+	}
+	if err := decode(params, &p); err != nil {
+		return nil, err
+	}
+	s.slots.Watch(p.Paths)
+	return nil, nil
+}
 
 func (s *Server) boxShutdown(*conversation, json.RawMessage) (any, error) {
 	s.shutdownSoon()

@@ -21,6 +21,7 @@ type Slots interface {
 	KillAll(ctx context.Context, slot string) (link.Receipt, error)
 	OnExit(func(slot string, e link.Exit))
 	OnDeath(func(slot string, why string))
+	Watch(paths []link.Bytes)
 	Close(ctx context.Context) link.Receipt
 }
 

@@ -179,3 +179,32 @@ func TestInTheBoxReset(t *testing.T) {
 	}
 	b.sh("a", "true")
 }
+
+func TestInTheBoxWatchedPathsAreCompared(t *testing.T) {
+	dir := t.TempDir() // before the slot, which would wipe it
+	b, _ := wholeBox(t, "")
+	same, other, absent := filepath.Join(dir, "same"), filepath.Join(dir, "other"), filepath.Join(dir, "absent")
+	for _, path := range []string{same, other} {
+		if err := os.WriteFile(path, []byte("1"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.Watch([]link.Bytes{link.Bytes(same), link.Bytes(other), link.Bytes(absent)})
+	if r, err := b.Reset(context.Background(), "a"); err != nil || !r.Clean || len(r.Changed) != 0 {
+		t.Errorf("%+v %v", r, err)
+	}
+	b.sh("a", "echo 2 > "+other+"; touch -d @0 "+other+"; touch "+absent)
+	r, err := b.Reset(context.Background(), "a")
+	if err != nil || len(r.Changed) != 2 {
+		t.Errorf("%+v %v", r, err)
+	}
+	for _, path := range r.Changed {
+		if path == same {
+			t.Errorf("%s is as it was", path)
+		}
+	}
+	b.Watch(nil)
+	if r, err := b.Reset(context.Background(), "a"); err != nil || len(r.Changed) != 0 {
+		t.Errorf("%+v %v", r, err)
+	}
+}

@@ -19,6 +19,10 @@ func onStarter(do func() (*os.Process, error)) (*os.Process, error) { return do(
 
 func (s *slot) wipeShared() []string { return nil }
 
+type entry struct{}
+
+func entryAt(string) entry { return entry{} }
+
 type manifest struct{}
 
 func newManifest() manifest { return manifest{} }

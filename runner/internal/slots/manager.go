@@ -25,6 +25,7 @@ type Manager struct {
 
 	mu      sync.Mutex
 	slots   map[string]*slot
+	watched map[string]entry // paths of the box, as they were when Watch was called
 	closed  bool
 	onExit  func(slot string, e link.Exit)
 	onDeath func(slot string, why string)
@@ -99,6 +100,35 @@ func (m *Manager) Create(ctx context.Context, p CreateParams) (SlotFacts, error)
 		return SlotFacts{}, errors.Join(err, s.removeTraces())
 	}
 	return s.facts, nil
+}
+
+// Watch remembers how these paths are now. The reset of a slot that has the
+// whole box tells which of them have changed since.
+func (m *Manager) Watch(paths []link.Bytes) {
+	watched := make(map[string]entry, len(paths))
+	for _, path := range paths {
+		watched[string(path)] = entryAt(string(path))
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.watched = watched
+}
+
+// mostNamed bounds how many changed paths a reset names.
+const mostNamed = 20
+
+// changed names watched paths that are not as they were.
+func (m *Manager) changed() []string {
+	m.mu.Lock()
+	watched := m.watched
+	m.mu.Unlock()
+	out := []string{}
+	for path, was := range watched {
+		if len(out) < mostNamed && entryAt(path) != was {
+			out = append(out, path)
+		}
+	}
+	return out
 }
 
 func (m *Manager) slot(id string) (*slot, error) {

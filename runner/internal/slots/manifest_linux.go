@@ -21,6 +21,15 @@ type entry struct {
 	changed syscall.Timespec
 }
 
+// entryAt is how a path is now; the zero entry where there is nothing.
+func entryAt(path string) entry {
+	var st syscall.Stat_t
+	if err := syscall.Lstat(path, &st); err != nil {
+		return entry{}
+	}
+	return entry{st.Ino, st.Ctim}
+}
+
 // newManifest looks at the places themselves, not below.
 func newManifest() manifest {
 	m := manifest{entries: map[string]entry{}, mounts: slurpFile("/proc/self/mountinfo"), ipc: ipcObjects()}

@@ -42,6 +42,7 @@ type ResetResult struct {
 	Clean       bool         `json:"clean"`
 	Killed      link.Receipt `json:"killed"`
 	Differences []string     `json:"differences"`
+	Changed     []string     `json:"changed"` // watched paths of a whole box
 }
 
 func failure(kind, format string, args ...any) error {

@@ -121,7 +121,7 @@ func (s *slot) verify() []string {
 
 // reset is called with mu held.
 func (s *slot) reset(ctx context.Context) ResetResult {
-	result := ResetResult{Killed: s.end(ctx), Differences: []string{}}
+	result := ResetResult{Killed: s.end(ctx), Differences: []string{}, Changed: []string{}}
 	if result.Killed.Left > 0 {
 		result.Differences = append(result.Differences, fmt.Sprintf("%d processes are left", result.Killed.Left))
 	}
@@ -134,6 +134,9 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 	}
 	result.Differences = append(result.Differences, s.verify()...)
 	result.Clean = len(result.Differences) == 0
+	if s.setup.Level == isolate.Box {
+		result.Changed = s.m.changed()
+	}
 	s.handleMu.Lock()
 	s.died = ""
 	s.handleMu.Unlock()
@@ -196,10 +199,15 @@ func (s *slot) stop(ctx context.Context, h *Handle) link.Receipt {
 	return receipt
 }
 
-// removeTraces takes away what the slot has in the box besides processes.
+// removeTraces takes away what the slot has in the box besides processes. What
+// the tenant of a whole box left elsewhere in it stays: it is the box's now.
 func (s *slot) removeTraces() error {
+	var left []string
+	if s.setup.Level != isolate.Box {
+		left = s.wipeShared()
+	}
 	var problems []error
-	for _, p := range append(s.wipeShared(), wipe(s.dir)...) {
+	for _, p := range append(left, wipe(s.dir)...) {
 		problems = append(problems, errors.New(p))
 	}
 	problems = append(problems, isolate.RemoveGroups(s.setup.Cgroups))

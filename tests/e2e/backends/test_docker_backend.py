@@ -134,9 +134,12 @@ async def test_network_and_limits(docker_image: Image, engine: DockerClient) -> 
 async def test_changes_are_seen_and_ours_are_not(docker_image: Image, engine: DockerClient) -> None:
     docker_backend = backend()
     async with box(docker_backend, LaunchSpec(image=docker_image("busybox"), whole_box=True)) as made:
+        assert "/etc/hosts" in await made.sandbox.mark()  # type: ignore[attr-defined]
         assert await made.sandbox.changes() == []  # type: ignore[attr-defined]
         await made.run("/bin/sh", "-c", "echo x > mine; echo x > /tmp-of-mine; rm /bin/wc")
         assert set(await made.sandbox.changes()) >= {"A /tmp-of-mine", "D /bin/wc"}  # type: ignore[attr-defined]
+        assert {"/tmp-of-mine", "/bin/wc"} < set(await made.sandbox.mark())  # type: ignore[attr-defined]
+        assert await made.sandbox.changes() == []  # type: ignore[attr-defined]
 
 
 async def test_paused_is_unknown_removed_is_dead(docker_image: Image, engine: DockerClient, run_id: str) -> None:
