@@ -12,6 +12,16 @@ from rich.console import Console
 from rich.markup import escape
 
 from hermes_agent.calls import Message
+from hermes_agent.command_options import (
+    ApiKey,
+    BaseUrl,
+    MaxTokens,
+    MaxTurns,
+    ModelName,
+    Parser,
+    Temperature,
+    Toolsets,
+)
 from hermes_agent.episode import Episode
 from hermes_agent.loop import AgentLoop
 from hermes_agent.models import EmbeddedModel, Model, OpenAIModel
@@ -35,30 +45,20 @@ _CODES = {"infra": exits.INFRA, "model_error": exits.INFRA, "answered": exits.OK
 )
 def agent(
     task: Annotated[str, typer.Argument(metavar="TASK", help="What the model is asked to do.")],
-    model: Annotated[
-        str, typer.Option("--model", "-m", envvar="HERMES_AGENT_MODEL", help="Name of the model, or `embedded`.")
-    ],
-    base_url: Annotated[
-        str | None, typer.Option("--base-url", envvar="OPENAI_BASE_URL", help="Endpoint, such as http://host:8000/v1.")
-    ] = None,
-    api_key: Annotated[
-        str, typer.Option("--api-key", envvar="OPENAI_API_KEY", help="Key of the endpoint.", show_default=False)
-    ] = "none",
-    parser: Annotated[
-        str | None, typer.Option("--parser", help="Format of tool calls in plain text, such as hermes.")
-    ] = None,
+    model: ModelName,
+    base_url: BaseUrl = None,
+    api_key: ApiKey = "none",
+    parser: Parser = None,
     backend: Backend = None,
     image: Image = None,
     put: Annotated[
         list[Path] | None,
         typer.Option("--put", exists=True, help="File or directory to put into the workspace; may be repeated."),
     ] = None,
-    max_turns: Annotated[int, typer.Option("--max-turns", min=1, help="Completions of the episode.")] = 30,
-    toolset: Annotated[
-        list[str] | None, typer.Option("--toolset", "-t", help="May be repeated (default: terminal, file).")
-    ] = None,
-    temperature: Annotated[float, typer.Option("--temperature", min=0, help="0 is greedy.")] = 1.0,
-    max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1, help="Of one completion.")] = None,
+    max_turns: MaxTurns = 30,
+    toolset: Toolsets = None,
+    temperature: Temperature = 1.0,
+    max_tokens: MaxTokens = None,
     config: Config = None,
     profile: Profile = None,
     option: Options = None,

@@ -6,6 +6,17 @@ from hermes_batch.config import BatchConfig
 from hermes_batch.dataset import Task, read_dataset
 from hermes_batch.record import Record
 from hermes_batch.report import write_report
-from hermes_batch.run import BatchResult, run_batch
+from hermes_batch.run import BatchResult, resume_batch, run_batch
+from hermes_batch.trajectories import read_records
 
-__all__ = ["BatchConfig", "BatchResult", "Record", "Task", "read_dataset", "run_batch", "write_report"]
+__all__ = [
+    "BatchConfig",
+    "BatchResult",
+    "Record",
+    "Task",
+    "read_dataset",
+    "read_records",
+    "resume_batch",
+    "run_batch",
+    "write_report",
+]

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import SecretStr, ValidationError
+from pydantic import SecretStr
 from rich.console import Console
 
+from hermes_agent.command_options import (
+    ApiKey,
+    BaseUrl,
+    MaxTokens,
+    MaxTurns,
+    ModelName,
+    Parser,
+    Temperature,
+    Toolsets,
+)
 from hermes_batch.config import BatchConfig
 from hermes_batch.display import RunDisplay, show_results, summary_line
-from hermes_batch.report import read_records, read_settings, write_report
-from hermes_batch.run import REPORT, TRAJECTORIES, run_batch
+from hermes_batch.report import REPORT, write_report
+from hermes_batch.run import BatchResult, resume_batch, run_batch
+from hermes_batch.settings import read_settings
+from hermes_batch.trajectories import TRAJECTORIES, read_rows
 from hermes_exec.cli import exits
 from hermes_exec.cli.interrupt import run_async
 from hermes_exec.cli.output import emit_json, say
 from hermes_exec.cli.pools import AsJson, Backend, Image, Options, parse_options
-from hermes_exec.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True, help="Runs a file of prompts, each in a slot of its own.")
 _Out = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a run.")]
@@ -27,28 +40,18 @@ _Out = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a run.")
 def run(
     dataset: Annotated[Path, typer.Argument(metavar="PROMPTS", help="JSONL file with an entry `prompt` in each line.")],
     out: Annotated[Path, typer.Option("--out", help="Directory for trajectories.jsonl, report.html and run.json.")],
-    model: Annotated[
-        str, typer.Option("--model", "-m", envvar="HERMES_AGENT_MODEL", help="Name of the model, or `embedded`.")
-    ],
-    base_url: Annotated[
-        str | None, typer.Option("--base-url", envvar="OPENAI_BASE_URL", help="Endpoint, such as http://host:8000/v1.")
-    ] = None,
-    api_key: Annotated[
-        str, typer.Option("--api-key", envvar="OPENAI_API_KEY", help="Key of the endpoint.", show_default=False)
-    ] = "none",
-    parser: Annotated[
-        str | None, typer.Option("--parser", help="Format of tool calls in plain text, such as hermes.")
-    ] = None,
+    model: ModelName,
+    base_url: BaseUrl = None,
+    api_key: ApiKey = "none",
+    parser: Parser = None,
     backend: Backend = None,
     image: Image = None,
     workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Prompts worked on at a time.")] = 4,
-    max_turns: Annotated[int, typer.Option("--max-turns", min=1, help="Completions of an episode.")] = 30,
-    toolset: Annotated[
-        list[str] | None, typer.Option("--toolset", "-t", help="May be repeated (default: terminal, file).")
-    ] = None,
+    max_turns: MaxTurns = 30,
+    toolset: Toolsets = None,
     system_prompt: Annotated[str | None, typer.Option("--system-prompt", help="Told before each prompt.")] = None,
-    temperature: Annotated[float, typer.Option("--temperature", min=0, help="0 is greedy.")] = 1.0,
-    max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1, help="Of one completion.")] = None,
+    temperature: Temperature = 1.0,
+    max_tokens: MaxTokens = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Only the first prompts.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Of the sampling, where the model has seeds.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results that are in --out.")] = False,
@@ -58,7 +61,7 @@ def run(
     """Work on every prompt in a slot of its own and write the trajectories.
 
     Ends with 0 when every prompt was scored or answered, with 3 when some could not be for reasons outside of the
-    model.
+    model. A run that was ended, however that was, goes on with `batch resume`.
     """
     settings: dict[str, Any] = {
         "dataset": dataset,
@@ -80,13 +83,29 @@ def run(
         "seed": seed,
         "overwrite": overwrite,
     }
-    try:
-        config = BatchConfig(**settings)
-    except ValidationError as error:
-        raise ConfigError(
-            "; ".join(f"{detail['loc'][0]}: {detail['msg']}" for detail in error.errors() if detail["loc"])
-        ) from error
-    raise typer.Exit(run_async(lambda: _run(config, as_json)))
+    config = BatchConfig.of(settings)
+    raise typer.Exit(run_async(lambda: _run(partial(run_batch, config), as_json)))
+
+
+@app.command("resume", epilog="Example: hermes-exec batch resume runs/a")
+def resume(
+    out: _Out,
+    base_url: Annotated[str | None, typer.Option("--base-url", help="Where the endpoint is now.")] = None,
+    api_key: ApiKey = "none",
+    workers: Annotated[int | None, typer.Option("--workers", "-w", min=1, help="Prompts worked on at a time.")] = None,
+    option: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run that was ended, with the settings that it was started with.
+
+    No prompt that has a result is worked on again; those whose record may not be scored are. The dataset must be as it
+    was, or have more prompts at its end. Options given here take the place of the run's own; a key and secrets are not
+    written down with a run and have to be given again. Ends as `batch run` does.
+    """
+    given: dict[str, Any] = {"base_url": base_url, "workers": workers, "backend_options": parse_options(option)}
+    changes = {name: value for name, value in given.items() if value is not None}
+    work = partial(resume_batch, out, api_key=SecretStr(api_key), **changes)
+    raise typer.Exit(run_async(lambda: _run(work, as_json)))
 
 
 @app.command("report", epilog="Example: hermes-exec batch report runs/a")
@@ -98,37 +117,36 @@ def report(out: _Out) -> None:
 @app.command("show", epilog="Example: hermes-exec batch show runs/a")
 def show(out: _Out, as_json: AsJson = False) -> None:
     """Print the table of results of a run."""
-    records, broken = read_records(out)
+    rows, broken = read_rows(out)
     settings = read_settings(out)
-    total = int(settings.get("prompts") or len(records))
+    total = int(settings.get("prompts") or len(rows))
     if as_json:
-        emit_json([{name: value for name, value in record.items() if name != "conversations"} for record in records])
+        emit_json(rows)
         return
-    show_results(Console(highlight=False), records, settings.get("seconds"), total)
+    show_results(Console(highlight=False), rows, settings.get("seconds") or None, total)
     if broken:
         say(f"{broken} lines of {TRAJECTORIES} are no records")
 
 
-async def _run(config: BatchConfig, as_json: bool) -> int:
-    console = Console(stderr=True, highlight=False)
-    with RunDisplay(console) as display:
-        result = await run_batch(config, on_start=display.started, on_record=display.done)
-    ordered = sorted(result.records, key=lambda record: record["prompt_index"])
+async def _run(work: Callable[..., Awaitable[BatchResult]], as_json: bool) -> int:
+    with RunDisplay(Console(stderr=True, highlight=False)) as display:
+        result = await work(on_start=display.started, on_record=display.done)
     if as_json:
         emit_json(
             {
                 "prompts": result.total,
-                "records": len(result.records),
+                "records": result.records,
+                "kept": result.kept,
                 "solved": result.solved,
                 "unscored": result.unscored,
                 "tool_calls": result.tool_calls,
                 "seconds": round(result.seconds, 3),
-                "trajectories": config.out / TRAJECTORIES,
-                "report": config.out / REPORT,
-                "summary": summary_line(ordered, result.seconds, result.total),
+                "trajectories": result.out / TRAJECTORIES,
+                "report": result.out / REPORT,
+                "summary": summary_line(result.tally, result.seconds, result.total),
             }
         )
     else:
-        show_results(Console(highlight=False), ordered, result.seconds, result.total)
-        say(f"{config.out / TRAJECTORIES}\n{config.out / REPORT}")
+        show_results(Console(highlight=False), read_rows(result.out)[0], result.seconds, result.total)
+        say(f"{result.out / TRAJECTORIES}\n{result.out / REPORT}")
     return exits.INFRA if result.unscored else exits.OK

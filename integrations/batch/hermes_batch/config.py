@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from hermes_agent.models.base import Model
 from hermes_agent.models.embedded import EMBEDDED_NAME, EmbeddedModel
 from hermes_agent.models.openai import OpenAIModel
+from hermes_exec.errors import ConfigError
 from hermes_exec.pool import SandboxPool
 
 EMBEDDED = "embedded"
@@ -54,6 +56,15 @@ class BatchConfig(BaseModel):
     seed: int | None = None
     check_timeout_s: Annotated[float, Field(gt=0)] = 60.0
     overwrite: bool = False
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """The same from a mapping. Raises ConfigError that names the settings that are wrong."""
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            told = (f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors())
+            raise ConfigError("; ".join(told)) from error
 
     @property
     def model_name(self) -> str:

@@ -8,6 +8,7 @@ after the episode, where it ends with 0 the task is solved). Other entries are l
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path, PurePosixPath
 
@@ -20,12 +21,16 @@ _REPORTED = 10
 
 
 class Task(BaseModel):
-    """One line of the file. `index` counts prompts from 0, `line` the lines of the file from 1."""
+    """One line of the file. `index` counts prompts from 0, `line` the lines of the file from 1.
+
+    `digest` stands for all that the line asks: a record is of this task when it has the same index and digest.
+    """
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
     index: int
     line: int
+    digest: str = ""
     prompt: str = Field(min_length=1)
     id: str | None = None
     image: str | None = Field(default=None, min_length=1)
@@ -102,10 +107,16 @@ def _task(raw: bytes, line: int, index: int, beside: Path) -> Task:
     if "prompt" not in entry:
         raise ValueError(f"has no entry prompt (it has {', '.join(sorted(entry)) or 'none'})")
     try:
-        task = Task.model_validate({**entry, "index": index, "line": line})
+        task = Task.model_validate({**entry, "index": index, "line": line, "digest": _digest(entry)})
     except ValidationError as error:
         raise ValueError("; ".join(_told(detail) for detail in error.errors())) from error
     return task if task.tree is None else task.model_copy(update={"tree": _tree(beside, task.tree)})
+
+
+def _digest(entry: dict[str, object]) -> str:
+    """Of the entries that are known, whatever their order; of a tree the name counts, not what is in it."""
+    asked = {name: value for name, value in entry.items() if name in Task.model_fields}
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _tree(beside: Path, tree: Path) -> Path:

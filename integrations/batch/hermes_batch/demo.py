@@ -19,8 +19,9 @@ from hermes_batch.config import EMBEDDED, BatchConfig
 from hermes_batch.display import RunDisplay, show_results
 from hermes_batch.leftovers import ProcessWatch, boxes_of
 from hermes_batch.record import Record
-from hermes_batch.report import read_records
-from hermes_batch.run import REPORT, TRAJECTORIES, BatchResult, run_batch
+from hermes_batch.report import REPORT
+from hermes_batch.run import BatchResult, run_batch
+from hermes_batch.trajectories import TRAJECTORIES, read_rows
 from hermes_exec.cli import exits
 from hermes_exec.cli.interrupt import run_async
 from hermes_exec.errors import BackendUnavailable, ExecError
@@ -57,9 +58,9 @@ async def demo(tasks: Path, out: Path, image: str | None) -> int:
 
     with RunDisplay(_CONSOLE) as display:
         result = await run_batch(config, on_start=display.started, on_record=done)
-    records, _ = read_records(out)
+    rows, _ = read_rows(out)
     _CONSOLE.print()
-    show_results(_CONSOLE, records, result.seconds, result.total)
+    show_results(_CONSOLE, rows, result.seconds, result.total)
     _say(f"{out / TRAJECTORIES}\n{out / REPORT}")
     clean = await _nothing_left(backend, run_id, watch)
     return exits.OK if clean and result.complete else exits.FAILED

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,8 +13,8 @@ from rich.table import Table
 
 from hermes_batch.html import visible
 from hermes_batch.record import Record
-from hermes_batch.report import outcome
 from hermes_batch.run import BatchResult
+from hermes_batch.tally import Tally, outcome
 
 _COLORS = {"solved": "green", "unsolved": "red", "unscored": "yellow"}
 
@@ -44,7 +43,7 @@ class RunDisplay:
     def started(self, result: BatchResult) -> None:
         """The backend has answered."""
         if self._progress is not None:
-            self._bar = self._progress.add_task("0 solved", total=result.total)
+            self._bar = self._progress.add_task(f"{result.solved} solved", total=result.total, completed=result.records)
 
     def done(self, result: BatchResult, record: Record) -> None:
         """A prompt has its record."""
@@ -55,12 +54,13 @@ class RunDisplay:
             self._progress.console.print(f"[{_COLORS.get(word, 'blue')}]{escape(line)}[/]", highlight=False)
             self._progress.update(self._bar, advance=1, description=f"{result.solved} solved")
         else:
-            counted = f"[{len(result.records)}/{result.total}]"
+            counted = f"[{result.records}/{result.total}]"
             self._console.print(escape(f"{counted:8} {line}"), highlight=False, soft_wrap=True)
 
 
-def show_results(console: Console, records: Sequence[Mapping[str, Any]], seconds: float | None, total: int) -> None:
+def show_results(console: Console, records: Iterable[Mapping[str, Any]], seconds: float | None, total: int) -> None:
     """Print the table of results and one line of sums."""
+    tally = Tally()
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("prompt", "result", "ended by", "cause"):
         table.add_column(name)
@@ -68,6 +68,7 @@ def show_results(console: Console, records: Sequence[Mapping[str, Any]], seconds
         table.add_column(name, justify="right")
     table.add_column("isolation")
     for record in records:
+        tally.add(record)
         word = outcome(record)
         table.add_row(
             escape(_plain(str(record.get("id", "")), 32)),
@@ -80,23 +81,21 @@ def show_results(console: Console, records: Sequence[Mapping[str, Any]], seconds
             escape(str(record.get("isolation") or "-")),
         )
     console.print(table)
-    console.print(escape(summary_line(records, seconds, total)), highlight=False, soft_wrap=True)
+    console.print(escape(summary_line(tally, seconds, total)), highlight=False, soft_wrap=True)
 
 
-def summary_line(records: Sequence[Mapping[str, Any]], seconds: float | None, total: int) -> str:
+def summary_line(tally: Tally, seconds: float | None, total: int) -> str:
     """The sums of a run in one line."""
-    words = Counter(outcome(record) for record in records)
-    calls = sum(int(record.get("tool_calls", 0)) for record in records)
-    rungs = sorted({str(record.get("isolation")) for record in records if record.get("isolation")})
-    parts = [f"{words['solved']} of {len(records)} solved"]
+    words = tally.words
+    parts = [f"{words['solved']} of {tally.records} solved"]
     if words["unscored"]:
         parts.append(f"{words['unscored']} not scored")
-    parts.append(f"{calls} tool calls")
+    parts.append(f"{tally.tool_calls} tool calls")
     if seconds is not None:
         parts.append(f"{seconds:.1f} s")
-    parts.append(f"isolation {' '.join(rungs) or 'none reached'}")
-    if len(records) < total:
-        parts.append(f"{total - len(records)} of {total} prompts not done")
+    parts.append(f"isolation {' '.join(sorted(tally.rungs)) or 'none reached'}")
+    if tally.records < total:
+        parts.append(f"{total - tally.records} of {total} prompts not done")
     return ", ".join(parts)
 
 

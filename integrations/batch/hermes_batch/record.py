@@ -42,7 +42,8 @@ class Record(TypedDict):
 
     Up to `tool_error_counts` the fields are those of the Hermes batch runner; every known tool is in `tool_stats` and
     `tool_error_counts`, so that all records have one schema. `solved` is None where there was no check or the episode
-    may not be scored; `trainable` is False for the latter, and `cause` says whose doing the end was.
+    may not be scored; `trainable` is False for the latter, and `cause` says whose doing the end was. `task_digest`
+    stands for what the prompt's line asked.
     """
 
     prompt_index: int
@@ -71,6 +72,7 @@ class Record(TypedDict):
     image: str
     isolation: str
     sandbox: str
+    task_digest: str
 
 
 class Place(TypedDict):
@@ -135,6 +137,7 @@ def make_record(
         "completion_tokens": 0 if usage is None else usage.completion_tokens,
         "seconds": round(seconds, 3),
         **place,
+        "task_digest": task.digest,
     }
 
 

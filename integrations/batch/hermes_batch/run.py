@@ -3,135 +3,210 @@
 from __future__ import annotations
 
 import inspect
-import json
-import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import Any
 
 import anyio
 
 from hermes_agent.models.base import Model
-from hermes_batch.config import EMBEDDED, BatchConfig
+from hermes_batch.config import BatchConfig
 from hermes_batch.dataset import Task, read_dataset
 from hermes_batch.record import Record
-from hermes_batch.report import write_report
+from hermes_batch.report import REPORT, write_report
 from hermes_batch.rollout import Rollout
+from hermes_batch.settings import SETTINGS, read_settings, recorded_config, write_settings
+from hermes_batch.tally import Tally
+from hermes_batch.trajectories import TRAJECTORIES, Trajectories
 from hermes_exec.errors import ConfigError
-from hermes_exec.pool import SandboxPool
 from hermes_exec.tools import select
-
-TRAJECTORIES, REPORT, SETTINGS = "trajectories.jsonl", "report.html", "run.json"
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass
 class BatchResult:
-    """What a run did so far: `records` in the order in which they ended, of `total` prompts."""
+    """What a run did so far, of `total` prompts; the records themselves are in the file (`read_records`).
+
+    `kept` of them are of earlier invocations, whose `seconds` are counted too where they ended by themselves.
+    """
 
     out: Path
     total: int
-    records: list[Record] = field(default_factory=list)
+    tally: Tally = field(default_factory=Tally)
+    kept: int = 0
     seconds: float = 0.0
+
+    @property
+    def records(self) -> int:
+        """Prompts that have their record."""
+        return self.tally.records
 
     @property
     def complete(self) -> bool:
         """Every prompt has its record."""
-        return len(self.records) == self.total
+        return self.records == self.total
 
     @property
     def solved(self) -> int:
         """Prompts whose check ended with 0."""
-        return sum(record["solved"] is True for record in self.records)
+        return self.tally.words["solved"]
 
     @property
     def unscored(self) -> int:
         """Prompts that may not be scored: infrastructure, provider, a broken task."""
-        return sum(not record["trainable"] for record in self.records)
+        return self.tally.words["unscored"]
 
     @property
     def tool_calls(self) -> int:
         """Tool calls of all prompts."""
-        return sum(record["tool_calls"] for record in self.records)
+        return self.tally.tool_calls
+
+
+OnStart = Callable[[BatchResult], None]
+OnRecord = Callable[[BatchResult, Record], None]
 
 
 async def run_batch(
-    config: BatchConfig,
-    *,
-    on_start: Callable[[BatchResult], None] | None = None,
-    on_record: Callable[[BatchResult, Record], None] | None = None,
+    config: BatchConfig, *, on_start: OnStart | None = None, on_record: OnRecord | None = None
 ) -> BatchResult:
     """Work on every prompt in a slot of its own; write `trajectories.jsonl`, `report.html` and `run.json` into `out`.
 
     The dataset, the model and the pool's settings are checked before anything is started. Records are written as they
-    end, each flushed; a cancelled run keeps those it has, ends its boxes and writes the report of them. Trouble of a
-    single prompt is in its record (`trainable` False where it may not be scored). `on_start` is called when the backend
-    has answered, `on_record` after each record.
+    end, each on the disk before the next prompt is begun in its place, and are not held here; a cancelled run keeps
+    those it has, ends its boxes and writes the report of them, and `resume_batch` goes on with it, also when it was
+    killed. Trouble of a single prompt is in its record (`trainable` False where it may not be scored). `on_start` is
+    called when the backend has answered, `on_record` after each record.
 
     Raises ConfigError (dataset, settings, an `out` that has results already), BackendUnavailable, ImageError.
     """
-    tasks = read_dataset(config.dataset, config.limit)
-    if not select(config.toolsets).tools:
-        raise ConfigError(f"no tool of the toolsets {', '.join(config.toolsets) or '(none)'} is available")
+    tasks = _checked(config)
     _refuse_results(config)
-    model, pool = config.make_model(), config.make_pool()
-    result = BatchResult(config.out, len(tasks))
-    started = time.monotonic()
-    try:
-        async with pool:
-            with _open_trajectories(config) as lines:
-                if on_start is not None:
-                    on_start(result)
-                run = _Run(config, model, pool, iter(tasks), lines, result, on_record)
-                try:
-                    await run.work()
-                finally:
-                    result.seconds = time.monotonic() - started
-                    _write_settings(config, result)
-                    write_report(config.out)
-    finally:
-        if isinstance(config.model, str):
-            await _close(model)
-    result.seconds = time.monotonic() - started
-    return result
+
+    def create() -> Trajectories:
+        lines = Trajectories.create(config.out, overwrite=config.overwrite)
+        for stale in (REPORT, SETTINGS):
+            (config.out / stale).unlink(missing_ok=True)
+        return lines
+
+    return await _Run(config, tasks, BatchResult(config.out, len(tasks)), on_start, on_record).carry_out(create)
+
+
+async def resume_batch(
+    out: Path, *, on_start: OnStart | None = None, on_record: OnRecord | None = None, **changes: Any
+) -> BatchResult:
+    """Go on with the run in `out`, with the settings that it was started with and its dataset as it was.
+
+    Prompts that have a result are not worked on again. Those without one are, and those whose record may not be scored
+    (infrastructure, provider, called off): its place is taken by the new one. `changes` are fields of BatchConfig that
+    shall be others from now on; a key, a secret or a model object is not written down and must be given again. When
+    nothing is left to do, only the report is written.
+
+    Raises ConfigError (no run in `out`, another process works on it, the dataset is not what it was) and what
+    `run_batch` raises.
+    """
+    config = recorded_config(Path(out), **changes)
+    tasks = _checked(config)
+    earlier = _Earlier(config, tasks)
+    with Trajectories.reopen(config.out, earlier.keep) as lines:
+        result = BatchResult(config.out, len(tasks), earlier.tally, earlier.tally.records)
+        result.seconds = float(read_settings(config.out).get("seconds") or 0.0)
+        if result.complete:
+            write_report(config.out)
+            return result
+        left = [task for task in tasks if task.index not in earlier.done]
+        return await _Run(config, left, result, on_start, on_record).carry_out(lambda: lines)
+
+
+class _Earlier:
+    """Says of the records of earlier invocations which are results: one of each prompt, and of these prompts."""
+
+    def __init__(self, config: BatchConfig, tasks: list[Task]) -> None:
+        self._dataset = config.dataset
+        self._tasks = {task.index: task for task in tasks}
+        self.done: set[int] = set()
+        self.tally = Tally()
+
+    def keep(self, record: Mapping[str, Any]) -> bool:
+        index = int(record["prompt_index"])
+        task = self._tasks.get(index)
+        if task is None or record.get("task_digest") != task.digest:
+            raise ConfigError(
+                f"prompt {index} of {self._dataset} is not the one that the run worked on; go on with the dataset as "
+                "it was (prompts may have been added at its end)"
+            )
+        if not record.get("trainable") or index in self.done:
+            return False
+        self.done.add(index)
+        self.tally.add(record)
+        return True
 
 
 class _Run:
-    """What the workers of one run share."""
+    """One invocation: these prompts are worked on, and the result counts them."""
 
     def __init__(
         self,
         config: BatchConfig,
-        model: Model,
-        pool: SandboxPool,
-        tasks: Iterator[Task],
-        lines: TextIO,
+        tasks: list[Task],
         result: BatchResult,
-        on_record: Callable[[BatchResult, Record], None] | None,
+        on_start: OnStart | None,
+        on_record: OnRecord | None,
     ) -> None:
-        self._config, self._model, self._pool = config, model, pool
-        self._tasks, self._lines, self._result, self._on_record = tasks, lines, result, on_record
+        self._config, self._result = config, result
+        self._model, self._pool = config.make_model(), config.make_pool()
+        self._workers = min(config.workers, len(tasks))
+        self._tasks: Iterator[Task] = iter(tasks)
+        self._on_start, self._on_record = on_start, on_record
 
-    async def work(self) -> None:
+    async def carry_out(self, open_trajectories: Callable[[], Trajectories]) -> BatchResult:
+        """Start what is needed, do the work, write the report."""
+        started = time.monotonic() - self._result.seconds
+        try:
+            async with self._pool:
+                with open_trajectories() as lines:
+                    self._write_settings()
+                    if self._on_start is not None:
+                        self._on_start(self._result)
+                    try:
+                        await self._work(lines)
+                    finally:
+                        self._result.seconds = time.monotonic() - started
+                        self._write_settings()
+                        write_report(self._config.out)
+        finally:
+            if isinstance(self._config.model, str):
+                await _close(self._model)
+        self._result.seconds = time.monotonic() - started
+        return self._result
+
+    async def _work(self, lines: Trajectories) -> None:
         try:
             async with anyio.create_task_group() as group:
-                for _ in range(min(self._config.workers, self._result.total)):
-                    group.start_soon(self._worker)
+                for _ in range(self._workers):
+                    group.start_soon(self._worker, lines)
         except ExceptionGroup as errors:
             # A full disk, or what the caller's on_record raised: all workers met the same trouble.
             raise errors.exceptions[0] from None
 
-    async def _worker(self) -> None:
+    async def _worker(self, lines: Trajectories) -> None:
         for task in self._tasks:
             record = await Rollout(task, self._config, self._model).run(self._pool)
-            # One write a line: what a reader, or a run that was ended, finds is whole.
-            self._lines.write(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace").decode() + "\n")
-            self._lines.flush()
-            self._result.records.append(record)
+            with anyio.CancelScope(shield=True):
+                await lines.append(record)
+            self._result.tally.add(record)
             if self._on_record is not None:
                 self._on_record(self._result, record)
+
+    def _write_settings(self) -> None:
+        result = self._result
+        write_settings(self._config, prompts=result.total, records=result.records, seconds=result.seconds)
+
+
+def _checked(config: BatchConfig) -> list[Task]:
+    if not select(config.toolsets).tools:
+        raise ConfigError(f"no tool of the toolsets {', '.join(config.toolsets) or '(none)'} is available")
+    return read_dataset(config.dataset, config.limit)
 
 
 def _refuse_results(config: BatchConfig) -> None:
@@ -139,36 +214,9 @@ def _refuse_results(config: BatchConfig) -> None:
         raise ConfigError(f"out: {config.out} is not a directory")
     if (config.out / TRAJECTORIES).exists() and not config.overwrite:
         raise ConfigError(
-            f"out: {config.out} has results of an earlier run; name another directory, or overwrite them (--overwrite)"
+            f"out: {config.out} has results of an earlier run; go on with it (hermes-exec batch resume {config.out}), "
+            "name another directory, or overwrite them (--overwrite)"
         )
-
-
-def _open_trajectories(config: BatchConfig) -> TextIO:
-    try:
-        config.out.mkdir(parents=True, exist_ok=True)
-        for stale in (REPORT, SETTINGS):
-            (config.out / stale).unlink(missing_ok=True)
-        return (config.out / TRAJECTORIES).open("w" if config.overwrite else "x", encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise ConfigError(f"out: cannot write to {config.out}: {error.strerror or error}") from error
-
-
-def _write_settings(config: BatchConfig, result: BatchResult) -> None:
-    """The settings of the run and where it stands; no key is among them."""
-    settings = {
-        "dataset": str(config.dataset),
-        "model": config.model_name,
-        "base_url": config.base_url,
-        "backend": str(getattr(config.backend, "name", config.backend)),
-        "image": config.image,
-        "embedded": config.model == EMBEDDED,
-        **config.model_dump(mode="json", include={"workers", "max_turns", "toolsets", "temperature", "seed", "limit"}),
-        "prompts": result.total,
-        "records": len(result.records),
-        "seconds": round(result.seconds, 3),
-    }
-    text = json.dumps(settings, ensure_ascii=False, indent=2)
-    (config.out / SETTINGS).write_text(text + "\n", encoding="utf-8")
 
 
 async def _close(model: Model) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from hermes_batch import BatchConfig, BatchResult, Record, run_batch
+from hermes_batch import BatchConfig, BatchResult, Record, read_records, run_batch
 from hermes_batch.leftovers import ProcessWatch, boxes_of
 from hermes_exec.errors import ConfigError, ImageError
 from tests.conftest import BackendCase
@@ -57,11 +57,11 @@ async def test_solved_unsolved_and_unchecked(tmp_path: Path, backend: BackendCas
         image=backend.options.get("image"),
     )
     seen: list[int] = []
-    result = await run_batch(run, on_record=lambda done, _: seen.append(len(done.records)))
+    result = await run_batch(run, on_record=lambda done, _: seen.append(done.records))
     assert seen == [1, 2, 3, 4]
     assert (result.complete, result.solved, result.unscored, result.tool_calls) == (True, 2, 0, 3)
     written = lines(tmp_path)
-    assert written == result.records
+    assert written == [*read_records(tmp_path / "out")]
     by_prompt = {record["prompt_index"]: record for record in written}
     assert [by_prompt[index]["solved"] for index in range(4)] == [True, False, None, True]
     assert all(record["trainable"] and record["isolation"] and record["sandbox"] for record in written)
@@ -99,13 +99,15 @@ async def test_what_the_agent_left_running_does_not_disturb_the_check(tmp_path: 
 
 async def test_check_that_hangs_is_not_solved(tmp_path: Path) -> None:
     run = config(tmp_path, {"p": ["done"]}, {"prompt": "p", "check": "sleep 60"}, check_timeout_s=0.5)
-    record = (await run_batch(run)).records[0]
+    await run_batch(run)
+    (record,) = read_records(run.out)
     assert (record["solved"], record["check"]["timed_out"], record["trainable"]) == (False, True, True)
 
 
 async def test_broken_task_is_not_scored(tmp_path: Path) -> None:
     run = config(tmp_path, {"p": ["done"]}, {"prompt": "p", "cwd": "nowhere", "check": "true"})
-    record = (await run_batch(run)).records[0]
+    await run_batch(run)
+    (record,) = read_records(run.out)
     assert (record["trainable"], record["solved"], record["cause"], record["finish"]) == (False, None, "task", "infra")
     assert record["api_calls"] == 0
 
@@ -123,12 +125,13 @@ async def test_box_that_dies_spoils_its_own_prompt_only(tmp_path: Path) -> None:
     plans: dict[str, list[Step]] = {"dies": [["true"], ["true"], "done"], "lives": [["true"], "done"]}
     entries = ({"prompt": "dies", "check": "true"}, {"prompt": "lives", "check": "true"})
     run = config(tmp_path, plans, *entries, model=PlanModel(plans, kill_the_boxes), workers=1)
-    result = await run_batch(run)
-    assert [(r["trainable"], r["solved"], r["finish"]) for r in result.records] == [
+    await run_batch(run)
+    first, second = read_records(run.out)
+    assert [(r["trainable"], r["solved"], r["finish"]) for r in (first, second)] == [
         (False, None, "infra"),
         (True, True, "answered"),
     ]
-    assert result.records[0]["cause"] == "infra"
+    assert first["cause"] == "infra"
 
 
 async def test_cancelled_run_keeps_what_it_has_and_ends_its_boxes(tmp_path: Path, backend: BackendCase) -> None:
@@ -161,11 +164,11 @@ async def test_earlier_results_are_not_overwritten(tmp_path: Path) -> None:
     run = config(tmp_path, {"p": ["done"]}, {"prompt": "p"})
     await run_batch(run)
     before = (tmp_path / "out" / "trajectories.jsonl").read_bytes()
-    with pytest.raises(ConfigError, match="has results of an earlier run"):
+    with pytest.raises(ConfigError, match=r"results of an earlier run.*hermes-exec batch resume"):
         await run_batch(run)
     assert (tmp_path / "out" / "trajectories.jsonl").read_bytes() == before
     again = await run_batch(run.model_copy(update={"overwrite": True}))
-    assert len(lines(tmp_path)) == len(again.records) == 1
+    assert len(lines(tmp_path)) == again.records == 1
 
 
 async def test_full_disk_is_one_plain_error(tmp_path: Path) -> None:

@@ -26,6 +26,12 @@ def test_prompts_in_order_with_their_lines(tmp_path: Path) -> None:
     assert [t.prompt for t in read_dataset(path, limit=2)] == ["a", "b"]
 
 
+def test_digest_is_of_what_is_asked_not_of_how_it_is_written(tmp_path: Path) -> None:
+    lines = ('{"prompt": "a", "check": "true"}', '{"check":"true", "prompt":"a", "note": 1}', {"prompt": "a"})
+    digests = [task.digest for task in read_dataset(write(tmp_path, *lines))]
+    assert digests[0] == digests[1] != digests[2]
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

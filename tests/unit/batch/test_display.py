@@ -28,7 +28,7 @@ def shown(terminal: bool, *records: Record, total: int) -> str:
     with RunDisplay(console) as display:
         display.started(result)
         for each in records:
-            result.records.append(each)
+            result.tally.add(each)
             display.done(result, each)
     show_results(console, [*records], 7.5, total)
     return stream.getvalue()

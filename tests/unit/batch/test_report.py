@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,19 @@ def test_half_a_line_is_left_out_and_counted(tmp_path: Path) -> None:
 def test_long_texts_are_cut_in_the_middle(tmp_path: Path) -> None:
     long = record(0, conversations=[{"from": "human", "value": "a" * 50_000 + "end"}])
     assert "characters left out" in report(tmp_path, long).text
+
+
+def test_one_record_is_held_at_a_time(tmp_path: Path) -> None:
+    text, records = "a" * 100_000, 200
+    lines = (record(n, conversations=[{"from": "human", "value": text}]) for n in range(records))
+    (tmp_path / "trajectories.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    tracemalloc.start()
+    try:
+        write_report(tmp_path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < records * len(text) / 8
 
 
 def test_no_trajectories(tmp_path: Path) -> None:

@@ -1,0 +1,91 @@
+"""`run.json`: what a run was asked to do, so that it can go on, and where it stands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hermes_batch.config import EMBEDDED, BatchConfig
+from hermes_exec.errors import ConfigError
+
+SETTINGS = "run.json"
+_APART = frozenset({"out", "overwrite", "api_key", "dataset", "backend_options"})
+
+
+def write_settings(config: BatchConfig, *, prompts: int, records: int, seconds: float) -> None:
+    """Write `run.json` into the run's directory, in one step.
+
+    Neither the key of the endpoint nor the pool's secrets are in it. What cannot be written down (a model object, a
+    secret) is named under `again`: who goes on with the run has to give it again.
+    """
+    recorded, again = _recorded(config)
+    facts = {
+        "model": config.model_name,
+        "backend": str(getattr(config.backend, "name", config.backend)),
+        "image": config.image,
+        "embedded": config.model == EMBEDDED,
+        "prompts": prompts,
+        "records": records,
+        "seconds": round(seconds, 3),
+        "config": recorded,
+        "again": again,
+    }
+    aside = config.out / f".{SETTINGS}.new"
+    aside.write_text(json.dumps(facts, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    aside.replace(config.out / SETTINGS)
+
+
+def read_settings(out: Path) -> dict[str, Any]:
+    """What `run.json` says of a run; nothing where there is none."""
+    try:
+        settings = json.loads((out / SETTINGS).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return settings if isinstance(settings, dict) else {}
+
+
+def recorded_config(out: Path, **changes: Any) -> BatchConfig:
+    """The settings of the run in `out`, with changes; `backend_options` among them are added to those of the run.
+
+    Raises ConfigError when there is no run, or when something has to be given again and is not.
+    """
+    settings = read_settings(out)
+    if not isinstance(settings.get("config"), dict):
+        raise ConfigError(f"{out} has no run that can go on: there is no whole {SETTINGS} in it")
+    values = {**settings["config"], **changes, "out": out}
+    values["backend_options"] = {**settings["config"]["backend_options"], **changes.get("backend_options", {})}
+    missing = [name for name in settings.get("again", ()) if name not in {*changes, *values["backend_options"]}]
+    if missing:
+        raise ConfigError(f"the run in {out} had {', '.join(missing)}, which is not written down: give it again")
+    return BatchConfig.of(values)
+
+
+def _recorded(config: BatchConfig) -> tuple[dict[str, Any], list[str]]:
+    """The settings as JSON has them, and the names of those that it cannot have."""
+    recorded: dict[str, Any] = {}
+    again: list[str] = []
+    options: dict[str, Any] = {}
+    for name in BatchConfig.model_fields.keys() - _APART:
+        _record(name, getattr(config, name), recorded, again)
+    for name, value in config.backend_options.items():
+        _record(name, value, options, again)
+    recorded |= {"dataset": str(config.dataset.resolve()), "backend_options": options}
+    return recorded, sorted(again)
+
+
+def _record(name: str, value: object, recorded: dict[str, Any], again: list[str]) -> None:
+    plain = [*value] if isinstance(value, tuple) else value
+    try:
+        same = json.loads(json.dumps(plain)) == plain
+    except (TypeError, ValueError):
+        same = False
+    if same and not _secret(name, plain):
+        recorded[name] = plain
+    else:
+        again.append(name)
+
+
+def _secret(name: str, value: object) -> bool:
+    """Also those of a profile."""
+    return name == "secrets" or (isinstance(value, dict) and any(_secret(key, inner) for key, inner in value.items()))

@@ -1,0 +1,49 @@
+"""The sums of a run, kept record by record."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Tally:
+    """What the records that were added have together; it does not grow with their number."""
+
+    words: Counter[str] = field(default_factory=Counter)
+    """Records by `outcome`."""
+    ends: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Records that were neither solved nor answered, by cause and by how they ended."""
+    backends: set[str] = field(default_factory=set)
+    rungs: set[str] = field(default_factory=set)
+    tool_calls: int = 0
+    completion_tokens: int = 0
+    seconds: float = 0.0
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Count a record."""
+        word = outcome(record)
+        self.words[word] += 1
+        if word not in {"solved", "answered"}:
+            self.ends[str(record.get("cause", "")), str(record.get("finish", ""))] += 1
+        self.backends.add(str(record.get("backend", "")))
+        self.rungs |= {str(record.get("isolation") or "")} - {""}
+        self.tool_calls += int(record.get("tool_calls", 0))
+        self.completion_tokens += int(record.get("completion_tokens", 0))
+        self.seconds += float(record.get("seconds", 0))
+
+    @property
+    def records(self) -> int:
+        """How many were added."""
+        return self.words.total()
+
+
+def outcome(record: Mapping[str, Any]) -> str:
+    """One word for what became of a prompt: solved, unsolved, unscored, or how it ended where nothing was checked."""
+    if not record.get("trainable", True):
+        return "unscored"
+    if record.get("solved") is None:
+        return str(record.get("finish", "done"))
+    return "solved" if record["solved"] else "unsolved"

@@ -1,0 +1,148 @@
+"""The file of results: one line a record, written as prompts end, read one at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import anyio.to_thread
+
+from hermes_batch.record import Record
+from hermes_exec.errors import ConfigError
+
+TRAJECTORIES = "trajectories.jsonl"
+Row = dict[str, Any]
+"""A record as it was read: what another version or program wrote has perhaps not all fields of a `Record`."""
+
+
+class Trajectories:
+    """`trajectories.jsonl` of a run that goes on. One process writes it at a time, which a lock on it ensures."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    @classmethod
+    def create(cls, out: Path, *, overwrite: bool) -> Self:
+        """A new file in `out`. Raises ConfigError when there is one already and `overwrite` is not given, when another
+        process writes it, or when it cannot be written.
+        """
+        with _plainly(f"out: cannot write to {out}"):
+            out.mkdir(parents=True, exist_ok=True)
+            file = (out / TRAJECTORIES).open("ab" if overwrite else "xb")
+            _lock(file, out)
+            file.truncate(0)
+        return cls(file)
+
+    @classmethod
+    def reopen(cls, out: Path, keep: Callable[[Row], bool]) -> Self:
+        """The file of an earlier run, for more records: without the lines that are no record, such as the half of one
+        that a run left which was killed, and without the records that `keep` refuses.
+
+        `keep` sees each record once; when it raises, the file is as it was. Raises ConfigError as `create` does.
+        """
+        path, aside = out / TRAJECTORIES, out / f".{TRAJECTORIES}.new"
+        with _plainly(f"out: cannot write to {out}"), path.open("ab") as earlier:
+            _lock(earlier, out)
+            file = aside.open("wb")
+            try:
+                _lock(file, out)
+                for _, record in records_at(out):
+                    if record is not None and keep(record):
+                        file.write(_line(record))
+                file.flush()
+                os.fsync(file.fileno())
+                aside.replace(path)
+            except BaseException:
+                file.close()
+                aside.unlink(missing_ok=True)
+                raise
+        return cls(file)
+
+    async def append(self, record: Record) -> None:
+        """Write a record. It outlives the process at once, and the machine when this returns."""
+        self._file.write(_line(record))
+        self._file.flush()
+        await anyio.to_thread.run_sync(os.fsync, self._file.fileno())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+def records_at(out: Path) -> Iterator[tuple[int, Row | None]]:
+    """The records of a run in the order of the file, each with the offset of its line; None for a line that is none.
+
+    Raises ConfigError when there are no trajectories.
+    """
+    with _plainly(f"{out} has no {TRAJECTORIES}"), (out / TRAJECTORIES).open("rb") as file:
+        offset = 0
+        for line in file:
+            yield offset, _record(line)
+            offset += len(line)
+
+
+def read_records(out: Path) -> Iterator[Row]:
+    """The records of a run, one at a time, in the order in which its prompts ended.
+
+    Raises ConfigError when there are no trajectories.
+    """
+    return (record for _, record in records_at(out) if record is not None)
+
+
+def read_rows(out: Path) -> tuple[list[Row], int]:
+    """The records by prompt, without their conversations, and the number of lines that are none."""
+    rows, broken = [], 0
+    for _, record in records_at(out):
+        if record is None:
+            broken += 1
+        else:
+            rows.append({name: value for name, value in record.items() if name != "conversations"})
+    return sorted(rows, key=lambda row: int(row["prompt_index"])), broken
+
+
+def record_at(lines: BinaryIO, offset: int) -> Row:
+    """The record whose line begins there, as `records_at` said."""
+    lines.seek(offset)
+    return _record(lines.readline()) or {"conversations": []}
+
+
+def _record(line: bytes) -> Row | None:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    whole = isinstance(found, dict) and isinstance(found.get("conversations"), list)
+    return found if whole and isinstance(found.get("prompt_index"), int) else None
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+
+
+def _lock(file: BinaryIO, out: Path) -> None:
+    """A lock that ends with the process. Some file systems of clusters have none: there the user sees to it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise ConfigError(f"out: another process is writing the results in {out}") from None
+    except OSError:
+        return
+
+
+@contextmanager
+def _plainly(why: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{why}: {error.strerror or error}") from error

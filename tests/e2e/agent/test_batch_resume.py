@@ -1,0 +1,181 @@
+"""Going on with a batch run that was ended: nothing is paid twice, nothing is lost, nothing is there twice."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from hermes_batch import BatchConfig, BatchResult, Record, read_records, resume_batch, run_batch
+from hermes_exec.errors import ConfigError
+from tests.e2e.agent.plans import PlanModel, Step
+from tests.e2e.agent.test_batch_run import config, dataset, lines
+from tests.e2e.agent.test_commands import ROOT, command, model, plan_endpoint, prompts, run
+
+pytestmark = pytest.mark.anyio
+
+
+def trajectories(folder: Path) -> Path:
+    return folder / "out" / "trajectories.jsonl"
+
+
+def indexes(folder: Path) -> list[int]:
+    return [record["prompt_index"] for record in lines(folder)]
+
+
+class Asked:
+    """A model that counts its completions by prompt."""
+
+    def __init__(self, plans: dict[str, list[Step]]) -> None:
+        self.turns: Counter[str] = Counter()
+        self.model = PlanModel(plans, lambda prompt, _: self.turns.update([prompt]))
+
+
+async def cancelled_after(run: BatchConfig, records: int) -> None:
+    with anyio.fail_after(60), anyio.CancelScope() as scope:
+
+        def stop(result: BatchResult, record: Record) -> None:
+            if result.records == records:
+                scope.cancel()
+
+        await run_batch(run, on_record=stop)
+
+
+def test_killed_run_goes_on_with_each_prompt_once_in_the_file(tmp_path: Path) -> None:
+    out, names = tmp_path / "out", [f"p{n}" for n in range(6)]
+    plans: dict[str, list[Step]] = {name: [["touch made"], ["echo on"], "done"] for name in names}
+    turns: Counter[tuple[str, int]] = Counter()
+    hold, held = threading.Event(), threading.Event()
+
+    def on_turn(prompt: str, turn: int) -> None:
+        turns[prompt, turn] += 1
+        if prompt == "p3" and turn == 1 and not hold.is_set():
+            held.set()
+            hold.wait(60)
+
+    with plan_endpoint(plans, on_turn) as url:
+        arguments = ("batch", "run", str(prompts(tmp_path, *names)), "--out", str(out), "--workers", "1", *model(url))
+        options = ("--option", f"run_id={tmp_path.name}", "--option", "lease_s=5")
+        with subprocess.Popen(command(*arguments, *options), cwd=ROOT, stderr=subprocess.DEVNULL) as process:
+            try:
+                assert held.wait(60)
+            finally:
+                process.send_signal(signal.SIGKILL)
+        hold.set()
+        assert indexes(tmp_path) == [0, 1, 2]
+        with trajectories(tmp_path).open("a") as file:
+            file.write('{"prompt_index": 3, "conversations": [{"from": "hum')
+        shown = run("batch", "show", str(out))
+        resumed = run("batch", "resume", str(out), "--json", "--api-key", "x")
+        again = run("batch", "resume", str(out), "--api-key", "x")
+    assert "1 lines of trajectories.jsonl are no records" in shown.stderr
+    assert resumed.returncode == 0, resumed.stderr
+    facts = json.loads(resumed.stdout)
+    assert [facts[name] for name in ("prompts", "records", "kept", "solved")] == [6, 6, 3, 6]
+    assert indexes(tmp_path) == [0, 1, 2, 3, 4, 5]
+    assert all(turns[name, turn] == 1 for name in names if name != "p3" for turn in range(3))
+    assert again.returncode == 0, again.stderr
+    assert "6 of 6 solved" in again.stdout
+    assert sum(turns.values()) == 3 * 6 + 2  # p3 alone was asked again, for the turns that had no record
+    assert "6 of 6" in (out / "report.html").read_text("utf-8")
+    assert "are no records" not in (out / "report.html").read_text("utf-8")
+    run("reap", "--run-id", tmp_path.name)
+
+
+async def test_record_that_may_not_be_scored_is_replaced(tmp_path: Path) -> None:
+    asked = Asked({"good": ["done"], "broken": ["done"]})
+    entries: list[dict[str, Any]] = [{"prompt": "good"}, {"prompt": "broken", "image": "hermes-exec-test/nowhere:1"}]
+    run = config(tmp_path, {}, *entries, model=asked.model)
+    await run_batch(run)
+    assert [(r["prompt_index"], r["trainable"]) for r in sorted(lines(tmp_path), key=str)] == [(0, True), (1, False)]
+    result = await resume_batch(run.out, model=asked.model)
+    assert sorted(indexes(tmp_path)) == [0, 1]
+    assert (result.kept, result.records, result.unscored) == (1, 2, 1)
+    assert asked.turns == {"good": 1}
+
+
+async def test_prompts_that_were_added_are_worked_on(tmp_path: Path) -> None:
+    asked = Asked({"a": ["done"], "b": ["done"]})
+    run = config(tmp_path, {}, {"prompt": "a"}, model=asked.model)
+    await run_batch(run)
+    dataset(tmp_path, {"prompt": "a", "note": "not asked of anybody"}, {"prompt": "b"}, {"prompt": "a"})
+    result = await resume_batch(run.out, model=asked.model)
+    assert (result.complete, result.kept, sorted(indexes(tmp_path))) == (True, 1, [0, 1, 2])
+    assert asked.turns == {"a": 2, "b": 1}
+
+
+@pytest.mark.parametrize(
+    "entries", [[{"prompt": "b"}, {"prompt": "a"}], [{"prompt": "a", "check": "true"}], [{"prompt": "b"}]]
+)
+async def test_other_dataset_is_refused_and_nothing_is_lost(tmp_path: Path, entries: list[dict[str, Any]]) -> None:
+    run = config(tmp_path, {"a": ["done"]}, {"prompt": "a"}, {"prompt": "a"})
+    await cancelled_after(run, 1)
+    before = trajectories(tmp_path).read_bytes()
+    dataset(tmp_path, *entries)
+    with pytest.raises(ConfigError, match="is not the one that the run worked on"):
+        await resume_batch(run.out, model=run.model)
+    assert trajectories(tmp_path).read_bytes() == before
+    assert not [*run.out.glob(".*")]
+
+
+async def test_settings_of_the_run_are_those_of_the_rest_of_it(tmp_path: Path) -> None:
+    plans: dict[str, list[Step]] = {name: [["echo $TEST_NAME > made"], ["true"], "done"] for name in "abc"}
+    entries = ({"prompt": name, "check": "[ $(cat made) = kept ]"} for name in "abc")
+    options = {"env": {"TEST_NAME": "kept"}}
+    run = config(tmp_path, plans, *entries, backend_options=options, max_turns=2, workers=1)
+    await cancelled_after(run, 1)
+    result = await resume_batch(run.out, model=run.model)
+    assert [(r["finish"], r["solved"]) for r in read_records(run.out)] == [("max_turns", True)] * 3
+    assert (result.kept, result.complete) == (1, True)
+
+
+async def test_secrets_are_not_written_down_and_are_asked_for(tmp_path: Path) -> None:
+    plans: dict[str, list[Step]] = {"a": ["done"], "b": ["done"]}
+    options = {"secrets": {"TOKEN": "hidden-7"}, "profiles": {"x": {"secrets": {"TOKEN": "hidden-8"}}}}
+    entries = ({"prompt": "a"}, {"prompt": "b"})
+    run = config(tmp_path, plans, *entries, backend_options=options, api_key="hidden-9", workers=1)
+    await cancelled_after(run, 1)
+    assert not [path for path in run.out.iterdir() if b"hidden-" in path.read_bytes()]
+    with pytest.raises(ConfigError, match="had model, profiles, secrets, which is not written down"):
+        await resume_batch(run.out)
+    result = await resume_batch(run.out, model=run.model, backend_options=options)
+    assert result.complete
+
+
+async def test_run_that_is_under_way_is_not_resumed_beside_itself(tmp_path: Path) -> None:
+    run = config(tmp_path, {"a": ["done"], "b": ["done"]}, {"prompt": "a"}, {"prompt": "b"}, workers=1)
+
+    async def other() -> None:
+        with pytest.raises(ConfigError, match="another process is writing"):
+            await resume_batch(run.out, model=run.model)
+
+    async with anyio.create_task_group() as tasks:
+
+        def meanwhile(result: BatchResult, record: Record) -> None:
+            tasks.start_soon(other)
+
+        await run_batch(run, on_record=meanwhile)
+    assert sorted(indexes(tmp_path)) == [0, 1]
+
+
+async def test_half_of_a_record_is_dropped_and_its_prompt_done_again(tmp_path: Path) -> None:
+    run = config(tmp_path, {"a": ["done"]}, *({"prompt": "a"} for _ in range(3)), workers=1)
+    await cancelled_after(run, 2)
+    whole = trajectories(tmp_path).read_bytes()
+    trajectories(tmp_path).write_bytes(whole[:-40])
+    result = await resume_batch(run.out, model=run.model)
+    assert (result.kept, indexes(tmp_path)) == (1, [0, 1, 2])
+
+
+@pytest.mark.parametrize("name", ["nowhere", "empty"])
+def test_directory_without_a_run(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    done = run("batch", "resume", str(tmp_path / name))
+    assert (done.returncode, "has no run that can go on" in " ".join(done.stderr.split())) == (2, True)
