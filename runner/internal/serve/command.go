@@ -69,11 +69,19 @@ func (s *Server) start(slot *slotState, agent *Agent, l launch) (*command, error
 	for _, f := range l.extra {
 		fds = append(fds, int(f.Fd()))
 	}
-	cmd.exit = s.expectExit(l.token)
+	cmd.exit = s.expectExit(slot, l.token)
 	request := link.Spawn{Token: l.token, Argv: l.argv, Env: l.env, Cwd: link.Bytes(l.cwd), User: l.user, PTY: l.pty}
 	// A start is never broken off in between: what may run must be known.
 	got, err := agent.Call(slot.ctx, link.OpSpawn, request, &cmd.spawned, fds...)
 	cmd.started = time.Now()
+	if l.pty == nil && interrupted(err) {
+		// It may have run, as what killed the agent, and has not outlived it.
+		killed := make(chan link.Exit, 1)
+		killed <- link.Exit{Token: l.token, ExitCode: 128 + 9, Signal: 9}
+		s.forgetExit(l.token)
+		cmd.exit, cmd.spawned.Started = killed, true
+		return cmd, nil
+	}
 	if err != nil || !cmd.spawned.Started {
 		s.forgetExit(l.token)
 		closeFDs(got)
@@ -150,6 +158,12 @@ func pipeFor(readable bool) (ours *os.File, theirs int, err error) {
 	return os.NewFile(uintptr(mine), "pipe"), other, nil
 }
 
+// interrupted is true for a call whose agent was killed and replaced.
+func interrupted(err error) bool {
+	var e *link.Error
+	return errors.As(err, &e) && e.Errno == "EINTR"
+}
+
 func errnoOf(err error) syscall.Errno {
 	var errno syscall.Errno
 	errors.As(err, &errno)
@@ -162,12 +176,18 @@ func closeFDs(fds []int) {
 	}
 }
 
+// expected is where the exit of a command is waited for.
+type expected struct {
+	slot *slotState
+	exit chan<- link.Exit
+}
+
 // expectExit must be called before the process is started: its exit may be
 // told before the answer to the start is read here.
-func (s *Server) expectExit(token uint64) <-chan link.Exit {
+func (s *Server) expectExit(slot *slotState, token uint64) <-chan link.Exit {
 	ch := make(chan link.Exit, 1)
 	s.exitsMu.Lock()
-	s.exits[token] = ch
+	s.exits[token] = expected{slot, ch}
 	s.exitsMu.Unlock()
 	return ch
 }
@@ -180,11 +200,11 @@ func (s *Server) forgetExit(token uint64) {
 
 func (s *Server) exited(_ string, e link.Exit) {
 	s.exitsMu.Lock()
-	ch := s.exits[e.Token]
+	w := s.exits[e.Token]
 	delete(s.exits, e.Token)
 	s.exitsMu.Unlock()
-	if ch != nil {
-		ch <- e
+	if w.exit != nil {
+		w.exit <- e
 	}
 }
 
@@ -198,6 +218,9 @@ func (s *Server) kill(slot *slotState, token uint64) (link.Receipt, error) {
 	if _, err := slot.call(ctx, link.OpKill, link.Kill{Token: token, GraceS: killGrace}, &receipt); err != nil {
 		if slot.ctx.Err() != nil {
 			return receipt, slot.cause()
+		}
+		if interrupted(err) {
+			return tidy(link.Receipt{Found: 1, Killed: 1}), nil // it was ended with the agent
 		}
 		s.log.Printf("kill of %d: %v", token, err)
 		receipt = link.Receipt{Found: 1, Left: 1, DurationS: time.Since(begun).Seconds()}

@@ -65,7 +65,7 @@ type Server struct {
 	handshakes    []conn // not authenticated yet, oldest first
 
 	exitsMu sync.Mutex
-	exits   map[uint64]chan link.Exit
+	exits   map[uint64]expected
 
 	lease  atomic.Int64 // nanoseconds
 	spoken atomic.Bool  // something was heard since the last tick
@@ -96,12 +96,13 @@ func New(config Config) (*Server, error) {
 	s := &Server{
 		config: config, bootID: hex.EncodeToString(id), slots: config.Slots, log: config.Log, hash: sync.OnceValue(ownHash),
 		conversations: map[uint64]*conversation{}, states: map[string]*slotState{}, processes: map[string]*process{},
-		sessions: map[string]*shellSession{}, exits: map[uint64]chan link.Exit{}, devNull: devNull,
+		sessions: map[string]*shellSession{}, exits: map[uint64]expected{}, devNull: devNull,
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.lease.Store(int64(config.Lease))
 	s.slots.OnExit(s.exited)
 	s.slots.OnDeath(s.slotDied)
+	s.slots.OnReplaced(s.agentReplaced)
 	return s, nil
 }
 

@@ -21,6 +21,7 @@ type Slots interface {
 	KillAll(ctx context.Context, slot string) (link.Receipt, error)
 	OnExit(func(slot string, e link.Exit))
 	OnDeath(func(slot string, why string))
+	OnReplaced(func(slot string, why string))
 	Watch(paths []link.Bytes)
 	Close(ctx context.Context) link.Receipt
 }
@@ -109,6 +110,29 @@ func (s *Server) endSlot(id string, why *wire.Error) {
 
 func (s *Server) slotDied(slot, why string) {
 	s.endSlot(slot, &wire.Error{Kind: "slot_died", Message: why})
+}
+
+// agentReplaced tells every command of the slot that it was killed with the
+// agent. It is called before there is another agent that could start one.
+func (s *Server) agentReplaced(slot, why string) {
+	s.log.Printf("slot %s: its agent was %s and is replaced", slot, why)
+	s.mu.Lock()
+	state := s.states[slot]
+	s.mu.Unlock()
+	if state == nil {
+		return
+	}
+	var killed []uint64
+	s.exitsMu.Lock()
+	for token, w := range s.exits {
+		if w.slot == state {
+			killed = append(killed, token)
+		}
+	}
+	s.exitsMu.Unlock()
+	for _, token := range killed {
+		s.exited(slot, link.Exit{Token: token, ExitCode: 128 + 9, Signal: 9})
+	}
 }
 
 // keep holds a pipe that outlives its command; it is closed with the slot.

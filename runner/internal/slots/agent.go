@@ -27,18 +27,28 @@ type Handle struct {
 	ended    chan struct{} // the process has been waited for
 	how      string
 	expected atomic.Bool
+	judged   chan struct{} // closed when it is known what the end means for the slot
+	replaced bool          // another agent took its place
 }
 
-// Call is Conn.Call with the error kind slot_died for an agent that is gone.
+// Call is Conn.Call with an error of the protocol for an agent that is gone.
 func (h *Handle) Call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {
 	got, err := h.Conn.Call(ctx, op, in, out, fds...)
-	if errors.Is(err, link.ErrClosed) {
-		if h.expected.Load() {
-			return nil, failure("slot_closed", "the slot was reset or destroyed")
-		}
-		return nil, failure("slot_died", "the slot's init has ended; reset the slot")
+	if !errors.Is(err, link.ErrClosed) {
+		return got, err
 	}
-	return got, err
+	if h.expected.Load() {
+		return nil, failure("slot_closed", "the slot was reset or destroyed")
+	}
+	select {
+	case <-h.judged:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if h.replaced {
+		return nil, &link.Error{Kind: "os", Errno: "EINTR", Message: "the box's tenant killed everything while this ran"}
+	}
+	return nil, failure("slot_died", "the slot's init has ended; reset the slot")
 }
 
 func (h *Handle) expectEnd() { h.expected.Store(true) }
@@ -75,6 +85,15 @@ func (s *slot) running() *Handle {
 
 // start is called with mu held.
 func (s *slot) start(ctx context.Context) (*Handle, error) {
+	h, err := s.boot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return h, s.publish(h)
+}
+
+// boot starts an agent that nobody uses yet.
+func (s *slot) boot(ctx context.Context) (*Handle, error) {
 	h, err := s.launch()
 	if err != nil {
 		return nil, failure("isolation", "the slot's init cannot be started: %v", err)
@@ -92,15 +111,20 @@ func (s *slot) start(ctx context.Context) (*Handle, error) {
 		}
 		return nil, failure("isolation", "the slot's init did not get ready: %v (%s)", err, h.how)
 	}
+	return h, nil
+}
+
+// publish makes h the slot's agent.
+func (s *slot) publish(h *Handle) error {
 	s.handleMu.Lock()
 	defer s.handleMu.Unlock()
 	select {
 	case <-h.ended:
-		return nil, failure("slot_died", "the slot's init has ended: %s", h.how)
+		return failure("slot_died", "the slot's init has ended: %s", h.how)
 	default:
 	}
-	s.handle = h
-	return h, nil
+	s.handle, s.died = h, ""
+	return nil
 }
 
 // launch starts the agent's process and the reading of its link.
@@ -136,7 +160,7 @@ func (s *slot) launch() (*Handle, error) {
 		rt.Disown(process.Pid)
 		return nil, err
 	}
-	h := &Handle{Conn: conn, Facts: s.facts, Env: s.env, process: process, ended: make(chan struct{})}
+	h := &Handle{Conn: conn, Facts: s.facts, Env: s.env, process: process, ended: make(chan struct{}), judged: make(chan struct{})}
 	linkDown := make(chan struct{})
 	go func() {
 		defer close(linkDown)
@@ -183,9 +207,53 @@ func (s *slot) watch(h *Handle, linkDown <-chan struct{}) {
 	}
 	s.handleMu.Unlock()
 	close(h.ended)
-	if current && !h.expected.Load() {
+	defer close(h.judged)
+	if !current || h.expected.Load() {
+		return
+	}
+	if h.replaced = s.replace(h.how); !h.replaced {
 		s.m.onDeath(s.id, h.how)
 	}
+}
+
+// replace gives a whole box a new agent for the one that its tenant has killed
+// (`kill -9 -1` of root), which ends everything that is still there. The runner
+// itself is out of reach: it is the init of the box. False when the slot stays
+// dead: on other rungs, and when the new one is killed before all is ended.
+func (s *slot) replace(how string) bool {
+	if s.setup.Level != isolate.Box || os.Getpid() != 1 {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.handleMu.Lock()
+	over := s.gone || s.died == "" // by a reset
+	s.handleMu.Unlock()
+	if over {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
+	defer cancel()
+	h, err := s.boot(ctx)
+	if err != nil {
+		return false
+	}
+	var receipt link.Receipt
+	_, err = h.Conn.Call(ctx, link.OpKillAll, struct{}{}, &receipt)
+	if err == nil && receipt.Left > 0 {
+		err = fmt.Errorf("%d processes are left", receipt.Left)
+	}
+	if err == nil {
+		s.m.onReplaced(s.id, how)
+		err = s.publish(h)
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "runner: slot %s (%s) gets no new agent: %v\n", s.id, how, err)
+		h.expectEnd()
+		h.terminate()
+		return false
+	}
+	return true
 }
 
 func describeEnd(state *os.ProcessState, err error) string {
