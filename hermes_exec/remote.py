@@ -36,11 +36,10 @@ def remote_failure(error: RemoteError, *, path: str | None = None) -> Exception:
         case "no_slot" | "slot_closed" | "no_process" | "no_session":
             return SlotClosed(f"the slot was released or reset: {error.message}")
         case "slot_died":
-            oom = error.detail.get("oom") is True
-            return SandboxDied(
-                f"everything in the slot was ended: {error.message}",
-                post_mortem=PostMortem(reason=error.message, oom=oom, suspect="tenant"),
-            )
+            oom, alone = (error.detail.get(name) is True for name in ("oom", "whole_box"))
+            # Memory that is shared with others may have been used up by them.
+            death = PostMortem(reason=error.message, oom=oom, suspect="unknown" if oom and not alone else "tenant")
+            return SandboxDied(f"everything in the slot was ended: {error.message}", post_mortem=death)
         case "bad_request" | "user":
             return ConfigError(error.message)
         case "limit":

@@ -10,6 +10,8 @@ from hermes_exec.streams import READ_BYTES, FdStream
 
 HEADER = struct.Struct(">BxxxI")
 STDIN, STDOUT, STDERR = 0, 1, 2
+REFUSAL = b"OCI runtime "
+"""Docker tells on stdout that the program could not be started, as in a container that ends just now."""
 
 
 class DockerStream(FdStream):
@@ -20,12 +22,16 @@ class DockerStream(FdStream):
         self._head = b""
         self._left = 0
         self._kind = STDOUT
+        self._begun = False
 
     async def receive(self, max_bytes: int = READ_BYTES) -> bytes:
         """Output of the program as soon as there is any; raises as ``FdStream.receive``."""
         while True:
             payload = self.demultiplex(await super().receive(max_bytes))
             if payload:
+                if not self._begun and payload.startswith(REFUSAL):
+                    raise anyio.BrokenResourceError(payload.decode("utf-8", "replace").strip())
+                self._begun = True
                 return payload
 
     def demultiplex(self, data: bytes) -> bytes:

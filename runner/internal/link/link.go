@@ -55,10 +55,11 @@ func (m *Message) CloseFDs() {
 // Error is a failure that the other end reports. Kind is one of the kinds of
 // the wire protocol (docs/protocol.md), Errno the name of the system's error.
 type Error struct {
-	Kind    string `json:"kind"`
-	Message string `json:"message"`
-	Errno   string `json:"errno,omitempty"`
-	Path    Bytes  `json:"path,omitempty"`
+	Kind    string          `json:"kind"`
+	Message string          `json:"message"`
+	Errno   string          `json:"errno,omitempty"`
+	Path    Bytes           `json:"path,omitempty"`
+	Detail  map[string]bool `json:"detail,omitempty"`
 }
 
 func (e *Error) Error() string { return e.Message }

@@ -374,7 +374,11 @@ func asWire(err error) *wire.Error {
 	if e.Kind == "" {
 		e.Kind = "internal"
 	}
-	return &wire.Error{Kind: e.Kind, Message: e.Message, Errno: e.Errno, Path: e.Path}
+	w = &wire.Error{Kind: e.Kind, Message: e.Message, Errno: e.Errno, Path: e.Path}
+	if e.Detail != nil {
+		w.Detail = e.Detail
+	}
+	return w
 }
 
 func badRequest(format string, args ...any) *wire.Error {

@@ -20,8 +20,8 @@ type Slots interface {
 	Destroy(ctx context.Context, slot string) (link.Receipt, error)
 	KillAll(ctx context.Context, slot string) (link.Receipt, error)
 	OnExit(func(slot string, e link.Exit))
-	OnDeath(func(slot string, why string))
-	OnReplaced(func(slot string, why string))
+	OnDeath(func(slot string, why *link.Error))
+	OnReplaced(func(slot string, why *link.Error))
 	Watch(paths []link.Bytes)
 	Close(ctx context.Context) link.Receipt
 }
@@ -108,14 +108,12 @@ func (s *Server) endSlot(id string, why *wire.Error) {
 	state.mu.Unlock()
 }
 
-func (s *Server) slotDied(slot, why string) {
-	s.endSlot(slot, &wire.Error{Kind: "slot_died", Message: why})
-}
+func (s *Server) slotDied(slot string, why *link.Error) { s.endSlot(slot, asWire(why)) }
 
 // agentReplaced tells every command of the slot that it was killed with the
 // agent. It is called before there is another agent that could start one.
-func (s *Server) agentReplaced(slot, why string) {
-	s.log.Printf("slot %s: its agent was %s and is replaced", slot, why)
+func (s *Server) agentReplaced(slot string, why *link.Error) {
+	s.log.Printf("slot %s gets another agent: %s", slot, why.Message)
 	s.mu.Lock()
 	state := s.states[slot]
 	s.mu.Unlock()
@@ -131,7 +129,7 @@ func (s *Server) agentReplaced(slot, why string) {
 	}
 	s.exitsMu.Unlock()
 	for _, token := range killed {
-		s.exited(slot, link.Exit{Token: token, ExitCode: 128 + 9, Signal: 9})
+		s.exited(slot, link.Exit{Token: token, ExitCode: 128 + 9, Signal: 9, OOMKilled: why.Detail["oom"]})
 	}
 }
 

@@ -26,6 +26,8 @@ type Handle struct {
 	process  *os.Process
 	ended    chan struct{} // the process has been waited for
 	how      string
+	died     *link.Error // how, as an answer; set with it
+	oomKills int64       // of the box, when it was started
 	expected atomic.Bool
 	judged   chan struct{} // closed when it is known what the end means for the slot
 	replaced bool          // another agent took its place
@@ -48,7 +50,7 @@ func (h *Handle) Call(ctx context.Context, op string, in, out any, fds ...int) (
 	if h.replaced {
 		return nil, &link.Error{Kind: "os", Errno: "EINTR", Message: "the box's tenant killed everything while this ran"}
 	}
-	return nil, failure("slot_died", "the slot's init has ended; reset the slot")
+	return nil, h.died
 }
 
 func (h *Handle) expectEnd() { h.expected.Store(true) }
@@ -71,8 +73,8 @@ func (s *slot) agent(ctx context.Context) (*Handle, error) {
 	s.handleMu.Lock()
 	died := s.died
 	s.handleMu.Unlock()
-	if died != "" {
-		return nil, failure("slot_died", "the slot's init has ended (%s); reset the slot", died)
+	if died != nil {
+		return nil, died
 	}
 	return s.start(ctx)
 }
@@ -120,10 +122,10 @@ func (s *slot) publish(h *Handle) error {
 	defer s.handleMu.Unlock()
 	select {
 	case <-h.ended:
-		return failure("slot_died", "the slot's init has ended: %s", h.how)
+		return h.died
 	default:
 	}
-	s.handle, s.died = h, ""
+	s.handle, s.died = h, nil
 	return nil
 }
 
@@ -160,7 +162,7 @@ func (s *slot) launch() (*Handle, error) {
 		rt.Disown(process.Pid)
 		return nil, err
 	}
-	h := &Handle{Conn: conn, Facts: s.facts, Env: s.env, process: process, ended: make(chan struct{}), judged: make(chan struct{})}
+	h := &Handle{Conn: conn, Facts: s.facts, Env: s.env, process: process, oomKills: oomKills(), ended: make(chan struct{}), judged: make(chan struct{})}
 	linkDown := make(chan struct{})
 	go func() {
 		defer close(linkDown)
@@ -190,6 +192,14 @@ func (s *slot) watch(h *Handle, linkDown <-chan struct{}) {
 	state, err := h.process.Wait()
 	rt.Disown(h.process.Pid)
 	h.how = describeEnd(state, err)
+	oom := wasKilled(state) && oomKills() > h.oomKills
+	if oom {
+		h.how += ", out of memory"
+	}
+	h.died = &link.Error{
+		Kind: "slot_died", Message: fmt.Sprintf("the slot's init has ended (%s); reset the slot", h.how),
+		Detail: map[string]bool{"oom": oom, "whole_box": s.setup.Level == isolate.Box},
+	}
 	select {
 	case <-linkDown:
 	case <-time.After(time.Second):
@@ -202,7 +212,7 @@ func (s *slot) watch(h *Handle, linkDown <-chan struct{}) {
 	if current {
 		s.handle = nil
 		if !h.expected.Load() {
-			s.died = h.how
+			s.died = h.died
 		}
 	}
 	s.handleMu.Unlock()
@@ -211,8 +221,8 @@ func (s *slot) watch(h *Handle, linkDown <-chan struct{}) {
 	if !current || h.expected.Load() {
 		return
 	}
-	if h.replaced = s.replace(h.how); !h.replaced {
-		s.m.onDeath(s.id, h.how)
+	if h.replaced = s.replace(h.died); !h.replaced {
+		s.m.onDeath(s.id, h.died)
 	}
 }
 
@@ -220,14 +230,14 @@ func (s *slot) watch(h *Handle, linkDown <-chan struct{}) {
 // (`kill -9 -1` of root), which ends everything that is still there. The runner
 // itself is out of reach: it is the init of the box. False when the slot stays
 // dead: on other rungs, and when the new one is killed before all is ended.
-func (s *slot) replace(how string) bool {
+func (s *slot) replace(why *link.Error) bool {
 	if s.setup.Level != isolate.Box || os.Getpid() != 1 {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.handleMu.Lock()
-	over := s.gone || s.died == "" // by a reset
+	over := s.gone || s.died == nil // by a reset
 	s.handleMu.Unlock()
 	if over {
 		return false
@@ -244,16 +254,24 @@ func (s *slot) replace(how string) bool {
 		err = fmt.Errorf("%d processes are left", receipt.Left)
 	}
 	if err == nil {
-		s.m.onReplaced(s.id, how)
+		s.m.onReplaced(s.id, why)
 		err = s.publish(h)
 	}
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "runner: slot %s (%s) gets no new agent: %v\n", s.id, how, err)
+		fmt.Fprintf(os.Stderr, "runner: slot %s (%s) gets no new agent: %v\n", s.id, why.Message, err)
 		h.expectEnd()
 		h.terminate()
 		return false
 	}
 	return true
+}
+
+func wasKilled(state *os.ProcessState) bool {
+	if state == nil {
+		return false
+	}
+	ws, ok := state.Sys().(syscall.WaitStatus)
+	return ok && ws.Signaled() && ws.Signal() == syscall.SIGKILL
 }
 
 func describeEnd(state *os.ProcessState, err error) string {

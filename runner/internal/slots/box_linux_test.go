@@ -212,7 +212,7 @@ func TestInTheBoxWatchedPathsAreCompared(t *testing.T) {
 func TestInTheBoxKillEverybody(t *testing.T) {
 	b, _ := wholeBox(t, "")
 	replaced := make(chan string, 1)
-	b.OnReplaced(func(slot, _ string) { replaced <- slot })
+	b.OnReplaced(func(slot string, _ *link.Error) { replaced <- slot })
 	if _, err := b.spawn("a", nil, "setsid", "sleep", "1000"); err != nil {
 		t.Fatal(err)
 	}

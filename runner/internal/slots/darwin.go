@@ -19,6 +19,8 @@ func onStarter(do func() (*os.Process, error)) (*os.Process, error) { return do(
 
 func (s *slot) wipeShared() []string { return nil }
 
+func oomKills() int64 { return 0 }
+
 type entry struct{}
 
 func entryAt(string) entry { return entry{} }

@@ -28,9 +28,9 @@ type Manager struct {
 	watched map[string]entry // paths of the box, as they were when Watch was called
 	closed  bool
 	onExit  func(slot string, e link.Exit)
-	onDeath func(slot string, why string)
+	onDeath func(slot string, why *link.Error)
 
-	onReplaced func(slot string, why string)
+	onReplaced func(slot string, why *link.Error)
 }
 
 // NewManager keeps slots below baseDir, which it makes when it is not there.
@@ -60,7 +60,7 @@ func NewManager(baseDir string, facts isolate.Facts, selfExe string) (*Manager, 
 	}
 	return &Manager{
 		base: base, facts: facts, exe: selfExe, since: isolate.BootTicks(), boot: hex.EncodeToString(random), ids: newAllocator(facts), slots: map[string]*slot{},
-		onExit: func(string, link.Exit) {}, onDeath: func(string, string) {}, onReplaced: func(string, string) {},
+		onExit: func(string, link.Exit) {}, onDeath: func(string, *link.Error) {}, onReplaced: func(string, *link.Error) {},
 	}, nil
 }
 
@@ -69,11 +69,11 @@ func NewManager(baseDir string, facts isolate.Facts, selfExe string) (*Manager, 
 func (m *Manager) OnExit(f func(slot string, e link.Exit)) { m.onExit = f }
 
 // OnDeath sets who hears of agents that ended unasked.
-func (m *Manager) OnDeath(f func(slot string, why string)) { m.onDeath = f }
+func (m *Manager) OnDeath(f func(slot string, why *link.Error)) { m.onDeath = f }
 
 // OnReplaced sets who hears, before a slot goes on with another agent, that
 // the last one ended unasked and everything in the slot with it.
-func (m *Manager) OnReplaced(f func(slot string, why string)) { m.onReplaced = f }
+func (m *Manager) OnReplaced(f func(slot string, why *link.Error)) { m.onReplaced = f }
 
 // Create makes a slot. Its agent is started at first use.
 func (m *Manager) Create(ctx context.Context, p CreateParams) (SlotFacts, error) {

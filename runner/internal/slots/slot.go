@@ -33,7 +33,7 @@ type slot struct {
 
 	handleMu sync.Mutex
 	handle   *Handle
-	died     string // why the last agent ended unasked
+	died     *link.Error // why the last agent ended unasked
 }
 
 // modes of the slot's directories.
@@ -138,7 +138,7 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 		result.Changed = s.m.changed()
 	}
 	s.handleMu.Lock()
-	s.died = ""
+	s.died = nil
 	s.handleMu.Unlock()
 	return result
 }
@@ -150,7 +150,7 @@ func (s *slot) end(ctx context.Context) link.Receipt {
 	s.handleMu.Lock()
 	h, died := s.handle, s.died
 	s.handleMu.Unlock()
-	if h == nil && died == "" {
+	if h == nil && died == nil {
 		return receipt
 	}
 	// Ending a slot is not called off half way.
@@ -158,7 +158,7 @@ func (s *slot) end(ctx context.Context) link.Receipt {
 	defer cancel()
 	if h == nil && !s.setup.View.Pids {
 		s.handleMu.Lock()
-		s.died = ""
+		s.died = nil
 		s.handleMu.Unlock()
 		var err error
 		if h, err = s.start(ctx); err != nil {

@@ -53,7 +53,7 @@ func newBox(t *testing.T, facts isolate.Facts) *box {
 		defer b.mu.Unlock()
 		b.exits[e.Token] <- e
 	})
-	m.OnDeath(func(slot, why string) { b.deaths <- slot + ": " + why })
+	m.OnDeath(func(slot string, why *link.Error) { b.deaths <- slot + ": " + why.Message })
 	t.Cleanup(func() {
 		receipt := m.Close(context.Background())
 		if receipt.Left != 0 {

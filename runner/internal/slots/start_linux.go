@@ -29,6 +29,14 @@ func (s *slot) begin(null, theirs *os.File) (*os.Process, error) {
 	return os.StartProcess(s.m.facts.BwrapPath, s.setup.View.BwrapArgs(exe, argv[1:]), attr)
 }
 
+var boxOOM = sync.OnceValue(isolate.BoxOOMFile)
+
+// oomKills counts the processes that the box has lost for want of memory.
+func oomKills() int64 {
+	count, _ := isolate.ReadOOM(boxOOM())
+	return count
+}
+
 type starting struct {
 	do   func() (*os.Process, error)
 	done chan started

@@ -23,9 +23,11 @@ from docker import DockerClient
 
 from hermes_exec.backends.base import LaunchSpec, ReapFilter
 from hermes_exec.backends.docker import DockerBackend
+from hermes_exec.backends.docker_engine import Engine
 from hermes_exec.backends.docker_options import HOME
+from hermes_exec.backends.docker_sandbox import DockerSandbox, Made
 from hermes_exec.backends.owner import own_labels
-from hermes_exec.channel import Conversation
+from hermes_exec.channel import Channel, Conversation
 from hermes_exec.config import DockerConfig, Limits
 from hermes_exec.errors import BackendUnavailable, ChannelLost, ConfigError, ImageError, SandboxDied
 from tests.e2e.backends.boxes import box, until, until_state
@@ -164,6 +166,20 @@ async def test_paused_is_unknown_removed_is_dead(docker_image: Image, engine: Do
     finally:
         await sandbox.destroy()
         await docker_backend.aclose()
+
+
+async def test_what_docker_says_of_a_program_that_cannot_start_is_no_frame(
+    docker_image: Image, engine: DockerClient
+) -> None:
+    container = engine.containers.run(docker_image("busybox"), ["sleep", "60"], detach=True, network_mode="none")
+    connected = Engine(DockerConfig())
+    try:
+        sandbox = DockerSandbox(connected, Made(str(container.id), None, {}, False))
+        with pytest.raises(ChannelLost, match="OCI runtime"), anyio.fail_after(20):
+            await Channel.open(lambda: sandbox.open(["attach"]), lease_s=10)
+    finally:
+        connected.close()
+        container.remove(force=True)
 
 
 async def test_killed_container_has_a_post_mortem(docker_image: Image, engine: DockerClient, run_id: str) -> None:
