@@ -28,6 +28,7 @@ from hermes_exec.results import IsolationLevel, PoolStats
 from hermes_exec.settings import commands, configured, mapping, with_profile
 from hermes_exec.slot import Slot
 from hermes_exec.stats import pool_stats
+from hermes_exec.viewing import offer_view
 
 if TYPE_CHECKING:
     import hermes_exec.blocking
@@ -209,6 +210,7 @@ class SandboxPool:
             tasks.start_soon(self._hub.run)
             tasks.start_soon(self._keeper.wake_up)
             tasks.start_soon(self._keeper.reap_orphans)
+            tasks.start_soon(offer_view, self._lender)
             await self._warm_minimum()
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)

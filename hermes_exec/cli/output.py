@@ -52,6 +52,18 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
+def printable(text: str) -> str:
+    """Return text of which a terminal acts on nothing but line feeds and tabs; other control characters are shown."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n")
+    shown = (c if c in "\n\t" or c.isprintable() else _shown(c) for c in lines)
+    return "".join(shown)
+
+
+def _shown(char: str) -> str:
+    code = ord(char)
+    return chr(0x2400 + code) if code < ord(" ") else f"\\u{code:04x}"
+
+
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
     """Print a table to stdout; a cell that is None is shown as a dash."""
     grid = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")

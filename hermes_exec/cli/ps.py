@@ -1,8 +1,9 @@
-"""`hermes-exec ps`: the boxes of this library on this host, whoever owns them."""
+"""`hermes-exec ps`: the boxes of this library on this host, whoever owns them, and the slots that are lent in them."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 
 import typer
 
@@ -10,12 +11,16 @@ from hermes_exec.backends.base import SandboxInfo
 from hermes_exec.cli import exits
 from hermes_exec.cli.interrupt import run_async
 from hermes_exec.cli.known_backends import each_usable
-from hermes_exec.cli.output import age, emit_json, table
+from hermes_exec.cli.output import age, emit_json, printable, table
 from hermes_exec.cli.pools import AsJson, Backend
+from hermes_exec.cli.viewer import lent_slots
 
 
 def ps(backend: Backend = None, as_json: AsJson = False) -> None:
-    """List the boxes that exist here, with their owner, run and age."""
+    """List the boxes that exist here, with their owner, run, age and the slots that are lent to somebody.
+
+    Slots are known for processes of the same user on this host (root: of all users).
+    """
     raise typer.Exit(run_async(lambda: _list(backend, as_json)))
 
 
@@ -24,12 +29,15 @@ async def _list(backend: str | None, as_json: bool) -> int:
     async with each_usable(backend) as usable:
         for each in usable:
             found += await each.sandboxes()
+    slots: dict[str, list[str]] = {}
+    for _, facts in await lent_slots():
+        slots.setdefault(str(facts.get("sandbox")), []).append(printable(str(facts.get("id"))))
     if as_json:
-        emit_json(found)
+        emit_json([{**asdict(info), "slots": slots.get(info.sandbox, [])} for info in found])
         return exits.OK
     now = time.time()
     table(
-        ("backend", "box", "state", "owner", "pid", "run", "age", "image"),
+        ("backend", "box", "state", "owner", "pid", "run", "age", "image", "slots"),
         [
             (
                 info.backend,
@@ -40,6 +48,7 @@ async def _list(backend: str | None, as_json: bool) -> int:
                 info.labels.run_id,
                 None if info.created_at is None else age(max(0.0, now - info.created_at)),
                 info.image,
+                " ".join(slots.get(info.sandbox, [])) or None,
             )
             for info in sorted(found, key=lambda info: (info.backend, info.created_at or 0.0))
         ],

@@ -37,11 +37,23 @@ def shell(
     config: Config = None,
     profile: Profile = None,
     option: Options = None,
+    slot: Annotated[
+        str | None, typer.Option("--slot", metavar="ID", help="Look into this slot of a running process, read-only.")
+    ] = None,
 ) -> None:
     """Open a terminal in a fresh slot; ends with the shell's exit code.
 
     Keys go into the slot, Ctrl-C too. `~.` at the start of a line ends the terminal and everything in the slot.
+
+    With --slot ID (`hermes-exec ps` lists them) it looks into a slot that another process of yours on this host holds:
+    it shows the slot's processes, and from then on what its commands print, until the slot is released. Nothing can be
+    typed into the slot or run in it, and the commands neither wait for it nor notice it. CMD is then one of `ps`,
+    `ls [PATH]` and `cat PATH`, which can also be typed while it looks on.
     """
+    if slot is not None:
+        from hermes_exec.cli.look import look
+
+        raise typer.Exit(anyio.run(look, slot, command or []))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("shell needs a terminal; to run a command without one, use: hermes-exec run -- CMD")
     pool = make_pool(backend, image, config, profile, option)
@@ -117,6 +129,7 @@ def _raw(fd: int) -> Iterator[None]:
 def add_to(app: typer.Typer) -> None:
     """Add the command `shell`."""
     app.command(
-        epilog="Examples: hermes-exec shell | hermes-exec shell -b docker -i debian:12 -- python3",
+        epilog="Examples: hermes-exec shell | hermes-exec shell -b docker -i debian:12 -- python3 | "
+        "hermes-exec shell --slot 4f1c09d2a6b7-1-s0",
         context_settings={"allow_interspersed_args": False},
     )(shell)

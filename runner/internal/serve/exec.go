@@ -129,10 +129,11 @@ func (s *Server) run(c *conversation, slot *slotState, agent *Agent, p *commandP
 		return result, none, err
 	}
 	c.event([]byte(`{"event":"started","pid":`+strconv.Itoa(cmd.spawned.PID)+`}`), true)
+	slot.showStart(c.id, cmd.spawned.PID, p)
 	collector := output.NewCollector(p.limit(), slot.spills, strconv.FormatUint(c.id, 10))
-	pumps := []*pump{startPump(slot, cmd.stdout, sinkFor(c, collector, output.Stdout, liveStdout, p.Stream))}
+	pumps := []*pump{startPump(slot, cmd.stdout, sinkFor(c, slot, collector, output.Stdout, liveStdout, p.Stream))}
 	if cmd.stderr != nil {
-		pumps = append(pumps, startPump(slot, cmd.stderr, sinkFor(c, collector, output.Stderr, liveStderr, p.Stream)))
+		pumps = append(pumps, startPump(slot, cmd.stderr, sinkFor(c, slot, collector, output.Stderr, liveStderr, p.Stream)))
 	}
 	if cmd.stdin != nil {
 		go feed(c, cmd.stdin, s.log)
@@ -152,6 +153,7 @@ func (s *Server) run(c *conversation, slot *slotState, agent *Agent, p *commandP
 	for _, pump := range pumps {
 		pump.finish()
 	}
+	slot.showEnd(c.id, result.ExitCode)
 	return result, exit, sendKept(c, result, collector.Finish())
 }
 
@@ -171,17 +173,21 @@ func (s *Server) notStarted(c *conversation, p *commandParams, slot *slotState, 
 	if p.MergeStderr {
 		stream, live = output.Stdout, liveStdout
 	}
-	sinkFor(c, collector, stream, live, p.Stream)([]byte(why.Reason + "\n"))
+	sinkFor(c, slot, collector, stream, live, p.Stream)([]byte(why.Reason + "\n"))
 	result := &exitResult{ExitCode: why.ExitCode, Reason: &why.Reason}
 	return result, sendKept(c, result, collector.Finish())
 }
 
-func sinkFor(c *conversation, collector *output.Collector, stream int, live uint16, streaming bool) func([]byte) {
+func sinkFor(c *conversation, slot *slotState, collector *output.Collector, stream int, live uint16, streaming bool) func([]byte) {
 	if !streaming {
-		return func(p []byte) { collector.Write(stream, p) }
+		return func(p []byte) {
+			collector.Write(stream, p)
+			slot.showOutput(c.id, stream, p)
+		}
 	}
 	return func(p []byte) {
 		collector.Write(stream, p)
+		slot.showOutput(c.id, stream, p)
 		if c.fragments() > manyFragments {
 			time.Sleep(fragmentPause)
 		}

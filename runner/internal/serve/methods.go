@@ -14,7 +14,7 @@ var methods = map[string]method{}
 func init() {
 	for name, m := range map[string]method{
 		"slot.create": (*Server).slotCreate, "slot.reset": (*Server).slotReset, "slot.destroy": (*Server).slotDestroy,
-		"slot.kill_all": (*Server).slotKillAll, "slot.processes": (*Server).slotProcesses,
+		"slot.kill_all": (*Server).slotKillAll, "slot.processes": (*Server).slotProcesses, "slot.view": (*Server).slotView,
 		"exec.run": (*Server).execRun, "session.open": (*Server).sessionOpen, "session.close": (*Server).sessionClose,
 		"proc.spawn": (*Server).procSpawn, "proc.list": (*Server).procList, "proc.wait": procMethod((*Server).procWait),
 		"proc.read": procMethod((*Server).procRead), "proc.follow": procMethod((*Server).procFollow), "proc.write": procMethod((*Server).procWrite),

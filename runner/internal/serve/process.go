@@ -143,6 +143,7 @@ func (s *Server) adoptProcess(cmd *command, p *commandParams) *process {
 	s.forgetOldest(cmd.slot)
 	s.mu.Unlock()
 	if cmd.spawned.Started {
+		cmd.slot.showStart(cmd.token, proc.pid, p)
 		go s.watch(proc, cmd)
 	}
 	return proc
@@ -181,9 +182,9 @@ func (s *Server) forgetOldest(slot *slotState) {
 // watch reads what the process prints and waits for its end.
 func (s *Server) watch(p *process, cmd *command) {
 	defer contain(s.log, "process")
-	pumps := []*pump{startPump(p.slot, cmd.stdout, p.logs[output.Stdout].Write)}
+	pumps := []*pump{startPump(p.slot, cmd.stdout, p.sink(output.Stdout))}
 	if cmd.stderr != nil {
-		pumps = append(pumps, startPump(p.slot, cmd.stderr, p.logs[output.Stderr].Write))
+		pumps = append(pumps, startPump(p.slot, cmd.stderr, p.sink(output.Stderr)))
 	}
 	var exit link.Exit
 	select {
@@ -215,9 +216,17 @@ func (s *Server) watch(p *process, cmd *command) {
 		_ = p.stdin.Close()
 	}
 	p.finish(result)
+	p.slot.showEnd(p.token, result.ExitCode)
 	<-p.slot.ctx.Done()
 	p.logs[output.Stdout].Close()
 	p.logs[output.Stderr].Close()
+}
+
+func (p *process) sink(stream int) func([]byte) {
+	return func(piece []byte) {
+		p.slot.showOutput(p.token, stream, piece)
+		p.logs[stream].Write(piece)
+	}
 }
 
 func (p *process) finish(result *exitResult) {

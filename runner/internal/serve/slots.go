@@ -6,6 +6,7 @@ import (
 	"log"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"hermes-exec/runner/internal/link"
 	"hermes-exec/runner/internal/output"
@@ -44,6 +45,7 @@ type slotState struct {
 	ctx    context.Context // ends with the cause that calls under way report
 	cancel context.CancelCauseFunc
 	spills *output.Spills
+	views  atomic.Pointer[[]*view] // nil while nobody looks
 
 	mu       sync.Mutex
 	agent    *Agent
