@@ -23,7 +23,7 @@ from hermes_exec.errors import (
     SandboxDied,
 )
 from hermes_exec.execute import execute
-from hermes_exec.kinds import Kind
+from hermes_exec.kinds import Kind, masked, secret_values
 from hermes_exec.ledger import BoxEntry
 from hermes_exec.remote import items, receipt, remote_failure
 from hermes_exec.results import KillReceipt, PostMortem
@@ -192,7 +192,7 @@ class Box:
             except OSError as error:
                 raise LaunchError(f"files: {path!r} cannot be put into the slot: {error}", retryable=False) from error
         for command in self.kind.slot_setup:
-            await _set_up(tenure, command, "slot_setup")
+            await _set_up(tenure, command, "slot_setup", self.kind)
 
     async def set_up(self) -> None:
         """Run the commands of `setup`, before any slot is lent, and take the box as it then is for a clean one.
@@ -218,7 +218,7 @@ class Box:
         facts = SlotFacts.parse(await self._ask("slot.create", params))
         tenure = self.tenure(place, KillWatch())
         for command in self.kind.setup:
-            await _set_up(tenure, command, "setup")
+            await _set_up(tenure, command, "setup", self.kind)
         for path in () if ours else (facts.workspace, facts.home):
             params = {"slot": place.name, "path": to_wire(path, "path"), "recursive": False, "limit": 10}
             entries = items(await self._ask("file.list", params), "entries")
@@ -276,7 +276,7 @@ class KillWatch:
         self.left = killed
 
 
-async def _set_up(tenure: Tenure, command: str, what: str) -> None:
+async def _set_up(tenure: Tenure, command: str, what: str, kind: Kind) -> None:
     params = {
         "slot": tenure.slot,
         "shell": to_wire(command, what),
@@ -286,9 +286,8 @@ async def _set_up(tenure: Tenure, command: str, what: str) -> None:
     result = await execute(tenure, params, timeout_s=SETUP_TIMEOUT_S)
     if not result.ok:
         how = "timed out" if result.timed_out else f"failed with exit code {result.exit_code}"
-        raise LaunchError(
-            f"{what}: {command!r} {how}: {result.stdout.strip()[-2000:]}", cause=ErrorCause.TASK, retryable=False
-        )
+        said = masked(result.stdout, secret_values(kind.config)).strip()[-2000:]
+        raise LaunchError(f"{what}: {command!r} {how}: {said}", cause=ErrorCause.TASK, retryable=False)
 
 
 async def open_box(entry: BoxEntry, kind: Kind, sandbox: Sandbox) -> Box:

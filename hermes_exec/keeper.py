@@ -218,7 +218,7 @@ class Keeper:
         await self.destroy(box.sandbox)
 
     def _on_lost(self, box: Box, why: ExecError) -> None:
-        if box.entry.phase is Phase.READY:
+        if box.entry.phase is Phase.READY and not self.closing:
             box.entry.phase = Phase.LOST
             self.background(lambda: self._lost(box, why), f"lost {box.id}")
 

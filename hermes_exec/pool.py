@@ -152,14 +152,16 @@ class SandboxPool:
     ) -> Self:
         """A pool from a YAML, TOML or JSON file, or from a mapping; the values of `profile` become the pool's.
 
-        `more` are arguments that count more than the file's. `hermes-exec config schema` prints the file's JSON schema.
+        `more` are arguments that count more than those of file and profile. `hermes-exec config schema` prints the JSON
+        schema of the file.
 
         Raises:
             ConfigError: the file cannot be read, or a name or value in it is wrong.
         """
-        values = {**read_config(source), **more}
+        values = read_config(source)
         if profile is not None:
             values = with_profile(values, profile)
+        values |= more
         options = values.pop("backend_options", None) or {}
         if not isinstance(options, Mapping):
             raise ConfigError("backend_options must be a mapping")
@@ -179,7 +181,7 @@ class SandboxPool:
         from hermes_exec.from_env import options_from
 
         options, profile = options_from(os.environ, prefix)
-        return cls.from_config({**options, **more}, profile)
+        return cls.from_config(options, profile, **more)
 
     def __repr__(self) -> str:
         state = "open" if self._keeper is not None and not self._keeper.closing else "closed"
@@ -263,6 +265,7 @@ class SandboxPool:
 
     def _at_exit(self) -> None:
         if self._keeper is not None and self._pid == os.getpid():
+            self._keeper.closing = True
             self._keeper.destroy_now()
 
     def __enter__(self) -> hermes_exec.blocking.SandboxPool:

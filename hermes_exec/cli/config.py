@@ -22,10 +22,9 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Print the settings that a command with these options would use, defaults filled in and secrets masked."""
-    settings = settings_of(backend, image, config, option)
+    settings = settings_of(backend, image, config, option, profile)
     resolved = resolve_config(settings, config_type(str(settings.get("backend", "local"))))
-    pool = resolved.pool if profile is None else resolved.pool.with_profile(profile)
-    values = {**pool.model_dump(mode="json"), "backend_options": resolved.backend.model_dump(mode="json")}
+    values = {**resolved.pool.model_dump(mode="json"), "backend_options": resolved.backend.model_dump(mode="json")}
     if as_json:
         emit_json(values)
     else:

@@ -12,6 +12,7 @@ from hermes_exec.cli.pulling import PullDisplay
 from hermes_exec.config import read_config
 from hermes_exec.errors import ConfigError
 from hermes_exec.pool import SandboxPool
+from hermes_exec.settings import with_profile
 
 Backend = Annotated[
     str | None,
@@ -52,26 +53,29 @@ def make_pool(
 ) -> SandboxPool:
     """Return the pool that the options describe; nothing is started.
 
-    Options count more than the configuration file, and that more than the defaults. `more` are further arguments of
-    SandboxPool; those that are None are left out.
+    Options count more than the profile, that more than the rest of the configuration file, and that more than the
+    defaults. `more` are further arguments of SandboxPool; those that are None are left out.
 
     Raises:
         ConfigError: an unknown name, a bad value, a file that cannot be read.
     """
-    settings = settings_of(backend, image, config, options) | {n: v for n, v in more.items() if v is not None}
-    return SandboxPool.from_config(settings, profile, on_pull=PullDisplay())
+    settings = settings_of(backend, image, config, options, profile)
+    return SandboxPool.from_config(settings, **{n: v for n, v in more.items() if v is not None}, on_pull=PullDisplay())
 
 
 def settings_of(
-    backend: str | None, image: str | None, config: Path | None, options: list[str] | None
+    backend: str | None, image: str | None, config: Path | None, options: list[str] | None, profile: str | None = None
 ) -> dict[str, Any]:
     """Return the settings as one flat mapping, as a configuration file has them.
 
     Raises:
-        ConfigError: a file that cannot be read, or a bad option.
+        ConfigError: a file that cannot be read, a bad option, or no such profile in the file.
     """
+    settings = read_config(config) if config else {}
+    if profile is not None:
+        settings = with_profile(settings, profile)
     given = {name: value for name, value in (("backend", backend), ("image", image)) if value is not None}
-    return {**(read_config(config) if config else {}), **parse_options(options), **given}
+    return {**settings, **parse_options(options), **given}
 
 
 def parse_options(options: list[str] | None) -> dict[str, Any]:

@@ -75,6 +75,21 @@ def test_config_file_is_checked_shown_and_matches_its_schema(cli: Cli, tmp_path:
         jsonschema.validate({"backend": "docker", "slots_per_sandbx": 4}, schema)
 
 
+def test_options_count_more_than_the_profile_and_that_more_than_the_file(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "pool.yaml"
+    file.write_text("env: {WHO: file}\nprofiles: {p: {env: {WHO: profile}, backend_options: {base_dir: /tmp}}}\n")
+    show = ("config", "show", "--json", "--config", str(file))
+    assert cli.json(*show)["env"] == {"WHO": "file"}
+    shown = cli.json(*show, "--profile", "p")
+    assert (shown["env"], shown["backend_options"]["base_dir"]) == ({"WHO": "profile"}, "/tmp")
+    assert cli.json(*show, "--profile", "p", "-o", "env={WHO: option}")["env"] == {"WHO": "option"}
+    assert (
+        cli.run("run", "-c", str(file), "--profile", "p", "-o", "env={WHO: x}", "--", "env").stdout.count("WHO=x") == 1
+    )
+    wrong = cli.run(*show, "--profile", "q")
+    assert (wrong.returncode, "no profile 'q'" in wrong.stdout) == (2, True)
+
+
 def test_tools_are_listed_with_their_schemas(cli: Cli) -> None:
     names = {tool["name"] for tool in cli.json("tools", "list", "--json")}
     assert names == {"terminal", "process", "read_file", "write_file", "patch", "search_files"}
