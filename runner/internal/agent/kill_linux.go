@@ -11,6 +11,7 @@ import (
 
 	"hermes-exec/runner/internal/isolate"
 	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/rt"
 )
 
 const (
@@ -28,6 +29,7 @@ const (
 // sweep is one kill under way: it remembers every process that it has seen.
 type sweep struct {
 	a        *agent
+	whole    bool // everybody of the slot is meant
 	find     func(seen map[key]bool) (map[int]proc, []string, error)
 	began    time.Time
 	seen     map[key]bool
@@ -65,10 +67,31 @@ func (s *sweep) pass() (alive map[int]proc, fresh int) {
 	return alive, fresh
 }
 
+// over is the proof that nobody of the whole slot is left, which costs less
+// than a look at all processes.
+func (s *sweep) over() bool {
+	if !s.whole || !s.a.rooted || !rt.Childless() {
+		return false
+	}
+	s.left, s.failed = 0, false
+	return true
+}
+
+// settle waits for those that have been killed.
+func (s *sweep) settle() {
+	for until := time.Now().Add(longPause); time.Now().Before(until); {
+		changed := s.a.table.onChange()
+		if s.over() {
+			return
+		}
+		wait(changed, longPause)
+	}
+}
+
 // finish kills until two passes in a row find nobody.
 func (s *sweep) finish() {
 	pause := firstPause
-	for rounds := 0; s.empty < 2; rounds++ {
+	for rounds := 0; s.empty < 2 && !s.over(); rounds++ {
 		changed := s.a.table.onChange()
 		alive, fresh := s.pass()
 		if s.empty > 0 {
@@ -301,12 +324,15 @@ func (a *agent) killAll() link.Receipt {
 		}
 		a.table.mu.Unlock()
 		s := a.newSweep(a.everybody, killBudget)
-		// What stands still is counted faster, and forks no more.
-		a.signalEverybody(syscall.SIGSTOP)
-		if alive, _ := s.pass(); len(alive) > 0 {
-			a.signalEverybody(syscall.SIGKILL)
+		s.whole = true
+		if !s.over() {
+			// What stands still is counted faster, and forks no more.
+			a.signalEverybody(syscall.SIGSTOP)
+			if alive, _ := s.pass(); len(alive) > 0 && a.signalEverybody(syscall.SIGKILL) {
+				s.settle()
+			}
+			s.finish()
 		}
-		s.finish()
 		receipt = s.receipt()
 	})
 	return receipt

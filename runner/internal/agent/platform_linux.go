@@ -14,6 +14,7 @@ type platform struct {
 	marks       marks
 	watched     atomic.Int64 // processes that the memory watchdog has ended
 	killing     sync.Mutex   // held while the whole slot is ended
+	rooted      bool         // all that a tenant has started hangs on a child of this process
 }
 
 // onChange is closed when the next process has ended.

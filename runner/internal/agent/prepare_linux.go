@@ -27,6 +27,9 @@ func (a *agent) prepare(s isolate.Setup) (isolate.Ready, error) {
 		return isolate.Ready{}, &link.Error{Kind: "internal", Message: "the agent is set up already"}
 	}
 	a.setup = s
+	// In a whole box others may have come in; an agent before this one may have
+	// left processes to somebody else.
+	a.rooted = s.Level != isolate.Box && !s.Successor && (s.View.Pids || rt.Subreaper())
 	a.childLimits = isolate.NeedsChildLimits(s.Limits)
 	a.slotUser = isolate.User{Name: s.UserName, UID: s.UID, GID: s.GID, Home: s.Home, Groups: s.Groups}
 	// Both are looked up by their paths in the box, which the view may hide.

@@ -72,7 +72,10 @@ func slurp(path string, buf []byte) []byte {
 		if m <= 0 || err != nil {
 			break
 		}
-		n += m
+		// Files of /proc give all that there is room for.
+		if n += m; n < len(buf) {
+			break
+		}
 	}
 	return buf[:n]
 }
@@ -147,7 +150,7 @@ func (a *agent) tenants(all map[int]proc) map[int]proc {
 		}
 	default:
 		for pid, p := range all {
-			if pid != self && (descends(all, p, self) || a.marked(pid)) {
+			if pid != self && p.start >= s.Since && (descends(all, p, self) || a.marked(pid)) {
 				out[pid] = p
 			}
 		}

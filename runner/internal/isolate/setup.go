@@ -28,6 +28,8 @@ type Setup struct {
 	Watch int64 `json:"watch,omitempty"`
 	// ServePID is the serving runner, as this box numbers it.
 	ServePID int `json:"serve_pid"`
+	// Successor says that an agent of the slot has died before this one.
+	Successor bool `json:"successor,omitempty"`
 	// Since is the time (BootTicks) before which no tenant has started anything.
 	Since uint64 `json:"since"`
 }

@@ -15,6 +15,7 @@ const (
 	wNoHang   = 0x1
 	wExited   = 0x4
 	wNoWait   = 0x01000000
+	wAll      = 0x40000000
 	siPID     = 16 // offset of si_pid in siginfo_t on 64-bit Linux
 	firstWait = 2 * time.Millisecond
 	longWait  = time.Second
@@ -77,6 +78,13 @@ func peek(kind, id int) int {
 			return 0
 		}
 	}
+}
+
+// Childless is true when this process has no child, not even one that has
+// ended and waits to be reaped.
+func Childless() bool {
+	_, _, errno := syscall.Syscall6(syscall.SYS_WAITID, pAll, 0, 0, wNoHang|wExited|wNoWait|wAll, 0, 0)
+	return errno == syscall.ECHILD
 }
 
 // announce closes the channels of owned children for which ended is true.

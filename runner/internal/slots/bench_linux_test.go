@@ -2,6 +2,7 @@ package slots
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"slices"
 	"syscall"
@@ -76,31 +77,69 @@ func report(b *testing.B, times []time.Duration) {
 // BenchmarkReset is a slot in use, its reset and the start of its next agent.
 func BenchmarkReset(b *testing.B) {
 	for _, level := range rungs() {
-		b.Run(level, func(b *testing.B) {
-			m, err := NewManager(passableDir(b), probed(), os.Args[0])
-			if err != nil {
+		for _, files := range []int{0, 1000} {
+			b.Run(fmt.Sprintf("%s/%dfiles", level, files), func(b *testing.B) { benchReset(b, level, files) })
+		}
+	}
+}
+
+func benchReset(b *testing.B, level string, files int) {
+	m, err := NewManager(passableDir(b), probed(), os.Args[0])
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer m.Close(context.Background())
+	if _, err := m.Create(context.Background(), CreateParams{Slot: "a", Level: level, PrivateRoot: true, Network: true}); err != nil {
+		b.Skip(err)
+	}
+	var starts, resets []time.Duration
+	var cpu time.Duration
+	for range b.N {
+		began := time.Now()
+		if _, err := m.Agent(context.Background(), "a"); err != nil {
+			b.Fatal(err)
+		}
+		starts = append(starts, time.Since(began))
+		fill(b, m.base+"/slots/a/workspace", files)
+		used := cpuTime(b)
+		began = time.Now()
+		if r, err := m.Reset(context.Background(), "a"); err != nil || !r.Clean {
+			b.Fatal(r, err)
+		}
+		resets = append(resets, time.Since(began))
+		cpu += cpuTime(b) - used
+	}
+	slices.Sort(starts)
+	report(b, resets)
+	b.ReportMetric(float64(resets[0].Microseconds()), "min-us")
+	b.ReportMetric(float64(cpu.Microseconds())/float64(b.N), "cpu-us")
+	b.ReportMetric(float64(starts[len(starts)/2].Microseconds()), "start-us")
+}
+
+// fill makes files of 1 KiB, twenty to a folder.
+func fill(b *testing.B, dir string, files int) {
+	content := make([]byte, 1024)
+	for i := range files {
+		folder := fmt.Sprintf("%s/%d", dir, i/20)
+		if i%20 == 0 {
+			if err := os.Mkdir(folder, 0o755); err != nil {
 				b.Fatal(err)
 			}
-			defer m.Close(context.Background())
-			if _, err := m.Create(context.Background(), CreateParams{Slot: "a", Level: level, PrivateRoot: true, Network: true}); err != nil {
-				b.Skip(err)
-			}
-			var starts, resets []time.Duration
-			for range b.N {
-				began := time.Now()
-				if _, err := m.Agent(context.Background(), "a"); err != nil {
-					b.Fatal(err)
-				}
-				starts = append(starts, time.Since(began))
-				began = time.Now()
-				if r, err := m.Reset(context.Background(), "a"); err != nil || !r.Clean {
-					b.Fatal(r, err)
-				}
-				resets = append(resets, time.Since(began))
-			}
-			slices.Sort(starts)
-			report(b, resets)
-			b.ReportMetric(float64(starts[len(starts)/2].Microseconds()), "start-us")
-		})
+		}
+		if err := os.WriteFile(fmt.Sprintf("%s/%d", folder, i), content, 0o644); err != nil {
+			b.Fatal(err)
+		}
 	}
+}
+
+// cpuTime is what this process and those it has waited for have used.
+func cpuTime(b *testing.B) (total time.Duration) {
+	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {
+		var u syscall.Rusage
+		if err := syscall.Getrusage(who, &u); err != nil {
+			b.Fatal(err)
+		}
+		total += time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	return total
 }

@@ -161,7 +161,7 @@ func (s *slot) end(ctx context.Context) link.Receipt {
 		s.died = nil
 		s.handleMu.Unlock()
 		var err error
-		if h, err = s.start(ctx); err != nil {
+		if h, err = s.succeed(ctx); err != nil {
 			receipt.Left = 1
 			return receipt
 		}
@@ -170,6 +170,13 @@ func (s *slot) end(ctx context.Context) link.Receipt {
 		receipt.Add(s.stop(ctx, h))
 	}
 	return receipt
+}
+
+// succeed starts an agent behind one that died.
+func (s *slot) succeed(ctx context.Context) (*Handle, error) {
+	s.setup.Successor = true
+	defer func() { s.setup.Successor = false }()
+	return s.start(ctx)
 }
 
 // stop ends an agent. Where it is init of a pid namespace its own end is the
