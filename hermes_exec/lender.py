@@ -34,6 +34,8 @@ from hermes_exec.tenure import raise_seen
 
 logger = logging.getLogger(__name__)
 RECHECK_S = 1.0
+PATIENCE_S = 2.0
+"""A reset that takes longer goes on as long as the box answers in between."""
 TRANSPORT = (ChannelLost, OutcomeUnknown, ProtocolError, SandboxDied)
 
 
@@ -317,7 +319,7 @@ class Lender:
         reason = ""
         if box.entry.id in self.keeper.boxes:
             try:
-                outcome = await box.reset(place)
+                outcome = await self._reset(box, place)
                 reason = outcome.reason
             except (ExecError, OSError) as error:
                 judged = await box.judge(error) if isinstance(error, ExecError) else error
@@ -344,12 +346,41 @@ class Lender:
             self.keeper.emit(Reset(time=time.time(), sandbox=box.id, slot=name, duration_s=took, killed=outcome.killed))
         self.keeper.settle()
 
+    async def _reset(self, box: Box, place: Place) -> ResetOutcome:
+        """Reset a place, but do not wait for a box that has fallen silent: what comes of it then is of no interest.
+
+        Raises:
+            ExecError: as `Box.reset`, and ChannelLost when the box does not answer.
+        """
+        done = anyio.Event()
+        found: list[ResetOutcome | ExecError] = []
+
+        async def work() -> None:
+            try:
+                found.append(await box.reset(place))
+            except ExecError as error:
+                found.append(error)
+            finally:
+                done.set()
+
+        self.keeper.background(work, f"reset in {box.id}")
+        while not done.is_set():
+            with anyio.move_on_after(PATIENCE_S):
+                await done.wait()
+            if not done.is_set() and not await box.ping():
+                raise ChannelLost("the box does not answer", sandbox=box.id)
+        if not found:
+            raise SlotClosed("the pool was closed")
+        if isinstance(found[0], ExecError):
+            raise found[0]
+        return found[0]
+
     async def _reset_held(self, lending: Lending) -> None:
         """`Slot.reset`: the holder keeps the slot if it is proven clean."""
         box, slot = lending.box, lending.slot
         with anyio.CancelScope(shield=True):
             try:
-                outcome = await box.reset(lending.place)
+                outcome = await self._reset(box, lending.place)
             except ExecError as error:
                 slot.expire(f"the slot could not be reset: {error}")
                 raise_seen(await box.judge(error), error)

@@ -353,7 +353,8 @@ class SandboxPool:
     async def release(self, slot: Slot) -> None:
         """Take a slot back and reset it; returns when that is done. Releasing twice is harmless.
 
-        A slot that cannot be proven clean is quarantined, and its box replaced.
+        A slot that cannot be proven clean is quarantined, and its box replaced; a box that is silent meanwhile is given
+        up after about 7 s.
         """
         self._check_process()
         if self._lender is not None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
+from collections.abc import Callable
 
 import anyio
+import docker
 import pytest
+from anyio import to_thread
 
 from hermes_exec import OutcomeUnknown, SandboxDied, SandboxPool
 from hermes_exec.lender import Lending
-from tests.e2e.pool.outside import count_becomes, frozen, mark, runner_pid
+from tests.e2e.pool.outside import count_becomes, ends, frozen, mark, runner_pid
 
 pytestmark = [pytest.mark.anyio, pytest.mark.sample]
 
@@ -65,6 +69,49 @@ async def test_a_frozen_box_is_not_lent_and_not_destroyed() -> None:
             os.kill(pid, signal.SIGCONT)
         async with pool.slot(timeout_s=20) as slot:
             assert runner_pid(slot.sandbox) == pid
+
+
+async def test_release_does_not_wait_for_a_frozen_box() -> None:
+    async with SandboxPool("local", max_sandboxes=1) as pool:
+        async with pool.slot() as slot:
+            pid = runner_pid(slot.sandbox)
+            await frozen(pid)
+            began = time.monotonic()
+        assert time.monotonic() - began < 12
+        async with pool.slot(timeout_s=30) as slot:
+            assert runner_pid(slot.sandbox) != pid
+            assert (await slot.run("echo replaced")).stdout == "replaced\n"
+        await ends(pid)
+
+
+async def test_other_slots_of_a_box_that_was_silent_stay_with_their_holders() -> None:
+    async with SandboxPool("local", max_sandboxes=2, slots_per_sandbox=2) as pool:
+        async with pool.slot() as kept:
+            slot = await pool.acquire()
+            pid = runner_pid(slot.sandbox)
+            assert runner_pid(kept.sandbox) == pid
+            await frozen(pid)
+            await pool.release(slot)
+            os.kill(pid, signal.SIGCONT)
+            assert (await kept.run("echo still here", timeout_s=20)).stdout == "still here\n"
+            async with pool.slot(timeout_s=30) as slot:
+                assert runner_pid(slot.sandbox) != pid
+        await ends(pid)
+
+
+@pytest.mark.docker
+async def test_release_does_not_wait_for_a_paused_container(docker_image: Callable[[str], str]) -> None:
+    async with SandboxPool("docker", image=docker_image("busybox"), max_sandboxes=1) as pool:
+        with contextlib.closing(docker.from_env()) as client:
+            async with pool.slot() as slot:
+                first = slot.sandbox
+                await to_thread.run_sync(client.containers.get(first).pause)
+                began = time.monotonic()
+            assert time.monotonic() - began < 12
+            async with pool.slot(timeout_s=30) as slot:
+                assert slot.sandbox != first
+            with pytest.raises(docker.errors.NotFound):
+                await to_thread.run_sync(client.containers.get, first)
 
 
 async def test_a_box_that_dies_between_two_lends_is_replaced_before_the_next() -> None:
