@@ -110,10 +110,11 @@ class _Execution:
             finally:
                 if not conversation.answered:
                     await tenure.give_up(conversation, self.patience_s)
+            assert self.answer is not None
+            merged = self.params["merge_stderr"]
+            result = run_result(self.answer, self.output, merged=merged, request_id=conversation.id)
         except (RemoteError, *TRANSPORT_ERRORS) as error:
             await tenure.fail(error)
-        assert self.answer is not None
-        result = run_result(self.answer, self.output, merged=self.params["merge_stderr"], request_id=conversation.id)
         tenure.see(result.killed)
         return result
 

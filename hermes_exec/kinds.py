@@ -88,7 +88,7 @@ class Kinds:
         local = type(backend).backend == "local"
         self.max_sandboxes = config.max_sandboxes or (LOCAL_BOXES if local else OTHER_BOXES)
         self._slots = config.slots_per_sandbox or (LOCAL_SLOTS if local else OTHER_SLOTS)
-        self._has_images = "image" in type(backend).model_fields or type(backend).backend not in ("local", "ssh")
+        self._has_images = "image" in type(backend).model_fields
         self._found: dict[str, Kind] = {}
         self._backends: dict[str, Backend] = {}
         if config.min_sandboxes > self.max_sandboxes:

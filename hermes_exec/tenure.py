@@ -130,6 +130,8 @@ class Tenure:
         """The exception that a caller sees in place of one of the channel."""
         if isinstance(error, RemoteError):
             return remote_failure(error, path=path)
+        if isinstance(error, ProtocolError):
+            self.channel.fail(error)  # nothing that this box says can be trusted
         if self.closed is not None:
             return SlotClosed(self.closed)
         if isinstance(error, ExecError):

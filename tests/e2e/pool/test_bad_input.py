@@ -1,0 +1,146 @@
+"""Bad input on each backend: a clear error before anything runs, or a result; nothing hangs and nothing leaks out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from hermes_exec import BackendUnavailable, ConfigError, ImageError, SandboxPool, Slot
+from tests.conftest import BackendCase
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def slot(backend: BackendCase) -> AsyncIterator[Slot]:
+    async with SandboxPool(backend.backend, **backend.options) as pool, pool.slot() as slot:
+        yield slot
+
+
+@pytest.mark.parametrize(
+    ("backend_name", "options", "near"),
+    [
+        ("dokcer", {}, "docker"),
+        ("Local", {}, "local"),
+        ("docker", {"image": "x", "memory_swap": 1}, "memory_swap_mb"),
+        ("docker", {"image": "x", "pull_polcy": "never"}, "pull_policy"),
+        ("local", {"slots_per_sandboxes": 2}, "slots_per_sandbox"),
+        ("local", {"readonly_path": ["/x"]}, "readonly_paths"),
+        ("local", {"profiles": {"a": {"slot_setups": "true"}}}, "slot_setup"),
+    ],
+)
+def test_an_unknown_backend_or_option_names_the_nearest(backend_name: str, options: dict[str, Any], near: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{near}'"):
+        SandboxPool(backend_name, **options)
+
+
+def test_docker_that_does_not_run_is_told_to_blocking_callers_too(tmp_path: Path) -> None:
+    with (
+        pytest.raises(BackendUnavailable, match="systemctl start docker"),
+        SandboxPool("docker", image="x", base_url=f"unix://{tmp_path}/absent.sock"),
+    ):
+        pass
+
+
+async def test_docker_that_does_not_run_is_told_with_the_mending_command(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with pytest.raises(BackendUnavailable, match="systemctl start docker"):
+        async with SandboxPool("docker", image="x", base_url=f"unix://{tmp_path}/absent.sock"):
+            pass
+    assert time.monotonic() - began < 5
+
+
+def test_docker_that_is_not_installed_is_told_with_the_installing_command() -> None:
+    program = (
+        "import sys; sys.modules['docker'] = None\n"
+        "from hermes_exec import BackendUnavailable, SandboxPool\n"
+        "try:\n    SandboxPool('docker', image='x').__enter__()\n"
+        "except BackendUnavailable as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert "pip install 'hermes-exec[docker]'" in done.stdout, done.stderr
+
+
+@pytest.mark.docker
+async def test_a_missing_image_is_named_at_once_when_it_may_not_be_pulled(docker_image: Callable[[str], str]) -> None:
+    docker_image("busybox")
+    began = time.monotonic()
+    with pytest.raises(ImageError, match="hermes-exec-test/absent:1"):
+        async with SandboxPool("docker", image="hermes-exec-test/absent:1", pull_policy="never"):
+            pass
+    assert time.monotonic() - began < 1
+
+
+@pytest.mark.sample
+async def test_a_command_of_five_mebibytes_runs(slot: Slot) -> None:
+    size = 5 << 20
+    assert (await slot.run(f"echo '{'x' * size}' | wc -c")).stdout.strip() == str(size + 1)
+    assert (await slot.session().run(f"echo '{'y' * size}' | wc -c")).stdout.strip() == str(size + 1)
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize("call", ["run", "spawn", "session"])
+async def test_what_cannot_be_is_refused_before_anything_runs(slot: Slot, call: str) -> None:
+    await slot.files.write_text("plain", "a file")
+    session = slot.session()
+    ways: dict[str, Callable[..., Any]] = {"run": slot.run, "spawn": slot.spawn, "session": session.run}
+    way = ways[call]
+    bad: list[tuple[str, dict[str, Any]]] = [
+        ("touch ran; echo a\0b", {}),
+        ("touch ran", {"env": {"A=B": "x"}}),
+        ("touch ran", {"env": {"A\0": "x"}}),
+        ("touch ran", {"cwd": "a\0b"}),
+    ]
+    if call != "spawn":
+        bad.append(("touch ran", {"timeout_s": -1}))
+    if call == "session":
+        bad = [(command, options) for command, options in bad if "env" not in options and "cwd" not in options]
+    for command, options in bad:
+        with pytest.raises(ConfigError):
+            await way(command, **options)
+    if call != "session":
+        with pytest.raises(NotADirectoryError, match="plain"):
+            await way("touch ran", cwd="plain")
+        with pytest.raises(FileNotFoundError, match="absent"):
+            await way("touch ran", cwd="absent")
+    assert [entry.name for entry in await slot.files.list(".")] == ["plain"]
+
+
+async def test_a_path_out_of_the_workspace_through_a_tree_or_a_link_is_refused(slot: Slot, tmp_path: Path) -> None:
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "tree" / "sub").mkdir(parents=True)
+    (tmp_path / "tree" / "sub" / "file").write_text("x")
+    (tmp_path / "tree" / "up").symlink_to("../../../outside")
+    (tmp_path / "tree" / "abs").symlink_to("/etc/passwd")
+    (
+        await slot.run("mkdir victim dest; ln -s ../victim dest/sub; mkdir out; ln -s / out/root; echo x > out/fine")
+    ).check()
+    (await slot.run(["ln", "-s", str(tmp_path / "victim"), "out/abs"])).check()
+    sent = await slot.files.upload(tmp_path / "tree", "dest")
+    assert len(sent.refused) == 4
+    assert (await slot.run("ls -A victim; ls -A dest")).stdout == "sub\n"
+    got = await slot.files.download("out", tmp_path / "back")
+    assert sorted(path.name for path in (tmp_path / "back").iterdir()) == ["fine"]
+    assert len(got.refused) == 2
+    assert list((tmp_path / "victim").iterdir()) == []
+
+
+@pytest.mark.sample
+async def test_bad_input_costs_no_slot(backend: BackendCase) -> None:
+    async with SandboxPool(backend.backend, **backend.options, slots_per_sandbox=2, max_sandboxes=1) as pool:
+        for _ in range(3):
+            async with pool.slots(2) as slots:
+                for slot in slots:
+                    with pytest.raises(ConfigError):
+                        await slot.run("true", timeout_s=float("nan"))
+                    with anyio.fail_after(20):
+                        assert (await slot.run("echo on")).stdout == "on\n"
+        stats = pool.stats()
+        assert (stats.launches, stats.slots_quarantined) == (1, 0)

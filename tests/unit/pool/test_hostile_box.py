@@ -1,0 +1,143 @@
+"""A pool whose boxes lie: the call ends in ProtocolError, the box is destroyed and replaced, and nothing hangs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from importlib.metadata import EntryPoint
+from typing import Any, ClassVar
+
+import anyio
+import pytest
+from anyio.abc import ByteStream, TaskGroup
+
+from hermes_exec import Died, PoolEvent, ProtocolError, SandboxPool
+from hermes_exec.backends import registry
+from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, SandboxStatus
+from hermes_exec.channel.frames import HEADER, Frame, FrameType, encode, encode_positioned
+from hermes_exec.config import BackendConfig
+from tests.unit.channel.peer import Peer
+
+pytestmark = pytest.mark.anyio
+ISOLATION = dict.fromkeys(("filesystem", "processes", "users", "network"), "as it says")
+FACTS = {"workspace": "/w", "home": "/h", "tmp": "/t", "uid": 1, "gid": 1, "user_name": "u", "shell": "sh"}
+CREATED = {**FACTS, "shells": {}, "isolation": {**ISOLATION, "level": "none", "limits": {}, "price_ms": 0.0}}
+RESET = {"clean": True, "killed": {"found": 0, "killed": 0, "left": 0, "rounds": 1, "handles": [], "duration_s": 0.0}}
+ATTACKS: dict[str, Callable[[int], bytes]] = {
+    "garbage": lambda _: os.urandom(4096) + b"\xff" * 32,
+    "endless frame": lambda n: HEADER.pack(1 << 31, FrameType.DATA, 0, 0, n),
+    "endless frames": lambda n: b"".join(
+        encode_positioned(FrameType.DATA, n, 1, i * 50_000, bytes(50_000)) for i in range(6)
+    ),
+    "somebody else's id": lambda n: encode(FrameType.RESPONSE, n + 7, b'{"result": {}}'),
+    "an answer of a wrong shape": lambda n: encode(FrameType.RESPONSE, n, b'{"result": {"exit_code": "none"}}'),
+}
+
+
+class Config(BackendConfig):
+    """The backend of these tests has no options."""
+
+    backend: ClassVar[str] = "hostile"
+
+
+class Box:
+    """A sandbox whose runner is a `Peer`."""
+
+    user = None
+    limits: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, name: str, peer: Peer) -> None:
+        self.id = name
+        self.peer = peer
+        self.destroyed = False
+
+    async def open(self, argv: Sequence[str]) -> ByteStream:
+        return await self.peer.open()
+
+    async def status(self) -> SandboxStatus:
+        return SandboxStatus("alive")
+
+    async def destroy(self) -> None:
+        self.destroyed = True
+        self.peer.cut()
+
+    def destroy_now(self) -> None:
+        self.destroyed = True
+
+
+class Hostile:
+    """Boxes of which the first few attack at the first command."""
+
+    name = "hostile"
+    whole_box = False
+    private_root = False
+    readonly_paths: tuple[str, ...] = ()
+
+    def __init__(self, tasks: TaskGroup, attack: Callable[[int], bytes]) -> None:
+        self.tasks, self.attack = tasks, attack
+        self.boxes: list[Box] = []
+        self.sent = 0
+
+    async def check(self, spec: LaunchSpec) -> None:
+        return
+
+    async def launch(self, spec: LaunchSpec, labels: Labels) -> Box:
+        self.sent = 0
+        peer = Peer(self.tasks)
+        peer.attack = self.answer
+        self.boxes.append(Box(f"box-{len(self.boxes)}", peer))
+        return self.boxes[-1]
+
+    async def reap(self, which: ReapFilter) -> list[Reaped]:
+        return []
+
+    async def sandboxes(self) -> list[SandboxInfo]:
+        return []
+
+    async def aclose(self) -> None:
+        return
+
+    def answer(self, peer: Peer, frame: Frame) -> bytes | None:
+        if frame.type == FrameType.ACK:
+            return b""
+        if frame.type == FrameType.CREDIT:
+            return self.more(frame)
+        if frame.type != FrameType.REQUEST:
+            return None
+        answers: dict[str, Any] = {"slot.create": CREATED, "slot.reset": RESET, "box.info": {}}
+        method = json.loads(frame.payload)["method"]
+        if method == "exec.run":
+            return self.attack(frame.conversation)
+        return encode(FrameType.RESPONSE, frame.conversation, json.dumps({"result": answers.get(method, {})}).encode())
+
+    def more(self, frame: Frame) -> bytes:
+        """Send without end, but never more than there is credit for."""
+        self.sent = max(self.sent, 300_000)
+        out = b""
+        while self.sent + 50_000 < int.from_bytes(frame.payload, "big") + (1 << 20):
+            out += encode_positioned(FrameType.DATA, frame.conversation, 1, self.sent, bytes(50_000))
+            self.sent += 50_000
+        return out
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+async def test_a_box_that_breaks_the_protocol_is_destroyed_and_replaced(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[PoolEvent] = []
+    async with anyio.create_task_group() as tasks:
+        backend = Hostile(tasks, ATTACKS[name])
+        monkeypatch.setattr(registry, "_points", lambda: {"hostile": EntryPoint("hostile", __name__, registry.GROUP)})
+        monkeypatch.setitem(globals(), "create", lambda _: backend)
+        with anyio.fail_after(20):
+            async with SandboxPool("hostile", slots_per_sandbox=1, max_sandboxes=1, on_event=events.append) as pool:
+                for _ in range(2):
+                    async with pool.slot() as slot:
+                        with pytest.raises(ProtocolError) as caught:
+                            await slot.run("true", timeout_s=None)
+                        assert caught.value.sandbox in (None, slot.sandbox)
+        tasks.cancel_scope.cancel()
+    assert all(box.destroyed for box in backend.boxes)
+    assert len(backend.boxes) == 2
+    assert len([event for event in events if isinstance(event, Died)]) == 2
