@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from itertools import islice
 from typing import Protocol, runtime_checkable
 
 import anyio
+import sniffio
 from anyio.abc import ByteStream
 
 READ_BYTES = 256 << 10
@@ -34,6 +37,13 @@ class NowaitStream(Protocol):
 
     async def receive(self, max_bytes: int = READ_BYTES) -> bytes:
         """As anyio's ByteStream."""
+
+    def deliver(self, sink: Callable[[bytes], None], ended: Callable[[Exception], None]) -> bool:
+        """Have all that comes given to `sink` by the event loop itself, which costs no task a turn.
+
+        `ended` is called once, with what `receive` or `sink` would have raised. False where the loop has no such way:
+        then nothing was done, and `receive` is to be used.
+        """
 
     async def aclose(self) -> None:
         """As anyio's ByteStream."""
@@ -78,6 +88,7 @@ class FdStream(ByteStream):
         self._lock = threading.Lock()
         self._outbox = _Outbox()
         self._draining = anyio.Lock()
+        self._stop_delivery: Callable[[], None] | None = None
         self._closed = False
         self._broken = False
         self._eof_sent = False
@@ -89,15 +100,49 @@ class FdStream(ByteStream):
                 raise anyio.ClosedResourceError
             # Waiting first gives other tasks their turn, also when a peer never stops sending.
             await anyio.wait_readable(self._read_fd)
+            if data := self._read(max_bytes):
+                return data
+
+    def _read(self, max_bytes: int) -> bytes:
+        """What is there now, b"" for nothing."""
+        try:
+            data = os.read(self._read_fd, max_bytes)
+        except BlockingIOError:
+            return b""
+        except OSError as error:
+            raise anyio.BrokenResourceError from error
+        if not data:
+            raise anyio.EndOfStream
+        return self.unwrap(data)
+
+    def unwrap(self, data: bytes) -> bytes:
+        """The stream's own bytes in what was read: all of them, unless it is carried in something else."""
+        return data
+
+    def deliver(self, sink: Callable[[bytes], None], ended: Callable[[Exception], None]) -> bool:
+        """As NowaitStream: on asyncio."""
+        if sniffio.current_async_library() != "asyncio":
+            return False
+        if self._closed:
+            raise anyio.ClosedResourceError
+        loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            self._stop_delivery = None
+            loop.remove_reader(self._read_fd)
+
+        def readable() -> None:
             try:
-                data = os.read(self._read_fd, max_bytes)
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                raise anyio.BrokenResourceError from error
-            if not data:
-                raise anyio.EndOfStream
-            return data
+                if data := self._read(READ_BYTES):
+                    sink(data)
+            except Exception as error:  # noqa: BLE001 -- whoever listens is told
+                if self._stop_delivery is not None:
+                    stop()
+                    ended(error)
+
+        self._stop_delivery = stop
+        loop.add_reader(self._read_fd, readable)
+        return True
 
     async def send(self, item: bytes) -> None:
         """Send everything; may be cancelled, what was begun is then finished by a later send or drain."""
@@ -167,6 +212,10 @@ class FdStream(ByteStream):
             if self._closed:
                 return
             self._closed = True
+            if self._stop_delivery is not None:
+                # Outside of its loop nothing is delivered any more.
+                with contextlib.suppress(RuntimeError):
+                    self._stop_delivery()
             fds = {self._read_fd} if self._eof_sent else {self._read_fd, self._write_fd}
             for fd in fds:
                 # Outside of an event loop nobody can be waiting for the descriptor.
@@ -210,6 +259,10 @@ class QueuedStream:
     async def receive(self, max_bytes: int = READ_BYTES) -> bytes:
         """As anyio's ByteStream."""
         return await self._stream.receive(max_bytes)
+
+    def deliver(self, sink: Callable[[bytes], None], ended: Callable[[Exception], None]) -> bool:
+        """It cannot."""
+        return False
 
     async def aclose(self) -> None:
         """As anyio's ByteStream."""

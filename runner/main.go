@@ -56,6 +56,7 @@ func run(args []string) int {
 }
 
 func runServe(args []string) int {
+	rt.LazyTimers()
 	rt.Init(rt.Options{Threads: 20, MaxProcs: 8, GCPercent: 50, Subreaper: true})
 	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
 	base := flags.String("base", "", "directory of this runner")

@@ -6,7 +6,7 @@ import struct
 
 import anyio
 
-from hermes_exec.streams import READ_BYTES, FdStream
+from hermes_exec.streams import FdStream
 
 HEADER = struct.Struct(">BxxxI")
 STDIN, STDOUT, STDERR = 0, 1, 2
@@ -24,15 +24,14 @@ class DockerStream(FdStream):
         self._kind = STDOUT
         self._begun = False
 
-    async def receive(self, max_bytes: int = READ_BYTES) -> bytes:
-        """Output of the program as soon as there is any; raises as ``FdStream.receive``."""
-        while True:
-            payload = self.demultiplex(await super().receive(max_bytes))
-            if payload:
-                if not self._begun and payload.startswith(REFUSAL):
-                    raise anyio.BrokenResourceError(payload.decode("utf-8", "replace").strip())
-                self._begun = True
-                return payload
+    def unwrap(self, data: bytes) -> bytes:
+        """Output of the program alone; anyio.BrokenResourceError when Docker says that there is no such program."""
+        payload = self.demultiplex(data)
+        if payload and not self._begun:
+            if payload.startswith(REFUSAL):
+                raise anyio.BrokenResourceError(payload.decode("utf-8", "replace").strip())
+            self._begun = True
+        return payload
 
     def demultiplex(self, data: bytes) -> bytes:
         """Cut Docker's frames out of what came; what is not whole yet is kept as a count, never as bytes."""

@@ -12,7 +12,7 @@ import anyio
 
 from hermes_exec.channel.connection import Connection, Opener, Trace
 from hermes_exec.channel.conversation import Conversation
-from hermes_exec.channel.frames import MORE, Frame, FrameType, encode, parse_json
+from hermes_exec.channel.frames import MORE, Frame, FrameType, encode, encode_json, parse_json
 from hermes_exec.channel.handshake import BoxFacts, Identity
 from hermes_exec.channel.keepalive import HEART
 from hermes_exec.errors import ChannelLost, ExecError, OutcomeUnknown, ProtocolError, SandboxDied
@@ -220,7 +220,7 @@ class Channel:
         """
         if self.lost_reason is not None:
             raise self.lost_reason.with_traceback(None)
-        request = json.dumps({"method": method, "params": params, "window": window}, separators=(",", ":")).encode()
+        request = encode_json({"method": method, "params": params, "window": window}).encode()
         self._next_id += 1
         self.calls += 1
         conversation = Conversation(self._write, self._next_id, request, window, self.facts.input_window)

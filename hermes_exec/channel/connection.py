@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import anyio
 from anyio.abc import ByteStream
@@ -92,9 +92,31 @@ class Connection:
 
     async def _read(self, dispatch: Callable[[Frame], None]) -> None:
         reader = self._reader
+        over = anyio.Event()
+        failure: Exception | None = None
+
+        def take(data: bytes) -> None:
+            self._dispatch_all(reader.decoder.feed(data), dispatch)
+
+        def ended(error: Exception) -> None:
+            nonlocal failure
+            failure = error
+            over.set()
+
+        while reader.frames:
+            self._dispatch_all([reader.frames.popleft()], dispatch)
+        if self._stream.deliver(take, ended):
+            await over.wait()
+            if failure is not None:
+                raise failure
         while not self._ended:
-            frame = await reader.next()
-            self._heard = time.monotonic()
+            take(await self._stream.receive())
+
+    def _dispatch_all(self, frames: Iterable[Frame], dispatch: Callable[[Frame], None]) -> None:
+        self._heard = time.monotonic()
+        for frame in frames:
+            if self._ended:
+                return
             if self._trace is not None:
                 self._trace("<", frame.type, frame.conversation, frame.channel, len(frame.payload), self._heard)
             dispatch(frame)

@@ -74,7 +74,7 @@ class Conversation:
         self._request = request
         self._window = window
         self._items: deque[tuple[Item, int]] = deque()
-        self._news = anyio.Event()
+        self._news: anyio.Event | None = None
         self._received = 0
         self._consumed = 0
         self._credited = 0
@@ -86,7 +86,7 @@ class Conversation:
         self._kept: deque[tuple[int, FrameType, int, bytes]] = deque()
         self._input_position = 0
         self._input_consumed = 0
-        self._room = anyio.Event()
+        self._room: anyio.Event | None = None
         self._cancelled = False
         self._abandoned = False
         self._resuming = False
@@ -113,7 +113,7 @@ class Conversation:
         for start in range(0, len(view), MAX_DATA):
             piece = bytes(view[start : start + MAX_DATA])
             while self._input_position - self._input_consumed >= self._input_window and not self.finished:
-                self._room = anyio.Event()
+                self._room = self._room or anyio.Event()
                 await self._room.wait()
             if self._failure is not None:
                 raise self.failure()
@@ -142,7 +142,7 @@ class Conversation:
                 return None
             if self._failure is not None:
                 raise self.failure()
-            self._news = anyio.Event()
+            self._news = self._news or anyio.Event()
             await self._news.wait()
         item, size = self._items.popleft()
         if size:
@@ -205,7 +205,7 @@ class Conversation:
         """Wait for the response or the failure; data are dropped."""
         while not self.finished:
             self._drop_items()
-            self._news = anyio.Event()
+            self._news = self._news or anyio.Event()
             await self._news.wait()
         self._drop_items()
 
@@ -213,6 +213,16 @@ class Conversation:
         """Nobody listens any more: what comes is dropped as it comes, so that the response can arrive."""
         self._abandoned = True
         self._drop_items()
+
+    def _tell(self) -> None:
+        if self._news is not None:
+            self._news.set()
+            self._news = None
+
+    def _give_room(self) -> None:
+        if self._room is not None:
+            self._room.set()
+            self._room = None
 
     def _drop_items(self) -> None:
         size = sum(size for _, size in self._items)
@@ -300,7 +310,7 @@ class Conversation:
             raise ProtocolError("the box sent a flood of tiny frames", request_id=self.id)
         if self._abandoned:
             self._drop_items()
-        self._news.set()
+        self._tell()
 
     def on_response(self, payload: bytes, more: bool) -> bool:
         """A RESPONSE or a part of it; whether it is whole now."""
@@ -316,8 +326,8 @@ class Conversation:
         self._answer = answer
         self._response_parts = []
         self._kept.clear()
-        self._news.set()
-        self._room.set()
+        self._tell()
+        self._give_room()
         return True
 
     def on_credit(self, payload: bytes) -> bool:
@@ -332,7 +342,7 @@ class Conversation:
             self._kept and self._kept[0][1] is FrameType.DATA and self._kept[0][0] + len(self._kept[0][3]) <= position
         ):
             self._kept.popleft()
-        self._room.set()
+        self._give_room()
         return True
 
     def fail(self, why: ExecError) -> None:
@@ -340,5 +350,5 @@ class Conversation:
         if self._answer is None and self._failure is None:
             self._failure = why
             self._kept.clear()
-            self._news.set()
-            self._room.set()
+            self._tell()
+            self._give_room()

@@ -39,6 +39,10 @@ class FrameType(IntEnum):
     GOODBYE = 21
 
 
+# Made once: json.loads and json.dumps with options look for theirs anew in each call.
+_decode = json.JSONDecoder().decode
+encode_json = json.JSONEncoder(separators=(",", ":")).encode
+
 KNOWN_TYPES = frozenset(int(t) for t in FrameType)
 KEEPALIVE_FRAME = HEADER.pack(0, FrameType.KEEPALIVE, 0, 0, 0)
 
@@ -116,7 +120,7 @@ class Decoder:
 def parse_json(payload: bytes) -> dict[str, Any]:
     """A JSON object from a box; ProtocolError for anything else."""
     try:
-        value = json.loads(payload)
+        value = _decode(str(payload, "utf-8"))
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"the box sent bad JSON: {error}") from error
     if not isinstance(value, dict):

@@ -25,10 +25,10 @@ const linkFD = 3
 // agent serves one slot.
 type agent struct {
 	conn  *link.Conn
+	lanes []*link.Conn // one for each thread that commands are forked from
 	setup isolate.Setup
 	ready atomic.Bool
 
-	spawners *pool // threads that commands are forked from
 	slotWork *pool // threads with the slot's file system rights
 	killers  *pool // the same without Landlock, to look at processes and signal them
 	table    table
@@ -58,7 +58,7 @@ func Main(args []string) int {
 		return 2
 	}
 	offerToOOM()
-	rt.Init(rt.Options{MaxProcs: 2, GCPercent: 25, Subreaper: true})
+	rt.Init(rt.Options{Procs: 4, GCPercent: 25, Subreaper: true})
 	rt.Terminations()
 	syscall.CloseOnExec(linkFD)
 	conn, err := link.New(os.NewFile(linkFD, "link"))
@@ -79,18 +79,12 @@ func Main(args []string) int {
 func (a *agent) handle(ctx context.Context, op string, m *link.Message) (any, []int, error) {
 	defer m.CloseFDs()
 	if op == isolate.OpSetup {
-		return decoded(m, a.prepare)
+		return a.setUp(m)
 	}
 	if !a.ready.Load() {
 		return nil, nil, &link.Error{Kind: "internal", Message: "the agent is not set up"}
 	}
 	switch op {
-	case link.OpSpawn:
-		var s link.Spawn
-		if err := json.Unmarshal(m.Body, &s); err != nil {
-			return nil, nil, badRequest(err)
-		}
-		return a.spawn(s, m.FDs)
 	case link.OpKill:
 		return decoded(m, a.kill)
 	case link.OpSignal:
@@ -125,6 +119,31 @@ func (a *agent) handle(ctx context.Context, op string, m *link.Message) (any, []
 		return a.spill(s)
 	}
 	return nil, nil, &link.Error{Kind: "bad_request", Message: "unknown operation " + strconv.Quote(op)}
+}
+
+// setUp prepares the slot. The descriptors are lanes for OpSpawn, each of them
+// served by a thread that commands are forked from.
+func (a *agent) setUp(m *link.Message) (any, []int, error) {
+	for _, fd := range m.FDs {
+		a.lanes = append(a.lanes, link.NewBlocking(fd))
+	}
+	m.FDs = nil
+	return decoded(m, a.prepare)
+}
+
+// startSpawners starts a thread for each lane, prepared for commands to be
+// forked from.
+func (a *agent) startSpawners(prepare func() error) error {
+	return startThreads(len(a.lanes), prepare, func(i int) { _ = a.lanes[i].Serve(a.handleSpawn) })
+}
+
+func (a *agent) handleSpawn(_ context.Context, op string, m *link.Message) (any, []int, error) {
+	defer m.CloseFDs()
+	var s link.Spawn
+	if err := json.Unmarshal(m.Body, &s); err != nil || op != link.OpSpawn {
+		return nil, nil, badRequest(fmt.Errorf("%s on a lane for commands: %w", op, err))
+	}
+	return a.spawn(s, m.FDs)
 }
 
 // stopped ends the agent once its receipt is on the way.

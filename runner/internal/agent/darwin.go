@@ -30,10 +30,12 @@ func (a *agent) prepare(s isolate.Setup) (isolate.Ready, error) {
 	a.setup = s
 	a.slotUser = isolate.User{Name: s.UserName, UID: s.UID, GID: s.GID, Home: s.Home}
 	var err error
-	if a.spawners, err = newPool(2, func() error { return nil }); err != nil {
+	if err = a.startSpawners(func() error { return nil }); err != nil {
 		return isolate.Ready{}, err
 	}
-	a.killers = a.spawners
+	if a.killers, err = newPool(2, func() error { return nil }); err != nil {
+		return isolate.Ready{}, err
+	}
 	if a.slotWork, err = newPool(6, func() error { return nil }); err != nil {
 		return isolate.Ready{}, err
 	}

@@ -13,7 +13,6 @@ import (
 )
 
 const (
-	spawnThreads = 2
 	fileThreads  = 4
 	killThreads  = 2
 	spareThreads = 6
@@ -120,14 +119,8 @@ func (a *agent) makeThreads(tasks []*os.File) error {
 		}
 		return isolate.ThreadFS(s.UID, s.GID, s.Groups)
 	}
-	// Landlock's limits for signals and abstract sockets hold between domains,
-	// and every thread that restricts itself makes its own: then there is one.
-	spawners := spawnThreads
-	if s.Landlock != nil && s.Landlock.ABI >= 6 {
-		spawners = 1
-	}
-	var err error
-	if a.spawners, err = newPool(spawners, func() error { return a.prepareSpawner(tasks) }); err != nil {
+	err := a.startSpawners(func() error { return a.prepareSpawner(tasks) })
+	if err != nil {
 		return err
 	}
 	a.killers, err = newPool(killThreads, func() error {
@@ -151,6 +144,7 @@ func (a *agent) makeThreads(tasks []*os.File) error {
 }
 
 func (a *agent) prepareSpawner(tasks []*os.File) error {
+	rt.PromptTimers()
 	for _, f := range tasks {
 		if _, err := f.WriteAt([]byte("0"), 0); err != nil {
 			return fmt.Errorf("cgroup: %w", err)

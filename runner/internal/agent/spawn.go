@@ -23,6 +23,7 @@ func (s spawned) Replied() {
 	}
 }
 
+// spawn runs on a thread that is prepared for it.
 func (a *agent) spawn(s link.Spawn, fds []int) (any, []int, error) {
 	if len(s.Argv) == 0 || s.Argv[0] == "" {
 		return nil, nil, &link.Error{Kind: "bad_request", Message: "argv is empty"}
@@ -42,8 +43,7 @@ func (a *agent) spawn(s link.Spawn, fds []int) (any, []int, error) {
 	if a.stopping {
 		return nil, nil, &link.Error{Kind: "slot_closed", Message: "the slot is being reset"}
 	}
-	var out outcome
-	a.spawners.do(func() { out = a.launch(s, user, fds) })
+	out := a.launch(s, user, fds)
 	if out.err != nil {
 		return nil, nil, out.err
 	}

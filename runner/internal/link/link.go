@@ -75,9 +75,16 @@ type Handler func(ctx context.Context, op string, m *Message) (result any, fds [
 // Replied is a result that wants to know when the other end has been sent it.
 type Replied interface{ Replied() }
 
+// socket is what a link needs of one: net.UnixConn has it, and blocking.
+type socket interface {
+	ReadMsgUnix(p, oob []byte) (n, oobn, flags int, from *net.UnixAddr, err error)
+	WriteMsgUnix(p, oob []byte, to *net.UnixAddr) (n, oobn int, err error)
+	io.ReadWriteCloser
+}
+
 // Conn is one end of a link.
 type Conn struct {
-	sock    *net.UnixConn
+	sock    socket
 	writeMu sync.Mutex
 	in      input // only Run touches it
 
@@ -112,6 +119,34 @@ func New(file *os.File) (*Conn, error) {
 		return nil, errors.New("link: not a unix socket")
 	}
 	return &Conn{sock: sock, waiting: map[uint64]chan *Message{}, serving: map[uint64]context.CancelFunc{}, done: make(chan struct{})}, nil
+}
+
+// NewBlocking takes over the descriptor and returns a link for Serve: whoever
+// reads waits in the kernel, with its thread.
+func NewBlocking(fd int) *Conn {
+	return &Conn{sock: blocking(fd), waiting: map[uint64]chan *Message{}, done: make(chan struct{})}
+}
+
+// Serve answers requests one after the other on the calling goroutine, until
+// the other end is gone.
+func (c *Conn) Serve(handle Handler) error {
+	defer c.Close()
+	for {
+		m, err := c.receive()
+		if err != nil {
+			return err
+		}
+		switch m.kind {
+		case kindRequest:
+			c.serve(context.Background(), handle, m)
+		case kindCancel:
+			// It came when the request had been answered.
+			m.CloseFDs()
+		default:
+			m.CloseFDs()
+			return fmt.Errorf("link: kind %d where requests come", m.kind)
+		}
+	}
 }
 
 // Run reads until the other end is gone. Requests go to handle, events to

@@ -112,6 +112,75 @@ func TestCallsSideBySideWithDescriptors(t *testing.T) {
 	wg.Wait()
 }
 
+// laned gives a near end whose far one is served on one thread.
+func laned(t testing.TB, handle Handler) (near *Conn, over <-chan error) {
+	t.Helper()
+	a, b, err := Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if near, err = New(a); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := syscall.Dup(int(b.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	far := NewBlocking(fd)
+	done := make(chan error, 1)
+	go func() { done <- far.Serve(handle) }()
+	go func() { _ = near.Run(nil, nil) }()
+	t.Cleanup(near.Close)
+	return near, done
+}
+
+func TestServedOnOneThread(t *testing.T) {
+	near, over := laned(t, echoing)
+	for _, size := range []int{0, 10, 5000, 3 << 20} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Close()
+		var out echo
+		fds, err := near.Call(context.Background(), "op", echo{Text: strings.Repeat("x", size)}, &out, int(r.Fd()))
+		r.Close()
+		if err != nil || len(out.Text) != size+2 || out.N != 1 || len(fds) != 1 {
+			t.Fatal(size, err, len(out.Text), out.N, fds)
+		}
+		_ = syscall.Close(fds[0])
+	}
+	var failed *Error
+	if _, err := near.Call(context.Background(), "fail", echo{Text: "p"}, nil); !errors.As(err, &failed) || failed.Errno != "ENOENT" {
+		t.Fatal(err)
+	}
+	near.Close()
+	if err := <-over; !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+}
+
+func TestServedOnOneThreadAfterACallerGaveUp(t *testing.T) {
+	release := make(chan struct{})
+	near, _ := laned(t, func(ctx context.Context, op string, m *Message) (any, []int, error) {
+		if op == "wait" {
+			<-release
+		}
+		return echoing(ctx, op, m)
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := near.Call(ctx, "wait", echo{}, nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	close(release)
+	var out echo
+	if _, err := near.Call(context.Background(), "op", echo{Text: "x"}, &out); err != nil || out.Text != "opx" {
+		t.Fatal(err, out)
+	}
+}
+
 func TestLargeMessages(t *testing.T) {
 	near, _ := linked(t, echoing, nil)
 	for _, size := range []int{0, readSize - headerSize - 20, readSize, 1 << 20, 32 << 20} {

@@ -17,6 +17,7 @@ import (
 type Options struct {
 	Threads   int  // parked threads to make now; 0 for none
 	MaxProcs  int  // upper bound of GOMAXPROCS; 0 leaves the runtime's choice
+	Procs     int  // GOMAXPROCS, whatever the machine has; 0 leaves it
 	GCPercent int  // 0 leaves the runtime's choice
 	Subreaper bool // orphans below this process become its children
 }
@@ -30,6 +31,9 @@ func Init(o Options) {
 	}
 	if o.MaxProcs > 0 && runtime.GOMAXPROCS(0) > o.MaxProcs {
 		runtime.GOMAXPROCS(o.MaxProcs)
+	}
+	if o.Procs > 0 {
+		runtime.GOMAXPROCS(o.Procs)
 	}
 	startThreads(o.Threads)
 }

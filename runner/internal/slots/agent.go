@@ -23,6 +23,7 @@ type Handle struct {
 	Facts SlotFacts
 	Env   []string // the slot's base environment, KEY=VALUE
 
+	lanes    lanes
 	process  *os.Process
 	ended    chan struct{} // the process has been waited for
 	how      string
@@ -35,7 +36,7 @@ type Handle struct {
 
 // Call is Conn.Call with an error of the protocol for an agent that is gone.
 func (h *Handle) Call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {
-	got, err := h.Conn.Call(ctx, op, in, out, fds...)
+	got, err := h.call(ctx, op, in, out, fds...)
 	if !errors.Is(err, link.ErrClosed) {
 		return got, err
 	}
@@ -51,6 +52,19 @@ func (h *Handle) Call(ctx context.Context, op string, in, out any, fds ...int) (
 		return nil, &link.Error{Kind: "os", Errno: "EINTR", Message: "the box's tenant killed everything while this ran"}
 	}
 	return nil, h.died
+}
+
+func (h *Handle) call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {
+	if op != link.OpSpawn {
+		return h.Conn.Call(ctx, op, in, out, fds...)
+	}
+	lane, err := h.lanes.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// Given back with a call that was given up, the next one waits behind it.
+	defer h.lanes.give(lane)
+	return lane.Call(ctx, op, in, out, fds...)
 }
 
 func (h *Handle) expectEnd() { h.expected.Store(true) }
@@ -102,8 +116,7 @@ func (s *slot) boot(ctx context.Context) (*Handle, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
-	var ready isolate.Ready
-	if _, err := h.Conn.Call(ctx, isolate.OpSetup, s.setup, &ready); err != nil {
+	if err := s.setUp(ctx, h); err != nil {
 		h.expectEnd()
 		h.terminate()
 		<-h.ended
@@ -127,6 +140,28 @@ func (s *slot) publish(h *Handle) error {
 	}
 	s.handle, s.died = h, nil
 	return nil
+}
+
+// setUp makes the lanes and has the agent prepare itself.
+func (s *slot) setUp(ctx context.Context, h *Handle) error {
+	n := spawnLanes
+	if s.setup.Landlock != nil && s.setup.Landlock.ABI >= 6 {
+		// Its limits for signals and abstract sockets hold between domains, and
+		// every thread that restricts itself makes its own.
+		n = 1
+	}
+	theirs, err := h.lanes.open(n)
+	defer closeFiles(theirs)
+	if err != nil {
+		return err
+	}
+	fds := make([]int, n)
+	for i, file := range theirs {
+		fds[i] = int(file.Fd())
+	}
+	var ready isolate.Ready
+	_, err = h.Conn.Call(ctx, isolate.OpSetup, s.setup, &ready, fds...)
+	return err
 }
 
 // launch starts the agent's process and the reading of its link.
@@ -216,6 +251,7 @@ func (s *slot) watch(h *Handle, linkDown <-chan struct{}) {
 		}
 	}
 	s.handleMu.Unlock()
+	h.lanes.close()
 	close(h.ended)
 	defer close(h.judged)
 	if !current || h.expected.Load() {

@@ -35,6 +35,14 @@ async def test_result_of_a_command(backend: BackendCase) -> None:
         assert (await slot.run(["printf", "%s|", "a b", "$x", "*"])).stdout == "a b|$x|*|"
 
 
+async def test_commands_sleep_as_exactly_as_elsewhere(backend: BackendCase) -> None:
+    """The runner's own timers are lazy; that is not passed on."""
+    async with SandboxPool(backend.backend, **backend.options) as pool, pool.slot() as slot:
+        assert (await slot.run("cat /proc/self/timerslack_ns")).stdout == "50000\n"
+        async with slot.session() as session:
+            assert (await session.run("cat /proc/self/timerslack_ns")).stdout == "50000\n"
+
+
 @pytest.mark.sample
 async def test_missing_and_unexecutable_programs(slot: Slot) -> None:
     missing = await slot.run(["no-such-program"])

@@ -76,6 +76,57 @@ async def test_closed_and_broken() -> None:
     await anyio.to_thread.run_sync(ours.close_now)
 
 
+async def delivered(sink_limit: int | None = None) -> tuple[bytearray, list[Exception], bool]:
+    """What a stream delivers of 3 MiB and its end; the sink fails when it has had more than `sink_limit`."""
+    ours, theirs = pair()
+    got, endings, over = bytearray(), list[Exception](), anyio.Event()
+
+    def sink(data: bytes) -> None:
+        if sink_limit is not None and len(got) > sink_limit:
+            raise ValueError("enough")
+        got.extend(data)
+
+    def ended(error: Exception) -> None:
+        endings.append(error)
+        over.set()
+
+    began = ours.deliver(sink, ended)
+    if began:
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(theirs.send, bytes(3 << 20))
+                await until(lambda: len(got) == 3 << 20 or bool(endings))
+                tasks.cancel_scope.cancel()
+            theirs.close_now()
+            await over.wait()
+            await anyio.sleep(0.01)
+    await ours.aclose()
+    theirs.close_now()
+    return got, endings, began
+
+
+async def test_delivery_without_a_task(anyio_backend: str) -> None:
+    got, endings, began = await delivered()
+    assert began == (anyio_backend == "asyncio")
+    if began:
+        assert (len(got), [type(error) for error in endings]) == (3 << 20, [anyio.EndOfStream])
+        got, endings, _ = await delivered(sink_limit=100_000)
+        assert 100_000 < len(got) < 3 << 20
+        assert [str(error) for error in endings] == ["enough"]
+
+
+async def test_a_closed_stream_delivers_nothing_and_leaves_its_number_free() -> None:
+    for _ in range(3):
+        ours, theirs = pair()
+        got = bytearray()
+        ours.deliver(got.extend, list[Exception]().append)
+        theirs.send_nowait(b"late")
+        ours.close_now()
+        await anyio.sleep(0.01)
+        assert not got
+        theirs.close_now()
+
+
 async def test_two_pipes_and_half_close() -> None:
     (to_read, to_write), (from_read, from_write) = os.pipe(), os.pipe()
     stream = FdStream(from_read, to_write)

@@ -1,0 +1,87 @@
+package slots
+
+import (
+	"context"
+	"os"
+	"sync"
+
+	"hermes-exec/runner/internal/link"
+)
+
+// spawnLanes is how many commands of a slot can be forked at the same time.
+const spawnLanes = 2
+
+// lanes are links that lead to one thread of the agent each. The one that was
+// used last is taken first: its thread is warm.
+type lanes struct {
+	places chan struct{} // one for each that is free
+	mu     sync.Mutex
+	free   []*link.Conn
+	all    []*link.Conn
+	closed bool
+}
+
+// open makes n lanes and returns the agent's ends, also with an error.
+func (l *lanes) open(n int) (theirs []*os.File, err error) {
+	l.places = make(chan struct{}, n)
+	for range n {
+		ours, their, err := link.Pair()
+		if err != nil {
+			return theirs, err
+		}
+		theirs = append(theirs, their)
+		lane, err := link.New(ours)
+		if err != nil {
+			return theirs, err
+		}
+		go func() { _ = lane.Run(nil, nil) }()
+		l.add(lane)
+		l.give(lane)
+	}
+	return theirs, nil
+}
+
+func (l *lanes) add(lane *link.Conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, lane)
+	if l.closed {
+		lane.Close()
+	}
+}
+
+func (l *lanes) take(ctx context.Context) (*link.Conn, error) {
+	select {
+	case <-l.places:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	last := len(l.free) - 1
+	lane := l.free[last]
+	l.free = l.free[:last]
+	return lane, nil
+}
+
+func (l *lanes) give(lane *link.Conn) {
+	l.mu.Lock()
+	l.free = append(l.free, lane)
+	l.mu.Unlock()
+	l.places <- struct{}{}
+}
+
+func (l *lanes) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	for _, lane := range l.all {
+		lane.Close()
+	}
+}
+
+func closeFiles(files []*os.File) {
+	for _, f := range files {
+		_ = f.Close()
+	}
+}
