@@ -144,7 +144,7 @@ func TestGrandchildHoldsOutput(t *testing.T) {
 		t.Fatalf("%+v %q", e, out)
 	}
 	// It neither blocked on the pipe nor was it killed by it.
-	_, out, _ = d.sh("s", "for i in $(seq 200); do [ -f after ] && break; sleep 0.05; done; cat after")
+	_, out, _ = d.sh("s", "for i in $(seq 200); do [ -s after ] && break; sleep 0.05; done; cat after")
 	if out != "survived\n" {
 		t.Fatalf("%q", out)
 	}

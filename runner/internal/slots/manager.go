@@ -21,6 +21,7 @@ type Manager struct {
 	exe   string
 	boot  string
 	ids   *allocator
+	trash *trash
 	since uint64
 
 	mu      sync.Mutex
@@ -54,12 +55,16 @@ func NewManager(baseDir string, facts isolate.Facts, selfExe string) (*Manager, 
 			}
 		}
 	}
+	trash, err := newTrash(filepath.Join(base, "trash"))
+	if err != nil {
+		return nil, err
+	}
 	random := make([]byte, 8)
 	if _, err := rand.Read(random); err != nil {
 		return nil, fmt.Errorf("slots: %w", err)
 	}
 	return &Manager{
-		base: base, facts: facts, exe: selfExe, since: isolate.BootTicks(), boot: hex.EncodeToString(random), ids: newAllocator(facts), slots: map[string]*slot{},
+		base: base, facts: facts, exe: selfExe, since: isolate.BootTicks(), boot: hex.EncodeToString(random), ids: newAllocator(facts), trash: trash, slots: map[string]*slot{},
 		onExit: func(string, link.Exit) {}, onDeath: func(string, *link.Error) {}, onReplaced: func(string, *link.Error) {},
 	}, nil
 }

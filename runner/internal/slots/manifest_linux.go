@@ -2,7 +2,6 @@ package slots
 
 import (
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 )
@@ -33,45 +32,39 @@ func entryAt(path string) entry {
 // newManifest looks at the places themselves, not below.
 func newManifest() manifest {
 	m := manifest{entries: map[string]entry{}, mounts: slurpFile("/proc/self/mountinfo"), ipc: ipcObjects()}
-	eachShared(func(path string, e entry) { m.entries[path] = e })
+	eachShared(func(path string, e entry) bool {
+		m.entries[path] = e
+		return false
+	})
 	return m
 }
 
-func eachShared(do func(path string, e entry)) {
+func eachShared(do func(path string, e entry) (removed bool)) {
 	for _, dir := range sharedPlaces {
-		entries, err := os.ReadDir(dir)
-		if err != nil {
-			continue
-		}
-		for _, e := range entries {
-			info, err := e.Info()
-			if err != nil {
-				continue
-			}
-			if sys, ok := info.Sys().(*syscall.Stat_t); ok {
-				do(filepath.Join(dir, e.Name()), entry{sys.Ino, sys.Ctim})
-			}
-		}
+		eachEntry(dir, func(path string, st *syscall.Stat_t) bool { return do(path, entry{st.Ino, st.Ctim}) })
 	}
 }
 
 // restore removes what was not there and says what else is different.
 func (m manifest) restore() []string {
 	var problems []string
+	w := newWiper(wipeBudget)
 	if m.entries == nil {
 		return nil
 	}
 	seen := map[string]bool{}
-	eachShared(func(path string, e entry) {
+	eachShared(func(path string, e entry) bool {
 		was, known := m.entries[path]
-		seen[path] = true
-		switch {
-		case !known:
-			problems = append(problems, wipe(path)...)
-		case was.inode != e.inode, was.changed != e.changed && !isDir(path):
+		if !known {
+			return w.wipe(path)
+		}
+		if !seen[path] && (was.inode != e.inode || was.changed != e.changed && !isDir(path)) {
 			problems = append(problems, path+" was changed")
 		}
+		seen[path] = true
+		return false
 	})
+	problems = append(problems, w.problems...)
 	for path := range m.entries {
 		if !seen[path] {
 			problems = append(problems, path+" was removed")

@@ -23,24 +23,12 @@ func (s *slot) wipeShared() []string {
 	if u.View.Pids || !u.Switch || u.UID == 0 {
 		return nil
 	}
-	var problems []string
+	w := newWiper(wipeBudget)
 	for _, dir := range sharedPlaces {
-		entries, err := os.ReadDir(dir)
-		if err != nil {
-			continue
-		}
-		for _, e := range entries {
-			info, err := e.Info()
-			if err != nil {
-				continue
-			}
-			if uid, ok := owner(info); ok && uid == u.UID {
-				problems = append(problems, wipe(filepath.Join(dir, e.Name()))...)
-			}
-		}
+		eachEntry(dir, func(path string, st *syscall.Stat_t) bool { return st.Uid == u.UID && w.wipe(path) })
 	}
 	removeIPC(u.UID)
-	return problems
+	return w.problems
 }
 
 // removeIPC removes the System V objects of a uid: shared memory, semaphores
@@ -84,10 +72,16 @@ func indexOf(list []string, word string) int {
 	return -1
 }
 
-func owner(st os.FileInfo) (uint32, bool) {
-	sys, ok := st.Sys().(*syscall.Stat_t)
-	if !ok {
-		return 0, false
+// eachEntry is eachName with the status of each.
+func eachEntry(dir string, do func(path string, st *syscall.Stat_t) (removed bool)) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return
 	}
-	return sys.Uid, true
+	defer f.Close()
+	eachName(f, func(name string) bool {
+		var st syscall.Stat_t
+		path := filepath.Join(dir, name)
+		return syscall.Lstat(path, &st) == nil && do(path, &st)
+	})
 }

@@ -26,7 +26,8 @@ type slot struct {
 	way   isolate.Way
 	name  bool // a line of ours is in the box's passwd
 	modes modes
-	was   manifest // of a whole box
+	waste *discarded // what the last reset took away
+	was   manifest   // of a whole box
 
 	mu   sync.Mutex
 	gone bool
@@ -97,6 +98,20 @@ func (s *slot) makeDirs() error {
 	return nil
 }
 
+// remakeDirs is makeDirs after clear. A full disk has room again when the last
+// tenant's files are gone.
+func (s *slot) remakeDirs() error {
+	err := s.makeDirs()
+	if err == nil || s.waste == nil {
+		return err
+	}
+	s.waste.wait(wipeBudget)
+	for _, part := range parts {
+		_ = os.Remove(filepath.Join(s.dir, part))
+	}
+	return s.makeDirs()
+}
+
 // verify says how the slot's directories differ from new ones.
 func (s *slot) verify() []string {
 	var out []string
@@ -125,11 +140,9 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 	if result.Killed.Left > 0 {
 		result.Differences = append(result.Differences, fmt.Sprintf("%d processes are left", result.Killed.Left))
 	}
-	for _, part := range parts {
-		result.Differences = append(result.Differences, wipe(filepath.Join(s.dir, part))...)
-	}
+	result.Differences = append(result.Differences, s.clear()...)
 	result.Differences = append(result.Differences, s.wipeShared()...)
-	if err := s.makeDirs(); err != nil {
+	if err := s.remakeDirs(); err != nil {
 		result.Differences = append(result.Differences, err.Error())
 	}
 	result.Differences = append(result.Differences, s.verify()...)
@@ -141,6 +154,26 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 	s.died = nil
 	s.handleMu.Unlock()
 	return result
+}
+
+// clear takes the slot's directories away, at once and whatever they hold. In
+// a whole box root could have made files that cannot be removed: there it is
+// waited for.
+func (s *slot) clear() []string {
+	left := s.waste.left()
+	s.waste = nil
+	if s.setup.Level != isolate.Box {
+		if waste, err := s.m.trash.take(s.dir); err == nil {
+			s.waste = waste
+			waste.wait(wipeGrace)
+			return left
+		}
+	}
+	w := newWiper(wipeBudget)
+	for _, part := range parts {
+		w.wipe(filepath.Join(s.dir, part))
+	}
+	return append(left, w.problems...)
 }
 
 // end stops the agent and with it everything in the slot. An agent that died
@@ -214,7 +247,14 @@ func (s *slot) removeTraces() error {
 		left = s.wipeShared()
 	}
 	var problems []error
-	for _, p := range append(left, wipe(s.dir)...) {
+	if waste, err := s.m.trash.take(s.dir); err == nil {
+		left = append(append(left, s.waste.left()...), waste.left()...)
+	} else {
+		w := newWiper(wipeBudget)
+		w.wipe(s.dir)
+		left = append(left, w.problems...)
+	}
+	for _, p := range left {
 		problems = append(problems, errors.New(p))
 	}
 	problems = append(problems, isolate.RemoveGroups(s.setup.Cgroups))

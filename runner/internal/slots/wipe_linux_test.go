@@ -1,0 +1,88 @@
+package slots
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func manyEntries(t *testing.T, dir string, n int) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		if err := syscall.Symlink("x", fmt.Sprintf("%s/%d", dir, i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestWipeOfAHugeDirectoryNeedsLittleMemory(t *testing.T) {
+	dir := t.TempDir() + "/huge"
+	manyEntries(t, dir, 20_000)
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	w := newWiper(time.Minute)
+	if !w.wipe(dir) || len(w.problems) > 0 {
+		t.Fatal(w.problems)
+	}
+	runtime.ReadMemStats(&after)
+	if held := int64(after.HeapSys) - int64(before.HeapSys); held > 16<<20 {
+		t.Errorf("%d bytes for 20,000 entries", held)
+	}
+}
+
+func TestWipeStopsAtItsTime(t *testing.T) {
+	dir := t.TempDir() + "/huge"
+	manyEntries(t, dir, 5_000)
+	w := newWiper(-time.Second)
+	if w.wipe(dir) || len(w.problems) != 1 || !strings.Contains(w.problems[0], "not removed within") {
+		t.Error(w.problems)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) < 4_000 {
+		t.Errorf("%d entries are left, %v", len(entries), err)
+	}
+}
+
+// A slot whose trash is never emptied is not clean again.
+func TestResetsDoNotWaitForAHugeTree(t *testing.T) {
+	b := newBox(t, probed())
+	b.create(CreateParams{Slot: "a", PrivateRoot: true, Network: true})
+	b.create(CreateParams{Slot: "b", PrivateRoot: true, Network: true})
+	workspace := filepath.Join(b.base, "slots", "a", "workspace")
+	b.sh("a", "mkdir huge")
+	manyEntries(t, workspace+"/huge", 20_000)
+	reset := func(slot string) time.Duration {
+		began := time.Now()
+		if r, err := b.Reset(context.Background(), slot); err != nil || !r.Clean {
+			t.Fatalf("%s: %+v %v", slot, r, err)
+		}
+		return time.Since(began)
+	}
+	// Whoever removes things is held up, as long as this test likes.
+	for range wipersAtOnce {
+		b.trash.turns <- struct{}{}
+	}
+	reset("a")
+	if out := b.sh("a", "ls -A . $HOME $TMPDIR | grep -c huge; ls -A "+b.trash.dir+" >/dev/null 2>&1 && echo seen || true"); out != "0" {
+		t.Errorf("the next tenant sees %q", out)
+	}
+	reset("b")
+	for range wipersAtOnce {
+		<-b.trash.turns
+	}
+	reset("a") // waits for what the first left
+	b.waitFor(func() bool {
+		left, err := os.ReadDir(b.trash.dir)
+		return err == nil && len(left) == 0
+	})
+}
