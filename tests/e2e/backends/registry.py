@@ -1,0 +1,70 @@
+"""A real image registry on loopback: Debian's `docker-registry`, installed or unpacked into `.cache`."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import socket
+import subprocess
+import time
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+USER, PASSWORD = "me", "hush"
+HTPASSWD = f"{USER}:$2b$05$RJUX6nR72jurpWOF0.wUc.VT4.NQfGAM.2gz/5DJreOOPRFPK4Jb.\n"
+CONFIG = """version: 0.1
+log: {{level: warn}}
+storage: {{filesystem: {{rootdirectory: {root}/data}}}}
+http: {{addr: "127.0.0.1:{port}"}}
+"""
+AUTH = "auth: {{htpasswd: {{realm: test, path: {root}/htpasswd}}}}\n"
+
+
+@cache
+def program() -> Path | str:
+    """The registry's program, or why there is none."""
+    if found := shutil.which("docker-registry"):
+        return Path(found)
+    kept = ROOT / ".cache" / "registry" / platform.machine()
+    if not (kept / "usr/bin/docker-registry").exists():
+        kept.mkdir(parents=True, exist_ok=True)
+        try:
+            for command in (["apt-get", "download", "docker-registry"], ["sh", "-c", "dpkg -x ./*.deb ."]):
+                subprocess.run(command, cwd=kept, capture_output=True, check=True, timeout=60)
+        except (OSError, subprocess.SubprocessError) as error:
+            return f"no docker-registry here, and apt-get does not bring it: {error}"
+    return kept / "usr/bin/docker-registry"
+
+
+class Registry:
+    """One registry of a test's own."""
+
+    def __init__(self, root: Path, *, auth: bool) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.host = f"127.0.0.1:{free.getsockname()[1]}"
+        port = self.host.partition(":")[2]
+        (root / "htpasswd").write_text(HTPASSWD)
+        (root / "config.yml").write_text((CONFIG + AUTH * auth).format(root=root, port=port))
+        with (root / "log").open("wb") as log:
+            command = [str(program()), "serve", str(root / "config.yml")]
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        self.log = root / "log"
+
+    def wait(self) -> None:
+        """Wait until it listens."""
+        host, _, port = self.host.partition(":")
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                socket.create_connection((host, int(port)), timeout=1).close()
+                return
+            except OSError:
+                assert self.process.poll() is None, self.log.read_text()
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+
+    def close(self) -> None:
+        """End it."""
+        self.process.terminate()
+        self.process.wait(20)
