@@ -13,6 +13,7 @@ from math import log10
 from pathlib import Path
 
 from benchmarks.contender import Entry, Sample
+from benchmarks.start import Start
 
 COLOURS = {"hermes-exec": "#2f6f4f", "host": "#8a8f98", "fork": "#8a8f98"}
 LATENCY, THROUGHPUT = "no-op, 1 at once", "no-op, 64 at once"
@@ -24,7 +25,7 @@ def p95(times: Sequence[float]) -> float:
 
 
 def write_report(
-    folder: Path, entries: Iterable[Entry], samples: dict[str, dict[str, Sample]], elapsed_s: float
+    folder: Path, entries: Iterable[Entry | Start], samples: dict[str, dict[str, Sample]], elapsed_s: float
 ) -> str:
     """Write both files and return the table of empty commands for the terminal."""
     entries = list(entries)
@@ -46,7 +47,7 @@ same machine: {machine}.
 
 A no-op is `bash -c true`. p50 and p95 are over all calls; a ratio is to the floor of the same place: asyncio's own
 subprocesses on the host, and a loop of fork and exec inside the container, which no channel into it can beat (times:
-lower is better; calls a second: higher is better).
+lower is better; calls a second: higher is better). The start of a process is compared with `python -c pass`.
 
 ![no-op latency and throughput](chart.svg)
 """
@@ -67,7 +68,7 @@ def machine() -> str:
     return ", ".join([*facts, datetime.now(UTC).date().isoformat()])
 
 
-def _row(entry: Entry, measured: dict[str, Sample]) -> tuple[str, ...] | None:
+def _row(entry: Entry | Start, measured: dict[str, Sample]) -> tuple[str, ...] | None:
     sample = measured.get(entry.name)
     if sample is None or not sample.times_ms:
         return None
@@ -94,7 +95,7 @@ def _table(rows: list[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def chart(entries: list[Entry], samples: dict[str, dict[str, Sample]]) -> str:
+def chart(entries: list[Entry | Start], samples: dict[str, dict[str, Sample]]) -> str:
     """Draw latency and throughput of empty commands as bars on logarithmic scales."""
     latency = {n: statistics.median(s.times_ms) for n, s in samples[LATENCY].items() if s.times_ms}
     rate = {n: len(s.times_ms) / s.elapsed_s for n, s in samples[THROUGHPUT].items() if s.times_ms}

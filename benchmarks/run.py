@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from benchmarks import bare, docker_exec, ours, swe_rex
+from benchmarks import bare, docker_exec, ours, start, swe_rex
 from benchmarks.contender import LARGE, SMALL, Contender, ContenderMissing, Entry, Sample, SelfTimed, Unsupported
 from benchmarks.report import write_report
 
@@ -104,7 +104,8 @@ def main() -> int:
     options = parser.parse_args()
     begin = time.perf_counter()
     samples = asyncio.run(measure(options.rounds, options.slice_s))
-    print(write_report(options.out, ENTRIES, samples, time.perf_counter() - begin))
+    samples[start.DISCIPLINE] = start.measure(2 * options.rounds)
+    print(write_report(options.out, (*ENTRIES, *start.STARTS), samples, time.perf_counter() - begin))
     return 0
 
 

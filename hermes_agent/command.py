@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
-from hermes_agent.calls import Message
 from hermes_agent.command_options import (
     ApiKey,
     BaseUrl,
@@ -22,16 +19,20 @@ from hermes_agent.command_options import (
     Temperature,
     Toolsets,
 )
-from hermes_agent.episode import Episode
-from hermes_agent.loop import AgentLoop
-from hermes_agent.models import EmbeddedModel, Model, OpenAIModel
 from hermes_exec.cli import exits
 from hermes_exec.cli.interrupt import run_async
-from hermes_exec.cli.output import emit_json
+from hermes_exec.cli.output import emit_json, stderr
 from hermes_exec.cli.pools import AsJson, Backend, Config, Image, Options, Profile, make_pool
 from hermes_exec.errors import ErrorCause
-from hermes_exec.pool import SandboxPool
-from hermes_exec.tools import Notice, Toolbox, ToolResult
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from hermes_agent.calls import Message
+    from hermes_agent.episode import Episode
+    from hermes_agent.models import Model
+    from hermes_exec.pool import SandboxPool
+    from hermes_exec.tools import Notice, Toolbox, ToolResult
 
 app = typer.Typer(help="Lets a model work on one task in an isolated slot.", invoke_without_command=True)
 _SHOWN = 400
@@ -68,6 +69,8 @@ def agent(
 
     Ends with 0 for an answer, 1 when the model ran into a limit, 3 when the model or the slot failed.
     """
+    from hermes_agent.models import EmbeddedModel, OpenAIModel
+
     pool = make_pool(backend, image, config, profile, option)
     made: Model = (
         EmbeddedModel()
@@ -87,6 +90,9 @@ async def _run(
     limits: Mapping[str, Any],
     as_json: bool,
 ) -> int:
+    from hermes_agent.loop import AgentLoop
+    from hermes_exec.tools import Toolbox
+
     async with pool, pool.slot() as slot:
         for path in put:
             await slot.files.upload(path, path.resolve().name)
@@ -107,17 +113,17 @@ class _Shown:
 
     def __init__(self, tools: Toolbox) -> None:
         self._tools = tools
-        self._console = Console(stderr=True, highlight=False)
+        self._console = stderr()
 
     @property
     def schemas(self) -> list[dict[str, object]]:
         return self._tools.schemas
 
     async def call(self, name: str, arguments: str, call_id: str | None = None) -> ToolResult:
-        self._console.print(f"[bold]{escape(_line(name))}[/] {escape(_line(arguments))}", soft_wrap=True)
+        self._console.print(_styled(_line(name), "bold"), _line(arguments), markup=False)
         result = await self._tools.call(name, arguments, call_id)
         color = "green" if result.ok else "red"
-        self._console.print(f"[{color}]{escape(_line(result.content))}[/]", soft_wrap=True)
+        self._console.print(_styled(_line(result.content), color))
         return result
 
     async def notices(self) -> list[Notice]:
@@ -128,14 +134,20 @@ class _Shown:
 
 
 def _print(episode: Episode) -> None:
-    console = Console(stderr=True, highlight=False)
+    console = stderr()
     for error in episode.errors:
-        console.print(f"[red]{escape(_line(f'turn {error.turn}: {error.kind}: {error.message}'))}[/]", soft_wrap=True)
+        console.print(_styled(_line(f"turn {error.turn}: {error.kind}: {error.message}"), "red"))
     calls = len(episode.tool_calls)
     facts = f"{episode.turns} turns, {calls} calls, {episode.duration_s:.1f} s"
     console.print(f"{episode.finish} ({episode.cause}), {facts}")
     if episode.answer:
         typer.echo(_safe(episode.answer))
+
+
+def _styled(text: str, style: str) -> Text:
+    from rich.text import Text
+
+    return Text(text, style)
 
 
 def _facts(episode: Episode) -> dict[str, object]:

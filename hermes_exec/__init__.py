@@ -1,56 +1,64 @@
-"""hermes-exec: run an agent's tool calls in isolated slots, the same way on every backend."""
+"""hermes-exec: run an agent's tool calls in isolated slots, the same way on every backend.
 
-from hermes_exec.config import BackendConfig, DockerConfig, Limits, LocalConfig, PoolConfig, ProfileConfig
-from hermes_exec.errors import (
-    AcquireTimeout,
-    BackendUnavailable,
-    ChannelLost,
-    CommandFailed,
-    ConfigError,
-    ErrorCause,
-    ExecError,
-    ImageError,
-    IsolationError,
-    LaunchError,
-    LaunchTimeout,
-    OutcomeUnknown,
-    OutputLimitExceeded,
-    ProtocolError,
-    QuotaExceeded,
-    SandboxDied,
-    SlotClosed,
-)
-from hermes_exec.files import Files
-from hermes_exec.forward import Connection, Forward
-from hermes_exec.pool import SandboxPool
-from hermes_exec.process import Process
-from hermes_exec.results import (
-    Died,
-    FileStat,
-    FileWritten,
-    Isolation,
-    KillReceipt,
-    Launched,
-    Lent,
-    PoolEvent,
-    PoolStats,
-    PostMortem,
-    ProcessInfo,
-    PullProgress,
-    Quarantined,
-    Ready,
-    Reaped,
-    Reset,
-    RunResult,
-    Scaled,
-    SearchFile,
-    SearchMatch,
-    SearchResult,
-    TreeCopied,
-    Usage,
-)
-from hermes_exec.session import Session
-from hermes_exec.slot import Slot
+Importing it costs next to nothing: each name is loaded when it is first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from hermes_exec.lazily import lazily
+
+if TYPE_CHECKING:
+    from hermes_exec.config import BackendConfig, DockerConfig, Limits, LocalConfig, PoolConfig, ProfileConfig
+    from hermes_exec.errors import (
+        AcquireTimeout,
+        BackendUnavailable,
+        ChannelLost,
+        CommandFailed,
+        ConfigError,
+        ErrorCause,
+        ExecError,
+        ImageError,
+        IsolationError,
+        LaunchError,
+        LaunchTimeout,
+        OutcomeUnknown,
+        OutputLimitExceeded,
+        ProtocolError,
+        QuotaExceeded,
+        SandboxDied,
+        SlotClosed,
+    )
+    from hermes_exec.files import Files
+    from hermes_exec.forward import Connection, Forward
+    from hermes_exec.pool import SandboxPool
+    from hermes_exec.process import Process
+    from hermes_exec.results import (
+        Died,
+        FileStat,
+        FileWritten,
+        Isolation,
+        KillReceipt,
+        Launched,
+        Lent,
+        PoolEvent,
+        PoolStats,
+        PostMortem,
+        ProcessInfo,
+        PullProgress,
+        Quarantined,
+        Ready,
+        Reaped,
+        Reset,
+        RunResult,
+        Scaled,
+        SearchFile,
+        SearchMatch,
+        SearchResult,
+        TreeCopied,
+        Usage,
+    )
+    from hermes_exec.session import Session
+    from hermes_exec.slot import Slot
 
 __all__ = [
     "AcquireTimeout",
@@ -107,3 +115,10 @@ __all__ = [
     "TreeCopied",
     "Usage",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazily(
+        __name__,
+        __all__,
+        where=("errors", "results", "config", "files", "forward", "process", "session", "slot", "pool"),
+    )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import anyio
 import typer
@@ -15,10 +14,14 @@ from hermes_exec.cli import exits
 from hermes_exec.cli.interrupt import run_async
 from hermes_exec.cli.output import emit_json, say, table
 from hermes_exec.cli.pools import AsJson, Backend, Config, Image, Options, Profile, make_pool
-from hermes_exec.pool import SandboxPool
-from hermes_exec.slot import Slot
 
-Call = Callable[[Slot], Awaitable[object]]
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from hermes_exec.pool import SandboxPool
+    from hermes_exec.slot import Slot
+
+    Call = Callable[[Slot], Awaitable[object]]
 
 
 @dataclass(frozen=True)

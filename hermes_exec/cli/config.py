@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hermes_exec.backends.registry import config_type, config_types
 from hermes_exec.cli.output import emit_json, stdout
 from hermes_exec.cli.pools import AsJson, Backend, Config, Image, Options, Profile, settings_of
-from hermes_exec.config import pool_schema, resolve_config
+
+if TYPE_CHECKING:
+    from hermes_exec.config import Configured
 
 
 def show(
@@ -22,8 +23,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Print the settings that a command with these options would use, defaults filled in and secrets masked."""
-    settings = settings_of(backend, image, config, option, profile)
-    resolved = resolve_config(settings, config_type(str(settings.get("backend", "local"))))
+    resolved = _resolved(settings_of(backend, image, config, option, profile))
     values = {**resolved.pool.model_dump(mode="json"), "backend_options": resolved.backend.model_dump(mode="json")}
     if as_json:
         emit_json(values)
@@ -35,6 +35,9 @@ def show(
 
 def schema(as_json: AsJson = True) -> None:
     """Print the JSON schema of a configuration file."""
+    from hermes_exec.backends.registry import config_types
+    from hermes_exec.config import pool_schema
+
     emit_json(pool_schema(config_types()))
 
 
@@ -43,8 +46,7 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Check a configuration file; ends with 2 and one sentence an error when something in it is wrong."""
-    settings = settings_of(None, None, file, None)
-    resolved = resolve_config(settings, config_type(str(settings.get("backend", "local"))))
+    resolved = _resolved(settings_of(None, None, file, None))
     for name in resolved.pool.profiles:
         resolved.pool.with_profile(name)
     if as_json:
@@ -52,6 +54,13 @@ def check(
     else:
         profiles = len(resolved.pool.profiles)
         stdout().print(f"{file}: good, backend {resolved.pool.backend}, {profiles} profiles", markup=False)
+
+
+def _resolved(settings: dict[str, Any]) -> Configured:
+    from hermes_exec.backends.registry import config_type
+    from hermes_exec.config import resolve_config
+
+    return resolve_config(settings, config_type(str(settings.get("backend", "local"))))
 
 
 def add_to(app: typer.Typer) -> None:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hermes_exec.cli import exits
 from hermes_exec.cli.interrupt import run_async
 from hermes_exec.cli.output import emit_json, say, stderr, stdout, table
 from hermes_exec.cli.pools import AsJson, Backend, Config, Image, Options, Profile, make_pool
 from hermes_exec.errors import ConfigError
-from hermes_exec.pool import SandboxPool
-from hermes_exec.testing.conformance import Outcome, run_conformance
-from hermes_exec.testing.conformance.registry import all_checks
+
+if TYPE_CHECKING:
+    from hermes_exec.pool import SandboxPool
+    from hermes_exec.testing.conformance import Outcome
 
 
 def conformance(
@@ -39,6 +39,11 @@ def conformance(
 
 
 async def _prove(factory: Callable[..., SandboxPool], only: str | None, as_json: bool) -> int:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from hermes_exec.testing.conformance import run_conformance
+    from hermes_exec.testing.conformance.registry import all_checks
+
     outcomes: list[Outcome] = []
     select = None if only is None else [check.name for check in all_checks() if only in check.name]
     if select == []:

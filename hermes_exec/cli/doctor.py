@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import typer
 
-from hermes_exec.backends.registry import backend_names
 from hermes_exec.cli import exits
 from hermes_exec.cli.interrupt import run_async
 from hermes_exec.cli.output import emit_json, say, stdout, table
 from hermes_exec.cli.pools import AsJson, Backend, Image, Options, make_pool
-from hermes_exec.cli.trial_image import trial_image
 from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError
-from hermes_exec.results import Isolation
+
+if TYPE_CHECKING:
+    from hermes_exec.results import Isolation
 
 TIME_LIMIT_S = 120.0
 CALLS = 20
@@ -58,6 +58,8 @@ def doctor(
 
 
 async def _doctor(backend: str | None, image: str | None, option: list[str] | None, as_json: bool) -> int:
+    from hermes_exec.backends.registry import backend_names
+
     findings = []
     for name in [backend] if backend else backend_names():
         if not as_json:
@@ -71,6 +73,8 @@ async def _doctor(backend: str | None, image: str | None, option: list[str] | No
 
 
 async def _try(name: str, image: str | None, option: list[str] | None) -> Finding:
+    from hermes_exec.cli.trial_image import trial_image
+
     finding = Finding(name)
     try:
         with anyio.fail_after(TIME_LIMIT_S):

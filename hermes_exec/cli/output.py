@@ -9,24 +9,30 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def stderr() -> Console:
     """Return the console for messages, progress and errors."""
+    from rich.console import Console
+
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def stdout() -> Console:
     """Return the console for results; wide where it is no terminal, so that no line is broken for a reader."""
+    from rich.console import Console
+
     return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
 def say(message: str) -> None:
     """Print one line to stderr."""
+    from rich.markup import escape
+
     stderr().print(escape(message))
 
 
@@ -66,6 +72,9 @@ def _shown(char: str) -> str:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
     """Print a table to stdout; a cell that is None is shown as a dash."""
+    from rich.markup import escape
+    from rich.table import Table
+
     grid = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for column in columns:
         grid.add_column(column, overflow="fold")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml
 
-from hermes_exec.cli.pulling import PullDisplay
-from hermes_exec.config import read_config
 from hermes_exec.errors import ConfigError
-from hermes_exec.pool import SandboxPool
-from hermes_exec.settings import with_profile
+
+if TYPE_CHECKING:
+    from hermes_exec.pool import SandboxPool
 
 Backend = Annotated[
     str | None,
@@ -59,6 +57,9 @@ def make_pool(
     Raises:
         ConfigError: an unknown name, a bad value, a file that cannot be read.
     """
+    from hermes_exec.cli.pulling import PullDisplay
+    from hermes_exec.pool import SandboxPool
+
     settings = settings_of(backend, image, config, options, profile)
     return SandboxPool.from_config(settings, **{n: v for n, v in more.items() if v is not None}, on_pull=PullDisplay())
 
@@ -71,6 +72,9 @@ def settings_of(
     Raises:
         ConfigError: a file that cannot be read, a bad option, or no such profile in the file.
     """
+    from hermes_exec.config import read_config
+    from hermes_exec.settings import with_profile
+
     settings = read_config(config) if config else {}
     if profile is not None:
         settings = with_profile(settings, profile)
@@ -84,8 +88,12 @@ def parse_options(options: list[str] | None) -> dict[str, Any]:
     Raises:
         ConfigError: a text without `=`, or a value that is not YAML.
     """
+    if not options:
+        return {}
+    import yaml
+
     parsed: dict[str, Any] = {}
-    for option in options or ():
+    for option in options:
         name, equals, value = option.partition("=")
         if not equals or not name:
             raise ConfigError(f"option {option!r} is not NAME=VALUE")

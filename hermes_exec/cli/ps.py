@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import typer
 
-from hermes_exec.backends.base import SandboxInfo
 from hermes_exec.cli import exits
 from hermes_exec.cli.interrupt import run_async
-from hermes_exec.cli.known_backends import each_usable
 from hermes_exec.cli.output import age, emit_json, printable, table
 from hermes_exec.cli.pools import AsJson, Backend
-from hermes_exec.cli.viewer import lent_slots
+
+if TYPE_CHECKING:
+    from hermes_exec.backends.base import SandboxInfo
 
 
 def ps(backend: Backend = None, as_json: AsJson = False) -> None:
@@ -25,6 +26,9 @@ def ps(backend: Backend = None, as_json: AsJson = False) -> None:
 
 
 async def _list(backend: str | None, as_json: bool) -> int:
+    from hermes_exec.cli.known_backends import each_usable
+    from hermes_exec.cli.viewer import lent_slots
+
     found: list[SandboxInfo] = []
     async with each_usable(backend) as usable:
         for each in usable:

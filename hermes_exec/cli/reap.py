@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hermes_exec.backends.base import Reaped, ReapFilter
 from hermes_exec.cli import exits
 from hermes_exec.cli.interrupt import run_async
-from hermes_exec.cli.known_backends import each_usable
 from hermes_exec.cli.output import emit_json, say, table
 from hermes_exec.cli.pools import AsJson, Backend
 from hermes_exec.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hermes_exec.backends.base import Reaped, ReapFilter
 
 
 def reap(
@@ -27,11 +28,15 @@ def reap(
     """End boxes of this library. Exactly one of --run-id, --orphans and --all says which."""
     if (run_id is not None) + orphans + everything != 1:
         raise ConfigError("say which boxes to end: one of --run-id R, --orphans, --all")
+    from hermes_exec.backends.base import ReapFilter
+
     which = ReapFilter(run_id=run_id, orphans=orphans, all=everything)
     raise typer.Exit(run_async(lambda: _reap(which, backend, as_json)))
 
 
 async def _reap(which: ReapFilter, backend: str | None, as_json: bool) -> int:
+    from hermes_exec.cli.known_backends import each_usable
+
     ended: list[Reaped] = []
     async with each_usable(backend) as usable:
         for each in usable:

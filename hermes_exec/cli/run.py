@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
 import anyio.to_thread
@@ -16,9 +16,11 @@ from hermes_exec.cli.interrupt import run_async
 from hermes_exec.cli.output import emit_json, say
 from hermes_exec.cli.pools import AsJson, Backend, Config, Image, Options, Profile, make_pool
 from hermes_exec.errors import ConfigError
-from hermes_exec.pool import SandboxPool
-from hermes_exec.results import RunResult
-from hermes_exec.slot import Slot
+
+if TYPE_CHECKING:
+    from hermes_exec.pool import SandboxPool
+    from hermes_exec.results import RunResult
+    from hermes_exec.slot import Slot
 
 
 def run(

@@ -9,7 +9,7 @@ import termios
 import tty
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import anyio
 import typer
@@ -19,8 +19,10 @@ from hermes_exec.cli.interrupt import run_async
 from hermes_exec.cli.output import say
 from hermes_exec.cli.pools import Backend, Config, Image, Options, Profile, make_pool
 from hermes_exec.errors import ConfigError
-from hermes_exec.pool import SandboxPool
-from hermes_exec.process import Process
+
+if TYPE_CHECKING:
+    from hermes_exec.pool import SandboxPool
+    from hermes_exec.process import Process
 
 BEST_SHELL = "if command -v bash >/dev/null 2>&1; then exec bash -i; else exec sh -i; fi"
 LAST_OUTPUT_S = 0.5

@@ -8,8 +8,6 @@ import typer
 
 from hermes_exec.cli.output import emit_json, table
 from hermes_exec.cli.pools import AsJson
-from hermes_exec.tools import TOOLSETS, schemas, select
-from hermes_exec.tools.toolsets import require_tool
 
 Toolset = Annotated[
     list[str] | None, typer.Option("--toolset", "-t", help="Only the tools of this set; may be repeated.")
@@ -18,6 +16,8 @@ Toolset = Annotated[
 
 def list_tools(toolset: Toolset = None, as_json: AsJson = False) -> None:
     """List the tools of this package, and the toolsets that hold them."""
+    from hermes_exec.tools import TOOLSETS, schemas, select
+
     wanted = select(toolset).tools if toolset else tuple(schemas())
     functions: dict[str, dict[str, str]] = {n: cast("Any", s)["function"] for n, s in schemas().items() if n in wanted}
     sets = {
@@ -40,6 +40,9 @@ def print_schemas(
     as_json: AsJson = True,
 ) -> None:
     """Print the function schemas of tools, as the OpenAI API takes them."""
+    from hermes_exec.tools import schemas, select
+    from hermes_exec.tools.toolsets import require_tool
+
     for name in names or ():
         require_tool(name)
     wanted = [*(names or ()), *(select(toolset).tools if toolset else ())] or list(schemas())

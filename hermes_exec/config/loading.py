@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import yaml
 
 from hermes_exec.config.backends import BackendConfig
 from hermes_exec.config.model import nearest
 from hermes_exec.config.pool import PoolConfig
 from hermes_exec.errors import ConfigError
 
+
+def _read_yaml(text: str) -> Any:  # noqa: ANN401 - what YAML holds
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
+def _read_toml(text: str) -> Any:  # noqa: ANN401 - what TOML holds
+    import tomllib
+
+    return tomllib.loads(text)
+
+
 Loader = Callable[[str], Any]
-LOADERS: Mapping[str, Loader] = {
-    ".yaml": yaml.safe_load,
-    ".yml": yaml.safe_load,
-    ".toml": tomllib.loads,
-    ".json": json.loads,
-}
+LOADERS: Mapping[str, Loader] = {".yaml": _read_yaml, ".yml": _read_yaml, ".toml": _read_toml, ".json": json.loads}
 
 
 class Configured(NamedTuple):
@@ -48,7 +56,7 @@ def read_config(source: str | PathLike[str] | Mapping[str, Any]) -> dict[str, An
         values = loader(path.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
-    except (ValueError, yaml.YAMLError) as error:
+    except ValueError as error:
         raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
     if values is None:
         values = {}

@@ -30,7 +30,9 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 class ConfigModel(BaseModel):
     """A configuration object. Building one with a wrong name or value raises ConfigError."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=False, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=False, allow_inf_nan=False, defer_build=True
+    )
 
     def __init__(self, **values: object) -> None:
         try:

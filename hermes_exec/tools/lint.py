@@ -10,8 +10,6 @@ import warnings
 from collections.abc import Callable
 from types import MappingProxyType
 
-import yaml
-
 _MAX_CHARS = 128 * 1024
 _MAX_BRACKETS = 150
 
@@ -65,6 +63,8 @@ def _toml(text: str) -> str | None:
 
 
 def _yaml(text: str) -> str | None:
+    import yaml
+
     try:
         for _ in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
             pass

@@ -6,9 +6,12 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from hermes_exec.cli.main import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = {
@@ -76,8 +79,34 @@ def test_environment_is_read_by_the_command_line_only(module: str) -> None:
     assert not names & {"os.environ", "os.getenv", "os.environb"}
 
 
-def test_importing_the_package_loads_no_vendor_sdk() -> None:
-    vendors = {"docker", "paramiko", "asyncssh", "modal", "openai", "requests", "xllamacpp", "trio", "typer"}
-    code = f"import sys, hermes_exec; print(sorted({vendors!r} & set(sys.modules)))"
+def loaded(code: str, *among: str) -> str:
+    """Which of these modules are loaded after some code ran in a new interpreter."""
+    code = f"{code}; import sys; print(*sorted({set(among)!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.strip() == "[]"
+    return done.stdout.strip()
+
+
+def test_using_the_package_loads_no_vendor_sdk() -> None:
+    vendors = ("docker", "paramiko", "asyncssh", "modal", "openai", "requests", "xllamacpp", "trio", "typer", "yaml")
+    assert loaded("from hermes_exec import SandboxPool; SandboxPool()", *vendors) == ""
+
+
+@pytest.mark.parametrize("package", ["hermes_exec", "hermes_agent", "hermes_batch"])
+def test_importing_a_package_loads_nothing(package: str) -> None:
+    heavy = ("anyio", "asyncio", "pydantic", "rich", "typer", "yaml", "hermes_exec.pool", "hermes_exec.config")
+    assert loaded(f"import {package}", *heavy) == ""
+
+
+@pytest.mark.parametrize("package", ["hermes_exec", "hermes_agent", "hermes_batch"])
+def test_public_names_are_there(package: str) -> None:
+    module = import_module(package)
+    assert [name for name in module.__all__ if getattr(module, name, None) is None] == []
+    assert set(module.__all__) <= set(dir(module))
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = module.no_such_name
+
+
+@pytest.mark.parametrize("module", [*COMMANDS, "hermes_agent.command", "hermes_batch.command"])
+def test_help_of_the_command_line_needs_no_pool(module: str) -> None:
+    module = f"hermes_exec.cli.{module}" if module in COMMANDS else module
+    assert loaded(f"import {module}", "pydantic", "rich", "yaml", "hermes_exec.pool", "hermes_exec.tools") == ""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from hermes_batch.config import BatchConfig
-from hermes_batch.dataset import Task, read_dataset
-from hermes_batch.record import Record
-from hermes_batch.report import write_report
-from hermes_batch.run import BatchResult, resume_batch, run_batch
-from hermes_batch.trajectories import read_records
+from typing import TYPE_CHECKING
+
+from hermes_exec.lazily import lazily
+
+if TYPE_CHECKING:
+    from hermes_batch.config import BatchConfig
+    from hermes_batch.dataset import Task, read_dataset
+    from hermes_batch.record import Record
+    from hermes_batch.report import write_report
+    from hermes_batch.run import BatchResult, resume_batch, run_batch
+    from hermes_batch.trajectories import read_records
 
 __all__ = [
     "BatchConfig",
@@ -20,3 +25,8 @@ __all__ = [
     "run_batch",
     "write_report",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazily(
+        __name__, __all__, where=("record", "dataset", "trajectories", "report", "config", "run")
+    )

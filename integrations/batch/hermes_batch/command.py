@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic import SecretStr
-from rich.console import Console
 
 from hermes_agent.command_options import (
     ApiKey,
@@ -21,16 +19,13 @@ from hermes_agent.command_options import (
     Temperature,
     Toolsets,
 )
-from hermes_batch.config import BatchConfig
-from hermes_batch.display import RunDisplay, show_results, summary_line
-from hermes_batch.report import REPORT, write_report
-from hermes_batch.run import BatchResult, resume_batch, run_batch
-from hermes_batch.settings import read_settings
-from hermes_batch.trajectories import TRAJECTORIES, read_rows
 from hermes_exec.cli import exits
 from hermes_exec.cli.interrupt import run_async
-from hermes_exec.cli.output import emit_json, say
+from hermes_exec.cli.output import emit_json, say, stdout
 from hermes_exec.cli.pools import AsJson, Backend, Image, Options, parse_options
+
+if TYPE_CHECKING:
+    from hermes_batch.run import BatchResult
 
 app = typer.Typer(no_args_is_help=True, help="Runs a file of prompts, each in a slot of its own.")
 _Out = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a run.")]
@@ -63,6 +58,11 @@ def run(
     Ends with 0 when every prompt was scored or answered, with 3 when some could not be for reasons outside of the
     model. A run that was ended, however that was, goes on with `batch resume`.
     """
+    from pydantic import SecretStr
+
+    from hermes_batch.config import BatchConfig
+    from hermes_batch.run import run_batch
+
     settings: dict[str, Any] = {
         "dataset": dataset,
         "out": out,
@@ -102,6 +102,10 @@ def resume(
     was, or have more prompts at its end. Options given here take the place of the run's own; a key and secrets are not
     written down with a run and have to be given again. Ends as `batch run` does.
     """
+    from pydantic import SecretStr
+
+    from hermes_batch.run import resume_batch
+
     given: dict[str, Any] = {"base_url": base_url, "workers": workers, "backend_options": parse_options(option)}
     changes = {name: value for name, value in given.items() if value is not None}
     work = partial(resume_batch, out, api_key=SecretStr(api_key), **changes)
@@ -111,24 +115,36 @@ def resume(
 @app.command("report", epilog="Example: hermes-exec batch report runs/a")
 def report(out: _Out) -> None:
     """Write report.html anew from the trajectories of a run."""
+    from hermes_batch.report import write_report
+
     say(str(write_report(out)))
 
 
 @app.command("show", epilog="Example: hermes-exec batch show runs/a")
 def show(out: _Out, as_json: AsJson = False) -> None:
     """Print the table of results of a run."""
+    from hermes_batch.display import show_results
+    from hermes_batch.settings import read_settings
+    from hermes_batch.trajectories import TRAJECTORIES, read_rows
+
     rows, broken = read_rows(out)
     settings = read_settings(out)
     total = int(settings.get("prompts") or len(rows))
     if as_json:
         emit_json(rows)
         return
-    show_results(Console(highlight=False), rows, settings.get("seconds") or None, total)
+    show_results(stdout(), rows, settings.get("seconds") or None, total)
     if broken:
         say(f"{broken} lines of {TRAJECTORIES} are no records")
 
 
 async def _run(work: Callable[..., Awaitable[BatchResult]], as_json: bool) -> int:
+    from rich.console import Console
+
+    from hermes_batch.display import RunDisplay, show_results, summary_line
+    from hermes_batch.report import REPORT
+    from hermes_batch.trajectories import TRAJECTORIES, read_rows
+
     with RunDisplay(Console(stderr=True, highlight=False)) as display:
         result = await work(on_start=display.started, on_record=display.done)
     if as_json:
@@ -147,6 +163,6 @@ async def _run(work: Callable[..., Awaitable[BatchResult]], as_json: bool) -> in
             }
         )
     else:
-        show_results(Console(highlight=False), read_rows(result.out)[0], result.seconds, result.total)
+        show_results(stdout(), read_rows(result.out)[0], result.seconds, result.total)
         say(f"{result.out / TRAJECTORIES}\n{result.out / REPORT}")
     return exits.INFRA if result.unscored else exits.OK
