@@ -23,7 +23,7 @@ import (
 // version is set by the linker.
 var version = "dev"
 
-const usage = `usage: runner serve --base DIR [--lease-s N] [--log FILE]
+const usage = `usage: runner serve --base DIR [--lease-s N] [--dial SOCKET] [--log FILE]
        runner attach --base DIR
        runner probe
        runner version
@@ -61,6 +61,7 @@ func runServe(args []string) int {
 	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
 	base := flags.String("base", "", "directory of this runner")
 	lease := flags.Float64("lease-s", 60, "seconds until the first driver must have spoken")
+	driver := flags.String("dial", "", "socket on which a driver waits for this runner")
 	logFile := flags.String("log", "", "file for the log instead of standard error")
 	if err := flags.Parse(args); err != nil || *base == "" || flags.NArg() > 0 {
 		fmt.Fprint(os.Stderr, usage)
@@ -82,6 +83,9 @@ func runServe(args []string) int {
 	if err != nil {
 		logger.Print(err)
 		return 1
+	}
+	if *driver != "" {
+		go server.Dial(*driver)
 	}
 	go func() {
 		<-terminations

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo
 from hermes_exec.backends.docker_delivery import Delivery
+from hermes_exec.backends.docker_doors import Doors
 from hermes_exec.backends.docker_engine import Engine
 from hermes_exec.backends.docker_image import ImageFacts, Images
 from hermes_exec.backends.docker_options import check_options, image_of, plan_container
@@ -40,6 +41,7 @@ class DockerBackend:
         self._engine = Engine(config)
         self._images = Images(self._engine, config)
         self._delivery = Delivery(config)
+        self._doors = Doors(config)
 
     async def check(self, spec: LaunchSpec) -> None:
         """See ``Backend.check``."""
@@ -63,19 +65,21 @@ class DockerBackend:
         mounts = self._delivery.mounts(client, way, image.id, runner)
         # The name is ours before Docker knows of it: whatever answer is lost, the container can be removed by it.
         name = f"hermes-exec-{secrets.token_hex(8)}"
-        plan = plan_container(client, self._config, spec, labels, name, mounts)
-        try:
-            created: Mapping[str, Any] = client.api.create_container(**plan.arguments)
-            for warning in created.get("Warnings") or ():
-                logger.warning("Docker: %s", warning)
-            container = str(created["Id"])
-            self._delivery.prepare(client, container, way, runner)
-            client.api.start(container)
-        except BaseException:
-            remove(client, name)
-            raise
+        with self._doors.open(way) as door:
+            plan = plan_container(client, self._config, spec, labels, name, mounts, door)
+            try:
+                created: Mapping[str, Any] = client.api.create_container(**plan.arguments)
+                for warning in created.get("Warnings") or ():
+                    logger.warning("Docker: %s", warning)
+                container = str(created["Id"])
+                self._delivery.prepare(client, container, way, runner)
+                client.api.start(container)
+                stream = self._doors.admit(client, container, door)
+            except BaseException:
+                remove(client, name)
+                raise
         user = None if self._config.user else image.user
-        return DockerSandbox(self._engine, Made(container, user, plan.limits, spec.whole_box))
+        return DockerSandbox(self._engine, Made(container, user, plan.limits, spec.whole_box), stream)
 
     async def reap(self, which: ReapFilter) -> list[Reaped]:
         """See ``Backend.reap``."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hermes_exec.backends.base import Labels, LaunchSpec
+from hermes_exec.backends.door import SOCKET, Door
 from hermes_exec.backends.owner import to_strings
 from hermes_exec.config import DockerConfig
 from hermes_exec.errors import ConfigError
@@ -18,6 +19,7 @@ STATE_DIR = f"{HOME}/state"
 BASE_DIR = f"{STATE_DIR}/box"
 RUNNER_DIR = f"{HOME}/bin"
 RUNNER = f"{RUNNER_DIR}/runner"
+DOOR_DIR = f"{HOME}/door"
 RUNNER_PIDS = 40
 """Threads of the runner and its agents, which count against the limit of the container too."""
 LOG_BYTES = "1m"
@@ -64,9 +66,15 @@ def plan_container(
     labels: Labels,
     name: str,
     mounts: list[dict[str, Any]],
+    door: Door | None = None,
 ) -> Plan:
-    """Everything that the container is created with; ``mounts`` are those that bring the runner."""
+    """Everything that the container is created with; ``mounts`` are those that bring the runner, which calls us by
+    ``door`` if there is one.
+    """
     command = ["serve", "--base", BASE_DIR, "--lease-s", str(spec.lease_s)]
+    if door is not None:
+        command += ["--dial", f"{DOOR_DIR}/{SOCKET}"]
+        mounts = [*mounts, {"Type": "bind", "Source": str(door.folder), "Target": DOOR_DIR, "ReadOnly": True}]
     arguments: dict[str, Any] = {
         "image": image_of(config, spec),
         "entrypoint": [RUNNER],

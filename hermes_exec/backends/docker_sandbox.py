@@ -17,6 +17,7 @@ from hermes_exec.backends.docker_options import BASE_DIR, HOME, RUNNER
 from hermes_exec.backends.docker_stream import DockerStream
 from hermes_exec.errors import BackendUnavailable, ChannelLost, ExecError, SandboxDied
 from hermes_exec.results import PostMortem, Suspect
+from hermes_exec.streams import FdStream
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -38,7 +39,7 @@ class Made(NamedTuple):
 class DockerSandbox:
     """One container with a serving runner."""
 
-    def __init__(self, engine: Engine, made: Made) -> None:
+    def __init__(self, engine: Engine, made: Made, stream: socket.socket | None = None) -> None:
         self._engine = engine
         self._made = made
         self.id = made.id
@@ -46,9 +47,13 @@ class DockerSandbox:
         self.limits = made.limits
         self._marked: frozenset[str] = frozenset()
         self._unseen: tuple[str, ...] = ()
+        self._stream = stream
 
-    async def open(self, argv: Sequence[str]) -> DockerStream:
-        """See ``Sandbox.open``."""
+    async def open(self, argv: Sequence[str]) -> FdStream:
+        """See ``Sandbox.open``. The first stream may be there already; later ones are made by the daemon."""
+        if self._stream is not None:
+            stream, self._stream = self._stream, None
+            return FdStream(stream.detach())
 
         def work(client: DockerClient) -> DockerStream:
             command = [RUNNER, *argv, "--base", BASE_DIR]
@@ -120,13 +125,21 @@ class DockerSandbox:
 
     async def destroy(self) -> None:
         """Remove the container with its anonymous volumes; harmless when it is gone."""
+        self._drop_stream()
         with anyio.CancelScope(shield=True):
             await self._engine.call(lambda client: remove(client, self.id))
 
     def destroy_now(self) -> None:
         """The same in this thread; errors are swallowed."""
+        self._drop_stream()
         with contextlib.suppress(ExecError):
             self._engine.call_now(lambda client: remove(client, self.id))
+
+    def _drop_stream(self) -> None:
+        """Close a first stream that nobody took."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
 
 
 def remove(client: DockerClient, container: str) -> None:

@@ -66,14 +66,22 @@ func (s *Server) accept(listener *net.UnixListener) {
 	}
 }
 
+// Dial calls a driver that waits on a socket, and speaks with it there.
+// Without an answer the driver comes by way of `runner attach`.
+func (s *Server) Dial(path string) {
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		s.log.Printf("dial: %v", err)
+		return
+	}
+	defer contain(s.log, "stream")
+	s.Serve(c)
+}
+
 // connected takes one connection of `runner attach` to its end.
 func (s *Server) connected(attached *net.UnixConn) {
 	defer attached.Close()
-	defer func() {
-		if fault := recover(); fault != nil {
-			s.log.Printf("stream: %v", fault)
-		}
-	}()
+	defer contain(s.log, "stream")
 	s.admit(attached)
 	timer := time.AfterFunc(handshakeTime, func() { _ = attached.Close() })
 	c, err := receiveStream(attached)

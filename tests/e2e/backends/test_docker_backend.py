@@ -149,6 +149,8 @@ async def test_paused_is_unknown_removed_is_dead(docker_image: Image, engine: Do
     sandbox = await docker_backend.launch(LaunchSpec(image=docker_image("busybox")), own_labels(run_id))
     container = engine.containers.get(sandbox.id)
     try:
+        # The first stream is there from the start; the next one is for the daemon to make.
+        await (await sandbox.open(["attach"])).aclose()
         container.pause()
         status = await sandbox.status()
         assert (status.state, status.detail) == ("unknown", "the container is paused")

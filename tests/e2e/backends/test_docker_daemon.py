@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -87,11 +88,12 @@ def daemon(
 
 
 @pytest.mark.parametrize("daemon", [("--live-restore",)], indirect=True, ids=["live-restore"])
-async def test_a_command_outlives_a_restart_of_the_daemon(daemon: Daemon, docker_image: Callable[[str], str]) -> None:
-    async with (
-        SandboxPool("docker", image=docker_image("busybox"), base_url=daemon.url, network=False) as pool,
-        pool.slot() as slot,
-    ):
+@pytest.mark.parametrize("delivery", ["bind", "upload"], ids=["past the daemon", "carried by the daemon"])
+async def test_a_command_outlives_a_restart_of_the_daemon(
+    daemon: Daemon, delivery: str, docker_image: Callable[[str], str]
+) -> None:
+    options: dict[str, Any] = {"base_url": daemon.url, "network": False, "runner_delivery": delivery}
+    async with SandboxPool("docker", image=docker_image("busybox"), **options) as pool, pool.slot() as slot:
         seen: list[bytes] = []
         begun = anyio.Event()
 

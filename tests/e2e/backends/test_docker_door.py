@@ -1,0 +1,113 @@
+"""The direct stream into a container: who is let in by it, what stays of it, and what happens without it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hermes_exec import SandboxPool, Slot
+from hermes_exec.backends.docker_stream import DockerStream
+from hermes_exec.backends.door import FOLDER_PREFIX, SOCKET, Door
+from hermes_exec.streams import FdStream
+
+pytestmark = pytest.mark.anyio
+Image = Callable[[str], str]
+CALLER = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.sendall(b'me'); input()"
+
+
+def folders() -> list[Path]:
+    return list(Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"))
+
+
+def stream_of(slot: Slot) -> object:
+    connection = slot.tenure.channel._connection
+    assert connection is not None
+    return connection._stream
+
+
+def calling(door: Door) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", CALLER, str(door.folder / SOCKET)], stdin=subprocess.PIPE)
+
+
+def test_only_the_process_that_is_waited_for_is_let_in() -> None:
+    door = Door()
+    with calling(door) as other:
+        time.sleep(0.3)
+        with calling(door) as wanted:
+            caller = door.admit(wanted.pid, 10)
+            assert caller is not None
+            assert caller.recv(9) == b"me"
+            caller.close()
+            assert door.admit(0, 0.2) is None
+            assert wanted.stdin is not None
+            wanted.stdin.close()
+        assert door.admit(wanted.pid, 0.2) is None
+        assert other.stdin is not None
+        other.stdin.close()
+    door.close()
+    door.close()
+    assert not door.folder.exists()
+
+
+def test_nobody_else_on_this_host_gets_at_it() -> None:
+    door = Door()
+    assert door.folder.parent.stat().st_mode & 0o077 == 0
+    door.close()
+
+
+def test_what_a_killed_driver_left_is_removed_by_the_next() -> None:
+    script = "import time; from hermes_exec.backends.door import Door; print(Door().folder, flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        left = Path(driver.stdout.readline().strip())
+        Door().close()
+        assert left.is_dir()
+        driver.send_signal(signal.SIGKILL)
+        driver.wait(10)
+        Door().close()
+    assert not left.parent.exists()
+
+
+@pytest.mark.docker
+@pytest.mark.sample
+async def test_streams_go_past_the_daemon_where_files_are_shared(docker_image: Image) -> None:
+    async with SandboxPool("docker", image=docker_image("busybox"), user="1000") as pool, pool.slot() as slot:
+        assert type(stream_of(slot)) is FdStream
+        assert folders() == []
+        listed = await slot.run(["ls", "-A", "/hermes-exec/door"])
+        assert (listed.exit_code, listed.stdout) == (0, "")
+        assert (await slot.run("touch /hermes-exec/door/x")).exit_code != 0
+        # A stream that breaks is replaced by one that the daemon carries.
+        stream = stream_of(slot)
+        assert isinstance(stream, FdStream)
+
+        def cut(_name: str, _data: bytes) -> None:
+            with socket.socket(fileno=os.dup(stream._read_fd)) as same:
+                same.shutdown(socket.SHUT_RDWR)
+
+        result = await slot.run("echo here; sleep 1; echo there; echo once >> ran", on_output=cut)
+        assert result.stdout == "here\nthere\n"
+        assert type(stream_of(slot)) is DockerStream
+        assert (await slot.files.read_text("ran")) == "once\n"
+
+
+@pytest.mark.docker
+async def test_streams_are_carried_by_the_daemon_where_no_socket_can_be(
+    docker_image: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    async with SandboxPool("docker", image=docker_image("busybox")) as pool, pool.slot() as slot:
+        assert type(stream_of(slot)) is DockerStream
+        assert (await slot.run("echo here")).stdout == "here\n"
+    assert folders() == []
