@@ -34,7 +34,7 @@ func probeCgroups() (version string, out []Cgroup) {
 			continue
 		}
 		for _, c := range wanted {
-			if dir := below(at, root, own[c]); hasWord(g[2], c) && own[c] != "" && canMakeGroup(dir) {
+			if dir := below(at, root, own[c]); hasWord(g[2], c) && own[c] != "" && enforced(c, dir) && canMakeGroup(dir) {
 				out = append(out, Cgroup{Controller: c, Dir: dir})
 			}
 		}
@@ -79,6 +79,14 @@ func ownCgroups() map[string]string {
 		}
 	}
 	return out
+}
+
+// enforced tells a controller of the kernel from one that only keeps the
+// numbers that are written to it, as gVisor's do for memory and cpu.
+func enforced(controller, dir string) bool {
+	sign := map[string]string{"memory": "memory.oom_control", "cpu": "cpu.stat"}[controller]
+	_, err := os.Stat(filepath.Join(dir, sign))
+	return err == nil
 }
 
 func canMakeGroup(dir string) bool {

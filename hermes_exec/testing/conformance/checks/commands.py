@@ -10,7 +10,7 @@ import anyio
 from hermes_exec.errors import CommandFailed, ConfigError
 from hermes_exec.testing.conformance.context import Context
 from hermes_exec.testing.conformance.expect import equal, raises, that
-from hermes_exec.testing.conformance.registry import check
+from hermes_exec.testing.conformance.registry import NotGiven, check
 
 UNICODE = "café résumé €100 中文 😀"
 OCTAL = "".join(f"\\{byte:03o}" for byte in UNICODE.encode())
@@ -234,6 +234,8 @@ async def check_signals_start_as_default(ctx: Context) -> None:
     """A command starts with no signal ignored and none blocked."""
     result = await ctx.applet("status", "SigBlk", "SigIgn")
     masks = [int(line.split()[1], 16) for line in result.stdout.splitlines()]
+    if result.ok and not masks:
+        raise NotGiven("this kernel does not show them")
     # 32 and 33 belong to the C library's threads.
     equal([mask & ~0x180000000 for mask in masks], [0, 0], "SigBlk, SigIgn")
 
