@@ -50,11 +50,12 @@ func (a *agent) reap() {
 	runtime.LockOSThread()
 	for {
 		var s status
+		a.table.forked.arm()
 		pid, err := syscall.Wait4(-1, &s.wait, 0, &s.usage)
 		switch {
 		case err == syscall.EINTR:
 		case err != nil:
-			<-a.table.forked
+			a.table.forked.wait()
 		default:
 			if c := a.table.reaped(pid, s); c != nil {
 				a.finish(c, s)

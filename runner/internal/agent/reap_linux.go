@@ -13,11 +13,12 @@ func (a *agent) reap() {
 	runtime.LockOSThread()
 	for {
 		var s status
+		a.table.forked.arm()
 		pid, err := syscall.Wait4(-1, &s.wait, wAll, &s.usage)
 		switch {
 		case err == syscall.EINTR:
 		case err != nil:
-			<-a.table.forked
+			a.table.forked.wait()
 		case s.wait.Stopped():
 			a.table.stopped(pid)
 		default:

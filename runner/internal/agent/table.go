@@ -39,14 +39,14 @@ type table struct {
 	early    map[int]status // reaped while a fork was in flight
 	traced   map[int]bool   // stopped under trace while a fork was in flight
 	changed  chan struct{}  // closed and replaced whenever a process has ended
-	forked   chan struct{}
+	forked   bell           // for a reaper that has no children
 }
 
 func (t *table) init() {
 	t.byToken, t.byPID, t.early = map[uint64]*command{}, map[int]*command{}, map[int]status{}
 	t.traced = map[int]bool{}
 	t.changed = make(chan struct{})
-	t.forked = make(chan struct{}, 1)
+	t.forked.init()
 }
 
 // expect is called before a fork, entered or abandoned after it.
@@ -90,12 +90,7 @@ func (t *table) entered(c *command) (end *status) {
 }
 
 // wake tells a reaper without children that there is one.
-func (t *table) wake() {
-	select {
-	case t.forked <- struct{}{}:
-	default:
-	}
-}
+func (t *table) wake() { t.forked.ring() }
 
 // forget drops the oldest commands that have ended.
 func (t *table) forget() {
