@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from pydantic import SecretStr
 
@@ -17,6 +18,7 @@ from hermes_exec.encoding import WireBytes, to_wire
 from hermes_exec.errors import ConfigError
 from hermes_exec.plan import KindPlan
 
+T = TypeVar("T")
 LOCAL_SLOTS, LOCAL_BOXES = 64, 1
 OTHER_SLOTS, OTHER_BOXES = 1, 4
 
@@ -205,10 +207,23 @@ def secret_values(config: PoolConfig) -> list[str]:
 
 
 def masked(text: str, secrets: list[str]) -> str:
-    """Text without the values of secrets."""
+    """Text without the values of secrets, as they are and as JSON writes them."""
     for secret in secrets:
-        text = text.replace(secret, "***")
+        for form in {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}:
+            text = text.replace(form, "***")
     return text
+
+
+def masked_data(data: T, secrets: list[str]) -> T:
+    """JSON data with the values of secrets masked in every text of it; names of fields stay."""
+    result: object = data
+    if isinstance(data, str):
+        result = masked(data, secrets)
+    elif isinstance(data, dict):
+        result = {name: masked_data(value, secrets) for name, value in data.items()}
+    elif isinstance(data, list):
+        result = [masked_data(value, secrets) for value in data]
+    return cast(T, result)
 
 
 def _commands(commands: str | tuple[str, ...]) -> tuple[str, ...]:

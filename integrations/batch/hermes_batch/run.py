@@ -21,6 +21,7 @@ from hermes_batch.settings import SETTINGS, read_settings, recorded_config, writ
 from hermes_batch.tally import Tally
 from hermes_batch.trajectories import TRAJECTORIES, Trajectories
 from hermes_exec.errors import ConfigError
+from hermes_exec.kinds import masked_data, secret_values
 from hermes_exec.tools import select
 
 
@@ -75,8 +76,9 @@ async def run_batch(
     The dataset, the model and the pool's settings are checked before anything is started. Records are written as they
     end, each on the disk before the next prompt is begun in its place, and are not held here; a cancelled run keeps
     those it has, ends its boxes and writes the report of them, and `resume_batch` goes on with it, also when it was
-    killed. Trouble of a single prompt is in its record (`trainable` False where it may not be scored). `on_start` is
-    called when the backend has answered, `on_record` after each record.
+    killed. Secrets of the pool are masked in the records. Trouble of a single prompt is in its record (`trainable`
+    False where it may not be scored). `on_start` is called when the backend has answered, `on_record` after each
+    record.
 
     Raises ConfigError (dataset, settings, an `out` that has results already), BackendUnavailable, ImageError.
     """
@@ -155,6 +157,7 @@ class _Run:
     ) -> None:
         self._config, self._result = config, result
         self._model, self._pool = config.make_model(), config.make_pool()
+        self._secrets = secret_values(self._pool.config)
         self._workers = min(config.workers, len(tasks))
         self._tasks: Iterator[Task] = iter(tasks)
         self._on_start, self._on_record = on_start, on_record
@@ -191,7 +194,7 @@ class _Run:
 
     async def _worker(self, lines: Trajectories) -> None:
         for task in self._tasks:
-            record = await Rollout(task, self._config, self._model).run(self._pool)
+            record = masked_data(await Rollout(task, self._config, self._model).run(self._pool), self._secrets)
             with anyio.CancelScope(shield=True):
                 await lines.append(record)
             self._result.tally.add(record)

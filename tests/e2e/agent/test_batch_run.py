@@ -74,6 +74,28 @@ async def test_solved_unsolved_and_unchecked(tmp_path: Path, backend: BackendCas
     assert json.loads((tmp_path / "out" / "run.json").read_text())["records"] == 4
 
 
+async def test_secrets_are_masked_in_what_is_written(tmp_path: Path, backend: BackendCase) -> None:
+    secret = 'hush "quoted" größe'
+    run = config(
+        tmp_path,
+        {"tell": [['printf "%s\\n" "$TOKEN"; test "$TOKEN" = \'' + secret + "' && echo equal"], f"it is {secret}"]},
+        {"prompt": "tell", "check": 'echo "$TOKEN"; test -n "$TOKEN"'},
+        backend=backend.backend,
+        image=backend.options.get("image"),
+        backend_options={"secrets": {"TOKEN": secret}},
+    )
+    result = await run_batch(run)
+    assert result.solved == 1
+    (record,) = lines(tmp_path)
+    said = [turn["value"] for turn in record["conversations"]]
+    assert "equal" in said[-2]
+    assert said[-1].endswith("it is ***")
+    assert "***" in record["check"]["output"]
+    for path in (tmp_path / "out").iterdir():
+        assert "hush" not in path.read_text("utf-8"), path
+        assert "größe" not in path.read_text("utf-8"), path
+
+
 async def test_every_prompt_has_a_slot_of_its_own(tmp_path: Path, backend: BackendCase) -> None:
     plans: dict[str, list[Step]] = {f"p{n}": [[f"ls; pwd; echo {n} > mine.txt; ls"], "done"] for n in range(6)}
     check = 'ls | wc -l | grep -qx " *1"'
