@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -68,13 +69,12 @@ def open_sockets() -> set[tuple[int, str]]:
 
 
 def break_sockets(sockets: set[tuple[int, str]]) -> int:
-    """Shut these sockets down in both directions, as a lost network would; how many there were."""
+    """Shut the connections among these sockets down both ways, as a lost network would; how many there were."""
+    broken = 0
     for descriptor, _ in sockets:
-        broken = socket.socket(fileno=os.dup(descriptor))
-        try:
-            broken.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            continue  # not connected
-        finally:
-            broken.close()
-    return len(sockets)
+        with socket.socket(fileno=os.dup(descriptor)) as one:
+            if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                with contextlib.suppress(OSError):  # not connected
+                    one.shutdown(socket.SHUT_RDWR)
+                    broken += 1
+    return broken
