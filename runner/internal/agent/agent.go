@@ -33,6 +33,7 @@ type agent struct {
 	killers  *pool // the same without Landlock, to look at processes and signal them
 	table    table
 	slotUser isolate.User
+	quiet    *rt.Quiet
 	platform
 
 	// closing is held shared by a fork and exclusively by whoever wants that
@@ -84,6 +85,7 @@ func (a *agent) handle(ctx context.Context, op string, m *link.Message) (any, []
 	if !a.ready.Load() {
 		return nil, nil, &link.Error{Kind: "internal", Message: "the agent is not set up"}
 	}
+	defer a.quiet.Used()
 	switch op {
 	case link.OpKill:
 		return decoded(m, a.kill)

@@ -14,6 +14,7 @@ import (
 
 	"hermes-exec/runner/internal/isolate"
 	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/rt"
 )
 
 func offerToOOM() {}
@@ -41,6 +42,7 @@ func (a *agent) prepare(s isolate.Setup) (isolate.Ready, error) {
 	}
 	syscall.Umask(0o022)
 	go a.reap()
+	a.quiet = rt.NewQuiet()
 	a.ready.Store(true)
 	return isolate.Ready{PID: os.Getpid()}, nil
 }

@@ -50,6 +50,9 @@ func (a *agent) prepare(s isolate.Setup) (isolate.Ready, error) {
 	if err := a.dropCaps(isolate.KeepCaps); err != nil {
 		return isolate.Ready{}, cannotIsolate(err)
 	}
+	// There may be hundreds of agents, most of them waiting. Before the threads:
+	// their stacks would keep what the view has used.
+	debug.FreeOSMemory()
 	if err := a.makeThreads(joins); err != nil {
 		return isolate.Ready{}, cannotIsolate(err)
 	}
@@ -64,8 +67,7 @@ func (a *agent) prepare(s isolate.Setup) (isolate.Ready, error) {
 		go a.watch(s.Watch)
 	}
 	rt.Spare(spareThreads)
-	// There may be hundreds of agents, most of them waiting.
-	debug.FreeOSMemory()
+	a.quiet = rt.NewQuiet()
 	a.ready.Store(true)
 	return isolate.Ready{PID: os.Getpid(), SetupMS: float64(time.Since(began).Microseconds()) / 1000, Landlock: s.Landlock != nil}, nil
 }

@@ -32,8 +32,9 @@ func (v View) etc(root string) error {
 	if err := placeDir(root + "/etc"); err != nil {
 		return err
 	}
+	buffer := make([]byte, 32<<10)
 	for _, name := range append(append([]string{}, etcFiles...), etcSingles...) {
-		if err := copyEtc(root, "/etc/"+name); err != nil {
+		if err := copyEtc(root, "/etc/"+name, buffer); err != nil {
 			return err
 		}
 	}
@@ -54,7 +55,7 @@ func (v View) etc(root string) error {
 
 // copyEtc copies one small file. A link into the system paths stays a link;
 // any other is followed now, for its target will be out of sight.
-func copyEtc(root, path string) error {
+func copyEtc(root, path string, buffer []byte) error {
 	if to, err := os.Readlink(path); err == nil {
 		if !filepath.IsAbs(to) {
 			to = filepath.Join(filepath.Dir(path), to)
@@ -78,12 +79,17 @@ func copyEtc(root, path string) error {
 	if err != nil || !st.Mode().IsRegular() || st.Size() > largestEtcFile || st.Mode().Perm()&0o004 == 0 {
 		return nil
 	}
-	content, err := io.ReadAll(io.LimitReader(in, largestEtcFile))
-	if err != nil {
-		return fmt.Errorf("view: %w", err)
-	}
 	if err := placeDir(filepath.Dir(root + path)); err != nil {
 		return err
 	}
-	return write(root+path, string(content))
+	out, err := os.OpenFile(root+path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return fmt.Errorf("view: %w", err)
+	}
+	// Without ReadFrom, which would make a buffer of its own for each file.
+	_, err = io.CopyBuffer(struct{ io.Writer }{out}, io.LimitReader(in, largestEtcFile), buffer)
+	if err := errors.Join(err, out.Close()); err != nil {
+		return fmt.Errorf("view: %w", err)
+	}
+	return nil
 }

@@ -92,14 +92,14 @@ func TestGroupsAreMadeAndRemoved(t *testing.T) {
 
 func TestEtcIsAnAllowList(t *testing.T) {
 	root := t.TempDir()
-	if err := copyEtc(root, "/etc/shadow"); err != nil {
+	if err := copyEtc(root, "/etc/shadow", nil); err != nil {
 		t.Fatal(err)
 	}
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := copyEtc(root, secret); err != nil {
+	if err := copyEtc(root, secret, nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range []string{"/etc/shadow", secret} {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/rt"
 	"hermes-exec/runner/internal/wire"
 )
 
@@ -174,7 +175,7 @@ func (s *Server) keepLease() {
 			quiet = 0
 		} else if before := quiet; before <= quietTime {
 			if quiet += now.Sub(last); quiet > quietTime {
-				debug.FreeOSMemory()
+				rt.FreeMemory()
 			}
 		}
 		last = now

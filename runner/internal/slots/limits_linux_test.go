@@ -2,9 +2,7 @@ package slots
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -154,26 +152,5 @@ func TestKillEverythingFromInside(t *testing.T) {
 	case why := <-b.deaths:
 		t.Error(why)
 	default:
-	}
-}
-
-func TestAgentIsSmall(t *testing.T) {
-	if raced || runtime.GOOS != "linux" {
-		t.Skip("not the program as it is shipped")
-	}
-	b := newBox(t, probed())
-	b.create(CreateParams{Slot: "a", PrivateRoot: true, Network: true})
-	h, err := b.Agent(context.Background(), "a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", h.process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, line := range strings.Split(string(status), "\n") {
-		if strings.HasPrefix(line, "Rss") || strings.HasPrefix(line, "VmRSS") || strings.HasPrefix(line, "Threads") {
-			t.Log(strings.Join(strings.Fields(line), " "))
-		}
 	}
 }

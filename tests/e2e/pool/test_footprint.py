@@ -1,0 +1,54 @@
+"""What idle slots cost in memory: each process's share, since all of them map the same program."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from statistics import median
+
+import anyio
+import pytest
+
+from hermes_exec import SandboxPool
+from tests.e2e.pool.outside import runner_pid
+
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(os.geteuid() != 0, reason="only root reads the maps of a runner")]
+SLOTS = 64
+
+
+def share_kb(pid: int) -> int:
+    """The proportional set size."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("Pss:")))
+
+
+def children(pid: int) -> list[int]:
+    """Its children, whichever thread has made them."""
+    lists = [task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [int(word) for text in lists for word in text.split()]
+
+
+async def test_idle_slots_take_little_memory() -> None:
+    async with SandboxPool("local", max_sandboxes=1, slots_per_sandbox=SLOTS) as pool:
+        slots = [await pool.acquire() for _ in range(SLOTS)]
+        runner = runner_pid(slots[0].sandbox)
+        for slot in slots:
+            await slot.run("true")
+        assert share_kb(runner) < 10_240
+        shares = [share_kb(pid) for pid in children(runner)]
+        assert len(shares) == SLOTS
+        assert median(shares) < 3_072
+
+
+async def test_memory_is_given_back_after_large_work() -> None:
+    async with SandboxPool("local") as pool, pool.slot() as slot:
+        await slot.run("i=0; while [ $i -lt 20000 ]; do : > f$i; i=$((i+1)); done")
+        runner = runner_pid(slot.sandbox)
+        (agent,) = children(runner)
+        before = share_kb(agent) + share_kb(runner)
+        await slot.files.list(".")
+        await slot.files.write_bytes("big", b"x" * (24 << 20))
+        assert len(await slot.files.read_bytes("big")) == 24 << 20
+        with anyio.fail_after(15):
+            while share_kb(agent) + share_kb(runner) > before + 5_000:  # noqa: ASYNC110 - other processes set no events
+                await anyio.sleep(0.2)
