@@ -246,7 +246,10 @@ class SearchResult:
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """One process that lives in a slot. ``request_id`` is the request that started it, where that is known."""
+    """One process that lives in a slot. ``request_id`` is the request that started it, where that is known.
+
+    A process that shows no arguments, as in the middle of an exec, has its short name in brackets, as in ps.
+    """
 
     pid: int
     argv: tuple[str, ...]

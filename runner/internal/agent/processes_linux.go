@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"hermes-exec/runner/internal/isolate"
@@ -42,11 +43,17 @@ func (a *agent) processes() link.Processes {
 	return out
 }
 
-// argv is what the process shows; a tenant can make it anything.
+// argv is what the process shows; a tenant can make it anything. One that shows
+// nothing, as in the middle of an exec, has its short name in brackets, as ps
+// has it.
 func argv(pid int) []link.Bytes {
 	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
-	if err != nil || len(data) == 0 {
+	if err != nil {
 		return []link.Bytes{}
+	}
+	if len(data) == 0 {
+		var buf [64]byte
+		return []link.Bytes{link.Bytes("[" + strings.TrimSuffix(string(slurp("/proc/"+strconv.Itoa(pid)+"/comm", buf[:])), "\n") + "]")}
 	}
 	const most = 64 << 10
 	data = data[:min(len(data), most)]

@@ -17,7 +17,7 @@ const (
 	liveStderr = 6
 	// startedDelay is how long news of a start may wait for something that
 	// goes with it: most commands are over by then, and one write is saved.
-	startedDelay = 2 * time.Millisecond
+	startedDelay = 20 * time.Millisecond
 )
 
 // usage is what a process took, without its living descendants.

@@ -267,3 +267,12 @@ async def test_many_at_once_in_order(slot: Slot) -> None:
     with pytest.raises(CommandFailed):
         await slot.run_many(["true", "exit 1"], check=True)
     assert await slot.run_many([]) == []
+
+
+async def test_every_process_has_a_name_also_in_the_middle_of_its_exec(slot: Slot) -> None:
+    for _ in range(40):
+        await slot.run("sleep 100 & echo started")
+        listed = await slot.processes()
+        assert len(listed) == 1
+        assert "sleep" in " ".join(listed[0].argv) or listed[0].argv == ("[bash]",)
+        await slot.kill_all()
