@@ -17,7 +17,11 @@ FileType = Literal["file", "dir", "link", "fifo", "socket", "char", "block"]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a command used, its waited-for children included."""
+    """What a command used, its waited-for children included.
+
+    ``max_rss_bytes`` is the most that any one of them had resident. It is never below what the slot's own process has
+    (about 7 MiB, shortly after a listing of very many files more): on Linux a child begins with its parent's record.
+    """
 
     user_s: float = 0.0
     system_s: float = 0.0

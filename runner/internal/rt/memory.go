@@ -28,6 +28,7 @@ type Quiet struct {
 
 // NewQuiet measures from what this process holds now.
 func NewQuiet() *Quiet {
+	forgetPeak()
 	q := &Quiet{least: held()}
 	q.timer = time.AfterFunc(quietTime, q.free)
 	return q
@@ -39,6 +40,7 @@ func (q *Quiet) Used() { q.timer.Reset(quietTime) }
 func (q *Quiet) free() {
 	if held() >= q.least+worthwhile {
 		FreeMemory()
+		forgetPeak()
 		q.least = held()
 	}
 }

@@ -22,6 +22,12 @@ def share_kb(pid: int) -> int:
     return int(next(line.split()[1] for line in lines if line.startswith("Pss:")))
 
 
+def peak_bytes(pid: int) -> int:
+    """The most that it has had resident, as far as the kernel remembers."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("VmHWM:"))) << 10
+
+
 def children(pid: int) -> list[int]:
     """Its children, whichever thread has made them."""
     lists = [task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/children")]
@@ -52,3 +58,5 @@ async def test_memory_is_given_back_after_large_work() -> None:
         with anyio.fail_after(15):
             while share_kb(agent) + share_kb(runner) > before + 5_000:  # noqa: ASYNC110 - other processes set no events
                 await anyio.sleep(0.2)
+        assert (await slot.run("true")).usage.max_rss_bytes < peak_bytes(agent) + 4096
+        assert peak_bytes(agent) < 16 << 20

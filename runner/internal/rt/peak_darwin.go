@@ -1,0 +1,3 @@
+package rt
+
+func forgetPeak() {}
