@@ -106,7 +106,7 @@ def is_source(path: Path) -> bool:
     """Tell whether a file can take part in the build (tests and their data cannot)."""
     if path.name.endswith("_test.go") or "testdata" in path.parts:
         return False
-    return path.suffix in {".go", ".s"} or path.name == "go.mod" or "embed" in path.parts
+    return path.suffix in {".go", ".s", ".sh"} or path.name == "go.mod" or "embed" in path.parts
 
 
 def is_current(output: Path, key: str) -> bool:

@@ -70,4 +70,5 @@ __hx_exit() {
 	__hx_save
 }
 \trap '{ __hx_r=$? __hx_f=$-; \set +euvx; __hx_exit; } 7>&1 8>&2 >/dev/null 2>&1' EXIT
+\trap '{ __hx_f=$-; \set +euvx; __hx_save; } >/dev/null 2>&1; \trap - EXIT TERM; \kill -TERM $$' TERM
 alias trap=__hx_trap

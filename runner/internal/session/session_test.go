@@ -331,9 +331,20 @@ E
 	}
 }
 
-func TestTerminatedShellKeepsItsStatus(t *testing.T) {
+func TestTerminatedShellKeepsItsStatusAndState(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *tester) {
-		if r := s.run("V=new; kill -TERM $$; sleep 5"); r.signal != syscall.SIGTERM {
+		if r := s.run("V=new; cd /; kill -TERM $$; V=newer; sleep 5"); r.signal != syscall.SIGTERM || r.err != "" {
+			t.Fatalf("%+v", r)
+		}
+		s.expect(`echo "$V"; pwd`, "new\n/\n", 0)
+		// As at a timeout: everybody is told, and the shell waits for a program.
+		if r := s.run("V=next; set -eu; (sleep 0.1; kill -TERM $$) & sleep 0.3; V=no"); r.signal != syscall.SIGTERM {
+			t.Fatalf("%+v", r)
+		}
+		s.expect(`set +e; echo "$V"`, "next\n", 0)
+		s.expect("trap '' TERM; kill -TERM $$; echo deaf", "deaf\n", 0)
+		s.expect("trap 'echo mine' TERM; kill -TERM $$; (kill -TERM $$); echo on", "mine\nmine\non\n", 0)
+		if r := s.run("trap - TERM; (exec sh -c 'kill -TERM $$'); echo $?"); r.out != "143\n" {
 			t.Fatalf("%+v", r)
 		}
 	})
