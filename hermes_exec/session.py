@@ -32,7 +32,8 @@ class Session:
     act on keep what was set before; a command that was killed outright, or replaced its shell by `exec`, leaves the
     state as it was, with the directory it was in. Positional parameters, `$?`, open files, limits (`ulimit`) and traps
     are each command's own. `keeps` lists what this shell can keep (dash and busybox cannot keep functions); it is known
-    once the session is open: after `open`, `async with` or the first command. Calls of one session run in order of arrival. It ends with the slot, or with `aclose`.
+    once the session is open: after `open`, `async with` or the first command. Calls of one session run in order of
+    arrival. It ends with the slot, or with `aclose`.
     """
 
     def __init__(
