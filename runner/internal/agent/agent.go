@@ -25,12 +25,11 @@ const linkFD = 3
 // agent serves one slot.
 type agent struct {
 	conn  *link.Conn
-	lanes []*link.Conn // one for each thread that commands are forked from
+	lanes []*link.Conn // one for each thread that is prepared for work of the slot
 	setup isolate.Setup
 	ready atomic.Bool
 
-	slotWork *pool // threads with the slot's file system rights
-	killers  *pool // the same without Landlock, to look at processes and signal them
+	killers  *pool // threads with the slot's user rights, to look at processes and signal them
 	table    table
 	slotUser isolate.User
 	quiet    *rt.Quiet
@@ -59,7 +58,7 @@ func Main(args []string) int {
 		return 2
 	}
 	offerToOOM()
-	rt.Init(rt.Options{Procs: 4, GCPercent: 25, Subreaper: true})
+	rt.Init(rt.Options{Procs: 3, GCPercent: 25, Subreaper: true})
 	rt.Terminations()
 	syscall.CloseOnExec(linkFD)
 	conn, err := link.New(os.NewFile(linkFD, "link"))
@@ -77,13 +76,15 @@ func Main(args []string) int {
 	return 0
 }
 
+var errNotSetUp = &link.Error{Kind: "internal", Message: "the agent is not set up"}
+
 func (a *agent) handle(ctx context.Context, op string, m *link.Message) (any, []int, error) {
 	defer m.CloseFDs()
 	if op == isolate.OpSetup {
 		return a.setUp(m)
 	}
 	if !a.ready.Load() {
-		return nil, nil, &link.Error{Kind: "internal", Message: "the agent is not set up"}
+		return nil, nil, errNotSetUp
 	}
 	defer a.quiet.Used()
 	switch op {
@@ -107,6 +108,45 @@ func (a *agent) handle(ctx context.Context, op string, m *link.Message) (any, []
 			return nil, nil, err
 		}
 		return struct{}{}, []int{fd}, nil
+	}
+	return nil, nil, &link.Error{Kind: "bad_request", Message: "unknown operation " + strconv.Quote(op)}
+}
+
+// setUp prepares the slot. The descriptors are lanes, each of them served by a
+// thread that commands are forked from, and after these by one for files.
+func (a *agent) setUp(m *link.Message) (any, []int, error) {
+	for _, fd := range m.FDs {
+		a.lanes = append(a.lanes, a.conn.ServedLane(fd))
+	}
+	m.FDs = nil
+	return decoded(m, a.prepare)
+}
+
+// startLanes starts a thread for each lane, prepared for what comes by it.
+func (a *agent) startLanes(forSpawn, forFiles func() error) error {
+	n := min(a.setup.SpawnLanes, len(a.lanes))
+	serve := func(lanes []*link.Conn, prepare func() error) error {
+		return startThreads(len(lanes), prepare, func(i int) { _ = lanes[i].Serve(a.handleLane) })
+	}
+	if err := serve(a.lanes[:n], forSpawn); err != nil {
+		return err
+	}
+	return serve(a.lanes[n:], forFiles)
+}
+
+func (a *agent) handleLane(ctx context.Context, op string, m *link.Message) (any, []int, error) {
+	defer m.CloseFDs()
+	if !a.ready.Load() {
+		return nil, nil, errNotSetUp
+	}
+	defer a.quiet.Used()
+	switch op {
+	case link.OpSpawn:
+		var s link.Spawn
+		if err := json.Unmarshal(m.Body, &s); err != nil {
+			return nil, nil, badRequest(err)
+		}
+		return a.spawn(s, m.FDs)
 	case link.OpFile:
 		var f link.FileOp
 		if err := json.Unmarshal(m.Body, &f); err != nil {
@@ -120,32 +160,7 @@ func (a *agent) handle(ctx context.Context, op string, m *link.Message) (any, []
 		}
 		return a.spill(s)
 	}
-	return nil, nil, &link.Error{Kind: "bad_request", Message: "unknown operation " + strconv.Quote(op)}
-}
-
-// setUp prepares the slot. The descriptors are lanes for OpSpawn, each of them
-// served by a thread that commands are forked from.
-func (a *agent) setUp(m *link.Message) (any, []int, error) {
-	for _, fd := range m.FDs {
-		a.lanes = append(a.lanes, link.NewBlocking(fd))
-	}
-	m.FDs = nil
-	return decoded(m, a.prepare)
-}
-
-// startSpawners starts a thread for each lane, prepared for commands to be
-// forked from.
-func (a *agent) startSpawners(prepare func() error) error {
-	return startThreads(len(a.lanes), prepare, func(i int) { _ = a.lanes[i].Serve(a.handleSpawn) })
-}
-
-func (a *agent) handleSpawn(_ context.Context, op string, m *link.Message) (any, []int, error) {
-	defer m.CloseFDs()
-	var s link.Spawn
-	if err := json.Unmarshal(m.Body, &s); err != nil || op != link.OpSpawn {
-		return nil, nil, badRequest(fmt.Errorf("%s on a lane for commands: %w", op, err))
-	}
-	return a.spawn(s, m.FDs)
+	return nil, nil, &link.Error{Kind: "bad_request", Message: "no lane is for " + strconv.Quote(op)}
 }
 
 // stopped ends the agent once its receipt is on the way.

@@ -31,13 +31,11 @@ func (a *agent) prepare(s isolate.Setup) (isolate.Ready, error) {
 	a.setup = s
 	a.slotUser = isolate.User{Name: s.UserName, UID: s.UID, GID: s.GID, Home: s.Home}
 	var err error
-	if err = a.startSpawners(func() error { return nil }); err != nil {
+	as := func() error { return nil }
+	if err = a.startLanes(as, as); err != nil {
 		return isolate.Ready{}, err
 	}
-	if a.killers, err = newPool(2, func() error { return nil }); err != nil {
-		return isolate.Ready{}, err
-	}
-	if a.slotWork, err = newPool(6, func() error { return nil }); err != nil {
+	if a.killers, err = newPool(2, as); err != nil {
 		return isolate.Ready{}, err
 	}
 	syscall.Umask(0o022)

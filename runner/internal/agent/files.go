@@ -12,16 +12,14 @@ import (
 	"hermes-exec/runner/internal/link"
 )
 
-// file carries out a file operation on a thread that has the slot's rights.
+// file carries out a file operation, on a thread that has the slot's rights.
 func (a *agent) file(ctx context.Context, op link.FileOp, m *link.Message) (any, []int, error) {
 	var data *os.File
 	if len(m.FDs) > 0 {
 		data = os.NewFile(uintptr(m.FDs[0]), "data")
 		m.FDs = m.FDs[1:]
 	}
-	var result link.FileResult
-	var err error
-	a.slotWork.do(func() { result, err = files.Do(ctx, files.Env{Workspace: a.setup.Workspace}, op, data) })
+	result, err := files.Do(ctx, files.Env{Workspace: a.setup.Workspace}, op, data)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -33,11 +31,8 @@ func (a *agent) spill(s link.Spill) (any, []int, error) {
 	if s.Name == "" || strings.ContainsAny(s.Name, "/\x00") || s.Name == "." || s.Name == ".." {
 		return nil, nil, &link.Error{Kind: "bad_request", Message: fmt.Sprintf("spill name %q", s.Name)}
 	}
-	fd, err := -1, error(nil)
 	at := path.Join(a.setup.Tmp, s.Name)
-	a.slotWork.do(func() {
-		fd, err = syscall.Open(at, syscall.O_RDWR|syscall.O_CREAT|syscall.O_EXCL|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0o600)
-	})
+	fd, err := syscall.Open(at, syscall.O_RDWR|syscall.O_CREAT|syscall.O_EXCL|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, nil, osError("spill", at, err)
 	}

@@ -13,7 +13,6 @@ import (
 )
 
 const (
-	fileThreads  = 4
 	killThreads  = 2
 	spareThreads = 6
 )
@@ -121,24 +120,20 @@ func (a *agent) makeThreads(tasks []*os.File) error {
 		}
 		return isolate.ThreadFS(s.UID, s.GID, s.Groups)
 	}
-	err := a.startSpawners(func() error { return a.prepareSpawner(tasks) })
-	if err != nil {
-		return err
-	}
-	a.killers, err = newPool(killThreads, func() error {
-		if s.Level == isolate.Box {
-			return nil
+	err := a.startLanes(func() error { return a.prepareSpawner(tasks) }, func() error {
+		if s.Landlock != nil {
+			if err := isolate.ThreadLandlock(*s.Landlock, false); err != nil {
+				return err
+			}
 		}
 		return user()
 	})
 	if err != nil {
 		return err
 	}
-	a.slotWork, err = newPool(fileThreads, func() error {
-		if s.Landlock != nil {
-			if err := isolate.ThreadLandlock(*s.Landlock, false); err != nil {
-				return err
-			}
+	a.killers, err = newPool(killThreads, func() error {
+		if s.Level == isolate.Box {
+			return nil
 		}
 		return user()
 	})

@@ -15,6 +15,8 @@ type Setup struct {
 	Switch   bool     `json:"switch"` // the agent is root and leaves to UID for everything that it does for the slot
 	Track    IDRange  `json:"track"`  // additional group ids that name commands; Count 0: none may be set
 
+	SpawnLanes int `json:"spawn_lanes"` // how many of the descriptors that come along lead to threads that fork
+
 	View      View        `json:"view"`
 	Workspace string      `json:"workspace"`
 	Home      string      `json:"home"`

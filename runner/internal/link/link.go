@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -88,10 +89,13 @@ type Conn struct {
 	writeMu sync.Mutex
 	in      input // only Run touches it
 
+	root    *Conn  // carries the cancels of a lane; itself otherwise
+	settled func() // of a lane: the other end is done with the request
+	serving *serving
+	next    atomic.Uint64 // of the root, for all its lanes
+
 	mu      sync.Mutex
-	next    uint64
 	waiting map[uint64]chan *Message
-	serving map[uint64]context.CancelFunc
 	closed  bool
 	done    chan struct{}
 }
@@ -108,6 +112,33 @@ func Pair() (ours, theirs *os.File, err error) {
 // New takes over file (it is closed here) and returns the link on it. Run must
 // be called before Call can be answered.
 func New(file *os.File) (*Conn, error) {
+	sock, err := polled(file)
+	if err != nil {
+		return nil, err
+	}
+	c := &Conn{sock: sock, serving: &serving{running: map[uint64]context.CancelFunc{}}, waiting: map[uint64]chan *Message{}, done: make(chan struct{})}
+	c.root = c
+	return c, nil
+}
+
+// NewLane takes over file and returns a link that leads to one thread of the
+// other end, for one call at a time. settled is called when that thread is done
+// with a call, also with one that was given up.
+func (c *Conn) NewLane(file *os.File, settled func()) (*Conn, error) {
+	sock, err := polled(file)
+	if err != nil {
+		return nil, err
+	}
+	return &Conn{sock: sock, root: c, settled: settled, serving: c.serving, waiting: map[uint64]chan *Message{}, done: make(chan struct{})}, nil
+}
+
+// ServedLane takes over the descriptor of a lane's other end. Whoever calls
+// Serve on it waits in the kernel, with its thread.
+func (c *Conn) ServedLane(fd int) *Conn {
+	return &Conn{sock: blocking(fd), root: c, serving: c.serving, waiting: map[uint64]chan *Message{}, done: make(chan struct{})}
+}
+
+func polled(file *os.File) (socket, error) {
 	defer file.Close()
 	c, err := net.FileConn(file)
 	if err != nil {
@@ -118,13 +149,7 @@ func New(file *os.File) (*Conn, error) {
 		c.Close()
 		return nil, errors.New("link: not a unix socket")
 	}
-	return &Conn{sock: sock, waiting: map[uint64]chan *Message{}, serving: map[uint64]context.CancelFunc{}, done: make(chan struct{})}, nil
-}
-
-// NewBlocking takes over the descriptor and returns a link for Serve: whoever
-// reads waits in the kernel, with its thread.
-func NewBlocking(fd int) *Conn {
-	return &Conn{sock: blocking(fd), waiting: map[uint64]chan *Message{}, done: make(chan struct{})}
+	return sock, nil
 }
 
 // Serve answers requests one after the other on the calling goroutine, until
@@ -136,16 +161,11 @@ func (c *Conn) Serve(handle Handler) error {
 		if err != nil {
 			return err
 		}
-		switch m.kind {
-		case kindRequest:
-			c.serve(context.Background(), handle, m)
-		case kindCancel:
-			// It came when the request had been answered.
+		if m.kind != kindRequest {
 			m.CloseFDs()
-		default:
-			m.CloseFDs()
-			return fmt.Errorf("link: kind %d where requests come", m.kind)
+			return fmt.Errorf("link: kind %d on a lane", m.kind)
 		}
+		c.serve(c.serving.enter(m.seq), handle, m)
 	}
 }
 
@@ -187,14 +207,10 @@ func (c *Conn) read(handle Handler, event func(string, json.RawMessage)) error {
 				continue
 			}
 			// Entered here, so that a cancel that comes next finds it.
-			ctx, cancel := context.WithCancel(context.Background())
-			c.mu.Lock()
-			c.serving[m.seq] = cancel
-			c.mu.Unlock()
-			go c.serve(ctx, handle, m)
+			go c.serve(c.serving.enter(m.seq), handle, m)
 		case kindCancel:
 			m.CloseFDs()
-			c.drop(m.seq)
+			c.serving.cancel(m.seq)
 		default:
 			m.CloseFDs()
 			return fmt.Errorf("link: bad kind %d", m.kind)
@@ -202,20 +218,9 @@ func (c *Conn) read(handle Handler, event func(string, json.RawMessage)) error {
 	}
 }
 
-// drop ends the context of a request that is being served.
-func (c *Conn) drop(seq uint64) {
-	c.mu.Lock()
-	cancel := c.serving[seq]
-	delete(c.serving, seq)
-	c.mu.Unlock()
-	if cancel != nil {
-		cancel()
-	}
-}
-
 func (c *Conn) serve(ctx context.Context, handle Handler, m *Message) {
 	result, fds, err := handle(ctx, m.op, m)
-	c.drop(m.seq)
+	c.serving.leave(m.seq)
 	if err == nil {
 		err = c.send(m.seq, kindReply, "", result, fds)
 	}
@@ -257,31 +262,31 @@ func (c *Conn) Call(ctx context.Context, op string, in, out any, fds ...int) ([]
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
+		c.settle()
 		return nil, ErrClosed
 	}
-	c.next++
-	seq := c.next
+	seq := c.root.next.Add(1)
 	c.waiting[seq] = ch
 	c.mu.Unlock()
 	if err := c.send(seq, kindRequest, op, in, fds); err != nil {
 		c.forget(seq)
+		c.settle()
 		return nil, err
 	}
 	var m *Message
 	var ok bool
 	select {
 	case m, ok = <-ch:
+		c.settle()
 	case <-ctx.Done():
-		c.forget(seq)
 		// Not waited for: the other end may be stopped.
-		go func() { _ = c.send(seq, kindCancel, "", nil, nil) }()
-		select {
-		case late, got := <-ch:
-			if got {
+		go func() {
+			_ = c.root.send(seq, kindCancel, "", nil, nil)
+			if late, got := <-ch; got {
 				late.CloseFDs()
 			}
-		default:
-		}
+			c.settle()
+		}()
 		return nil, ctx.Err()
 	}
 	if !ok {
@@ -302,6 +307,12 @@ func (c *Conn) Call(ctx context.Context, op string, in, out any, fds ...int) ([]
 		}
 	}
 	return m.FDs, nil
+}
+
+func (c *Conn) settle() {
+	if c.settled != nil {
+		c.settled()
+	}
 }
 
 func (c *Conn) forget(seq uint64) {
@@ -330,9 +341,8 @@ func (c *Conn) Close() {
 		close(ch)
 		delete(c.waiting, seq)
 	}
-	for seq, cancel := range c.serving {
-		cancel()
-		delete(c.serving, seq)
+	if c.root == c {
+		c.serving.cancelAll()
 	}
 	close(c.done)
 	_ = c.sock.Close()

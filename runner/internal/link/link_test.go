@@ -112,31 +112,33 @@ func TestCallsSideBySideWithDescriptors(t *testing.T) {
 	wg.Wait()
 }
 
-// laned gives a near end whose far one is served on one thread.
-func laned(t testing.TB, handle Handler) (near *Conn, over <-chan error) {
+// laned gives a lane beside a link; its far end is served on one thread.
+func laned(t testing.TB, handle Handler) (lane *Conn, settled <-chan struct{}, over <-chan error) {
 	t.Helper()
+	near, far := linked(t, echoing, nil)
 	a, b, err := Pair()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	if near, err = New(a); err != nil {
+	free := make(chan struct{}, 100)
+	if lane, err = near.NewLane(a, func() { free <- struct{}{} }); err != nil {
 		t.Fatal(err)
 	}
 	fd, err := syscall.Dup(int(b.Fd()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	far := NewBlocking(fd)
+	theirs := far.ServedLane(fd)
 	done := make(chan error, 1)
-	go func() { done <- far.Serve(handle) }()
-	go func() { _ = near.Run(nil, nil) }()
-	t.Cleanup(near.Close)
-	return near, done
+	go func() { done <- theirs.Serve(handle) }()
+	go func() { _ = lane.Run(nil, nil) }()
+	t.Cleanup(lane.Close)
+	return lane, free, done
 }
 
 func TestServedOnOneThread(t *testing.T) {
-	near, over := laned(t, echoing)
+	near, settled, over := laned(t, echoing)
 	for _, size := range []int{0, 10, 5000, 3 << 20} {
 		r, w, err := os.Pipe()
 		if err != nil {
@@ -150,6 +152,7 @@ func TestServedOnOneThread(t *testing.T) {
 			t.Fatal(size, err, len(out.Text), out.N, fds)
 		}
 		_ = syscall.Close(fds[0])
+		<-settled
 	}
 	var failed *Error
 	if _, err := near.Call(context.Background(), "fail", echo{Text: "p"}, nil); !errors.As(err, &failed) || failed.Errno != "ENOENT" {
@@ -161,23 +164,57 @@ func TestServedOnOneThread(t *testing.T) {
 	}
 }
 
-func TestServedOnOneThreadAfterACallerGaveUp(t *testing.T) {
-	release := make(chan struct{})
-	near, _ := laned(t, func(ctx context.Context, op string, m *Message) (any, []int, error) {
+func TestLaneIsFreeWhenItsThreadIs(t *testing.T) {
+	entered, release := make(chan struct{}), make(chan struct{})
+	lane, settled, _ := laned(t, func(ctx context.Context, op string, m *Message) (any, []int, error) {
 		if op == "wait" {
+			close(entered)
+			<-ctx.Done()
 			<-release
 		}
 		return echoing(ctx, op, m)
 	})
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-	defer cancel()
-	if _, err := near.Call(ctx, "wait", echo{}, nil); !errors.Is(err, context.DeadlineExceeded) {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { <-entered; cancel() }()
+	if _, err := lane.Call(ctx, "wait", echo{}, nil); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
+	select {
+	case <-settled:
+		t.Fatal("settled while the other end is at work")
+	case <-time.After(20 * time.Millisecond):
+	}
 	close(release)
+	<-settled
 	var out echo
-	if _, err := near.Call(context.Background(), "op", echo{Text: "x"}, &out); err != nil || out.Text != "opx" {
+	if _, err := lane.Call(context.Background(), "op", echo{Text: "x"}, &out); err != nil || out.Text != "opx" {
 		t.Fatal(err, out)
+	}
+	<-settled
+	lane.Close()
+	if _, err := lane.Call(context.Background(), "op", echo{}, nil); !errors.Is(err, ErrClosed) {
+		t.Fatal(err)
+	}
+	<-settled
+}
+
+func TestCancelThatComesBeforeItsRequest(t *testing.T) {
+	s := &serving{running: map[uint64]context.CancelFunc{}}
+	for seq := range uint64(10 * mostEarly) {
+		s.cancel(seq)
+	}
+	if len(s.early) > mostEarly {
+		t.Fatal(len(s.early))
+	}
+	s.cancel(1 << 40)
+	if ctx := s.enter(1 << 40); ctx.Err() == nil {
+		t.Fatal("it goes on")
+	}
+	s.leave(1 << 40)
+	ctx := s.enter(1<<40 + 1)
+	s.cancelAll()
+	if ctx.Err() == nil || len(s.running) != 1 {
+		t.Fatal(len(s.running))
 	}
 }
 
@@ -308,11 +345,11 @@ func TestHandlerLearnsThatTheCallerGaveUp(t *testing.T) {
 	if _, err := near.Call(context.Background(), "short", echo{}, nil); err != nil {
 		t.Fatal("another request was cancelled too:", err)
 	}
-	far.mu.Lock()
-	if len(far.serving) != 0 {
-		t.Error("requests that were answered are still entered:", len(far.serving))
+	far.serving.mu.Lock()
+	if len(far.serving.running) != 0 {
+		t.Error("requests that were answered are still entered:", len(far.serving.running))
 	}
-	far.mu.Unlock()
+	far.serving.mu.Unlock()
 	go func() { _, _ = near.Call(context.Background(), "long", echo{}, nil) }()
 	<-begun
 	near.Close()

@@ -23,7 +23,8 @@ type Handle struct {
 	Facts SlotFacts
 	Env   []string // the slot's base environment, KEY=VALUE
 
-	lanes    lanes
+	spawning lanes // lead to the threads that commands are forked from
+	filing   lanes // lead to those that have the slot's file system rights
 	process  *os.Process
 	ended    chan struct{} // the process has been waited for
 	how      string
@@ -55,16 +56,13 @@ func (h *Handle) Call(ctx context.Context, op string, in, out any, fds ...int) (
 }
 
 func (h *Handle) call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {
-	if op != link.OpSpawn {
-		return h.Conn.Call(ctx, op, in, out, fds...)
+	switch op {
+	case link.OpSpawn:
+		return h.spawning.call(ctx, op, in, out, fds...)
+	case link.OpFile, link.OpSpill:
+		return h.filing.call(ctx, op, in, out, fds...)
 	}
-	lane, err := h.lanes.take(ctx)
-	if err != nil {
-		return nil, err
-	}
-	// Given back with a call that was given up, the next one waits behind it.
-	defer h.lanes.give(lane)
-	return lane.Call(ctx, op, in, out, fds...)
+	return h.Conn.Call(ctx, op, in, out, fds...)
 }
 
 func (h *Handle) expectEnd() { h.expected.Store(true) }
@@ -150,15 +148,21 @@ func (s *slot) setUp(ctx context.Context, h *Handle) error {
 		// every thread that restricts itself makes its own.
 		n = 1
 	}
-	theirs, err := h.lanes.open(n)
+	theirs, err := h.spawning.open(h.Conn, n)
 	defer closeFiles(theirs)
 	if err != nil {
 		return err
 	}
-	fds := make([]int, n)
-	for i, file := range theirs {
-		fds[i] = int(file.Fd())
+	others, err := h.filing.open(h.Conn, fileLanes)
+	defer closeFiles(others)
+	if err != nil {
+		return err
 	}
+	var fds []int
+	for _, file := range append(theirs, others...) {
+		fds = append(fds, int(file.Fd()))
+	}
+	s.setup.SpawnLanes = n
 	var ready isolate.Ready
 	_, err = h.Conn.Call(ctx, isolate.OpSetup, s.setup, &ready, fds...)
 	return err
@@ -251,7 +255,8 @@ func (s *slot) watch(h *Handle, linkDown <-chan struct{}) {
 		}
 	}
 	s.handleMu.Unlock()
-	h.lanes.close()
+	h.spawning.close()
+	h.filing.close()
 	close(h.ended)
 	defer close(h.judged)
 	if !current || h.expected.Load() {

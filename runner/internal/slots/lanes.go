@@ -8,8 +8,12 @@ import (
 	"hermes-exec/runner/internal/link"
 )
 
-// spawnLanes is how many commands of a slot can be forked at the same time.
-const spawnLanes = 2
+const (
+	// spawnLanes is how many commands of a slot can be forked at the same time.
+	spawnLanes = 2
+	// fileLanes is how many file operations can be under way.
+	fileLanes = 4
+)
 
 // lanes are links that lead to one thread of the agent each. The one that was
 // used last is taken first: its thread is warm.
@@ -21,8 +25,8 @@ type lanes struct {
 	closed bool
 }
 
-// open makes n lanes and returns the agent's ends, also with an error.
-func (l *lanes) open(n int) (theirs []*os.File, err error) {
+// open makes n lanes beside conn and returns the agent's ends, also with an error.
+func (l *lanes) open(conn *link.Conn, n int) (theirs []*os.File, err error) {
 	l.places = make(chan struct{}, n)
 	for range n {
 		ours, their, err := link.Pair()
@@ -30,8 +34,9 @@ func (l *lanes) open(n int) (theirs []*os.File, err error) {
 			return theirs, err
 		}
 		theirs = append(theirs, their)
-		lane, err := link.New(ours)
-		if err != nil {
+		var lane *link.Conn
+		// Nothing settles before the first call.
+		if lane, err = conn.NewLane(ours, func() { l.give(lane) }); err != nil {
 			return theirs, err
 		}
 		go func() { _ = lane.Run(nil, nil) }()
@@ -39,6 +44,16 @@ func (l *lanes) open(n int) (theirs []*os.File, err error) {
 		l.give(lane)
 	}
 	return theirs, nil
+}
+
+// call makes a call on a free lane. The lane is free again when the agent is
+// done with it, which with a call that was given up is later than the return.
+func (l *lanes) call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {
+	lane, err := l.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return lane.Call(ctx, op, in, out, fds...)
 }
 
 func (l *lanes) add(lane *link.Conn) {
