@@ -61,7 +61,7 @@ async def _follow(driver: Driver, path: Path, slot: str) -> None:
         if event.get("event") == "viewing":
             async with connect(path) as other:
                 await _answer(other, slot, ["ps"])
-            say(f"read-only: what is printed in {slot} comes below; type {USAGE}, or Ctrl-C to leave")
+            say(f"read-only; what is printed comes below (type {USAGE}, or Ctrl-C to leave)")
         sys.stdout.buffer.write(screen.show(event))
         sys.stdout.buffer.flush()
         if event.get("event") == "released":

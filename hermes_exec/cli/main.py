@@ -103,7 +103,7 @@ def main() -> None:
         found = list(exits.errors_in(error))
         if not found:
             raise
-        for each in found:
+        for each in {(type(each), str(each)): each for each in found}.values():
             report(each)
         sys.exit(max(map(exits.code_of, found)))
 

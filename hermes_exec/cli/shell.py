@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import termios
 import tty
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated
 
 import anyio
@@ -16,6 +17,7 @@ import typer
 
 from hermes_exec.cli import exits
 from hermes_exec.cli.interrupt import run_async
+from hermes_exec.cli.modes import Modes
 from hermes_exec.cli.output import say
 from hermes_exec.cli.pools import Backend, Config, Image, Options, Profile, make_pool
 from hermes_exec.errors import ConfigError
@@ -65,19 +67,25 @@ def shell(
 async def _terminal(pool: SandboxPool, command: str | list[str]) -> int:
     async with pool, pool.slot() as slot:
         say(f"slot {slot.id} on {slot.backend}, isolation {slot.isolation.level}; ~. at the start of a line ends it")
-        term = os.environ.get("TERM", "xterm")
-        process = await slot.spawn(command, stdin=True, pty=_size(), env={"TERM": term})
-        with _raw(sys.stdin.fileno()):
-            return await _attend(process)
+        size = _size()
+        process = await slot.spawn(command, stdin=True, pty=size, env={"TERM": term_of(os.environ.get("TERM", ""))})
+        with _raw(sys.stdin.fileno()) as modes:
+            return await _attend(process, size, modes)
 
 
-async def _attend(process: Process) -> int:
+def term_of(here: str) -> str:
+    """Return the name of this terminal, or that of one like it where images have no description of this one."""
+    known = re.fullmatch(r"(xterm|screen|tmux|rxvt|linux|vt\d+|ansi|dumb)(-\d*color|-unicode)?", here)
+    return here if known else "xterm-256color"
+
+
+async def _attend(process: Process, size: tuple[int, int], modes: Modes) -> int:
     """Carry keys, output and size until the program ends, or until the user ends the terminal (FAILED)."""
     code: int = exits.FAILED
     async with anyio.create_task_group() as tasks:
         shown = anyio.Event()
-        tasks.start_soon(_show, process, shown)
-        tasks.start_soon(_sizes, process)
+        tasks.start_soon(_show, process, shown, modes)
+        tasks.start_soon(_sizes, process, size)
         tasks.start_soon(_keys, process, tasks.cancel_scope)
         code = (await process.wait()).exit_code
         # A background job may keep the terminal open for as long as it likes.
@@ -87,11 +95,13 @@ async def _attend(process: Process) -> int:
     return code
 
 
-async def _show(process: Process, shown: anyio.Event) -> None:
+async def _show(process: Process, shown: anyio.Event, modes: Modes) -> None:
     async for data in process.stdout:
+        modes.see(data)
         view = memoryview(data)
-        while view:
-            view = view[os.write(sys.stdout.fileno(), view) :]
+        with suppress(OSError):  # a window that was closed takes nothing; the keys tell of it
+            while view:
+                view = view[os.write(sys.stdout.fileno(), view) :]
     shown.set()
 
 
@@ -99,7 +109,9 @@ async def _keys(process: Process, whole: anyio.CancelScope) -> None:
     keys, typed = sys.stdin.fileno(), b"\r"
     while process.stdin is not None:
         await anyio.wait_readable(keys)
-        data = os.read(keys, 4096)
+        data = b""
+        with suppress(OSError):
+            data = os.read(keys, 4096)
         typed = (typed + data)[-3:]
         if not data or typed in (b"\r" + DETACH, b"\n" + DETACH):
             whole.cancel()
@@ -107,8 +119,10 @@ async def _keys(process: Process, whole: anyio.CancelScope) -> None:
         await process.stdin.send(data)
 
 
-async def _sizes(process: Process) -> None:
+async def _sizes(process: Process, size: tuple[int, int]) -> None:
     with anyio.open_signal_receiver(signal.SIGWINCH) as changes:
+        if size != (now := _size()):
+            await process.resize(*now)
         async for _ in changes:
             await process.resize(*_size())
 
@@ -119,13 +133,16 @@ def _size() -> tuple[int, int]:
 
 
 @contextmanager
-def _raw(fd: int) -> Iterator[None]:
-    before = termios.tcgetattr(fd)
+def _raw(fd: int) -> Iterator[Modes]:
+    """Pass keys on as they are typed; afterwards the terminal is as it was, whatever was shown on it."""
+    before, modes = termios.tcgetattr(fd), Modes()
     tty.setraw(fd, termios.TCSANOW)
     try:
-        yield
+        yield modes
     finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+        with suppress(OSError, termios.error):
+            os.write(sys.stdout.fileno(), modes.undo())
+            termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
 def add_to(app: typer.Typer) -> None:

@@ -131,11 +131,14 @@ func (s *Server) adoptProcess(cmd *command, p *commandParams) *process {
 	if !cmd.spawned.Started {
 		cmd.closePipes()
 		proc.stdin = nil
-		stream := output.Stderr
+		stream, end := output.Stderr, "\n"
 		if p.MergeStderr || p.PTY != nil {
 			stream = output.Stdout
 		}
-		proc.logs[stream].Write([]byte(cmd.spawned.Reason + "\n"))
+		if p.PTY != nil {
+			end = "\r\n" // as a terminal would have made of it
+		}
+		proc.logs[stream].Write([]byte(cmd.spawned.Reason + end))
 		proc.finish(&exitResult{ExitCode: cmd.spawned.ExitCode, Reason: &cmd.spawned.Reason})
 	}
 	s.mu.Lock()

@@ -12,6 +12,7 @@ import subprocess
 import termios
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -94,7 +95,7 @@ def test_keys_size_and_exit_code(terminal: Terminal) -> None:
 
 def test_control_c_goes_inside(terminal: Terminal) -> None:
     terminal.expect("isolation")
-    terminal.type("echo be''fore; sleep 1000\r")
+    terminal.type("sh -c \"echo be''fore; exec sleep 1000\"\r")
     terminal.expect("before")
     terminal.type("\x03")
     terminal.type("echo af''ter\r")
@@ -125,6 +126,68 @@ def test_sigterm_ends_and_restores_the_terminal(terminal: Terminal) -> None:
     terminal.process.terminate()
     assert terminal.ended() == 130
     assert termios.tcgetattr(terminal.side) == terminal.before
+
+
+def test_end_of_input_ends_the_shell(terminal: Terminal) -> None:
+    terminal.expect("isolation")
+    terminal.type("PS1='pro''mpt> '\r")  # typed before a prompt, it would be lost on any terminal
+    terminal.expect("prompt> ")
+    terminal.type("\x04")
+    assert terminal.ended() == 0
+
+
+FULL_SCREEN = r"printf '\033[?1049h\033[?25l\033[?2004hfull'; echo ' screen'; sleep 1000" + "\r"
+
+
+def screen_is_left(seen: str) -> bool:
+    return all(undone in seen for undone in ("\x1b[?1049l", "\x1b[?25h", "\x1b[?2004l"))
+
+
+def test_screen_is_left_when_the_terminal_is_ended(terminal: Terminal) -> None:
+    terminal.expect("isolation")
+    terminal.type(FULL_SCREEN)
+    terminal.expect("full screen")
+    terminal.type("\r~.")
+    assert terminal.ended() == 1
+    assert screen_is_left(terminal.seen)
+
+
+def test_screen_is_left_when_the_box_is_killed() -> None:
+    terminal = Terminal(["shell"])
+    try:
+        terminal.expect("isolation")
+        terminal.type(FULL_SCREEN)
+        terminal.expect("full screen")
+        for thread in Path(f"/proc/{terminal.process.pid}/task").iterdir():
+            for pid in (thread / "children").read_text().split():
+                os.kill(int(pid), signal.SIGKILL)
+        assert terminal.ended() == 3
+        assert screen_is_left(terminal.seen.partition("SandboxDied")[0])
+        assert terminal.seen.count("SandboxDied") == 1
+        assert termios.tcgetattr(terminal.side) == terminal.before
+    finally:
+        terminal.close()
+
+
+def test_missing_program_is_told_at_the_start_of_a_line(on: Sequence[str]) -> None:
+    terminal = Terminal(["shell", *on, "--", "nosuch"])
+    try:
+        assert terminal.ended() == 127
+        assert "nosuch: command not found\r\n" in terminal.seen
+    finally:
+        terminal.close()
+
+
+def test_closed_window_ends_it_and_its_box(cli: Cli, tmp_path: Path) -> None:
+    terminal = Terminal(["shell", "-o", f"run_id={tmp_path.name}"])
+    terminal.expect("isolation")
+    terminal.type("sleep 1000\r")
+    terminal.expect("1000")
+    os.close(terminal.side)
+    os.close(terminal.fd)
+    assert terminal.process.wait(DEADLINE_S) in {1, 130}
+    boxes = cli.json("ps", "--json", "--backend", "local")
+    assert [box for box in boxes if box["labels"]["run_id"] == tmp_path.name] == []
 
 
 def test_without_a_terminal_it_says_what_to_use(cli: Cli) -> None:

@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes_exec.cli import exits
+from hermes_exec.cli.modes import Modes
 from hermes_exec.cli.output import age, emit_json
 from hermes_exec.cli.pools import parse_options
 from hermes_exec.cli.pulling import PullDisplay, describe
 from hermes_exec.cli.run import variables
+from hermes_exec.cli.shell import term_of
 from hermes_exec.errors import (
     BackendUnavailable,
     CommandFailed,
@@ -120,3 +122,33 @@ def test_a_signal_lets_the_cleaning_up_finish(number: signal.Signals) -> None:
         out, error = process.communicate(timeout=30)
     assert (out, process.returncode) == ("cleaned\n", 130)
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("output", "undone"),
+    [
+        (b"plain \x1b[31mred", b""),
+        (b"\x1b[?1049h", b"\x1b[?1049l\x1b[0m\x1b>"),
+        (b"\x1b[?1049h\x1b[?1049l", b""),
+        (b"\x1b[?25l\x1b[?1000;1006h", b"\x1b[?1006l\x1b[?1000l\x1b[?25h\x1b[0m\x1b>"),
+        (b"\x1b[?25h\x1b[?7h\x1b[?2004l", b""),
+        (b"\x1b[?" + b"9" * 5000 + b"h\x1b[?;h\x1b[?12345h", b""),
+    ],
+)
+def test_modes_that_a_program_left_are_undone(output: bytes, undone: bytes) -> None:
+    for size in (1, 2, 5, len(output)):
+        modes = Modes()
+        for start in range(0, len(output), size):
+            modes.see(output[start : start + size])
+        assert modes.undo() == undone
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        *((name, name) for name in ("xterm", "xterm-256color", "tmux-256color", "linux", "vt100", "dumb")),
+        *((name, "xterm-256color") for name in ("xterm-kitty", "alacritty", "", "xterm-ghostty")),
+    ],
+)
+def test_terminal_has_a_name_that_images_know(here: str, there: str) -> None:
+    assert term_of(here) == there
