@@ -29,7 +29,6 @@ type agent struct {
 	setup isolate.Setup
 	ready atomic.Bool
 
-	killers  *pool // threads with the slot's user rights, to look at processes and signal them
 	table    table
 	slotUser isolate.User
 	quiet    *rt.Quiet

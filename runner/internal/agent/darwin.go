@@ -30,12 +30,8 @@ func (a *agent) prepare(s isolate.Setup) (isolate.Ready, error) {
 	}
 	a.setup = s
 	a.slotUser = isolate.User{Name: s.UserName, UID: s.UID, GID: s.GID, Home: s.Home}
-	var err error
-	as := func() error { return nil }
-	if err = a.startLanes(as, as); err != nil {
-		return isolate.Ready{}, err
-	}
-	if a.killers, err = newPool(2, as); err != nil {
+	asIs := func() error { return nil }
+	if err := a.startLanes(asIs, asIs); err != nil {
 		return isolate.Ready{}, err
 	}
 	syscall.Umask(0o022)

@@ -1,7 +1,5 @@
 package agent
 
-import "runtime"
-
 // pool is a fixed number of threads that were prepared alike (credentials,
 // Landlock, cgroup: what the kernel keeps per thread).
 type pool struct{ jobs chan func() }
@@ -14,30 +12,6 @@ func newPool(n int, prepare func() error) (*pool, error) {
 			job()
 		}
 	})
-}
-
-// startThreads starts work on n threads of its own, once all are prepared; the
-// first failure to prepare one is returned.
-func startThreads(n int, prepare func() error, work func(i int)) error {
-	ready := make(chan error, n)
-	for i := range n {
-		go func() {
-			// Never unlocked: a thread that is not like others is not shared.
-			runtime.LockOSThread()
-			err := prepare()
-			ready <- err
-			if err == nil {
-				work(i)
-			}
-		}()
-	}
-	var first error
-	for range n {
-		if err := <-ready; err != nil && first == nil {
-			first = err
-		}
-	}
-	return first
 }
 
 // do runs f on one of the threads and waits for it.
