@@ -2,7 +2,7 @@
 
 SHELL := /bin/sh
 PY := .venv/bin/python
-export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/.cache/go/bin:$(PATH)
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export GOTOOLCHAIN := local
 
 .PHONY: help setup runner engine images demo test check bench docs build clean
