@@ -71,9 +71,9 @@ async def test_a_box_that_its_tenant_changed_after_setup_is_replaced(docker_imag
 
 @pytest.mark.docker
 async def test_a_volume_of_the_image_is_not_handed_to_the_next_tenant(docker_image: Image) -> None:
-    tag = "hermes-exec-test/volume:1"
+    tag, busybox = "hermes-exec-test/volume:1", docker_image("busybox")
     with contextlib.closing(docker.from_env()) as client:
-        made = client.containers.create(docker_image("busybox"))
+        made = client.containers.create(busybox)
         made.commit("hermes-exec-test/volume", "1", changes="VOLUME /data")
         made.remove()
         try:
