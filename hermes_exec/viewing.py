@@ -27,12 +27,13 @@ import anyio
 from anyio.abc import SocketAttribute, SocketListener, SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from hermes_exec.channel import Event
+from hermes_exec.channel import Event, RemoteError
 from hermes_exec.errors import ExecError, SlotClosed
 
 if TYPE_CHECKING:
     from hermes_exec.lender import Lender
     from hermes_exec.slot import Slot
+    from hermes_exec.tenure import Tenure
 
 Send = Callable[[Mapping[str, object]], Awaitable[None]]
 logger = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ READ_BYTES = 256 << 10
 LISTED = 10_000
 VIEW_WINDOW = 256 << 10
 RESET_POLL_S = 0.05
+LAST_WORDS_S = 5.0
 SUFFIX = ".pool"
 
 
@@ -186,6 +188,7 @@ def _facts(slot: Slot) -> dict[str, object]:
 
 
 async def _show_until_gone(slot: Slot, lines: BufferedByteReceiveStream, send: Send) -> None:
+    failure: ExecError | None = None
     async with anyio.create_task_group() as tasks:
 
         async def until_gone() -> None:
@@ -195,24 +198,43 @@ async def _show_until_gone(slot: Slot, lines: BufferedByteReceiveStream, send: S
             tasks.cancel_scope.cancel()
 
         tasks.start_soon(until_gone)
-        await _show(slot, send)
+        try:
+            await _show(slot, send)
+        except ExecError as error:
+            failure = error  # raised outside of the task group, which would wrap it
         tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
 
 
 async def _show(slot: Slot, send: Send) -> None:
     """Send what is printed in the slot, over its resets, until it is released."""
     while not slot.closed:
         tenure = slot.tenure
-        try:
-            with tenure.scope():
-                async with tenure.conversing("slot.view", {}, window=VIEW_WINDOW) as conversation:
-                    while (item := await conversation.receive()) is not None:
-                        if isinstance(item, Event):
-                            await send(item.event)
-                    conversation.result()
-        except SlotClosed:
-            while slot.tenure is tenure and not slot.closed:  # noqa: ASYNC110 - a reset sets nothing for who looks on
-                await anyio.sleep(RESET_POLL_S)
-            if not slot.closed:
-                await send({"event": "reset"})
+        with anyio.CancelScope() as scope:
+            tenure.on_close(scope, lambda: setattr(scope, "deadline", anyio.current_time() + LAST_WORDS_S))
+            try:
+                await _show_stretch(tenure, send)
+            except (RemoteError, ExecError) as error:
+                if tenure.closed is None:
+                    raise ExecError(f"the slot is out of reach: {error}") from error
+            finally:
+                tenure.forget(scope)
+        while slot.tenure is tenure and not slot.closed:  # noqa: ASYNC110 - a reset sets nothing for who looks on
+            await anyio.sleep(RESET_POLL_S)
+        if not slot.closed:
+            await send({"event": "reset"})
     await send({"event": "released"})
+
+
+async def _show_stretch(tenure: Tenure, send: Send) -> None:
+    """Up to the next reset. The runner ends it, so that what was printed right before is shown too."""
+    async with tenure.channel.converse("slot.view", {"slot": tenure.slot}, window=VIEW_WINDOW) as conversation:
+        viewing = False
+        while (item := await conversation.receive()) is not None:
+            if tenure.closed is not None and not viewing:
+                return  # it may be the slot of the next holder already
+            viewing = True
+            if isinstance(item, Event):
+                await send(item.event)
+        conversation.result()

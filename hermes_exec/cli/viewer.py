@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -64,8 +65,10 @@ class Driver:
         if not isinstance(answer, dict):
             raise ExecError("the process that holds the slot answers something else than it was asked")
         if "error" in answer:
-            kind = SlotClosed if answer.get("kind") == "SlotClosed" else ConfigError
-            raise kind(str(answer["error"]))
+            kind = str(answer.get("kind"))
+            # A built-in error is about what was asked, such as a file that is missing.
+            raised = SlotClosed if kind == "SlotClosed" else ConfigError if hasattr(builtins, kind) else ExecError
+            raise raised(str(answer["error"]))
         return answer
 
 

@@ -91,19 +91,29 @@ func (s *Server) slotView(c *conversation, params json.RawMessage) (any, error) 
 		select {
 		case <-v.news:
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
 		}
-		for _, e := range v.take() {
-			encoded, err := json.Marshal(e)
-			if err != nil {
-				return nil, err
-			}
+		events := v.take()
+		for i := range events {
+			// The last words before a reset are few enough to go without credit.
 			if !c.roomWithin(ctx) {
-				return nil, context.Cause(ctx)
+				c.tellAll(append(events[i:], v.take()...))
+				break
 			}
-			c.event(encoded, true)
+			c.tellAll(events[i : i+1])
 		}
 		c.flush()
+		if ctx.Err() != nil {
+			c.tellAll(v.take())
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+func (c *conversation) tellAll(events []viewEvent) {
+	for _, e := range events {
+		if encoded, err := json.Marshal(e); err == nil {
+			c.event(encoded, true)
+		}
 	}
 }
 

@@ -10,10 +10,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+import docker
 import pytest
 
 from hermes_exec import SandboxPool, blocking
@@ -83,13 +84,27 @@ def test_it_ends_when_the_slot_is_released(cli: Cli, backend: BackendCase) -> No
     with SandboxPool(backend.backend, **backend.options) as pool:
         slot = pool.acquire()
         with viewing(cli, slot.id) as viewer:
+            slot.run("echo right before; exit 3")
             slot.reset()
-            viewer.until("the slot was reset")
+            assert "right before\n==> " in viewer.until("the slot was reset")
             slot.run("echo after the reset")
             viewer.until("after the reset")
+            slot.run("echo last words; exit 5")
             pool.release(slot)
-            viewer.until("the slot was released")
+            assert "ended with 5" in viewer.until("the slot was released")
             assert viewer.process.wait(10) == 0
+
+
+@pytest.mark.docker
+def test_death_of_the_box_is_told(cli: Cli, docker_image: Callable[[str], str]) -> None:
+    with SandboxPool("docker", image=docker_image("busybox")) as pool:
+        slot = pool.acquire()
+        with viewing(cli, slot.id) as viewer:
+            with closing(docker.from_env()) as client:
+                client.containers.get(slot.sandbox).kill()
+            assert viewer.process.wait(20) == 3
+            assert viewer.process.stderr is not None
+            assert "out of reach" in viewer.process.stderr.read()
 
 
 def test_files_and_processes_can_be_looked_at(cli: Cli, slot: blocking.Slot) -> None:
