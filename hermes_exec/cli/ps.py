@@ -26,13 +26,10 @@ def ps(backend: Backend = None, as_json: AsJson = False) -> None:
 
 
 async def _list(backend: str | None, as_json: bool) -> int:
-    from hermes_exec.cli.known_backends import each_usable
+    from hermes_exec.cli.known_backends import ask_each
     from hermes_exec.cli.viewer import lent_slots
 
-    found: list[SandboxInfo] = []
-    async with each_usable(backend) as usable:
-        for each in usable:
-            found += await each.sandboxes()
+    found: list[SandboxInfo] = await ask_each(backend, lambda each: each.sandboxes())
     slots: dict[str, list[str]] = {}
     for _, facts in await lent_slots():
         slots.setdefault(str(facts.get("sandbox")), []).append(printable(str(facts.get("id"))))

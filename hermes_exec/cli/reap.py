@@ -35,12 +35,9 @@ def reap(
 
 
 async def _reap(which: ReapFilter, backend: str | None, as_json: bool) -> int:
-    from hermes_exec.cli.known_backends import each_usable
+    from hermes_exec.cli.known_backends import ask_each
 
-    ended: list[Reaped] = []
-    async with each_usable(backend) as usable:
-        for each in usable:
-            ended += await each.reap(which)
+    ended: list[Reaped] = await ask_each(backend, lambda each: each.reap(which))
     if as_json:
         emit_json(ended)
     elif ended:

@@ -9,6 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from hermes_exec import SandboxPool
 from tests.conftest import BackendCase
 from tests.e2e.cli.conftest import Cli
 
@@ -50,6 +51,16 @@ def test_doctor_says_what_mends_an_unavailable_backend(cli: Cli) -> None:
     (finding,) = cli.json(*arguments, code=3)
     assert finding["status"] == "unavailable"
     assert finding["detail"]
+
+
+def test_an_engine_that_does_not_answer_hides_no_other_boxes(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///no/such/socket")
+    with SandboxPool("local", run_id="beside-docker") as pool, pool.slot() as slot:
+        listed = cli.run("ps", "--json")
+        assert (listed.returncode, "docker is left out" in listed.stderr) == (0, True)
+        assert slot.sandbox in {box["sandbox"] for box in json.loads(listed.stdout)}
+    assert cli.json("reap", "--json", "--run-id", "beside-docker") == []
+    assert cli.json("ps", "--json", "--backend", "docker", code=3)["error"]["kind"] == "BackendUnavailable"
 
 
 def test_reap_wants_exactly_one_choice(cli: Cli) -> None:

@@ -66,9 +66,11 @@ def test_orphan_of_a_killed_driver_is_listed_and_reaped(cli: Cli, on: Sequence[s
     with cli.start("run", *on, "-o", f"run_id={run_id}", "--", "echo ready; sleep 1000") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        (box,) = [box for box in cli.json("ps", "--json") if box["labels"]["run_id"] == run_id]
-        assert (box["owner"], box["labels"]["pid"]) == ("alive", process.pid)
-        process.kill()
+        try:
+            (box,) = [box for box in cli.json("ps", "--json") if box["labels"]["run_id"] == run_id]
+            assert (box["owner"], box["labels"]["pid"]) == ("alive", process.pid)
+        finally:
+            process.kill()
     # Every pool that starts on this host reaps orphans too, so another test's may have been quicker.
     left = [box for box in cli.json("ps", "--json") if box["labels"]["run_id"] == run_id]
     assert [box["owner"] for box in left] in ([], ["gone"])
