@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.conftest import require_engine
 from tests.e2e.cli.conftest import Cli
 
 
@@ -100,7 +101,8 @@ def test_missing_command_is_wrong_usage(cli: Cli) -> None:
 
 
 @pytest.mark.docker
-def test_missing_image_is_told_at_once(cli: Cli, docker_image: object) -> None:
+def test_missing_image_is_told_at_once(cli: Cli) -> None:
+    require_engine("docker")
     arguments = ("run", "-b", "docker", "-i", "no-such-image:at-all", "-o", "pull_policy=never", "--json", "--", "true")
     error = cli.json(*arguments, code=2)["error"]
     assert error["kind"] == "ImageError"
