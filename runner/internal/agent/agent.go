@@ -50,6 +50,9 @@ func Main(args []string) int {
 			return isolate.ProbeChild()
 		case isolate.NoopArg:
 			return 0
+		case isolate.ScopeArg:
+			fmt.Fprintln(os.Stderr, "runner agent:", isolate.Scope([]string{"runner", "agent"}))
+			return 1
 		}
 	}
 	if len(args) != 0 {

@@ -122,7 +122,7 @@ func (a *agent) makeThreads(tasks []*os.File) error {
 	}
 	err := a.startLanes(func() error { return a.prepareSpawner(tasks) }, func() error {
 		if s.Landlock != nil {
-			if err := isolate.ThreadLandlock(*s.Landlock, false); err != nil {
+			if err := isolate.ThreadLandlock(*s.Landlock); err != nil {
 				return err
 			}
 		}
@@ -164,7 +164,7 @@ func (a *agent) prepareSpawner(tasks []*os.File) error {
 		return err
 	}
 	if a.setup.Landlock != nil {
-		return isolate.ThreadLandlock(*a.setup.Landlock, true)
+		return isolate.ThreadLandlock(*a.setup.Landlock)
 	}
 	return nil
 }

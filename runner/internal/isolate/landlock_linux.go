@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"unsafe"
@@ -64,16 +65,39 @@ func handled(abi int) uint64 {
 	return all
 }
 
-// ThreadLandlock restricts the calling thread and whatever it starts. scoped
-// also cuts off abstract sockets and signals across the border of the domain;
-// threads that restrict themselves one by one are in different domains.
-func ThreadLandlock(l Landlock, scoped bool) error {
+// ScopeArg makes `runner agent ScopeArg` an agent in a Landlock domain of its
+// own, which neither abstract sockets nor signals leave.
+const ScopeArg = "--scope"
+
+// CanScope says whether the kernel has such domains.
+func CanScope(abi int) bool { return abi >= 6 }
+
+// Scope goes on as another program in a new domain, or returns why it cannot.
+// Threads that restrict themselves one by one would each be in a domain of
+// their own, and a program that is executed has one thread.
+func Scope(argv []string) error {
+	runtime.LockOSThread()
+	attr := rulesetAttr{scoped: llScopeAbstract | llScopeSignal}
+	fd, _, errno := syscall.Syscall(sysLandlockCreate, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
+	if errno != 0 {
+		return fmt.Errorf("landlock ruleset: %w", errno)
+	}
+	defer syscall.Close(int(fd))
+	syscall.CloseOnExec(int(fd))
+	if err := ThreadNoNewPrivs(); err != nil {
+		return err
+	}
+	if _, _, errno := syscall.Syscall(sysLandlockRestrict, fd, 0, 0); errno != 0 {
+		return fmt.Errorf("landlock: %w", errno)
+	}
+	return syscall.Exec(SelfExe, argv, os.Environ())
+}
+
+// ThreadLandlock restricts the file system of the calling thread and of
+// whatever it starts.
+func ThreadLandlock(l Landlock) error {
 	attr := rulesetAttr{fs: handled(l.ABI)}
 	size := uintptr(8)
-	if scoped && l.ABI >= 6 {
-		attr.scoped = llScopeAbstract | llScopeSignal
-		size = unsafe.Sizeof(attr)
-	}
 	fd, _, errno := syscall.Syscall(sysLandlockCreate, uintptr(unsafe.Pointer(&attr)), size, 0)
 	if errno != 0 {
 		return fmt.Errorf("landlock ruleset: %w", errno)

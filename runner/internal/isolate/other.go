@@ -2,7 +2,10 @@
 
 package isolate
 
-import "os"
+import (
+	"errors"
+	"os"
+)
 
 // Probe on a system other than Linux: slots share everything, and only process
 // groups keep commands apart.
@@ -19,3 +22,9 @@ const (
 
 // ProbeChild always fails here.
 func ProbeChild() int { return 1 }
+
+// ScopeArg is for Linux.
+const ScopeArg = "--scope"
+
+// Scope is for Linux.
+func Scope([]string) error { return errors.ErrUnsupported }

@@ -142,13 +142,7 @@ func (s *slot) publish(h *Handle) error {
 
 // setUp makes the lanes and has the agent prepare itself.
 func (s *slot) setUp(ctx context.Context, h *Handle) error {
-	n := spawnLanes
-	if s.setup.Landlock != nil && s.setup.Landlock.ABI >= 6 {
-		// Its limits for signals and abstract sockets hold between domains, and
-		// every thread that restricts itself makes its own.
-		n = 1
-	}
-	theirs, err := h.spawning.open(h.Conn, n)
+	theirs, err := h.spawning.open(h.Conn, spawnLanes)
 	defer closeFiles(theirs)
 	if err != nil {
 		return err
@@ -162,7 +156,7 @@ func (s *slot) setUp(ctx context.Context, h *Handle) error {
 	for _, file := range append(theirs, others...) {
 		fds = append(fds, int(file.Fd()))
 	}
-	s.setup.SpawnLanes = n
+	s.setup.SpawnLanes = spawnLanes
 	var ready isolate.Ready
 	_, err = h.Conn.Call(ctx, isolate.OpSetup, s.setup, &ready, fds...)
 	return err

@@ -29,6 +29,8 @@ func (s *slot) describe(p CreateParams) {
 	}
 }
 
+const networkScoped = "shared with the box; abstract sockets within the slot only (Landlock)"
+
 func (s *slot) describeNamespaces() {
 	u, iso := s.setup, &s.facts.Isolation
 	iso.PriceMS = s.m.facts.PriceMS
@@ -49,8 +51,11 @@ func (s *slot) describeNamespaces() {
 		iso.Users = "the runner's uid in a user namespace of its own, no capabilities"
 	}
 	iso.Network = "shared with the box"
-	if !u.View.Network {
+	switch {
+	case !u.View.Network:
 		iso.Network = "own namespace, loopback only"
+	case s.scoped():
+		iso.Network = networkScoped
 	}
 }
 
@@ -69,9 +74,9 @@ func (s *slot) describeShared(p CreateParams) {
 	}
 	if u.Landlock != nil {
 		iso.Filesystem = "shared with the box; Landlock keeps other slots, /tmp and /var/tmp out of reach; /dev/shm by file mode"
-		if u.Landlock.ABI >= 6 {
+		if s.scoped() {
 			iso.Processes = "shared table; signals within the slot only (Landlock)"
-			iso.Network = "shared with the box; abstract sockets within the slot only (Landlock)"
+			iso.Network = networkScoped
 		}
 	}
 }

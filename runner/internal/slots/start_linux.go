@@ -11,10 +11,20 @@ import (
 
 const rlimitsWork = true
 
+// scoped says whether Landlock keeps abstract sockets and signals within the
+// slot.
+func (s *slot) scoped() bool {
+	return (s.setup.Level == isolate.Namespaces || s.setup.Level == isolate.UID) && isolate.CanScope(s.m.facts.LandlockABI)
+}
+
 // begin starts the slot's agent with theirs as its end of the link.
 func (s *slot) begin(null, theirs *os.File) (*os.Process, error) {
 	std := [3]*os.File{null, null, os.Stderr}
 	argv := []string{"runner", "agent"}
+	// One behind an agent that died has to signal what that one left.
+	if s.scoped() && !s.setup.Successor {
+		argv = append(argv, isolate.ScopeArg)
+	}
 	if s.way != isolate.WayBwrap {
 		return isolate.Start(s.way, s.setup.View.Network, argv, std, theirs)
 	}

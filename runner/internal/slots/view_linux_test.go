@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -338,4 +339,34 @@ ln -s %[2]s %[3]s/link; mkdir %[3]s/shut; ln %[2]s/kept %[3]s/shut/hard; chmod 0
 	if _, err := os.Stat(outside + "/kept"); err != nil {
 		t.Error(err)
 	}
+}
+
+// Commands are forked on several threads, which Landlock must not keep apart.
+func TestCommandsOfOneSlotReachEachOther(t *testing.T) {
+	eachRung(t, func(t *testing.T, b *box, _ SlotFacts) {
+		var victims [6]command
+		var wg sync.WaitGroup
+		for i := range victims {
+			wg.Go(func() {
+				var err error
+				if victims[i], err = b.spawn("a", nil, "sleep", "1000"); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		for _, v := range victims {
+			wg.Go(func() {
+				if out, e := b.run("a", "/bin/sh", "-c", fmt.Sprintf("kill -TERM %d 2>&1", v.spawned.PID)); e.ExitCode != 0 {
+					t.Error(out)
+				}
+			})
+		}
+		wg.Wait()
+		for _, v := range victims {
+			if e := <-v.exit; e.Signal != int(syscall.SIGTERM) {
+				t.Errorf("%+v", e)
+			}
+		}
+	})
 }

@@ -155,6 +155,21 @@ async def check_no_common_abstract_sockets(ctx: Context) -> None:
 
 
 @check("isolation", "helper", "shared-box", own_pool=True)
+async def check_scoped_abstract_sockets(ctx: Context) -> None:
+    """Where `slot.isolation.network` says that abstract sockets stay within the slot they do, with the network on."""
+    async with _two(ctx) as (thief, victim):
+        if "abstract sockets within the slot" not in victim.isolation.network:
+            raise NotGiven(f"the kernel cannot keep them apart here (network: {victim.isolation.network})")
+        process = await ctx.background("abstract", ctx.mark, slot=victim)
+        await process.stdout.receive()
+        equal((await ctx.applet("reach", ctx.mark, slot=victim)).stdout.strip(), "ok", "the victim itself")
+        that(
+            (await ctx.applet("reach", ctx.mark, slot=thief)).stdout.strip() != "ok",
+            "the neighbour's socket was reached",
+        )
+
+
+@check("isolation", "helper", "shared-box", own_pool=True)
 async def check_slots_have_their_own_users(ctx: Context) -> None:
     """Two slots of a box have different user ids, neither of them 0."""
     async with _two(ctx) as slots:
