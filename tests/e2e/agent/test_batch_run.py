@@ -15,7 +15,7 @@ import pytest
 from hermes_batch import BatchConfig, BatchResult, Record, read_records, run_batch
 from hermes_batch.leftovers import ProcessWatch, boxes_of
 from hermes_exec.errors import ConfigError, ImageError
-from tests.conftest import BackendCase
+from tests.conftest import BackendCase, require_engine
 from tests.e2e.agent.plans import PlanModel, Step
 
 pytestmark = pytest.mark.anyio
@@ -224,6 +224,7 @@ async def test_wrong_settings_are_an_error_before_anything(
 
 @pytest.mark.docker
 async def test_missing_image_is_an_error_before_anything(tmp_path: Path) -> None:
+    require_engine("docker")
     run = config(
         tmp_path,
         {"p": ["done"]},
