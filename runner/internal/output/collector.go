@@ -33,7 +33,7 @@ type Collector struct {
 	name   string
 
 	mu       sync.Mutex
-	joint    []byte // all bytes in order of arrival, while they fit
+	joint    chunked // all bytes in order of arrival, while they fit
 	segments []Segment
 	totals   [3]int64
 	split    *[4]*bounded // by stream, once they do not
@@ -69,8 +69,8 @@ func (c *Collector) Write(stream int, p []byte) {
 }
 
 func (c *Collector) keep(stream int, p []byte) {
-	if c.split == nil && len(c.joint)+len(p) <= c.limit && len(c.segments) < maxSegments {
-		c.joint = append(c.joint, p...)
+	if c.split == nil && c.joint.size+len(p) <= c.limit && len(c.segments) < maxSegments {
+		c.joint.write(p)
 		if n := len(c.segments); n > 0 && c.segments[n-1][0] == int64(stream) {
 			c.segments[n-1][1] += int64(len(p))
 		} else {
@@ -81,7 +81,7 @@ func (c *Collector) keep(stream int, p []byte) {
 	if c.split == nil {
 		c.split = &[4]*bounded{Stdout: newBounded(c.limit), Stderr: newBounded(c.limit)}
 		c.eachSegment(c.keepSplit)
-		c.joint, c.segments = nil, nil
+		c.joint, c.segments = chunked{}, nil
 	}
 	c.keepSplit(stream, p)
 }
@@ -102,7 +102,7 @@ func (c *Collector) keepSplit(stream int, p []byte) {
 func (c *Collector) eachSegment(visit func(stream int, part []byte)) {
 	at := int64(0)
 	for _, s := range c.segments {
-		visit(int(s[0]), c.joint[at:at+s[1]])
+		c.joint.pieces(at, s[1], func(part []byte) { visit(int(s[0]), part) })
 		at += s[1]
 	}
 }
@@ -173,7 +173,7 @@ func (c *Collector) finishJoint(r *Result) {
 	if r.Segments == nil {
 		r.Segments = []Segment{}
 	}
-	total := int64(len(c.joint))
+	total := int64(c.joint.size)
 	r.Merged = Kept{Total: total, Head: total}
 	r.Stdout = Kept{Total: c.totals[Stdout], Head: c.totals[Stdout]}
 	r.Stderr = Kept{Total: c.totals[Stderr], Head: c.totals[Stderr]}

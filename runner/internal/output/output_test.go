@@ -281,3 +281,21 @@ func TestFollowerEndsWithItsContextAndWithTheLog(t *testing.T) {
 	}
 	l.Write([]byte("after")) // returns
 }
+
+func TestOrderOverTheBordersOfChunks(t *testing.T) {
+	c := NewCollector(1<<20, nil, "x")
+	var want [3][]byte
+	streams := []int{Stdout, Stderr, Stdout, Stdout, Stderr}
+	for i, size := range []int{chunkSize - 1, 2, 3 * chunkSize, 1, chunkSize} {
+		p := bytes.Repeat([]byte{byte('a' + i)}, size)
+		c.Write(streams[i], p)
+		want[streams[i]] = append(want[streams[i]], p...)
+	}
+	r := c.Finish()
+	if join(r.StdoutParts) != string(want[Stdout]) || join(r.StderrParts) != string(want[Stderr]) {
+		t.Fatal(len(join(r.StdoutParts)), len(join(r.StderrParts)))
+	}
+	if got := fmt.Sprint(r.Segments); got != fmt.Sprintf("[[1 %d] [2 2] [1 %d] [2 %d]]", chunkSize-1, 3*chunkSize+1, chunkSize) {
+		t.Fatal(got)
+	}
+}
