@@ -2,6 +2,7 @@ package serve
 
 import (
 	"os"
+	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -79,6 +80,10 @@ func (p *pump) run() {
 		if n <= 0 {
 			_ = p.file.Close()
 			return
+		}
+		if n == len(scratch) {
+			// A flood takes turns with everybody else.
+			runtime.Gosched()
 		}
 	}
 	ended := p.drain(raw)
