@@ -6,6 +6,7 @@ be used from several threads. Callbacks (`on_output`, `on_event`) run in that th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -237,6 +238,7 @@ class Entry(AbstractContextManager[SandboxPool, None]):
 
     def __init__(self, wrapped: pool.SandboxPool) -> None:
         self._wrapped = wrapped
+        self._pid = os.getpid()
         self._portal: AbstractContextManager[BlockingPortal] | None = None
         self._pool: AbstractContextManager[pool.SandboxPool, bool | None] | None = None
 
@@ -257,6 +259,8 @@ class Entry(AbstractContextManager[SandboxPool, None]):
     ) -> None:
         assert self._pool is not None
         assert self._portal is not None
+        if self._pid != os.getpid():
+            return  # A child that was forked in the block leaves it: the pool is its parent's.
         try:
             self._pool.__exit__(kind, error, trace)
         finally:

@@ -266,14 +266,16 @@ class Box:
 
 
 class KillWatch:
-    """Remembers that a kill in a slot left processes behind."""
+    """Remembers that a kill in a slot left processes behind, or that a reset could not prove the slot clean."""
 
     def __init__(self) -> None:
         self.left: KillReceipt | None = None
+        self.reason = ""
 
-    def see(self, killed: KillReceipt) -> None:
-        """Take note of a receipt that left something."""
+    def see(self, killed: KillReceipt, reason: str = "") -> None:
+        """Take note of a receipt that left something, or of why a slot is not clean."""
         self.left = killed
+        self.reason = reason or f"{killed.left} processes could not be ended"
 
 
 async def _set_up(tenure: Tenure, command: str, what: str, kind: Kind) -> None:

@@ -58,6 +58,8 @@ class Lending:
     place: Place
     watch: KillWatch
     returned: anyio.Event | None = None
+    moving: anyio.Event | None = None
+    """Set while the slot goes to another box: until then there is nothing to give back."""
 
 
 class Lender:
@@ -72,7 +74,7 @@ class Lender:
 
     def held(self, box: Box) -> int:
         """How many slots of a box are lent."""
-        return sum(lending.box is box for lending in self.lendings.values())
+        return sum(lending.box is box and lending.moving is None for lending in self.lendings.values())
 
     def hand_over(self, waiter: Waiter, shares: dict[int, int]) -> None:
         """The planner has slots for a waiter."""
@@ -292,11 +294,13 @@ class Lender:
         await lending.returned.wait()
 
     async def _return(self, lending: Lending) -> None:
-        slot, box = lending.slot, lending.box
+        slot = lending.slot
         try:
             await slot.end("the slot was released")
-            self.lendings.pop(slot.id, None)
-            await self._take_back(box, lending.place, lending)
+            if lending.moving is not None:
+                await lending.moving.wait()
+            if self.lendings.pop(slot.id, None) is not None:
+                await self._take_back(lending.box, lending.place, lending)
         finally:
             self.lendings.pop(slot.id, None)
             if lending.returned is not None:
@@ -330,8 +334,8 @@ class Lender:
             place.lent = False
             return
         left = None if lending is None else lending.watch.left
-        if left is not None:
-            reason = f"{left.left} processes could not be ended"
+        if lending is not None and left is not None:
+            reason = lending.watch.reason
         clean = outcome is not None and outcome.clean and left is None
         reusable = outcome is not None and outcome.reusable
         place.lent = place.touched = False
@@ -385,13 +389,38 @@ class Lender:
                 slot.expire(f"the slot could not be reset: {error}")
                 raise_seen(await box.judge(error), error)
             if not outcome.clean:
-                lending.watch.left = outcome.killed
+                lending.watch.see(outcome.killed, outcome.reason)
                 slot.expire(f"the slot could not be proven clean: {outcome.reason}")
                 raise ExecError(f"the slot could not be proven clean: {outcome.reason}", sandbox=box.id)
             self.keeper.emit(
                 Reset(time=time.time(), sandbox=box.id, slot=slot.id, killed=outcome.killed, profile=box.kind.profile)
             )
-            await box.furnish(lending.place, slot.renew())
+            if outcome.reusable:
+                await box.furnish(lending.place, slot.renew())
+        if not outcome.reusable:
+            logger.debug("slot %s goes to another box: %s", slot.id, outcome.reason)
+            await self._move(lending)
+
+    async def _move(self, lending: Lending) -> None:
+        """Let a slot that is held go on in another box of its kind: a reset does not undo what was changed in this one.
+
+        Raises as `SandboxPool.acquire`; the slot is closed then.
+        """
+        slot, kind = lending.slot, lending.box.kind
+        lending.moving = anyio.Event()
+        try:
+            self.keeper.background(partial(self._take_back, lending.box, lending.place), f"take back {slot.id}")
+            (other,) = await self.acquire(kind, 1, kind.config.acquire_timeout_s, owner=None)
+            new = self.lendings.pop(other.id)
+            lending.box, lending.place, lending.watch = new.box, new.place, new.watch
+            slot.move(other)
+        except BaseException as error:
+            self.lendings.pop(slot.id, None)
+            slot.expire(f"the slot could not go on in another box: {error}")
+            raise
+        finally:
+            lending.moving.set()
+            lending.moving = None
 
 
 async def _together(work: Callable[..., Coroutine[Any, Any, None]], arguments: list[tuple[Any, ...]]) -> None:

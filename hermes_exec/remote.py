@@ -37,8 +37,8 @@ def remote_failure(error: RemoteError, *, path: str | None = None) -> Exception:
             return SlotClosed(f"the slot was released or reset: {error.message}")
         case "slot_died":
             oom, alone = (error.detail.get(name) is True for name in ("oom", "whole_box"))
-            # Memory that is shared with others may have been used up by them.
-            death = PostMortem(reason=error.message, oom=oom, suspect="unknown" if oom and not alone else "tenant")
+            # Only who has the whole box can end what serves it; memory that is shared may have been used up by others.
+            death = PostMortem(reason=error.message, oom=oom, suspect="tenant" if alone else "unknown")
             return SandboxDied(f"everything in the slot was ended: {error.message}", post_mortem=death)
         case "bad_request" | "user":
             return ConfigError(error.message)

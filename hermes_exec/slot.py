@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any, cast
 
 import anyio
 
+from hermes_exec.channel import Conversation, RemoteError
+from hermes_exec.channel.channel import CANCEL_WAIT_S
 from hermes_exec.command import (
     DEFAULT_OUTPUT_BYTES,
     DEFAULT_TIMEOUT_S,
@@ -22,7 +25,7 @@ from hermes_exec.command import (
     pty_size,
 )
 from hermes_exec.encoding import from_wire
-from hermes_exec.errors import SlotClosed
+from hermes_exec.errors import ExecError, SlotClosed
 from hermes_exec.execute import OnOutput, Stdin, execute, single
 from hermes_exec.files import Files
 from hermes_exec.forward import Connection, Forward, connect
@@ -87,13 +90,7 @@ class Slot:
         reset: Callable[[], Awaitable[None]],
     ) -> None:
         self.id = id
-        self.workspace = facts.workspace
-        self.home = facts.home
-        self.tmp = facts.tmp
-        self.uid = facts.uid
-        self.user = facts.user_name
-        self.shell = facts.shell
-        self.isolation = facts.isolation
+        self._take(facts)
         self.sandbox = sandbox
         self.backend = backend
         self.image = image
@@ -259,7 +256,7 @@ class Slot:
         if tag is not None:
             params["tag"] = tag
         tenure = self.tenure
-        answer = await tenure.call("proc.spawn", params, timeout_s=KILL_S)
+        answer = await self._spawned(tenure, params)
         started_at = answer.get("started_at")
         return Process(
             tenure,
@@ -271,6 +268,24 @@ class Slot:
             stdin=bool(stdin),
             pty=size is not None,
         )
+
+    async def _spawned(self, tenure: Tenure, params: dict[str, Any]) -> dict[str, Any]:
+        """What the runner says of a new process; when nobody waits for that any more, the process is ended."""
+        answer: dict[str, Any] | None = None
+        begun: Conversation | None = None
+        try:
+            with tenure.scope(anyio.current_time() + KILL_S):
+                async with tenure.conversing("proc.spawn", params) as conversation:
+                    begun = conversation
+                    answer = await conversation.response()
+        finally:
+            if answer is None and begun is not None and begun.answered:
+                with anyio.CancelScope(shield=True), suppress(RemoteError, ExecError):
+                    process = text(begun.result(), "process")
+                    await tenure.channel.call("proc.kill", {"process": process}, timeout_s=CANCEL_WAIT_S)
+        if answer is None:
+            raise TimeoutError(f"the process was not started within {KILL_S:g} s")
+        return answer
 
     async def spawned(self) -> list[Process]:
         """Handles for every process that `spawn` started in this slot since its last reset, ended ones included."""
@@ -316,8 +331,12 @@ class Slot:
 
         Processes, sessions, forwards and connections of before raise SlotClosed from then on, calls under way too.
 
+        Where the tenant of a whole box changed anything outside of these directories, the slot goes on in another box,
+        which is waited for as in `SandboxPool.acquire`: then `sandbox` is another one, and the paths may be.
+
         Raises:
             ExecError: it could not be proven clean; the slot is quarantined and closed.
+            AcquireTimeout, LaunchError: there was no other box; the slot is closed.
         """
         self.tenure.check()
         if self._resetting:
@@ -336,11 +355,31 @@ class Slot:
             self.tenure.expire(self._closed)
         return self.tenure
 
+    def _take(self, facts: SlotFacts) -> None:
+        self._facts = facts
+        self.workspace = facts.workspace
+        self.home = facts.home
+        self.tmp = facts.tmp
+        self.uid = facts.uid
+        self.user = facts.user_name
+        self.shell = facts.shell
+        self.isolation = facts.isolation
+
+    def move(self, other: Slot) -> None:
+        """Go on in the place of another slot, which nobody holds. The pool calls it."""
+        self._take(other._facts)
+        self.sandbox = other.sandbox
+        self.tenure, self._new_tenure = other.tenure, other._new_tenure
+        if self._closed is not None:
+            self.tenure.expire(self._closed)
+
     def expire(self, why: str) -> None:
         """Close it for its holder from now on. The pool calls it."""
         if self._closed is None:
             self._closed = why
         self.tenure.expire(self._closed)
+        # Also where a reset had ended the stretch, and did not end well.
+        self.tenure.closed = self._closed
 
     async def end(self, why: str) -> None:
         """As `expire`; calls under way have left when this returns."""

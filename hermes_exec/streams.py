@@ -12,7 +12,6 @@ from itertools import islice
 from typing import Protocol, runtime_checkable
 
 import anyio
-import sniffio
 from anyio.abc import ByteStream
 
 READ_BYTES = 256 << 10
@@ -121,11 +120,14 @@ class FdStream(ByteStream):
 
     def deliver(self, sink: Callable[[bytes], None], ended: Callable[[Exception], None]) -> bool:
         """As NowaitStream: on asyncio."""
-        if sniffio.current_async_library() != "asyncio":
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
             return False
+        if asyncio.current_task(loop) is None:
+            return False  # Another library is a guest in this loop.
         if self._closed:
             raise anyio.ClosedResourceError
-        loop = asyncio.get_running_loop()
 
         def stop() -> None:
             self._stop_delivery = None

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from anyio.from_thread import BlockingPortal, BlockingPortalProvider
@@ -42,7 +43,15 @@ class Twin(Generic[W]):
 
     def __init__(self, wrapped: W, portal: BlockingPortal) -> None:
         self.wrapped = wrapped
-        self.portal = portal
+        self._portal = portal
+        self._pid = os.getpid()
+
+    @property
+    def portal(self) -> BlockingPortal:
+        """The portal; RuntimeError in another process than its own, where nobody would ever answer."""
+        if self._pid != os.getpid():
+            raise RuntimeError(f"this pool belongs to process {self._pid}: make one of your own after a fork")
+        return self._portal
 
     def __repr__(self) -> str:
         return f"<blocking {self.wrapped!r}>"
@@ -52,6 +61,22 @@ class Twin(Generic[W]):
 
     def __hash__(self) -> int:
         return id(self.wrapped)
+
+
+class OwnContext(AbstractContextManager[T, bool | None]):
+    """A context that a child which was forked in it leaves without a deed: what it holds is the parent's."""
+
+    def __init__(self, context: AbstractContextManager[T, bool | None]) -> None:
+        self._context = context
+        self._pid = os.getpid()
+
+    def __enter__(self) -> T:
+        return self._context.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return self._context.__exit__(kind, error, trace) if self._pid == os.getpid() else None
 
 
 def call(portal: BlockingPortal, work: Callable[[], Awaitable[R]]) -> R:
@@ -157,7 +182,7 @@ class lending(Generic[W, P, R, T]):  # noqa: N801
 
         @contextmanager
         def run(*args: P.args, **kwargs: P.kwargs) -> Generator[T]:
-            with portal.wrap_async_context_manager(method(wrapped, *args, **kwargs)) as given:
+            with OwnContext(portal.wrap_async_context_manager(method(wrapped, *args, **kwargs))) as given:
                 yield make(given, portal)
 
         return run

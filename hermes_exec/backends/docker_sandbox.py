@@ -92,9 +92,14 @@ class DockerSandbox:
             reason += ", out of memory"
         if state.get("Error"):
             reason += f": {state['Error']}"
-        return SandboxStatus("dead", PostMortem(reason, code, oom, self._log_tail(client), self._suspect(code, oom)))
+        failed = bool(state.get("Error"))
+        suspect = self._suspect(code, oom, failed)
+        return SandboxStatus("dead", PostMortem(reason, code, oom, self._log_tail(client), suspect))
 
-    def _suspect(self, code: int, oom: bool) -> Suspect:
+    def _suspect(self, code: int, oom: bool, failed: bool) -> Suspect:
+        if failed:
+            # Docker itself could not do something, as when somebody starts the container anew.
+            return "outside"
         if oom:
             return "tenant" if self._made.whole_box else "unknown"
         if code == 137:

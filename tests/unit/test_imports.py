@@ -110,3 +110,23 @@ def test_public_names_are_there(package: str) -> None:
 def test_help_of_the_command_line_needs_no_pool(module: str) -> None:
     module = f"hermes_exec.cli.{module}" if module in COMMANDS else module
     assert loaded(f"import {module}", "pydantic", "rich", "yaml", "hermes_exec.pool", "hermes_exec.tools") == ""
+
+
+CORE = {"anyio", "pydantic", "pydantic_core", "rich", "typer", "yaml"}
+"""What `dependencies` of pyproject.toml brings, by the names that are imported."""
+EXTRAS = {"hermes_exec/testing/": {"pytest"}}
+
+
+def test_only_declared_packages_are_imported_without_being_asked_for() -> None:
+    """What is imported at the top of a module is there in every installation; extras are imported where they are used."""
+    wrong = set()
+    for path in sorted((ROOT / "hermes_exec").rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        allowed = CORE.union(*(extra for place, extra in EXTRAS.items() if name.startswith(place)))
+        for node in ast.parse(path.read_text("utf-8")).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module is not None:
+                names = [node.module]
+            roots = {imported.partition(".")[0] for imported in names}
+            wrong |= {(name, root) for root in roots - allowed - sys.stdlib_module_names - {"hermes_exec"}}
+    assert not wrong

@@ -222,6 +222,9 @@ func (s *Server) kill(slot *slotState, token uint64) (link.Receipt, error) {
 		if interrupted(err) {
 			return tidy(link.Receipt{Found: 1, Killed: 1}), nil // it was ended with the agent
 		}
+		if e := link.AsError(err); e.Kind == "slot_closed" {
+			return receipt, e // a reset ends everything, and proves it
+		}
 		s.log.Printf("kill of %d: %v", token, err)
 		receipt = link.Receipt{Found: 1, Left: 1, DurationS: time.Since(begun).Seconds()}
 	}

@@ -25,6 +25,8 @@ type Handle struct {
 
 	spawning lanes // lead to the threads that commands are forked from
 	filing   lanes // lead to those that have the slot's file system rights
+	walking  lanes // the same, for what may take long
+	spilling lanes // the same, for the output of commands
 	process  *os.Process
 	ended    chan struct{} // the process has been waited for
 	how      string
@@ -59,8 +61,13 @@ func (h *Handle) call(ctx context.Context, op string, in, out any, fds ...int) (
 	switch op {
 	case link.OpSpawn:
 		return h.spawning.call(ctx, op, in, out, fds...)
-	case link.OpFile, link.OpSpill:
-		return h.filing.call(ctx, op, in, out, fds...)
+	case link.OpFile:
+		if f, ok := in.(link.FileOp); ok && single[f.Method] {
+			return h.filing.call(ctx, op, in, out, fds...)
+		}
+		return h.walking.call(ctx, op, in, out, fds...)
+	case link.OpSpill:
+		return h.spilling.call(ctx, op, in, out, fds...)
 	}
 	return h.Conn.Call(ctx, op, in, out, fds...)
 }
@@ -142,23 +149,23 @@ func (s *slot) publish(h *Handle) error {
 
 // setUp makes the lanes and has the agent prepare itself.
 func (s *slot) setUp(ctx context.Context, h *Handle) error {
-	theirs, err := h.spawning.open(h.Conn, spawnLanes)
-	defer closeFiles(theirs)
-	if err != nil {
-		return err
-	}
-	others, err := h.filing.open(h.Conn, fileLanes)
-	defer closeFiles(others)
-	if err != nil {
-		return err
-	}
 	var fds []int
-	for _, file := range append(theirs, others...) {
-		fds = append(fds, int(file.Fd()))
+	for _, group := range []struct {
+		lanes *lanes
+		n     int
+	}{{&h.spawning, spawnLanes}, {&h.filing, fileLanes}, {&h.walking, treeLanes}, {&h.spilling, spillLanes}} {
+		theirs, err := group.lanes.open(h.Conn, group.n)
+		defer closeFiles(theirs)
+		if err != nil {
+			return err
+		}
+		for _, file := range theirs {
+			fds = append(fds, int(file.Fd()))
+		}
 	}
 	s.setup.SpawnLanes = spawnLanes
 	var ready isolate.Ready
-	_, err = h.Conn.Call(ctx, isolate.OpSetup, s.setup, &ready, fds...)
+	_, err := h.Conn.Call(ctx, isolate.OpSetup, s.setup, &ready, fds...)
 	return err
 }
 
@@ -251,6 +258,8 @@ func (s *slot) watch(h *Handle, linkDown <-chan struct{}) {
 	s.handleMu.Unlock()
 	h.spawning.close()
 	h.filing.close()
+	h.walking.close()
+	h.spilling.close()
 	close(h.ended)
 	defer close(h.judged)
 	if !current || h.expected.Load() {

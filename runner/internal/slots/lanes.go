@@ -11,9 +11,16 @@ import (
 const (
 	// spawnLanes is how many commands of a slot can be forked at the same time.
 	spawnLanes = 2
-	// fileLanes is how many file operations can be under way.
+	// fileLanes is how many operations on a single file can be under way, and
+	// treeLanes how many of those that may go through whole trees, for minutes.
 	fileLanes = 4
+	treeLanes = 2
+	// spillLanes keep the output of commands from waiting for file operations.
+	spillLanes = 1
 )
+
+// single says of the operations on files which do not walk through trees.
+var single = map[string]bool{"file.read": true, "file.write": true, "file.stat": true, "file.mkdir": true, "file.chmod": true, "file.list": true}
 
 // lanes are links that lead to one thread of the agent each. The one that was
 // used last is taken first: its thread is warm.

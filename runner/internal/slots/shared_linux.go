@@ -1,8 +1,11 @@
 package slots
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -27,49 +30,67 @@ func (s *slot) wipeShared() []string {
 	for _, dir := range sharedPlaces {
 		eachEntry(dir, func(path string, st *syscall.Stat_t) bool { return st.Uid == u.UID && w.wipe(path) })
 	}
-	removeIPC(u.UID)
-	return w.problems
+	return append(w.problems, removeIPC(u.UID, u.GID)...)
 }
 
 // removeIPC removes the System V objects of a uid: shared memory, semaphores
-// and message queues outlive the processes that made them.
-func removeIPC(uid uint32) {
-	const ipcRmid = 0
-	for _, kind := range []struct {
-		file string
-		call uintptr
-		cmd  func(id uintptr) (a, b, c uintptr)
-	}{
-		{"shm", syscall.SYS_SHMCTL, func(id uintptr) (uintptr, uintptr, uintptr) { return id, ipcRmid, 0 }},
-		{"sem", syscall.SYS_SEMCTL, func(id uintptr) (uintptr, uintptr, uintptr) { return id, 0, ipcRmid }},
-		{"msg", syscall.SYS_MSGCTL, func(id uintptr) (uintptr, uintptr, uintptr) { return id, ipcRmid, 0 }},
-	} {
-		data, err := os.ReadFile("/proc/sysvipc/" + kind.file)
+// and message queues outlive the processes that made them. It does so as that
+// user, since root in a container may have no right to. The problems are what
+// is left.
+func removeIPC(uid, gid uint32) []string {
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		// Never unlocked: the thread ends with this goroutine.
+		runtime.LockOSThread()
+		err = isolate.AsUser(uid, gid, func() error {
+			eachIPC(uid, func(kind ipcKind, id int) { kind.remove(uintptr(id)) })
+			return nil
+		})
+	}()
+	<-done
+	var problems []string
+	eachIPC(uid, func(kind ipcKind, id int) {
+		problems = append(problems, fmt.Sprintf("System V object %s %d cannot be removed (%v)", kind.name, id, err))
+	})
+	return problems
+}
+
+type ipcKind struct {
+	name   string
+	remove func(id uintptr)
+}
+
+const ipcRmid = 0
+
+var ipcKinds = []ipcKind{
+	{"shm", func(id uintptr) { _, _, _ = syscall.RawSyscall(syscall.SYS_SHMCTL, id, ipcRmid, 0) }},
+	{"sem", func(id uintptr) { _, _, _ = syscall.RawSyscall(syscall.SYS_SEMCTL, id, 0, ipcRmid) }},
+	{"msg", func(id uintptr) { _, _, _ = syscall.RawSyscall(syscall.SYS_MSGCTL, id, ipcRmid, 0) }},
+}
+
+// eachIPC visits the objects that a uid has made or owns.
+func eachIPC(uid uint32, do func(kind ipcKind, id int)) {
+	want := strconv.FormatUint(uint64(uid), 10)
+	for _, kind := range ipcKinds {
+		data, err := os.ReadFile("/proc/sysvipc/" + kind.name)
 		if err != nil {
 			continue
 		}
 		lines := strings.Split(string(data), "\n")
-		column := indexOf(strings.Fields(lines[0]), "uid")
+		names := strings.Fields(lines[0])
+		owner, maker := slices.Index(names, "uid"), slices.Index(names, "cuid")
 		for _, line := range lines[1:] {
 			f := strings.Fields(line)
-			if column < 0 || len(f) <= column || f[column] != strconv.FormatUint(uint64(uid), 10) {
+			if owner < 0 || maker < 0 || len(f) <= max(owner, maker) || f[owner] != want && f[maker] != want {
 				continue
 			}
 			if id, err := strconv.Atoi(f[1]); err == nil {
-				a, b, c := kind.cmd(uintptr(id))
-				_, _, _ = syscall.Syscall(kind.call, a, b, c)
+				do(kind, id)
 			}
 		}
 	}
-}
-
-func indexOf(list []string, word string) int {
-	for i, w := range list {
-		if w == word {
-			return i
-		}
-	}
-	return -1
 }
 
 // eachEntry is eachName with the status of each.

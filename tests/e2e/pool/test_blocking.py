@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,7 +71,7 @@ def test_every_async_name_has_its_twin() -> None:
 
     for name in ("SandboxPool", "Slot", "Files", "Process", "Session", "Connection"):
         public = {attribute for attribute in vars(getattr(hermes_exec, name)) if not attribute.startswith("_")}
-        internal = {"end", "expire", "renew", "start", "listed", "from_config", "from_env"}
+        internal = {"end", "expire", "move", "renew", "start", "listed", "from_config", "from_env"}
         assert public - internal <= set(dir(getattr(blocking, name))), name
 
 
@@ -79,3 +81,28 @@ async def test_plain_with_inside_an_event_loop_names_async_with() -> None:
     with pytest.raises(RuntimeError, match="async with"), SandboxPool("local"):
         pass
     await anyio.lowlevel.checkpoint()
+
+
+FORKED = """
+import os, sys
+from hermes_exec import SandboxPool
+
+with SandboxPool("local") as pool, pool.slot() as slot:
+    slot.run("true")
+    child = os.fork()
+    if not child:
+        for use in (lambda: slot.run("true", timeout_s=2), lambda: pool.acquire(), lambda: pool.stats()):
+            try:
+                use()
+            except RuntimeError as error:
+                print(error, flush=True)
+        sys.exit(7)
+    print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), slot.run("echo parent").stdout, flush=True)
+"""
+
+
+def test_a_forked_child_is_told_and_can_leave() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=30, check=True)
+    lines = done.stdout.splitlines()
+    assert len([line for line in lines if "after a fork" in line]) == 3, done
+    assert "child 7 parent" in lines

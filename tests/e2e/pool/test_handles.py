@@ -9,6 +9,7 @@ import pytest
 from anyio.abc import ByteStream
 
 from hermes_exec import ConfigError, SandboxPool, Slot, SlotClosed
+from tests.conftest import BackendCase
 from tests.e2e.pool.outside import count_becomes, mark
 
 pytestmark = [pytest.mark.anyio, pytest.mark.sample]
@@ -215,3 +216,15 @@ async def test_a_reset_breaks_connections(slot: Slot) -> None:
     with pytest.raises(SlotClosed):
         await stream.send(b"x")
     await stream.aclose()
+
+
+async def test_a_spawn_that_is_cancelled_leaves_no_process(backend: BackendCase) -> None:
+    async with SandboxPool(backend.backend, **backend.options) as pool, pool.slot() as slot:
+        await slot.run("true")
+        for step in range(30):
+            with anyio.move_on_after(step / 5000) as scope:
+                await slot.spawn("sleep 1000")
+            if not scope.cancelled_caught:
+                await slot.kill_all()
+        left = [process.argv for process in await slot.processes()]
+        assert left == []

@@ -1,0 +1,107 @@
+"""`slot.reset` and what a lend leaves to the next one, where a tenant changed more than its own directories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+import pytest
+
+from hermes_exec import ExecError, LaunchError, SandboxPool, SlotClosed
+
+pytestmark = [pytest.mark.anyio, pytest.mark.docker]
+Image = Callable[[str], str]
+DIRTY = "cp /bin/false /usr/bin/mytool; echo secret > /root/x; echo hacked >> /etc/passwd"
+LOOK = "ls /usr/bin/mytool /root/x; tail -1 /etc/passwd"
+
+
+@pytest.mark.sample
+async def test_a_slot_whose_box_was_changed_goes_on_in_another(docker_image: Image) -> None:
+    async with SandboxPool("docker", image=docker_image("debian"), max_sandboxes=1, files={"given": b"x"}) as pool:
+        async with pool.slot() as slot:
+            identity, box = slot.id, slot.sandbox
+            for _ in range(2):
+                assert (await slot.run(DIRTY)).ok
+                before = await slot.spawn("sleep 100")
+                await slot.reset()
+                with pytest.raises(SlotClosed):
+                    await before.wait()
+                assert (slot.id, slot.sandbox == box) == (identity, False)
+                looked = await slot.run(LOOK)
+                assert "mytool" not in looked.stdout
+                assert "hacked" not in looked.stdout
+                assert await slot.files.read_bytes("given") == b"x"
+                box = slot.sandbox
+            await slot.reset()
+            assert slot.sandbox == box
+            assert pool.stats().slots_lent == 1
+        assert pool.stats().slots_lent == 0
+        async with pool.slot() as again:
+            assert again.sandbox == box
+
+
+async def test_a_slot_is_given_back_while_it_goes_to_another_box(docker_image: Image) -> None:
+    async with SandboxPool("docker", image=docker_image("debian"), max_sandboxes=1) as pool:
+        slot = await pool.acquire()
+        await slot.run(DIRTY)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(slot.reset)
+            await anyio.sleep(0.4)
+            await pool.release(slot)
+        with pytest.raises(SlotClosed):
+            await slot.run("true")
+        async with pool.slot() as other:
+            assert (await other.run("true")).ok
+        assert pool.stats().slots_lent == 0
+
+
+async def test_a_reset_that_is_cancelled_while_it_waits_for_a_box_closes_the_slot(docker_image: Image) -> None:
+    async with SandboxPool("docker", image=docker_image("debian"), max_sandboxes=1) as pool:
+        async with pool.slot() as slot:
+            await slot.run(DIRTY)
+            with anyio.move_on_after(0.5) as scope:
+                await slot.reset()
+            if scope.cancelled_caught:
+                with pytest.raises(SlotClosed, match="another box"):
+                    await slot.run("true")
+        async with pool.slot() as other:
+            assert "hacked" not in (await other.run(LOOK)).stdout
+
+
+async def test_there_is_no_other_box(docker_image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with SandboxPool("docker", image=docker_image("debian"), max_sandboxes=1) as pool, pool.slot() as slot:
+        await slot.run(DIRTY)
+
+        async def refuse(*_: object) -> None:
+            raise LaunchError("no more boxes today", retryable=False)
+
+        monkeypatch.setattr("hermes_exec.backends.docker.DockerBackend.launch", refuse)
+        with pytest.raises(LaunchError, match="no more boxes"):
+            await slot.reset()
+        with pytest.raises(SlotClosed, match="no more boxes"):
+            await slot.run("true")
+
+
+async def test_system_v_objects_do_not_outlive_a_lend(docker_image: Image) -> None:
+    make = "ipcmk -M 4096 && ipcmk -Q && ipcmk -S 3"
+    image = docker_image("debian")
+    async with (
+        SandboxPool("docker", image=image, slots_per_sandbox=2, max_sandboxes=1) as pool,
+        pool.slot() as neighbour,
+    ):
+        for _ in range(2):
+            async with pool.slot() as slot:
+                made = await slot.run(make)
+                assert made.ok, made.output
+        listed = await neighbour.run("cat /proc/sysvipc/shm /proc/sysvipc/msg /proc/sysvipc/sem")
+        assert len(listed.stdout.splitlines()) == 3, listed.stdout
+        assert pool.stats().slots_quarantined == 0
+
+
+async def test_why_a_slot_is_not_clean_is_told(docker_image: Image) -> None:
+    async with SandboxPool("docker", image=docker_image("debian")) as pool, pool.slot() as slot:
+        assert (await slot.run("ipcmk -M 4096")).ok
+        with pytest.raises(ExecError, match="System V"):
+            await slot.reset()
+        with pytest.raises(SlotClosed, match="System V"):
+            await slot.run("true")
