@@ -118,7 +118,7 @@ EXTRAS = {"hermes_exec/testing/": {"pytest"}}
 
 
 def test_only_declared_packages_are_imported_without_being_asked_for() -> None:
-    """What is imported at the top of a module is there in every installation; extras are imported where they are used."""
+    """What a module imports at its top is there in every installation; extras are imported where they are used."""
     wrong = set()
     for path in sorted((ROOT / "hermes_exec").rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
