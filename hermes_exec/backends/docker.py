@@ -61,8 +61,8 @@ class DockerBackend:
 
     def _launch(self, client: DockerClient, spec: LaunchSpec, labels: Labels, image: ImageFacts) -> DockerSandbox:
         runner = find_runner(image.os, image.arch)
-        way = self._delivery.way(client, image.id, runner)
-        mounts = self._delivery.mounts(client, way, image.id, runner)
+        way = self._delivery.way(client, image.id, runner, labels)
+        mounts = self._delivery.mounts(client, way, image.id, runner, labels)
         # The name is ours before Docker knows of it: whatever answer is lost, the container can be removed by it.
         name = f"hermes-exec-{secrets.token_hex(8)}"
         with self._doors.open(way) as door:

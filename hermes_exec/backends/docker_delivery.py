@@ -10,7 +10,9 @@ import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
+from hermes_exec.backends.base import Labels
 from hermes_exec.backends.docker_options import BASE_DIR, RUNNER, RUNNER_DIR, STATE_DIR
+from hermes_exec.backends.owner import to_strings
 from hermes_exec.config import DockerConfig
 from hermes_exec.errors import LaunchError
 from hermes_exec.runner_binary import RunnerBinary
@@ -31,17 +33,21 @@ class Delivery:
         self._shares_files: dict[str, bool] = {}
         self._filled: set[str] = set()
 
-    def way(self, client: DockerClient, image: str, runner: RunnerBinary) -> Way:
-        """The way for a container of this image; blocking."""
+    def way(self, client: DockerClient, image: str, runner: RunnerBinary, labels: Labels) -> Way:
+        """The way for a container of this image; blocking. Helpers get ``labels``: should we be killed, they are
+        reaped.
+        """
         if self._config.runner_delivery != "auto":
             return self._config.runner_delivery
         with self._lock:
             if runner.sha256 not in self._shares_files:
-                self._shares_files[runner.sha256] = _shares_files(client, image, runner)
+                self._shares_files[runner.sha256] = _shares_files(client, image, runner, labels)
             shared = self._shares_files[runner.sha256]
         return "bind" if shared else "volume" if self._config.read_only else "upload"
 
-    def mounts(self, client: DockerClient, way: Way, image: str, runner: RunnerBinary) -> list[dict[str, Any]]:
+    def mounts(
+        self, client: DockerClient, way: Way, image: str, runner: RunnerBinary, labels: Labels
+    ) -> list[dict[str, Any]]:
         """The mounts that bring the runner; fills the volume if that is the way."""
         if way == "bind":
             return [_bind(runner)]
@@ -52,7 +58,7 @@ class Delivery:
         with self._lock:
             if name not in self._filled:
                 client.api.create_volume(name, labels={RUNNER_LABEL: runner.sha256})
-                _fill(client, image, mount, runner)
+                _fill(client, image, mount, runner, labels)
                 self._filled.add(name)
         return [{**mount, "ReadOnly": True}]
 
@@ -83,12 +89,12 @@ def _bind(runner: RunnerBinary) -> dict[str, Any]:
     return {"Type": "bind", "Source": str(runner.path.resolve()), "Target": RUNNER, "ReadOnly": True}
 
 
-def _shares_files(client: DockerClient, image: str, runner: RunnerBinary) -> bool:
+def _shares_files(client: DockerClient, image: str, runner: RunnerBinary, labels: Labels) -> bool:
     """Whether the engine finds, at the path where we have the runner, the very bytes that we have."""
     from docker.errors import APIError
 
     try:
-        container = _create_helper(client, image, [_bind(runner)])
+        container = _create_helper(client, image, [_bind(runner)], labels)
     except APIError as error:
         if error.status_code == 400:
             return False
@@ -99,8 +105,8 @@ def _shares_files(client: DockerClient, image: str, runner: RunnerBinary) -> boo
         client.api.remove_container(container, force=True, v=True)
 
 
-def _fill(client: DockerClient, image: str, mount: dict[str, Any], runner: RunnerBinary) -> None:
-    container = _create_helper(client, image, [mount])
+def _fill(client: DockerClient, image: str, mount: dict[str, Any], runner: RunnerBinary, labels: Labels) -> None:
+    container = _create_helper(client, image, [mount], labels)
     try:
         if _hash_of(client, container, RUNNER) == runner.sha256:
             return
@@ -111,12 +117,13 @@ def _fill(client: DockerClient, image: str, mount: dict[str, Any], runner: Runne
         client.api.remove_container(container, force=True, v=True)
 
 
-def _create_helper(client: DockerClient, image: str, mounts: list[dict[str, Any]]) -> str:
+def _create_helper(client: DockerClient, image: str, mounts: list[dict[str, Any]], labels: Labels) -> str:
     """A container that is never started: only its mounts are of use."""
     host = client.api.create_host_config(network_mode="none")
     host["Mounts"] = mounts
     name = f"hermes-exec-helper-{secrets.token_hex(6)}"
-    made = client.api.create_container(image, command=["true"], name=name, host_config=host, labels={RUNNER_LABEL: ""})
+    told = {RUNNER_LABEL: "", **to_strings(labels)}
+    made = client.api.create_container(image, command=["true"], name=name, host_config=host, labels=told)
     return str(made["Id"])
 
 

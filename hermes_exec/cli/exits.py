@@ -18,8 +18,10 @@ INTERRUPTED: Final = 130
 """SIGINT or SIGTERM ended it, and every box is gone."""
 
 
-def code_of(error: ExecError) -> int:
+def code_of(error: ExecError | OSError) -> int:
     """Return the exit code that an error ends the command line with."""
+    if not isinstance(error, ExecError):
+        return USAGE
     if isinstance(error, (CommandFailed, OutputLimitExceeded)) or error.cause is ErrorCause.POLICY:
         return FAILED
     if error.cause is ErrorCause.CONFIG and not isinstance(error, BackendUnavailable):
@@ -27,9 +29,11 @@ def code_of(error: ExecError) -> int:
     return INFRA
 
 
-def errors_in(error: BaseException) -> Iterator[ExecError]:
-    """Yield the errors of this library in an exception, also inside of groups."""
-    if isinstance(error, ExecError):
+def errors_in(error: BaseException) -> Iterator[ExecError | OSError]:
+    """Yield what a user can do something about, also inside of groups: the errors of this library, and paths that are
+    not there or not as they should be, here or in a slot.
+    """
+    if isinstance(error, ExecError) or (isinstance(error, OSError) and error.filename is not None):
         yield error
     elif isinstance(error, BaseExceptionGroup):
         for part in error.exceptions:

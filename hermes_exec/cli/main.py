@@ -12,7 +12,7 @@ import typer
 
 from hermes_exec.cli import exits
 from hermes_exec.cli.output import emit_json, say
-from hermes_exec.errors import ExecError
+from hermes_exec.errors import ErrorCause, ExecError
 
 COMMANDS = ("run", "shell", "doctor", "ps", "reap", "conformance", "bench", "tools", "config")
 """Commands of this package; each is a module with a function `add_to`."""
@@ -76,14 +76,14 @@ def _add_missing(to: typer.Typer, name: str, why: str) -> None:
         raise typer.Exit(exits.USAGE)
 
 
-def report(error: ExecError) -> None:
+def report(error: ExecError | OSError) -> None:
     """Print an error: as JSON to stdout where `--json` was given, else as lines to stderr."""
     if "--json" in sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]:
         fields = {
             "kind": type(error).__name__,
             "message": str(error),
-            "cause": error.cause,
-            "retryable": error.retryable,
+            "cause": error.cause if isinstance(error, ExecError) else ErrorCause.CONFIG,
+            "retryable": error.retryable if isinstance(error, ExecError) else False,
         }
         emit_json({"error": fields})
     else:

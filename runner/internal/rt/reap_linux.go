@@ -13,6 +13,7 @@ const (
 	pAll      = 0
 	pPID      = 1
 	wNoHang   = 0x1
+	wStopped  = 0x2
 	wExited   = 0x4
 	wNoWait   = 0x01000000
 	wAll      = 0x40000000
@@ -37,6 +38,7 @@ func ReapOrphans() {
 			case <-timer.C:
 			}
 			announce(func(pid int) bool { return peek(pPID, pid) == pid })
+			continueStopped()
 			// An owned child at the head of the queue hides those behind it
 			// until its owner has taken it.
 			if reap() {
@@ -76,6 +78,20 @@ func peek(kind, id int) int {
 		case syscall.EINTR:
 		default:
 			return 0
+		}
+	}
+}
+
+// continueStopped lets owned children go on that somebody has stopped: a tenant
+// who is root in its box can, and would wait for its own slot for ever.
+func continueStopped() {
+	children.entry.Lock()
+	defer children.entry.Unlock()
+	for pid := range children.pids {
+		var info [128]byte
+		_, _, errno := syscall.Syscall6(syscall.SYS_WAITID, pPID, uintptr(pid), uintptr(unsafe.Pointer(&info[0])), wNoHang|wStopped, 0, 0)
+		if errno == 0 && int(int32(binary.NativeEndian.Uint32(info[siPID:]))) == pid {
+			_ = syscall.Kill(pid, syscall.SIGCONT)
 		}
 	}
 }

@@ -21,6 +21,7 @@ import docker
 import pytest
 from docker import DockerClient
 
+from hermes_exec.backends import docker_delivery
 from hermes_exec.backends.base import LaunchSpec, ReapFilter
 from hermes_exec.backends.docker import DockerBackend
 from hermes_exec.backends.docker_engine import Engine
@@ -97,6 +98,24 @@ async def test_every_way_in(options: dict[str, Any], delivery: str, docker_image
     async with box(backend(runner_delivery=delivery, **options), spec) as made:
         ran = await made.run("/bin/sh", "-c", "id -u; touch here && echo written")
         assert ran.stdout.split() == [b"1000" if options.get("user") else b"0", b"written"]
+
+
+async def test_helpers_can_be_reaped(
+    docker_image: Image, engine: DockerClient, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that is killed while it tries the ways in leaves a container: it has to be known whose it was."""
+    seen: list[list[Any]] = []
+    read = docker_delivery._hash_of
+
+    def look(client: DockerClient, container: str, path: str) -> str | None:
+        seen.append(containers(engine, run_id))
+        return read(client, container, path)
+
+    monkeypatch.setattr(docker_delivery, "_hash_of", look)
+    async with box(backend(), LaunchSpec(image=docker_image("busybox")), run_id):
+        assert [len(found) for found in seen] == [1]
+        assert seen[0][0].name.startswith("hermes-exec-helper-")
+    assert containers(engine, run_id) == []
 
 
 async def test_auto_proves_that_files_are_shared(docker_image: Image, engine: DockerClient) -> None:

@@ -45,6 +45,13 @@ def test_missing_program_is_127_with_the_reason(cli: Cli, on: Sequence[str]) -> 
     assert "no-such-program-here" in done.stderr
 
 
+def test_a_directory_that_is_not_there_is_one_line(cli: Cli, on: Sequence[str]) -> None:
+    done = cli.run("run", *on, "--cwd", "/nope", "--", "pwd")
+    assert (done.stdout, done.returncode) == ("", 2)
+    assert done.stderr.splitlines()[-1].startswith("FileNotFoundError: ")
+    assert "Traceback" not in done.stderr
+
+
 def test_several_slots_at_once(cli: Cli) -> None:
     results = cli.json("run", "--json", "--slots", "3", "--", "pwd")
     assert len({result["slot"] for result in results}) == 3

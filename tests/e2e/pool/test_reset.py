@@ -105,3 +105,15 @@ async def test_why_a_slot_is_not_clean_is_told(docker_image: Image) -> None:
             await slot.reset()
         with pytest.raises(SlotClosed, match="System V"):
             await slot.run("true")
+
+
+async def test_a_tenant_that_stops_everything_does_not_stop_its_slot(docker_image: Image) -> None:
+    """Only where the box is a container of its own: root signals what is in its pid namespace."""
+    async with SandboxPool("docker", image=docker_image("debian")) as pool, pool.slot() as slot:
+        assert slot.isolation.level == "box"
+        for _ in range(3):
+            result = await slot.run("kill -STOP -1; echo after", timeout_s=20)
+            assert result.stdout == "after\n"
+            with anyio.fail_after(10):
+                await slot.files.write_text("f", "x")
+                assert (await slot.run("cat f")).stdout == "x"
