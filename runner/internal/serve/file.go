@@ -214,7 +214,11 @@ func (f *fileCall) storeFrom(first []byte) (any, error) {
 	defer ours.Close()
 	defer context.AfterFunc(f.ctx, func() { _ = ours.Close() })()
 	f.op.Committed = true
-	answer := f.begin(theirs)
+	// The agent hears of an end by its pipe, and answers when nothing is left of
+	// what it had begun.
+	whole := *f
+	whole.ctx = context.WithoutCancel(f.ctx)
+	answer := whole.begin(theirs)
 	early := make(chan fileAnswer, 1)
 	go func() {
 		a := <-answer
