@@ -6,7 +6,6 @@ be used from several threads. Callbacks (`on_output`, `on_event`) run in that th
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -18,7 +17,7 @@ from anyio.lowlevel import current_token
 
 from hermes_exec import events, files, forward, pool, process, session, slot
 from hermes_exec.results import Isolation, PoolEvent
-from hermes_exec.twin import Portals, Twin, blocking, call, fact, giving, lending, making, same
+from hermes_exec.twin import OwnContext, Portals, Twin, blocking, call, fact, giving, lending, making, same
 
 PORTALS = Portals()
 
@@ -194,7 +193,7 @@ class Slot(Twin[slot.Slot]):
         self, port: int, local_port: int = 0, host: str = "127.0.0.1"
     ) -> AbstractContextManager[forward.Forward, bool | None]:
         """As `Slot.forward`, as a plain context manager."""
-        return self.portal.wrap_async_context_manager(self.wrapped.forward(port, local_port, host))
+        return OwnContext(self.portal.wrap_async_context_manager(self.wrapped.forward(port, local_port, host)))
 
 
 class Events(Twin[events.Events], Iterator[PoolEvent]):
@@ -238,17 +237,16 @@ class Entry(AbstractContextManager[SandboxPool, None]):
 
     def __init__(self, wrapped: pool.SandboxPool) -> None:
         self._wrapped = wrapped
-        self._pid = os.getpid()
         self._portal: AbstractContextManager[BlockingPortal] | None = None
         self._pool: AbstractContextManager[pool.SandboxPool, bool | None] | None = None
 
     def __enter__(self) -> SandboxPool:
         if _in_event_loop():
             raise RuntimeError("an event loop is running here: use `async with SandboxPool(...)`, not `with`")
-        self._portal = PORTALS.open()
+        self._portal = OwnContext(PORTALS.open())
         portal = self._portal.__enter__()
         try:
-            self._pool = portal.wrap_async_context_manager(self._wrapped)
+            self._pool = OwnContext(portal.wrap_async_context_manager(self._wrapped))
             return SandboxPool(self._pool.__enter__(), portal)
         except BaseException:
             self._portal.__exit__(None, None, None)
@@ -259,8 +257,6 @@ class Entry(AbstractContextManager[SandboxPool, None]):
     ) -> None:
         assert self._pool is not None
         assert self._portal is not None
-        if self._pid != os.getpid():
-            return  # A child that was forked in the block leaves it: the pool is its parent's.
         try:
             self._pool.__exit__(kind, error, trace)
         finally:

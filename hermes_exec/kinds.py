@@ -199,18 +199,19 @@ class Kinds:
 
 
 def secret_values(config: PoolConfig) -> list[str]:
-    """The values that must not appear in logs, longest first."""
+    """What must not appear in logs, longest first: the values of secrets, as they are and as JSON writes them."""
     found: list[SecretStr] = [*config.secrets.values()]
     for profile in config.profiles.values():
         found += (profile.secrets or {}).values()
-    return sorted({secret.get_secret_value() for secret in found} - {""}, key=len, reverse=True)
+    values = {secret.get_secret_value() for secret in found}
+    written = {json.dumps(value, ensure_ascii=ascii_only)[1:-1] for value in values for ascii_only in (True, False)}
+    return sorted((values | written) - {""}, key=len, reverse=True)
 
 
 def masked(text: str, secrets: list[str]) -> str:
-    """Text without the values of secrets, as they are and as JSON writes them."""
+    """Text without what `secret_values` lists."""
     for secret in secrets:
-        for form in {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}:
-            text = text.replace(form, "***")
+        text = text.replace(secret, "***")
     return text
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any, cast
 
 import anyio
 
-from hermes_exec.channel import Conversation, RemoteError
 from hermes_exec.channel.channel import CANCEL_WAIT_S
 from hermes_exec.command import (
     DEFAULT_OUTPUT_BYTES,
@@ -25,7 +23,7 @@ from hermes_exec.command import (
     pty_size,
 )
 from hermes_exec.encoding import from_wire
-from hermes_exec.errors import ExecError, SlotClosed
+from hermes_exec.errors import SlotClosed
 from hermes_exec.execute import OnOutput, Stdin, execute, single
 from hermes_exec.files import Files
 from hermes_exec.forward import Connection, Forward, connect
@@ -256,7 +254,12 @@ class Slot:
         if tag is not None:
             params["tag"] = tag
         tenure = self.tenure
-        answer = await self._spawned(tenure, params)
+
+        async def end(unheld: dict[str, Any]) -> None:
+            process = text(unheld, "process")
+            await tenure.channel.call("proc.kill", {"process": process}, timeout_s=CANCEL_WAIT_S)
+
+        answer = await tenure.call("proc.spawn", params, timeout_s=KILL_S, unheld=end)
         started_at = answer.get("started_at")
         return Process(
             tenure,
@@ -268,24 +271,6 @@ class Slot:
             stdin=bool(stdin),
             pty=size is not None,
         )
-
-    async def _spawned(self, tenure: Tenure, params: dict[str, Any]) -> dict[str, Any]:
-        """What the runner says of a new process; when nobody waits for that any more, the process is ended."""
-        answer: dict[str, Any] | None = None
-        begun: Conversation | None = None
-        try:
-            with tenure.scope(anyio.current_time() + KILL_S):
-                async with tenure.conversing("proc.spawn", params) as conversation:
-                    begun = conversation
-                    answer = await conversation.response()
-        finally:
-            if answer is None and begun is not None and begun.answered:
-                with anyio.CancelScope(shield=True), suppress(RemoteError, ExecError):
-                    process = text(begun.result(), "process")
-                    await tenure.channel.call("proc.kill", {"process": process}, timeout_s=CANCEL_WAIT_S)
-        if answer is None:
-            raise TimeoutError(f"the process was not started within {KILL_S:g} s")
-        return answer
 
     async def spawned(self) -> list[Process]:
         """Handles for every process that `spawn` started in this slot since its last reset, ended ones included."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 import anyio
@@ -90,18 +90,33 @@ class Tenure:
             await self._idle.wait()
 
     async def call(
-        self, method: str, params: Mapping[str, object], *, timeout_s: float | None = None, path: str | None = None
+        self,
+        method: str,
+        params: Mapping[str, object],
+        *,
+        timeout_s: float | None = None,
+        path: str | None = None,
+        unheld: Callable[[dict[str, Any]], Awaitable[object]] | None = None,
     ) -> dict[str, Any]:
         """A request of this slot whose answer is all there is, with errors as callers know them.
+
+        `unheld` is called, shielded, with an answer that came when nobody waited for it any more.
 
         Raises:
             TimeoutError: `timeout_s` passed without an answer.
         """
         deadline = float("inf") if timeout_s is None else anyio.current_time() + timeout_s
         answer: dict[str, Any] | None = None
-        with self.scope(deadline):
-            async with self.conversing(method, params, path=path) as conversation:
-                answer = await conversation.response()
+        begun: Conversation | None = None
+        try:
+            with self.scope(deadline):
+                async with self.conversing(method, params, path=path) as conversation:
+                    begun = conversation
+                    answer = await conversation.response()
+        finally:
+            if unheld is not None and answer is None and begun is not None and begun.answered:
+                with anyio.CancelScope(shield=True), suppress(RemoteError, ExecError):
+                    await unheld(begun.result())
         if answer is None:
             raise TimeoutError(f"{method} was not answered within {timeout_s:g} s")
         return answer

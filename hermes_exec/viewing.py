@@ -15,7 +15,6 @@ import os
 import secrets
 import socket
 import stat
-import struct
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -27,6 +26,7 @@ import anyio
 from anyio.abc import SocketAttribute, SocketListener, SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from hermes_exec.backends.owner import peer, tells_peers
 from hermes_exec.channel import Event, RemoteError
 from hermes_exec.errors import ExecError, SlotClosed
 
@@ -125,14 +125,7 @@ async def _guarded(lender: Lender, stream: SocketStream) -> None:
 
 def _allowed(stream: SocketStream) -> bool:
     """Only this user and root; where the system does not tell who asks, the directory lets nobody else in."""
-    option = getattr(socket, "SO_PEERCRED", None)
-    if option is None:
-        return True
-    size = struct.calcsize("3i")
-    _, uid, _ = struct.unpack(
-        "3i", stream.extra(SocketAttribute.raw_socket).getsockopt(socket.SOL_SOCKET, option, size)
-    )
-    return uid in {0, os.geteuid()}
+    return not tells_peers() or peer(stream.extra(SocketAttribute.raw_socket))[1] in {0, os.geteuid()}
 
 
 async def _answer_all(lender: Lender, stream: SocketStream) -> None:

@@ -59,8 +59,8 @@ func runServe(args []string) int {
 	rt.LazyTimers()
 	// The other half is for the commands and the driver: threads that look for
 	// work of this program only take from theirs.
-	procs := max(1, min(8, runtime.NumCPU()/2))
-	rt.Init(rt.Options{Threads: 20, MaxProcs: procs, GCPercent: 50, Subreaper: true})
+	procs := min(runtime.GOMAXPROCS(0), max(1, min(8, runtime.NumCPU()/2)))
+	rt.Init(rt.Options{Threads: 20, Procs: procs, GCPercent: 50, Subreaper: true})
 	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
 	base := flags.String("base", "", "directory of this runner")
 	lease := flags.Float64("lease-s", 60, "seconds until the first driver must have spoken")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from hermes_exec.backends.docker_delivery import Way
 from hermes_exec.backends.door import Door
+from hermes_exec.backends.owner import tells_peers
 from hermes_exec.config import DockerConfig
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class Doors:
     """Opens one for each container, until one was not come through: then the daemon carries the streams."""
 
     def __init__(self, config: DockerConfig) -> None:
-        self._of_use = config.runtime in DIRECT_RUNTIMES and hasattr(socket, "SO_PEERCRED")
+        self._of_use = config.runtime in DIRECT_RUNTIMES and tells_peers()
 
     @contextmanager
     def open(self, way: Way) -> Iterator[Door | None]:

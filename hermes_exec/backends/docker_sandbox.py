@@ -90,9 +90,9 @@ class DockerSandbox:
         reason = f"the container ended with exit code {code}"
         if oom:
             reason += ", out of memory"
-        if state.get("Error"):
-            reason += f": {state['Error']}"
         failed = bool(state.get("Error"))
+        if failed:
+            reason += f": {state['Error']}"
         suspect = self._suspect(code, oom, failed)
         return SandboxStatus("dead", PostMortem(reason, code, oom, self._log_tail(client), suspect))
 

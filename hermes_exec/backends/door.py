@@ -6,16 +6,14 @@ import contextlib
 import os
 import shutil
 import socket
-import struct
 import tempfile
 import time
 from pathlib import Path
 
-from hermes_exec.backends.owner import process_start
+from hermes_exec.backends.owner import peer, process_start
 
 FOLDER_PREFIX = "hermes-exec-door-"
 SOCKET = "door"
-_CREDENTIALS = struct.Struct("3i")
 
 
 class Door:
@@ -51,8 +49,7 @@ class Door:
                 caller, _ = self._listener.accept()
             except TimeoutError:
                 return None
-            answer = caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            if pid > 0 and _CREDENTIALS.unpack(answer)[0] == pid:
+            if pid > 0 and peer(caller)[0] == pid:
                 return caller
             caller.close()
         return None

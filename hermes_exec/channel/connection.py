@@ -103,8 +103,7 @@ class Connection:
             failure = error
             over.set()
 
-        while reader.frames:
-            self._dispatch_all([reader.frames.popleft()], dispatch)
+        self._dispatch_all(reader.frames, dispatch)
         if self._stream.deliver(take, ended):
             await over.wait()
             if failure is not None:

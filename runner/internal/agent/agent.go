@@ -101,15 +101,13 @@ func (a *agent) handle(ctx context.Context, op string, m *link.Message) (any, []
 	case link.OpProcesses:
 		return a.processes(), nil, nil
 	case link.OpConnect:
-		var c link.Connect
-		if err := json.Unmarshal(m.Body, &c); err != nil {
-			return nil, nil, badRequest(err)
-		}
-		fd, err := connect(ctx, c)
-		if err != nil {
-			return nil, nil, err
-		}
-		return struct{}{}, []int{fd}, nil
+		return carried(m, func(c link.Connect) (any, []int, error) {
+			fd, err := connect(ctx, c)
+			if err != nil {
+				return nil, nil, err
+			}
+			return struct{}{}, []int{fd}, nil
+		})
 	}
 	return nil, nil, &link.Error{Kind: "bad_request", Message: "unknown operation " + strconv.Quote(op)}
 }
@@ -144,23 +142,11 @@ func (a *agent) handleLane(ctx context.Context, op string, m *link.Message) (any
 	defer a.quiet.Used()
 	switch op {
 	case link.OpSpawn:
-		var s link.Spawn
-		if err := json.Unmarshal(m.Body, &s); err != nil {
-			return nil, nil, badRequest(err)
-		}
-		return a.spawn(s, m.FDs)
+		return carried(m, func(s link.Spawn) (any, []int, error) { return a.spawn(s, m.FDs) })
 	case link.OpFile:
-		var f link.FileOp
-		if err := json.Unmarshal(m.Body, &f); err != nil {
-			return nil, nil, badRequest(err)
-		}
-		return a.file(ctx, f, m)
+		return carried(m, func(f link.FileOp) (any, []int, error) { return a.file(ctx, f, m) })
 	case link.OpSpill:
-		var s link.Spill
-		if err := json.Unmarshal(m.Body, &s); err != nil {
-			return nil, nil, badRequest(err)
-		}
-		return a.spill(s)
+		return carried(m, a.spill)
 	}
 	return nil, nil, &link.Error{Kind: "bad_request", Message: "no lane is for " + strconv.Quote(op)}
 }
@@ -171,15 +157,22 @@ type stopped struct{ link.Receipt }
 func (stopped) Replied() { syscall.Exit(0) }
 
 func decoded[In, Out any](m *link.Message, do func(In) (Out, error)) (any, []int, error) {
+	return carried(m, func(in In) (any, []int, error) {
+		out, err := do(in)
+		if err != nil {
+			return nil, nil, err
+		}
+		return out, nil, nil
+	})
+}
+
+// carried is decoded for an answer with descriptors.
+func carried[In any](m *link.Message, do func(In) (any, []int, error)) (any, []int, error) {
 	var in In
 	if err := json.Unmarshal(m.Body, &in); err != nil {
 		return nil, nil, badRequest(err)
 	}
-	out, err := do(in)
-	if err != nil {
-		return nil, nil, err
-	}
-	return out, nil, nil
+	return do(in)
 }
 
 func badRequest(err error) error { return &link.Error{Kind: "bad_request", Message: err.Error()} }

@@ -84,11 +84,8 @@ func Scope(argv []string) error {
 	}
 	defer syscall.Close(int(fd))
 	syscall.CloseOnExec(int(fd))
-	if err := ThreadNoNewPrivs(); err != nil {
+	if err := restrictSelf(fd); err != nil {
 		return err
-	}
-	if _, _, errno := syscall.Syscall(sysLandlockRestrict, fd, 0, 0); errno != 0 {
-		return fmt.Errorf("landlock: %w", errno)
 	}
 	return syscall.Exec(SelfExe, argv, os.Environ())
 }
@@ -111,10 +108,15 @@ func ThreadLandlock(l Landlock) error {
 			return err
 		}
 	}
+	return restrictSelf(fd)
+}
+
+// restrictSelf puts the calling thread into a new domain with these rules.
+func restrictSelf(ruleset uintptr) error {
 	if err := ThreadNoNewPrivs(); err != nil {
 		return err
 	}
-	if _, _, errno := syscall.Syscall(sysLandlockRestrict, fd, 0, 0); errno != 0 {
+	if _, _, errno := syscall.Syscall(sysLandlockRestrict, ruleset, 0, 0); errno != 0 {
 		return fmt.Errorf("landlock: %w", errno)
 	}
 	return nil

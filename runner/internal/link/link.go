@@ -116,9 +116,13 @@ func New(file *os.File) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Conn{sock: sock, serving: &serving{running: map[uint64]context.CancelFunc{}}, waiting: map[uint64]chan *Message{}, done: make(chan struct{})}
+	c := newConn(sock, &serving{running: map[uint64]context.CancelFunc{}})
 	c.root = c
 	return c, nil
+}
+
+func newConn(sock socket, serving *serving) *Conn {
+	return &Conn{sock: sock, serving: serving, waiting: map[uint64]chan *Message{}, done: make(chan struct{})}
 }
 
 // NewLane takes over file and returns a link that leads to one thread of the
@@ -129,13 +133,17 @@ func (c *Conn) NewLane(file *os.File, settled func()) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Conn{sock: sock, root: c, settled: settled, serving: c.serving, waiting: map[uint64]chan *Message{}, done: make(chan struct{})}, nil
+	lane := newConn(sock, c.serving)
+	lane.root, lane.settled = c, settled
+	return lane, nil
 }
 
 // ServedLane takes over the descriptor of a lane's other end. Whoever calls
 // Serve on it waits in the kernel, with its thread.
 func (c *Conn) ServedLane(fd int) *Conn {
-	return &Conn{sock: blocking(fd), root: c, serving: c.serving, waiting: map[uint64]chan *Message{}, done: make(chan struct{})}
+	lane := newConn(blocking(fd), c.serving)
+	lane.root = c
+	return lane
 }
 
 func polled(file *os.File) (socket, error) {

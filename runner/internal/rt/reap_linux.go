@@ -67,19 +67,24 @@ func reap() bool {
 	}
 }
 
-// peek gives the pid of a child that has ended, and leaves its status.
-func peek(kind, id int) int {
+// waitid asks about children; pid is 0 when none is as asked for.
+func waitid(kind, id, options int) (pid int, errno syscall.Errno) {
 	var info [128]byte
 	for {
-		_, _, errno := syscall.Syscall6(syscall.SYS_WAITID, uintptr(kind), uintptr(id), uintptr(unsafe.Pointer(&info[0])), wNoHang|wExited|wNoWait, 0, 0)
-		switch errno {
-		case 0:
-			return int(int32(binary.NativeEndian.Uint32(info[siPID:])))
-		case syscall.EINTR:
-		default:
-			return 0
+		_, _, errno = syscall.Syscall6(syscall.SYS_WAITID, uintptr(kind), uintptr(id), uintptr(unsafe.Pointer(&info[0])), uintptr(options), 0, 0)
+		if errno != syscall.EINTR {
+			return int(int32(binary.NativeEndian.Uint32(info[siPID:]))), errno
 		}
 	}
+}
+
+// peek gives the pid of a child that has ended, and leaves its status.
+func peek(kind, id int) int {
+	pid, errno := waitid(kind, id, wNoHang|wExited|wNoWait)
+	if errno != 0 {
+		return 0
+	}
+	return pid
 }
 
 // continueStopped lets owned children go on that somebody has stopped: a tenant
@@ -88,9 +93,7 @@ func continueStopped() {
 	children.entry.Lock()
 	defer children.entry.Unlock()
 	for pid := range children.pids {
-		var info [128]byte
-		_, _, errno := syscall.Syscall6(syscall.SYS_WAITID, pPID, uintptr(pid), uintptr(unsafe.Pointer(&info[0])), wNoHang|wStopped, 0, 0)
-		if errno == 0 && int(int32(binary.NativeEndian.Uint32(info[siPID:]))) == pid {
+		if stopped, errno := waitid(pPID, pid, wNoHang|wStopped); errno == 0 && stopped == pid {
 			_ = syscall.Kill(pid, syscall.SIGCONT)
 		}
 	}
@@ -99,7 +102,7 @@ func continueStopped() {
 // Childless is true when this process has no child, not even one that has
 // ended and waits to be reaped.
 func Childless() bool {
-	_, _, errno := syscall.Syscall6(syscall.SYS_WAITID, pAll, 0, 0, wNoHang|wExited|wNoWait|wAll, 0, 0)
+	_, errno := waitid(pAll, 0, wNoHang|wExited|wNoWait|wAll)
 	return errno == syscall.ECHILD
 }
 

@@ -16,8 +16,7 @@ import (
 // Options of Init.
 type Options struct {
 	Threads   int  // parked threads to make now; 0 for none
-	MaxProcs  int  // upper bound of GOMAXPROCS; 0 leaves the runtime's choice
-	Procs     int  // GOMAXPROCS, whatever the machine has; 0 leaves it
+	Procs     int  // GOMAXPROCS; 0 leaves the runtime's choice
 	GCPercent int  // 0 leaves the runtime's choice
 	Subreaper bool // orphans below this process become its children
 }
@@ -28,9 +27,6 @@ func Init(o Options) {
 	debug.SetMaxThreads(math.MaxInt32)
 	if o.GCPercent > 0 {
 		debug.SetGCPercent(o.GCPercent)
-	}
-	if o.MaxProcs > 0 && runtime.GOMAXPROCS(0) > o.MaxProcs {
-		runtime.GOMAXPROCS(o.MaxProcs)
 	}
 	if o.Procs > 0 {
 		runtime.GOMAXPROCS(o.Procs)

@@ -33,6 +33,15 @@ type slotParams struct {
 	Slot string `json:"slot"`
 }
 
+// namedSlot is the slot that a request names, with its agent.
+func (s *Server) namedSlot(c *conversation, params json.RawMessage) (*slotState, *Agent, error) {
+	var p slotParams
+	if err := decode(params, &p); err != nil {
+		return nil, nil, err
+	}
+	return s.slot(c.ctx, p.Slot)
+}
+
 type killedResult struct {
 	Killed any `json:"killed"`
 }

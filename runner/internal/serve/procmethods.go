@@ -50,11 +50,7 @@ func procMethod(do func(s *Server, c *conversation, p *process, q *procParams) (
 }
 
 func (s *Server) procList(c *conversation, params json.RawMessage) (any, error) {
-	var p slotParams
-	if err := decode(params, &p); err != nil {
-		return nil, err
-	}
-	slot, _, err := s.slot(c.ctx, p.Slot)
+	slot, _, err := s.namedSlot(c, params)
 	if err != nil {
 		return nil, err
 	}

@@ -26,11 +26,7 @@ type processInfo struct {
 }
 
 func (s *Server) slotProcesses(c *conversation, params json.RawMessage) (any, error) {
-	var p slotParams
-	if err := decode(params, &p); err != nil {
-		return nil, err
-	}
-	slot, agent, err := s.slot(c.ctx, p.Slot)
+	slot, agent, err := s.namedSlot(c, params)
 	if err != nil {
 		return nil, err
 	}

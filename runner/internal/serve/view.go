@@ -73,11 +73,7 @@ func (v *view) take() []viewEvent {
 // slotView tells what the slot's commands and processes print from now on,
 // until it is called off or the slot is reset.
 func (s *Server) slotView(c *conversation, params json.RawMessage) (any, error) {
-	var p slotParams
-	if err := decode(params, &p); err != nil {
-		return nil, err
-	}
-	slot, _, err := s.slot(c.ctx, p.Slot)
+	slot, _, err := s.namedSlot(c, params)
 	if err != nil {
 		return nil, err
 	}

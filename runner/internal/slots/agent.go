@@ -57,6 +57,17 @@ func (h *Handle) Call(ctx context.Context, op string, in, out any, fds ...int) (
 	return nil, h.died
 }
 
+// group is how many of some lanes there are.
+type group struct {
+	*lanes
+	n int
+}
+
+// groups lists the lanes in the order in which the agent gets them.
+func (h *Handle) groups() []group {
+	return []group{{&h.spawning, spawnLanes}, {&h.filing, fileLanes}, {&h.walking, treeLanes}, {&h.spilling, spillLanes}}
+}
+
 func (h *Handle) call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {
 	switch op {
 	case link.OpSpawn:
@@ -150,11 +161,8 @@ func (s *slot) publish(h *Handle) error {
 // setUp makes the lanes and has the agent prepare itself.
 func (s *slot) setUp(ctx context.Context, h *Handle) error {
 	var fds []int
-	for _, group := range []struct {
-		lanes *lanes
-		n     int
-	}{{&h.spawning, spawnLanes}, {&h.filing, fileLanes}, {&h.walking, treeLanes}, {&h.spilling, spillLanes}} {
-		theirs, err := group.lanes.open(h.Conn, group.n)
+	for _, group := range h.groups() {
+		theirs, err := group.open(h.Conn, group.n)
 		defer closeFiles(theirs)
 		if err != nil {
 			return err
@@ -256,10 +264,9 @@ func (s *slot) watch(h *Handle, linkDown <-chan struct{}) {
 		}
 	}
 	s.handleMu.Unlock()
-	h.spawning.close()
-	h.filing.close()
-	h.walking.close()
-	h.spilling.close()
+	for _, group := range h.groups() {
+		group.close()
+	}
 	close(h.ended)
 	defer close(h.judged)
 	if !current || h.expected.Load() {

@@ -82,11 +82,10 @@ func (m manifest) restore() []string {
 // ipcObjects lists kind, key and id of the box's System V objects.
 func ipcObjects() string {
 	var out strings.Builder
-	for _, kind := range []string{"shm", "sem", "msg"} {
-		for _, line := range strings.Split(slurpFile("/proc/sysvipc/"+kind), "\n") {
-			if f := strings.Fields(line); len(f) > 1 {
-				out.WriteString(kind + " " + f[0] + " " + f[1] + "\n")
-			}
+	for _, kind := range ipcKinds {
+		_, rows := ipcTable(kind)
+		for _, f := range rows {
+			out.WriteString(kind.name + " " + f[0] + " " + f[1] + "\n")
 		}
 	}
 	return out.String()

@@ -74,15 +74,9 @@ var ipcKinds = []ipcKind{
 func eachIPC(uid uint32, do func(kind ipcKind, id int)) {
 	want := strconv.FormatUint(uint64(uid), 10)
 	for _, kind := range ipcKinds {
-		data, err := os.ReadFile("/proc/sysvipc/" + kind.name)
-		if err != nil {
-			continue
-		}
-		lines := strings.Split(string(data), "\n")
-		names := strings.Fields(lines[0])
+		names, rows := ipcTable(kind)
 		owner, maker := slices.Index(names, "uid"), slices.Index(names, "cuid")
-		for _, line := range lines[1:] {
-			f := strings.Fields(line)
+		for _, f := range rows {
 			if owner < 0 || maker < 0 || len(f) <= max(owner, maker) || f[owner] != want && f[maker] != want {
 				continue
 			}
@@ -91,6 +85,18 @@ func eachIPC(uid uint32, do func(kind ipcKind, id int)) {
 			}
 		}
 	}
+}
+
+// ipcTable is what the kernel lists of a kind: the names of the columns, of
+// which the first two are key and id, and the objects.
+func ipcTable(kind ipcKind) (names []string, rows [][]string) {
+	head, rest, _ := strings.Cut(slurpFile("/proc/sysvipc/"+kind.name), "\n")
+	for line := range strings.Lines(rest) {
+		if f := strings.Fields(line); len(f) > 1 {
+			rows = append(rows, f)
+		}
+	}
+	return strings.Fields(head), rows
 }
 
 // eachEntry is eachName with the status of each.
