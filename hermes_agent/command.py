@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hermes_exec.pool import SandboxPool
     from hermes_exec.tools import Notice, Toolbox, ToolResult
 
-app = typer.Typer(help="Lets a model work on one task in an isolated slot.", invoke_without_command=True)
+app = typer.Typer(invoke_without_command=True, subcommand_metavar="")
 _SHOWN = 400
 _CODES = {"infra": exits.INFRA, "model_error": exits.INFRA, "answered": exits.OK}
 
@@ -65,18 +65,15 @@ def agent(
     option: Options = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run one episode, show its tool calls on stderr and print the answer.
+    """Let a model work on one task in an isolated slot, show its tool calls on stderr and print its answer.
 
-    Ends with 0 for an answer, 1 when the model ran into a limit, 3 when the model or the slot failed.
+    Exit codes: 0 for an answer, 1 when the model ran into a limit (turns, tokens, context), 2 usage or configuration,
+    also where the endpoint refuses key or model, 3 when the model's service or the slot failed, 130 interrupted.
     """
-    from hermes_agent.models import EmbeddedModel, OpenAIModel
+    from hermes_agent.models.named import named_model
 
     pool = make_pool(backend, image, config, profile, option)
-    made: Model = (
-        EmbeddedModel()
-        if model == "embedded"
-        else OpenAIModel(model, base_url=base_url, api_key=api_key, parser=parser)
-    )
+    made = named_model(model, base_url=base_url, api_key=api_key, parser=parser)
     limits = {"max_turns": max_turns, "temperature": temperature, "max_tokens": max_tokens}
     raise typer.Exit(run_async(lambda: _run(pool, made, task, put or [], toolset, limits, as_json)))
 

@@ -10,7 +10,10 @@ ModelName = Annotated[
     str, typer.Option("--model", "-m", envvar="HERMES_AGENT_MODEL", help="Name of the model, or `embedded`.")
 ]
 BaseUrl = Annotated[
-    str | None, typer.Option("--base-url", envvar="OPENAI_BASE_URL", help="Endpoint, such as http://host:8000/v1.")
+    str | None,
+    typer.Option(
+        "--base-url", envvar="OPENAI_BASE_URL", help="Endpoint (default: OpenAI's), such as http://host:8000/v1."
+    ),
 ]
 ApiKey = Annotated[
     str, typer.Option("--api-key", envvar="OPENAI_API_KEY", help="Key of the endpoint.", show_default=False)

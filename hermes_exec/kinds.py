@@ -192,10 +192,25 @@ class Kinds:
             self._backends[key] = make_backend(config)
         return self._backends[key]
 
-    def capacity(self, kind: Kind) -> int:
-        """How many slots of a kind there can ever be at once."""
+    def most_boxes(self, kind: Kind) -> int:
+        """How many boxes of a kind there can ever be at once."""
         most = kind.size.max_sandboxes
-        return kind.size.slots_per_sandbox * (self.max_sandboxes if most is None else min(most, self.max_sandboxes))
+        return self.max_sandboxes if most is None else min(most, self.max_sandboxes)
+
+    def check_room(self, kind: Kind, slots: int) -> None:
+        """Refuse more slots than there can ever be at once.
+
+        Raises:
+            ConfigError: it says which settings make room for them.
+        """
+        boxes, each = self.most_boxes(kind), kind.size.slots_per_sandbox
+        if slots > boxes * each:
+            wanted = f"max_sandboxes={-(-slots // each)}"
+            raise ConfigError(
+                f"{slots} slots at once were asked for, and there can be at most {boxes * each} of {kind.key!r}, "
+                f"{each} in each of {boxes}: set {wanted} or slots_per_sandbox={-(-slots // boxes)} "
+                f"(on the command line: -o {wanted})"
+            )
 
 
 def secret_values(config: PoolConfig) -> list[str]:

@@ -346,8 +346,7 @@ class SandboxPool:
         lender = self._open()
         kind = self._kinds.get(profile, image)
         wait_s = checked_timeout(timeout_s) or self.config.acquire_timeout_s
-        if count > (most := self._kinds.capacity(kind)):
-            raise ConfigError(f"{count} slots at once were asked for, and there can be at most {most} of {kind.key!r}")
+        self._kinds.check_room(kind, count)
         return await lender.acquire(kind, count, wait_s, owner)
 
     async def release(self, slot: Slot) -> None:
@@ -369,9 +368,10 @@ class SandboxPool:
         """
         lender = self._open()
         kind = self._kinds.get(profile, image)
-        most = min(self._kinds.max_sandboxes, kind.size.max_sandboxes or self._kinds.max_sandboxes)
-        if checked_count(n, "n", least=0) > most:
-            raise ConfigError(f"{n} sandboxes were asked for, and this pool can have at most {most} of {kind.key!r}")
+        if checked_count(n, "n", least=0) > (most := self._kinds.most_boxes(kind)):
+            raise ConfigError(
+                f"{n} sandboxes were asked for, and there can be at most {most} of {kind.key!r}: set max_sandboxes={n}"
+            )
         if n:
             await lender.warm(kind, n, self.config.acquire_timeout_s)
 

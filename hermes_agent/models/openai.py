@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import math
 import random
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import urlsplit
 
 import anyio
 from anyio.lowlevel import RunVar
@@ -67,7 +69,8 @@ class OpenAIModel:
     and the HTTP statuses 408, 429, 502, 503 and 529. Everything else is a ModelError at once: a completion that may be
     under way is never paid for twice. `parser` names the format of calls in plain text (`hermes`), for endpoints that
     hand through what the model wrote; None (default) takes only structured calls. Sampling parameters that the
-    interface does not know go into `extra_body`; `sampling` gives defaults for every request.
+    interface does not know go into `extra_body`; `sampling` gives defaults for every request. Raises ConfigError for a
+    `base_url` or a bound that cannot be, and when `openai` is not installed.
     """
 
     def __init__(
@@ -85,6 +88,10 @@ class OpenAIModel:
         for name, value in (("timeout_s", timeout_s), ("connect_timeout_s", connect_timeout_s)):
             if not value > 0 or math.isinf(value):
                 raise ConfigError(f"{name} is a positive number of seconds, not {value!r}")
+        if importlib.util.find_spec("openai") is None:
+            raise ConfigError("OpenAIModel needs the package openai; install it: pip install 'hermes-exec[agent]'")
+        if base_url is not None:
+            _check_endpoint(base_url)
         if max_retries < 0:
             raise ConfigError(f"max_retries is at least 0, not {max_retries}")
         self.model = model
@@ -196,6 +203,17 @@ class OpenAIModel:
         usage = getattr(answer, "usage", None)
         tokens = TokenUsage(getattr(usage, "prompt_tokens", 0) or 0, getattr(usage, "completion_tokens", 0) or 0, 1)
         return Completion(content, calls, reasoning, "length" if finish == "length" else "stop", tokens)
+
+
+def _check_endpoint(url: str) -> None:
+    """Refuse what no connection can be made to, before anything is started for its sake."""
+    try:
+        parts = urlsplit(url)
+        whole = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        whole = False
+    if not whole:
+        raise ConfigError(f"base_url {url!r} is not the URL of an endpoint, such as http://localhost:8000/v1")
 
 
 class _Again(Exception):

@@ -14,6 +14,8 @@ USAGE: Final = 2
 """Wrong usage or configuration: nothing was started."""
 INFRA: Final = 3
 """A box, a backend or its provider failed."""
+TIMED_OUT: Final = 143
+"""The time of a command was over: 128 + SIGTERM."""
 INTERRUPTED: Final = 130
 """SIGINT or SIGTERM ended it, and every box is gone."""
 

@@ -50,6 +50,7 @@ def build_app(command: str | None = None) -> typer.Typer:
         name="hermes-exec",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
+        rich_markup_mode="markdown",
         help="Runs an agent's tool calls in isolated slots, the same way on every backend.",
         epilog="Exit codes: 0 ok, 1 the thing itself failed, 2 usage or configuration, 3 infrastructure, 130 signal.",
     )

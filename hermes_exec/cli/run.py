@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def run(
     command: Annotated[
         list[str],
-        typer.Argument(metavar="CMD...", help="One word is a shell script, several are a program and its arguments."),
+        typer.Argument(metavar="CMD", help="One word is a shell script, several are a program and its arguments."),
     ],
     backend: Backend = None,
     image: Image = None,
@@ -48,6 +48,10 @@ def run(
     """Run a command in an isolated slot; ends with the command's exit code.
 
     Standard input is passed on when it is not a terminal, to a single slot.
+
+    Exit codes: the command's own (of several slots the highest), 126 it cannot be executed, 127 it is not there, 128+N
+    ended by signal N; 143 after --timeout, 137 where it took SIGKILL. Ours, with a line on stderr that begins with the
+    name of the error: 2 usage or configuration, 3 infrastructure, 130 interrupted.
     """
     wanted: dict[str, Any] = {"timeout_s": timeout_s, "cwd": cwd, "env": variables(env), "user": user}
     pool = make_pool(backend, image, config, profile, option, min_isolation=min_isolation)
@@ -74,11 +78,9 @@ async def _one(pool: SandboxPool, script: str | list[str], _slots: int, wanted: 
         result = await slot.run(script, stdin=piped, on_output=None if as_json else _pass_on, **wanted)
         if as_json:
             emit_json(_facts(slot, result))
-        elif result.timed_out:
-            say(f"timed out after {result.duration_s:.1f} s")
-        elif result.reason:
-            say(result.reason)
-        return result.exit_code
+        else:
+            _say_why(result)
+        return _code(result)
 
 
 async def _several(
@@ -98,7 +100,21 @@ async def _several(
     else:
         for number, (_, result) in enumerate(ordered):
             sys.stdout.writelines(f"{number}: {line}\n" for line in result.output.splitlines())
-    return max((result.exit_code for _, result in ordered), default=exits.OK)
+            sys.stdout.flush()
+            _say_why(result, f"{number}: ")
+    return max(_code(result) for _, result in ordered)
+
+
+def _code(result: RunResult) -> int:
+    """The command's exit code, or what a command that catches SIGTERM would have ended with: a timeout is never 0."""
+    return exits.TIMED_OUT if result.timed_out and result.signal is None else result.exit_code
+
+
+def _say_why(result: RunResult, head: str = "") -> None:
+    """Say what the command cannot say itself: that its time was over, or why it did not start."""
+    why = f"timed out after {result.duration_s:.1f} s" if result.timed_out else result.reason
+    if why:
+        say(head + why)
 
 
 def _pass_on(stream: str, data: bytes) -> None:

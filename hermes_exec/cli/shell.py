@@ -34,7 +34,7 @@ DETACH = b"~."
 
 def shell(
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="[CMD]...", help="Program to start instead of a shell.")
+        list[str] | None, typer.Argument(metavar="CMD", help="Program to start instead of a shell.")
     ] = None,
     backend: Backend = None,
     image: Image = None,

@@ -35,7 +35,7 @@ def list_tools(toolset: Toolset = None, as_json: AsJson = False) -> None:
 
 
 def print_schemas(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[TOOL]...", help="Tools (default: all).")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="TOOL", help="Tools (default: all).")] = None,
     toolset: Toolset = None,
     as_json: AsJson = True,
 ) -> None:

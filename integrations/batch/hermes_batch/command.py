@@ -55,8 +55,10 @@ def run(
 ) -> None:
     """Work on every prompt in a slot of its own and write the trajectories.
 
-    Ends with 0 when every prompt was scored or answered, with 3 when some could not be for reasons outside of the
-    model. A run that was ended, however that was, goes on with `batch resume`.
+    A run that was ended, however that was, goes on with `batch resume`.
+
+    Exit codes: 0 when every prompt was scored or answered, 2 usage or configuration, 3 when some prompts could not be
+    for reasons outside of the model, 130 interrupted.
     """
     from pydantic import SecretStr
 

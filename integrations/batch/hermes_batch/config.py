@@ -9,13 +9,10 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from hermes_agent.models.base import Model
-from hermes_agent.models.embedded import EMBEDDED_NAME, EmbeddedModel
-from hermes_agent.models.openai import OpenAIModel
+from hermes_agent.models.embedded import EMBEDDED_NAME
+from hermes_agent.models.named import EMBEDDED, named_model
 from hermes_exec.errors import ConfigError
 from hermes_exec.pool import SandboxPool
-
-EMBEDDED = "embedded"
-"""The name of the model that runs in this process: `hermes_agent.EmbeddedModel`."""
 
 _SLOTS_OF_LOCAL = 64
 
@@ -80,11 +77,8 @@ class BatchConfig(BaseModel):
         if not isinstance(self.model, str):
             model: Model = self.model
             return model
-        if self.model == EMBEDDED:
-            return EmbeddedModel()
-        return OpenAIModel(
-            self.model, base_url=self.base_url, api_key=self.api_key.get_secret_value(), parser=self.parser
-        )
+        key = self.api_key.get_secret_value()
+        return named_model(self.model, base_url=self.base_url, api_key=key, parser=self.parser)
 
     def make_pool(self) -> SandboxPool:
         """The pool, large enough for all workers at the same time. Raises ConfigError for what cannot be."""

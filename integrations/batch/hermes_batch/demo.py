@@ -15,7 +15,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from hermes_batch.config import EMBEDDED, BatchConfig
+from hermes_agent.models.named import EMBEDDED
+from hermes_batch.config import BatchConfig
 from hermes_batch.display import RunDisplay, show_results
 from hermes_batch.leftovers import ProcessWatch, boxes_of
 from hermes_batch.record import Record

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hermes_batch.config import EMBEDDED, BatchConfig
+from hermes_agent.models.named import EMBEDDED
+from hermes_batch.config import BatchConfig
 from hermes_exec.errors import ConfigError
 
 SETTINGS = "run.json"

@@ -97,6 +97,25 @@ def test_agent_without_an_endpoint_ends_with_infra() -> None:
     assert "no connection" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--model", "m", "--base-url", "localhost:8000/v1"), "'localhost:8000/v1' is not the URL of an endpoint"),
+        (("--model", "m", "--parser", "herms"), "did you mean 'hermes'?"),
+        (("--model", "embedded", "--parser", "herms"), "did you mean 'hermes'?"),
+    ],
+)
+def test_model_that_cannot_be_is_told_before_a_box_is_started(
+    tmp_path: Path, options: tuple[str, ...], told: str
+) -> None:
+    # A box could not be had here, and would be told first.
+    nowhere = ("--backend", "docker", "--image", "x", "--option", "base_url=unix:///nonexistent.sock")
+    batch = ("batch", "run", str(prompts(tmp_path, "a")), "--out", str(tmp_path / "out"))
+    for work in (("agent", "x"), batch):
+        done = run(*work, *options, *nowhere)
+        assert (done.returncode, told in " ".join(done.stderr.split())) == (2, True), done.stderr
+
+
 def test_batch_run_show_and_report(tmp_path: Path) -> None:
     out = tmp_path / "out"
     plans: dict[str, list[Step]] = {"a": [["touch made"], "done"], "b": ["no"]}
@@ -156,7 +175,14 @@ def test_wrong_usage(arguments: str) -> None:
 
 
 def test_every_command_has_help_with_an_example() -> None:
-    for arguments in (("agent",), ("batch", "run"), ("batch", "show"), ("batch", "report")):
+    for arguments in (("agent",), ("batch", "run"), ("batch", "resume"), ("batch", "show"), ("batch", "report")):
         done = run(*arguments, "--help")
         assert done.returncode == 0
         assert "Example: hermes-exec" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize("command", ["run", "agent", "batch run"])
+def test_help_names_the_exit_codes(command: str) -> None:
+    told = " ".join(run(*command.split(), "--help").stdout.split())
+    assert "Exit codes: " in told
+    assert "130 interrupted" in told

@@ -39,6 +39,13 @@ def test_timeout_ends_the_command_and_keeps_its_output(cli: Cli, on: Sequence[st
     assert facts["killed"]["left"] == 0
 
 
+@pytest.mark.parametrize("slots", ["1", "2"])
+def test_a_timeout_is_told_and_never_a_success(cli: Cli, slots: str) -> None:
+    done = cli.run("run", "--timeout", "0.5", "--slots", slots, "--", "trap 'exit 0' TERM; sleep 100 & wait")
+    assert done.returncode in {143, 137}  # a shell that is slow to answer SIGTERM meets SIGKILL
+    assert done.stderr.count("timed out after") == int(slots)
+
+
 def test_missing_program_is_127_with_the_reason(cli: Cli, on: Sequence[str]) -> None:
     done = cli.run("run", *on, "--", "no-such-program-here", "x")
     assert done.returncode == 127
@@ -56,6 +63,20 @@ def test_several_slots_at_once(cli: Cli) -> None:
     results = cli.json("run", "--json", "--slots", "3", "--", "pwd")
     assert len({result["slot"] for result in results}) == 3
     assert all(result["exit_code"] == 0 and result["stdout"].startswith("/") for result in results)
+
+
+def test_reason_is_told_for_each_of_several_slots(cli: Cli) -> None:
+    done = cli.run("run", "--slots", "2", "--", "no-such-program-here", "x")
+    assert done.returncode == 127
+    assert [line[:3] for line in done.stderr.splitlines() if "no-such-program-here" in line] == ["0: ", "1: "]
+
+
+def test_more_slots_than_there_can_be_names_what_makes_room(cli: Cli) -> None:
+    refused = cli.run("run", "--slots", "3", "-o", "slots_per_sandbox=2", "--", "true")
+    assert refused.returncode == 2
+    cure = " ".join(refused.stderr.split()).partition("(on the command line: ")[2].removesuffix(")")
+    assert cure == "-o max_sandboxes=2"
+    assert cli.run("run", "--slots", "3", "-o", "slots_per_sandbox=2", *cure.split(), "--", "true").returncode == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

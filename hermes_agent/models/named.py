@@ -1,0 +1,26 @@
+"""The model that a name and some options stand for, on the command line and in the settings of a batch run."""
+
+from __future__ import annotations
+
+from hermes_agent.models.embedded import EmbeddedModel
+from hermes_agent.models.openai import OpenAIModel
+from hermes_agent.parsers import get_parser
+from hermes_exec.errors import ConfigError
+
+EMBEDDED = "embedded"
+"""The name of the model that runs in this process: `EmbeddedModel`."""
+
+
+def named_model(
+    name: str, *, base_url: str | None = None, api_key: str = "none", parser: str | None = None
+) -> EmbeddedModel | OpenAIModel:
+    """`EmbeddedModel` for "embedded", which has no endpoint and writes its calls as `hermes`; else `OpenAIModel`.
+
+    Raises:
+        ConfigError: what the model needs is not installed, or an option cannot be.
+    """
+    if name != EMBEDDED:
+        return OpenAIModel(name, base_url=base_url, api_key=api_key, parser=parser)
+    if parser is not None and get_parser(parser) is not get_parser("hermes"):
+        raise ConfigError(f"the embedded model writes its calls in the format 'hermes', not {parser!r}")
+    return EmbeddedModel()
