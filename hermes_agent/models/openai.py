@@ -158,7 +158,8 @@ class OpenAIModel:
         except openai.APITimeoutError as error:
             self._timed_out(error)
         except openai.APIConnectionError as error:
-            failure = ModelError(f"{self.model}: no connection to the endpoint: {error.__cause__ or error}")
+            host = f"{client.base_url.scheme}://{client.base_url.netloc.decode()}"
+            failure = ModelError(f"{self.model}: no connection to {host}: {error.__cause__ or error}")
             failure.__cause__ = error
             if type(error.__cause__).__name__ == "ConnectError":
                 raise _Again(failure, None) from error

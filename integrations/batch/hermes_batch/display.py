@@ -14,8 +14,9 @@ from rich.table import Table
 from hermes_batch.html import visible
 from hermes_batch.record import Record
 from hermes_batch.run import BatchResult
-from hermes_batch.tally import Tally, outcome
+from hermes_batch.tally import Reason, Tally, outcome, reason
 
+_REASON = 160
 _COLORS = {"solved": "green", "unsolved": "red", "unscored": "yellow"}
 
 
@@ -50,6 +51,8 @@ class RunDisplay:
         word = outcome(record)
         calls = f"{record['tool_calls']} call{'' if record['tool_calls'] == 1 else 's'}"
         line = f"{word:9} {_plain(record['id'], 24):24} {calls:8} {record['seconds']:6.1f} s"
+        if why := str(reason(record)):
+            line += f"  {_plain(why, _REASON)}"
         if self._progress is not None:
             self._progress.console.print(f"[{_COLORS.get(word, 'blue')}]{escape(line)}[/]", highlight=False)
             self._progress.update(self._bar, advance=1, description=f"{result.solved} solved")
@@ -61,12 +64,11 @@ class RunDisplay:
 def show_results(console: Console, records: Iterable[Mapping[str, Any]], seconds: float | None, total: int) -> None:
     """Print the table of results and one line of sums."""
     tally = Tally()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("prompt", "result", "ended by", "cause"):
-        table.add_column(name)
+    table = _table("prompt", "result", "ended by", "cause")
     for name in ("turns", "calls", "seconds"):
         table.add_column(name, justify="right")
     table.add_column("isolation")
+    reasons = _table("prompt", "not scored because")
     for record in records:
         tally.add(record)
         word = outcome(record)
@@ -80,8 +82,20 @@ def show_results(console: Console, records: Iterable[Mapping[str, Any]], seconds
             f"{float(record.get('seconds', 0)):.1f}",
             escape(str(record.get("isolation") or "-")),
         )
+        if word == "unscored":
+            why = escape(_plain(str(reason(record)), _REASON))
+            reasons.add_row(escape(_plain(str(record.get("id", "")), 32)), why)
     console.print(table)
+    if reasons.rows:
+        console.print(reasons)
     console.print(escape(summary_line(tally, seconds, total)), highlight=False, soft_wrap=True)
+
+
+def _table(*names: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in names:
+        table.add_column(name)
+    return table
 
 
 def summary_line(tally: Tally, seconds: float | None, total: int) -> str:
@@ -89,7 +103,7 @@ def summary_line(tally: Tally, seconds: float | None, total: int) -> str:
     words = tally.words
     parts = [f"{words['solved']} of {tally.records} solved"]
     if words["unscored"]:
-        parts.append(f"{words['unscored']} not scored")
+        parts.append(f"{words['unscored']} not scored ({_reasons(tally)})")
     parts.append(f"{tally.tool_calls} tool calls")
     if seconds is not None:
         parts.append(f"{seconds:.1f} s")
@@ -97,6 +111,15 @@ def summary_line(tally: Tally, seconds: float | None, total: int) -> str:
     if tally.records < total:
         parts.append(f"{total - tally.records} of {total} prompts not done")
     return ", ".join(parts)
+
+
+def _reasons(tally: Tally) -> str:
+    """The errors of a run by their kind, each with what the first of them said."""
+    reasons = []
+    for kind, count in tally.errors.most_common():
+        why = _plain(str(Reason(kind, tally.examples[kind])), _REASON)
+        reasons.append(why if len(tally.errors) == 1 else f"{count} {why}")
+    return "; ".join(reasons)
 
 
 def _plain(text: str, width: int) -> str:

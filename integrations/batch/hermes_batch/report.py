@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hermes_batch.html import Markup, element, join
 from hermes_batch.settings import read_settings
-from hermes_batch.tally import Tally, outcome
+from hermes_batch.tally import Tally, outcome, reason
 from hermes_batch.trajectories import TRAJECTORIES, record_at, records_at
 from hermes_batch.transcript import transcript
 
@@ -118,23 +118,22 @@ def _summary(run: _Run) -> Markup:
 
 
 def _failures(tally: Tally) -> Markup:
-    if not tally.ends:
-        return Markup("")
-    rows = join(
-        *(
-            element(
-                "tr",
-                element("td", cause),
-                element("td", _CAUSES.get(cause, "")),
-                element("td", finish),
-                element("td", str(count)),
-            )
-            for (cause, finish), count in tally.ends.most_common()
-        )
+    causes = [(cause, _CAUSES.get(cause, ""), end, str(count)) for (cause, end), count in tally.ends.most_common()]
+    errors = [(kind, tally.examples[kind], str(count)) for kind, count in tally.errors.most_common()]
+    return join(
+        _table("Not solved, by cause", "causes", ("Cause", "Whose doing the end was", "Ended by", "Prompts"), causes),
+        _table("Not scored, by error", "errors", ("Error", "What the first of them said", "Prompts"), errors),
     )
-    head = element("tr", *(element("th", name) for name in ("Cause", "Whose doing the end was", "Ended by", "Prompts")))
-    table = element("table", element("thead", head), element("tbody", rows))
-    return element("section", element("h2", "Not solved, by cause"), table)
+
+
+def _table(title: str, cls: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
+    """A section with a table; nothing where it has no rows."""
+    if not rows:
+        return Markup("")
+    head = element("tr", *(element("th", name) for name in names))
+    body = (element("tr", *(element("td", cell) for cell in row)) for row in rows)
+    table = element("table", element("thead", head), element("tbody", *body), cls=cls)
+    return element("section", element("h2", title), table)
 
 
 def _notes(run: _Run) -> Markup:
@@ -170,5 +169,6 @@ def _episode(record: Mapping[str, Any]) -> Markup:
         element("code", str(record.get("id", ""))),
         element("span", prompt, cls="prompt"),
         element("span", facts, cls="facts"),
+        *([element("span", str(why), cls="why")] if (why := reason(record)).kind else []),
     )
     return element("details", summary, transcript(record), cls=f"episode {kind}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass
@@ -16,6 +16,10 @@ class Tally:
     """Records by `outcome`."""
     ends: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Records that were neither solved nor answered, by cause and by how they ended."""
+    errors: Counter[str] = field(default_factory=Counter)
+    """Records that may not be scored, by the kind of error that ended them."""
+    examples: dict[str, str] = field(default_factory=dict)
+    """What the first error of each kind said."""
     backends: set[str] = field(default_factory=set)
     rungs: set[str] = field(default_factory=set)
     tool_calls: int = 0
@@ -28,6 +32,10 @@ class Tally:
         self.words[word] += 1
         if word not in {"solved", "answered"}:
             self.ends[str(record.get("cause", "")), str(record.get("finish", ""))] += 1
+        if word == "unscored":
+            why = reason(record)
+            self.errors[why.kind] += 1
+            self.examples.setdefault(why.kind, why.message)
         self.backends.add(str(record.get("backend", "")))
         self.rungs |= {str(record.get("isolation") or "")} - {""}
         self.tool_calls += int(record.get("tool_calls", 0))
@@ -47,3 +55,25 @@ def outcome(record: Mapping[str, Any]) -> str:
     if record.get("solved") is None:
         return str(record.get("finish", "done"))
     return "solved" if record["solved"] else "unsolved"
+
+
+class Reason(NamedTuple):
+    """Why a record may not be scored: the error that ended it, or how it ended and whose doing that was."""
+
+    kind: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}" if self.message else self.kind
+
+
+def reason(record: Mapping[str, Any]) -> Reason:
+    """Why a record may not be scored; an empty one for a record that may."""
+    if record.get("trainable", True):
+        return Reason("", "")
+    errors = [error for error in record.get("errors") or () if isinstance(error, dict)]
+    ending = [error for error in errors if error.get("where") in {"model", "infra"}] or errors
+    if not ending:
+        finish, cause = str(record.get("finish", "")), str(record.get("cause", ""))
+        return Reason(finish, "" if cause == finish else cause)
+    return Reason(str(ending[-1].get("kind", "")), str(ending[-1].get("message", "")))

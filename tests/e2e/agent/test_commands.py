@@ -94,7 +94,7 @@ def test_agent_answers(tmp_path: Path) -> None:
 def test_agent_without_an_endpoint_ends_with_infra() -> None:
     done = run("agent", "x", "--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--api-key", "x")
     assert done.returncode == 3
-    assert "no connection" in done.stderr
+    assert "no connection to http://127.0.0.1:9: " in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,38 @@ def test_plain_lines_where_there_is_no_terminal() -> None:
     lines = text.splitlines()
     assert re.fullmatch(r"\[1/5\] +solved +a +2 calls +1\.2 s", lines[0])
     assert lines[2].split()[:3] == ["[3/5]", "unscored", "c"]
-    assert lines[-1] == "1 of 3 solved, 1 not scored, 6 tool calls, 7.5 s, isolation uid, 2 of 5 prompts not done"
+    sums = "1 of 3 solved, 1 not scored (answered: policy), 6 tool calls, 7.5 s, isolation uid, 2 of 5 prompts not done"
+    assert lines[-1] == sums
+
+
+def error(kind: str, message: str, where: str = "infra") -> dict[str, Any]:
+    return {"turn": 1, "where": where, "kind": kind, "message": message}
+
+
+def test_reason_of_an_unscored_prompt_is_told_as_it_ends_in_the_table_and_in_the_sums() -> None:
+    tool = error("timeout", "a tool call", "tool")
+    text = shown(
+        False,
+        record("solved", True, errors=[error("AcquireTimeout", "of no interest")]),
+        record("died", None, errors=[error("SandboxDied", "out of\n\x1b[31mmemory"), tool]),
+        record("gone", None, errors=[error("SandboxDied", "removed")]),
+        record("deaf", None, errors=[tool, error("ModelError", "no connection", "model")]),
+        record("off", None, finish="cancelled", cause="cancelled"),
+        total=5,
+    )
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert lines[1] == "[2/5] unscored died 2 calls 1.2 s SandboxDied: out of ␛[31mmemory"
+    table = lines[lines.index("prompt not scored because") + 1 : -1]
+    assert table == [
+        "died SandboxDied: out of ␛[31mmemory",
+        "gone SandboxDied: removed",
+        "deaf ModelError: no connection",
+        "off cancelled",
+    ]
+    told = "4 not scored (2 SandboxDied: out of ␛[31mmemory; 1 ModelError: no connection; 1 cancelled)"
+    assert told in lines[-1]
+    assert "of no interest" not in text
+    assert "not scored" not in shown(False, record("a", True), total=1)
 
 
 def test_progress_bar_on_a_terminal() -> None:

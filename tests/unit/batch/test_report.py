@@ -126,6 +126,17 @@ def test_summary_and_failures_by_cause(tmp_path: Path) -> None:
     assert re.search(r"infrathe box, the stream or this libraryinfra1", page.text)
 
 
+def test_reasons_of_unscored_prompts(tmp_path: Path) -> None:
+    def unscored(index: int, message: str) -> dict[str, Any]:
+        error = {"turn": 1, "where": "infra", "kind": "SandboxDied", "message": message}
+        return record(index, id=f"p{index}", errors=[error], trainable=False, solved=None)
+
+    page = report(tmp_path, record(0, errors=[], solved=True), unscored(1, "out of memory"), unscored(2, "removed"))
+    assert "Not scored, by errorErrorWhat the first of them saidPromptsSandboxDiedout of memory2" in page.text
+    assert page.text.count("SandboxDied: out of memory") == page.text.count("SandboxDied: removed") == 1
+    assert "Not scored" not in report(tmp_path, record(0, solved=True)).text
+
+
 def test_half_a_line_is_left_out_and_counted(tmp_path: Path) -> None:
     page = report(tmp_path, record(0), '{"prompt_index": 1, "conv', "[]", '{"prompt_index": 2}')
     assert "3 lines of trajectories.jsonl are no records" in page.text
