@@ -13,11 +13,10 @@ from typing import Self
 
 from anyio import EndOfStream
 from anyio.from_thread import BlockingPortal
-from anyio.lowlevel import current_token
 
 from hermes_exec import events, files, forward, pool, process, session, slot
 from hermes_exec.results import Isolation, PoolEvent
-from hermes_exec.twin import OwnContext, Portals, Twin, blocking, call, fact, giving, lending, making, same
+from hermes_exec.twin import OwnContext, Portals, Twin, blocking, call, fact, in_event_loop, lending, making, same
 
 PORTALS = Portals()
 
@@ -95,7 +94,7 @@ class Session(Twin[session.Session]):
     shell = fact[session.Session, str | None](lambda one: one.shell)
     keeps = fact[session.Session, tuple[str, ...]](lambda one: one.keeps)
     run = blocking(session.Session.run)
-    spawn = giving(session.Session.spawn, Process)
+    spawn = making(session.Session.spawn, Process)
     aclose = blocking(session.Session.aclose)
     close = aclose
 
@@ -176,11 +175,11 @@ class Slot(Twin[slot.Slot]):
     closed = fact[slot.Slot, bool](lambda one: one.closed)
     run = blocking(slot.Slot.run)
     run_many = blocking(slot.Slot.run_many)
-    spawn = giving(slot.Slot.spawn, Process)
-    spawned = giving(slot.Slot.spawned, _processes)
+    spawn = making(slot.Slot.spawn, Process)
+    spawned = making(slot.Slot.spawned, _processes)
     session = making(slot.Slot.session, Session)
     processes = blocking(slot.Slot.processes)
-    connect = giving(slot.Slot.connect, Connection)
+    connect = making(slot.Slot.connect, Connection)
     kill_all = blocking(slot.Slot.kill_all)
     reset = blocking(slot.Slot.reset)
 
@@ -220,7 +219,7 @@ class SandboxPool(Twin[pool.SandboxPool]):
     run_id = fact[pool.SandboxPool, str](lambda one: one.run_id)
     slot = lending(pool.SandboxPool.slot, Slot)
     slots = lending(pool.SandboxPool.slots, _slots)
-    acquire = giving(pool.SandboxPool.acquire, Slot)
+    acquire = making(pool.SandboxPool.acquire, Slot)
     prewarm = blocking(pool.SandboxPool.prewarm)
     aclose = blocking(pool.SandboxPool.aclose)
     close = aclose
@@ -241,7 +240,7 @@ class Entry(AbstractContextManager[SandboxPool, None]):
         self._pool: AbstractContextManager[pool.SandboxPool, bool | None] | None = None
 
     def __enter__(self) -> SandboxPool:
-        if _in_event_loop():
+        if in_event_loop():
             raise RuntimeError("an event loop is running here: use `async with SandboxPool(...)`, not `with`")
         self._portal = OwnContext(PORTALS.open())
         portal = self._portal.__enter__()
@@ -261,11 +260,3 @@ class Entry(AbstractContextManager[SandboxPool, None]):
             self._pool.__exit__(kind, error, trace)
         finally:
             self._portal.__exit__(None, None, None)
-
-
-def _in_event_loop() -> bool:
-    try:
-        current_token()
-    except RuntimeError:
-        return False
-    return True

@@ -5,8 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import secrets as random
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -24,6 +23,7 @@ from hermes_exec.keeper import Keeper
 from hermes_exec.kinds import Kinds, secret_values
 from hermes_exec.launcher import OnPull
 from hermes_exec.lender import Lender
+from hermes_exec.loan import Loan
 from hermes_exec.results import IsolationLevel, PoolStats
 from hermes_exec.settings import commands, configured, mapping, with_profile
 from hermes_exec.slot import Slot
@@ -145,6 +145,7 @@ class SandboxPool:
         self._closed: anyio.Event | None = None
         self._entered = False
         self._entry: hermes_exec.blocking.Entry | None = None
+        self._blocking: hermes_exec.blocking.SandboxPool | None = None
 
     @classmethod
     def from_config(
@@ -272,7 +273,8 @@ class SandboxPool:
         from hermes_exec import blocking
 
         self._entry = blocking.Entry(self)
-        return self._entry.__enter__()
+        self._blocking = self._entry.__enter__()
+        return self._blocking
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -282,42 +284,39 @@ class SandboxPool:
 
     # Using it.
 
-    @asynccontextmanager
-    async def slot(
+    def slot(
         self,
         profile: str | None = None,
         image: str | None = None,
         timeout_s: float | None = None,
         owner: str | None = None,
-    ) -> AsyncIterator[Slot]:
+    ) -> Loan[Slot, hermes_exec.blocking.Slot]:
         """Lend a slot for a block; it is reset when the block is left. Arguments and errors as in `acquire`."""
-        slot = await self.acquire(profile, image, timeout_s, owner)
-        try:
-            yield slot
-        finally:
-            await self.release(slot)
+        asked = (profile, image, timeout_s, owner)
+        return Loan(lambda: self.acquire(*asked), self.release, lambda: self._twin().slot(*asked))
 
-    @asynccontextmanager
-    async def slots(
+    def slots(
         self,
         n: int,
         profile: str | None = None,
         image: str | None = None,
         timeout_s: float | None = None,
         owner: str | None = None,
-    ) -> AsyncIterator[list[Slot]]:
+    ) -> Loan[list[Slot], list[hermes_exec.blocking.Slot]]:
         """Lend `n` slots for a block: all at once, or none and AcquireTimeout.
 
         Raises:
             ConfigError: more than the pool can ever have at once. Otherwise as `acquire`.
         """
-        lent = await self._acquire(checked_count(n, "n"), profile, image, timeout_s, owner)
-        try:
-            yield lent
-        finally:
-            async with anyio.create_task_group() as tasks:
-                for slot in lent:
-                    tasks.start_soon(self.release, slot)
+        asked = (checked_count(n, "n"), profile, image, timeout_s, owner)
+        return Loan(lambda: self._acquire(*asked), self._release_all, lambda: self._twin().slots(*asked))
+
+    def _twin(self) -> hermes_exec.blocking.SandboxPool:
+        if self._blocking is None:
+            if self._keeper is None:
+                raise RuntimeError("the pool is not open: use `with SandboxPool(...) as pool, pool.slot() as slot:`")
+            raise RuntimeError("the pool was entered by `async with`: use `async with` for its slots too")
+        return self._blocking
 
     async def acquire(
         self,
@@ -358,6 +357,11 @@ class SandboxPool:
         self._check_process()
         if self._lender is not None:
             await self._lender.release(slot)
+
+    async def _release_all(self, slots: list[Slot]) -> None:
+        async with anyio.create_task_group() as tasks:
+            for slot in slots:
+                tasks.start_soon(self.release, slot)
 
     async def prewarm(self, n: int, profile: str | None = None, image: str | None = None) -> None:
         """Wait until `n` boxes are ready, launching what is missing. They go like others when they stay idle.

@@ -6,11 +6,15 @@ import functools
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from anyio.from_thread import BlockingPortal, BlockingPortalProvider
+from anyio.lowlevel import current_token
+
+from hermes_exec.errors import SlotClosed
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -79,14 +83,36 @@ class OwnContext(AbstractContextManager[T, bool | None]):
         return self._context.__exit__(kind, error, trace) if self._pid == os.getpid() else None
 
 
-def call(portal: BlockingPortal, work: Callable[[], Awaitable[R]]) -> R:
-    """Run a coroutine in the portal's loop and wait; an interrupt here (Ctrl-C) cancels it there."""
-    future = portal.start_task_soon(work)
+@overload
+def call(portal: BlockingPortal, work: Callable[[], Awaitable[R]]) -> R: ...
+@overload
+def call(portal: BlockingPortal, work: Callable[[], R]) -> R: ...
+def call(portal: BlockingPortal, work: Callable[[], Any]) -> Any:
+    """Run a function in the portal's loop and wait; an interrupt here (Ctrl-C) cancels it there.
+
+    Raises:
+        SlotClosed: the loop has ended with the last pool that was open.
+    """
+    try:
+        future: Future[Any] = portal.start_task_soon(work)
+    except RuntimeError:
+        if in_event_loop():
+            raise
+        raise SlotClosed("the pool was closed") from None
     try:
         return future.result()
     except BaseException:
         future.cancel()
         raise
+
+
+def in_event_loop() -> bool:
+    """Whether an event loop runs in this thread."""
+    try:
+        current_token()
+    except RuntimeError:
+        return False
+    return True
 
 
 class blocking(Generic[W, P, R]):  # noqa: N801 - used like a decorator
@@ -107,17 +133,22 @@ class blocking(Generic[W, P, R]):  # noqa: N801 - used like a decorator
 
         @functools.wraps(method)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            return call(portal, functools.partial(method, wrapped, *args, **kwargs))
+            result: R = call(portal, functools.partial(method, wrapped, *args, **kwargs))
+            return result
 
         return run
 
 
-class giving(Generic[W, P, R, T]):  # noqa: N801
-    """As `blocking`; the result is made into a twin."""
+class making(Generic[W, P, R, T]):  # noqa: N801
+    """As `blocking`, also of a plain method, which runs in the loop too; the result is made into a twin."""
 
+    @overload
     def __init__(
         self, method: Callable[Concatenate[W, P], Coroutine[Any, Any, R]], make: Callable[[R, BlockingPortal], T]
-    ) -> None:
+    ) -> None: ...
+    @overload
+    def __init__(self, method: Callable[Concatenate[W, P], R], make: Callable[[R, BlockingPortal], T]) -> None: ...
+    def __init__(self, method: Callable[Concatenate[W, P], Any], make: Callable[[R, BlockingPortal], T]) -> None:
         self._method, self._make = method, make
         self.__doc__ = method.__doc__
 
@@ -137,31 +168,10 @@ class giving(Generic[W, P, R, T]):  # noqa: N801
         return run
 
 
-class making(Generic[W, P, R, T]):  # noqa: N801
-    """A plain method of the async object, run in its loop, whose result is made into a twin."""
-
-    def __init__(self, method: Callable[Concatenate[W, P], R], make: Callable[[R, BlockingPortal], T]) -> None:
-        self._method, self._make = method, make
-        self.__doc__ = method.__doc__
-
-    @overload
-    def __get__(self, twin: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, twin: Twin[W], owner: type) -> Callable[P, T]: ...
-    def __get__(self, twin: Twin[W] | None, owner: type) -> Self | Callable[P, T]:
-        if twin is None:
-            return self
-        method, make, wrapped, portal = self._method, self._make, twin.wrapped, twin.portal
-
-        @functools.wraps(method)
-        def run(*args: P.args, **kwargs: P.kwargs) -> T:
-            return make(portal.call(functools.partial(method, wrapped, *args, **kwargs)), portal)
-
-        return run
-
-
 class lending(Generic[W, P, R, T]):  # noqa: N801
-    """An async context manager of the async object as a plain one; what it gives is made into a twin."""
+    """A context manager of the async object that may be entered and left in different tasks, as a plain one; what it
+    gives is made into a twin.
+    """
 
     def __init__(
         self,
@@ -182,8 +192,13 @@ class lending(Generic[W, P, R, T]):  # noqa: N801
 
         @contextmanager
         def run(*args: P.args, **kwargs: P.kwargs) -> Generator[T]:
-            with OwnContext(portal.wrap_async_context_manager(method(wrapped, *args, **kwargs))) as given:
+            context, pid = method(wrapped, *args, **kwargs), os.getpid()
+            given = call(portal, context.__aenter__)
+            try:
                 yield make(given, portal)
+            finally:
+                if pid == os.getpid():  # a child that was forked meanwhile leaves without a deed
+                    call(portal, functools.partial(context.__aexit__, None, None, None))
 
         return run
 

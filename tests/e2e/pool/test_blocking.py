@@ -43,6 +43,39 @@ def test_the_same_names_give_values(pool: blocking.SandboxPool, tmp_path: Path) 
         slot.run("true")
 
 
+def test_slots_of_a_pool_that_was_entered_without_a_name() -> None:
+    pool = SandboxPool("local", slots_per_sandbox=2)
+    with pool, pool.slot() as slot:
+        assert slot.run("echo hi").stdout == "hi\n"
+    pool = SandboxPool("local", slots_per_sandbox=2)
+    with pool, pool.slots(2) as (one, two):
+        assert one.id != two.id
+        assert (one.run("true").ok, two.run("true").ok) == (True, True)
+    with pytest.raises(SlotClosed):
+        two.run("true")
+
+
+def test_what_is_used_after_the_last_pool_was_closed_is_told_so() -> None:
+    with SandboxPool("local") as pool, pool.slot() as slot:
+        session = slot.session()
+    uses = (lambda: slot.run("true"), lambda: session.run("true"), pool.acquire, pool.slot().__enter__, session.open)
+    for use in uses:
+        with pytest.raises(SlotClosed):
+            use()
+
+
+@pytest.mark.anyio
+async def test_with_for_a_slot_of_a_pool_that_was_not_entered_so_names_what_is_right() -> None:
+    pool = SandboxPool("local")
+    with pytest.raises(RuntimeError, match=r"not open: use `with SandboxPool\(...\) as pool"), pool.slot():
+        pass
+    async with pool:
+        with pytest.raises(RuntimeError, match="use `async with` for its slots"), pool.slot():
+            pass
+        async with pool.slot() as slot:
+            assert (await slot.run("true")).ok
+
+
 def test_several_threads_use_one_slot_and_pools_share_one_loop(pool: blocking.SandboxPool) -> None:
     seen: list[str] = []
     with pool.slots(2) as (one, two), SandboxPool("local") as other:

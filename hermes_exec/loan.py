@@ -1,0 +1,47 @@
+"""What `pool.slot()` and `pool.slots()` give: a context that lends in the way in which its pool was entered."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from types import TracebackType
+from typing import TypeVar
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+class Loan(AbstractAsyncContextManager[A, bool | None], AbstractContextManager[B, bool | None]):
+    """For `async with`, and for plain `with` in a pool that was entered so, where it gives the blocking twin.
+
+    Nothing is lent before it is entered.
+    """
+
+    def __init__(
+        self,
+        acquire: Callable[[], Awaitable[A]],
+        release: Callable[[A], Awaitable[None]],
+        twin: Callable[[], AbstractContextManager[B, bool | None]],
+    ) -> None:
+        self._acquire, self._release, self._make_twin = acquire, release, twin
+        self._lent: list[A] = []
+        self._twin: AbstractContextManager[B, bool | None] | None = None
+
+    async def __aenter__(self) -> A:
+        self._lent.append(await self._acquire())
+        return self._lent[-1]
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._release(self._lent.pop())
+
+    def __enter__(self) -> B:
+        self._twin = self._make_twin()
+        return self._twin.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        assert self._twin is not None
+        return self._twin.__exit__(kind, error, trace)
