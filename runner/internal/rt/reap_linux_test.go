@@ -22,7 +22,7 @@ func TestReaperTakesOrphansAndLeavesOwnedStatuses(t *testing.T) {
 			t.Fatalf("exit code %d, %v", code, err)
 		}
 	}
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(60 * time.Second)
 	for zombies() > 0 {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d zombies are left", zombies())
@@ -62,7 +62,7 @@ func TestEndedNeedsNoThread(t *testing.T) {
 		_ = cmd.Process.Signal(os.Interrupt)
 		select {
 		case <-ended:
-		case <-time.After(5 * time.Second):
+		case <-time.After(60 * time.Second):
 			t.Fatal("not told")
 		}
 		_ = Wait(cmd)

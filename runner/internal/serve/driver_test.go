@@ -25,7 +25,7 @@ import (
 	"hermes-exec/runner/internal/wire"
 )
 
-const patience = 20 * time.Second
+const patience = 60 * time.Second
 
 // TestMain makes the test program its own agent.
 func TestMain(m *testing.M) {

@@ -175,7 +175,7 @@ for i in $(seq 3000); do ln many/0 many/$i; done`)
 	}
 	began := time.Now()
 	d.call("file.stat", params{"slot": "s", "path": "many", "follow": true}, nil)
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > 30*time.Second {
 		t.Errorf("the agent was busy for %v after the cancels", took)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 )
 
 func (d *driver) spawn(p params) (id string, pid int) {
@@ -188,8 +187,9 @@ func TestSignalAndKill(t *testing.T) {
 	if err := k.finish(nil); err != nil || string(k.bytes(1)) != "ready\nusr1\n" {
 		t.Fatal(err)
 	}
-	id, _ = d.spawn(shell("s", "trap '' TERM; setsid sleep 1000 & sleep 1000 & wait"))
-	time.Sleep(50 * time.Millisecond)
+	id, _ = d.spawn(shell("s", "trap '' TERM; setsid sleep 1000 & sleep 1000 & echo ready; wait"))
+	k = d.begin("proc.follow", params{"process": id, "stream": 1, "offset": 0}, 1<<20)
+	k.until("the start", func() bool { return k.data[1] != nil })
 	var r struct {
 		Killed struct{ Found, Killed, Left int }
 	}

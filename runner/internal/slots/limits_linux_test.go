@@ -24,7 +24,7 @@ func TestRlimitsHoldFromTheFirstInstruction(t *testing.T) {
 				t.Errorf("file size: %d %s", e.ExitCode, out)
 			}
 			began := time.Now()
-			if _, e := b.run("a", "/bin/sh", "-c", "while :; do :; done"); e.ExitCode <= 128 || time.Since(began) > 10*time.Second {
+			if _, e := b.run("a", "/bin/sh", "-c", "while :; do :; done"); e.ExitCode <= 128 || time.Since(began) > 60*time.Second {
 				t.Errorf("cpu time: %+v after %v", e, time.Since(began))
 			}
 			for range 50 {
@@ -129,7 +129,7 @@ func TestForkBombEnds(t *testing.T) {
 	}
 	began = time.Now()
 	r, err := b.Reset(context.Background(), "a")
-	if err != nil || !r.Clean || time.Since(began) > 5*time.Second {
+	if err != nil || !r.Clean || time.Since(began) > 30*time.Second {
 		t.Errorf("%+v %v", r, err)
 	}
 	t.Logf("reset: %v %+v", time.Since(began), r)

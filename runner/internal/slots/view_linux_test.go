@@ -183,7 +183,7 @@ func TestManyAtOnce(t *testing.T) {
 					if e.ExitCode != want {
 						t.Errorf("exit %d, want %d", e.ExitCode, want)
 					}
-				case <-time.After(20 * time.Second):
+				case <-time.After(60 * time.Second):
 					t.Error("no exit")
 				}
 			}()

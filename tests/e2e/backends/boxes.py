@@ -14,7 +14,7 @@ from hermes_exec.backends.owner import own_labels
 from hermes_exec.channel import Channel
 
 
-async def until(condition: Callable[[], object], patience_s: float = 10.0) -> None:
+async def until(condition: Callable[[], object], patience_s: float = 60.0) -> None:
     """Wait for what another process does, where nothing but its effect can be seen."""
     for _ in range(round(patience_s / 0.02)):
         if condition():
@@ -23,7 +23,7 @@ async def until(condition: Callable[[], object], patience_s: float = 10.0) -> No
     raise AssertionError(f"not within {patience_s:g} s")
 
 
-async def until_state(sandbox: Sandbox, state: str, patience_s: float = 10.0) -> SandboxStatus:
+async def until_state(sandbox: Sandbox, state: str, patience_s: float = 60.0) -> SandboxStatus:
     """Wait until the box is in a state, as seen from outside."""
     for _ in range(round(patience_s / 0.02)):
         status = await sandbox.status()

@@ -93,7 +93,7 @@ async def test_what_the_registry_does_not_have_is_named_at_once(
             with pytest.raises(ImageError, match=missing):
                 await pool.acquire()
             assert pool.stats().failures == 1
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 60
 
 
 async def test_an_image_by_its_digest(engine: DockerClient, server: Registry, docker_image: Image) -> None:

@@ -57,7 +57,7 @@ async def test_a_tenant_has_the_kernel_end_the_runner(docker_image: Image) -> No
             async with pool.slot(timeout_s=30) as slot:
                 assert slot.sandbox != first
                 assert (await slot.run("echo replaced")).stdout == "replaced\n"
-            assert time.monotonic() - began < 15
+            assert time.monotonic() - began < 50
             await heard.aclose()
     (died,) = [event for event in events if isinstance(event, Died)]
     assert died.post_mortem is not None
@@ -83,4 +83,4 @@ async def test_memory_that_no_kill_frees(docker_image: Image, slots: int, suspec
             assert (oom, told) == (True, suspect)
         async with pool.slot(timeout_s=30) as slot:
             assert (await slot.run("ls -A /dev/shm; echo clean")).stdout == "clean\n"
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < 50

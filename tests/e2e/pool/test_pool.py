@@ -256,7 +256,7 @@ async def test_a_box_that_is_killed_in_mid_command(pool: SandboxPool) -> None:
             await count_becomes(word, 2)
             began = time.monotonic()
             os.kill(runner_pid(slot.sandbox), signal.SIGKILL)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
         assert [error.post_mortem is not None and error.sandbox == slot.sandbox for error in caught] == [True, True]
         with pytest.raises(SandboxDied) as later:
             await slot.run("true")
@@ -340,7 +340,7 @@ async def test_closing_under_load_leaves_no_process() -> None:
             await count_becomes(word, 32)
             began = time.monotonic()
             await pool.aclose()
-            assert time.monotonic() - began < 15
+            assert time.monotonic() - began < 50
     assert len(caught) == 20
     assert marked(word) == []
     assert [pid for pid in pids if alive(pid)] == []

