@@ -39,8 +39,8 @@ type command struct {
 	token   uint64
 	spawned link.Spawned
 	stdin   *os.File // nil: /dev/null
-	stdout  *os.File
-	stderr  *os.File // nil when merged, or on a terminal
+	stdout  *source
+	stderr  *source // nil when merged, or on a terminal
 	exit    <-chan link.Exit
 	started time.Time
 }
@@ -51,14 +51,7 @@ func (s *Server) start(slot *slotState, agent *Agent, l launch) (*command, error
 	cmd := &command{slot: slot, token: l.token}
 	var theirs []int
 	defer func() { closeFDs(theirs) }()
-	pipe := func(readable bool) (*os.File, error) {
-		ours, other, err := pipeFor(readable)
-		if err == nil {
-			theirs = append(theirs, other)
-		}
-		return ours, err
-	}
-	if err := cmd.pipes(l, pipe); err != nil {
+	if err := cmd.pipes(l, &theirs); err != nil {
 		cmd.closePipes()
 		return nil, err
 	}
@@ -96,26 +89,41 @@ func (s *Server) start(slot *slotState, agent *Agent, l launch) (*command, error
 			return nil, &wire.Error{Kind: "internal", Message: "the agent opened no terminal"}
 		}
 		_ = syscall.SetNonblock(got[0], true)
-		cmd.stdout = os.NewFile(uintptr(got[0]), "terminal")
-		cmd.stdin = cmd.stdout
+		cmd.stdin = os.NewFile(uintptr(got[0]), "terminal")
+		cmd.stdout = &source{file: cmd.stdin}
 	}
 	return cmd, nil
 }
 
-func (c *command) pipes(l launch, pipe func(bool) (*os.File, error)) (err error) {
+// pipes makes ours, and adds the other ends to theirs.
+func (c *command) pipes(l launch, theirs *[]int) error {
 	if l.pty != nil {
 		return nil
 	}
+	pipe := func(readable bool) (int, error) {
+		ours, other, err := pipeFDs(readable)
+		if err == nil {
+			*theirs = append(*theirs, other)
+		}
+		return ours, err
+	}
 	if l.stdin {
-		if c.stdin, err = pipe(false); err != nil {
+		fd, err := pipe(false)
+		if err != nil {
 			return err
 		}
+		c.stdin = os.NewFile(uintptr(fd), "pipe")
 	}
-	if c.stdout, err = pipe(true); err != nil {
+	fd, err := pipe(true)
+	if err != nil {
 		return err
 	}
-	if !l.merge {
-		c.stderr, err = pipe(true)
+	c.stdout = &source{fd: fd}
+	if l.merge {
+		return nil
+	}
+	if fd, err = pipe(true); err == nil {
+		c.stderr = &source{fd: fd}
 	}
 	return err
 }
@@ -133,19 +141,31 @@ func childFDs(l launch, theirs []int, devNull int) []int {
 }
 
 func (c *command) closePipes() {
-	for _, f := range []*os.File{c.stdin, c.stdout, c.stderr} {
-		if f != nil {
-			_ = f.Close()
+	if c.stdin != nil {
+		_ = c.stdin.Close()
+	}
+	for _, s := range []*source{c.stdout, c.stderr} {
+		if s != nil {
+			s.close()
 		}
 	}
 }
 
-// pipeFor makes a pipe: our end does not block, theirs does. readable says
-// which end is ours.
+// pipeFor is pipeFDs with our end as a file.
 func pipeFor(readable bool) (ours *os.File, theirs int, err error) {
+	fd, theirs, err := pipeFDs(readable)
+	if err != nil {
+		return nil, -1, err
+	}
+	return os.NewFile(uintptr(fd), "pipe"), theirs, nil
+}
+
+// pipeFDs makes a pipe: our end does not block, theirs does. readable says
+// which end is ours.
+func pipeFDs(readable bool) (ours, theirs int, err error) {
 	r, w, err := rawPipe()
 	if err != nil {
-		return nil, -1, &wire.Error{Kind: "os", Message: "pipe: " + err.Error(), Errno: link.ErrnoName(errnoOf(err))}
+		return -1, -1, &wire.Error{Kind: "os", Message: "pipe: " + err.Error(), Errno: link.ErrnoName(errnoOf(err))}
 	}
 	mine, other := w, r
 	if readable {
@@ -153,9 +173,9 @@ func pipeFor(readable bool) (ours *os.File, theirs int, err error) {
 	}
 	if err := notBlocking(mine); err != nil {
 		closeFDs([]int{r, w})
-		return nil, -1, err
+		return -1, -1, err
 	}
-	return os.NewFile(uintptr(mine), "pipe"), other, nil
+	return mine, other, nil
 }
 
 // interrupted is true for a call whose agent was killed and replaced.

@@ -12,12 +12,16 @@ import (
 	"hermes-exec/runner/internal/output"
 )
 
+// live is the channel of a stream's output as it comes.
+var live = [...]uint16{output.Stdout: 5, output.Stderr: 6}
+
 const (
-	liveStdout = 5
-	liveStderr = 6
 	// startedDelay is how long news of a start may wait for something that
 	// goes with it: most commands are over by then, and one write is saved.
 	startedDelay = 20 * time.Millisecond
+	// readingDelay is how long output may wait in its pipe. A command that is
+	// over by then is spared all that it takes to wait for output.
+	readingDelay = 2 * time.Millisecond
 )
 
 // usage is what a process took, without its living descendants.
@@ -128,18 +132,20 @@ func (s *Server) run(c *conversation, slot *slotState, agent *Agent, p *commandP
 		result, err := s.notStarted(c, p, slot, cmd.spawned)
 		return result, none, err
 	}
-	c.event([]byte(`{"event":"started","pid":`+strconv.Itoa(cmd.spawned.PID)+`}`), true)
 	slot.showStart(c.id, cmd.spawned.PID, p)
 	collector := output.NewCollector(p.limit(), slot.spills, strconv.FormatUint(c.id, 10))
-	pumps := []*pump{startPump(slot, cmd.stdout, sinkFor(c, slot, collector, output.Stdout, liveStdout, p.Stream))}
-	if cmd.stderr != nil {
-		pumps = append(pumps, startPump(slot, cmd.stderr, sinkFor(c, slot, collector, output.Stderr, liveStderr, p.Stream)))
+	pumps := pumpsOf(cmd, func(stream int) func([]byte) {
+		return sinkFor(c, slot, collector, stream, live[stream], p.Stream)
+	})
+	if p.Stream {
+		c.event(startedEvent(cmd), true)
+		pumps.start()
 	}
 	if cmd.stdin != nil {
 		go feed(c, cmd.stdin, s.log)
 	}
 	result := &exitResult{Started: true}
-	exit, err := s.await(c, cmd, p.TimeoutS, result)
+	exit, err := s.await(c, cmd, pumps, p, result)
 	if cmd.stdin != nil {
 		c.in.discard()
 		_ = cmd.stdin.Close()
@@ -150,9 +156,7 @@ func (s *Server) run(c *conversation, slot *slotState, agent *Agent, p *commandP
 	}
 	result.DurationS = time.Since(cmd.started).Seconds()
 	result.take(exit)
-	for _, pump := range pumps {
-		pump.finish()
-	}
+	pumps.finish()
 	slot.showEnd(c.id, result.ExitCode)
 	return result, exit, sendKept(c, result, collector.Finish())
 }
@@ -169,11 +173,11 @@ func (s *Server) startError(slot *slotState, err error) error {
 // reason is on stderr too, where a shell would have put it.
 func (s *Server) notStarted(c *conversation, p *commandParams, slot *slotState, why link.Spawned) (*exitResult, error) {
 	collector := output.NewCollector(p.limit(), nil, "")
-	stream, live := output.Stderr, uint16(liveStderr)
+	stream := output.Stderr
 	if p.MergeStderr {
-		stream, live = output.Stdout, liveStdout
+		stream = output.Stdout
 	}
-	sinkFor(c, slot, collector, stream, live, p.Stream)([]byte(why.Reason + "\n"))
+	sinkFor(c, slot, collector, stream, live[stream], p.Stream)([]byte(why.Reason + "\n"))
 	result := &exitResult{ExitCode: why.ExitCode, Reason: &why.Reason}
 	return result, sendKept(c, result, collector.Finish())
 }
@@ -211,19 +215,32 @@ func feed(c *conversation, stdin *os.File, log *log.Logger) {
 	_ = stdin.Close()
 }
 
+func startedEvent(cmd *command) []byte {
+	return []byte(`{"event":"started","pid":` + strconv.Itoa(cmd.spawned.PID) + `}`)
+}
+
 // await waits for the exit of a command, and ends it at its timeout, when the
 // driver cancels, or with the slot.
-func (s *Server) await(c *conversation, cmd *command, timeoutS *float64, result *exitResult) (link.Exit, error) {
-	expired, stop := timerFor(timeoutS)
+func (s *Server) await(c *conversation, cmd *command, pumps pumps, p *commandParams, result *exitResult) (link.Exit, error) {
+	expired, stop := timerFor(p.TimeoutS)
 	defer stop()
-	announce := time.NewTimer(startedDelay)
-	defer announce.Stop()
+	late := time.NewTimer(readingDelay)
+	defer late.Stop()
+	reading := false
 	for {
 		select {
 		case exit := <-cmd.exit:
 			return exit, nil
-		case <-announce.C:
-			c.flush()
+		case <-late.C:
+			if !reading {
+				reading = true
+				pumps.start()
+				late.Reset(startedDelay - readingDelay)
+			} else if p.Stream {
+				c.flush()
+			} else {
+				c.event(startedEvent(cmd), false)
+			}
 			continue
 		case <-cmd.slot.ctx.Done():
 			return link.Exit{}, cmd.slot.cause()

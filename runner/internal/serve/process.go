@@ -126,7 +126,7 @@ func (s *Server) adoptProcess(cmd *command, p *commandParams) *process {
 	proc.logs[output.Stdout] = output.NewLog(p.limit(), cmd.slot.spills, name+"-stdout")
 	proc.logs[output.Stderr] = output.NewLog(p.limit(), cmd.slot.spills, name+"-stderr")
 	if p.PTY != nil && cmd.spawned.Started {
-		proc.terminal = cmd.stdout
+		proc.terminal = cmd.stdin
 	}
 	if !cmd.spawned.Started {
 		cmd.closePipes()
@@ -185,10 +185,8 @@ func (s *Server) forgetOldest(slot *slotState) {
 // watch reads what the process prints and waits for its end.
 func (s *Server) watch(p *process, cmd *command) {
 	defer contain(s.log, "process")
-	pumps := []*pump{startPump(p.slot, cmd.stdout, p.sink(output.Stdout))}
-	if cmd.stderr != nil {
-		pumps = append(pumps, startPump(p.slot, cmd.stderr, p.sink(output.Stderr)))
-	}
+	pumps := pumpsOf(cmd, p.sink)
+	pumps.start()
 	var exit link.Exit
 	select {
 	case exit = <-cmd.exit:
@@ -202,9 +200,7 @@ func (s *Server) watch(p *process, cmd *command) {
 	result.take(exit)
 	drained := make(chan struct{})
 	go func() {
-		for _, pump := range pumps {
-			pump.finish()
-		}
+		pumps.finish()
 		p.logs[output.Stdout].End()
 		p.logs[output.Stderr].End()
 		close(drained)

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"hermes-exec/runner/internal/output"
 	"hermes-exec/runner/internal/wire"
 )
 
@@ -18,28 +19,95 @@ const (
 	fragmentPause = 5 * time.Millisecond
 )
 
+// source is our end of a pipe or a terminal. It becomes a file, which the
+// runtime's poller is told of, only once it is waited for.
+type source struct {
+	fd   int
+	file *os.File
+}
+
+func (s *source) waitable() *os.File {
+	if s.file == nil {
+		s.file = os.NewFile(uintptr(s.fd), "pipe")
+	}
+	return s.file
+}
+
+// use gives the descriptor to f, which must not wait.
+func (s *source) use(f func(fd uintptr)) error {
+	if s.file == nil {
+		f(uintptr(s.fd))
+		return nil
+	}
+	raw, err := s.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Control(f)
+}
+
+func (s *source) close() {
+	if s.file != nil {
+		_ = s.file.Close()
+		return
+	}
+	_ = syscall.Close(s.fd)
+}
+
 // pump reads one pipe of a command. It never waits for the end of the pipe
 // once the command has ended: what is there is taken, and what others write
 // later is thrown away, so that they neither block nor get SIGPIPE.
 type pump struct {
-	slot *slotState
-	file *os.File
-	sink func(p []byte)
-	done chan struct{} // the sink has had everything
-	once sync.Once
+	slot    *slotState
+	source  *source
+	sink    func(p []byte)
+	started bool
+	done    chan struct{} // the sink has had everything
+	once    sync.Once
 }
 
-func startPump(slot *slotState, file *os.File, sink func(p []byte)) *pump {
-	p := &pump{slot: slot, file: file, sink: sink, done: make(chan struct{})}
-	go p.run()
-	return p
+// pumps are those of one command. Its methods belong to one goroutine.
+type pumps []*pump
+
+// pumpsOf gives what will read the output of a command, to a sink for each stream.
+func pumpsOf(cmd *command, sink func(stream int) func([]byte)) pumps {
+	all := pumps{{slot: cmd.slot, source: cmd.stdout, sink: sink(output.Stdout)}}
+	if cmd.stderr != nil {
+		all = append(all, &pump{slot: cmd.slot, source: cmd.stderr, sink: sink(output.Stderr)})
+	}
+	return all
+}
+
+// start begins to read; harmless when repeated.
+func (ps pumps) start() {
+	for _, p := range ps {
+		if !p.started {
+			p.started, p.done = true, make(chan struct{})
+			_ = p.source.waitable()
+			go p.run()
+		}
+	}
 }
 
 // finish is called when the command has ended; it returns when all that it
 // wrote was taken.
-func (p *pump) finish() {
-	_ = p.file.SetReadDeadline(time.Unix(1, 0))
-	<-p.done
+func (ps pumps) finish() {
+	for _, p := range ps {
+		if p.started {
+			_ = p.source.file.SetReadDeadline(time.Unix(1, 0))
+			<-p.done
+			continue
+		}
+		if p.drain() {
+			p.source.close()
+			continue
+		}
+		_ = p.source.waitable()
+		go func() {
+			defer contain(p.slot.log, "output")
+			p.throwAway()
+		}()
+	}
 }
 
 func (p *pump) finished() { p.once.Do(func() { close(p.done) }) }
@@ -47,93 +115,103 @@ func (p *pump) finished() { p.once.Do(func() { close(p.done) }) }
 func (p *pump) run() {
 	defer contain(p.slot.log, "output")
 	defer p.finished()
-	raw, err := p.file.SyscallConn()
-	if err != nil {
-		return
-	}
-	n := 0
-	var scratch *[wire.MaxData]byte
-	// The buffer is held only while there is something to read.
-	read := func(fd uintptr) bool {
-		scratch = readBuffers.Get().(*[wire.MaxData]byte)
-		var err error
-		for {
-			if n, err = syscall.Read(int(fd), scratch[:]); err != syscall.EINTR {
-				break
-			}
-		}
-		if err == syscall.EAGAIN {
-			readBuffers.Put(scratch)
-			return false
-		}
-		return true
-	}
 	for {
-		n = 0
-		if err := raw.Read(read); err != nil {
+		n, err := p.read(p.sink)
+		if err != nil {
 			break // the deadline of finish, or closed with the slot
 		}
-		if n > 0 {
-			p.sink(scratch[:n])
-		}
-		readBuffers.Put(scratch)
 		if n <= 0 {
-			_ = p.file.Close()
+			p.source.close()
 			return
 		}
-		if n == len(scratch) {
+		if n == wire.MaxData {
 			// A flood takes turns with everybody else.
 			runtime.Gosched()
 		}
 	}
-	ended := p.drain(raw)
+	ended := p.drain()
 	p.finished()
 	if ended {
-		_ = p.file.Close()
+		p.source.close()
 		return
 	}
-	p.slot.keep(p.file)
-	defer p.slot.release(p.file)
-	_ = p.file.SetReadDeadline(time.Time{})
-	for n = 1; n > 0; readBuffers.Put(scratch) {
-		n = 0
-		if err := raw.Read(read); err != nil {
+	p.throwAway()
+}
+
+// throwAway reads what others still write, until they end or the slot does.
+func (p *pump) throwAway() {
+	file := p.source.file
+	p.slot.keep(file)
+	defer p.slot.release(file)
+	_ = file.SetReadDeadline(time.Time{})
+	for {
+		if n, err := p.read(func([]byte) {}); n <= 0 || err != nil {
 			return
+		}
+	}
+}
+
+// read waits for output and hands it on; none is the end of the pipe. A buffer
+// is held only while there is something in it.
+func (p *pump) read(sink func([]byte)) (n int, err error) {
+	raw, err := p.source.file.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var scratch *[wire.MaxData]byte
+	err = raw.Read(func(fd uintptr) bool {
+		scratch = readBuffers.Get().(*[wire.MaxData]byte)
+		var err error
+		if n, err = readSome(fd, scratch[:]); err == syscall.EAGAIN {
+			readBuffers.Put(scratch)
+			return false
+		}
+		return true
+	})
+	if err != nil {
+		return 0, err
+	}
+	defer readBuffers.Put(scratch)
+	if n > 0 {
+		sink(scratch[:n])
+	}
+	return n, nil
+}
+
+func readSome(fd uintptr, p []byte) (n int, err error) {
+	for {
+		if n, err = syscall.Read(int(fd), p); err != syscall.EINTR {
+			return n, err
 		}
 	}
 }
 
 // drain takes what is in the pipe now, and no more: a writer that lives on
 // could go on for ever.
-func (p *pump) drain(raw syscall.RawConn) (ended bool) {
+func (p *pump) drain() (ended bool) {
 	scratch := readBuffers.Get().(*[wire.MaxData]byte)
 	defer readBuffers.Put(scratch)
 	left := -1
 	for {
 		n := 0
-		empty := false
-		err := raw.Control(func(fd uintptr) {
+		var failed error
+		err := p.source.use(func(fd uintptr) {
 			if left < 0 {
 				left = waiting(fd)
 			}
-			var err error
-			for {
-				// At least one byte is asked for, to notice the end of the pipe.
-				if n, err = syscall.Read(int(fd), scratch[:min(max(left, 1), len(scratch))]); err != syscall.EINTR {
-					break
-				}
-			}
-			empty = err == syscall.EAGAIN
+			// At least one byte is asked for, to notice the end of the pipe.
+			n, failed = readSome(fd, scratch[:min(max(left, 1), len(scratch))])
 		})
 		switch {
-		case empty:
+		case failed == syscall.EAGAIN:
 			return false
 		case err != nil || n <= 0:
 			return true
 		}
 		p.sink(scratch[:n])
-		if left -= n; left <= 0 {
+		if left <= 0 {
 			return false
 		}
+		left -= n
 	}
 }
