@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,8 @@ DEFAULT_TIMEOUT_S = 180.0
 DEFAULT_OUTPUT_BYTES = 1 << 20
 DEFAULT_PTY = (24, 80)
 LONGEST_S = 1e9
+LONGEST_PATH, SHOWN_PATH = 1 << 16, 256
+LONGEST_USER = 256
 
 
 def command_params(
@@ -45,8 +48,8 @@ def command_params(
     if env:
         params["env"] = checked_env(env)
     if user is not None:
-        if not _is_text(user):
-            raise ConfigError(f"user must be the name of a user, not {user!r}")
+        if not _is_text(user) or len(user) > LONGEST_USER:
+            raise ConfigError(f"user must be the name of a user, not {str(user)[:LONGEST_USER]!r}")
         params["user"] = user
     return params
 
@@ -63,10 +66,18 @@ def argv_words(command: Sequence[str | bytes | os.PathLike[str]]) -> list[WireBy
 
 
 def checked_path(path: str | bytes | os.PathLike[str], what: str) -> WireBytes:
-    """A path; ConfigError when it is empty or no path."""
+    """A path.
+
+    Raises:
+        ConfigError: it is empty or no path.
+        OSError: ENAMETOOLONG, as of the system, which is not asked about one that is longer than any.
+    """
     if path in ("", b""):
         raise ConfigError(f"{what} is empty")
-    return to_wire(path, what)
+    wired = to_wire(path, what)
+    if len(text := wired if isinstance(wired, str) else wired["b64"]) > LONGEST_PATH:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), text[:SHOWN_PATH])
+    return wired
 
 
 def checked_env(env: Environment) -> dict[str, WireBytes]:

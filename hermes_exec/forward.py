@@ -15,6 +15,7 @@ from hermes_exec.tenure import TRANSPORT_ERRORS, Tenure
 
 logger = logging.getLogger(__name__)
 CONNECT_S = 30.0
+LONGEST_HOST = 256
 
 
 def checked_port(port: int, *, least: int = 1) -> int:
@@ -31,8 +32,8 @@ def _is_port(port: object, least: int) -> bool:
 async def connect(tenure: Tenure, port: int, host: str) -> Connection:
     """Connect inside the slot. Raises ConnectionRefusedError, TimeoutError and the like with the address."""
     checked_port(port)
-    if not host or "\0" in host:
-        raise ConfigError(f"host must be the name or address of a host, not {host!r}")
+    if not host or "\0" in host or len(host) > LONGEST_HOST:
+        raise ConfigError(f"host must be the name or address of a host, not {host[:LONGEST_HOST]!r}")
     tenure.check()
     conversation: Conversation | None = None
     connected = False

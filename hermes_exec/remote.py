@@ -44,6 +44,8 @@ def remote_failure(error: RemoteError, *, path: str | None = None) -> Exception:
             return ConfigError(error.message)
         case "limit":
             return LaunchError(error.message, retryable=False)
+        case "exhausted":
+            return ExecError(error.message, retryable=True)
         case "isolation":
             return IsolationError(error.message)
         case "stale":

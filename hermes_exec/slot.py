@@ -122,7 +122,8 @@ class Slot:
         on_output: OnOutput | None = None,
         check: bool = False,
     ) -> RunResult:
-        """Run a command and return its result; a failure, a timeout and a missing program are results.
+        """Run a command and return its result; a failure, a timeout and a missing program are results, and so is a
+        limit that the slot has used up (exit code 126).
 
         Args:
             command: A `str` is run by the slot's best shell (bash, else sh) without login or rc files; a sequence is
@@ -146,8 +147,9 @@ class Slot:
         cancelled the whole tree is ended, and that is waited for at most 5 s.
 
         Raises:
-            ConfigError: before anything ran: what was wrong.
+            ConfigError: before anything ran: what was wrong, also more than 32 MiB of command, arguments and `env`.
             FileNotFoundError, NotADirectoryError, PermissionError: `cwd` cannot be entered; nothing ran.
+            ExecError: this machine or others in the box have left no room for a process; nothing ran.
             CommandFailed: only with `check`.
         """
         timeout_s = checked_timeout(timeout_s)
@@ -229,7 +231,8 @@ class Slot:
         for `process.output`. `tag` is a word of the caller's by which `spawned` finds it again. The rest as in `run`.
 
         Raises:
-            FileNotFoundError, PermissionError: the program or `cwd` is missing, or may not be executed or entered.
+            ConfigError, FileNotFoundError, NotADirectoryError, PermissionError, ExecError: as in `run`. A program that
+                cannot be started is a process that has ended, with the exit codes of `run`.
         """
         params = command_params(
             self.tenure.slot,

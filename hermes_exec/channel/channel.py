@@ -12,10 +12,10 @@ import anyio
 
 from hermes_exec.channel.connection import Connection, Opener, Trace
 from hermes_exec.channel.conversation import Conversation
-from hermes_exec.channel.frames import MORE, Frame, FrameType, encode, encode_json, parse_json
+from hermes_exec.channel.frames import MAX_MESSAGE_BYTES, MORE, Frame, FrameType, encode, encode_json, parse_json
 from hermes_exec.channel.handshake import BoxFacts, Identity
 from hermes_exec.channel.keepalive import HEART
-from hermes_exec.errors import ChannelLost, ExecError, OutcomeUnknown, ProtocolError, SandboxDied
+from hermes_exec.errors import ChannelLost, ConfigError, ExecError, OutcomeUnknown, ProtocolError, SandboxDied
 from hermes_exec.results import PostMortem
 
 DEFAULT_WINDOW = 1 << 20
@@ -24,6 +24,10 @@ BACKOFF_S = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 MAX_BATCHED_ACKS = 64
 PROMPT_ACK_BYTES = 64 << 10
 """What a runner keeps for a conversation of this size is worth a write of its own to free it."""
+TOO_LONG = (
+    "this takes {sent_mb} MiB to send, and at most {most_mb} MiB can be: put a long script, argument, variable or list "
+    "into a file of the slot (slot.files.write_text, slot.files.upload) and name that, or give it as stdin"
+)
 
 State = Literal["open", "reconnecting", "lost", "closed"]
 Diagnose = Callable[[], Awaitable[ExecError | None]]
@@ -215,12 +219,17 @@ class Channel:
             self._connection.stop()
 
     def begin(self, method: str, params: Mapping[str, object], window: int = DEFAULT_WINDOW) -> Conversation:
-        """Start a conversation that the caller ends by `finish`; `converse` does both. Raises as `call`, before
-        sending.
+        """Start a conversation that the caller ends by `finish`; `converse` does both.
+
+        Raises:
+            ConfigError: the request is longer than one may be.
+            ChannelLost, SandboxDied, ProtocolError: the channel is gone.
         """
         if self.lost_reason is not None:
             raise self.lost_reason.with_traceback(None)
         request = encode_json({"method": method, "params": params, "window": window}).encode()
+        if len(request) > MAX_MESSAGE_BYTES:
+            raise ConfigError(TOO_LONG.format(sent_mb=len(request) >> 20, most_mb=MAX_MESSAGE_BYTES >> 20))
         self._next_id += 1
         self.calls += 1
         conversation = Conversation(self._write, self._next_id, request, window, self.facts.input_window)

@@ -24,6 +24,8 @@ from hermes_exec.channel.frames import (
 from hermes_exec.errors import ChannelLost, ExecError, OutcomeUnknown, ProtocolError
 
 BROKEN_RESPONSE = "the box sent a response without a result"
+LONGEST_MESSAGE = 4096
+"""Characters of an error's message: one may quote what it is about."""
 
 
 class Data(NamedTuple):
@@ -54,6 +56,8 @@ class RemoteError(Exception):
     def __init__(self, error: dict[str, Any]) -> None:
         self.kind = str(error.get("kind", "internal"))
         self.message = str(error.get("message", "the runner gave no reason"))
+        if len(self.message) > LONGEST_MESSAGE:
+            self.message = self.message[:LONGEST_MESSAGE] + "…"
         errno, detail = error.get("errno"), error.get("detail")
         self.errno: str | None = errno if isinstance(errno, str) else None
         self.path: object = error.get("path")

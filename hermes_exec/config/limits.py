@@ -25,7 +25,7 @@ class Limits(ConfigModel):
     memory_mb: Positive | None = None
     """Memory in MiB. A command over it is ended, with ``oom_killed`` in its result."""
     pids: Positive | None = None
-    """Processes and threads at one time."""
+    """Processes and threads at one time. A command that finds none left is a result with exit code 126."""
     disk_mb: Positive | None = None
     """Space that may be written, in MiB."""
     open_files: Positive | None = None

@@ -4,12 +4,15 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+
+	"hermes-exec/runner/internal/isolate"
 )
 
 // platform is what only Linux gives an agent.
 type platform struct {
 	killers     *pool    // threads with the slot's user rights, to look at processes and signal them
 	oom         *os.File // counter of out-of-memory kills
+	rooms       isolate.Rooms
 	groupFD     *os.File // version 2 cgroup that commands are cloned into
 	childLimits bool     // each command needs limits of its own
 	marks       marks

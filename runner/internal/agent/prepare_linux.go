@@ -30,8 +30,8 @@ func (a *agent) prepare(s isolate.Setup) (isolate.Ready, error) {
 	a.rooted = s.Level != isolate.Box && !s.Successor && (s.View.Pids || rt.Subreaper())
 	a.childLimits = isolate.NeedsChildLimits(s.Limits)
 	a.slotUser = isolate.User{Name: s.UserName, UID: s.UID, GID: s.GID, Home: s.Home, Groups: s.Groups}
-	// Both are looked up by their paths in the box, which the view may hide.
-	a.oom = isolate.OOMFile(s.Cgroups)
+	// These are looked up by their paths in the box, which the view may hide.
+	a.oom, a.rooms = isolate.OOMFile(s.Cgroups), isolate.OpenRooms(s.Cgroups)
 	joins, err := a.openGroups()
 	if err != nil {
 		return isolate.Ready{}, cannotIsolate(err)

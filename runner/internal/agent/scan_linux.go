@@ -15,7 +15,7 @@ type proc struct {
 	pid, parent, group, session int
 	state                       byte
 	start                       uint64
-	rssPages                    int64
+	rssPages, threads           int64
 	uids                        [3]uint32 // real, effective, saved
 	groups                      []uint32
 	kernel                      bool // a thread of the kernel
@@ -92,13 +92,13 @@ func parseStat(data []byte) (proc, bool) {
 		return proc{}, false
 	}
 	n := func(i int) int { v, _ := strconv.Atoi(string(f[i])); return v }
-	p := proc{state: f[0][0], parent: n(1), group: n(2), session: n(3), rssPages: int64(n(21))}
+	p := proc{state: f[0][0], parent: n(1), group: n(2), session: n(3), rssPages: int64(n(21)), threads: int64(n(17))}
 	const kernelThread = 0x00200000
 	p.kernel = n(6)&kernelThread != 0
 	p.pid, _ = strconv.Atoi(string(data[:open]))
 	p.start, _ = strconv.ParseUint(string(f[19]), 10, 64)
 	// The first thread of a process may have ended before the others.
-	if p.state == 'X' || p.state == 'x' || p.state == 'Z' && n(17) <= 1 {
+	if p.state == 'X' || p.state == 'x' || p.state == 'Z' && p.threads <= 1 {
 		return proc{}, false
 	}
 	return p, true

@@ -51,7 +51,7 @@ func (a *agent) launch(s link.Spawn, user isolate.User, fds []int) outcome {
 	if s.PTY != nil {
 		master, slave, err := openPTY(*s.PTY)
 		if err != nil {
-			out.err = osError("terminal", "", err)
+			out.err = noTerminal(err)
 			return out
 		}
 		defer syscall.Close(slave)
@@ -68,19 +68,18 @@ func (a *agent) launch(s link.Spawn, user isolate.User, fds []int) outcome {
 	if a.groupFD != nil {
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(a.groupFD.Fd())
 	}
-	c, failed := a.fork(path, s, attr, user)
+	c, why := a.fork(path, s, attr, user)
 	if c == nil {
 		if out.master >= 0 {
 			_ = syscall.Close(out.master)
-			out.master = -1
 		}
-		return refused(s, cwd, failed)
+		return a.refused(s, cwd, why)
 	}
 	out.command = c
 	return out
 }
 
-func (a *agent) fork(path string, s link.Spawn, attr *syscall.ProcAttr, user isolate.User) (*command, syscall.Errno) {
+func (a *agent) fork(path string, s link.Spawn, attr *syscall.ProcAttr, user isolate.User) (*command, refusal) {
 	c := &command{token: s.Token, start: isolate.BootTicks()}
 	c.oomBase, _ = a.oomCount()
 	a.table.expect()
@@ -94,27 +93,14 @@ func (a *agent) fork(path string, s link.Spawn, attr *syscall.ProcAttr, user iso
 		pid, err = start()
 	}
 	if err != nil {
-		a.table.abandoned()
-		errno, ok := errnoOf(err)
-		if !ok {
-			errno = syscall.EINVAL
+		var why refusal
+		if pid, why = a.retry(start, err); pid == 0 {
+			a.table.abandoned()
+			return nil, why
 		}
-		return nil, errno
 	}
 	c.pid = pid
-	return c, 0
-}
-
-// refused tells a failure of the program from one of the system.
-func refused(s link.Spawn, cwd string, errno syscall.Errno) outcome {
-	switch errno {
-	case syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ENOSPC, syscall.EPERM:
-		return outcome{master: -1, err: &link.Error{Kind: "os", Errno: link.ErrnoName(errno), Message: "no process can be started in this slot: " + errno.Error()}}
-	}
-	if err := enterable(cwd); err != nil {
-		return outcome{master: -1, err: osError("working directory "+strconv.Quote(cwd), cwd, err)}
-	}
-	return cannot(string(s.Argv[0]), errno, true)
+	return c, refusal{}
 }
 
 // enterable checks a working directory with the thread's rights: the final
@@ -247,6 +233,16 @@ func openPTY(size link.PTY) (master, slave int, err error) {
 		return fail(errno)
 	}
 	return master, peer, nil
+}
+
+// noTerminal tells terminals that are used up, on this host, from a box
+// without any.
+func noTerminal(err error) error {
+	switch errno, _ := errnoOf(err); errno {
+	case syscall.ENOSPC, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE:
+		return exhausted("no terminal can be had", err)
+	}
+	return osError("terminal", "", err)
 }
 
 // openPeer opens the other end of a terminal: of this very one where the

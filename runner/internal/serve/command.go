@@ -67,7 +67,11 @@ func (s *Server) start(slot *slotState, agent *Agent, l launch) (*command, error
 	// A start is never broken off in between: what may run must be known.
 	got, err := agent.Call(slot.ctx, link.OpSpawn, request, &cmd.spawned, fds...)
 	cmd.started = time.Now()
-	if l.pty == nil && interrupted(err) {
+	if err != nil && link.AsError(err).Kind == "too_large" {
+		// Far more than the system takes, were it to be asked.
+		cmd.spawned, err = link.Spawned{ExitCode: 126, Reason: "argument list too long"}, nil
+	}
+	if err != nil && l.pty == nil && interrupted(err) {
 		// It may have run, as what killed the agent, and has not outlived it.
 		killed := make(chan link.Exit, 1)
 		killed <- link.Exit{Token: l.token, ExitCode: 128 + 9, Signal: 9}
@@ -165,7 +169,7 @@ func pipeFor(readable bool) (ours *os.File, theirs int, err error) {
 func pipeFDs(readable bool) (ours, theirs int, err error) {
 	r, w, err := rawPipe()
 	if err != nil {
-		return -1, -1, &wire.Error{Kind: "os", Message: "pipe: " + err.Error(), Errno: link.ErrnoName(errnoOf(err))}
+		return -1, -1, &wire.Error{Kind: "exhausted", Message: "no pipe can be had: " + err.Error()}
 	}
 	mine, other := w, r
 	if readable {
@@ -182,12 +186,6 @@ func pipeFDs(readable bool) (ours, theirs int, err error) {
 func interrupted(err error) bool {
 	var e *link.Error
 	return errors.As(err, &e) && e.Errno == "EINTR"
-}
-
-func errnoOf(err error) syscall.Errno {
-	var errno syscall.Errno
-	errors.As(err, &errno)
-	return errno
 }
 
 func closeFDs(fds []int) {

@@ -128,7 +128,7 @@ func (s *slot) start(ctx context.Context) (*Handle, error) {
 func (s *slot) boot(ctx context.Context) (*Handle, error) {
 	h, err := s.launch()
 	if err != nil {
-		return nil, failure("isolation", "the slot's init cannot be started: %v", err)
+		return nil, failure(whyNot(err), "the slot's init cannot be started: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
@@ -140,9 +140,22 @@ func (s *slot) boot(ctx context.Context) (*Handle, error) {
 		if errors.As(err, &e) {
 			return nil, e
 		}
-		return nil, failure("isolation", "the slot's init did not get ready: %v (%s)", err, h.how)
+		return nil, failure(whyNot(err), "the slot's init did not get ready: %v (%s)", err, h.how)
 	}
 	return h, nil
+}
+
+// whyNot tells a box that is full from one in which an agent cannot be had.
+func whyNot(err error) string {
+	for _, lack := range []syscall.Errno{syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE} {
+		if errors.Is(err, lack) {
+			return "exhausted"
+		}
+	}
+	if boxFull() {
+		return "exhausted" // it could not make its threads
+	}
+	return "isolation"
 }
 
 // publish makes h the slot's agent.

@@ -23,6 +23,8 @@ func (s *slot) wipeShared() []string { return nil }
 
 func oomKills() int64 { return 0 }
 
+func boxFull() bool { return false }
+
 type entry struct{}
 
 func entryAt(string) entry { return entry{} }

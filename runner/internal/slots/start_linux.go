@@ -47,6 +47,8 @@ func oomKills() int64 {
 	return count
 }
 
+func boxFull() bool { return isolate.BoxFull() }
+
 type starting struct {
 	do   func() (*os.Process, error)
 	done chan started

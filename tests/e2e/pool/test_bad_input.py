@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 import time
@@ -83,6 +84,50 @@ async def test_a_command_of_five_mebibytes_runs(slot: Slot) -> None:
     size = 5 << 20
     assert (await slot.run(f"echo '{'x' * size}' | wc -c")).stdout.strip() == str(size + 1)
     assert (await slot.session().run(f"echo '{'y' * size}' | wc -c")).stdout.strip() == str(size + 1)
+
+
+async def test_what_is_too_long_to_send_is_refused_before_anything_runs(slot: Slot) -> None:
+    long = "touch ran; #" + "x" * (32 << 20)
+    session = slot.session()
+    ways: list[Callable[..., Any]] = [slot.run, slot.spawn, session.run, session.spawn]
+    for way in ways:
+        with pytest.raises(ConfigError, match=r"32 MiB.*slot\.files"):
+            await way(long)
+    for env in ({"A": long}, {f"A{n}": "x" * 1000 for n in range(34_000)}):
+        with pytest.raises(ConfigError, match="32 MiB"):
+            await slot.run("touch ran", env=env)
+    with pytest.raises(ConfigError, match="32 MiB"):
+        await slot.run(["touch", "ran", *["x" * 1000] * 34_000])
+    assert (await slot.run("ls; echo on")).stdout == "on\n"
+
+
+async def test_what_the_system_takes_no_more_of_is_its_answer() -> None:
+    """Most of what is sent grows on its way to the agent: `<` takes six bytes there."""
+    long = "<" * (9 << 20)
+    async with SandboxPool("local") as pool, pool.slot() as slot:
+        for result in (
+            await slot.run("touch ran", env={"A": long}),
+            await slot.run(["touch", "ran", long]),
+            await (await slot.spawn(["touch", "ran", long], pty=True)).wait(30),
+        ):
+            assert (result.exit_code, result.signal) == (126, None)
+        assert "argument list too long" in (await slot.run(["true", *[long[:100]] * 90_000])).stderr
+        assert (await slot.run("ls; echo on")).stdout == "on\n"
+
+
+async def test_a_name_that_is_too_long_is_refused_and_not_repeated_in_full(slot: Slot) -> None:
+    long = "x" * (1 << 20)
+    for call in (slot.run("touch ran", cwd=long), slot.files.read_bytes(long), slot.files.write_bytes(long, b"")):
+        with pytest.raises(OSError, match="too long") as caught:
+            await call
+        assert caught.value.errno == errno.ENAMETOOLONG
+    with pytest.raises(ConfigError) as refused:
+        await slot.run("touch ran", user=long)
+    assert len(str(refused.value)) < 1000
+    with pytest.raises(ConfigError) as refused:
+        await slot.connect(80, host=long)
+    assert len(str(refused.value)) < 1000
+    assert (await slot.run("ls; echo on")).stdout == "on\n"
 
 
 @pytest.mark.sample
