@@ -19,15 +19,14 @@ setup: .venv/.ready runner ## .venv with everything that the other targets need
 runner: .venv/.ready ## the static runner binaries (built anew only when their sources changed)
 	@$(PY) hatch_build.py
 
-engine: .venv/.ready ## a Docker daemon that answers (root only: installs and starts one)
+engine: .venv/.ready ## a Docker daemon that answers (root only: installs and starts one; HERMES_NO_ENGINE=1 declines)
 	@.ci/engine
 
 images: engine ## the images of the tests, made without a registry
 	@$(PY) -m tests.images.build >/dev/null
 
-demo: setup ## a small language model works on real tasks in isolated slots
-	@.ci/setup demo
-	@if .ci/engine; then HERMES_DEMO_IMAGE=$$($(PY) -m tests.images.build --tag debian) $(PY) -m hermes_batch.demo; else $(PY) -m hermes_batch.demo; fi
+demo: ## a small language model works on real tasks in isolated slots
+	@.ci/demo
 
 test: setup ## all tests: Python on real engines, and the runner's own
 	@.ci/test

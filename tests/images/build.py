@@ -90,6 +90,7 @@ def ensure(client: docker.DockerClient, name: str) -> str:
     try:
         client.images.get(wanted)
     except ImageNotFound:
+        print(f"image {wanted}: making it, which takes a minute at most", file=sys.stderr)
         build(client, name, wanted)
     return wanted
 

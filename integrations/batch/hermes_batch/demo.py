@@ -35,7 +35,7 @@ _CONSOLE = Console(highlight=False)
 async def demo(tasks: Path, out: Path, image: str | None) -> int:
     """Run it; returns the exit code: 0 when every prompt has its record and nothing was left behind."""
     backend, why = await _backend(image)
-    _say(f"{WORKERS} prompts at a time, {why}; model: SmolLM2-135M in this process")
+    _say(f"{WORKERS} prompts at a time, {why}; model: SmolLM2-135M in this process; the first take longest")
     run_id = f"demo-{secrets.token_hex(4)}"
     config = BatchConfig(
         dataset=tasks,
@@ -69,12 +69,12 @@ async def demo(tasks: Path, out: Path, image: str | None) -> int:
 
 async def _backend(image: str | None) -> tuple[str, str]:
     if image is None:
-        return "local", "slots on this host (HERMES_DEMO_IMAGE names no image)"
+        return "local", "slots on this host, without Docker (HERMES_DEMO_IMAGE names no image)"
     try:
         async with SandboxPool("docker", image=image):
             return "docker", f"a container each of {image}"
     except BackendUnavailable as error:
-        return "local", f"slots on this host ({error})"
+        return "local", f"slots on this host, without Docker ({error})"
 
 
 async def _nothing_left(backend: str, run_id: str, watch: ProcessWatch) -> bool:
