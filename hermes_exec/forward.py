@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
@@ -130,7 +131,7 @@ class Forward:
         self._tenure, self._remote, self._host = tenure, checked_port(port), host
         self._local = checked_port(local_port, least=0)
         self._tasks: TaskGroup | None = None
-        self._scope = anyio.CancelScope()
+        self._scope: anyio.CancelScope | None = None  # made in the event loop
         self.port = local_port
 
     async def __aenter__(self) -> Self:
@@ -138,24 +139,19 @@ class Forward:
         listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=self._local)
         self.port = int(listener.extra(SocketAttribute.local_port))
         self._tasks = await anyio.create_task_group().__aenter__()
-        self._tasks.start_soon(self._serve, listener)
-        self._tenure.on_close(self, self._scope.cancel)
+        self._scope = scope = anyio.CancelScope()
+        self._tasks.start_soon(_serve, listener, scope, self._carry)
+        self._tenure.on_close(self, scope.cancel)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._tenure.forget(self)
-        tasks = self._tasks
-        assert tasks is not None
+        assert self._tasks is not None
+        assert self._scope is not None
         self._scope.cancel()
-        await tasks.__aexit__(None, None, None)
-
-    async def _serve(self, listener: Listener[SocketStream]) -> None:
-        # A scope of its own: the end of the slot must not cancel the block that uses the forward.
-        async with listener:
-            with self._scope:
-                await listener.serve(self._carry)
+        await self._tasks.__aexit__(None, None, None)
 
     async def _carry(self, client: SocketStream) -> None:
         async with client:
@@ -170,6 +166,15 @@ class Forward:
                     tasks.start_soon(_pump, inside, client)
             finally:
                 await inside.aclose()
+
+
+async def _serve(
+    listener: Listener[SocketStream], scope: anyio.CancelScope, carry: Callable[[SocketStream], Awaitable[None]]
+) -> None:
+    # A scope of its own: the end of the slot must not cancel the block that uses the forward.
+    async with listener:
+        with scope:
+            await listener.serve(carry)
 
 
 async def _pump(source: ByteStream, sink: ByteStream) -> None:

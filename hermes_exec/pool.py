@@ -46,28 +46,32 @@ class SandboxPool:
         backend: A name (`local`, `docker`, or one of the entry-point group `hermes_exec.backends`) or a config object.
         image: Image of the boxes, for backends that have images.
         slots_per_sandbox: Slots in one box (local 64, others 1). With 1 in a container the tenant has the whole box.
-        min_sandboxes, max_sandboxes: Boxes to keep, and to have at most over all profiles and images (local 1, others
-            4). Entering the pool waits for the minimum; with 0 it checks the backend and starts nothing.
+        min_sandboxes: Boxes to keep. Entering the pool waits for them; with 0 it checks the backend and starts nothing.
+        max_sandboxes: Boxes to have at most, over all profiles and images (local 1, others 4).
         profiles: Named variants, by name: a `ProfileConfig` or a mapping; what they do not say is the pool's.
         min_isolation: The lowest rung that is accepted (`none`, `uid`, `namespaces`, `box`); the highest that the box
             can give is always taken.
         network: False takes the network away.
-        limits, slot_limits: What a box and a slot may use. One that cannot be enforced is refused, unless
-            `best_effort_limits`.
-        env, secrets: Variables of every slot; `secrets` are never shown or stored outside it.
+        limits: What a box may use.
+        slot_limits: What a slot may use.
+        best_effort_limits: A limit that cannot be enforced is told in `slot.isolation.limits`; False refuses it.
+        env: Variables of every slot.
+        secrets: The same; never shown or stored outside of it.
         files: Path in the slot → bytes or local path, put into each slot that is lent.
         setup: Shell commands that run once a box, with the rights of its runner; what they change in the box (not in
             their own home, workspace and tmp) is there for every slot. On local, where a box is this machine, they
             can only look at it: one that leaves files is a ConfigError.
         slot_setup: Shell commands that run in a slot at each lend. One of either that fails is a LaunchError.
         acquire_timeout_s: How long a request waits for a slot.
-        launch_timeout_s, pull_timeout_s: Longest start of a box, and longest pull of its image on top of that.
+        launch_timeout_s: Longest start of a box.
+        pull_timeout_s: Longest pull of its image, on top of that.
         shutdown_timeout_s: Longest time that closing takes.
         lease_s: How long a box outlives a driver that is gone.
         idle_timeout_s: Boxes above the minimum go when they were idle for so long.
         max_lifetime_s: Older boxes lend no more and are replaced.
         run_id: Label of the boxes (random by default), for `hermes-exec reap`.
-        on_event: Called with each event, sync or async. on_pull: with the progress of image pulls, from any thread.
+        on_event: Called with each event, sync or async.
+        on_pull: Called with the progress of image pulls, from any thread.
         backend_options: Fields of the backend's config class.
 
     Raises:

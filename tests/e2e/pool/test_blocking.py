@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import threading
@@ -41,6 +42,22 @@ def test_the_same_names_give_values(pool: blocking.SandboxPool, tmp_path: Path) 
         assert (tmp_path / "a").read_text() == "text"
     with pytest.raises(SlotClosed):
         slot.run("true")
+
+
+def test_ports_of_a_slot() -> None:
+    serve = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)\n"
+    serve += "while True: c, _ = s.accept(); c.sendall(c.recv(99).upper()); c.close()"
+    with SandboxPool("local") as pool, pool.slot() as slot:
+        slot.files.write_text("serve.py", serve)
+        port = int(slot.spawn("exec python3 serve.py").stdout.receive())
+        with slot.connect(port) as stream:
+            stream.send(b"straight")
+            assert b"".join(stream) == b"STRAIGHT"
+        with slot.forward(port) as forward, socket.create_connection(("127.0.0.1", forward.port), timeout=20) as client:
+            client.sendall(b"forwarded")
+            assert client.recv(99) == b"FORWARDED"
+        with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", forward.port), timeout=20):
+            pass
 
 
 def test_slots_of_a_pool_that_was_entered_without_a_name() -> None:
