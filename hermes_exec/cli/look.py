@@ -19,6 +19,7 @@ from hermes_exec.cli import exits
 from hermes_exec.cli.output import printable, say, table
 from hermes_exec.cli.viewer import Driver, connect, lent_slots
 from hermes_exec.config import nearest
+from hermes_exec.encoding import from_wire
 from hermes_exec.errors import ConfigError, ExecError, SlotClosed
 
 USAGE = "ps | ls [PATH] | cat PATH"
@@ -88,7 +89,7 @@ class Screen:
             case "output":
                 return self._output(who, event.get("stream"), base64.b64decode(str(event.get("data"))))
             case "started":
-                return self._line(f"{who} $ {_text(event.get('command'))}", who)
+                return self._line(f"{who} $ {from_wire(event.get('command'), 'command')}", who)
             case "ended":
                 for stream in (1, 2):
                     self._decoders.pop((who, stream), None)
@@ -113,12 +114,6 @@ class Screen:
         begin = "" if self._at_start else "\n"
         self._speaker, self._at_start = who, True
         return f"{begin}==> {printable(text)}\n".encode("utf-8", "replace")
-
-
-def _text(value: object) -> str:
-    if isinstance(value, dict):
-        return base64.b64decode(str(value.get("b64", ""))).decode("utf-8", "replace")
-    return str(value)
 
 
 async def _questions(path: Path, slot: str, whole: anyio.CancelScope) -> None:

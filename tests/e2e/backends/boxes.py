@@ -10,8 +10,15 @@ from typing import Any
 import anyio
 
 from hermes_exec.backends.base import Backend, LaunchSpec, Sandbox, SandboxStatus
+from hermes_exec.backends.docker import DockerBackend
 from hermes_exec.backends.owner import own_labels
 from hermes_exec.channel import Channel
+from hermes_exec.config import DockerConfig
+
+
+def backend(**options: Any) -> DockerBackend:
+    """A Docker backend with these options."""
+    return DockerBackend(DockerConfig(**options))
 
 
 async def until(condition: Callable[[], object], patience_s: float = 60.0) -> None:

@@ -5,46 +5,31 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
-import time
 import uuid
-from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import anyio.to_thread
-import docker
 import pytest
 from docker import DockerClient
 
 from hermes_exec.backends import docker_delivery
 from hermes_exec.backends.base import LaunchSpec, ReapFilter
-from hermes_exec.backends.docker import DockerBackend
 from hermes_exec.backends.docker_engine import Engine
 from hermes_exec.backends.docker_options import HOME
 from hermes_exec.backends.docker_sandbox import DockerSandbox, Made
 from hermes_exec.backends.owner import own_labels
 from hermes_exec.channel import Channel, Conversation
 from hermes_exec.config import DockerConfig, Limits
-from hermes_exec.errors import BackendUnavailable, ChannelLost, ConfigError, ImageError, SandboxDied
-from tests.e2e.backends.boxes import box, until, until_state
+from hermes_exec.errors import BackendUnavailable, ChannelLost, ConfigError, SandboxDied
+from tests.e2e.backends.boxes import backend, box, until, until_state
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 Image = Callable[[str], str]
-
-
-@pytest.fixture
-def engine(docker_image: Image) -> Iterator[DockerClient]:
-    """A client of the test's own, to look from outside."""
-    docker_image("busybox")
-    client = docker.from_env()
-    yield client
-    client.close()
 
 
 @pytest.fixture
@@ -54,10 +39,6 @@ def run_id() -> str:
 
 def containers(engine: DockerClient, run_id: str) -> list[Any]:
     return engine.containers.list(all=True, filters={"label": f"hermes-exec.run-id={run_id}"}, ignore_removed=True)
-
-
-def backend(**options: Any) -> DockerBackend:
-    return DockerBackend(DockerConfig(**options))
 
 
 @pytest.mark.sample
@@ -213,69 +194,6 @@ async def test_killed_container_has_a_post_mortem(docker_image: Image, engine: D
         assert (status.post_mortem.exit_code, status.post_mortem.suspect) == (137, "outside")
     finally:
         await sandbox.destroy()
-        await docker_backend.aclose()
-
-
-async def test_image_policy(docker_image: Image, engine: DockerClient) -> None:
-    absent = "hermes-exec-test/absent:1"
-    started = time.monotonic()
-    never = backend(pull_policy="never")
-    with pytest.raises(ImageError, match="hermes-exec-test/absent:1"):
-        await never.check(LaunchSpec(image=absent))
-    with pytest.raises(ImageError, match="never"):
-        await never.launch(LaunchSpec(image=absent), own_labels("t"))
-    assert time.monotonic() - started < 30
-    await never.check(LaunchSpec(image=docker_image("busybox")))
-    await never.aclose()
-
-
-async def test_missing_image_is_fetched_from_a_registry_that_refuses(docker_image: Image, engine: DockerClient) -> None:
-    missing = backend()
-    with pytest.raises(ImageError, match=r"127\.0\.0\.1:9/absent"):
-        await missing.launch(LaunchSpec(image="127.0.0.1:9/absent:1", pull_timeout_s=20), own_labels("t"))
-    with pytest.raises(ImageError, match="cannot be fetched"):
-        await missing.launch(LaunchSpec(image="sha256:" + "0" * 64), own_labels("t"))
-    await missing.aclose()
-
-
-class Registry(BaseHTTPRequestHandler):
-    """A registry that knows no image and asks for credentials."""
-
-    def do_GET(self) -> None:
-        given = self.headers.get("Authorization", "")
-        cast("Any", self.server).seen.append(given)
-        self.send_response(404 if given else 401)
-        self.send_header("WWW-Authenticate", 'Basic realm="test"')
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def log_message(self, *what: object) -> None:
-        """Say nothing."""
-
-
-async def test_credentials_of_the_docker_configuration_reach_the_registry(
-    tmp_path: Path, docker_image: Image, engine: DockerClient
-) -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Registry)
-    seen: list[str] = []
-    cast("Any", server).seen = seen
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    host = f"127.0.0.1:{server.server_port}"
-    secret = b64encode(b"me:hush").decode()
-    (tmp_path / "config.json").write_text(json.dumps({"auths": {host: {"auth": secret}}}))
-    docker_backend = backend(docker_config=str(tmp_path / "config.json"))
-    try:
-        with pytest.raises(ImageError, match=host):
-            await docker_backend.launch(LaunchSpec(image=f"{host}/absent:1"), own_labels("t"))
-        assert f"Basic {secret}" in seen
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
         await docker_backend.aclose()
 
 

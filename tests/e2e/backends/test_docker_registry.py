@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import docker
 import pytest
 from docker import DockerClient
 
@@ -20,13 +18,6 @@ from tests.e2e.backends.registry import PASSWORD, USER, Registry
 # Not marked `docker`: that engine may be required where this program is not to be had.
 pytestmark = pytest.mark.anyio
 Image = Callable[[str], str]
-
-
-@pytest.fixture
-def engine(docker_image: Image) -> Iterator[DockerClient]:
-    docker_image("busybox")
-    with contextlib.closing(docker.from_env()) as client:
-        yield client
 
 
 @pytest.fixture(params=[False], ids=["open"])
