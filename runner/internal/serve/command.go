@@ -71,8 +71,16 @@ func (s *Server) start(slot *slotState, agent *Agent, l launch) (*command, error
 		// Far more than the system takes, were it to be asked.
 		cmd.spawned, err = link.Spawned{ExitCode: 126, Reason: "argument list too long"}, nil
 	}
-	if err != nil && l.pty == nil && interrupted(err) {
+	if err != nil && interrupted(err) {
 		// It may have run, as what killed the agent, and has not outlived it.
+		if l.pty != nil {
+			// Its terminal is gone; pipes without another end are as good.
+			l.pty, l.merge, l.stdin = nil, true, true
+			if err := cmd.pipes(l, &theirs); err != nil {
+				cmd.closePipes()
+				return nil, err
+			}
+		}
 		killed := make(chan link.Exit, 1)
 		killed <- link.Exit{Token: l.token, ExitCode: 128 + 9, Signal: 9}
 		s.forgetExit(l.token)

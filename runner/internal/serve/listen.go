@@ -123,8 +123,11 @@ func (s *Server) Serve(c conn) {
 	timer := time.AfterFunc(handshakeTime, func() { _ = c.Close() })
 	reader := wire.NewReader(c)
 	hello, err := s.handshake(c, reader)
+	s.dismiss(c) // before the driver knows: who comes next must not close it
+	if err == nil {
+		err = writeJSON(c, wire.Ready, s.facts())
+	}
 	timer.Stop()
-	s.dismiss(c)
 	if err != nil {
 		var refused *refusal
 		if errors.As(err, &refused) {
@@ -156,6 +159,7 @@ type refusal struct{ reason, message string }
 
 func (r *refusal) Error() string { return r.reason + ": " + r.message }
 
+// handshake is all of it but READY.
 func (s *Server) handshake(c conn, reader *wire.Reader) (wire.HelloMessage, error) {
 	var none wire.HelloMessage
 	h, payload, err := reader.Next()
@@ -196,7 +200,7 @@ func (s *Server) handshake(c conn, reader *wire.Reader) (wire.HelloMessage, erro
 			return none, err
 		}
 	}
-	return hello, writeJSON(c, wire.Ready, s.facts())
+	return hello, nil
 }
 
 // keyFor claims the runner, or gives the key that a proof has to be made with.

@@ -126,7 +126,7 @@ func (s *Server) adoptProcess(cmd *command, p *commandParams) *process {
 	proc.logs[output.Stdout] = output.NewLog(p.limit(), cmd.slot.spills, name+"-stdout")
 	proc.logs[output.Stderr] = output.NewLog(p.limit(), cmd.slot.spills, name+"-stderr")
 	if p.PTY != nil && cmd.spawned.Started {
-		proc.terminal = cmd.stdin
+		proc.terminal = cmd.stdout.file
 	}
 	if !cmd.spawned.Started {
 		cmd.closePipes()

@@ -164,14 +164,26 @@ func (s *Server) procFollow(c *conversation, p *process, q *procParams) (any, er
 var (
 	errNoStdin = badRequest("the process was started without stdin, or it was closed")
 	errEnded   = &link.Error{Kind: "os", Errno: "EPIPE", Message: "the process has ended"}
+	errGone    = &link.Error{Kind: "os", Errno: "ESRCH", Message: "the process has ended"}
 )
+
+// withoutStdin tells a process that has no input from one that never started.
+func (p *process) withoutStdin() error {
+	if p.result() != nil {
+		return errEnded
+	}
+	return errNoStdin
+}
 
 func (s *Server) procWrite(c *conversation, p *process, _ *procParams) (any, error) {
 	if p.stdin == nil {
-		return nil, errNoStdin
+		return nil, p.withoutStdin()
 	}
 	p.writing.Lock()
 	defer p.writing.Unlock()
+	if p.input.Err() != nil {
+		return nil, context.Cause(p.input)
+	}
 	ctx, leave := join(c.ctx, p.input)
 	defer leave()
 	stop := context.AfterFunc(ctx, func() { _ = p.stdin.SetWriteDeadline(time.Unix(1, 0)) })
@@ -183,6 +195,9 @@ func (s *Server) procWrite(c *conversation, p *process, _ *procParams) (any, err
 	_, err := c.receive(ctx, func(piece []byte) error {
 		n, err := p.stdin.Write(piece)
 		written += int64(n)
+		if errors.Is(err, os.ErrClosed) {
+			return errEnded // a terminal goes with its process
+		}
 		return err
 	})
 	// A process that ends once it has its input took what was written.
@@ -196,10 +211,12 @@ func (s *Server) procWrite(c *conversation, p *process, _ *procParams) (any, err
 func (s *Server) procCloseStdin(_ *conversation, p *process, _ *procParams) (any, error) {
 	switch {
 	case p.stdin == nil:
-		return nil, errNoStdin
+		return nil, p.withoutStdin()
 	case p.terminal != nil:
-		_, err := p.stdin.Write([]byte{endOfInput})
-		return nil, err
+		if _, err := p.stdin.Write([]byte{endOfInput}); err != nil && p.result() == nil {
+			return nil, err
+		}
+		return nil, nil
 	}
 	p.endInput(errNoStdin)
 	if err := p.stdin.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
@@ -215,6 +232,9 @@ func (s *Server) procSignal(c *conversation, p *process, q *procParams) (any, er
 	ctx, leave := p.slot.join(c.ctx)
 	defer leave()
 	_, err := p.slot.call(ctx, link.OpSignal, link.Signal{Token: p.token, Number: q.Signal}, nil)
+	if interrupted(err) {
+		return nil, errGone // it has not outlived its agent
+	}
 	return nil, err
 }
 
@@ -224,11 +244,14 @@ func (s *Server) procKill(_ *conversation, p *process, _ *procParams) (any, erro
 }
 
 func (s *Server) procResize(_ *conversation, p *process, q *procParams) (any, error) {
-	if p.terminal == nil {
-		return nil, badRequest("the process has no terminal")
-	}
 	if q.Rows == 0 || q.Cols == 0 {
 		return nil, badRequest("a terminal has at least one row and one column")
+	}
+	if p.result() != nil {
+		return nil, errGone
+	}
+	if p.terminal == nil {
+		return nil, badRequest("the process has no terminal")
 	}
 	raw, err := p.terminal.SyscallConn()
 	if err != nil {

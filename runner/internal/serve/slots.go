@@ -81,6 +81,23 @@ func (s *Server) slot(ctx context.Context, id string) (*slotState, *Agent, error
 	return state, agent, nil
 }
 
+// maxAsked is how often something is asked for whose agents are killed.
+const maxAsked = 4
+
+// asked asks an agent, and the one that takes its place when the tenant kills
+// it meanwhile, if ask says that this does no harm.
+func (s *Server) asked(ctx context.Context, slot string, agent *Agent, ask func(*Agent) (again bool, err error)) error {
+	for n := 1; ; n++ {
+		again, err := ask(agent)
+		if err == nil || !again || n == maxAsked || !interrupted(err) {
+			return err
+		}
+		if agent, err = s.slots.Agent(ctx, slot); err != nil {
+			return err
+		}
+	}
+}
+
 // endSlot ends everything that serve holds for a slot.
 func (s *Server) endSlot(id string, why *wire.Error) {
 	s.mu.Lock()

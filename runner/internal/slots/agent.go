@@ -52,7 +52,7 @@ func (h *Handle) Call(ctx context.Context, op string, in, out any, fds ...int) (
 		return nil, ctx.Err()
 	}
 	if h.replaced {
-		return nil, &link.Error{Kind: "os", Errno: "EINTR", Message: "the box's tenant killed everything while this ran"}
+		return nil, &link.Error{Kind: "os", Errno: "EINTR", Message: "the box's tenant killed everything while this ran, it may be done or not"}
 	}
 	return nil, h.died
 }

@@ -105,6 +105,18 @@ async def test_a_terminal(slot: Slot) -> None:
         await (await slot.spawn("sleep 1")).resize(1, 1)
 
 
+async def test_a_terminal_whose_process_has_ended(slot: Slot) -> None:
+    ended, missing = await slot.spawn("true", pty=True), await slot.spawn(["no-such-program"], pty=True)
+    for process in (ended, missing):
+        await process.wait(60)
+        with pytest.raises(ProcessLookupError):
+            await process.resize(30, 90)
+        assert process.stdin is not None
+        with pytest.raises(anyio.BrokenResourceError):
+            await process.stdin.send(b"x")
+        await process.stdin.aclose()
+
+
 async def test_a_session_keeps_its_state(slot: Slot) -> None:
     async with slot.session(env={"GIVEN": "1"}) as session:
         assert "cwd" in session.keeps
