@@ -412,6 +412,8 @@ class SandboxPool:
 
 
 async def _background_tasks(*, task_status: TaskStatus[TaskGroup]) -> None:
-    async with anyio.create_task_group() as tasks:
-        task_status.started(tasks)
-        await anyio.sleep_forever()
+    # Where the pool's whole block is cancelled, holders that take their time on the way out still give slots back.
+    with anyio.CancelScope(shield=True):
+        async with anyio.create_task_group() as tasks:
+            task_status.started(tasks)
+            await anyio.sleep_forever()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from anyio.abc import TaskStatus
 
 from hermes_exec import (
     ConfigError,
@@ -102,6 +103,28 @@ async def test_leaving_by_cancellation_ends_the_boxes() -> None:
     assert scope.cancelled_caught
     assert not alive(pid)
     assert marked(word) == []
+
+
+@pytest.mark.sample
+async def test_holders_that_leave_late_when_all_is_cancelled_can_give_back() -> None:
+    pids: list[int] = []
+    with anyio.CancelScope() as scope:
+        async with SandboxPool("local") as pool, anyio.create_task_group() as tasks:
+
+            async def hold(*, task_status: TaskStatus[None]) -> None:
+                async with pool.slot() as slot:
+                    pids.append(runner_pid(slot.sandbox))
+                    task_status.started()
+                    try:
+                        await anyio.sleep_forever()
+                    finally:
+                        with anyio.CancelScope(shield=True):
+                            await anyio.wait_all_tasks_blocked()
+
+            await tasks.start(hold)
+            scope.cancel()
+    assert scope.cancelled_caught
+    assert [pid for pid in pids if alive(pid)] == []
 
 
 async def test_errors_of_the_block_are_passed_on() -> None:
