@@ -102,6 +102,11 @@ class Conversation:
         return self._received + self._response_size
 
     @property
+    def _knows(self) -> bool:
+        """Whether the runner has the request. On a new stream that is open until RESUMED; what waits for it is kept."""
+        return self.sent and not self._resuming
+
+    @property
     def answered(self) -> bool:
         """Whether the response is here."""
         return self._answer is not None
@@ -136,7 +141,7 @@ class Conversation:
         position = self._input_position
         self._kept.append((position, kind, channel, data))
         self._input_position += len(data)
-        if self.sent:
+        if self._knows:
             self._write(encode_positioned(kind, self.id, channel, position, data))
 
     async def receive(self) -> Item | None:
@@ -202,7 +207,7 @@ class Conversation:
     def cancel_nowait(self) -> None:
         """As `cancel`, without a checkpoint."""
         self._cancelled = True
-        if self.sent and not self.finished:
+        if self._knows and not self.finished:
             self._write(encode(FrameType.CANCEL, self.id))
 
     async def wait_finished(self) -> None:

@@ -140,8 +140,10 @@ class Peer:
             self._request(frame)
         elif kind == FrameType.RESUME:
             self._resume(number, int.from_bytes(payload, "big"))
-        elif number in self.works:
-            self._about(self.works[number], kind, payload)
+        elif number:
+            assert number in self.works or number in self.acked, f"{frame} for a request that never came"
+            if number in self.works:
+                self._about(self.works[number], kind, payload)
 
     def _hello(self, hello: dict[str, Any]) -> None:
         nonce = os.urandom(16)
