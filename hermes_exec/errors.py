@@ -198,11 +198,13 @@ class OutputLimitExceeded(ExecError):
 def _why(result: RunResult) -> str:
     if result.timed_out:
         what = f"command timed out after {result.duration_s:.1f} s"
-    elif result.oom_killed:
+    elif result.oom_killed and result.signal is not None:
         what = "command was ended for lack of memory"
     elif result.signal is not None:
         what = f"command was ended by signal {result.signal}"
     else:
         what = f"command failed with exit code {result.exit_code}"
+        if result.oom_killed:
+            what += ", a process of it was ended for lack of memory"
     tail = result.stderr.strip()[-500:]
     return f"{what}: {tail}" if tail else what

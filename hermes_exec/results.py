@@ -52,6 +52,12 @@ class RunResult:
     middle was dropped, ``*_cut_at`` is the offset of the gap in the kept bytes and ``*_dropped_bytes`` its size.
     ``exit_code`` is 128 + ``signal`` for a signalled command, 127 for a missing program and 126 for one that cannot be
     executed (``reason`` says why).
+
+    ``oom_killed``: memory ran out, and a process of the command was ended for it: the command itself (exit code 137),
+    or a part of it, such as one side of a pipeline, whatever the exit code is then. A part is concluded from the count
+    of such ends, which rose while the command ran: in a slot that has a memory limit or a box of its own, and where
+    several commands ran at once or several slots share the count, for those with a process of more than half of
+    the limit.
     """
 
     exit_code: int

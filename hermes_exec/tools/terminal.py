@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hermes_exec.results import RunResult
 
 TIMEOUT_EXIT_CODE = 124
+OUT_OF_MEMORY_EXIT_CODE = 137
 _HEAD_SHARE = 0.4
 _CONFLICT = "watch_patterns was dropped because notify_on_complete is set; they exclude each other"
 
@@ -87,7 +88,8 @@ async def _outcome(bench: Bench, command: str, result: RunResult, timeout_s: int
         exit_code, kind = TIMEOUT_EXIT_CODE, "timeout"
         output += f"{'' if not output or output.endswith(chr(10)) else chr(10)}[Command timed out after {timeout_s}s]"
     elif result.oom_killed:
-        error, kind = "The command was killed because the slot ran out of memory.", "out_of_memory"
+        what = "The command" if exit_code == OUT_OF_MEMORY_EXIT_CODE else "A process of the command"
+        error, kind = f"{what} was killed because the slot ran out of memory.", "out_of_memory"
     elif exit_code != 0:
         kind = "exit_code"
     data: dict[str, object] = {"output": output, "exit_code": exit_code, "error": error}

@@ -10,15 +10,20 @@ import (
 
 // platform is what only Linux gives an agent.
 type platform struct {
-	killers     *pool    // threads with the slot's user rights, to look at processes and signal them
-	oom         *os.File // counter of out-of-memory kills
-	rooms       isolate.Rooms
-	groupFD     *os.File // version 2 cgroup that commands are cloned into
-	childLimits bool     // each command needs limits of its own
-	marks       marks
-	watched     atomic.Int64 // processes that the memory watchdog has ended
-	killing     sync.Mutex   // held while the whole slot is ended
-	rooted      bool         // all that a tenant has started hangs on a child of this process
+	killers *pool    // threads with the slot's user rights, to look at processes and signal them
+	oom     *os.File // counter of out-of-memory kills
+	oomOwn  bool     // which counts this slot's only
+	// oomElsewhere counts ends by SIGKILL of what was no part of a command any
+	// more, and of commands that are told to have lacked memory.
+	oomElsewhere atomic.Int64
+	rooms        isolate.Rooms
+	half         int64    // of the memory that there is for the slot
+	groupFD      *os.File // version 2 cgroup that commands are cloned into
+	childLimits  bool     // each command needs limits of its own
+	marks        marks
+	watched      atomic.Int64 // processes that the memory watchdog has ended
+	killing      sync.Mutex   // held while the whole slot is ended
+	rooted       bool         // all that a tenant has started hangs on a child of this process
 }
 
 // onChange is closed when the next process has ended.

@@ -31,7 +31,10 @@ func (a *agent) prepare(s isolate.Setup) (isolate.Ready, error) {
 	a.childLimits = isolate.NeedsChildLimits(s.Limits)
 	a.slotUser = isolate.User{Name: s.UserName, UID: s.UID, GID: s.GID, Home: s.Home, Groups: s.Groups}
 	// These are looked up by their paths in the box, which the view may hide.
-	a.oom, a.rooms = isolate.OOMFile(s.Cgroups), isolate.OpenRooms(s.Cgroups)
+	a.oom, a.oomOwn = isolate.OOMFile(s.Cgroups)
+	a.oomOwn = a.oomOwn || s.Level == isolate.Box
+	a.rooms = isolate.OpenRooms(s.Cgroups)
+	a.half = a.halfOfMemory()
 	joins, err := a.openGroups()
 	if err != nil {
 		return isolate.Ready{}, cannotIsolate(err)

@@ -24,6 +24,8 @@ func (a *agent) reap() {
 		default:
 			if c := a.table.reaped(pid, s); c != nil {
 				a.finish(c, s)
+			} else if s.wait.Signaled() && s.wait.Signal() == syscall.SIGKILL {
+				a.oomElsewhere.Add(1)
 			}
 		}
 	}

@@ -81,7 +81,7 @@ func (a *agent) launch(s link.Spawn, user isolate.User, fds []int) outcome {
 
 func (a *agent) fork(path string, s link.Spawn, attr *syscall.ProcAttr, user isolate.User) (*command, refusal) {
 	c := &command{token: s.Token, start: isolate.BootTicks()}
-	c.oomBase, _ = a.oomCount()
+	c.oom.mark(a)
 	a.table.expect()
 	start := func() (int, error) {
 		return a.marks.fork(s.Token, func() (int, error) { return a.forkExec(path, textStrings(s.Argv), attr, user) })
@@ -183,12 +183,6 @@ func (a *agent) trackingGID(token uint64) (uint32, bool) {
 // victim than the serving runner when memory runs out.
 func offerToOOM() {
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
-}
-
-// oomCount rises whenever a process is ended for want of memory.
-func (a *agent) oomCount() (int64, bool) {
-	count, ok := isolate.ReadOOM(a.oom)
-	return count + a.watched.Load(), ok || a.setup.Watch > 0
 }
 
 func maxRSS(u syscall.Rusage) int64 { return u.Maxrss << 10 }

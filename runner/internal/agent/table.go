@@ -16,7 +16,7 @@ type command struct {
 	token   uint64
 	pid     int
 	start   uint64 // clock ticks after boot, 0 unknown
-	oomBase int64
+	oom     oomMark
 	ended   bool
 	killed  bool // by us
 	cwd     string
@@ -35,6 +35,7 @@ type table struct {
 	byToken  map[uint64]*command
 	byPID    map[int]*command
 	old      []uint64
+	entries  int64          // commands so far
 	inflight int            // forks whose pid is not entered yet
 	early    map[int]status // reaped while a fork was in flight
 	traced   map[int]bool   // stopped under trace while a fork was in flight
@@ -73,6 +74,8 @@ func (t *table) abandoned() {
 // entered records a command that runs, or has already ended.
 func (t *table) entered(c *command) (end *status) {
 	t.mu.Lock()
+	t.entries++
+	c.oom.entries, c.oom.shared = t.entries, len(t.byPID) > 0
 	if s, ok := t.early[c.pid]; ok {
 		delete(t.early, c.pid)
 		end = &s
@@ -190,13 +193,10 @@ func (a *agent) finish(c *command, s status) {
 		exit.ExitCode = s.wait.ExitStatus()
 	}
 	a.table.mu.Lock()
-	killed, base := c.killed, c.oomBase
+	killed, alone := c.killed, !c.oom.shared && c.oom.entries == a.table.entries
 	exit.Cwd = link.Bytes(c.cwd)
 	a.table.mu.Unlock()
-	if exit.ExitCode == 128+int(syscall.SIGKILL) && !killed {
-		now, ok := a.oomCount()
-		exit.OOMKilled = ok && now > base
-	}
+	exit.OOMKilled = a.lacked(c.oom, exit, killed, alone)
 	a.announce(c, exit)
 }
 

@@ -1,6 +1,7 @@
 package isolate
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -261,17 +262,18 @@ func RemoveGroups(joins []Join) error {
 func (j Join) ThreadJoin() error { return set(j.Dir, "tasks", "0") }
 
 // OOMFile is a counter of out-of-memory kills that rises for this slot's
-// processes, opened, or nil where there is none.
-func OOMFile(joins []Join) *os.File {
+// processes, opened, or nil where there is none. own says that it rises for
+// them only.
+func OOMFile(joins []Join) (file *os.File, own bool) {
 	for _, j := range joins {
 		if j.Controller != "memory" && !j.V2 {
 			continue
 		}
 		if f, err := os.Open(filepath.Join(j.Dir, oomName(j.V2))); err == nil {
-			return f
+			return f, true
 		}
 	}
-	return BoxOOMFile()
+	return BoxOOMFile(), false
 }
 
 // BoxOOMFile is the counter of the box as a whole. On a host without a group
@@ -302,14 +304,21 @@ func ReadOOM(f *os.File) (int64, bool) {
 	if f == nil {
 		return 0, false
 	}
-	buf := make([]byte, 8192)
-	n, err := f.ReadAt(buf, 0)
-	if n == 0 && err != nil {
-		return 0, false
+	// Those of cgroups are short; /proc/vmstat is not.
+	var short [256]byte
+	n, _ := f.ReadAt(short[:], 0)
+	if n < len(short) {
+		return oomLine(short[:n])
 	}
-	for _, line := range strings.Split(string(buf[:n]), "\n") {
-		if value, ok := strings.CutPrefix(line, "oom_kill "); ok {
-			count, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
+	long := make([]byte, 16<<10)
+	n, _ = f.ReadAt(long, 0)
+	return oomLine(long[:n])
+}
+
+func oomLine(data []byte) (int64, bool) {
+	for line := range bytes.Lines(data) {
+		if value, ok := bytes.CutPrefix(line, []byte("oom_kill ")); ok {
+			count, err := strconv.ParseInt(string(bytes.TrimSpace(value)), 10, 64)
 			return count, err == nil
 		}
 	}

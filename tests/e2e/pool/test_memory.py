@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import anyio
 import pytest
 
-from hermes_exec import Died, ErrorCause, PoolEvent, SandboxDied, SandboxPool
+from hermes_exec import Died, ErrorCause, PoolEvent, SandboxDied, SandboxPool, Slot
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 Image = Callable[[str], str]
@@ -30,6 +32,61 @@ async def test_a_command_that_takes_too_much_is_a_result(docker_image: Image) ->
         result = await slot.run(["tail", "-c", "200m", "/dev/zero"], timeout_s=60)
         assert (result.oom_killed, result.exit_code, result.signal) == (True, 137, 9)
         assert (await slot.run("echo on")).stdout == "on\n"
+
+
+WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "own box": ("docker", {"limits": {"memory_mb": 48}}),
+    "shared box": ("docker", {"limits": {"memory_mb": 48}, "slots_per_sandbox": 2}),
+    "own cgroup": ("local", {"slot_limits": {"memory_mb": 48}}),
+}
+"""Where the count of such ends is that of the box, the box of several slots, the slot."""
+
+
+@pytest.fixture(params=WAYS)
+async def short_slot(request: pytest.FixtureRequest, docker_image: Image, anyio_backend: str) -> AsyncIterator[Slot]:
+    backend, options = WAYS[request.param]
+    if backend == "local" and os.geteuid():
+        pytest.skip("a limit of memory on local needs cgroups, which root makes")
+    image = docker_image("busybox") if backend == "docker" else None
+    async with SandboxPool(backend, image=image, **options) as pool, pool.slot() as slot:
+        yield slot
+
+
+TEXT_HOG = "sh -c 'x=$(head -c 200000000 /dev/zero | tr \"\\0\" x); echo $x'"
+"""Takes too much on every system, where `tail` may know better."""
+
+
+async def test_a_part_of_a_pipeline_that_takes_too_much_is_told(short_slot: Slot) -> None:
+    """Its other parts decide the exit code. A command that runs meanwhile has lost nothing."""
+    slot = short_slot
+    neighbour = await slot.spawn("read line; echo $line", stdin=True)
+    assert neighbour.stdin is not None
+    for run in (slot.run, slot.session().run):
+        result = await run(f"{TEXT_HOG} | wc -c", timeout_s=60)
+        assert (result.oom_killed, result.exit_code, result.signal) == (True, 0, None)
+    await neighbour.stdin.send(b"done\n")
+    assert not (await neighbour.wait(60)).oom_killed
+    for command in ("true", "sh -c 'kill -9 $$'", "sh -c 'kill -9 $$' | cat"):
+        assert not (await slot.run(command)).oom_killed
+
+
+async def test_what_was_left_running_takes_too_much_and_no_other_command_is_blamed(short_slot: Slot) -> None:
+    slot = short_slot
+    left = await slot.run(f"mkfifo go; (read line < go; exec {TEXT_HOG}) > /dev/null 2>&1 & echo $!")
+    pid = left.stdout.strip()
+    meanwhile = await slot.run(f"echo now > go; while kill -0 {pid} 2>/dev/null; do :; done", timeout_s=60)
+    assert (meanwhile.exit_code, meanwhile.oom_killed) == (0, False)
+    assert not (await slot.run("true")).oom_killed
+
+
+async def test_a_part_that_takes_too_much_is_told_without_half_of_the_memory(docker_image: Image) -> None:
+    """Nobody else runs, so that the count alone says it: what fills the memory is in a file of it."""
+    image = docker_image("busybox")
+    async with SandboxPool("docker", image=image, limits={"memory_mb": 48}) as pool, pool.slot() as slot:
+        await slot.run("dd if=/dev/zero of=/dev/shm/x bs=1M count=34", check=True)
+        result = await slot.run("tail -c 20m /dev/zero | cat > /dev/null; echo $?", timeout_s=60)
+        assert (result.oom_killed, result.stdout) == (True, "0\n")
+        assert not (await slot.run("true")).oom_killed
 
 
 async def test_a_tenant_has_the_kernel_end_the_runner(docker_image: Image) -> None:
