@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes_exec.errors import ProtocolError
-from hermes_exec.remote import integer, number, optional_integer, optional_path, optional_receipt, usage
+from hermes_exec.remote import integer, number, optional_integer, optional_path, optional_receipt, optional_text, usage
 from hermes_exec.results import RunResult
 
 STDOUT, STDERR, MERGED = 1, 2, 3
@@ -49,7 +49,8 @@ def run_result(
         stderr_spill_path=optional_path(answer, "stderr_spill_path"),
         killed=optional_receipt(answer.get("killed")),
         request_id=request_id,
-        reason=answer["reason"] if isinstance(answer.get("reason"), str) else None,
+        reason=optional_text(answer, "reason"),
+        state_lost=optional_text(answer, "state_lost"),
     )
 
 

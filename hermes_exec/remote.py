@@ -108,6 +108,12 @@ def texts(answer: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return tuple(from_wire(item, name) for item in value)
 
 
+def optional_text(answer: Mapping[str, Any], name: str) -> str | None:
+    """A string that may be absent or null; whatever else it is counts as absent."""
+    value = answer.get(name)
+    return value if isinstance(value, str) else None
+
+
 def optional_path(answer: Mapping[str, Any], name: str) -> str | None:
     """A byte string that may be null."""
     return None if answer.get(name) is None else from_wire(answer[name], name)

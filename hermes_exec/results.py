@@ -58,6 +58,9 @@ class RunResult:
     of such ends, which rose while the command ran: in a slot that has a memory limit or a box of its own, and where
     several commands ran at once or several slots share the count, for those with a process of more than half of
     the limit.
+
+    ``state_lost`` is None outside of sessions, and where the session goes on from the state that the command left; else
+    it says why it does not: the shell was killed or replaced (``exec``), or could not save its state.
     """
 
     exit_code: int
@@ -80,6 +83,7 @@ class RunResult:
     killed: KillReceipt | None = None
     request_id: int | None = None
     reason: str | None = None
+    state_lost: str | None = None
 
     @property
     def stdout(self) -> str:

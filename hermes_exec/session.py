@@ -17,33 +17,39 @@ from hermes_exec.encoding import from_wire
 from hermes_exec.errors import ConfigError, SlotClosed
 from hermes_exec.execute import OnOutput, Stdin, execute
 from hermes_exec.process import Process
-from hermes_exec.remote import text, texts
+from hermes_exec.remote import text
 from hermes_exec.results import RunResult
 from hermes_exec.tenure import Tenure
 
 if TYPE_CHECKING:
-    from hermes_exec.slot import Slot
+    from hermes_exec.slot import Slot, SlotFacts
 
 
 class Session:
     """Commands that share the state of a shell: cwd, variables (exported or not), functions, aliases, options, umask.
 
     The state is that after the last command, whatever it did: `exit`, failure and a timeout whose TERM the shell could
-    act on keep what was set before; a command that was killed outright, or replaced its shell by `exec`, leaves the
-    state as it was, with the directory it was in. Positional parameters, `$?`, open files, limits (`ulimit`) and traps
-    are each command's own. `keeps` lists what this shell can keep (dash and busybox cannot keep functions); it is known
-    once the session is open: after `open`, `async with` or the first command. Calls of one session run in order of
-    arrival. It ends with the slot, or with `aclose`.
+    act on keep what was set before, and so does a command that closes its output or lowers its own limits; a command
+    that was killed outright, or replaced its shell by `exec`, leaves the state as it was, with the directory it was in.
+    Where a state could not be kept, `RunResult.state_lost` says so and why. Positional parameters, `$?`, open files,
+    limits (`ulimit`) and traps are each command's own. Calls of one session run in order of arrival. It ends with the
+    slot, or with `aclose`.
     """
 
     def __init__(
-        self, slot: Slot, tenure: Tenure, cwd: str | PathLike[str] | None, env: Mapping[str, str] | None
+        self,
+        slot: Slot,
+        tenure: Tenure,
+        cwd: str | PathLike[str] | None,
+        env: Mapping[str, str] | None,
+        facts: SlotFacts,
     ) -> None:
         self.cwd: str = slot.workspace
         """The directory that the next command starts in."""
-        self.shell: str | None = None
-        """The shell's name; None before the session is open."""
-        self.keeps: tuple[str, ...] = ()
+        self.shell = facts.session_shell
+        """The shell's name; None in an image without a shell, where no session can be had."""
+        self.keeps = facts.session_keeps
+        """What this shell can keep; dash and busybox cannot keep functions."""
         self._slot, self._tenure = slot, tenure
         self._checked = command_params(slot.id, "", cwd=cwd, env=env)
         self._id: str | None = None
@@ -55,7 +61,7 @@ class Session:
         """Start the session; the first command does it by itself.
 
         Raises:
-            ConfigError: the slot has no shell.
+            ConfigError: the slot has no shell, or fewer open files than a shell needs (16).
         """
         async with self._turn():
             return self
@@ -172,7 +178,7 @@ class Session:
             return
         asked: dict[str, object] = {name: self._checked[name] for name in ("cwd", "env") if name in self._checked}
         answer = await self._tenure.call("session.open", asked, timeout_s=60)
-        self._id, self.shell, self.keeps = text(answer, "session"), text(answer, "shell"), texts(answer, "keeps")
+        self._id = text(answer, "session")
         if "cwd" in answer:
             self.cwd = from_wire(answer["cwd"], "cwd")
         elif "cwd" in asked:

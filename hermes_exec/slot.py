@@ -28,7 +28,7 @@ from hermes_exec.execute import OnOutput, Stdin, execute, single
 from hermes_exec.files import Files
 from hermes_exec.forward import Connection, Forward, connect
 from hermes_exec.process import Process
-from hermes_exec.remote import integer, isolation, items, process_info, receipt, text
+from hermes_exec.remote import integer, isolation, items, optional_text, process_info, receipt, text, texts
 from hermes_exec.results import Isolation, KillReceipt, ProcessInfo, RunResult
 from hermes_exec.session import Session
 from hermes_exec.tenure import Tenure
@@ -47,12 +47,15 @@ class SlotFacts:
     gid: int
     user_name: str
     shell: str | None
+    session_shell: str | None
+    session_keeps: tuple[str, ...]
     isolation: Isolation
 
     @classmethod
     def parse(cls, answer: dict[str, Any]) -> SlotFacts:
         """ProtocolError when a field is missing or of a wrong type."""
-        shell = answer.get("shell")
+        session = answer.get("session")
+        session = session if isinstance(session, dict) else {}
         return cls(
             workspace=from_wire(answer.get("workspace"), "workspace"),
             home=from_wire(answer.get("home"), "home"),
@@ -60,7 +63,9 @@ class SlotFacts:
             uid=integer(answer, "uid"),
             gid=integer(answer, "gid"),
             user_name=text(answer, "user_name"),
-            shell=shell if isinstance(shell, str) else None,
+            shell=optional_text(answer, "shell"),
+            session_shell=optional_text(session, "shell"),
+            session_keeps=texts(session, "keeps"),
             isolation=isolation(answer.get("isolation")),
         )
 
@@ -284,7 +289,7 @@ class Slot:
     def session(self, *, cwd: str | PathLike[str] | None = None, env: dict[str, str] | None = None) -> Session:
         """A shell whose state lasts between its commands; it starts with its first one (or `async with`)."""
         self.tenure.check()
-        return Session(self, self.tenure, cwd, env)
+        return Session(self, self.tenure, cwd, env, self._facts)
 
     async def processes(self) -> list[ProcessInfo]:
         """What lives in the slot now, whoever started it."""

@@ -96,6 +96,8 @@ async def _outcome(bench: Bench, command: str, result: RunResult, timeout_s: int
     meaning = None if result.timed_out else exit_code_meaning(command, exit_code)
     if meaning is not None:
         data["exit_code_meaning"] = meaning
+    if result.state_lost is not None:
+        data["state_note"] = f"Changes of directory, variables and functions were not kept: {result.state_lost}."
     if pty:
         data["pty_note"] = "Run in a pseudo-terminal; changes of directory, variables and functions were not kept."
     return Outcome(data, kind)

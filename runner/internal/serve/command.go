@@ -31,6 +31,7 @@ type launch struct {
 	merge bool // stderr into stdout
 	stdin bool // a pipe; else /dev/null
 	extra []*os.File
+	saved *pump // takes what else the command tells of itself; nil: nothing
 }
 
 // command is a started process with our ends of its pipes.

@@ -50,6 +50,7 @@ type exitResult struct {
 	Started     bool             `json:"started"`
 	Reason      *string          `json:"reason"`
 	Cwd         *link.Bytes      `json:"cwd,omitempty"`
+	StateLost   string           `json:"state_lost,omitempty"`
 }
 
 func (r *exitResult) take(e link.Exit) {
@@ -137,6 +138,9 @@ func (s *Server) run(c *conversation, slot *slotState, agent *Agent, p *commandP
 	pumps := pumpsOf(cmd, func(stream int) func([]byte) {
 		return sinkFor(c, slot, collector, stream, live[stream], p.Stream)
 	})
+	if l.saved != nil {
+		pumps = append(pumps, l.saved)
+	}
 	if p.Stream {
 		c.event(startedEvent(cmd), true)
 		pumps.start()

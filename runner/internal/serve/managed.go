@@ -28,7 +28,10 @@ func (m managed) Agent(ctx context.Context, slot string) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{Call: h.Call, Env: h.Env, Workspace: string(h.Facts.Workspace), Shells: h.Facts.Shells}
+	a := &Agent{Call: h.Call, Env: h.Env, Workspace: string(h.Facts.Workspace), Shells: h.Facts.Shells, FIFO: h.FIFO}
+	if limit := h.OpenFiles(); limit != nil {
+		a.OpenFiles = int(*limit)
+	}
 	if h.Facts.Shell != nil {
 		a.Shell = h.Facts.Shells[*h.Facts.Shell]
 	}

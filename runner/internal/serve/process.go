@@ -96,7 +96,7 @@ func (s *Server) procLaunch(c *conversation, slot *slotState, agent *Agent, p *c
 		if err != nil {
 			return launch{}, link.Spawned{}, err
 		}
-		l, _, _, err := x.prepare(c, p, false)
+		l, _, err := x.prepare(c, p, "")
 		return l, link.Spawned{}, err
 	}
 	l := launch{

@@ -61,6 +61,7 @@ type pump struct {
 	slot    *slotState
 	source  *source
 	sink    func(p []byte)
+	ours    bool // another closes it, and what comes after the command stays unread
 	started bool
 	done    chan struct{} // the sink has had everything
 	once    sync.Once
@@ -98,7 +99,11 @@ func (ps pumps) finish() {
 			<-p.done
 			continue
 		}
-		if p.drain() {
+		ended := p.drain()
+		if p.ours {
+			continue
+		}
+		if ended {
 			p.source.close()
 			continue
 		}
@@ -131,6 +136,9 @@ func (p *pump) run() {
 	}
 	ended := p.drain()
 	p.finished()
+	if p.ours {
+		return
+	}
 	if ended {
 		p.source.close()
 		return

@@ -5,8 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,6 +16,9 @@ import (
 
 // maxSaved bounds the state of a session; a larger one is not kept.
 const maxSaved = 16 << 20
+
+// fewestFiles is what a shell needs to put its own descriptors aside.
+const fewestFiles = 16
 
 // shellSession is a session and the line of commands that wait for it.
 type shellSession struct {
@@ -116,6 +117,9 @@ func (s *Server) sessionOpen(c *conversation, params json.RawMessage) (any, erro
 	if x.shell, known = session.Best(agent.Shells, agent.Shell); !known {
 		return nil, badRequest("this image has no shell, and a session needs one")
 	}
+	if agent.OpenFiles > 0 && agent.OpenFiles < fewestFiles {
+		return nil, badRequest("a session needs at least %d open files, and a process of this slot may have %d", fewestFiles, agent.OpenFiles)
+	}
 	entries := environment(agent.Env, p.Env)
 	env := make([]string, len(entries))
 	for i, entry := range entries {
@@ -128,7 +132,7 @@ func (s *Server) sessionOpen(c *conversation, params json.RawMessage) (any, erro
 	if slot.ctx.Err() != nil {
 		return nil, slot.cause()
 	}
-	return map[string]any{"session": x.id, "shell": x.shell.Name, "keeps": x.state.Keeps()}, nil
+	return map[string]any{"session": x.id, "shell": x.shell.Name, "keeps": x.shell.Keeps()}, nil
 }
 
 func (s *Server) sessionClose(_ *conversation, params json.RawMessage) (any, error) {
@@ -157,10 +161,10 @@ func (s *Server) session(id string, slot *slotState) (*shellSession, error) {
 	return x, nil
 }
 
-// prepare makes the launch for a command of the session. save is the file
-// that its new state will be in.
-func (x *shellSession) prepare(c *conversation, p *commandParams, keep bool) (l launch, call session.Call, save *os.File, err error) {
-	call = session.Call{Env: map[string]string{}, Keep: keep, FDPath: fdPath}
+// prepare makes the launch for a command of the session. save is the path of
+// the FIFO that its state goes to, "" where it is not kept.
+func (x *shellSession) prepare(c *conversation, p *commandParams, save string) (l launch, call session.Call, err error) {
+	call = session.Call{Env: map[string]string{}, Save: save, FDPath: fdPath}
 	for name, value := range p.Env {
 		call.Env[name] = string(value)
 	}
@@ -184,14 +188,11 @@ func (x *shellSession) prepare(c *conversation, p *commandParams, keep bool) (l 
 		file, err := memoryFile("session", string(content))
 		if err != nil {
 			closeAll(l.extra)
-			return l, call, nil, err
+			return l, call, err
 		}
 		l.extra = append(l.extra, file)
-		if content == nil {
-			save = file
-		}
 	}
-	return l, call, save, nil
+	return l, call, nil
 }
 
 // runInSession is exec.run with a session.
@@ -208,11 +209,14 @@ func (s *Server) runInSession(c *conversation, slot *slotState, agent *Agent, p 
 	if err := c.ticket.wait(ctx); err != nil {
 		return nil, err
 	}
-	l, call, save, err := x.prepare(c, p, true)
+	saving := newSaving(slot, agent, c.id)
+	defer saving.close()
+	l, call, err := x.prepare(c, p, saving.path)
 	if err != nil {
 		return nil, err
 	}
 	defer closeAll(l.extra)
+	l.saved = saving.pump
 	result, exit, err := s.run(c, slot, agent, p, l)
 	if p.Cwd == nil && isMissing(err) && l.cwd != agent.Workspace {
 		// The directory that the session was in has been removed.
@@ -222,14 +226,16 @@ func (s *Server) runInSession(c *conversation, slot *slotState, agent *Agent, p 
 	if err != nil {
 		return nil, err
 	}
-	cwd := l.cwd
+	where := link.Bytes(l.cwd)
 	if result.Started {
-		wrote := savedState(save)
 		x.mu.Lock()
-		cwd = x.state.Done(call, wrote, string(exit.Cwd))
+		kept := x.state.Done(call, saving.kept, string(exit.Cwd))
+		where = link.Bytes(x.state.Cwd())
 		x.mu.Unlock()
+		if !kept {
+			result.StateLost = saving.whyLost(exit)
+		}
 	}
-	where := link.Bytes(cwd)
 	result.Cwd = &where
 	return result, nil
 }
@@ -239,15 +245,54 @@ func isMissing(err error) bool {
 	return errors.As(err, &e) && (e.Errno == "ENOENT" || e.Errno == "ENOTDIR")
 }
 
-// savedState reads what the shell wrote, which the tenant could write to too.
-func savedState(file *os.File) []byte {
-	size, err := file.Seek(0, io.SeekEnd)
-	if err != nil || size > maxSaved {
-		return nil
+// saving takes what a shell writes of its state, which the tenant can write to
+// too.
+type saving struct {
+	path   string // in the slot; "" where nothing can be saved
+	err    error  // why
+	remove func()
+	pump   *pump
+	kept   []byte // nil when it is too much
+	size   int
+}
+
+func newSaving(slot *slotState, agent *Agent, id uint64) *saving {
+	fd, path, remove, err := agent.FIFO(strconv.FormatUint(id, 10))
+	v := &saving{path: path, err: err, remove: remove}
+	if err == nil {
+		v.pump = &pump{slot: slot, source: &source{fd: fd}, sink: v.take, ours: true}
 	}
-	wrote := make([]byte, size)
-	if n, err := file.ReadAt(wrote, 0); err != nil && n < len(wrote) {
-		return nil
+	return v
+}
+
+func (v *saving) take(p []byte) {
+	if v.size += len(p); v.size <= maxSaved {
+		v.kept = append(v.kept, p...)
+	} else {
+		v.kept = nil
 	}
-	return wrote
+}
+
+func (v *saving) close() {
+	if v.err == nil {
+		v.remove()
+		v.pump.source.close()
+	}
+}
+
+// whyLost says why a session does not go on from where its command ended.
+func (v *saving) whyLost(exit link.Exit) string {
+	const before = "; the session goes on from the state before this command"
+	switch {
+	case v.err != nil:
+		return "the state of the shell cannot be saved: " + v.err.Error() + before
+	case v.size > maxSaved:
+		return "the state of the shell is larger than " + strconv.Itoa(maxSaved>>20) + " MiB" + before
+	case exit.Signal != 0:
+		return "the shell was killed by signal " + strconv.Itoa(exit.Signal) + before
+	case v.size == 0:
+		return "the shell was replaced (exec), or could not save its state" + before
+	default:
+		return "the state of the shell could be read or saved only in part"
+	}
 }

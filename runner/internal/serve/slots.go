@@ -35,6 +35,9 @@ type Agent struct {
 	Workspace string
 	Shell     string            // path of the best shell, "" when there is none
 	Shells    map[string]string // name → path
+	OpenFiles int               // the limit of each process, 0 for none
+	// FIFO makes one that the slot's commands can write to (slots.Handle.FIFO).
+	FIFO func(name string) (fd int, inside string, remove func(), err error)
 }
 
 // slotState is what serve holds for one life of a slot: from its first use to

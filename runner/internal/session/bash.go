@@ -22,30 +22,35 @@ func (bash) command(s *State, program, text string) (argv, env []string) {
 	return []string{s.shell.Path, "-c", text}, []string{"BASH_ENV=" + program}
 }
 
-// program is read by the shell in one piece. Its own messages go nowhere: a
-// state that a tenant made unreadable must not show in the command's output.
+// program is read by the shell in one piece, before any alias or option of the
+// tenant's counts. Its own messages go nowhere: a state that a tenant made
+// unreadable must not show in the command's output.
 func (bash) program(s *State, call *Call) string {
 	var b strings.Builder
-	b.WriteString("unset BASH_ENV; exec 3<&- 61>&2 2>/dev/null\n")
-	if call.Keep {
-		fmt.Fprintf(&b, "exec 62>&%d %d>&-\n", saveFD, saveFD)
+	fmt.Fprintf(&b, "{\nunset BASH_ENV\nexec %d<&-\n__hx_l=\n", FirstFD)
+	if call.Save != "" {
+		b.WriteString("__hx_w=" + quote(call.Save) + "\n" + bashSave)
 	}
-	expand := true
-	if s.saved != nil {
-		fmt.Fprintf(&b, ". %s\nexec %d<&-\n", call.FDPath(stateFD(call)), stateFD(call))
-		expand = s.saved.expandAliases
+	if s.saved == nil {
+		b.WriteString(call.exports() + "__hx_l=1\nshopt -s expand_aliases\n")
+	} else {
+		// Nothing of the program may follow but keywords: functions stand before builtins.
+		fmt.Fprintf(&b, ". %s\n", call.FDPath(stateFD))
 	}
-	for _, name := range call.sorted() {
-		b.WriteString("builtin export " + name + "=" + quote(call.Env[name]) + "\n")
+	b.WriteString("} 2>/dev/null\n")
+	return b.String()
+}
+
+// state ends with one command that is read as a whole before it changes how
+// commands are read, and that has the functions which would be called instead
+// of the builtins that it uses.
+func (bash) state(saved *saved, call *Call) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "exec %d<&-\n%s", stateFD, saved.before)
+	for _, name := range sortedKeys(saved.vars) {
+		b.WriteString(saved.vars[name])
 	}
-	if call.Keep {
-		b.WriteString(bashSave)
-	}
-	b.WriteString("exec 2>&61 61>&-\n")
-	// Only now: until here aliases would change what is read.
-	if expand {
-		b.WriteString("builtin shopt -s expand_aliases\n")
-	}
+	b.WriteString(call.exports() + saved.after + "{\n__hx_l=1\n" + saved.options + "}\n")
 	return b.String()
 }
 
@@ -54,56 +59,77 @@ var ownVariables = map[string]bool{
 	"BASH": true, "BASHOPTS": true, "BASHPID": true, "EUID": true, "PPID": true, "SHELLOPTS": true, "UID": true, "GROUPS": true, "DIRSTACK": true,
 	"FUNCNAME": true, "LINENO": true, "RANDOM": true, "SRANDOM": true, "SECONDS": true, "EPOCHSECONDS": true, "EPOCHREALTIME": true, "PIPESTATUS": true,
 	"HISTCMD": true, "COMPREPLY": true, "_": true, "SHLVL": true, "PWD": true, "HOSTTYPE": true, "MACHTYPE": true, "OSTYPE": true, "OPTIND": true,
-	"OPTERR": true, "COLUMNS": true, "LINES": true, "POSIXLY_CORRECT": true,
+	"OPTERR": true, "BASH_ALIASES": true, "BASH_ARGC": true, "BASH_ARGV": true, "BASH_ARGV0": true, "BASH_CMDS": true, "BASH_COMMAND": true,
+	"BASH_EXECUTION_STRING": true, "BASH_LINENO": true, "BASH_MONOSECONDS": true, "BASH_REMATCH": true, "BASH_SOURCE": true, "BASH_SUBSHELL": true,
+	"BASH_TRAPSIG": true, "BASH_VERSINFO": true, "BASH_VERSION": true, "BASH_XTRACEFD": true, "COMP_CWORD": true, "COMP_KEY": true, "COMP_LINE": true,
+	"COMP_POINT": true, "COMP_TYPE": true, "COMP_WORDBREAKS": true, "COMP_WORDS": true,
 }
 
-func isOwn(name string) bool {
-	return ownVariables[name] || strings.HasPrefix(name, "BASH_") || strings.HasPrefix(name, "COMP_") || strings.HasPrefix(name, "__hx_")
-}
+func isOwn(name string) bool { return ownVariables[name] || strings.HasPrefix(name, "__hx_") }
 
-// decode reads cwd, $-, umask, declare -p, alias -p, and the functions.
-func (bash) decode(s *State, record [][]byte, call *Call) *saved {
-	if len(record) != 6 {
-		return nil
+// posixMode is the variable that switches this mode on, wherever it is set.
+const posixMode = "POSIXLY_CORRECT"
+
+// inTheWay are the functions that would be called instead of builtins that the
+// saving or the reading of a state needs. bash.sh names them too.
+var inTheWay = []string{"alias", "builtin", "declare", "enable", "printf", "pwd", "set", "shopt", "umask"}
+
+// decode reads what __hx_save of bash.sh writes.
+func (bash) decode(s *State, record [][]byte, call *Call) (next *saved, part bool) {
+	if len(record) != 11 {
+		return nil, false
 	}
 	vars := map[string]string{}
-	var names []string
-	shellOptions, bashOptions := "", ""
-	for _, d := range declarations(string(record[3])) {
-		switch {
-		case d.name == "SHELLOPTS":
-			shellOptions = d.value()
-		case d.name == "BASHOPTS":
-			bashOptions = d.value()
-		case !isOwn(d.name):
-			names = append(names, d.name)
+	for _, d := range declarations(string(record[6])) {
+		if !isOwn(d.name) {
 			vars[d.name] = d.text
 		}
 	}
 	s.restoreCallEnv(vars, call)
-	for name := range call.Env {
-		if !slices.Contains(names, name) {
-			names = append(names, name)
-		}
+	setOptions, shoptions := strings.Split(string(record[3]), ":"), strings.Split(string(record[4]), ":")
+	posix := slices.Contains(setOptions, "posix")
+	posixVariable := vars[posixMode]
+	delete(vars, posixMode)
+	next = &saved{vars: vars, before: shopts(shoptions)}
+	if umask := strings.TrimSpace(string(record[5])); umask != "" && strings.Trim(umask, "01234567") == "" {
+		next.before += "umask " + umask + "\n"
 	}
-	on := strings.Split(bashOptions, ":")
-	var b strings.Builder
-	b.WriteString(shopts(on))
-	if umask := strings.TrimSpace(string(record[2])); umask != "" && strings.Trim(umask, "01234567") == "" {
-		b.WriteString("umask " + umask + "\n")
+	next.after = string(record[7]) + string(record[8])
+	functions := withoutExports(string(record[10]))
+	if functions != "" {
+		next.after += posixMode + "=y\n\\unset -f " + strings.Join(inTheWay, " ") + "\n\\unset " + posixMode + "\n" + shopts(shoptions)
 	}
-	for _, name := range names {
-		b.WriteString(vars[name])
+	next.after += string(record[9])
+	if len(shoptions) == 1 || slices.Contains(shoptions, "expand_aliases") {
+		next.options = "shopt -s expand_aliases\n"
 	}
-	b.Write(record[4])
-	b.Write(record[5])
-	return &saved{
-		text: b.String(), vars: vars, expandAliases: bashOptions == "" || slices.Contains(on, "expand_aliases"),
-		options: bashSetOptions(string(record[1]), strings.Split(shellOptions, ":")),
+	if posix {
+		next.options += "alias trap=__hx_trap\n"
 	}
+	next.options += bashSetOptions(string(record[2]), setOptions) + functions
+	switch {
+	case posix && functions == "" && posixVariable != "":
+		next.options += posixVariable
+	case posix:
+		next.options += posixMode + "=y\n"
+	}
+	return next, len(record[1]) == 0
 }
 
-// shoptDefaults are on in a new shell; expand_aliases is set apart.
+// withoutExports leaves out that functions are exported: those that were in
+// the way were exported to be read.
+func withoutExports(functions string) string {
+	functions = "\n" + functions
+	for _, name := range inTheWay {
+		for _, line := range []string{"declare -fx " + name, "export -f " + name} {
+			functions = strings.Replace(functions, "\n"+line+"\n", "\n", 1)
+		}
+	}
+	return strings.TrimLeft(functions, "\n")
+}
+
+// shoptDefaults are on in a new shell; expand_aliases is set apart, and extdebug
+// starts a debugger that most images lack.
 var shoptDefaults = []string{
 	"checkwinsize", "cmdhist", "complete_fullquote", "extquote", "force_fignore", "globasciiranges", "globskipdots", "hostcomplete",
 	"interactive_comments", "patsub_replacement", "progcomp", "promptvars", "sourcepath",
@@ -117,7 +143,7 @@ func shopts(on []string) string {
 	}
 	var set, unset []string
 	for _, name := range on {
-		if name != "expand_aliases" && name != "login_shell" && !slices.Contains(shoptDefaults, name) && optionName(name) {
+		if name != "expand_aliases" && name != "login_shell" && name != "extdebug" && !slices.Contains(shoptDefaults, name) && optionName(name) {
 			set = append(set, name)
 		}
 	}
@@ -141,7 +167,7 @@ func shopts(on []string) string {
 func bashSetOptions(letters string, on []string) string {
 	var b strings.Builder
 	for _, name := range on {
-		if optionName(name) && !leftOut[name] && !onByDefault[name] && ourOptions[name] == "" {
+		if optionName(name) && name != "posix" && !leftOut[name] && !onByDefault[name] && ourOptions[name] == "" {
 			b.WriteString(" -o " + name)
 		}
 	}
@@ -158,19 +184,11 @@ func bashSetOptions(letters string, on []string) string {
 	if b.Len() == 0 {
 		return ""
 	}
-	return "set" + b.String()
+	return "set" + b.String() + "\n"
 }
 
 // declaration is one variable as declare -p prints it.
 type declaration struct{ name, text string }
-
-// value is the text between the first pair of double quotes, for the values
-// that the shell itself makes.
-func (d *declaration) value() string {
-	_, rest, _ := strings.Cut(d.text, `="`)
-	value, _, _ := strings.Cut(rest, `"`)
-	return value
-}
 
 // declarations splits what declare -p printed. Values are quoted and may hold
 // newlines.

@@ -1,6 +1,7 @@
-__hx_t=
-trap() {
-	# A subshell's traps are its own; the shell's EXIT trap is kept aside, for the state is written after it.
+__hx_t= __hx_x='{ __hx_exit; } >/dev/null 2>&1' __hx_s=
+trap() { __hx_trap "$@"; }
+__hx_trap() {
+	# A subshell's traps are its own. The state is written around the tenant's EXIT trap, so it comes into ours.
 	[[ ${BASHPID:-$$} == "$$" && $BASH_SUBSHELL == 0 ]] || { builtin trap "$@"; return; }
 	local action=- rest=() mine= sig
 	case ${1-} in
@@ -16,10 +17,12 @@ trap() {
 		esac
 	done
 	if [[ $mine ]]; then
-		case $action in
-		-) __hx_t= ;;
-		*) __hx_t=$action ;;
-		esac
+		__hx_t=${action#-}
+		if [[ $__hx_t ]]; then
+			builtin trap -- "$__hx_x; $__hx_t"$'\n{ __hx_again; } >/dev/null 2>&1' EXIT
+		else
+			builtin trap -- "$__hx_x" EXIT
+		fi
 	fi
 	((${#rest[@]} == 0)) || builtin trap -- "$action" "${rest[@]}"
 }
@@ -39,30 +42,49 @@ __hx_show() {
 	if [[ $mine && $__hx_t ]]; then builtin printf "trap -- '%s' EXIT\n" "${__hx_t//\'/$q}"; fi
 	((${#all[@]} == 0)) || builtin trap -p "${all[@]}"
 }
-__hx_s='builtin unset -f trap __hx_show __hx_q
-{
-	builtin printf "\0["
-	builtin pwd
-	builtin printf "\0%s\0" "$__hx_f"
-	builtin umask
-	builtin printf "\0"
-	builtin declare -p
-	builtin printf "\0"
-	builtin alias -p
-	builtin printf "\0"
-	builtin declare -f
-	builtin declare -Fx
-	builtin printf "\0]"
-} >&62'
-builtin trap '{
-	__hx_r=$? __hx_f=$-
-	\builtin set +euvx
-	\builtin trap - DEBUG ERR RETURN
-	\builtin eval "$__hx_s"
+# The record is only whole when each of these commands did its work.
+__hx_save() {
+	__hx_p=
+	{
+		\builtin printf -v __hx_p %s works && [[ $__hx_p ]] &&
+			\builtin printf '\0[\0' && \builtin pwd &&
+			\builtin printf '\0%s' "$__hx_l" "$__hx_f" "$__hx_o" "$__hx_b" '' && \builtin umask &&
+			\builtin printf '\0' && \builtin declare -p &&
+			\builtin printf '\0' && \builtin alias -p &&
+			\builtin printf '\0' && \builtin declare -f &&
+			\builtin printf '\0' && \builtin declare -Fx &&
+			\builtin printf '\0%s\n' "$__hx_s" &&
+			{ \builtin declare -f alias builtin declare enable printf pwd set shopt umask || [[ $__hx_p ]]; } &&
+			\builtin printf '\0]'
+	} >"$__hx_w"
+}
+# In a subshell: where the tenant's own functions stand before the builtins, or these are switched off. Of builtins only
+# the special ones, in POSIX mode, come before functions; of those that are in the way, exporting prints the text.
+__hx_bare() {
+	POSIXLY_CORRECT=y
+	\set +euvx
+	for __hx_p in alias builtin declare enable printf pwd set shopt umask; do
+		\export -f "$__hx_p"
+	done
+	__hx_s=$(\unset -f export; \unset POSIXLY_CORRECT; \export -pf)
+	\unset -f alias builtin declare enable printf pwd set shopt umask
+	\unset POSIXLY_CORRECT
+	\enable alias builtin declare printf pwd umask
+}
+__hx_exit() {
+	__hx_r=$? __hx_f=$- __hx_o=$SHELLOPTS __hx_b=$BASHOPTS
+	\builtin set +euvx || :
+	\builtin trap - DEBUG ERR RETURN || :
+	[[ $__hx_t ]] || \builtin unset -f __hx_trap __hx_show || :
+	__hx_save || (__hx_bare; __hx_save) || :
 	if [[ $__hx_t ]]; then
-		__hx_q() { return "$__hx_r"; }
-		__hx_q
-		\builtin eval "$__hx_t" >&60 2>&61 60>&- 61>&-
-		\builtin eval "$__hx_s"
+		[[ $__hx_f != *u* ]] || \builtin set -u
+		[[ $__hx_f != *x* ]] || \builtin set -x
+		return "$__hx_r"
 	fi
-} 60>&1 61>&2 >/dev/null 2>&1' EXIT
+}
+__hx_again() {
+	\builtin set +euvx || :
+	__hx_save || (__hx_bare; __hx_save)
+}
+builtin trap -- "$__hx_x" EXIT

@@ -30,23 +30,33 @@ func (posix) command(s *State, program, text string) (argv, env []string) {
 	return append(argv, "-c", ". "+program+"\n"+text, s.shell.Path), nil
 }
 
+// program has the tenant's aliases and options last: they change what is read.
 func (posix) program(s *State, call *Call) string {
 	var b strings.Builder
-	b.WriteString("exec 3<&-\n")
-	if call.Keep {
-		fmt.Fprintf(&b, "exec 9>&%d %d>&-\n", saveFD, saveFD)
+	fmt.Fprintf(&b, "exec %d<&-\n__hx_l=\n", FirstFD)
+	if call.Save != "" {
+		b.WriteString("__hx_w=" + quote(call.Save) + "\n" + posixSave)
 	}
-	if s.saved != nil {
-		fmt.Fprintf(&b, ". %s\nexec %d<&-\n", call.FDPath(stateFD(call)), stateFD(call))
-	}
-	for _, name := range call.sorted() {
-		b.WriteString("export " + name + "=" + quote(call.Env[name]) + "\n")
-	}
-	if call.Keep {
-		b.WriteString(posixSave)
+	if s.saved == nil {
+		b.WriteString(call.exports() + "__hx_l=1\n")
+	} else {
+		fmt.Fprintf(&b, ". %s\n%s", call.FDPath(stateFD), s.saved.options)
 	}
 	return b.String()
 }
+
+func (posix) state(saved *saved, call *Call) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "exec %d<&-\n%s", stateFD, saved.before)
+	for _, name := range sortedKeys(saved.vars) {
+		b.WriteString(saved.vars[name])
+	}
+	b.WriteString(call.exports() + saved.after + "__hx_l=1\n")
+	return b.String()
+}
+
+// ourTrap is what the alias trap stands for, as a shell prints it.
+const ourTrap = "'__hx_trap'"
 
 // special variables are set by the shell itself, or would end it.
 var special = map[string]bool{
@@ -55,16 +65,16 @@ var special = map[string]bool{
 	"GROUPS": true, "DIRSTACK": true, "BASHPID": true, "BASH": true,
 }
 
-func (posix) decode(s *State, record [][]byte, call *Call) *saved {
+func (posix) decode(s *State, record [][]byte, call *Call) (next *saved, part bool) {
 	if len(record) != 8 {
-		return nil
+		return nil, false
 	}
 	letters, opts, umask := string(record[1]), string(record[2]), strings.TrimSpace(string(record[3]))
 	values, exports, readonly, aliases := entries(record[4], ""), entries(record[5], "export "), entries(record[6], "readonly "), entries(record[7], "alias ")
 	vars := map[string]string{}
-	var b strings.Builder
+	next = &saved{vars: vars, options: options(letters, opts)}
 	if len(umask) > 0 && strings.Trim(umask, "01234567") == "" {
-		b.WriteString("umask " + umask + "\n")
+		next.before = "umask " + umask + "\n"
 	}
 	for _, e := range values {
 		if identifier(e.name) && !special[e.name] && !strings.HasPrefix(e.name, "__hx_") && !strings.HasPrefix(e.name, "BASH_") {
@@ -82,15 +92,12 @@ func (posix) decode(s *State, record [][]byte, call *Call) *saved {
 		}
 	}
 	s.restoreCallEnv(vars, call)
-	for _, name := range sortedKeys(vars) {
-		b.WriteString(vars[name])
-	}
 	for _, e := range aliases {
-		if e.name != "trap" && aliasName(e.name) {
-			b.WriteString("alias " + e.name + "=" + e.value + "\n")
+		if e.value != ourTrap && aliasName(e.name) {
+			next.after += "\\alias " + e.name + "=" + e.value + "\n"
 		}
 	}
-	return &saved{text: b.String(), options: options(letters, opts), vars: vars}
+	return next, false
 }
 
 // restoreCallEnv puts back what the variables of one call were before it.
@@ -130,7 +137,7 @@ func options(letters, lines string) string {
 	if b.Len() == 0 {
 		return ""
 	}
-	return "set" + b.String()
+	return "\\set" + b.String() + "\n"
 }
 
 // notForScripts are options that dash refuses or that change how it reads.

@@ -1,4 +1,4 @@
-__hx_t=
+__hx_t= __hx_x='{ __hx_exit; } >/dev/null 2>&1'
 __hx_show() {
 	__hx_i=$__hx_t __hx_j=
 	while :; do
@@ -35,17 +35,25 @@ __hx_trap() {
 	for __hx_j; do
 		case $__hx_j in
 		0 | EXIT | exit)
-			__hx_t=$__hx_i
-			[ "$__hx_i" != - ] || __hx_t=
+			__hx_t=${__hx_i#-}
+			case $__hx_t in
+			'') \trap -- "$__hx_x" EXIT ;;
+			*) \trap -- "$__hx_x; $__hx_t
+{ __hx_again; } >/dev/null 2>&1" EXIT ;;
+			esac
 			;;
 		*) \trap -- "$__hx_i" "$__hx_j" || return ;;
 		esac
 	done
 }
-__hx_q() { return "$1"; }
+# Nothing is kept before the state was read to its end.
 __hx_save() {
+	case $__hx_l in
+	'') return ;;
+	esac
+	unset -f printf pwd umask alias
 	{
-		printf '\0['
+		printf '\0[\0'
 		pwd
 		printf '\0%s\0' "$__hx_f"
 		set +o
@@ -60,15 +68,30 @@ __hx_save() {
 		printf '\0'
 		alias
 		printf '\0]'
-	} >&9
+	} >"$__hx_w"
 }
 __hx_exit() {
-	__hx_save
-	[ -n "$__hx_t" ] || return 0
-	__hx_q "$__hx_r"
-	eval "$__hx_t" >&7 2>&8 7>&- 8>&-
+	__hx_r=$? __hx_f=$-
+	set +euvx
+	case $__hx_t in
+	'') __hx_save ;;
+	*)
+		# The trap of the tenant comes next, and may call functions that stand before builtins.
+		(__hx_save)
+		case $__hx_f in
+		*u*) set -u ;;
+		esac
+		case $__hx_f in
+		*x*) set -x ;;
+		esac
+		return "$__hx_r"
+		;;
+	esac
+}
+__hx_again() {
+	set +euvx
 	__hx_save
 }
-\trap '{ __hx_r=$? __hx_f=$-; \set +euvx; __hx_exit; } 7>&1 8>&2 >/dev/null 2>&1' EXIT
+\trap -- "$__hx_x" EXIT
 \trap '{ __hx_f=$-; \set +euvx; __hx_save; } >/dev/null 2>&1; \trap - EXIT TERM; \kill -TERM $$' TERM
 alias trap=__hx_trap

@@ -1,7 +1,8 @@
 // Package session keeps the state of a shell between commands. Each command
 // runs in a new shell that first reads the saved state from a descriptor, and
-// writes its own to another one when it exits. Nothing is looked for in what
-// the command prints.
+// writes its own when it exits to a FIFO that it opens then: what the command
+// does to its descriptors, its limits and its disk does not matter. Nothing is
+// looked for in what the command prints.
 package session
 
 import (
@@ -36,22 +37,31 @@ func Best(shells map[string]string, fallback string) (Shell, bool) {
 	return Shell{}, false
 }
 
+// Keeps lists what lasts from one command to the next.
+func (s Shell) Keeps() []string { return s.kind().keeps() }
+
+func (s Shell) kind() kind {
+	if s.Name == "bash" {
+		return bash{}
+	}
+	return posix{}
+}
+
 // Program is one command of a session, ready to be started.
 type Program struct {
-	Argv []string
-	Env  []string // complete, KEY=VALUE
-	Cwd  string
-	// Files are offered from descriptor FirstFD on. A nil entry is an empty
-	// file that the shell writes its state to.
-	Files [][]byte
+	Argv  []string
+	Env   []string // complete, KEY=VALUE
+	Cwd   string
+	Files [][]byte // offered from descriptor FirstFD on
 }
 
 // Call is what one command brings along.
 type Call struct {
 	Env map[string]string // for this command only
 	Cwd string            // absolute; "" stays where the session is
-	// Keep saves the state afterwards; without it the command only starts from it.
-	Keep bool
+	// Save is the path of the FIFO that the state is written to afterwards;
+	// without it the command only starts from the state.
+	Save string
 	// FDPath gives the path under which a shell can open its own descriptor.
 	FDPath func(fd int) string
 }
@@ -68,11 +78,11 @@ type State struct {
 
 // saved is what the shell wrote, as the next one will read it.
 type saved struct {
-	text    string // sourced first
-	options string // set before the command itself
-	vars    map[string]string
-	// expandAliases is bash's option, which is off while text is read.
-	expandAliases bool
+	vars   map[string]string // commands that set each variable
+	before string            // what is read before the variables
+	after  string            // what is read after them
+	// options is set last, so that nothing of the above is traced.
+	options string
 }
 
 // kind is a family of shells.
@@ -81,15 +91,16 @@ type kind interface {
 	// command makes a shell read the file program and then run text.
 	command(s *State, program, text string) (argv, env []string)
 	program(s *State, call *Call) string
-	decode(s *State, record [][]byte, call *Call) *saved
+	// state makes the text that the program reads when there is a saved state.
+	state(saved *saved, call *Call) string
+	// decode gives what a record holds; part is true when the shell could read
+	// only a part of the state before.
+	decode(s *State, record [][]byte, call *Call) (next *saved, part bool)
 }
 
 // Open begins a session in cwd with a complete environment.
 func Open(shell Shell, cwd string, env []string) *State {
-	s := &State{shell: shell, cwd: cwd, env: env, kind: posix{}}
-	if shell.Name == "bash" {
-		s.kind = bash{}
-	}
+	s := &State{shell: shell, cwd: cwd, env: env, kind: shell.kind()}
 	for _, entry := range env {
 		name, _, _ := strings.Cut(entry, "=")
 		if !identifier(name) && !strings.HasPrefix(name, "BASH_FUNC_") {
@@ -98,9 +109,6 @@ func Open(shell Shell, cwd string, env []string) *State {
 	}
 	return s
 }
-
-// Keeps lists what lasts from one command to the next.
-func (s *State) Keeps() []string { return s.kind.keeps() }
 
 // Cwd is where the next command starts.
 func (s *State) Cwd() string { return s.cwd }
@@ -114,17 +122,11 @@ func (s *State) Command(text string, call Call) Program {
 	program := s.kind.program(s, &call)
 	if len(text) > maxArgument {
 		program += "__hx_c=" + quote(text) + "\n"
-		text = `eval "$__hx_c"`
-	}
-	if s.saved != nil && s.saved.options != "" {
-		program += s.saved.options + "\n"
+		text = `\eval "$__hx_c"`
 	}
 	p.Files = append(p.Files, []byte(program))
-	if call.Keep {
-		p.Files = append(p.Files, nil)
-	}
 	if s.saved != nil {
-		p.Files = append(p.Files, []byte(s.saved.text))
+		p.Files = append(p.Files, []byte(s.kind.state(s.saved, &call)))
 		p.Env = slices.Clone(s.odd)
 	} else {
 		p.Env = slices.Clone(s.env)
@@ -141,51 +143,45 @@ func withoutPWD(env []string) []string {
 }
 
 // stateFD is where the saved state is.
-func stateFD(call *Call) int {
-	if call.Keep {
-		return FirstFD + 2
-	}
-	return FirstFD + 1
-}
+const stateFD = FirstFD + 1
 
-// saveFD is where the file for the new one is.
-const saveFD = FirstFD + 1
-
-// Done takes what the shell of a call wrote. An incomplete state is dropped: the shell
-// was killed or replaced, and the one before it still holds; cwdIfKilled is
-// then where it was, if that is known.
-func (s *State) Done(call Call, wrote []byte, cwdIfKilled string) (cwd string) {
+// Done takes what the shell of a call wrote. Without a whole record the shell
+// was killed or replaced, and the state before it still holds; cwdIfKilled is
+// then where it was, if that is known. kept is false also where the shell could
+// read only a part of the state.
+func (s *State) Done(call Call, wrote []byte, cwdIfKilled string) (kept bool) {
 	record := lastRecord(wrote)
 	var next *saved
+	var part bool
 	if record != nil {
-		next = s.kind.decode(s, record, &call)
+		next, part = s.kind.decode(s, record, &call)
 	}
 	if next == nil {
 		if cwdIfKilled != "" {
 			s.cwd = cwdIfKilled
 		}
-		return s.cwd
+		return false
 	}
 	s.saved = next
 	s.cwd = strings.TrimSuffix(string(record[0]), "\n")
-	return s.cwd
+	return !part
 }
 
 // mostFields is more than any record has.
 const mostFields = 16
 
-// lastRecord finds the last complete "\0[" field "\0" … field "\0]". No field
-// holds a NUL byte, for no shell value can.
+// lastRecord finds the last complete "\0[\0" field "\0" … field "\0]". No field
+// holds a NUL byte, for no shell value can, and none is a bracket alone.
 func lastRecord(wrote []byte) [][]byte {
 	end := bytes.LastIndex(wrote, []byte("\x00]"))
 	if end < 0 {
 		return nil
 	}
-	begin := bytes.LastIndex(wrote[:end], []byte("\x00["))
+	begin := bytes.LastIndex(wrote[:end], []byte("\x00[\x00"))
 	if begin < 0 {
 		return nil
 	}
-	return bytes.SplitN(wrote[begin+2:end], []byte{0}, mostFields)
+	return bytes.SplitN(wrote[begin+3:end], []byte{0}, mostFields)
 }
 
 // quote makes one shell word of any bytes.
@@ -201,16 +197,15 @@ func identifier(name string) bool {
 	return name != ""
 }
 
-// sorted gives the names of the call's variables that a shell can hold.
-func (c *Call) sorted() []string {
-	var names []string
-	for name := range c.Env {
+// exports sets the call's variables that a shell can hold.
+func (c *Call) exports() string {
+	var b strings.Builder
+	for _, name := range sortedKeys(c.Env) {
 		if identifier(name) {
-			names = append(names, name)
+			b.WriteString("\\export " + name + "=" + quote(c.Env[name]) + "\n")
 		}
 	}
-	slices.Sort(names)
-	return names
+	return b.String()
 }
 
 // ourOptions are off while the state is written; their letters tell how they were.

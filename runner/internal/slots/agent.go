@@ -23,6 +23,8 @@ type Handle struct {
 	Facts SlotFacts
 	Env   []string // the slot's base environment, KEY=VALUE
 
+	slot *slot
+
 	spawning lanes // lead to the threads that commands are forked from
 	filing   lanes // lead to those that have the slot's file system rights
 	walking  lanes // the same, for what may take long
@@ -223,7 +225,7 @@ func (s *slot) launch() (*Handle, error) {
 		rt.Disown(process.Pid)
 		return nil, err
 	}
-	h := &Handle{Conn: conn, Facts: s.facts, Env: s.env, process: process, oomKills: oomKills(), ended: make(chan struct{}), judged: make(chan struct{})}
+	h := &Handle{slot: s, Conn: conn, Facts: s.facts, Env: s.env, process: process, oomKills: oomKills(), ended: make(chan struct{}), judged: make(chan struct{})}
 	linkDown := make(chan struct{})
 	go func() {
 		defer close(linkDown)

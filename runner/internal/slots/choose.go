@@ -117,7 +117,7 @@ func (s *slot) boxUser(name string) error {
 // place settles what the slot sees where.
 func (s *slot) place(p CreateParams) error {
 	at := func(part string) string { return filepath.Join(s.dir, part) }
-	s.setup.Workspace, s.setup.Home, s.setup.Tmp = at("workspace"), at("home"), at("tmp")
+	s.setup.Workspace, s.setup.Home, s.setup.Tmp, s.fifos = at("workspace"), at("home"), at("tmp"), at(fifos)
 	switch s.setup.Level {
 	case isolate.Namespaces:
 		if !p.Network && !s.m.facts.Loopback {
@@ -153,13 +153,14 @@ func (s *slot) placeView(p CreateParams) {
 	if p.PrivateRoot {
 		v.Kind = isolate.ViewPrivate
 		s.setup.Workspace, s.setup.Home, s.setup.Tmp = "/workspace", "/home/"+s.setup.UserName, "/tmp"
+		s.fifos = "/run/hermes-exec/" + fifos
 		for _, r := range p.ReadOnlyPaths {
 			v.ReadOnly = append(v.ReadOnly, string(r))
 		}
 	} else if isDir("/tmp") && !below(s.m.base, "/tmp") {
 		s.setup.Tmp = "/tmp"
 	}
-	v.Binds = []isolate.Bind{{Source: at("workspace"), Target: s.setup.Workspace}, {Source: at("home"), Target: s.setup.Home}, {Source: at("tmp"), Target: s.setup.Tmp}}
+	v.Binds = []isolate.Bind{{Source: at("workspace"), Target: s.setup.Workspace}, {Source: at("home"), Target: s.setup.Home}, {Source: at("tmp"), Target: s.setup.Tmp}, {Source: at(fifos), Target: s.fifos}}
 	if p.PrivateRoot || isDir("/var/tmp") && !below(s.m.base, "/var/tmp") {
 		v.Binds = append(v.Binds, isolate.Bind{Source: at("var-tmp"), Target: "/var/tmp"})
 	}
@@ -219,6 +220,7 @@ func (s *slot) landlock() *isolate.Landlock {
 	for _, part := range parts {
 		l.Writable = append(l.Writable, filepath.Join(s.dir, part))
 	}
+	l.Writable = append(l.Writable, filepath.Join(s.dir, fifos))
 	return l
 }
 

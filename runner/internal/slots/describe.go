@@ -8,6 +8,7 @@ import (
 
 	"hermes-exec/runner/internal/isolate"
 	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/session"
 )
 
 // describe fills in the facts of a slot that is set up.
@@ -17,6 +18,11 @@ func (s *slot) describe(p CreateParams) {
 	s.facts.UID, s.facts.GID, s.facts.UserName = int(u.UID), int(u.GID), u.UserName
 	s.facts.Shells = shells()
 	s.facts.Shell = best(s.facts.Shells)
+	if s.facts.Shell != nil {
+		if shell, ok := session.Best(s.facts.Shells, s.facts.Shells[*s.facts.Shell]); ok {
+			s.facts.Session = &SessionFacts{Shell: shell.Name, Keeps: shell.Keeps()}
+		}
+	}
 	iso := &s.facts.Isolation
 	iso.Level = u.Level
 	switch u.Level {

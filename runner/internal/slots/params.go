@@ -32,9 +32,16 @@ type SlotFacts struct {
 	UID       int               `json:"uid"`
 	GID       int               `json:"gid"`
 	UserName  string            `json:"user_name"`
-	Shell     *string           `json:"shell"`  // the best of Shells, by name
-	Shells    map[string]string `json:"shells"` // what it is (bash, dash, busybox, sh …) → its path
+	Shell     *string           `json:"shell"`   // the best of Shells, by name
+	Shells    map[string]string `json:"shells"`  // what it is (bash, dash, busybox, sh …) → its path
+	Session   *SessionFacts     `json:"session"` // null: no shell, no session
 	Isolation link.Isolation    `json:"isolation"`
+}
+
+// SessionFacts is what a session of the slot would be.
+type SessionFacts struct {
+	Shell string   `json:"shell"`
+	Keeps []string `json:"keeps"`
 }
 
 // ResetResult is the result of slot.reset.

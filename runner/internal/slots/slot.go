@@ -26,6 +26,7 @@ type slot struct {
 	way   isolate.Way
 	name  bool // a line of ours is in the box's passwd
 	modes modes
+	fifos string     // where the slot sees them
 	waste *discarded // what the last reset took away
 	was   manifest   // of a whole box
 
@@ -91,6 +92,9 @@ func (s *slot) makeDirs() error {
 		if err := os.Chmod(dir, mode); err != nil {
 			return err
 		}
+	}
+	if err := s.makeFIFOs(); err != nil {
+		return err
 	}
 	if err := os.Mkdir(filepath.Join(s.dir, "root"), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return err

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from anyio.abc import ByteStream
 
-from hermes_exec import ConfigError, SandboxPool, Slot, SlotClosed
+from hermes_exec import ConfigError, Limits, SandboxPool, Slot, SlotClosed
 from tests.conftest import BackendCase
 from tests.e2e.pool.outside import count_becomes, mark
 
@@ -135,6 +135,47 @@ async def test_a_session_keeps_its_state(slot: Slot) -> None:
             await session.run(["ls"])  # type: ignore[arg-type]
     with pytest.raises(SlotClosed):
         await session.run("true")
+
+
+async def test_a_session_says_what_it_keeps_before_its_first_command(slot: Slot) -> None:
+    session = slot.session()
+    assert session.shell == "bash"
+    assert session.keeps == ("cwd", "exports", "variables", "arrays", "functions", "aliases", "options", "umask")
+
+
+async def test_a_state_that_was_not_kept_is_told(slot: Slot) -> None:
+    session = slot.session()
+    kept = await session.run("X=1; cd /usr; exec >&- 2>&-")
+    assert kept.state_lost is None
+    killed = await session.run("X=2; kill -9 $$")
+    assert killed.state_lost is not None
+    assert "signal 9" in killed.state_lost
+    large = await session.run("X=$(seq 3000000)")
+    assert large.state_lost is not None
+    assert "16 MiB" in large.state_lost
+    assert (await session.run("echo $X $PWD")).stdout == "1 /usr\n"
+    assert (await slot.run("kill -9 $$")).state_lost is None
+
+
+@pytest.mark.parametrize("number", [16, 20, 62])
+async def test_a_session_of_few_open_files_keeps_its_state(backend: BackendCase, number: int) -> None:
+    async with (
+        SandboxPool(backend.backend, slot_limits=Limits(open_files=number), **backend.options) as pool,
+        pool.slot() as slot,
+    ):
+        session = slot.session()
+        assert (await session.run("X=1; cd /")).state_lost is None
+        assert (await session.run("echo $X $PWD")).stdout == "1 /\n"
+
+
+async def test_a_session_of_too_few_open_files_is_refused(backend: BackendCase) -> None:
+    async with (
+        SandboxPool(backend.backend, slot_limits=Limits(open_files=15), **backend.options) as pool,
+        pool.slot() as slot,
+    ):
+        with pytest.raises(ConfigError, match="at least 16 open files"):
+            await slot.session().run("true")
+        assert (await slot.run("echo fine")).stdout == "fine\n"
 
 
 async def test_calls_of_a_session_run_in_order(slot: Slot) -> None:

@@ -27,6 +27,14 @@ async def test_b2_exit_in_a_command_keeps_directory_and_variables(call: Caller) 
     assert await call.sh('basename "$PWD"; echo $KEPT') == "sub\nyes\n"
 
 
+async def test_b2_a_command_that_closes_its_output_keeps_its_state(call: Caller) -> None:
+    await call.sh('mkdir -p sub; cd sub; export KEPT=yes; exec >&- 2>&-; for i in {3..254}; do eval "exec $i>&-"; done')
+    assert await call.sh('basename "$PWD"; echo $KEPT') == "sub\nyes\n"
+    told = await call("terminal", command="export KEPT=no; exec true")
+    assert "were not kept" in told["state_note"]
+    assert await call.sh("echo $KEPT") == "yes\n"
+
+
 async def test_b3_concurrent_commands_lose_no_update(toolbox: Toolbox, call: Caller) -> None:
     async with anyio.create_task_group() as group:
         for index in range(12):

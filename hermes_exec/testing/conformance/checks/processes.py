@@ -272,12 +272,18 @@ async def check_session_survives_exit(ctx: Context) -> None:
 
 @check("sessions", "shell")
 async def check_session_survives_exec(ctx: Context) -> None:
-    """`exec` replaces the shell of that command only; the next one has the state from before it."""
+    """`exec` replaces the shell of that command only; the next one has the state from before it, and that is told.
+    Closed output and low limits cost no state.
+    """
     session = ctx.slot.session()
     await session.run("x=1")
     result = await session.run("x=2; exec echo replaced")
     equal(result.stdout, "replaced\n", "stdout")
+    that(result.state_lost is not None and "exec" in result.state_lost, f"state_lost is {result.state_lost!r}")
     equal(await _said(session, 'echo "$x"'), "1", "state")
+    result = await session.run("x=3; exec >&- 2>&- 3>&- 4>&- 5>&-; ulimit -n 20; ulimit -f 0; cd /")
+    equal(result.state_lost, None, "state_lost")
+    equal(await _said(session, 'echo "$x $PWD"'), "3 /", "state without descriptors")
 
 
 @check("sessions", "shell")

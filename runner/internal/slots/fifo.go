@@ -1,0 +1,51 @@
+package slots
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// fifos is the directory of the FIFOs that a slot's shells write their state
+// to. It is not the slot's own, where the slot has a user id of its own: what
+// is in it cannot be removed there.
+const fifos = "fifos"
+
+// FIFO makes a FIFO for commands of the slot to write to, and opens it for
+// reading without waiting. inside is its path in the slot. It is gone when remove was called,
+// or with the next reset.
+func (h *Handle) FIFO(name string) (fd int, inside string, remove func(), err error) {
+	path := filepath.Join(h.slot.dir, fifos, name)
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		return -1, "", nil, err
+	}
+	remove = func() { _ = os.Remove(path) }
+	setup := h.slot.setup
+	if setup.Switch {
+		err = os.Lchown(path, int(setup.UID), int(setup.GID))
+	}
+	if err == nil {
+		// For writing too: it is not at its end while nobody has opened it.
+		fd, err = syscall.Open(path, syscall.O_RDWR|syscall.O_NONBLOCK|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0)
+	}
+	if err != nil {
+		remove()
+		return -1, "", nil, err
+	}
+	return fd, filepath.Join(h.slot.fifos, name), remove, nil
+}
+
+// OpenFiles is the limit of each process of the slot, nil for none.
+func (h *Handle) OpenFiles() *int64 { return h.slot.setup.Limits.OpenFiles }
+
+// makeFIFOs makes their directory afresh.
+func (s *slot) makeFIFOs() error {
+	dir := filepath.Join(s.dir, fifos)
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o711); err != nil {
+		return err
+	}
+	return os.Chmod(dir, 0o711)
+}
