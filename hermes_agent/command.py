@@ -23,7 +23,7 @@ from hermes_exec.cli import exits
 from hermes_exec.cli.interrupt import run_async
 from hermes_exec.cli.output import emit_json, stderr
 from hermes_exec.cli.pools import AsJson, Backend, Config, Image, Options, Profile, make_pool
-from hermes_exec.errors import ErrorCause
+from hermes_exec.errors import ConfigError, ErrorCause
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -71,18 +71,25 @@ def agent(
     also where the endpoint refuses key or model, 3 when the model's service or the slot failed, 130 interrupted.
     """
     from hermes_agent.models.named import named_model
+    from hermes_exec.tools import select
 
+    if not task.strip():
+        raise ConfigError("the task is empty")
+    places = {path.resolve().name: path for path in put or ()}
+    if len(places) < len(put or ()):
+        raise ConfigError("two files of --put have the same name, and would be one in the workspace")
+    select(toolset or ())
     pool = make_pool(backend, image, config, profile, option)
     made = named_model(model, base_url=base_url, api_key=api_key, parser=parser)
     limits = {"max_turns": max_turns, "temperature": temperature, "max_tokens": max_tokens}
-    raise typer.Exit(run_async(lambda: _run(pool, made, task, put or [], toolset, limits, as_json)))
+    raise typer.Exit(run_async(lambda: _run(pool, made, task, places, toolset, limits, as_json)))
 
 
 async def _run(
     pool: SandboxPool,
     model: Model,
     task: str,
-    put: Sequence[Path],
+    put: Mapping[str, Path],
     toolsets: Sequence[str] | None,
     limits: Mapping[str, Any],
     as_json: bool,
@@ -91,8 +98,8 @@ async def _run(
     from hermes_exec.tools import Toolbox
 
     async with pool, pool.slot() as slot:
-        for path in put:
-            await slot.files.upload(path, path.resolve().name)
+        for name, path in put.items():
+            await slot.files.upload(path, name)
         tools = _Shown(Toolbox(slot, toolsets))
         messages: list[Message] = [{"role": "user", "content": task}]
         episode = await AgentLoop(model, tools, **limits).run(messages)

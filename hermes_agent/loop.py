@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, cast, overload
 
@@ -37,7 +38,7 @@ class AgentLoop(Generic[ToolsT_co]):
     the order of the calls.
 
     One loop runs one episode at a time. With a toolbox of the blocking kind `run` blocks and returns the Episode
-    itself. Raises ConfigError for a bound that is not positive.
+    itself. Raises ConfigError for a bound that is not positive and for a temperature below 0.
     """
 
     def __init__(
@@ -56,6 +57,8 @@ class AgentLoop(Generic[ToolsT_co]):
         for name, bound in (("max_turns", max_turns), ("parallel_calls", parallel_calls), ("max_tokens", max_tokens)):
             if bound is not None and bound < 1:
                 raise ConfigError(f"{name} is at least 1, not {bound}")
+        if temperature is not None and not 0 <= temperature < math.inf:
+            raise ConfigError(f"temperature is 0 or more, not {temperature}")
         if max_tool_calls is not None and max_tool_calls < 0:
             raise ConfigError(f"max_tool_calls is at least 0, not {max_tool_calls}")
         self.model, self.toolbox = model, toolbox

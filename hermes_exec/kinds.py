@@ -207,8 +207,8 @@ class Kinds:
         if slots > boxes * each:
             wanted = f"max_sandboxes={-(-slots // each)}"
             raise ConfigError(
-                f"{slots} slots at once were asked for, and there can be at most {boxes * each} of {kind.key!r}, "
-                f"{each} in each of {boxes}: set {wanted} or slots_per_sandbox={-(-slots // boxes)} "
+                f"{slots} slots at once were asked for, and there can be at most {boxes * each} of {kind.key!r} "
+                f"(slots in a box: {each}, boxes: {boxes}): set {wanted} or slots_per_sandbox={-(-slots // boxes)} "
                 f"(on the command line: -o {wanted})"
             )
 

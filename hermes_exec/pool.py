@@ -25,7 +25,7 @@ from hermes_exec.launcher import OnPull
 from hermes_exec.lender import Lender
 from hermes_exec.loan import Loan
 from hermes_exec.results import IsolationLevel, PoolStats
-from hermes_exec.settings import commands, configured, mapping, with_profile
+from hermes_exec.settings import commands, configured, listener, mapping, with_profile
 from hermes_exec.slot import Slot
 from hermes_exec.stats import pool_stats
 from hermes_exec.viewing import offer_view
@@ -138,8 +138,8 @@ class SandboxPool:
         self.config, backend_config = configured(backend, given, backend_options)
         self.run_id = self.config.run_id or random.token_hex(6)
         self._kinds = Kinds(self.config, backend_config)
-        self._hub = Hub(on_event)
-        self._on_pull = on_pull
+        self._hub = Hub(listener(on_event, "on_event"))
+        self._on_pull = listener(on_pull, "on_pull")
         self._pid: int | None = None
         self._loop: EventLoopToken | None = None
         self._outer: TaskGroup | None = None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from hermes_exec.backends.registry import config_type
 from hermes_exec.config import BackendConfig, PoolConfig, nearest, resolve_config
 from hermes_exec.errors import ConfigError
+
+T = TypeVar("T")
 
 
 def configured(
@@ -38,12 +40,20 @@ def mapping(value: Mapping[str, Any] | None, what: str) -> dict[str, Any]:
     return dict(value)
 
 
-def commands(value: str | Sequence[str] | None, what: str) -> tuple[str, ...]:
-    """A command or a list of them as a tuple. ConfigError when one cannot be run."""
-    found = () if value is None else (value,) if isinstance(value, str) else tuple(value)
-    if any(not command or "\0" in str(command) for command in found):
+def commands(value: object, what: str) -> tuple[str, ...]:
+    """A command or a list of them as a tuple, None as an empty one. ConfigError when one cannot be run."""
+    given = value if isinstance(value, Sequence) and not isinstance(value, str) else () if value is None else (value,)
+    found = tuple(command for command in given if isinstance(command, str) and command and "\0" not in command)
+    if len(found) != len(given):
         raise ConfigError(f"{what} must be a command or a list of commands, each a str without NUL")
     return found
+
+
+def listener(value: T | None, what: str) -> T | None:
+    """The value itself, if it can be called or is None. ConfigError otherwise."""
+    if value is not None and not callable(value):
+        raise ConfigError(f"{what} must be a function, not {type(value).__name__}")
+    return value
 
 
 def with_profile(values: dict[str, Any], profile: str) -> dict[str, Any]:

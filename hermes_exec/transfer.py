@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import stat
@@ -74,7 +75,7 @@ async def upload(tenure: Tenure, local: str, remote: WireBytes, path: str) -> Tr
     if stat.S_ISDIR(facts.st_mode):
         return await _upload_tree(tenure, local, remote, path)
     if not stat.S_ISREG(facts.st_mode):
-        raise OSError(f"{local!r} is neither a file nor a directory")
+        raise OSError(errno.EINVAL, "neither a file nor a directory", local)
     params = {"path": remote, "mode": facts.st_mode & PERMISSIONS, "parents": True, "append": False}
     async with moving(tenure, "file.write", params, path) as move, await anyio.open_file(local, "rb") as file:
         while piece := await file.read(PIECE_BYTES):

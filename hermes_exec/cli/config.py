@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hermes_exec.cli.output import emit_json, stdout
-from hermes_exec.cli.pools import AsJson, Backend, Config, Image, Options, Profile, settings_of
+from hermes_exec.cli.pools import AlwaysJson, AsJson, Backend, Config, Image, Options, Profile, settings_of
 
 if TYPE_CHECKING:
     from hermes_exec.config import Configured
@@ -33,7 +33,7 @@ def show(
         stdout().print(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), markup=False, end="")
 
 
-def schema(as_json: AsJson = True) -> None:
+def schema(as_json: AlwaysJson = True) -> None:
     """Print the JSON schema of a configuration file."""
     from hermes_exec.backends.registry import config_types
     from hermes_exec.config import pool_schema

@@ -12,7 +12,7 @@ import typer
 from hermes_exec.cli import exits
 from hermes_exec.cli.interrupt import run_async
 from hermes_exec.cli.output import emit_json, say, stdout, table
-from hermes_exec.cli.pools import AsJson, Backend, Image, Options, make_pool
+from hermes_exec.cli.pools import AnyBackend, AsJson, Image, Options, make_pool
 from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Finding:
 
 
 def doctor(
-    backend: Backend = None,
+    backend: AnyBackend = None,
     image: Image = None,
     option: Options = None,
     as_json: AsJson = False,

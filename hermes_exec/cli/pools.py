@@ -18,6 +18,10 @@ Backend = Annotated[
         "--backend", "-b", envvar="HERMES_EXEC_BACKEND", help="local, docker, or another one (default: local)."
     ),
 ]
+AnyBackend = Annotated[
+    str | None,
+    typer.Option("--backend", "-b", envvar="HERMES_EXEC_BACKEND", help="Only this one (default: all that are here)."),
+]
 Image = Annotated[
     str | None,
     typer.Option("--image", "-i", envvar="HERMES_EXEC_IMAGE", help="Image of the boxes, where the backend has images."),
@@ -39,6 +43,8 @@ Options = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+AlwaysJson = Annotated[bool, typer.Option("--json", hidden=True)]
+"""Of commands that print nothing else."""
 
 
 def make_pool(
@@ -100,5 +106,5 @@ def parse_options(options: list[str] | None) -> dict[str, Any]:
         try:
             parsed[name.strip().replace("-", "_")] = yaml.safe_load(value)
         except yaml.YAMLError as error:
-            raise ConfigError(f"option {option!r}: the value is not YAML: {error}") from error
+            raise ConfigError(f"option {option!r}: the value is not YAML: {' '.join(str(error).split())}") from error
     return parsed

@@ -11,13 +11,13 @@ import typer
 from hermes_exec.cli import exits
 from hermes_exec.cli.interrupt import run_async
 from hermes_exec.cli.output import age, emit_json, printable, table
-from hermes_exec.cli.pools import AsJson, Backend
+from hermes_exec.cli.pools import AnyBackend, AsJson
 
 if TYPE_CHECKING:
     from hermes_exec.backends.base import SandboxInfo
 
 
-def ps(backend: Backend = None, as_json: AsJson = False) -> None:
+def ps(backend: AnyBackend = None, as_json: AsJson = False) -> None:
     """List the boxes that exist here, with their owner, run, age and the slots that are lent to somebody.
 
     Slots are known for processes of the same user on this host (root: of all users).

@@ -9,7 +9,7 @@ import typer
 from hermes_exec.cli import exits
 from hermes_exec.cli.interrupt import run_async
 from hermes_exec.cli.output import emit_json, say, table
-from hermes_exec.cli.pools import AsJson, Backend
+from hermes_exec.cli.pools import AnyBackend, AsJson
 from hermes_exec.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ def reap(
     ] = None,
     orphans: Annotated[bool, typer.Option("--orphans", help="End the boxes whose owner is gone.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="End every box of this library on this host.")] = False,
-    backend: Backend = None,
+    backend: AnyBackend = None,
     as_json: AsJson = False,
 ) -> None:
     """End boxes of this library. Exactly one of --run-id, --orphans and --all says which."""
-    if (run_id is not None) + orphans + everything != 1:
+    if bool(run_id) + orphans + everything != 1:
         raise ConfigError("say which boxes to end: one of --run-id R, --orphans, --all")
     from hermes_exec.backends.base import ReapFilter
 

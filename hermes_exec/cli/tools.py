@@ -7,7 +7,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from hermes_exec.cli.output import emit_json, table
-from hermes_exec.cli.pools import AsJson
+from hermes_exec.cli.pools import AlwaysJson, AsJson
 
 Toolset = Annotated[
     list[str] | None, typer.Option("--toolset", "-t", help="Only the tools of this set; may be repeated.")
@@ -37,7 +37,7 @@ def list_tools(toolset: Toolset = None, as_json: AsJson = False) -> None:
 def print_schemas(
     names: Annotated[list[str] | None, typer.Argument(metavar="TOOL", help="Tools (default: all).")] = None,
     toolset: Toolset = None,
-    as_json: AsJson = True,
+    as_json: AlwaysJson = True,
 ) -> None:
     """Print the function schemas of tools, as the OpenAI API takes them."""
     from hermes_exec.tools import schemas, select

@@ -22,7 +22,7 @@ from hermes_agent.command_options import (
 from hermes_exec.cli import exits
 from hermes_exec.cli.interrupt import run_async
 from hermes_exec.cli.output import emit_json, say, stdout
-from hermes_exec.cli.pools import AsJson, Backend, Image, Options, parse_options
+from hermes_exec.cli.pools import AsJson, Backend, Config, Image, Options, Profile, parse_options, settings_of
 
 if TYPE_CHECKING:
     from hermes_batch.run import BatchResult
@@ -50,6 +50,8 @@ def run(
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Only the first prompts.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Of the sampling, where the model has seeds.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results that are in --out.")] = False,
+    pool_config: Config = None,
+    profile: Profile = None,
     option: Options = None,
     as_json: AsJson = False,
 ) -> None:
@@ -72,9 +74,7 @@ def run(
         "base_url": base_url,
         "api_key": SecretStr(api_key),
         "parser": parser,
-        "backend": backend or "local",
-        "image": image,
-        "backend_options": parse_options(option),
+        **_pool_settings(settings_of(backend, image, pool_config, option, profile)),
         "workers": workers,
         "max_turns": max_turns,
         "toolsets": tuple(toolset or ("terminal", "file")),
@@ -108,18 +108,23 @@ def resume(
 
     from hermes_batch.run import resume_batch
 
-    given: dict[str, Any] = {"base_url": base_url, "workers": workers, "backend_options": parse_options(option)}
+    given: dict[str, Any] = {"base_url": base_url, "workers": workers}
     changes = {name: value for name, value in given.items() if value is not None}
+    changes |= _pool_settings(parse_options(option))
     work = partial(resume_batch, out, api_key=SecretStr(api_key), **changes)
     raise typer.Exit(run_async(lambda: _run(work, as_json)))
 
 
 @app.command("report", epilog="Example: hermes-exec batch report runs/a")
-def report(out: _Out) -> None:
+def report(out: _Out, as_json: AsJson = False) -> None:
     """Write report.html anew from the trajectories of a run."""
     from hermes_batch.report import write_report
 
-    say(str(write_report(out)))
+    written = write_report(out)
+    if as_json:
+        emit_json({"report": written})
+    else:
+        say(str(written))
 
 
 @app.command("show", epilog="Example: hermes-exec batch show runs/a")
@@ -138,6 +143,14 @@ def show(out: _Out, as_json: AsJson = False) -> None:
     show_results(stdout(), rows, settings.get("seconds") or None, total)
     if broken:
         say(f"{broken} lines of {TRAJECTORIES} are no records")
+
+
+def _pool_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a pool as a BatchConfig has them."""
+    from hermes_exec.settings import mapping
+
+    own: dict[str, Any] = {name: settings.pop(name) for name in ("backend", "image") if name in settings}
+    return {**own, "backend_options": {**mapping(settings.pop("backend_options", None), "backend_options"), **settings}}
 
 
 async def _run(work: Callable[..., Awaitable[BatchResult]], as_json: bool) -> int:

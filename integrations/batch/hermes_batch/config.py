@@ -46,7 +46,7 @@ class BatchConfig(BaseModel):
     max_tool_calls: Annotated[int, Field(ge=0)] | None = None
     toolsets: tuple[str, ...] = ("terminal", "file")
     system_prompt: str | None = None
-    temperature: Annotated[float, Field(ge=0)] | None = 1.0
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = 1.0
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     sampling: dict[str, Any] = Field(default_factory=dict)
     limit: Annotated[int, Field(ge=1)] | None = None
@@ -85,6 +85,8 @@ class BatchConfig(BaseModel):
         options = {**self.backend_options}
         if self.slots_per_sandbox is not None:
             options["slots_per_sandbox"] = self.slots_per_sandbox
-        slots = int(options.get("slots_per_sandbox") or (_SLOTS_OF_LOCAL if self.backend == "local" else 1))
-        boxes = self.max_sandboxes or options.pop("max_sandboxes", None) or -(-self.workers // slots)
+        slots = options.get("slots_per_sandbox") or (_SLOTS_OF_LOCAL if self.backend == "local" else 1)
+        boxes = self.max_sandboxes or options.pop("max_sandboxes", None)
+        if boxes is None and isinstance(slots, int):
+            boxes = -(-self.workers // max(1, slots))
         return SandboxPool(self.backend, image=self.image, max_sandboxes=boxes, **options)

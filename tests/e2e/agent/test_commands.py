@@ -19,6 +19,8 @@ from tests.e2e.agent.plans import Step, wire
 from tests.unit.agent.endpoint import ok
 
 ROOT = Path(__file__).resolve().parents[3]
+NOWHERE = ("--backend", "docker", "--image", "x", "--option", "base_url=unix:///nonexistent.sock")
+"""A box cannot be had there, which would be told first."""
 
 
 @contextmanager
@@ -108,12 +110,58 @@ def test_agent_without_an_endpoint_ends_with_infra() -> None:
 def test_model_that_cannot_be_is_told_before_a_box_is_started(
     tmp_path: Path, options: tuple[str, ...], told: str
 ) -> None:
-    # A box could not be had here, and would be told first.
-    nowhere = ("--backend", "docker", "--image", "x", "--option", "base_url=unix:///nonexistent.sock")
     batch = ("batch", "run", str(prompts(tmp_path, "a")), "--out", str(tmp_path / "out"))
     for work in (("agent", "x"), batch):
-        done = run(*work, *options, *nowhere)
+        done = run(*work, *options, *NOWHERE)
         assert (done.returncode, told in " ".join(done.stderr.split())) == (2, True), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((" ",), "the task is empty"),
+        (("x", "--toolset", "terminl"), "unknown toolset 'terminl'"),
+        (("x", "--put", "docs", "--put", "./docs"), "have the same name"),
+        (("x", "--temperature", "inf"), "'--temperature'"),
+    ],
+)
+def test_task_that_cannot_be_is_told_before_a_box_is_started(arguments: tuple[str, ...], told: str) -> None:
+    done = run("agent", *arguments, "--model", "m", *NOWHERE)
+    assert (done.returncode, told in " ".join(done.stderr.split())) == (2, True), done.stderr
+
+
+def test_what_cannot_be_put_into_the_workspace_is_one_line() -> None:
+    done = run("agent", "x", "--put", "/dev/null", "--model", "m", "--base-url", "http://127.0.0.1:9/v1")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "neither a file nor a directory: '/dev/null'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("-o", "slots_per_sandbox=x"), "slots_per_sandbox: "),
+        (("-o", "backend=docker"), "'docker' needs an image"),
+        (("-o", "backend_options=3"), "backend_options must be a mapping"),
+        (("--config", "POOL", "--profile", "q"), "no profile 'q'"),
+        (("--config", "POOL", "--profile", "p"), "there is no backend 'dokcer'"),
+    ],
+)
+def test_pool_of_a_batch_run_that_cannot_be(tmp_path: Path, options: tuple[str, ...], told: str) -> None:
+    pool = tmp_path / "pool.yaml"
+    pool.write_text("profiles: {p: {backend: dokcer}}\n")
+    given = [str(pool) if option == "POOL" else option for option in options]
+    done = run("batch", "run", str(prompts(tmp_path, "a")), "--out", str(tmp_path / "out"), "--model", "m", *given)
+    assert (done.returncode, told in " ".join(done.stderr.split())) == (2, True), done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_pool_of_a_batch_run_comes_from_a_configuration_file(tmp_path: Path) -> None:
+    pool = tmp_path / "pool.yaml"
+    pool.write_text("slots_per_sandbox: 2\nprofiles: {p: {env: {WHO: profile}}}\n")
+    with plan_endpoint({"a": [['[ "$WHO" = profile ] && touch made'], "done"]}) as url:
+        given = ("--config", str(pool), "--profile", "p", *model(url))
+        done = run("batch", "run", str(prompts(tmp_path, "a")), "--out", str(tmp_path / "out"), *given)
+    assert "1 of 1 solved" in done.stdout, done.stderr
 
 
 def test_batch_run_show_and_report(tmp_path: Path) -> None:
@@ -130,7 +178,7 @@ def test_batch_run_show_and_report(tmp_path: Path) -> None:
     shown = run("batch", "show", str(out), "--json")
     assert [record["solved"] for record in json.loads(shown.stdout)] == [True, False]
     (out / "report.html").unlink()
-    assert run("batch", "report", str(out)).returncode == 0
+    assert json.loads(run("batch", "report", str(out), "--json").stdout) == {"report": str(out / "report.html")}
     assert (out / "report.html").stat().st_size > 5000
 
 

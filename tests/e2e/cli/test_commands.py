@@ -66,6 +66,7 @@ def test_an_engine_that_does_not_answer_hides_no_other_boxes(cli: Cli, monkeypat
 def test_reap_wants_exactly_one_choice(cli: Cli) -> None:
     assert cli.run("reap").returncode == 2
     assert cli.run("reap", "--orphans", "--all").returncode == 2
+    assert cli.run("reap", "--run-id", "").returncode == 2
 
 
 def test_config_file_is_checked_shown_and_matches_its_schema(cli: Cli, tmp_path: Path) -> None:

@@ -120,8 +120,10 @@ def test_unknown_option_names_the_nearest(cli: Cli) -> None:
     assert "slots_per_sandbox" in error["message"]
 
 
-def test_option_without_value_is_refused(cli: Cli) -> None:
-    assert cli.run("run", "-o", "network", "--", "true").returncode == 2
+@pytest.mark.parametrize("option", ["network", "limits={memory_mb: 1", "setup=false", "on_event=print"])
+def test_option_that_cannot_be_is_refused_in_one_line(cli: Cli, option: str) -> None:
+    done = cli.run("run", "-o", option, "--", "true")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
 def test_missing_command_is_wrong_usage(cli: Cli) -> None:

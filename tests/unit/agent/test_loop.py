@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from copy import deepcopy
 from types import SimpleNamespace
@@ -317,7 +318,18 @@ async def test_sampling_reaches_the_model() -> None:
     assert model.requests[0].sampling == {"temperature": 0.3, "max_tokens": 7, "top_p": 0.9}
 
 
-@pytest.mark.parametrize("bounds", [{"max_turns": 0}, {"max_tool_calls": -1}, {"max_tokens": 0}, {"parallel_calls": 0}])
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"max_turns": 0},
+        {"max_tool_calls": -1},
+        {"max_tokens": 0},
+        {"parallel_calls": 0},
+        {"temperature": -0.1},
+        {"temperature": math.nan},
+        {"temperature": math.inf},
+    ],
+)
 async def test_bounds_are_checked(bounds: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(bounds))):
         AgentLoop(ScriptedModel([]), FunctionTools(echo), **bounds)
