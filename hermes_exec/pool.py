@@ -66,7 +66,8 @@ class SandboxPool:
         launch_timeout_s: Longest start of a box.
         pull_timeout_s: Longest pull of its image, on top of that.
         shutdown_timeout_s: Longest time that closing takes.
-        lease_s: How long a box outlives a driver that is gone.
+        lease_s: How long a box outlives a driver that is silent; the end of its process is seen within a second where
+            that is possible (`local`, Docker on this host).
         idle_timeout_s: Boxes above the minimum go when they were idle for so long.
         max_lifetime_s: Older boxes lend no more and are replaced.
         run_id: Label of the boxes (random by default), for `hermes-exec reap`.

@@ -23,7 +23,7 @@ import (
 // version is set by the linker.
 var version = "dev"
 
-const usage = `usage: runner serve --base DIR [--lease-s N] [--dial SOCKET] [--log FILE]
+const usage = `usage: runner serve --base DIR [--lease-s N] [--dial SOCKET] [--parent PID] [--log FILE]
        runner attach --base DIR
        runner probe
        runner version
@@ -65,6 +65,7 @@ func runServe(args []string) int {
 	base := flags.String("base", "", "directory of this runner")
 	lease := flags.Float64("lease-s", 60, "seconds until the first driver must have spoken")
 	driver := flags.String("dial", "", "socket on which a driver waits for this runner")
+	parent := flags.Int("parent", 0, "process that started this one, and with which it is to end")
 	logFile := flags.String("log", "", "file for the log instead of standard error")
 	if err := flags.Parse(args); err != nil || *base == "" || flags.NArg() > 0 {
 		fmt.Fprint(os.Stderr, usage)
@@ -89,6 +90,9 @@ func runServe(args []string) int {
 	}
 	if *driver != "" {
 		go server.Dial(*driver)
+	}
+	if *parent != 0 {
+		go server.Follow(func() bool { return os.Getppid() != *parent })
 	}
 	go func() {
 		<-terminations

@@ -154,6 +154,7 @@ class LocalBackend:
         directory = make_directory(self._config.base_dir, labels)
         env = {"PATH": f"{os.path.dirname(sys.executable)}:{SYSTEM_PATH}", "LANG": "C.UTF-8"}
         command = [str(program), "serve", "--base", str(directory.box), "--lease-s", str(spec.lease_s)]
+        command += ["--parent", str(os.getpid())]
         try:
             with directory.log.open("ab") as log:
                 process = _start(command, subprocess.DEVNULL, log.fileno(), env)

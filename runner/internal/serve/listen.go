@@ -75,6 +75,9 @@ func (s *Server) Dial(path string) {
 		return
 	}
 	defer contain(s.log, "stream")
+	if ended := processEnded(c); ended != nil {
+		go s.Follow(ended)
+	}
 	s.Serve(c)
 }
 

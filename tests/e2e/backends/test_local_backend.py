@@ -176,13 +176,13 @@ async def test_reap_takes_orphans_and_only_orphans(tmp_path: Path) -> None:
     finally:
         end(owner)
     (reaped,) = await local.reap(ReapFilter(orphans=True))
-    assert (reaped.sandbox, reaped.run_id) == (name, "run-a")
+    assert reaped.run_id == "run-a"
     assert left(tmp_path) == []
     assert not exists(name.removeprefix("local-"))
 
 
-async def test_lease_ends_the_box_of_a_killed_driver(tmp_path: Path) -> None:
-    owner, name = start_owner(tmp_path, "run-a", 2)
+async def test_the_box_of_a_killed_driver_ends_long_before_its_lease(tmp_path: Path) -> None:
+    owner, name = start_owner(tmp_path, "run-a", 3600)
     pid = name.removeprefix("local-")
     end(owner)
     await until(lambda: not exists(pid), 40)

@@ -1,4 +1,4 @@
-"""A program that never closes its pool: `unclosed.py HOW BACKEND IMAGE RUN_ID WORD`. It prints the box's name."""
+"""A program that never closes its pool: `unclosed.py HOW BACKEND IMAGE RUN_ID WORD [LEASE_S]`. It prints its box."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ def blocking(how: str, pool: SandboxPool, word: str) -> None:
     """Leave a pool open that was entered with `with`."""
     entered = pool.__enter__()
     slot = entered.acquire()
+    if how == "run":
+        print(slot.sandbox, flush=True)
+        slot.run(["sleep", word], timeout_s=None)
     slot.spawn(["sleep", word])
     KEPT.extend([pool, slot])
     end(how, slot.sandbox)
@@ -39,9 +42,9 @@ def end(how: str, sandbox: str) -> None:
         sys.exit(7)
 
 
-def main(how: str, backend: str, image: str, run_id: str, word: str) -> None:
+def main(how: str, backend: str, image: str, run_id: str, word: str, lease_s: str = "60") -> None:
     """Make the pool and forget it."""
-    pool = SandboxPool(backend, image=image or None, run_id=run_id)
+    pool = SandboxPool(backend, image=image or None, run_id=run_id, lease_s=float(lease_s))
     if how.startswith("async"):
         anyio.run(asynchronous, how, pool, word)
     else:

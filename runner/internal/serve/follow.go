@@ -1,0 +1,22 @@
+package serve
+
+import "time"
+
+// followEvery is how soon the end of the driver's process is noticed.
+const followEvery = time.Second
+
+// Follow ends the runner when the driver's process has ended, where that can be
+// seen: nobody will come back then, and nothing has to wait for the lease. A
+// stream that breaks while the driver lives changes nothing.
+func (s *Server) Follow(ended func() bool) {
+	ticks := time.NewTicker(followEvery)
+	defer ticks.Stop()
+	for !ended() {
+		select {
+		case <-ticks.C:
+		case <-s.ctx.Done():
+			return
+		}
+	}
+	s.end("shutdown", "the driver's process has ended")
+}

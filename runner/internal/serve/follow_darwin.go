@@ -1,0 +1,5 @@
+package serve
+
+import "net"
+
+func processEnded(*net.UnixConn) func() bool { return nil }

@@ -1,0 +1,91 @@
+"""A driver that is ended in the middle of a command: nothing goes on without it, long before the lease is over."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import anyio
+import docker
+import pytest
+from anyio import to_thread
+
+from hermes_exec.backends.base import ReapFilter
+from hermes_exec.backends.registry import make_backend
+from tests.e2e.pool.outside import count_becomes, ends, mark, runner_pid
+
+pytestmark = pytest.mark.anyio
+ROOT = Path(__file__).resolve().parents[3]
+SIGNALS = [signal.SIGTERM, signal.SIGKILL]
+LEASE_S = 3600
+WITH_DRIVER = 2
+"""The driver has the word among its arguments too."""
+SO_PEERPIDFD = 77
+
+
+@contextlib.contextmanager
+def driver(backend: str, image: str, word: str, *, lease_s: float) -> Iterator[subprocess.Popen[str]]:
+    run_id = f"test-{uuid.uuid4().hex[:8]}"
+    command = [sys.executable, "-m", "tests.e2e.pool.unclosed", "run", backend, image, run_id, word, str(lease_s)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def tells_of_ends() -> bool:
+    """Whether a socket of this kernel tells of the end of the process behind it, also in another pid namespace."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        try:
+            ours.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+        except OSError:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+async def test_nothing_goes_on_without_its_driver(number: signal.Signals) -> None:
+    word = mark()
+    with driver("local", "", word, lease_s=LEASE_S) as process:
+        assert process.stdout is not None
+        name = (await to_thread.run_sync(process.stdout.readline)).strip()
+        await count_becomes(word, WITH_DRIVER)
+        process.send_signal(number)
+        await count_becomes(word, 0)
+        await ends(runner_pid(name))
+    backend = make_backend("local", {})
+    await backend.reap(ReapFilter(orphans=True))
+    assert name not in {info.sandbox for info in await backend.sandboxes()}
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("number", SIGNALS)
+async def test_no_container_goes_on_without_its_driver(
+    number: signal.Signals, docker_image: Callable[[str], str]
+) -> None:
+    word = mark()
+    lease_s = LEASE_S if tells_of_ends() else 6
+    with (
+        contextlib.closing(docker.from_env()) as client,
+        driver("docker", docker_image("busybox"), word, lease_s=lease_s) as process,
+    ):
+        assert process.stdout is not None
+        name = (await to_thread.run_sync(process.stdout.readline)).strip()
+        container = client.containers.get(name)
+        try:
+            await count_becomes(word, WITH_DRIVER)
+            process.send_signal(number)
+            await count_becomes(word, 0)
+            with anyio.fail_after(60):
+                ended = await to_thread.run_sync(container.wait)
+            assert ended["StatusCode"] == 0
+        finally:
+            container.remove(force=True, v=True)
