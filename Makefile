@@ -5,11 +5,11 @@ PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export GOTOOLCHAIN := local
 
-.PHONY: help setup runner engine images demo test check bench docs build clean
+.PHONY: help setup runner engine images demo test test-faults check bench docs build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
 setup: .venv/.ready runner ## .venv with everything that the other targets need
 
@@ -30,6 +30,10 @@ demo: ## a small language model works on real tasks in isolated slots
 
 test: setup ## all tests: Python on real engines, and the runner's own
 	@.ci/test
+
+test-faults: setup ## random work under 500 seeds of faults on local and 100 on Docker (about an hour)
+	@$(PY) -m tests.faults local 0-499 --at-once 3
+	@if .ci/engine; then $(PY) -m tests.faults docker 0-99 --at-once 2; fi
 
 check: setup ## style, types, import direction, Go checks, docs
 	@.ci/check

@@ -187,8 +187,7 @@ class Kinds:
                 if unknown:
                     hint = nearest(unknown[0], kind.model_fields)
                     raise ConfigError(f"there is no option {unknown[0]!r} for backend {kind.backend!r}; {hint}")
-                given = {name: getattr(config, name) for name in config.model_fields_set}
-                config = kind.of({**given, **options})
+                config = config.with_options(dict(options))
             self._backends[key] = make_backend(config)
         return self._backends[key]
 

@@ -116,6 +116,11 @@ class DockerSandbox:
             return client.api.logs(self.id, tail=LOG_LINES).decode("utf-8", "replace")
         return ""
 
+    def host_pid(self) -> int | None:
+        """The main process of the container, as the engine's host numbers it; waits for the engine."""
+        state: Mapping[str, Any] = self._engine.call_now(lambda client: client.api.inspect_container(self.id)["State"])
+        return int(state.get("Pid") or 0) or None
+
     async def mark(self) -> list[str]:
         """See ``Diffable.mark``: a path that differs from the image already can change without Docker telling."""
         self._marked, self._unseen = await self._engine.call(

@@ -93,6 +93,6 @@ def make_backend(backend: str | BackendConfig, options: Mapping[str, Any] | None
     if isinstance(backend, BackendConfig):
         if options:
             raise ConfigError(f"options ({', '.join(sorted(options))}) belong into the {type(backend).__name__} object")
-        return backend_module(type(backend).backend).create(backend)
+        return backend.around(backend_module(type(backend).backend).create(backend))
     module = backend_module(backend)
     return module.create(module.Config.of(dict(options or {})))

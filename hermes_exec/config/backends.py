@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import Field, field_validator
+from pydantic import Field, PrivateAttr, field_validator
 
 from hermes_exec.config.model import ConfigModel
 
 Megabytes = Annotated[int, Field(gt=0, le=2**43)]
 Seconds = Annotated[float, Field(gt=0)]
+T = TypeVar("T")
 
 
 class BackendConfig(ConfigModel):
@@ -17,6 +19,25 @@ class BackendConfig(ConfigModel):
 
     backend: ClassVar[str]
     """The name of the backend that this configures."""
+    _wrap: Callable[[Any], Any] | None = PrivateAttr(default=None)
+
+    def wrapped(self, wrap: Callable[[Any], Any]) -> Self:
+        """The same configuration, with something around the backend that is made from it (see `testing.faults`)."""
+        made = self.model_copy()
+        made._wrap = wrap
+        return made
+
+    def with_options(self, options: dict[str, Any]) -> Self:
+        """The same configuration with other values for some fields. ConfigError for a wrong name or value."""
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        made = type(self).of({**given, **options})
+        made._wrap = self._wrap
+        return made
+
+    def around(self, backend: T) -> T:
+        """The backend, or what `wrapped` put around it."""
+        made: T = backend if self._wrap is None else self._wrap(backend)
+        return made
 
 
 class LocalConfig(BackendConfig):

@@ -65,6 +65,7 @@ class Peer:
         self.works: dict[int, Work] = {}
         self.executed: Counter[int] = Counter()
         self.acked: set[int] = set()
+        self.requested: set[int] = set()
         self.cuts: list[int] = []
         self.opened = 0
         self.stream: FdStream | None = None
@@ -126,6 +127,8 @@ class Peer:
 
     def on_frame(self, frame: Frame) -> None:
         """Do what the protocol says, or what the test's attack says."""
+        if frame.type == FrameType.REQUEST:
+            self.requested.add(frame.conversation)
         if self.attack is not None and (answer := self.attack(self, frame)) is not None:
             self.write(answer)
             return
@@ -141,7 +144,7 @@ class Peer:
         elif kind == FrameType.RESUME:
             self._resume(number, int.from_bytes(payload, "big"))
         elif number:
-            assert number in self.works or number in self.acked, f"{frame} for a request that never came"
+            assert number in self.requested, f"{frame} for a request that never came"
             if number in self.works:
                 self._about(self.works[number], kind, payload)
 

@@ -1,0 +1,117 @@
+"""A backend around another one, whose launches, boxes and streams break as a schedule says."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Sequence
+from typing import TypeVar
+
+import anyio
+from anyio import to_thread
+from anyio.abc import ByteStream
+
+from hermes_exec.backends.base import Backend, Labels, LaunchSpec, Sandbox
+from hermes_exec.config import BackendConfig
+from hermes_exec.errors import LaunchError
+from hermes_exec.testing.faults.processes import BoxProcesses
+from hermes_exec.testing.faults.schedule import STREAM_FAULTS, Faults
+from hermes_exec.testing.faults.stream import FaultyStream
+
+C = TypeVar("C", bound=BackendConfig)
+logger = logging.getLogger(__name__)
+
+
+def faulty(config: C, faults: Faults) -> C:
+    """The same configuration, for a pool whose boxes break as `faults` says."""
+    return config.wrapped(lambda backend: FaultyBackend(backend, faults))
+
+
+class FaultyBackend:
+    """Another backend with faults. What it does not change is the other's own."""
+
+    def __init__(self, inner: Backend, faults: Faults) -> None:
+        self._inner = inner
+        self._faults = faults
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    async def launch(self, spec: LaunchSpec, labels: Labels) -> FaultySandbox:
+        """See `Backend.launch`."""
+        faults, fate = self._faults, self._faults.launch()
+        if fate.slow_s:
+            faults.note(0, 0, "slow-launch", f"number {fate.number} {fate.slow_s:.3f} s")
+            await anyio.sleep(fate.slow_s)
+        if fate.refuse:
+            faults.note(0, 0, "refuse-launch", f"number {fate.number}")
+            raise LaunchError(f"launch {fate.number} is one that was to fail")
+        sandbox = await self._inner.launch(spec, labels)
+        made: list[FaultySandbox] = []
+        with anyio.CancelScope(shield=True):
+            made.append(await to_thread.run_sync(FaultySandbox, sandbox, faults))
+        return made[0]
+
+
+class FaultySandbox:
+    """Another sandbox with faults."""
+
+    def __init__(self, inner: Sandbox, faults: Faults) -> None:
+        self._inner = inner
+        self._faults = faults
+        self._fate = faults.box()
+        self._streams = 0
+        self._processes = BoxProcesses(inner)
+        self._over = threading.Event()
+        threading.Thread(target=self._happen, name="hermes-exec-fault", daemon=True).start()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    async def open(self, argv: Sequence[str]) -> ByteStream:
+        """See `Sandbox.open`."""
+        stream = await self._inner.open(argv)
+        if not self._faults.of(STREAM_FAULTS):
+            return stream
+        self._streams += 1
+        return FaultyStream(stream, self._faults.stream(self._fate.number, self._streams))
+
+    async def destroy(self) -> None:
+        """See `Sandbox.destroy`."""
+        self._over.set()
+        await self._inner.destroy()
+
+    def destroy_now(self) -> None:
+        """See `Sandbox.destroy_now`."""
+        self._over.set()
+        self._inner.destroy_now()
+
+    def _happen(self) -> None:
+        """The one thing that happens to this box, in a thread of its own."""
+        kind, lasts_s = self._fate.kind, self._fate.lasts_s
+        try:
+            if self._over.wait(None if kind is None else self._fate.after_s):
+                return
+            if kind == "kill-box":
+                self._note(kind)
+                self._inner.destroy_now()
+            elif not self._processes.visible:
+                self._note(f"no {kind}", "the processes of this box are not seen from here")
+            elif kind == "kill-attach":
+                self._note(kind, f"{self._processes.kill_attached()} killed")
+            elif kind == "kill-runner":
+                self._note(kind)
+                self._processes.signal_runner(signal.SIGKILL)
+            elif kind == "freeze":
+                self._note(kind, f"{lasts_s:.3f} s")
+                self._processes.signal_runner(signal.SIGSTOP)
+                self._over.wait(lasts_s)
+                self._processes.signal_runner(signal.SIGCONT)
+        except Exception:
+            logger.exception("the fault %s could not be carried out", kind)
+        finally:
+            self._processes.close()
+
+    def _note(self, what: str, detail: str = "") -> None:
+        self._faults.note(self._fate.number, self._streams, what, detail)

@@ -1,0 +1,84 @@
+"""The processes of a box as this host sees them, where it does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+from hermes_exec.backends.base import Sandbox
+from hermes_exec.backends.docker_sandbox import DockerSandbox
+from hermes_exec.errors import ExecError
+
+
+class BoxProcesses:
+    """The serving runner of a box, and the processes that carry its streams. Signals never hit another process."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._runner: int | None = None
+        self._base = self._namespace = ""
+        pid: int | None = None
+        with contextlib.suppress(ExecError):
+            pid = _runner_pid(sandbox)
+        if pid is None or not hasattr(os, "pidfd_open"):
+            return
+        with contextlib.suppress(OSError):
+            self._runner = os.pidfd_open(pid)
+            self._namespace = os.readlink(f"/proc/{pid}/ns/pid")
+            self._base = _base_of(pid, "serve")
+        if self._runner is not None and not self._base:
+            self.close()
+
+    @property
+    def visible(self) -> bool:
+        """Whether the box's processes can be signalled from here."""
+        return self._runner is not None
+
+    def signal_runner(self, number: int) -> bool:
+        """Signal the serving runner; False when it has ended."""
+        if self._runner is None:
+            return False
+        try:
+            signal.pidfd_send_signal(self._runner, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def kill_attached(self) -> int:
+        """Kill the processes that carry streams; how many there were."""
+        killed = 0
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            with contextlib.suppress(OSError):
+                process = os.pidfd_open(int(entry.name))
+                try:
+                    same = os.readlink(entry / "ns" / "pid") == self._namespace
+                    if same and self._base and _base_of(int(entry.name), "attach") == self._base:
+                        signal.pidfd_send_signal(process, signal.SIGKILL)
+                        killed += 1
+                finally:
+                    os.close(process)
+        return killed
+
+    def close(self) -> None:
+        """Forget the box."""
+        if self._runner is not None:
+            os.close(self._runner)
+            self._runner = None
+
+
+def _runner_pid(sandbox: Sandbox) -> int | None:
+    if isinstance(sandbox, DockerSandbox):
+        return sandbox.host_pid()
+    kind, _, number = sandbox.id.partition("-")
+    return int(number) if kind == "local" and number.isdigit() else None
+
+
+def _base_of(pid: int, role: str) -> str:
+    """The base directory of a process of the runner that has this role; "" for any other process."""
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    if len(words) < 4 or words[1] != role.encode() or b"--base" not in words:
+        return ""
+    return os.fsdecode(words[words.index(b"--base") + 1])

@@ -1,0 +1,195 @@
+"""Which fault comes when: drawn from the seed and the number of the box and the stream, not from the clock."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from hermes_exec.config import nearest
+from hermes_exec.errors import ConfigError
+
+STREAM_FAULTS = ("cut", "half-close", "stall", "delay", "split", "bytewise")
+"""What can happen on a stream: it ends; what we send is lost from then on; nothing passes for a while; every read or
+write waits; data comes in small pieces; it comes byte by byte."""
+BOX_FAULTS = ("kill-attach", "freeze", "kill-runner", "kill-box")
+"""What can happen to a box: the process that carries the stream is killed; the runner is stopped and continued; the
+runner is killed; the box is removed."""
+LAUNCH_FAULTS = ("refuse-launch", "slow-launch")
+"""What can happen to a launch: it fails; it takes longer."""
+
+WEIGHTS = {"cut": 3.0, "half-close": 0.5, "stall": 1.0, "delay": 2.0, "split": 2.0, "bytewise": 2.0}
+MEAN_BYTES = 30_000.0
+GROWTH = 1.6
+"""A stream that was opened anew works so much longer than the one before: a schedule never stops all progress."""
+
+
+class Injected(NamedTuple):
+    """A fault that happened: seconds since the first launch, number of the box, number of its stream, what, details."""
+
+    at_s: float
+    box: int
+    stream: int
+    what: str
+    detail: str
+
+    def __str__(self) -> str:
+        where = f"box {self.box}" + (f" stream {self.stream}" if self.stream else "")
+        return f"{self.at_s:8.3f} s  {where}: {self.what} {self.detail}".rstrip()
+
+
+class Faults:
+    """A schedule of faults, and the log of those that happened.
+
+    `SandboxPool(faulty(LocalConfig(), Faults(seed=7)))` is a pool that has them; `log` tells them afterwards.
+
+    Args:
+        seed: The same seed gives the same faults for the same order of launches and streams.
+        kinds: Names of `STREAM_FAULTS`, `BOX_FAULTS` and `LAUNCH_FAULTS` (default: all).
+        box_mean_s: Mean time in seconds until something happens to a box; each box has one such fault.
+
+    Raises:
+        ConfigError: there is no such kind.
+    """
+
+    def __init__(self, seed: int, kinds: Iterable[str] | None = None, *, box_mean_s: float = 3.0) -> None:
+        known = (*STREAM_FAULTS, *BOX_FAULTS, *LAUNCH_FAULTS)
+        self.seed = seed
+        self.kinds = known if kinds is None else tuple(dict.fromkeys(kinds))
+        for kind in self.kinds:
+            if kind not in known:
+                raise ConfigError(f"there is no fault {kind!r}; {nearest(kind, known)}")
+        self.box_mean_s = box_mean_s
+        self.log: list[Injected] = []
+        self._boxes = 0
+        self._launches = 0
+        self._began: float | None = None
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"Faults(seed={self.seed}, kinds={self.kinds!r}, box_mean_s={self.box_mean_s:g})"
+
+    def note(self, box: int, stream: int, what: str, detail: str = "") -> None:
+        """Write a fault into the log; from any thread."""
+        with self._lock:
+            if self._began is None:
+                self._began = time.monotonic()
+            self.log.append(Injected(time.monotonic() - self._began, box, stream, what, detail))
+
+    def of(self, group: Iterable[str]) -> list[str]:
+        """The kinds of a group that this schedule has."""
+        return [kind for kind in group if kind in self.kinds]
+
+    def launch(self) -> LaunchFate:
+        """What happens to the next launch."""
+        with self._lock:
+            self._launches += 1
+            number = self._launches
+        draw = random.Random(f"{self.seed}/launch/{number}")
+        kinds = self.of(LAUNCH_FAULTS)
+        refuse = draw.random() < 0.15 and "refuse-launch" in kinds
+        slow = draw.random() < 0.3 and "slow-launch" in kinds
+        return LaunchFate(number, refuse, draw.uniform(0.05, 1.0) if slow else 0.0)
+
+    def box(self) -> BoxFate:
+        """What happens to the box that was just launched."""
+        with self._lock:
+            self._boxes += 1
+            number = self._boxes
+        draw = random.Random(f"{self.seed}/box/{number}")
+        kinds = self.of(BOX_FAULTS)
+        kind = draw.choice(kinds) if kinds and draw.random() < 0.6 else None
+        return BoxFate(number, kind, draw.expovariate(1 / self.box_mean_s), draw.uniform(0.2, 1.5))
+
+    def stream(self, box: int, stream: int) -> StreamFate:
+        """What happens on a stream of a box."""
+        return StreamFate(self, box, stream)
+
+
+class LaunchFate(NamedTuple):
+    """A launch: whether it fails, and seconds that it takes longer."""
+
+    number: int
+    refuse: bool
+    slow_s: float
+
+
+class BoxFate(NamedTuple):
+    """A box: what happens after how many seconds; `lasts_s` is how long a freeze lasts."""
+
+    number: int
+    kind: str | None
+    after_s: float
+    lasts_s: float
+
+
+class Step(NamedTuple):
+    """How many bytes pass next, or what happens: nothing passes for some seconds, or never again."""
+
+    size: int
+    wait_s: float = 0.0
+    cut: bool = False
+
+
+class StreamFate:
+    """What happens on one stream. Each direction has its own schedule, counted in its bytes."""
+
+    def __init__(self, faults: Faults, box: int, number: int) -> None:
+        self.receiving = Direction(faults, box, number, "receive")
+        self.sending = Direction(faults, box, number, "send")
+
+
+class Direction:
+    """The schedule of one direction of one stream."""
+
+    def __init__(self, faults: Faults, box: int, stream: int, name: str) -> None:
+        self._faults, self._box, self._stream, self._name = faults, box, stream, name
+        self._draw = random.Random(f"{faults.seed}/{box}/{stream}/{name}")
+        self._mean = MEAN_BYTES * GROWTH ** min(stream - 1, 40)
+        self._kinds = [kind for kind in faults.of(STREAM_FAULTS) if kind != "half-close" or name == "send"]
+        self._left = self._distance()
+        self._small = 0
+        self._piece = 0
+        self.lost = False
+        """Whether what is sent from here on is lost."""
+
+    def _distance(self) -> float:
+        return self._draw.expovariate(1 / self._mean) if self._kinds else float("inf")
+
+    def step(self, available: int) -> Step:
+        """How much of so many bytes passes next; none where only something happens."""
+        if self.lost:
+            return Step(available)
+        if self._small > 0:
+            size = min(available, self._draw.randint(1, self._piece), self._small)
+            self._small -= size
+            return Step(size)
+        if self._left < 1:
+            self._left = self._distance()
+            return self._fault()
+        size = int(min(available, self._left))
+        self._left -= size
+        return Step(size)
+
+    def _fault(self) -> Step:
+        (kind,) = self._draw.choices(self._kinds, [WEIGHTS[kind] for kind in self._kinds])
+        wait_s, detail = 0.0, self._name
+        if kind == "cut":
+            self._note(kind, detail)
+            return Step(0, cut=True)
+        if kind == "half-close":
+            self.lost = True
+        elif kind == "stall":
+            wait_s = self._draw.uniform(0.2, 2.0)
+        elif kind == "delay":
+            wait_s = self._draw.uniform(0.001, 0.05)
+        else:
+            self._piece = 1 if kind == "bytewise" else 64
+            self._small = self._draw.randint(64, 64 * self._piece)
+        self._note(kind, f"{detail} {wait_s:.3f} s" if wait_s else detail)
+        return Step(0, wait_s)
+
+    def _note(self, kind: str, detail: str) -> None:
+        self._faults.note(self._box, self._stream, kind, detail)

@@ -1,0 +1,1 @@
+"""Random work on pools that break by schedule, judged from outside."""

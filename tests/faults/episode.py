@@ -1,0 +1,174 @@
+"""One seed: a pool that breaks by its schedule, the workload on it, and the verdict. Runs in a process of its own."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from hermes_exec import DockerConfig, LocalConfig, SandboxPool
+from hermes_exec.testing.faults import Faults, faulty
+from tests.e2e.pool.outside import marked
+from tests.faults.evidence import Evidence, Folder, folder, listening
+from tests.faults.workload import WORKERS, Record, nap, work
+
+ROOT = Path(__file__).resolve().parents[2]
+LONGEST_S = 240.0
+LEASE_S = 8.0
+
+
+@dataclass
+class Verdict:
+    """What was wrong with one seed, and what it was made of."""
+
+    backend: str
+    seed: int
+    wrong: list[str] = field(default_factory=list)
+    commands: int = 0
+    results: int = 0
+    unknown: int = 0
+    refused: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    log: list[str] = field(default_factory=list)
+
+    @property
+    def replay(self) -> str:
+        """The command that runs this seed again."""
+        return f"python -m tests.faults {self.backend} {self.seed}"
+
+
+def pool_options(backend: str, faults: Faults, evidence: Evidence, image: str | None) -> dict[str, Any]:
+    """The arguments of the pool under test."""
+    common = {"lease_s": LEASE_S, "run_id": f"faults-{faults.seed}", "max_sandboxes": 3, "slots_per_sandbox": 4}
+    if backend == "local":
+        return {**common, "backend": faulty(LocalConfig(), faults)}
+    assert isinstance(evidence, Folder)
+    config = DockerConfig(image=image, volumes=(f"{evidence.path}:/evidence",))
+    return {**common, "backend": faulty(config, faults)}
+
+
+async def use(options: dict[str, Any], evidence: Evidence, seed: int, scratch: Path) -> Record:
+    """The workload on a pool."""
+    backend = options.pop("backend")
+    async with SandboxPool(backend, **options) as pool:
+        record = await work(pool, evidence.snippet, scratch, seed)
+        began = time.monotonic()
+    if time.monotonic() - began > 35:
+        record.wrong.append(f"closing the pool took {time.monotonic() - began:.1f} s")
+    return record
+
+
+def held() -> Counter[str]:
+    """What this process holds: descriptors by kind, and threads."""
+    gc.collect()
+    found: Counter[str] = Counter()
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            found[os.readlink(entry).split(":")[0]] += 1
+        except OSError:
+            continue
+    for thread in threading.enumerate():
+        if thread.name.startswith("hermes-exec"):
+            found[f"thread {thread.name}"] += 1
+    return found
+
+
+def judge(record: Record, counts: Counter[str]) -> list[str]:
+    """What contradicts the traces that commands left."""
+    wrong = list(record.wrong)
+    for told in record.told:
+        count = counts.pop(told.name, 0)
+        if count > 1:
+            wrong.append(f"{told.name} ran {count} times")
+        if told.result and count != 1:
+            wrong.append(f"{told.name} has a result and ran {count} times")
+        if told.not_run and count:
+            wrong.append(f"{told.name} was said not to have run, and ran: {told.error}")
+    wrong += [f"{name} ran, and nobody asked for it" for name in counts]
+    return wrong
+
+
+def episode(backend: str, seed: int, image: str | None) -> Verdict:
+    """Run one seed in this process."""
+    began = time.monotonic()
+    faults = Faults(seed)
+    way: AbstractContextManager[Evidence] = listening() if backend == "local" else folder()
+    with way as evidence, tempfile.TemporaryDirectory() as scratch:
+        before = held()
+        options = pool_options(backend, faults, evidence, image)
+        record = anyio.run(use, options, evidence, seed, Path(scratch))
+        deadline = time.monotonic() + 20
+        while (more := held() - before) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        wrong = judge(record, evidence.counts())
+        wrong += [f"{count} more of {what} are held afterwards" for what, count in more.items()]
+    return Verdict(
+        backend,
+        seed,
+        wrong,
+        commands=len(record.told),
+        results=sum(told.result for told in record.told),
+        unknown=sum("OutcomeUnknown" in told.error for told in record.told),
+        refused=record.refused,
+        faults=dict(Counter(fault.what for fault in faults.log)),
+        seconds=time.monotonic() - began,
+        log=[*(str(fault) for fault in faults.log), *(f"{t.name} {t.seconds:.2f} s {t.error}" for t in record.told)],
+    )
+
+
+def in_own_process(backend: str, seed: int, image: str | None = None) -> Verdict:
+    """Run one seed in a process of its own, and look at what that left behind."""
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [sys.executable, "-m", "tests.faults.episode", backend, str(seed), *([image] if image else [])]
+        env = {**os.environ, "TMPDIR": scratch, "PYTHONPATH": str(ROOT)}
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, env=env, timeout=LONGEST_S, cwd=ROOT, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            return Verdict(backend, seed, [f"it did not end within {LONGEST_S:g} s", str(error.stderr)[-4000:]])
+        try:
+            verdict = Verdict(**json.loads(done.stdout.splitlines()[-1]))
+        except (IndexError, ValueError, TypeError):
+            return Verdict(backend, seed, [f"exit code {done.returncode}", done.stderr[-4000:]])
+        if "Traceback" in done.stderr:
+            verdict.wrong.append(f"it wrote to stderr: {done.stderr.strip()[-2000:]}")
+        verdict.wrong += left_behind(backend, seed, Path(scratch))
+        return verdict
+
+
+def left_behind(backend: str, seed: int, scratch: Path) -> list[str]:
+    """What a run that is over left on this machine."""
+    wrong = [f"{path.relative_to(scratch)} is left in the temporary directory" for path in scratch.rglob("*/*")]
+    deadline = time.monotonic() + 10
+    words = [nap(seed, number) for number in range(WORKERS)]
+    while (living := [word for word in words if marked(word)]) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    wrong += [f"a process sleeps for {word}" for word in living]
+    if backend == "docker":
+        from docker import from_env
+
+        client = from_env()
+        label = f"hermes-exec.run-id=faults-{seed}"
+        wrong += [
+            f"container {c['Id'][:12]} is left" for c in client.api.containers(all=True, filters={"label": label})
+        ]
+        client.close()
+    return wrong
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(episode(sys.argv[1], int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None))))

@@ -1,0 +1,158 @@
+"""The faults themselves: the same seed gives the same ones, and each does what its name says."""
+
+from __future__ import annotations
+
+import random
+
+import anyio
+import pytest
+from anyio.abc import ByteStream
+
+from hermes_exec import ConfigError, LocalConfig, SandboxDied, SandboxPool
+from hermes_exec.testing.faults import BOX_FAULTS, LAUNCH_FAULTS, STREAM_FAULTS, Faults, faulty
+from hermes_exec.testing.faults.schedule import Step
+from hermes_exec.testing.faults.stream import FaultyStream
+
+pytestmark = [pytest.mark.anyio]
+BENIGN = ("delay", "split", "bytewise")
+
+
+class Pipe(ByteStream):
+    """What is sent can be received again."""
+
+    def __init__(self) -> None:
+        self.kept = bytearray()
+        self.closed = False
+
+    async def receive(self, max_bytes: int = 65_536) -> bytes:
+        piece = bytes(self.kept[:max_bytes])
+        del self.kept[:max_bytes]
+        if not piece:
+            raise anyio.EndOfStream
+        return piece
+
+    async def send(self, item: bytes) -> None:
+        self.kept += item
+
+    async def send_eof(self) -> None:
+        return
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+def steps(seed: int, stream: int = 1) -> list[Step]:
+    sending = Faults(seed).stream(1, stream).sending
+    return [sending.step(5_000) for _ in range(200)]
+
+
+def test_the_same_seed_gives_the_same_faults() -> None:
+    assert steps(3) == steps(3)
+    assert steps(3) != steps(4)
+    assert steps(3) != steps(3, stream=2)
+    assert [Faults(3).box() for _ in range(3)] == [Faults(3).box() for _ in range(3)]
+
+
+def test_every_fault_comes_and_no_other_than_asked_for() -> None:
+    seen = set()
+    for seed in range(40):
+        faults = Faults(seed)
+        for direction in (faults.stream(1, 1).sending, faults.stream(1, 1).receiving):
+            for _ in range(200):
+                direction.step(5_000)
+        seen |= {fault.what for fault in faults.log} | {faults.box().kind for _ in range(10)}
+        seen |= {"refuse-launch" for _ in range(10) if faults.launch().refuse}
+        seen |= {"slow-launch" for _ in range(10) if faults.launch().slow_s}
+    assert seen - {None} == {*STREAM_FAULTS, *BOX_FAULTS, *LAUNCH_FAULTS}
+    only = Faults(1, ["cut"])
+    assert (only.launch()[1:], only.box().kind) == ((False, 0.0), None)
+
+
+def test_a_wrong_name_of_a_fault_is_told_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="'kill-runner'"):
+        Faults(1, ["kill-runer"])
+
+
+async def test_what_is_split_or_late_arrives_whole() -> None:
+    pipe, data = Pipe(), random.Random(0).randbytes(300_000)
+    faults = Faults(2, BENIGN)
+    stream = FaultyStream(pipe, faults.stream(1, 1))
+    await stream.send(data)
+    assert bytes(pipe.kept) == data
+    got = b""
+    while len(got) < len(data):
+        got += await stream.receive(10_000)
+    assert got == data
+    assert {fault.what for fault in faults.log} == set(BENIGN)
+
+
+async def test_a_cut_closes_the_stream_below() -> None:
+    pipe = Pipe()
+    stream = FaultyStream(pipe, Faults(2, ["cut"]).stream(1, 1))
+    with pytest.raises(anyio.BrokenResourceError):
+        await stream.send(bytes(10_000_000))
+    assert pipe.closed
+    with pytest.raises(anyio.BrokenResourceError):
+        await stream.receive()
+
+
+async def test_a_half_closed_stream_loses_what_is_sent_without_a_word() -> None:
+    pipe = Pipe()
+    stream = FaultyStream(pipe, Faults(2, ["half-close"]).stream(1, 1))
+    await stream.send(bytes(1_000_000))
+    assert 0 < len(pipe.kept) < 1_000_000
+    assert await stream.receive(10) == bytes(10)
+
+
+async def test_commands_on_a_stream_that_breaks_run_once_with_all_their_output() -> None:
+    faults = Faults(5, ("cut", *BENIGN))
+    async with SandboxPool(faulty(LocalConfig(), faults), lease_s=30) as pool, pool.slot() as slot:
+        for number in range(60):
+            result = await slot.run(f"echo {number} >> ran; seq 1 3000", timeout_s=60)
+            assert result.stdout == "".join(f"{i}\n" for i in range(1, 3001))
+        assert await slot.files.read_text("ran") == "".join(f"{i}\n" for i in range(60))
+    assert {"cut", *BENIGN} == {fault.what for fault in faults.log}
+
+
+def seed_for(kind: str) -> int:
+    """A seed with which the fault comes to the first box."""
+    return next(seed for seed in range(100) if Faults(seed, [kind]).box().kind == kind)
+
+
+@pytest.mark.parametrize("kind", ["kill-runner", "kill-box"])
+async def test_a_box_that_is_killed_is_told_and_replaced(kind: str) -> None:
+    faults = Faults(seed_for(kind), [kind], box_mean_s=0.3)
+    async with SandboxPool(faulty(LocalConfig(), faults)) as pool:
+        died = 0
+        while not died:
+            async with pool.slot() as slot:
+                try:
+                    await slot.run("sleep 20", timeout_s=30)
+                except SandboxDied:
+                    died += 1
+    assert kind in {fault.what for fault in faults.log}
+    assert f"box {faults.log[0].box}: {kind}" in str(faults.log[0])
+
+
+async def test_the_process_that_carries_the_stream_can_be_killed_without_a_loss() -> None:
+    faults = Faults(seed_for("kill-attach"), ["kill-attach"], box_mean_s=0.2)
+    async with SandboxPool(faulty(LocalConfig(), faults), max_sandboxes=4, slots_per_sandbox=1) as pool:
+
+        async def work() -> None:
+            async with pool.slot() as slot:
+                assert (await slot.run("sleep 1; echo done")).stdout == "done\n"
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(4):
+                tasks.start_soon(work)
+    assert any(fault.detail == "1 killed" for fault in faults.log)
+
+
+async def test_a_launch_that_fails_is_tried_again() -> None:
+    seed = next(seed for seed in range(100) if Faults(seed, ["refuse-launch"]).launch().refuse)
+    faults = Faults(seed, LAUNCH_FAULTS)
+    async with SandboxPool(faulty(LocalConfig(), faults)) as pool:
+        for _ in range(3):
+            async with pool.slot(timeout_s=60) as slot:
+                assert (await slot.run("echo here")).stdout == "here\n"
+    assert faults.log[0].what in LAUNCH_FAULTS
