@@ -38,7 +38,7 @@ class AgentLoop(Generic[ToolsT_co]):
     the order of the calls.
 
     One loop runs one episode at a time. With a toolbox of the blocking kind `run` blocks and returns the Episode
-    itself. Raises ConfigError for a bound that is not positive and for a temperature below 0.
+    itself. Raises ConfigError for what is no model or no toolbox, and for bounds that cannot be.
     """
 
     def __init__(
@@ -54,6 +54,10 @@ class AgentLoop(Generic[ToolsT_co]):
         final_answer: bool = True,
         parallel_calls: int = 16,
     ) -> None:
+        tools = getattr(toolbox, "wrapped", toolbox)
+        for part, given, method in (("model", model, "complete"), ("toolbox", tools, "call")):
+            if not callable(getattr(given, method, None)):
+                raise ConfigError(f"{part} must have a method {method!r}, and {type(given).__name__} has none")
         for name, bound in (("max_turns", max_turns), ("parallel_calls", parallel_calls), ("max_tokens", max_tokens)):
             if bound is not None and bound < 1:
                 raise ConfigError(f"{name} is at least 1, not {bound}")

@@ -136,7 +136,10 @@ class Forward:
 
     async def __aenter__(self) -> Self:
         self._tenure.check()
-        listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=self._local)
+        try:
+            listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=self._local)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, f"127.0.0.1:{self._local}") from error
         self.port = int(listener.extra(SocketAttribute.local_port))
         self._tasks = await anyio.create_task_group().__aenter__()
         self._scope = scope = anyio.CancelScope()

@@ -277,8 +277,8 @@ class SandboxPool:
     def __enter__(self) -> hermes_exec.blocking.SandboxPool:
         from hermes_exec import blocking
 
-        self._entry = blocking.Entry(self)
-        self._blocking = self._entry.__enter__()
+        entry = blocking.Entry(self)
+        self._entry, self._blocking = entry, entry.__enter__()
         return self._blocking
 
     def __exit__(

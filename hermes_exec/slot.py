@@ -23,7 +23,7 @@ from hermes_exec.command import (
     pty_size,
 )
 from hermes_exec.encoding import from_wire
-from hermes_exec.errors import SlotClosed
+from hermes_exec.errors import ConfigError, SlotClosed
 from hermes_exec.execute import OnOutput, Stdin, execute, single
 from hermes_exec.files import Files
 from hermes_exec.forward import Connection, Forward, connect
@@ -187,6 +187,8 @@ class Slot:
 
         Arguments and errors as in `run`; the first call that raises ends the others.
         """
+        if isinstance(commands, str | bytes):
+            raise ConfigError("commands must be a list of commands, not one command")
         jobs = list(commands)
         if limit is not None:
             checked_count(limit, "limit")

@@ -56,6 +56,10 @@ def test_ports_of_a_slot() -> None:
         with slot.forward(port) as forward, socket.create_connection(("127.0.0.1", forward.port), timeout=20) as client:
             client.sendall(b"forwarded")
             assert client.recv(99) == b"FORWARDED"
+        with socket.create_server(("127.0.0.1", 0)) as busy:
+            taken = busy.getsockname()[1]
+            with pytest.raises(OSError, match=f"127.0.0.1:{taken}"), slot.forward(port, taken):
+                pass
         with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", forward.port), timeout=20):
             pass
 
@@ -79,6 +83,16 @@ def test_what_is_used_after_the_last_pool_was_closed_is_told_so() -> None:
     for use in uses:
         with pytest.raises(SlotClosed):
             use()
+
+
+def test_entering_twice_is_refused_and_harms_nothing() -> None:
+    pool = SandboxPool("local")
+    with pool, pool.slot() as slot:
+        with pytest.raises(RuntimeError, match="entered once"), pool:
+            pass
+        pid = runner_pid(slot.sandbox)
+        assert slot.run("echo still here").stdout == "still here\n"
+    assert not alive(pid)
 
 
 @pytest.mark.anyio

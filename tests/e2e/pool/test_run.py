@@ -267,6 +267,8 @@ async def test_many_at_once_in_order(slot: Slot) -> None:
     with pytest.raises(CommandFailed):
         await slot.run_many(["true", "exit 1"], check=True)
     assert await slot.run_many([]) == []
+    with pytest.raises(ConfigError, match="list of commands"):
+        await slot.run_many("true")
 
 
 async def test_every_process_has_a_name_also_in_the_middle_of_its_exec(slot: Slot) -> None:

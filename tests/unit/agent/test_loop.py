@@ -318,6 +318,13 @@ async def test_sampling_reaches_the_model() -> None:
     assert model.requests[0].sampling == {"temperature": 0.3, "max_tokens": 7, "top_p": 0.9}
 
 
+async def test_what_is_no_model_and_no_toolbox_is_refused() -> None:
+    with pytest.raises(ConfigError, match="model must have a method 'complete', and str has none"):
+        AgentLoop("qwen3", FunctionTools(echo))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="toolbox must have a method 'call', and list has none"):
+        AgentLoop(ScriptedModel([]), ["terminal"])  # type: ignore[type-var]
+
+
 @pytest.mark.parametrize(
     "bounds",
     [
