@@ -93,7 +93,8 @@ class LaunchError(ExecError):
 
 class ImageError(LaunchError):
     """Raised when the image of a box cannot be had: it is missing and may not be pulled, the registry denied it, or it
-    is not for this platform.
+    is not for this platform. ``cause`` is ``provider``, and another try may succeed, where the registry is not to be
+    had.
     """
 
     default_cause = ErrorCause.CONFIG

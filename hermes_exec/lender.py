@@ -102,7 +102,10 @@ class Lender:
             error: ExecError = type(last)(*last.args, cause=last.cause, retryable=last.retryable, sandbox=last.sandbox)
         else:
             kind = type(last) if isinstance(last, LaunchError) else LaunchError
-            error = kind(f"{record.failures} launches in a row failed, the last one with: {last}")
+            said = f"{record.failures} launches in a row failed, the last one with: {last}"
+            error = kind(said)
+            if isinstance(last, ExecError):
+                error.cause, error.retryable = last.cause, last.retryable
         error.__cause__ = last
         return error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -13,13 +14,19 @@ import anyio.to_thread
 
 from hermes_exec.backends.docker_engine import Engine, mapped, status_of
 from hermes_exec.config import DockerConfig
-from hermes_exec.errors import ExecError, ImageError, LaunchTimeout, QuotaExceeded
+from hermes_exec.errors import ErrorCause, ExecError, ImageError, LaunchTimeout, QuotaExceeded
 from hermes_exec.results import PullProgress
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
 Progress = Callable[[PullProgress], None]
+UNREACHABLE = re.compile(
+    r": (dial|read|write) (tcp|udp)|no such host|server misbehaving|timeout|deadline exceeded"
+    r"|connection (refused|reset)|network is unreachable|unexpected HTTP status: 5\d\d|\bEOF$",
+    re.IGNORECASE,
+)
+"""How Docker tells of a registry that does not answer, or not now; it has only words for it."""
 
 
 class ImageFacts(NamedTuple):
@@ -138,4 +145,7 @@ def _on_event(
 def _failure(name: str, said: str) -> ExecError:
     if "toomanyrequests" in said or "rate limit" in said.lower():
         return QuotaExceeded(f"the registry does not hand out {name!r} now: {said}")
+    if UNREACHABLE.search(said):
+        message = f"the image {name!r} cannot be fetched, its registry is not to be had now: {said}"
+        return ImageError(message, cause=ErrorCause.PROVIDER, retryable=True)
     return ImageError(f"the image {name!r} cannot be fetched: {said}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socketserver
 import threading
 import time
 from base64 import b64encode
@@ -14,9 +15,10 @@ from typing import Any, cast
 import pytest
 from docker import DockerClient
 
+from hermes_exec import SandboxPool
 from hermes_exec.backends.base import LaunchSpec
 from hermes_exec.backends.owner import own_labels
-from hermes_exec.errors import ImageError
+from hermes_exec.errors import ErrorCause, ImageError
 from tests.e2e.backends.boxes import backend
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
@@ -43,6 +45,40 @@ async def test_missing_image_is_fetched_from_a_registry_that_refuses(docker_imag
     with pytest.raises(ImageError, match="cannot be fetched"):
         await missing.launch(LaunchSpec(image="sha256:" + "0" * 64), own_labels("t"))
     await missing.aclose()
+
+
+class Outage(socketserver.BaseRequestHandler):
+    """A registry that has no answer, or not now."""
+
+    def handle(self) -> None:
+        self.request.recv(4096)
+        self.request.sendall(cast("Any", self.server).answer)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [None, b"", b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"],
+    ids=["nobody", "nothing", "unavailable"],
+)
+async def test_a_registry_that_is_not_to_be_had_is_its_providers_trouble(
+    docker_image: Image, engine: DockerClient, answer: bytes | None
+) -> None:
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Outage)
+    cast("Any", server).answer = answer
+    if answer is None:
+        server.server_close()
+    thread = threading.Thread(target=server.serve_forever) if answer is not None else threading.Thread()
+    thread.start()
+    try:
+        async with SandboxPool("docker", image=f"127.0.0.1:{server.server_address[1]}/absent:1") as pool:
+            with pytest.raises(ImageError, match="registry") as caught:
+                await pool.acquire(timeout_s=120)
+        assert (caught.value.cause, caught.value.retryable) == (ErrorCause.PROVIDER, True)
+    finally:
+        if answer is not None:
+            server.shutdown()
+            server.server_close()
+        thread.join()
 
 
 class Registry(BaseHTTPRequestHandler):
@@ -76,8 +112,9 @@ async def test_credentials_of_the_docker_configuration_reach_the_registry(
     (tmp_path / "config.json").write_text(json.dumps({"auths": {host: {"auth": secret}}}))
     docker_backend = backend(docker_config=str(tmp_path / "config.json"))
     try:
-        with pytest.raises(ImageError, match=host):
+        with pytest.raises(ImageError, match=host) as caught:
             await docker_backend.launch(LaunchSpec(image=f"{host}/absent:1"), own_labels("t"))
+        assert (caught.value.cause, caught.value.retryable) == (ErrorCause.CONFIG, False)
         assert f"Basic {secret}" in seen
     finally:
         server.shutdown()
