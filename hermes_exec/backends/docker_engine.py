@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_CALLS = 16
+REFUSAL = re.compile(r"unable to find (user|group) |network \S+ not found|could not select device driver")
+"""What the daemon says, with another status than 400, of a configuration that can never be."""
 """Calls of one backend that may be under way at once; each occupies a thread and a connection."""
 
 
@@ -122,7 +125,7 @@ def mapped() -> Iterator[None]:
         raise ImageError(f"there is no such image: {error.explanation}") from error
     except APIError as error:
         status, said = error.status_code, str(error.explanation or error)
-        if status == 400:
+        if status == 400 or REFUSAL.search(said):
             raise ConfigError(f"Docker refuses the configuration: {said}") from error
         raise LaunchError(f"Docker answered with {status}: {said}") from error
     except (DockerException, requests.RequestException, OSError) as error:

@@ -210,10 +210,11 @@ async def test_what_cannot_be_is_refused(options: dict[str, Any], spec: LaunchSp
         await backend(**options).check(spec)
 
 
+@pytest.mark.parametrize("option", ["runtime", "user", "network_mode"])
 async def test_the_daemons_refusal_is_a_configuration_error(
-    docker_image: Image, engine: DockerClient, run_id: str
+    option: str, docker_image: Image, engine: DockerClient, run_id: str
 ) -> None:
-    docker_backend = backend(runtime="nosuch")
+    docker_backend = backend(**{option: "nosuch"})
     with pytest.raises(ConfigError, match="nosuch"):
         await docker_backend.launch(LaunchSpec(image=docker_image("busybox")), own_labels(run_id))
     assert containers(engine, run_id) == []
