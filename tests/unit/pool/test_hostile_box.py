@@ -130,7 +130,7 @@ async def test_a_box_that_breaks_the_protocol_is_destroyed_and_replaced(
         backend = Hostile(tasks, ATTACKS[name])
         monkeypatch.setattr(registry, "_points", lambda: {"hostile": EntryPoint("hostile", __name__, registry.GROUP)})
         monkeypatch.setitem(globals(), "create", lambda _: backend)
-        with anyio.fail_after(20):
+        with anyio.fail_after(120):
             async with SandboxPool("hostile", slots_per_sandbox=1, max_sandboxes=1, on_event=events.append) as pool:
                 for _ in range(2):
                     async with pool.slot() as slot:
