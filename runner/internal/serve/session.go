@@ -293,6 +293,6 @@ func (v *saving) whyLost(exit link.Exit) string {
 	case v.size == 0:
 		return "the shell was replaced (exec), or could not save its state" + before
 	default:
-		return "the state of the shell could be read or saved only in part"
+		return "the state of the shell could only be kept in part"
 	}
 }

@@ -157,3 +157,78 @@ func TestFoldersThatAreGone(t *testing.T) {
 		s.expect("echo $V; cd /", "new\n", 0)
 	})
 }
+
+// A shell that is ended inside a function still shows the function's variables.
+func TestVariablesOfAFunctionThatEndsTheShell(t *testing.T) {
+	s := open(t, shells[0])
+	const functions = `g() { local v=inner z=5 IFS=: l=(1 2); local -r q=1; local -x GIVEN=hidden; local -A m=([k]=v); h "$@"; }; h() { local v=again; local -n n=v; "$@"; }; `
+	if r := s.run(functions + `v=outer; q=global; w=5; a=(1 2); g exit 3`); r.kept || r.code != 3 || r.err != "" {
+		t.Fatalf("q is hidden by a readonly variable, and nothing can be known of it: %+v", r)
+	}
+	s.expect(`echo "$v ${q-} $w ${a[1]} ${n-} ${z-none} ${l-none} ${m-none} $GIVEN"; printf %q "$IFS"; q=free; z=free`, "outer  5 2  none none none by the slot\n$' \\t\\n'", 0)
+	s.expect(`trap 'echo "$v ${z-}"' EXIT; g exit 4`, "again 5\n", 4)
+	s.expect(`echo "$v $q $z ${l-none}"; declare -p w a; g true; echo $v`, "outer free free none\ndeclare -- w=\"5\"\ndeclare -a a=([0]=\"1\" [1]=\"2\")\nouter\n", 0)
+}
+
+func TestUnsetVariablesOfTheShell(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *tester) {
+		s.expect("unset IFS PATH HOME; V=1", "", 0)
+		s.expect("echo ${IFS-none} ${PATH-none} ${HOME-none} $V", "none none none 1\n", 0)
+	})
+}
+
+func TestVariablesOfADyingFunctionAreNotKept(t *testing.T) {
+	s := open(t, shells[0])
+	if r := s.run(`die() { local message=$1 HOME=/nowhere; echo "$message"; exit 1; }; V=new; message=mine; die bye`); r.out != "bye\n" || r.code != 1 || !r.kept {
+		t.Fatalf("%+v", r)
+	}
+	s.expect(`echo $V $message $HOME`, "new mine "+s.dir+"\n", 0)
+}
+
+// What a trap on EXIT sees is as without a session.
+func TestTrapsAreAsWithoutASession(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *tester) {
+		for text, want := range map[string]result{
+			"trap 'false; echo $?' EXIT; V=new; set -e; false":        {code: 1},
+			"trap 'echo code $?' EXIT; V=new; set -eu; exit 7":        {out: "code 7\n", code: 7},
+			"trap 'echo bye # comment' EXIT; V=new":                   {out: "bye\n"},
+			"trap 'cat <<E\nhi\nE' EXIT; V=new":                       {out: "hi\n"},
+			"trap 'cd /; U=late' EXIT; V=new":                         {},
+			"trap 'kill -9 $$' EXIT; V=new":                           {code: -1, signal: 9},
+			"trap 'exec true' EXIT; V=new":                            {},
+			"trap 'f' EXIT; f() { echo in f; return 3; }; V=new":      {out: "in f\n"},
+			"printf() { echo P; }; trap 'printf; printf' EXIT; V=new": {out: "P\nP\n"},
+		} {
+			s.expect("V=old; unset -f printf", "", 0)
+			want.kept = true
+			if r := s.run(text); r != want {
+				t.Fatalf("%s: %+v, expected %+v", text, r, want)
+			}
+			s.expect("set +eu; echo $V", "new\n", 0)
+		}
+		s.expect("trap 'cd /; U=late' EXIT", "", 0)
+		s.expect("echo $U $PWD", "late /\n", 0)
+	})
+	s := open(t, shells[0])
+	if r := s.run("set -x; trap 'echo bye' EXIT; V=new"); r.out != "bye\n" || r.err != "+ trap 'echo bye' EXIT\n+ V=new\n+ echo bye\n" {
+		t.Fatalf("%+v", r)
+	}
+}
+
+// The tenant can write where the state goes, and only its own state suffers.
+func TestATenantThatWritesIntoTheChannel(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *tester) {
+		s.expect(`V=1; echo junk > "$__hx_w"; printf '\0[\0/etc\n\0' > "$__hx_w"; exec 7> "$__hx_w"; echo more >&7`, "", 0)
+		s.expect("echo $V $PWD", "1 "+s.dir+"\n", 0)
+	})
+}
+
+func TestFunctionsOfAllShapes(t *testing.T) {
+	s := open(t, shells[0])
+	s.expect("f() { cat <<'E'\n}\nf () \n{ \nE\ncat <<-X\n\ttab\n\tX\n}; g() { x=$(cat <<E\nin\nE\n); echo $x; }; V=1", "", 0)
+	s.expect("h() { cat <(echo ps); case $1 in a) echo A ;; *) (echo B) ;; esac; for ((i = 0; i < 2; i++)); do echo $i; done; }; a-b() { echo ab; }", "", 0)
+	s.expect("f; g; h a; a-b; echo $V", "}\nf () \n{ \ntab\nin\nps\nA\n0\n1\nab\n1\n", 0)
+	s.expect("shopt -s extglob\nk() { [[ $1 == +(a|b) ]] && echo match; }; shopt -u extglob", "", 0)
+	s.expect(`for i in {1..3000}; do eval "f$i() { echo $i; }"; done`, "", 0)
+	s.expect("k aab; f2999", "match\n2999\n", 0)
+}

@@ -76,7 +76,7 @@ var inTheWay = []string{"alias", "builtin", "declare", "enable", "printf", "pwd"
 
 // decode reads what __hx_save of bash.sh writes.
 func (bash) decode(s *State, record [][]byte, call *Call) (next *saved, part bool) {
-	if len(record) != 11 {
+	if len(record) != 12 {
 		return nil, false
 	}
 	vars := map[string]string{}
@@ -85,12 +85,13 @@ func (bash) decode(s *State, record [][]byte, call *Call) (next *saved, part boo
 			vars[d.name] = d.text
 		}
 	}
-	s.restoreCallEnv(vars, call)
+	hidden := strings.Fields(string(record[11]))
+	s.restore(vars, slices.Concat(sortedKeys(call.Env), hidden))
 	setOptions, shoptions := strings.Split(string(record[3]), ":"), strings.Split(string(record[4]), ":")
 	posix := slices.Contains(setOptions, "posix")
 	posixVariable := vars[posixMode]
 	delete(vars, posixMode)
-	next = &saved{vars: vars, before: shopts(shoptions)}
+	next = &saved{vars: vars, before: shopts(shoptions) + unset(vars, "HOSTNAME", "IFS", "OLDPWD", "PATH", "PS4", "SHELL", "TERM")}
 	if umask := strings.TrimSpace(string(record[5])); umask != "" && strings.Trim(umask, "01234567") == "" {
 		next.before += "umask " + umask + "\n"
 	}
@@ -113,7 +114,7 @@ func (bash) decode(s *State, record [][]byte, call *Call) (next *saved, part boo
 	case posix:
 		next.options += posixMode + "=y\n"
 	}
-	return next, len(record[1]) == 0
+	return next, len(record[1]) == 0 || len(hidden) > 0
 }
 
 // withoutExports leaves out that functions are exported: those that were in

@@ -1,5 +1,9 @@
 __hx_t= __hx_x='{ __hx_exit; } >/dev/null 2>&1' __hx_s=
-trap() { __hx_trap "$@"; }
+trap() {
+	# set -x shows the call, and no more.
+	{ local - && set +x; } 2>/dev/null
+	__hx_trap "$@"
+}
 __hx_trap() {
 	# A subshell's traps are its own. The state is written around the tenant's EXIT trap, so it comes into ours.
 	[[ ${BASHPID:-$$} == "$$" && $BASH_SUBSHELL == 0 ]] || { builtin trap "$@"; return; }
@@ -19,7 +23,8 @@ __hx_trap() {
 	if [[ $mine ]]; then
 		__hx_t=${action#-}
 		if [[ $__hx_t ]]; then
-			builtin trap -- "$__hx_x; $__hx_t"$'\n{ __hx_again; } >/dev/null 2>&1' EXIT
+			# So that set -e does not end it, the status stays, and set -x shows nothing.
+			builtin trap -- "$__hx_x && __hx_q() { :; }; $__hx_t"$'\n{ __hx_again; } >/dev/null 2>&1' EXIT
 		else
 			builtin trap -- "$__hx_x" EXIT
 		fi
@@ -42,11 +47,38 @@ __hx_show() {
 	if [[ $mine && $__hx_t ]]; then builtin printf "trap -- '%s' EXIT\n" "${__hx_t//\'/$q}"; fi
 	((${#all[@]} == 0)) || builtin trap -p "${all[@]}"
 }
+# A shell that is ended inside of functions still has their variables, which hide those of the same name. An attribute
+# that the global one is given shows only where nothing hides it. What can be taken away is, unless the tenant's trap is
+# still to see it; the names of the others are told. A reference does not show an attribute of its own.
+__hx_locals() {
+	local __hx_n __hx_a=
+	__hx_h=
+	for __hx_n in "${FUNCNAME[@]}"; do
+		[[ $__hx_n == __hx_* || $__hx_n == main || $__hx_n == source ]] || __hx_a=inside
+	done
+	[[ $__hx_a ]] && ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 501)) || return 0
+	for __hx_n in "${!_@}" "${!a@}" "${!b@}" "${!c@}" "${!d@}" "${!e@}" "${!f@}" "${!g@}" "${!h@}" "${!i@}" "${!j@}" "${!k@}" "${!l@}" "${!m@}" \
+		"${!n@}" "${!o@}" "${!p@}" "${!q@}" "${!r@}" "${!s@}" "${!t@}" "${!u@}" "${!v@}" "${!w@}" "${!x@}" "${!y@}" "${!z@}" "${!A@}" \
+		"${!B@}" "${!C@}" "${!D@}" "${!E@}" "${!F@}" "${!G@}" "${!H@}" "${!I@}" "${!J@}" "${!K@}" "${!L@}" "${!M@}" "${!N@}" "${!O@}" \
+		"${!P@}" "${!Q@}" "${!R@}" "${!S@}" "${!T@}" "${!U@}" "${!V@}" "${!W@}" "${!X@}" "${!Y@}" "${!Z@}"; do
+		[[ $__hx_n != __hx_* ]] || continue
+		for __hx_i in 1 2 3 4 5 6 7 8 9; do
+			[[ ! -R $__hx_n ]] || break
+			\builtin declare -gt "$__hx_n"
+			__hx_a=${!__hx_n@a}
+			\builtin declare -g +t "$__hx_n"
+			[[ $__hx_a != *t* ]] || continue 2
+			[[ ! $__hx_t ]] && \builtin unset -v "$__hx_n" || break
+		done
+		__hx_h+=" $__hx_n"
+	done
+	[[ $__hx_p ]]
+}
 # The record is only whole when each of these commands did its work.
 __hx_save() {
 	__hx_p=
 	{
-		\builtin printf -v __hx_p %s works && [[ $__hx_p ]] &&
+		\builtin printf -v __hx_p %s works && [[ $__hx_p ]] && __hx_locals &&
 			\builtin printf '\0[\0' && \builtin pwd &&
 			\builtin printf '\0%s' "$__hx_l" "$__hx_f" "$__hx_o" "$__hx_b" '' && \builtin umask &&
 			\builtin printf '\0' && \builtin declare -p &&
@@ -55,7 +87,7 @@ __hx_save() {
 			\builtin printf '\0' && \builtin declare -Fx &&
 			\builtin printf '\0%s\n' "$__hx_s" &&
 			{ \builtin declare -f alias builtin declare enable printf pwd set shopt umask || [[ $__hx_p ]]; } &&
-			\builtin printf '\0]'
+			\builtin printf '\0%s\0]' "$__hx_h"
 	} >"$__hx_w"
 }
 # In a subshell: where the tenant's own functions stand before the builtins, or these are switched off. Of builtins only
@@ -78,6 +110,7 @@ __hx_exit() {
 	[[ $__hx_t ]] || \builtin unset -f __hx_trap __hx_show || :
 	__hx_save || (__hx_bare; __hx_save) || :
 	if [[ $__hx_t ]]; then
+		[[ $__hx_f != *e* ]] || \builtin set -e
 		[[ $__hx_f != *u* ]] || \builtin set -u
 		[[ $__hx_f != *x* ]] || \builtin set -x
 		return "$__hx_r"

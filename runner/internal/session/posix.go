@@ -91,7 +91,8 @@ func (posix) decode(s *State, record [][]byte, call *Call) (next *saved, part bo
 			vars[e.name] += "readonly " + e.name + "\n"
 		}
 	}
-	s.restoreCallEnv(vars, call)
+	s.restore(vars, sortedKeys(call.Env))
+	next.before += unset(vars, "IFS", "PATH", "PS4")
 	for _, e := range aliases {
 		if e.value != ourTrap && aliasName(e.name) {
 			next.after += "\\alias " + e.name + "=" + e.value + "\n"
@@ -100,9 +101,21 @@ func (posix) decode(s *State, record [][]byte, call *Call) (next *saved, part bo
 	return next, false
 }
 
-// restoreCallEnv puts back what the variables of one call were before it.
-func (s *State) restoreCallEnv(vars map[string]string, call *Call) {
-	for name := range call.Env {
+// unset is for variables that a new shell has although they had been unset.
+func unset(vars map[string]string, names ...string) string {
+	text := ""
+	for _, name := range names {
+		if !strings.Contains(vars[name], "=") {
+			text += "unset " + name + "\n"
+		}
+	}
+	return text
+}
+
+// restore puts back what variables were before a call: those that were for it
+// alone, and those that a variable of a function hides.
+func (s *State) restore(vars map[string]string, names []string) {
+	for _, name := range names {
 		delete(vars, name)
 		if s.saved != nil {
 			if before, ok := s.saved.vars[name]; ok {

@@ -38,7 +38,7 @@ __hx_trap() {
 			__hx_t=${__hx_i#-}
 			case $__hx_t in
 			'') \trap -- "$__hx_x" EXIT ;;
-			*) \trap -- "$__hx_x; $__hx_t
+			*) \trap -- "$__hx_x && __hx_q() { :; }; $__hx_t
 { __hx_again; } >/dev/null 2>&1" EXIT ;;
 			esac
 			;;
@@ -78,6 +78,9 @@ __hx_exit() {
 	*)
 		# The trap of the tenant comes next, and may call functions that stand before builtins.
 		(__hx_save)
+		case $__hx_f in
+		*e*) set -e ;;
+		esac
 		case $__hx_f in
 		*u*) set -u ;;
 		esac

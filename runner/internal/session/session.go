@@ -93,8 +93,8 @@ type kind interface {
 	program(s *State, call *Call) string
 	// state makes the text that the program reads when there is a saved state.
 	state(saved *saved, call *Call) string
-	// decode gives what a record holds; part is true when the shell could read
-	// only a part of the state before.
+	// decode gives what a record holds; part is true when that is not all: the
+	// shell could read only a part of the state before, or not see all of its own.
 	decode(s *State, record [][]byte, call *Call) (next *saved, part bool)
 }
 
@@ -148,7 +148,7 @@ const stateFD = FirstFD + 1
 // Done takes what the shell of a call wrote. Without a whole record the shell
 // was killed or replaced, and the state before it still holds; cwdIfKilled is
 // then where it was, if that is known. kept is false also where the shell could
-// read only a part of the state.
+// read or save only a part of the state.
 func (s *State) Done(call Call, wrote []byte, cwdIfKilled string) (kept bool) {
 	record := lastRecord(wrote)
 	var next *saved
