@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from hermes_exec.errors import ConfigError
 from hermes_exec.tools.ansi import strip_ansi
-from hermes_exec.tools.background import running_count
+from hermes_exec.tools.background import running_count, tail
 from hermes_exec.tools.bench import Bench
 from hermes_exec.tools.budget import RESULTS_DIRECTORY
 from hermes_exec.tools.exit_codes import exit_code_meaning
@@ -19,11 +20,13 @@ from hermes_exec.tools.terminal_pty import run_in_pty
 from hermes_exec.tools.watch import Watch
 
 if TYPE_CHECKING:
+    from hermes_exec.process import Process
     from hermes_exec.results import RunResult
 
 TIMEOUT_EXIT_CODE = 124
 OUT_OF_MEMORY_EXIT_CODE = 137
 _HEAD_SHARE = 0.4
+_REASON_CHARS = 2000
 _CONFLICT = "watch_patterns was dropped because notify_on_complete is set; they exclude each other"
 
 
@@ -72,13 +75,18 @@ async def _run(bench: Bench, command: str, workdir: str | None, timeout_s: int, 
 
 @contextmanager
 def _in_directory(path: str) -> Iterator[None]:
-    """Inside it, a working directory that cannot be entered becomes a ToolFailure."""
+    """Inside it, a working directory that cannot be entered becomes a ToolFailure, and so does a command that is too
+    long. What else a call of ours could be refused for is checked before.
+    """
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
         failure = failure_of(path, error)
         failure.fields |= {"output": "", "exit_code": -1}
         raise failure from None
+    except ConfigError:
+        message = "The command is too long to be sent. Write it to a file with write_file and run that."
+        raise ToolFailure("bad_value", message, output="", exit_code=-1) from None
 
 
 async def _outcome(bench: Bench, command: str, result: RunResult, timeout_s: int, *, pty: bool) -> Outcome:
@@ -149,6 +157,8 @@ async def _start(bench: Bench, command: str, workdir: str | None, arguments: dic
             output_limit_bytes=bench.options.process_log_bytes,
             tag=session_id,
         )
+    if not process.pid:
+        return await _never_started(process)
     notify = arguments["notify_on_complete"]
     patterns = tuple(pattern for pattern in arguments.get("watch_patterns") or () if pattern)
     data: dict[str, object] = {
@@ -170,3 +180,10 @@ async def _start(bench: Bench, command: str, workdir: str | None, arguments: dic
     if notify or patterns:
         bench.watches[session_id] = Watch(session_id, command, notify, patterns)
     return Outcome(data)
+
+
+async def _never_started(process: Process) -> Outcome:
+    """A process that found no room, and has ended with the reason as its output."""
+    result = await process.wait()
+    output = (await tail(process, _REASON_CHARS)).replace("\r\n", "\n")
+    return Outcome({"output": output, "exit_code": result.exit_code, "error": "No process was started."}, "exit_code")

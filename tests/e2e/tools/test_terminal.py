@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
 
+from hermes_exec import SandboxPool
 from hermes_exec.slot import Slot
 from hermes_exec.tools import Toolbox, ToolOptions
 from tests.e2e.tools.conftest import Caller
@@ -141,3 +143,27 @@ async def test_the_number_of_background_processes_is_bounded(slot: Slot) -> None
         await call("terminal", command="sleep 60", background=True)
     result = await call.fails("terminal", command="sleep 60", background=True)
     assert result.error_kind == "too_many_processes"
+
+
+async def test_a_command_that_is_too_long_is_told_what_to_do(toolbox: Toolbox) -> None:
+    for more in ({}, {"background": True}, {"pty": True}):
+        result = await toolbox.call("terminal", {"command": "true; #" + "x" * (32 << 20), **more})
+        assert (result.ok, result.error_kind) == (False, "bad_value")
+        assert "write_file" in result.content
+    assert (await toolbox.call("terminal", {"command": "echo on"})).data["output"] == "on\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a limit of processes on local needs cgroups or uids")
+async def test_a_background_command_that_finds_no_room_has_not_started() -> None:
+    async with (
+        SandboxPool("local", slot_limits={"pids": 12}) as pool,
+        pool.slot() as slot,
+        Toolbox(slot) as toolbox,
+    ):
+        while (await slot.spawn(["sleep", "1000"])).pid:
+            pass
+        for more in ({}, {"pty": True}, {"notify_on_complete": True}):
+            result = await toolbox.call("terminal", {"command": "sleep 1", "background": True, **more})
+            assert (result.ok, result.error_kind, result.data["exit_code"]) == (False, "exit_code", 126)
+            assert str(result.data["output"]).startswith("cannot fork")
+            assert "session_id" not in result.data
