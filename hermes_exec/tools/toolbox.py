@@ -15,6 +15,7 @@ import anyio
 
 import hermes_exec.blocking
 from hermes_exec.errors import CommandFailed, ConfigError, ErrorCause, ExecError, OutputLimitExceeded, SandboxDied
+from hermes_exec.slot import Slot
 from hermes_exec.tools import budget, notices
 from hermes_exec.tools.arguments import parse_arguments
 from hermes_exec.tools.bench import Bench
@@ -29,7 +30,6 @@ from hermes_exec.tools.toolsets import KNOWN_TOOLS, SHIPPED, require_tool, selec
 from hermes_exec.tools.watch import Notice
 
 if TYPE_CHECKING:
-    from hermes_exec.slot import Slot
     from hermes_exec.tools.blocking import BlockingToolbox
 
 DEFAULT_TOOLSETS = ("terminal", "file")
@@ -82,6 +82,8 @@ class Toolbox:
             from hermes_exec.tools.blocking import BlockingToolbox
 
             return BlockingToolbox.over(Toolbox(slot.wrapped, toolsets, tools=tools, options=options), slot.portal)
+        if not isinstance(slot, Slot):
+            raise ConfigError(f"a Toolbox works in a slot (`pool.slot()`), not in a {type(slot).__name__}")
         made = object.__new__(cls)
         made._furnish(slot, toolsets, tools, options)
         return made

@@ -230,3 +230,9 @@ def test_a_blocking_slot_gives_a_blocking_toolbox() -> None:
         assert notices[0].kind == "completed"
         with pytest.raises(ConfigError):
             Toolbox(slot, tools=["nothing"])
+
+
+async def test_toolbox_of_something_else_than_a_slot_is_refused(slot: Slot) -> None:
+    for other in (SandboxPool("local"), slot.files, None):
+        with pytest.raises(ConfigError, match=f"not in a {type(other).__name__}"):
+            Toolbox(other)  # type: ignore[call-overload]
