@@ -240,7 +240,10 @@ func (s *Server) await(c *conversation, cmd *command, pumps pumps, p *commandPar
 				reading = true
 				pumps.start()
 				late.Reset(startedDelay - readingDelay)
-			} else if p.Stream {
+				continue
+			}
+			pumps.startLate()
+			if p.Stream {
 				c.flush()
 			} else {
 				c.event(startedEvent(cmd), false)

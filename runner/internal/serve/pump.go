@@ -61,6 +61,7 @@ type pump struct {
 	slot    *slotState
 	source  *source
 	sink    func(p []byte)
+	late    bool // nothing is expected before the command ends: it is started by startLate
 	ours    bool // another closes it, and what comes after the command stays unread
 	started bool
 	done    chan struct{} // the sink has had everything
@@ -80,9 +81,14 @@ func pumpsOf(cmd *command, sink func(stream int) func([]byte)) pumps {
 }
 
 // start begins to read; harmless when repeated.
-func (ps pumps) start() {
+func (ps pumps) start() { ps.begin(false) }
+
+// startLate begins to read the rest too.
+func (ps pumps) startLate() { ps.begin(true) }
+
+func (ps pumps) begin(late bool) {
 	for _, p := range ps {
-		if !p.started {
+		if !p.started && (late || !p.late) {
 			p.started, p.done = true, make(chan struct{})
 			_ = p.source.waitable()
 			go p.run()

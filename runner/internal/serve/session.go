@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"hermes-exec/runner/internal/link"
 	"hermes-exec/runner/internal/session"
@@ -30,6 +31,10 @@ type shellSession struct {
 	mu    sync.Mutex
 	tail  chan struct{} // closed when the last command in line is over
 	state *session.State
+
+	channel *channel // nil before the first command
+	busy    bool     // a command writes to it
+	ended   bool
 }
 
 // ticket is a place in the line of a session.
@@ -142,9 +147,11 @@ func (s *Server) sessionClose(_ *conversation, params json.RawMessage) (any, err
 	if err := decode(params, &p); err != nil {
 		return nil, err
 	}
-	if _, err := s.session(p.Session, nil); err != nil {
+	x, err := s.session(p.Session, nil)
+	if err != nil {
 		return nil, err
 	}
+	x.end()
 	s.mu.Lock()
 	delete(s.sessions, p.Session)
 	s.mu.Unlock()
@@ -209,8 +216,8 @@ func (s *Server) runInSession(c *conversation, slot *slotState, agent *Agent, p 
 	if err := c.ticket.wait(ctx); err != nil {
 		return nil, err
 	}
-	saving := newSaving(slot, agent, c.id)
-	defer saving.close()
+	saving, works := newSaving(x), false
+	defer func() { x.done(works) }()
 	l, call, err := x.prepare(c, p, saving.path)
 	if err != nil {
 		return nil, err
@@ -232,6 +239,7 @@ func (s *Server) runInSession(c *conversation, slot *slotState, agent *Agent, p 
 		kept := x.state.Done(call, saving.kept, string(exit.Cwd))
 		where = link.Bytes(x.state.Cwd())
 		x.mu.Unlock()
+		works = kept // else the tenant may have removed it
 		if !kept {
 			result.StateLost = saving.whyLost(exit)
 		}
@@ -245,23 +253,86 @@ func isMissing(err error) bool {
 	return errors.As(err, &e) && (e.Errno == "ENOENT" || e.Errno == "ENOTDIR")
 }
 
+// channel is the FIFO that the shells of a session write their state to.
+type channel struct {
+	path   string // in the slot
+	source *source
+	remove func()
+}
+
+func (ch *channel) close() {
+	ch.remove()
+	ch.source.close()
+}
+
+// open gives the session's channel, empty; done must be called. It is there
+// from the first command on, for a FIFO takes longer to make than to use.
+func (x *shellSession) open() (*channel, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.ended {
+		return nil, errSlotClosed
+	}
+	if x.channel == nil {
+		fd, path, remove, err := x.agent.FIFO(x.id)
+		if err != nil {
+			return nil, err
+		}
+		x.channel = &channel{path: path, source: &source{fd: fd}, remove: remove}
+	}
+	if file := x.channel.source.file; file != nil {
+		_ = file.SetReadDeadline(time.Time{})
+	}
+	left := pump{source: x.channel.source, sink: func([]byte) {}}
+	left.drain()
+	x.busy = true
+	return x.channel, nil
+}
+
+// done gives the channel back. One that may not work any more is replaced.
+func (x *shellSession) done(works bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.busy = false
+	if !works || x.ended {
+		x.closeChannel()
+	}
+}
+
+// end closes the channel for good, once nobody uses it.
+func (x *shellSession) end() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.ended = true
+	if !x.busy {
+		x.closeChannel()
+	}
+}
+
+func (x *shellSession) closeChannel() {
+	if x.channel != nil {
+		x.channel.close()
+		x.channel = nil
+	}
+}
+
 // saving takes what a shell writes of its state, which the tenant can write to
 // too.
 type saving struct {
-	path   string // in the slot; "" where nothing can be saved
-	err    error  // why
-	remove func()
-	pump   *pump
-	kept   []byte // nil when it is too much
-	size   int
+	path string // in the slot; "" where nothing can be saved
+	err  error  // why
+	pump *pump
+	kept []byte // nil when it is too much
+	size int
 }
 
-func newSaving(slot *slotState, agent *Agent, id uint64) *saving {
-	fd, path, remove, err := agent.FIFO(strconv.FormatUint(id, 10))
-	v := &saving{path: path, err: err, remove: remove}
-	if err == nil {
-		v.pump = &pump{slot: slot, source: &source{fd: fd}, sink: v.take, ours: true}
+func newSaving(x *shellSession) *saving {
+	ch, err := x.open()
+	if err != nil {
+		return &saving{err: err}
 	}
+	v := &saving{path: ch.path}
+	v.pump = &pump{slot: x.slot, source: ch.source, sink: v.take, late: true, ours: true}
 	return v
 }
 
@@ -270,13 +341,6 @@ func (v *saving) take(p []byte) {
 		v.kept = append(v.kept, p...)
 	} else {
 		v.kept = nil
-	}
-}
-
-func (v *saving) close() {
-	if v.err == nil {
-		v.remove()
-		v.pump.source.close()
 	}
 }
 

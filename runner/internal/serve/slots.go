@@ -113,6 +113,7 @@ func (s *Server) endSlot(id string, why *wire.Error) {
 	}
 	for key, x := range s.sessions {
 		if x.slot == state {
+			x.end()
 			delete(s.sessions, key)
 		}
 	}

@@ -83,6 +83,8 @@ __hx_save() {
 			\builtin printf '\0%s' "$__hx_l" "$__hx_f" "$__hx_o" "$__hx_b" '' && \builtin umask &&
 			\builtin printf '\0' && \builtin declare -p &&
 			\builtin printf '\0' && \builtin alias -p &&
+			# Nothing of ours is kept but what the tenant's trap still needs; what runs goes on.
+			{ [[ $__hx_t ]] || \builtin unset -f __hx_again __hx_bare __hx_exit __hx_locals __hx_save __hx_show __hx_trap || :; } &&
 			\builtin printf '\0' && \builtin declare -f &&
 			\builtin printf '\0' && \builtin declare -Fx &&
 			\builtin printf '\0%s\n' "$__hx_s" &&
@@ -107,7 +109,6 @@ __hx_exit() {
 	__hx_r=$? __hx_f=$- __hx_o=$SHELLOPTS __hx_b=$BASHOPTS
 	\builtin set +euvx || :
 	\builtin trap - DEBUG ERR RETURN || :
-	[[ $__hx_t ]] || \builtin unset -f __hx_trap __hx_show || :
 	__hx_save || (__hx_bare; __hx_save) || :
 	if [[ $__hx_t ]]; then
 		[[ $__hx_f != *e* ]] || \builtin set -e

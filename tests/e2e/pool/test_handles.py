@@ -168,6 +168,18 @@ async def test_a_session_of_few_open_files_keeps_its_state(backend: BackendCase,
         assert (await session.run("echo $X $PWD")).stdout == "1 /\n"
 
 
+async def test_a_session_goes_on_when_its_channel_was_removed(backend: BackendCase) -> None:
+    async with SandboxPool(backend.backend, **backend.options) as pool, pool.slot() as slot:
+        session = slot.session()
+        await session.run("X=1")
+        removed = await session.run('X=2; rm -rf "${__hx_w%/*}" 2>&-; :')
+        said = "1" if removed.state_lost else "2"
+        assert (await session.run("echo $X; Y=$X")).stdout == f"{said}\n"
+        assert (await session.run("X=3")).state_lost is None
+        assert (await session.run("echo $X $Y")).stdout == f"3 {said}\n"
+        assert (await slot.session().run("echo other")).state_lost is None
+
+
 async def test_a_session_of_too_few_open_files_is_refused(backend: BackendCase) -> None:
     async with (
         SandboxPool(backend.backend, slot_limits=Limits(open_files=15), **backend.options) as pool,
