@@ -133,6 +133,10 @@ class FdStream(ByteStream):
             self._stop_delivery = None
             loop.remove_reader(self._read_fd)
 
+        def closed() -> None:
+            stop()
+            loop.call_soon_threadsafe(ended, anyio.ClosedResourceError())
+
         def readable() -> None:
             try:
                 if data := self._read(READ_BYTES):
@@ -142,7 +146,7 @@ class FdStream(ByteStream):
                     stop()
                     ended(error)
 
-        self._stop_delivery = stop
+        self._stop_delivery = closed
         loop.add_reader(self._read_fd, readable)
         return True
 

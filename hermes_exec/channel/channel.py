@@ -144,6 +144,8 @@ class Channel:
                 self._waste()
         elif kind == FrameType.RESUMED:
             self._write(conversation.on_resumed(payload))
+            if not conversation.sent:
+                del self._conversations[number]
         else:
             raise ProtocolError(f"the box sent a frame of type {kind} within a conversation", request_id=number)
 

@@ -276,6 +276,11 @@ class Conversation:
         if not payload[0]:
             if self._received or have:
                 raise ProtocolError("the box has forgotten a request that it was working on", request_id=self.id)
+            if self._cancelled:
+                # Nobody wants it any more, and whatever was asked for since must not meet it.
+                self.sent = False
+                self.fail(ChannelLost("it was cancelled before the runner had it", request_id=self.id))
+                return b""
             return self.start()
         if have > self._input_position:
             raise ProtocolError("the box says it received more than was sent", request_id=self.id)

@@ -136,9 +136,21 @@ async def test_leaving_early_cancels_and_waits_for_the_receipt() -> None:
         assert all(work.cancelled.is_set() or work.method == "echo" for work in peer.works.values())
 
 
+async def test_what_is_given_up_before_it_arrived_is_not_begun() -> None:
+    async with talking() as (peer, channel):
+        conversation = channel.begin("down", {"size": 1 << 20}, 1 << 14)
+        await channel.finish(conversation, 0.0)
+        peer.cut()
+        await until(lambda: conversation.finished)
+        assert not conversation.answered
+        assert conversation.id not in peer.executed
+        assert await channel.call("echo", {"n": 1}) == {"n": 1}
+
+
 async def test_what_is_given_up_drains_by_itself() -> None:
     async with talking() as (peer, channel):
         conversation = channel.begin("down", {"size": 1 << 20}, 1 << 14)
+        await until(lambda: peer.works)
         await channel.finish(conversation, 0.0)
         peer.cut()
         await until(lambda: conversation.answered)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from functools import partial
 
 import anyio
 import pytest
@@ -115,15 +116,17 @@ async def test_delivery_without_a_task(anyio_backend: str) -> None:
         assert [str(error) for error in endings] == ["enough"]
 
 
-async def test_a_closed_stream_delivers_nothing_and_leaves_its_number_free() -> None:
+async def test_a_closed_stream_delivers_nothing_says_so_and_leaves_its_number_free() -> None:
     for _ in range(3):
         ours, theirs = pair()
-        got = bytearray()
-        ours.deliver(got.extend, list[Exception]().append)
+        got, endings = bytearray(), list[Exception]()
+        began = ours.deliver(got.extend, endings.append)
         theirs.send_nowait(b"late")
         ours.close_now()
-        await anyio.sleep(0.01)
+        if began:
+            await until(partial(bool, endings))
         assert not got
+        assert [type(error) for error in endings] == [anyio.ClosedResourceError] * began
         theirs.close_now()
 
 
