@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import threading
@@ -20,13 +19,12 @@ from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError, Image
 
 if TYPE_CHECKING:
     from docker import DockerClient
-    from docker.tls import TLSConfig
 
 T = TypeVar("T")
 MAX_CALLS = 16
+"""Calls of one backend that may be under way at once; each occupies a thread and a connection."""
 REFUSAL = re.compile(r"unable to find (user|group) |network \S+ not found|could not select device driver")
 """What the daemon says, with another status than 400, of a configuration that can never be."""
-"""Calls of one backend that may be under way at once; each occupies a thread and a connection."""
 
 
 class Engine:
@@ -76,13 +74,19 @@ def _connect(config: DockerConfig) -> DockerClient:
         raise BackendUnavailable("the Docker SDK is not installed: pip install 'hermes-exec[docker]'") from error
     with mapped():
         timeout = max(1, round(config.api_timeout_s))
-        _reach(config.base_url or kwargs_from_env().get("base_url") or DEFAULT_UNIX_SOCKET)
+        found = kwargs_from_env() if config.base_url is None else {"base_url": config.base_url}
+        base_url = found.get("base_url") or DEFAULT_UNIX_SOCKET
+        if found.get("tls") or base_url.startswith(("https://", "ssh://")):
+            raise BackendUnavailable(
+                f"no stream into a box goes over TLS or ssh as {base_url} is reached: forward the engine's socket "
+                "(ssh -N -L /tmp/engine.sock:/var/run/docker.sock HOST) and set base_url='unix:///tmp/engine.sock'"
+            )
+        _reach(base_url)
         if config.base_url is None:
             client = docker.from_env(timeout=timeout, max_pool_size=MAX_CALLS + 4)
         else:
-            tls = _tls(config.tls_dir) if config.tls_dir else False
             client = docker.DockerClient(
-                base_url=config.base_url, timeout=timeout, tls=tls, version="auto", max_pool_size=MAX_CALLS + 4
+                base_url=config.base_url, timeout=timeout, version="auto", max_pool_size=MAX_CALLS + 4
             )
         if config.docker_config is not None:
             client.api.reload_config(config.docker_config)
@@ -95,13 +99,6 @@ def _reach(base_url: str) -> None:
     if scheme == "unix":
         with socket.socket(socket.AF_UNIX) as probe:
             probe.connect(f"/{path.lstrip('/')}")
-
-
-def _tls(directory: str) -> TLSConfig:
-    from docker.tls import TLSConfig
-
-    ca, cert, key = (os.path.join(directory, name) for name in ("ca.pem", "cert.pem", "key.pem"))
-    return TLSConfig(client_cert=(cert, key), ca_cert=ca, verify=True)
 
 
 @contextmanager

@@ -194,7 +194,7 @@ def _hijack(connection: object) -> int:
     try:
         # TLS and the SDK's ssh transport are not plain sockets: their bytes cannot be read from a descriptor.
         if not isinstance(raw, socket.socket) or isinstance(raw, ssl.SSLSocket):
-            raise BackendUnavailable("no streams over TLS or ssh: set base_url to a unix socket or to plain tcp")
+            raise BackendUnavailable("the engine's connection is no plain socket: set base_url to a unix socket")
         return os.dup(raw.fileno())
     finally:
         for owner in (response, connection):

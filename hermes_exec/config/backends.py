@@ -74,9 +74,7 @@ class DockerConfig(BackendConfig):
     """Path of the Docker configuration with registry credentials; None for the place where Docker keeps it."""
 
     base_url: str | None = None
-    """Address of the engine (``unix:///…``, ``tcp://…``, ``ssh://…``); None for what the Docker SDK finds by itself."""
-    tls_dir: str | None = None
-    """Directory with ``ca.pem``, ``cert.pem`` and ``key.pem`` for ``base_url``."""
+    """Address of the engine (``unix:///…``, or ``tcp://…`` without TLS); None for what the Docker SDK finds itself."""
     api_timeout_s: Seconds = 60.0
     """Longest time for one answer of the engine."""
     runner_delivery: Literal["auto", "bind", "upload", "volume"] = "auto"

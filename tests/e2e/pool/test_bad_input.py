@@ -50,6 +50,15 @@ def test_docker_that_does_not_run_is_told_to_blocking_callers_too(tmp_path: Path
         pass
 
 
+@pytest.mark.parametrize("base_url", ["ssh://somewhere", "https://127.0.0.1:2376"])
+def test_an_engine_that_gives_no_plain_stream_is_refused_with_a_way_to_reach_it(base_url: str) -> None:
+    with (
+        pytest.raises(BackendUnavailable, match="ssh -N -L"),
+        SandboxPool("docker", image="x", base_url=base_url),
+    ):
+        pass
+
+
 async def test_docker_that_does_not_run_is_told_with_the_mending_command(tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(BackendUnavailable, match="systemctl start docker"):
