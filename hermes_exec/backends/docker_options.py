@@ -91,10 +91,21 @@ def plan_container(
         "host_config": client.api.create_host_config(**_host_options(config, spec)),
     }
     state = {"Type": "volume", "Target": STATE_DIR}
-    arguments["host_config"]["Mounts"] = [state, *mounts]
+    binds = [mount for volume in config.volumes if (mount := bind_mount(volume)) is not None]
+    arguments["host_config"]["Mounts"] = [state, *mounts, *binds]
     if config.cgroupns is not None:
         arguments["host_config"]["CgroupnsMode"] = config.cgroupns
     return Plan(name, arguments, how_enforced(spec))
+
+
+def bind_mount(volume: str) -> dict[str, Any] | None:
+    """``source:target[:mode]`` as a mount that needs its source to be there: Docker makes a missing one in the other
+    form, as a folder of root's. None for a named volume, and for modes that only the other form has.
+    """
+    source, target, mode = (*volume.split(":"), "rw")[:3]
+    if not source.startswith("/") or mode not in {"ro", "rw"}:
+        return None
+    return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": mode == "ro"}
 
 
 def _host_options(config: DockerConfig, spec: LaunchSpec) -> dict[str, Any]:
@@ -109,7 +120,7 @@ def _host_options(config: DockerConfig, spec: LaunchSpec) -> dict[str, Any]:
         "nano_cpus": None if limits.cpus is None else round(limits.cpus * 1e9),
         "pids_limit": None if limits.pids is None else limits.pids + RUNNER_PIDS,
         "network_mode": (config.network_mode or "default") if spec.network else "none",
-        "binds": list(config.volumes),
+        "binds": [volume for volume in config.volumes if bind_mount(volume) is None],
         "tmpfs": config.tmpfs,
         "shm_size": None if config.shm_size_mb is None else config.shm_size_mb << 20,
         "cap_add": list(config.cap_add),

@@ -134,7 +134,8 @@ def test_every_option_reaches_the_container() -> None:
         read_only=True, runtime="runsc", cgroupns="private", sysctls={"net.core.somaxconn": "1"}, gpus="all",
         devices=("/dev/fuse",), memory_swap_mb=20, shm_size_mb=3, cpuset_cpus="0", ulimits={"nofile": (1, 2)},
         oom_kill_disable=True, device_read_bps={"/dev/vda": 5}, device_write_bps={"/dev/vda": 6}, network_mode="host",
-        dns=("1.1.1.1",), extra_hosts={"a": "1.2.3.4"}, hostname="box", env={"A": "b"}, volumes=("/a:/b:ro",),
+        dns=("1.1.1.1",), extra_hosts={"a": "1.2.3.4"}, hostname="box", env={"A": "b"},
+        volumes=("/a:/b:ro", "/c:/d:z", "named:/e"),
         tmpfs={"/t": "size=1m"}, labels={"x": "y"}, platform="linux/amd64", privileged=True,
     )  # fmt: skip
     client = docker.DockerClient(base_url="unix:///nowhere", version="1.41")
@@ -152,11 +153,13 @@ def test_every_option_reaches_the_container() -> None:
         "CpusetCpus": "0", "ReadonlyRootfs": True, "Runtime": "runsc", "CgroupnsMode": "private", "Privileged": True,
         "CapAdd": ["CHOWN"], "CapDrop": ["ALL"], "SecurityOpt": ["no-new-privileges"], "GroupAdd": ["8"],
         "Sysctls": {"net.core.somaxconn": "1"}, "NetworkMode": "host", "Dns": ["1.1.1.1"],
-        "ExtraHosts": ["a:1.2.3.4"], "Binds": ["/a:/b:ro"], "Tmpfs": {"/t": "size=1m"}, "OomKillDisable": True,
+        "ExtraHosts": ["a:1.2.3.4"], "Binds": ["/c:/d:z", "named:/e"], "Tmpfs": {"/t": "size=1m"},
+        "OomKillDisable": True,
         "BlkioDeviceReadBps": [{"Path": "/dev/vda", "Rate": 5}],
         "BlkioDeviceWriteBps": [{"Path": "/dev/vda", "Rate": 6}],
     }  # fmt: skip
     assert {name: host.get(name) for name in expected} == expected
+    assert {"Type": "bind", "Source": "/a", "Target": "/b", "ReadOnly": True} in host["Mounts"]
     assert host["Ulimits"] == [{"Name": "nofile", "Soft": 1, "Hard": 2}]
     assert host["Devices"][0]["PathOnHost"] == "/dev/fuse"
     assert host["DeviceRequests"][0]["Count"] == -1

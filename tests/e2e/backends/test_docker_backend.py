@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import uuid
@@ -218,6 +219,19 @@ async def test_the_daemons_refusal_is_a_configuration_error(
     with pytest.raises(ConfigError, match="nosuch"):
         await docker_backend.launch(LaunchSpec(image=docker_image("busybox")), own_labels(run_id))
     assert containers(engine, run_id) == []
+    await docker_backend.aclose()
+
+
+async def test_a_folder_to_be_mounted_must_be_there_and_is_not_made(
+    docker_image: Image, engine: DockerClient, run_id: str, tmp_path: Path
+) -> None:
+    spec = LaunchSpec(image=docker_image("busybox"))
+    (tmp_path / "there").mkdir()
+    docker_backend = backend(volumes=(f"{tmp_path}/nosuch:/x", f"{tmp_path}/there:/y:ro"))
+    with pytest.raises(ConfigError, match="nosuch"):
+        await docker_backend.launch(spec, own_labels(run_id))
+    assert containers(engine, run_id) == []
+    assert os.listdir(tmp_path) == ["there"]
     await docker_backend.aclose()
 
 
