@@ -55,9 +55,11 @@ def listening() -> Iterator[Listener]:
             except OSError:
                 return
 
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        server.request_queue_size = 256
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+        request_queue_size = 256  # a connection that finds no place in the queue waits for up to a minute
+
+    with Server(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:
