@@ -89,26 +89,49 @@ func (h *Handle) expectEnd() { h.expected.Store(true) }
 
 func (h *Handle) terminate() { _ = h.process.Kill() }
 
-// agent returns the running agent or starts one.
+// agent returns the running agent or starts one. Where it has just ended, the
+// one that takes its place is waited for.
 func (s *slot) agent(ctx context.Context) (*Handle, error) {
-	if h := s.running(); h != nil {
-		return h, nil
+	for {
+		if h := s.running(); h != nil {
+			return h, nil
+		}
+		h, judged, err := s.agentNow(ctx)
+		if judged == nil {
+			return h, err
+		}
+		select {
+		case <-judged:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
+}
+
+// agentNow is agent, or what to wait for while it is not known what the end of
+// the last one means for the slot.
+func (s *slot) agentNow(ctx context.Context) (h *Handle, judged <-chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone {
-		return nil, failure("no_slot", "no slot %q", s.id)
+		return nil, nil, failure("no_slot", "no slot %q", s.id)
 	}
 	if h := s.running(); h != nil {
-		return h, nil
+		return h, nil, nil
 	}
 	s.handleMu.Lock()
-	died := s.died
+	died, judging := s.died, s.judging
 	s.handleMu.Unlock()
-	if died != nil {
-		return nil, died
+	if died == nil {
+		h, err = s.start(ctx)
+		return h, nil, err
 	}
-	return s.start(ctx)
+	select {
+	case <-judging:
+		return nil, nil, died
+	default:
+		return nil, judging, nil
+	}
 }
 
 func (s *slot) running() *Handle {
@@ -275,7 +298,7 @@ func (s *slot) watch(h *Handle, linkDown <-chan struct{}) {
 	if current {
 		s.handle = nil
 		if !h.expected.Load() {
-			s.died = h.died
+			s.died, s.judging = h.died, h.judged
 		}
 	}
 	s.handleMu.Unlock()

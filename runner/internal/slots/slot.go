@@ -35,7 +35,8 @@ type slot struct {
 
 	handleMu sync.Mutex
 	handle   *Handle
-	died     *link.Error // why the last agent ended unasked
+	died     *link.Error     // why the last agent ended unasked
+	judging  <-chan struct{} // closed when it is known whether another takes its place; set with died
 }
 
 // modes of the slot's directories.
