@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-import threading
 import time
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -27,7 +27,7 @@ GROWTH = 1.6
 
 
 class Injected(NamedTuple):
-    """A fault that happened: seconds since the first launch, number of the box, number of its stream, what, details."""
+    """A fault that happened: seconds since the schedule was made, numbers of the box and its stream, what, details."""
 
     at_s: float
     box: int
@@ -63,20 +63,15 @@ class Faults:
                 raise ConfigError(f"there is no fault {kind!r}; {nearest(kind, known)}")
         self.box_mean_s = box_mean_s
         self.log: list[Injected] = []
-        self._boxes = 0
-        self._launches = 0
-        self._began: float | None = None
-        self._lock = threading.Lock()
+        self._boxes, self._launches = itertools.count(1), itertools.count(1)
+        self._began = time.monotonic()
 
     def __repr__(self) -> str:
         return f"Faults(seed={self.seed}, kinds={self.kinds!r}, box_mean_s={self.box_mean_s:g})"
 
     def note(self, box: int, stream: int, what: str, detail: str = "") -> None:
         """Write a fault into the log; from any thread."""
-        with self._lock:
-            if self._began is None:
-                self._began = time.monotonic()
-            self.log.append(Injected(time.monotonic() - self._began, box, stream, what, detail))
+        self.log.append(Injected(time.monotonic() - self._began, box, stream, what, detail))
 
     def of(self, group: Iterable[str]) -> list[str]:
         """The kinds of a group that this schedule has."""
@@ -84,9 +79,7 @@ class Faults:
 
     def launch(self) -> LaunchFate:
         """What happens to the next launch."""
-        with self._lock:
-            self._launches += 1
-            number = self._launches
+        number = next(self._launches)
         draw = random.Random(f"{self.seed}/launch/{number}")
         kinds = self.of(LAUNCH_FAULTS)
         refuse = draw.random() < 0.15 and "refuse-launch" in kinds
@@ -95,9 +88,7 @@ class Faults:
 
     def box(self) -> BoxFate:
         """What happens to the box that was just launched."""
-        with self._lock:
-            self._boxes += 1
-            number = self._boxes
+        number = next(self._boxes)
         draw = random.Random(f"{self.seed}/box/{number}")
         kinds = self.of(BOX_FAULTS)
         kind = draw.choice(kinds) if kinds and draw.random() < 0.6 else None

@@ -11,12 +11,18 @@ from hermes_exec.errors import ChannelLost
 pytestmark = [pytest.mark.anyio]
 
 
-@pytest.mark.parametrize("known", [False, True])
-async def test_a_runner_that_may_not_know_the_request_is_sent_nothing_about_it(known: bool) -> None:
-    written: list[bytes] = []
+def between_streams(written: list[bytes]) -> Conversation:
+    """A conversation that was sent on a stream which is lost, and has asked a new one to go on."""
     conversation = Conversation(written.append, 1, b"{}", 1 << 20, 1 << 20)
     conversation.start()
     conversation.resume()
+    return conversation
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_runner_that_may_not_know_the_request_is_sent_nothing_about_it(known: bool) -> None:
+    written: list[bytes] = []
+    conversation = between_streams(written)
     await conversation.send(b"input")
     await conversation.end()
     assert written == []
@@ -30,9 +36,7 @@ async def test_a_runner_that_may_not_know_the_request_is_sent_nothing_about_it(k
 @pytest.mark.parametrize("known", [False, True])
 async def test_what_was_cancelled_between_two_streams_is_not_begun(known: bool) -> None:
     written: list[bytes] = []
-    conversation = Conversation(written.append, 1, b"{}", 1 << 20, 1 << 20)
-    conversation.start()
-    conversation.resume()
+    conversation = between_streams(written)
     conversation.cancel_nowait()
     assert written == []
     frames = Decoder().feed(conversation.on_resumed(bytes([known]) + bytes(8)))
