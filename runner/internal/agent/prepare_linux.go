@@ -145,6 +145,7 @@ func (a *agent) makeThreads(tasks []*os.File) error {
 
 func (a *agent) prepareSpawner(tasks []*os.File) error {
 	rt.PromptTimers()
+	isolate.ThreadOwnKeyring()
 	for _, f := range tasks {
 		if _, err := f.WriteAt([]byte("0"), 0); err != nil {
 			return fmt.Errorf("cgroup: %w", err)

@@ -134,6 +134,15 @@ func ThreadNoNewPrivs() error {
 	return nil
 }
 
+// ThreadOwnKeyring gives the calling thread, and what it starts, a session
+// keyring of its own. The one that was inherited may be that of the driver's
+// login, and who possesses a keyring may read its keys, whoever he is. Where
+// the call is refused, it is refused to commands too.
+func ThreadOwnKeyring() {
+	const joinSessionKeyring = 1
+	_, _, _ = syscall.RawSyscall(syscall.SYS_KEYCTL, joinSessionKeyring, 0, 0)
+}
+
 // ThreadFS gives the calling thread the file system rights of a user. From
 // root this also sets its file system capabilities aside; going back to 0
 // restores them.

@@ -1,0 +1,42 @@
+"""Fires all attacks on all rungs and prints the tables: `python -m tests.attack [--write] [--rung RUNG]`.
+
+`--write` puts them into docs/isolation.md. All rungs are there only as root and with Docker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from tests.attack.campaign import campaign
+from tests.attack.page import render, rewrite
+from tests.attack.rungs import RUNGS
+from tests.attack.table import ROWS
+
+
+def main() -> int:
+    """Fire, and print or write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--rung", action="append", choices=RUNGS)
+    options = parser.parse_args()
+    if options.write and (os.geteuid() != 0 or options.rung):
+        parser.error("the page has all rungs: run this as root, with Docker, and without --rung")
+    seen = {}
+    for rung in options.rung or RUNGS:
+        seen[rung] = campaign(RUNGS[rung], ROWS)
+        for name, outcome in seen[rung].items():
+            print(
+                f"{rung}: {name}: {outcome.verdict} {outcome.slower or ''} ({outcome.detail.strip()[-100:]!r})",
+                file=sys.stderr,
+            )
+    if options.write:
+        rewrite(ROWS, seen)
+    else:
+        print(render(ROWS, seen))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

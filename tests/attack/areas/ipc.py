@@ -1,0 +1,84 @@
+"""Attacks by what processes share besides files."""
+
+from __future__ import annotations
+
+from tests.attack.model import Attack
+
+IPC = (
+    Attack(
+        "abstract sockets", "ipc", "connects to its abstract Unix socket", "ipc.abstract_socket", ("neighbour", "host")
+    ),
+    Attack(
+        "abstract datagrams",
+        "ipc",
+        "sends to its abstract datagram socket and takes the answer",
+        "ipc.abstract_datagrams",
+        ("neighbour", "host"),
+    ),
+    Attack(
+        "path sockets",
+        "ipc",
+        "connects to the socket in its temporary directory",
+        "ipc.path_socket",
+        ("neighbour", "host"),
+    ),
+    Attack(
+        "FIFOs",
+        "ipc",
+        "reads the FIFO in its temporary directory, which everybody may read by its mode",
+        "ipc.named_pipe",
+        ("neighbour", "host"),
+    ),
+    Attack(
+        "`/dev/shm`, `/tmp`, `/var/tmp`",
+        "ipc",
+        "reads its world-readable files there",
+        "ipc.shared_folders",
+        ("neighbour", "host"),
+        why="at `uid` `/dev/shm` is the box's, and file modes decide. Programs that need it closed set an "
+        "umask of 077, or run on a higher rung.",
+    ),
+    Attack(
+        "System V memory",
+        "ipc",
+        "attaches its shared memory, which is open to all by its mode",
+        "ipc.system_v_memory",
+        ("neighbour", "host"),
+        why="at `uid` slots share the box's IPC namespace, and the modes of the objects decide.",
+    ),
+    Attack(
+        "System V messages",
+        "ipc",
+        "takes a message out of its queue, open to all by its mode",
+        "ipc.system_v_messages",
+        ("neighbour", "host"),
+        why="as System V memory.",
+    ),
+    Attack(
+        "System V semaphores",
+        "ipc",
+        "finds its semaphores",
+        "ipc.system_v_semaphores",
+        ("neighbour", "host"),
+        why="as System V memory.",
+    ),
+    Attack(
+        "POSIX queues",
+        "ipc",
+        "takes a message out of its queue, open to all by its mode",
+        "ipc.posix_queue",
+        ("neighbour", "host"),
+    ),
+    Attack(
+        "keyrings", "ipc", "reads keys of its session's and its user's keyring", "ipc.keyrings", ("neighbour", "host")
+    ),
+    Attack(
+        "TIOCSTI",
+        "ipc",
+        "types into terminals that are not its own",
+        "ipc.type_into_terminals",
+        ("neighbour",),
+        succeeds_alone=False,
+    ),
+    Attack("locks", "ipc", "locks files that others wait for", "ipc.locks", ("neighbour", "host"), own_box=True),
+)

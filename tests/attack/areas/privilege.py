@@ -1,0 +1,75 @@
+"""Attempts to become more than one is."""
+
+from __future__ import annotations
+
+from tests.attack.model import Attack
+
+PRIVILEGE = (
+    Attack(
+        "set-user-id programs",
+        "privilege",
+        "runs programs that belong to root and carry the bit or all capabilities",
+        "privilege.setuid_program",
+        ("own",),
+        succeeds_alone=False,
+    ),
+    Attack(
+        "own set-user-id programs",
+        "privilege",
+        "makes such programs itself",
+        "privilege.own_setuid_program",
+        ("own",),
+        succeeds_alone=False,
+    ),
+    Attack(
+        "uid 0",
+        "privilege",
+        "sets its ids and groups to root's",
+        "privilege.become_root",
+        ("own",),
+        own_box=True,
+        succeeds_alone=False,
+    ),
+    Attack(
+        "administrator's calls",
+        "privilege",
+        "host name, clock, mounts, `chroot`, modules, BPF, counters, I/O ports, accounting, higher limits",
+        "privilege.privileges",
+        ("host",),
+        own_box=True,
+        succeeds_alone=False,
+    ),
+    Attack("the kernel's log", "privilege", "reads it", "privilege.kernel_log", ("host",), succeeds_alone=False),
+    Attack(
+        "kernel settings",
+        "privilege",
+        "opens for writing what changes the kernel, in `/proc`, `/sys` and `/dev`",
+        "privilege.kernel_settings",
+        ("host",),
+        succeeds_alone=False,
+    ),
+    Attack(
+        "control groups",
+        "privilege",
+        "leaves its group or raises its limits",
+        "privilege.control_groups",
+        ("own",),
+        succeeds_alone=False,
+    ),
+    Attack(
+        "user namespaces",
+        "privilege",
+        "becomes root in a user namespace of its own and tries what that gives outside of it",
+        "privilege.namespaces",
+        ("host",),
+        succeeds_alone=False,
+    ),
+    Attack(
+        "other namespaces",
+        "privilege",
+        "enters namespaces of other processes",
+        "privilege.join_namespaces",
+        ("neighbour", "host"),
+        succeeds_alone=False,
+    ),
+)

@@ -1,0 +1,38 @@
+"""Fires attacks on a rung in a process of its own, as the user that the rung is about."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from tests.attack.fire import planted_programs
+from tests.attack.model import Outcome, Row
+from tests.attack.rungs import Rung
+from tests.ordinary_user import ROOT, run_as_ordinary_user
+
+TIMEOUT_S = 580.0
+MODULE = "tests.attack.here"
+
+
+def campaign(rung: Rung, rows: Sequence[Row]) -> dict[str, Outcome]:
+    """The outcome of each of these rows."""
+    with planted_programs() as planted:
+        where = [] if planted is None else [f"--planted={planted}"]
+        told = _run(rung, *where, rung.id, *(row.id for row in rows))
+    return {name: Outcome(**fields) for name, fields in json.loads(told).items()}
+
+
+def alone(rung: Rung, rows: Sequence[Row]) -> dict[str, str]:
+    """What these attacks achieve within one slot; empty where they achieve nothing."""
+    achieved: dict[str, str] = json.loads(_run(rung, "--alone", rung.id, *(row.id for row in rows)))
+    return achieved
+
+
+def _run(rung: Rung, *words: str) -> bytes:
+    if rung.id == "namespaces-user" and os.geteuid() == 0:
+        return run_as_ordinary_user(MODULE, *words, timeout_s=TIMEOUT_S)
+    command = [sys.executable, "-m", MODULE, *words]
+    return subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, timeout=TIMEOUT_S, check=True).stdout

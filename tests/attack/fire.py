@@ -1,0 +1,140 @@
+"""Fires attacks on a rung and judges what came of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+
+from hermes_exec.errors import ExecError
+from hermes_exec.results import RunResult
+from tests.attack.arena import Arena, arena
+from tests.attack.model import Against, Attack, Outcome, Row
+from tests.attack.rungs import Rung
+
+# VFS_CAP_REVISION_2 with the effective bit; all capabilities that there are.
+ALL_CAPABILITIES = (0x02000001).to_bytes(4, "little") + b"\xff\xff\xff\xff\0\0\0\0" + b"\xff\x01\0\0\0\0\0\0"
+
+
+async def fire(rung: Rung, rows: Sequence[Row], image: Callable[[], str], planted: Path | None) -> dict[str, Outcome]:
+    """Fire these rows, those with the network first."""
+    outcomes: dict[str, Outcome] = {}
+    for network in (True, False):
+        here = [row for row in rows if row.attack.network == network]
+        if not here:
+            continue
+        async with AsyncExitStack() as stack:
+            field: Arena | None = None
+            for row in here:
+                if field is None:
+                    field = await stack.enter_async_context(arena(rung, planted, image, network=network))
+                outcomes[row.id] = await fire_one(field, row)
+    return outcomes
+
+
+async def fire_one(field: Arena, row: Row) -> Outcome:
+    """Fire one attack from a fresh slot, and put the victims in order again if it hurt them."""
+    attack = row.attack
+    async with field.an_attacker():
+        if attack.by is not None:
+            return await attack.by(field, attack)
+        return await by_program(field, attack, row.against)
+
+
+async def by_program(field: Arena, attack: Attack, against: Against) -> Outcome:
+    """Run the attack's program in the attacker's slot, and judge by its loot and by the harm that was done."""
+    result: RunResult | None = None
+    trouble = ""
+    try:
+        result = await field.run(attack.program, field.target(against))
+    except ExecError as error:
+        trouble = f"the attacker's own call: {type(error).__name__}"
+    gone = await own_trouble(field)
+    harm = await mended(field)
+    text = result.stdout + result.stderr if result is not None else ""
+    loot = loot_in(field, against, text)
+    if loot and attack.own_box and field.rung.level == "box" and not harm:
+        return Outcome("contained", loot)
+    if loot:
+        return Outcome("not given", loot)
+    if harm:
+        return Outcome("not given", harm)
+    if gone or trouble or result is None or result.signal is not None:
+        return Outcome("contained", gone or trouble or "the attacker ended itself")
+    if "done" not in result.stdout:
+        raise AssertionError(f"the attack {attack.name} is broken: {result.stdout[-500:]} {result.stderr[-2000:]}")
+    return Outcome("prevented", text[-200:])
+
+
+async def control_all(rung: Rung, rows: Sequence[Row], image: Callable[[], str]) -> dict[str, str]:
+    """What the attacks achieve where nothing is between them and their targets: in the neighbour's own slot."""
+    achieved: dict[str, str] = {}
+    for network in (True, False):
+        here = [row for row in rows if row.attack.network == network]
+        if here:
+            async with arena(rung, None, image, network=network) as field:
+                for row in here:
+                    achieved[row.id] = await control(field, row.attack)
+    return achieved
+
+
+async def control(field: Arena, attack: Attack) -> str:
+    """What one attack achieves there; empty: nothing."""
+    try:
+        result = await field.run(attack.program, field.target("neighbour"), slot=field.slot)
+    except ExecError as error:
+        await field.replace_victims()
+        return type(error).__name__
+    loot = loot_in(field, "neighbour", result.stdout + result.stderr)
+    return await mended(field) or loot
+
+
+def loot_in(field: Arena, against: Against, text: str) -> str:
+    """What an attacker got, as far as it shows in what it printed."""
+    holders = [
+        victim for name, victim in (("neighbour", field.neighbour), ("host", field.host)) if against in (name, "runner")
+    ]
+    if any(secret in text for victim in holders for secret in victim.secrets):
+        return "a secret was read"
+    told = [line.removeprefix("worked: ") for line in text.splitlines() if line.startswith("worked: ")]
+    return "; ".join(dict.fromkeys(told))
+
+
+async def own_trouble(field: Arena) -> str:
+    """Whether the attacker has ended its own slot."""
+    try:
+        done = await field.attacker.run(["true"], timeout_s=30)
+    except ExecError as error:
+        return f"its own slot: {type(error).__name__}"
+    return "" if done.exit_code == 0 else f"its own slot: exit code {done.exit_code}"
+
+
+async def mended(field: Arena) -> str:
+    """The harm that was done; a neighbour that was hurt is replaced by a fresh one."""
+    harm = await field.harm()
+    if harm:
+        await field.replace_victims()
+    return harm
+
+
+@contextmanager
+def planted_programs() -> Iterator[Path | None]:
+    """A folder with copies of `cat` that make root of whoever runs them: one set-user-id, one with all capabilities.
+
+    Only root can make them; for everybody else there is none.
+    """
+    if os.geteuid() != 0:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="attack-planted-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        for program in ("setuid-cat", "capable-cat"):
+            shutil.copyfile("/bin/cat", folder / program)
+            (folder / program).chmod(0o755)
+        (folder / "setuid-cat").chmod(0o4755)
+        os.setxattr(folder / "capable-cat", "security.capability", ALL_CAPABILITIES)
+        yield folder

@@ -1,0 +1,56 @@
+"""Fires attacks in this process, prints the outcomes as JSON: `python -m tests.attack.here [options] RUNG [ROW…]`."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import sys
+from dataclasses import asdict
+from functools import cache, partial
+from pathlib import Path
+
+import anyio
+
+from tests.attack.fire import control_all, fire
+from tests.attack.programs.tenant import syscall
+from tests.attack.rungs import RUNGS
+from tests.attack.table import ROWS
+
+JOIN_SESSION_KEYRING = 1
+
+
+@cache
+def image() -> str:
+    """The image of the boxes in Docker."""
+    import docker
+
+    from tests.images.build import ensure
+
+    client = docker.from_env(timeout=300)
+    try:
+        return ensure(client, "debian")
+    finally:
+        client.close()
+
+
+def main() -> None:
+    """Fire all attacks, or those rows that are named."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rung", choices=RUNGS)
+    parser.add_argument("--planted", type=Path, help="folder of programs that would make root of whoever runs them")
+    parser.add_argument("--alone", action="store_true", help="fire within one slot, where attacks have to succeed")
+    parser.add_argument("rows", nargs="*", metavar="ROW")
+    options = parser.parse_args()
+    # As after a login: a keyring that all processes which are started from here inherit.
+    syscall("keyctl", JOIN_SESSION_KEYRING, ctypes.c_char_p(None))
+    rows = [row for row in ROWS if not options.rows or row.id in options.rows]
+    if options.alone:
+        json.dump(anyio.run(partial(control_all, RUNGS[options.rung], rows, image)), sys.stdout)
+    else:
+        outcomes = anyio.run(partial(fire, RUNGS[options.rung], rows, image, options.planted))
+        json.dump({name: asdict(outcome) for name, outcome in outcomes.items()}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""The rungs on which all attacks are fired, and how pools on them are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hermes_exec import SandboxPool
+from hermes_exec.config import Limits
+
+# Small, so that what uses them up does no harm even where they do not hold.
+SLOT = Limits(memory_mb=192, pids=64, cpus=0.5, open_files=256, file_size_mb=64)
+BOX = Limits(memory_mb=512, pids=256, cpus=1.0)
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A column of the table."""
+
+    id: str
+    title: str
+    level: str
+    backend: str
+    options: dict[str, Any]
+    planted_at: str | None = None
+    """Where slots see the folder of planted programs; None: at its own path."""
+
+    def pool(self, planted: Path | None, image: Callable[[], str], **more: Any) -> SandboxPool:
+        """A pool of this rung; `planted` is a folder of programs that its slots may run."""
+        options = {**self.options, "min_isolation": self.level, **more}
+        if self.backend == "docker":
+            options["image"] = image()
+            if planted is not None:
+                options["volumes"] = (f"{planted}:{self.planted_at}:ro",)
+        elif planted is not None:
+            options["readonly_paths"] = (str(planted),)
+        return SandboxPool(self.backend, **options)
+
+
+RUNGS = {
+    rung.id: rung
+    for rung in (
+        Rung(
+            "namespaces",
+            "`namespaces`, local, root",
+            "namespaces",
+            "local",
+            {"slots_per_sandbox": 4, "slot_limits": SLOT},
+        ),
+        Rung(
+            "namespaces-user",
+            "`namespaces`, local, ordinary user",
+            "namespaces",
+            "local",
+            {"slots_per_sandbox": 4, "slot_limits": SLOT, "best_effort_limits": True},
+        ),
+        Rung(
+            "uid",
+            "`uid`, Docker, slots in one box",
+            "uid",
+            "docker",
+            {
+                "slots_per_sandbox": 4,
+                "max_sandboxes": 1,
+                "slot_limits": SLOT,
+                "limits": BOX,
+                "best_effort_limits": True,
+            },
+            planted_at="/planted",
+        ),
+        Rung(
+            "box",
+            "`box`, Docker",
+            "box",
+            "docker",
+            {
+                "slots_per_sandbox": 1,
+                "max_sandboxes": 3,
+                "limits": Limits(**{**dict(SLOT), "file_size_mb": None, "open_files": None}),
+            },
+            planted_at="/planted",
+        ),
+    )
+}

@@ -1,0 +1,13 @@
+"""All attacks on all targets, in the order of the page."""
+
+from __future__ import annotations
+
+from tests.attack.areas.files import FILES
+from tests.attack.areas.ipc import IPC
+from tests.attack.areas.network import NETWORK
+from tests.attack.areas.privilege import PRIVILEGE
+from tests.attack.areas.processes import PROCESSES
+from tests.attack.model import Attack, Row
+
+ATTACKS: tuple[Attack, ...] = (*FILES, *PROCESSES, *IPC, *NETWORK, *PRIVILEGE)
+ROWS: tuple[Row, ...] = tuple(Row(attack, against) for attack in ATTACKS for against in attack.against)

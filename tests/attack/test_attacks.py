@@ -1,0 +1,70 @@
+"""What every attack comes to on every rung is what docs/isolation.md says."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.attack.campaign import alone, campaign
+from tests.attack.model import Outcome, Row
+from tests.attack.page import PAGE, key, written
+from tests.attack.rungs import RUNGS
+from tests.attack.table import ROWS
+from tests.conftest import require_engine
+
+pytestmark = [pytest.mark.timeout(600)]
+BY_ID = {row.id: row for row in ROWS}
+ALONE = [row for row in ROWS if row.attack.succeeds_alone and row.against == row.attack.against[0]]
+
+
+def _collected(request: pytest.FixtureRequest, parameter: str, rung: str | None = None) -> list[Row]:
+    """The rows of this run, so that a part of the tests fires a part of the attacks."""
+    found = []
+    for item in request.session.items:
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        if item.path == request.path and parameter in parameters and (rung is None or parameters["rung"] == rung):
+            found.append(BY_ID[parameters[parameter]])
+    return found
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(rung.id, marks=pytest.mark.docker if rung.backend == "docker" else ()) for rung in RUNGS.values()
+    ],
+)
+def rung(request: pytest.FixtureRequest) -> str:
+    name = str(request.param)
+    require_engine(RUNGS[name].backend)
+    if name == "namespaces" and os.geteuid() != 0:
+        pytest.skip("not root")
+    return name
+
+
+@pytest.fixture(scope="module")
+def outcomes(request: pytest.FixtureRequest, rung: str) -> dict[str, Outcome]:
+    return campaign(RUNGS[rung], _collected(request, "row", rung))
+
+
+@pytest.fixture(scope="module")
+def verdicts() -> dict[str, dict[str, str]]:
+    return written(PAGE.read_text())
+
+
+@pytest.mark.parametrize("row", BY_ID)
+def test_it_comes_to_what_the_page_says(
+    row: str, rung: str, outcomes: dict[str, Outcome], verdicts: dict[str, dict[str, str]]
+) -> None:
+    outcome = outcomes[row]
+    assert outcome.verdict == verdicts[rung].get(key(BY_ID[row])), outcome.detail
+
+
+@pytest.fixture(scope="module")
+def achieved(request: pytest.FixtureRequest) -> dict[str, str]:
+    return alone(RUNGS["namespaces" if os.geteuid() == 0 else "namespaces-user"], _collected(request, "own_row"))
+
+
+@pytest.mark.parametrize("own_row", [row.id for row in ALONE])
+def test_it_succeeds_where_nothing_is_between(own_row: str, achieved: dict[str, str]) -> None:
+    assert achieved[own_row]
