@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import AsyncIterable, Awaitable, Callable
+from math import inf
 from typing import Any, Literal
 
 import anyio
 
-from hermes_exec.channel import Data, Event, RemoteError
+from hermes_exec.channel import Data, Event, Overdue, RemoteError
 from hermes_exec.channel.channel import CANCEL_WAIT_S
 from hermes_exec.command import checked_timeout
 from hermes_exec.errors import ChannelLost, ConfigError, OutcomeUnknown, ProtocolError
@@ -77,6 +79,7 @@ class _Execution:
         "output",
         "params",
         "patience_s",
+        "scope",
         "tenure",
         "timeout_s",
     )
@@ -93,6 +96,7 @@ class _Execution:
         self.output: dict[int, list[bytes]] = {}
         self.kept = 0
         self.patience_s = CANCEL_WAIT_S
+        self.scope: anyio.CancelScope | None = None
         self.answer: dict[str, Any] | None = None
 
     async def run(self) -> RunResult:
@@ -101,10 +105,12 @@ class _Execution:
         tenure.check()
         try:
             self.conversation = conversation = tenure.channel.begin("exec.run", self.params)
-            deadline = float("inf") if self.timeout_s is None else anyio.current_time() + self.timeout_s + LATE_S
             try:
-                with tenure.scope(deadline) as scope:
-                    await self._talk(scope)
+                if self.feed is None and self.on_output is None:
+                    await self._wait()
+                else:
+                    with tenure.scope(self._overdue_in() + anyio.current_time()) as self.scope:
+                        await self._talk()
                 if self.answer is None:
                     await self._last_call()
             finally:
@@ -115,23 +121,38 @@ class _Execution:
             result = run_result(self.answer, self.output, merged=merged, request_id=conversation.id)
         except (RemoteError, *TRANSPORT_ERRORS) as error:
             await tenure.fail(error)
-        tenure.see(result.killed)
+        if result.killed is not None:
+            tenure.see(result.killed)
         return result
 
-    async def _talk(self, scope: anyio.CancelScope) -> None:
+    def _overdue_in(self) -> float:
+        return inf if self.timeout_s is None else self.timeout_s + LATE_S
+
+    async def _wait(self) -> None:
+        """Nothing of the caller's runs until the result is here, so that the channel can watch the time."""
+        tenure, conversation = self.tenure, self.conversation
+        tenure.watch(conversation, time.monotonic() + self._overdue_in())
+        try:
+            await self._listen()
+        except Overdue:
+            return
+        finally:
+            tenure.unwatch(conversation)
+
+    async def _talk(self) -> None:
         feed = self.feed
         if feed is None:
-            await self._listen(scope)
+            await self._listen()
             return
         if isinstance(feed, bytes) and len(feed) <= self.tenure.channel.facts.input_window:
             await self.conversation.send(feed)
             await self.conversation.end()
-            await self._listen(scope)
+            await self._listen()
             return
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._send, feed)
-                await self._listen(scope)
+                await self._listen()
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             raise single(group) from group
@@ -148,35 +169,40 @@ class _Execution:
                 await self.conversation.send(bytes(piece))
         await self.conversation.end()
 
-    async def _listen(self, scope: anyio.CancelScope | None) -> None:
+    async def _listen(self, *, last: bool = False) -> None:
         """Take what comes until the answer is there; the clock of the command starts when it has started."""
         conversation = self.conversation
-        most = 3 * self.params["output_limit_bytes"] + (1 << 16)
         while (item := await conversation.receive()) is not None:
             if type(item) is Data:
                 channel = item.channel
                 if 1 <= channel <= 3:
                     self.kept += len(item.data)
-                    if self.kept > most:
+                    if self.kept > 3 * self.params["output_limit_bytes"] + (1 << 16):
                         raise ProtocolError("the box sent more output than was asked for", request_id=conversation.id)
                     self.output.setdefault(channel, []).append(item.data)
-                elif scope is not None and self.on_output is not None and channel in LIVE:
+                elif not last and self.on_output is not None and channel in LIVE:
                     told = self.on_output(LIVE[channel], item.data)
                     if inspect.isawaitable(told):
                         await told
-            elif type(item) is Event and scope is not None and self.timeout_s is not None:
-                # A timer costs; a start that came at once needs no new one.
-                deadline = anyio.current_time() + self.timeout_s + LATE_S
-                if deadline - scope.deadline > PROMPT_S:
-                    scope.deadline = deadline
+            elif type(item) is Event and not last and self.timeout_s is not None:
+                self._restart_clock()
         self.answer = conversation.result()
+
+    def _restart_clock(self) -> None:
+        if self.scope is None:
+            self.tenure.channel.set_deadline(self.conversation, time.monotonic() + self._overdue_in())
+            return
+        # A timer costs; a start that came at once needs no new one.
+        deadline = anyio.current_time() + self._overdue_in()
+        if deadline - self.scope.deadline > PROMPT_S:
+            self.scope.deadline = deadline
 
     async def _last_call(self) -> None:
         """The time is over and nothing came: ask for the end of the command, then say that nothing is known."""
         conversation = self.conversation
         conversation.cancel_nowait()
         with anyio.move_on_after(LAST_CALL_S, shield=True):
-            await self._listen(None)
+            await self._listen(last=True)
         if self.answer is not None:
             self.answer["timed_out"] = True
             return

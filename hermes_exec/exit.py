@@ -11,6 +11,10 @@ from hermes_exec.remote import integer, number, optional_integer, optional_path,
 from hermes_exec.results import RunResult
 
 STDOUT, STDERR, MERGED = 1, 2, 3
+RARE = frozenset(
+    ("signal", "timed_out", "oom_killed", "spill_path", "stderr_spill_path", "killed", "reason", "state_lost")
+)
+"""What most commands have nothing to say of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,9 @@ class Kept:
     cut_at: int
 
 
+NOTHING = Kept(b"", 0, 0)
+
+
 def run_result(
     answer: Mapping[str, Any], output: Mapping[int, Sequence[bytes]], *, merged: bool, request_id: int | None
 ) -> RunResult:
@@ -29,14 +36,23 @@ def run_result(
     stdout = _kept(answer, "stdout", output.get(STDOUT, ()))
     stderr = _kept(answer, "stderr", output.get(STDERR, ()))
     both = stdout if merged else _merge(answer, stdout, stderr, output.get(MERGED, ()))
+    rare: dict[str, Any] = {}
+    if not RARE.isdisjoint(answer):
+        rare = {
+            "signal": optional_integer(answer, "signal"),
+            "timed_out": answer.get("timed_out") is True,
+            "oom_killed": answer.get("oom_killed") is True,
+            "spill_path": optional_path(answer, "spill_path"),
+            "stderr_spill_path": optional_path(answer, "stderr_spill_path"),
+            "killed": optional_receipt(answer.get("killed")),
+            "reason": optional_text(answer, "reason"),
+            "state_lost": optional_text(answer, "state_lost"),
+        }
     return RunResult(
         exit_code=integer(answer, "exit_code", least=-(2**31)),
         stdout_bytes=stdout.data,
         stderr_bytes=stderr.data,
         output_bytes=both.data,
-        signal=optional_integer(answer, "signal"),
-        timed_out=answer.get("timed_out") is True,
-        oom_killed=answer.get("oom_killed") is True,
         duration_s=number(answer, "duration_s"),
         usage=usage(answer.get("usage")),
         stdout_total_bytes=stdout.total,
@@ -45,17 +61,15 @@ def run_result(
         stderr_cut_at=stderr.cut_at,
         output_cut_at=both.cut_at,
         output_dropped_bytes=both.total - len(both.data),
-        spill_path=optional_path(answer, "spill_path"),
-        stderr_spill_path=optional_path(answer, "stderr_spill_path"),
-        killed=optional_receipt(answer.get("killed")),
         request_id=request_id,
-        reason=optional_text(answer, "reason"),
-        state_lost=optional_text(answer, "state_lost"),
+        **rare,
     )
 
 
 def _kept(answer: Mapping[str, Any], name: str, pieces: Sequence[bytes]) -> Kept:
     told = answer.get(name)
+    if told is None and not pieces:
+        return NOTHING
     if not isinstance(told, dict):
         raise ProtocolError(f"the box did not say how much of {name} it kept")
     total, head, tail = integer(told, "total"), integer(told, "head"), integer(told, "tail")

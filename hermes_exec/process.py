@@ -160,8 +160,7 @@ class Process:
 
 
 def _without_output(ended: Mapping[str, Any]) -> dict[str, Any]:
-    nothing = {"total": 0, "head": 0, "tail": 0}
-    return {**ended, "stdout": nothing, "stderr": nothing, "merged": None, "segments": []}
+    return {name: value for name, value in ended.items() if name not in ("stdout", "stderr", "merged", "segments")}
 
 
 def _written(ended: Mapping[str, Any], name: str) -> int:

@@ -15,6 +15,8 @@ import anyio
 from anyio.abc import ByteStream
 
 READ_BYTES = 256 << 10
+JOINED_BYTES = 4096
+"""Up to here it costs less to copy what waits than to write it in pieces."""
 
 
 @runtime_checkable
@@ -59,6 +61,15 @@ class _Outbox:
         if data:
             self.parts.append(data)
             self.size += len(data)
+
+    def take(self) -> bytes:
+        """All of it, which is no longer kept."""
+        if not self.parts:
+            return b""
+        data = b"".join(self.parts)
+        self.parts.clear()
+        self.size = 0
+        return data
 
     def gather(self, limit: int = 64) -> list[bytes | memoryview]:
         return list(islice(self.parts, limit))
@@ -159,8 +170,19 @@ class FdStream(ByteStream):
         """Send what the system takes at once and keep the rest; thread safe."""
         with self._lock:
             self._check()
-            self._outbox.add(data)
-            self._flush()
+            if self._outbox.size + len(data) > JOINED_BYTES:
+                self._outbox.add(data)
+                self._flush()
+                return
+            data = self._outbox.take() + data
+            try:
+                sent = os.write(self._write_fd, data)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                self._broken = True
+                raise anyio.BrokenResourceError from error
+            self._outbox.add(data[sent:])
 
     def queue_nowait(self, data: bytes) -> None:
         """Keep for the next send, so that both cost one system call; thread safe."""

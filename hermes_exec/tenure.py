@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from math import inf
 from typing import Any, NoReturn
 
 import anyio
 
-from hermes_exec.channel import Channel, Conversation, RemoteError
+from hermes_exec.channel import Channel, Conversation, Overdue, RemoteError
 from hermes_exec.channel.channel import CANCEL_WAIT_S
 from hermes_exec.errors import ChannelLost, ExecError, OutcomeUnknown, ProtocolError, SandboxDied, SlotClosed
 from hermes_exec.remote import optional_receipt, remote_failure
@@ -35,6 +37,7 @@ class Tenure:
         self._judge = judge
         self._on_left = on_left
         self._scopes: set[anyio.CancelScope] = set()
+        self._watched: set[Conversation] = set()
         self._idle: anyio.Event | None = None
         self._endings: dict[object, Callable[[], None]] = {}
 
@@ -58,10 +61,27 @@ class Tenure:
                 yield scope
             finally:
                 self._scopes.discard(scope)
-                if self._idle is not None and not self._scopes:
-                    self._idle.set()
+                self._left()
         if scope.cancelled_caught and self.closed is not None:
             raise SlotClosed(self.closed)
+
+    def watch(self, conversation: Conversation, deadline: float | None = None) -> None:
+        """As `scope`, for a call that only waits for a conversation: that is interrupted, with SlotClosed or, at a
+        deadline of time.monotonic(), with Overdue. A tenth of a scope's price.
+        """
+        self._watched.add(conversation)
+        if deadline is not None:
+            self.channel.set_deadline(conversation, deadline)
+
+    def unwatch(self, conversation: Conversation) -> None:
+        """The call has left."""
+        conversation.deadline = inf
+        self._watched.discard(conversation)
+        self._left()
+
+    def _left(self) -> None:
+        if self._idle is not None and not self._scopes and not self._watched:
+            self._idle.set()
 
     def on_close(self, key: object, ending: Callable[[], None]) -> None:
         """Have something called when the tenure ends (a stream to close, a listener to stop)."""
@@ -77,6 +97,8 @@ class Tenure:
             self.closed = why
             for scope in list(self._scopes):
                 scope.cancel()
+            for conversation in self._watched:
+                conversation.interrupt(SlotClosed(why))
             for ending in list(self._endings.values()):
                 ending()
             self._endings.clear()
@@ -84,7 +106,7 @@ class Tenure:
     async def close(self, why: str) -> None:
         """As `expire`, and calls under way have left when this returns."""
         self.expire(why)
-        if self._scopes:
+        if self._scopes or self._watched:
             if self._idle is None:
                 self._idle = anyio.Event()
             await self._idle.wait()
@@ -105,20 +127,22 @@ class Tenure:
         Raises:
             TimeoutError: `timeout_s` passed without an answer.
         """
-        deadline = float("inf") if timeout_s is None else anyio.current_time() + timeout_s
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         answer: dict[str, Any] | None = None
         begun: Conversation | None = None
         try:
-            with self.scope(deadline):
-                async with self.conversing(method, params, path=path) as conversation:
-                    begun = conversation
-                    answer = await conversation.response()
+            async with self.conversing(method, params, path=path) as conversation:
+                begun = conversation
+                self.watch(conversation, deadline)
+                answer = await conversation.response()
+        except Overdue as error:
+            raise TimeoutError(f"{method} was not answered within {timeout_s:g} s") from error
         finally:
-            if unheld is not None and answer is None and begun is not None and begun.answered:
-                with anyio.CancelScope(shield=True), suppress(RemoteError, ExecError):
-                    await unheld(begun.result())
-        if answer is None:
-            raise TimeoutError(f"{method} was not answered within {timeout_s:g} s")
+            if begun is not None:
+                self.unwatch(begun)
+                if unheld is not None and answer is None and begun.answered:
+                    with anyio.CancelScope(shield=True), suppress(RemoteError, ExecError):
+                        await unheld(begun.result())
         return answer
 
     def conversing(

@@ -6,12 +6,14 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from math import inf
 from typing import Any, Literal
 
 import anyio
 
+from hermes_exec.channel.bell import Bells, bells
 from hermes_exec.channel.connection import Connection, Opener, Trace
-from hermes_exec.channel.conversation import Conversation
+from hermes_exec.channel.conversation import Conversation, Overdue
 from hermes_exec.channel.frames import MAX_MESSAGE_BYTES, MORE, Frame, FrameType, encode, encode_json, parse_json
 from hermes_exec.channel.handshake import BoxFacts, Identity
 from hermes_exec.channel.keepalive import HEART
@@ -28,6 +30,10 @@ TOO_LONG = (
     "this takes {sent_mb} MiB to send, and at most {most_mb} MiB can be: put a long script, argument, variable or list "
     "into a file of the slot (slot.files.write_text, slot.files.upload) and name that, or give it as stdin"
 )
+
+# Members of an enumeration are slow to look up.
+RESPONSE = int(FrameType.RESPONSE)
+POSITIONED = frozenset((int(FrameType.DATA), int(FrameType.EVENT), int(FrameType.END)))
 
 State = Literal["open", "reconnecting", "lost", "closed"]
 Diagnose = Callable[[], Awaitable[ExecError | None]]
@@ -60,6 +66,9 @@ class Channel:
         self._next_id = 0
         self._acks = 0
         self._scope = anyio.CancelScope()
+        self._bells: Bells | None = None
+        self._next_look = inf
+        self._sooner = anyio.Event()
 
     @classmethod
     async def open(
@@ -87,6 +96,7 @@ class Channel:
         return self.facts.boot_id
 
     async def _connect(self) -> None:
+        self._bells = self._bells or bells()
         made = await Connection.open(self._opener, self._identity, self._lease_s, self._interval_s, self._trace)
         if self._connection is not None:
             HEART.remove(self._connection)
@@ -97,19 +107,46 @@ class Channel:
         """Serve the channel until it is closed or lost; never raises for what a box does."""
         try:
             with self._scope:
-                while self.state in ("open", "reconnecting"):
-                    await self._serve()
-                    if self.state == "open":
-                        self.state = "reconnecting"
-                        await self._reconnect()
-        except ProtocolError as error:
-            self._lose(error)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._watch_deadlines)
+                    await self._stay_connected()
+                    tasks.cancel_scope.cancel()
         finally:
             self._lose(ChannelLost("the channel was closed"))
             connection = self._connection
             if connection is not None:
                 HEART.remove(connection)
                 await connection.aclose()
+
+    async def _stay_connected(self) -> None:
+        try:
+            while self.state in ("open", "reconnecting"):
+                await self._serve()
+                if self.state == "open":
+                    self.state = "reconnecting"
+                    await self._reconnect()
+        except ProtocolError as error:
+            self._lose(error)
+
+    async def _watch_deadlines(self) -> None:
+        """Interrupt conversations at their deadlines: one timer for all of them, which most calls need not touch."""
+        while True:
+            now = time.monotonic()
+            self._next_look, self._sooner = inf, anyio.Event()
+            for conversation in self._conversations.values():
+                if conversation.deadline <= now:
+                    conversation.deadline = inf
+                    conversation.interrupt(Overdue())
+                self._next_look = min(self._next_look, conversation.deadline)
+            with anyio.move_on_after(self._next_look - now):
+                await self._sooner.wait()
+
+    def set_deadline(self, conversation: Conversation, deadline: float) -> None:
+        """Have a conversation interrupted with Overdue at a time of time.monotonic()."""
+        conversation.deadline = deadline
+        if deadline < self._next_look:
+            self._next_look = deadline
+            self._sooner.set()
 
     async def _serve(self) -> None:
         connection = self._connection
@@ -133,12 +170,12 @@ class Channel:
             if kind != FrameType.CREDIT or number > self._next_id:
                 raise ProtocolError(f"the box spoke of a conversation that is not there ({number})")
             self._waste()
-        elif kind == FrameType.DATA or kind == FrameType.EVENT or kind == FrameType.END:
-            conversation.on_positioned(kind, channel, payload)
-        elif kind == FrameType.RESPONSE:
+        elif kind == RESPONSE:
             if conversation.on_response(payload, bool(flags & MORE)):
                 del self._conversations[number]
                 self._acknowledge(conversation)
+        elif kind in POSITIONED:
+            conversation.on_positioned(kind, channel, payload)
         elif kind == FrameType.CREDIT:
             if not conversation.on_credit(payload):
                 self._waste()
@@ -234,7 +271,9 @@ class Channel:
             raise ConfigError(TOO_LONG.format(sent_mb=len(request) >> 20, most_mb=MAX_MESSAGE_BYTES >> 20))
         self._next_id += 1
         self.calls += 1
-        conversation = Conversation(self._write, self._next_id, request, window, self.facts.input_window)
+        conversation = Conversation(
+            self._write, self._bells or bells(), self._next_id, request, window, self.facts.input_window
+        )
         self._conversations[self._next_id] = conversation
         if self.state == "open":
             self._write(conversation.start())

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from math import inf
 from typing import Any, NamedTuple
 
 import anyio
 
+from hermes_exec.channel.bell import Bells
 from hermes_exec.channel.frames import (
     MAX_DATA,
     MAX_MESSAGE_BYTES,
@@ -50,6 +52,10 @@ class Event(NamedTuple):
 Item = Data | End | Event
 
 
+class Overdue(Exception):
+    """The deadline of a conversation has passed."""
+
+
 class RemoteError(Exception):
     """The runner's answer was an error of docs/protocol.md; `kind` is its name there."""
 
@@ -68,33 +74,40 @@ class RemoteError(Exception):
 class Conversation:
     """Made by `Channel.converse`. Receiving belongs to one task at a time, sending to another."""
 
+    # Most conversations are a request and a response: what those need not have is of the class until it is set.
+    sent = False
+    """Whether the request was handed to a stream: from then on it may have run."""
+    deadline = inf
+    """On the clock of time.monotonic: the channel interrupts then, with Overdue."""
+    _bell: Any = None
+    _finished: anyio.Event | None = None
+    _room: anyio.Event | None = None
+    _interruption: Exception | None = None
+    _received = 0
+    _consumed = 0
+    _credited = 0
+    _response_parts: list[bytes] | None = None
+    _response_size = 0
+    _answer: dict[str, Any] | None = None
+    _failure: ExecError | None = None
+    _input_position = 0
+    _input_consumed = 0
+    _cancelled = False
+    _abandoned = False
+    _resuming = False
+    _ended: frozenset[int] = frozenset()
+
     def __init__(
-        self, write: Callable[[bytes], None], number: int, request: bytes, window: int, input_window: int
+        self, write: Callable[[bytes], None], bells: Bells, number: int, request: bytes, window: int, input_window: int
     ) -> None:
         self.id = number
-        self.sent = False
-        """Whether the request was handed to a stream: from then on it may have run."""
         self._write = write
+        self._bells = bells
         self._request = request
         self._window = window
-        self._items: deque[tuple[Item, int]] = deque()
-        self._news: anyio.Event | None = None
-        self._received = 0
-        self._consumed = 0
-        self._credited = 0
-        self._response_parts: list[bytes] = []
-        self._response_size = 0
-        self._answer: dict[str, Any] | None = None
-        self._failure: ExecError | None = None
         self._input_window = input_window
+        self._items: deque[tuple[Item, int]] = deque()
         self._kept: deque[tuple[int, FrameType, int, bytes]] = deque()
-        self._input_position = 0
-        self._input_consumed = 0
-        self._room: anyio.Event | None = None
-        self._cancelled = False
-        self._abandoned = False
-        self._resuming = False
-        self._ended: set[int] = set()
 
     @property
     def received_bytes(self) -> int:
@@ -151,8 +164,11 @@ class Conversation:
                 return None
             if self._failure is not None:
                 raise self.failure()
-            self._news = self._news or anyio.Event()
-            await self._news.wait()
+            if self._interruption is not None:
+                error, self._interruption = self._interruption, None
+                raise error
+            self._bell = bell = self._bells.make()
+            await self._bells.wait(bell)
         item, size = self._items.popleft()
         if size:
             self._consume(size)
@@ -214,8 +230,8 @@ class Conversation:
         """Wait for the response or the failure; data are dropped."""
         while not self.finished:
             self._drop_items()
-            self._news = self._news or anyio.Event()
-            await self._news.wait()
+            self._finished = self._finished or anyio.Event()
+            await self._finished.wait()
         self._drop_items()
 
     def abandon(self) -> None:
@@ -223,10 +239,19 @@ class Conversation:
         self._abandoned = True
         self._drop_items()
 
+    def interrupt(self, why: Exception) -> None:
+        """Have whoever waits for news, or comes to, raise `why` once; the conversation itself goes on."""
+        if not self.finished:
+            self._interruption = why
+            self._tell()
+
     def _tell(self) -> None:
-        if self._news is not None:
-            self._news.set()
-            self._news = None
+        if self._bell is not None:
+            self._bells.ring(self._bell)
+            self._bell = None
+        if self._finished is not None:
+            self._finished.set()
+            self._finished = None
 
     def _give_room(self) -> None:
         if self._room is not None:
@@ -258,7 +283,7 @@ class Conversation:
 
     def resume(self) -> bytes:
         """What asks a new stream to go on from here. A response that came in part comes again whole."""
-        self._response_parts, self._response_size = [], 0
+        self._response_parts, self._response_size = None, 0
         self._resuming = True
         frames = encode_position(FrameType.RESUME, self.id, self._received)
         if self._consumed:
@@ -308,7 +333,7 @@ class Conversation:
                 raise ProtocolError("the box sent an END with data", request_id=self.id)
             # One may come twice: where a stream broke, nobody knows whether the last END had arrived.
             if channel not in self._ended:
-                self._ended.add(channel)
+                self._ended |= {channel}
                 self._items.append((End(channel), 0))
         elif channel in self._ended and kind == FrameType.DATA:
             raise ProtocolError("the box went on with a channel that it had ended", request_id=self.id)
@@ -331,14 +356,17 @@ class Conversation:
         self._response_size += len(payload)
         if self._response_size > MAX_MESSAGE_BYTES:
             raise ProtocolError("the box sent a response without end", request_id=self.id)
-        self._response_parts.append(payload)
-        if more:
-            return False
-        answer = parse_json(b"".join(self._response_parts))
+        if more or self._response_parts:
+            self._response_parts = self._response_parts or []
+            self._response_parts.append(payload)
+            if more:
+                return False
+            payload = b"".join(self._response_parts)
+        answer = parse_json(payload)
         if not isinstance(answer.get("result"), dict) and not isinstance(answer.get("error"), dict):
             raise ProtocolError(BROKEN_RESPONSE, request_id=self.id)
         self._answer = answer
-        self._response_parts = []
+        self._response_parts = None
         self._kept.clear()
         self._tell()
         self._give_room()

@@ -98,6 +98,12 @@ class Decoder:
         if self._buffer:
             self._buffer += data
             source: bytes | bytearray = self._buffer
+        elif len(data) >= HEADER.size:
+            # Most of the time it is one whole frame.
+            length, kind, flags, channel, conversation = HEADER.unpack_from(data)
+            if len(data) == HEADER.size + length <= HEADER.size + MAX_PAYLOAD and kind in KNOWN_TYPES:
+                return [Frame(kind, flags, channel, conversation, data[HEADER.size :])]
+            source = data
         else:
             source = data
         frames: list[Frame] = []

@@ -31,24 +31,25 @@ type usage struct {
 	MaxRSS  int64   `json:"max_rss_bytes"`
 }
 
-// exitResult is Exit of docs/protocol.md.
+// exitResult is Exit of docs/protocol.md. What most commands have nothing to
+// say of is left out: the driver would spend more time on it than on the rest.
 type exitResult struct {
 	ExitCode    int              `json:"exit_code"`
-	Signal      *int             `json:"signal"`
-	TimedOut    bool             `json:"timed_out"`
-	Canceled    bool             `json:"canceled"`
-	OOMKilled   bool             `json:"oom_killed"`
+	Signal      *int             `json:"signal,omitempty"`
+	TimedOut    bool             `json:"timed_out,omitempty"`
+	Canceled    bool             `json:"canceled,omitempty"`
+	OOMKilled   bool             `json:"oom_killed,omitempty"`
 	DurationS   float64          `json:"duration_s"`
 	Usage       usage            `json:"usage"`
-	Stdout      output.Kept      `json:"stdout"`
-	Stderr      output.Kept      `json:"stderr"`
-	Merged      *output.Kept     `json:"merged"`
-	Segments    []output.Segment `json:"segments"`
-	Spill       *link.Bytes      `json:"spill_path"`
-	StderrSpill *link.Bytes      `json:"stderr_spill_path"`
-	Killed      *link.Receipt    `json:"killed"`
+	Stdout      output.Kept      `json:"stdout,omitzero"`
+	Stderr      output.Kept      `json:"stderr,omitzero"`
+	Merged      output.Kept      `json:"merged,omitzero"`
+	Segments    []output.Segment `json:"segments,omitempty"`
+	Spill       *link.Bytes      `json:"spill_path,omitempty"`
+	StderrSpill *link.Bytes      `json:"stderr_spill_path,omitempty"`
+	Killed      *link.Receipt    `json:"killed,omitempty"`
 	Started     bool             `json:"started"`
-	Reason      *string          `json:"reason"`
+	Reason      *string          `json:"reason,omitempty"`
 	Cwd         *link.Bytes      `json:"cwd,omitempty"`
 	StateLost   string           `json:"state_lost,omitempty"`
 }
@@ -281,7 +282,7 @@ func (s *Server) endCommand(cmd *command, result *exitResult) (link.Exit, error)
 
 // sendKept sends what was kept of the output and describes it in the result.
 func sendKept(c *conversation, result *exitResult, kept output.Result) error {
-	result.Stdout, result.Stderr, result.Merged, result.Segments = kept.Stdout, kept.Stderr, &kept.Merged, kept.Segments
+	result.Stdout, result.Stderr, result.Merged, result.Segments = kept.Stdout, kept.Stderr, kept.Merged, kept.Segments
 	if kept.StdoutSpill != "" {
 		path := link.Bytes(kept.StdoutSpill)
 		result.Spill = &path

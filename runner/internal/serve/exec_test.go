@@ -226,7 +226,7 @@ func TestMergedOrder(t *testing.T) {
 	if fmt.Sprint(e.Segments) != "[[1 2] [2 2] [1 2]]" || string(k.bytes(1)) != "a\nc\n" || string(k.bytes(2)) != "b\n" {
 		t.Fatalf("%+v", e)
 	}
-	p["merge_stderr"] = true
+	p["merge_stderr"], e = true, exit{}
 	k = d.call("exec.run", p, &e)
 	if string(k.bytes(1)) != "a\nb\nc\n" || e.Stderr.Total != 0 || fmt.Sprint(e.Segments) != "[[1 6]]" {
 		t.Fatalf("%+v %q", e, k.bytes(1))
