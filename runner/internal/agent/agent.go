@@ -5,7 +5,6 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -59,6 +58,8 @@ func Main(args []string) int {
 		fmt.Fprintln(os.Stderr, "runner agent is started by runner serve")
 		return 2
 	}
+	rt.OwnTimers()
+	rt.DeafToChildren()
 	offerToOOM()
 	rt.Init(rt.Options{Procs: 3, GCPercent: 25, Subreaper: true})
 	rt.Terminations()
@@ -142,7 +143,7 @@ func (a *agent) handleLane(ctx context.Context, op string, m *link.Message) (any
 	defer a.quiet.Used()
 	switch op {
 	case link.OpSpawn:
-		return carried(m, func(s link.Spawn) (any, []int, error) { return a.spawn(s, m.FDs) })
+		return carried(m, func(s link.Spawn) (any, []int, error) { return a.spawn(s, m) })
 	case link.OpFile:
 		return carried(m, func(f link.FileOp) (any, []int, error) { return a.file(ctx, f, m) })
 	case link.OpSpill:
@@ -169,7 +170,7 @@ func decoded[In, Out any](m *link.Message, do func(In) (Out, error)) (any, []int
 // carried is decoded for an answer with descriptors.
 func carried[In any](m *link.Message, do func(In) (any, []int, error)) (any, []int, error) {
 	var in In
-	if err := json.Unmarshal(m.Body, &in); err != nil {
+	if err := link.Decode(m.Body, &in); err != nil {
 		return nil, nil, badRequest(err)
 	}
 	return do(in)

@@ -220,3 +220,9 @@ func duplicate(fd int) (int, error) {
 	}
 	return n, err
 }
+
+// awaitShortly leaves it to the reaper.
+func (a *agent) awaitShortly(*command, time.Duration) *link.Exit {
+	a.table.wake()
+	return nil
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 
 	"hermes-exec/runner/internal/isolate"
 	"hermes-exec/runner/internal/link"
@@ -24,12 +25,12 @@ func (s spawned) Replied() {
 }
 
 // spawn runs on a thread that is prepared for it.
-func (a *agent) spawn(s link.Spawn, fds []int) (any, []int, error) {
+func (a *agent) spawn(s link.Spawn, m *link.Message) (any, []int, error) {
 	if len(s.Argv) == 0 || s.Argv[0] == "" {
 		return nil, nil, &link.Error{Kind: "bad_request", Message: "argv is empty"}
 	}
-	if s.PTY == nil && len(fds) < 3 {
-		return nil, nil, &link.Error{Kind: "bad_request", Message: fmt.Sprintf("%d descriptors for a command", len(fds))}
+	if s.PTY == nil && len(m.FDs) < 3 {
+		return nil, nil, &link.Error{Kind: "bad_request", Message: fmt.Sprintf("%d descriptors for a command", len(m.FDs))}
 	}
 	user, err := a.userFor(s.User)
 	if err != nil {
@@ -38,27 +39,46 @@ func (a *agent) spawn(s link.Spawn, fds []int) (any, []int, error) {
 	if _, known := a.table.get(s.Token); known {
 		return nil, nil, &link.Error{Kind: "bad_request", Message: fmt.Sprintf("token %d was used before", s.Token)}
 	}
-	a.closing.RLock()
-	defer a.closing.RUnlock()
-	if a.stopping {
-		return nil, nil, &link.Error{Kind: "slot_closed", Message: "the slot is being reset"}
-	}
-	out := a.launch(s, user, fds)
+	out := a.start(s, user, m.FDs)
+	m.CloseFDs() // the command has its own now
 	if out.err != nil {
 		return nil, nil, out.err
 	}
-	result := spawned{Spawned: link.Spawned{Started: out.command != nil, ExitCode: out.code, Reason: out.reason}, a: a, c: out.command}
-	if out.command == nil {
+	c := out.command
+	result := spawned{Spawned: link.Spawned{Started: c != nil, ExitCode: out.code, Reason: out.reason}, a: a, c: c}
+	if c == nil {
 		return result, nil, nil
 	}
-	result.PID = out.command.pid
-	if end := a.table.entered(out.command); end != nil {
-		a.finish(out.command, *end)
+	result.PID = c.pid
+	if s.HoldMS > 0 {
+		began := time.Now()
+		result.Exit = a.awaitShortly(c, time.Duration(s.HoldMS)*time.Millisecond)
+		result.RanS = time.Since(began).Seconds()
 	}
 	if out.master >= 0 {
 		return result, []int{out.master}, nil
 	}
 	return result, nil, nil
+}
+
+// start launches a command and enters it in the table.
+func (a *agent) start(s link.Spawn, user isolate.User, fds []int) outcome {
+	a.closing.RLock()
+	defer a.closing.RUnlock()
+	if a.stopping {
+		return outcome{err: &link.Error{Kind: "slot_closed", Message: "the slot is being reset"}}
+	}
+	out := a.launch(s, user, fds)
+	if out.command == nil {
+		return out
+	}
+	if end := a.table.entered(out.command); end != nil {
+		a.finish(out.command, *end)
+	}
+	if s.HoldMS == 0 {
+		a.table.wake()
+	}
+	return out
 }
 
 // outcome of a launch: a command, or an exit code with its reason, or an error.

@@ -71,7 +71,8 @@ func (t *table) abandoned() {
 	t.wake()
 }
 
-// entered records a command that runs, or has already ended.
+// entered records a command that runs, or has already ended. Who waits for it
+// otherwise need not wake the reaper.
 func (t *table) entered(c *command) (end *status) {
 	t.mu.Lock()
 	t.entries++
@@ -88,7 +89,6 @@ func (t *table) entered(c *command) (end *status) {
 	t.forget()
 	t.settle()
 	t.mu.Unlock()
-	t.wake()
 	return end
 }
 
@@ -181,8 +181,11 @@ func (a *agent) repliedTo(c *command) {
 	}
 }
 
-// finish turns a wait status into an Exit.
-func (a *agent) finish(c *command, s status) {
+// finish tells the end of a command.
+func (a *agent) finish(c *command, s status) { a.announce(c, a.exitOf(c, s)) }
+
+// exitOf turns a wait status into an Exit.
+func (a *agent) exitOf(c *command, s status) link.Exit {
 	exit := link.Exit{
 		Token: c.token, UserS: seconds(s.usage.Utime), SystemS: seconds(s.usage.Stime), MaxRSS: maxRSS(s.usage),
 	}
@@ -197,7 +200,7 @@ func (a *agent) finish(c *command, s status) {
 	exit.Cwd = link.Bytes(c.cwd)
 	a.table.mu.Unlock()
 	exit.OOMKilled = a.lacked(c.oom, exit, killed, alone)
-	a.announce(c, exit)
+	return exit
 }
 
 func seconds(t syscall.Timeval) float64 { return float64(t.Sec) + float64(t.Usec)/1e6 }

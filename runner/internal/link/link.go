@@ -1,6 +1,6 @@
 // Package link is the private connection between the serving runner and a
-// slot's agent process: requests, replies and events as JSON, with file
-// descriptors attached. Both ends are this same program, the agent runs no
+// slot's agent process: requests, replies and events as JSON, those of every
+// command in a form of their own, with file descriptors attached. Both ends are this same program, the agent runs no
 // tenant code, and the socket is inherited, never named.
 package link
 
@@ -72,6 +72,9 @@ var ErrClosed = errors.New("the slot's agent is gone")
 // closed here. It runs in a goroutine of its own; the handler closes m.FDs.
 // ctx ends when the caller has given up, or the other end is gone.
 type Handler func(ctx context.Context, op string, m *Message) (result any, fds []int, err error)
+
+// Sent is a request that wants to know when it and its descriptors are on the way.
+type Sent interface{ Sent() }
 
 // Replied is a result that wants to know when the other end has been sent it.
 type Replied interface{ Replied() }
@@ -281,6 +284,9 @@ func (c *Conn) Call(ctx context.Context, op string, in, out any, fds ...int) ([]
 		c.settle()
 		return nil, err
 	}
+	if s, ok := in.(Sent); ok {
+		s.Sent()
+	}
 	var m *Message
 	var ok bool
 	select {
@@ -309,7 +315,7 @@ func (c *Conn) Call(ctx context.Context, op string, in, out any, fds ...int) ([]
 		return nil, e
 	}
 	if out != nil {
-		if err := json.Unmarshal(m.Body, out); err != nil {
+		if err := Decode(m.Body, out); err != nil {
 			m.CloseFDs()
 			return nil, fmt.Errorf("link: %w", err)
 		}
@@ -362,7 +368,7 @@ func (c *Conn) Close() {
 const flagError = 1
 
 func (c *Conn) send(seq uint64, k kind, op string, value any, fds []int) error {
-	body, err := json.Marshal(value)
+	body, err := encode(value)
 	if err != nil {
 		return fmt.Errorf("link: %w", err)
 	}

@@ -76,7 +76,8 @@ next:
 // inherited. A relative Argv[0] without a slash is looked up in Env's PATH.
 // With PTY the agent opens a terminal in the slot, makes it the controlling
 // one, uses it for 0, 1 and 2 and returns its master. Extra descriptors become
-// 3, 4, … in the child.
+// 3, 4, … in the child. For at most HoldMS milliseconds the reply is kept back
+// while the process runs: most commands end so soon, and their exit goes with it.
 type Spawn struct {
 	Token uint64  `json:"token"`
 	Argv  []Bytes `json:"argv"`
@@ -84,6 +85,8 @@ type Spawn struct {
 	Cwd   Bytes   `json:"cwd"`
 	User  string  `json:"user,omitempty"`
 	PTY   *PTY    `json:"pty,omitempty"`
+
+	HoldMS int `json:"hold_ms,omitempty"`
 }
 
 // PTY is the size of a terminal.
@@ -95,15 +98,19 @@ type PTY struct {
 // Spawned is the answer to Spawn. When the program could not be executed
 // Started is false, ExitCode 126 or 127 and Reason the text for stderr; no
 // Exit event follows. A cwd that is missing or no directory is an Error instead.
+// With Exit the process has ended, and no event follows either. RanS is for how
+// long it has run.
 type Spawned struct {
-	Started  bool   `json:"started"`
-	PID      int    `json:"pid"`
-	ExitCode int    `json:"exit_code,omitempty"`
-	Reason   string `json:"reason,omitempty"`
+	Started  bool    `json:"started"`
+	PID      int     `json:"pid"`
+	ExitCode int     `json:"exit_code,omitempty"`
+	Reason   string  `json:"reason,omitempty"`
+	Exit     *Exit   `json:"exit,omitempty"`
+	RanS     float64 `json:"ran_s,omitempty"`
 }
 
 // Exit tells that a spawned process (not its descendants) has ended. It comes
-// after the Spawned reply. Cwd is where it was when it was
+// with the Spawned reply or after it. Cwd is where it was when it was
 // killed; empty otherwise.
 type Exit struct {
 	Token     uint64  `json:"token"`

@@ -52,6 +52,7 @@ func startThreads(n int) {
 		go func() {
 			defer done.Done()
 			runtime.LockOSThread()
+			OwnTimers()
 			defer runtime.UnlockOSThread()
 			ready.Done()
 			<-release

@@ -32,6 +32,7 @@ type launch struct {
 	stdin bool // a pipe; else /dev/null
 	extra []*os.File
 	saved *pump // takes what else the command tells of itself; nil: nothing
+	hold  bool  // most likely it is over before anything of it is wanted
 }
 
 // command is a started process with our ends of its pipes.
@@ -44,6 +45,7 @@ type command struct {
 	stderr  *source // nil when merged, or on a terminal
 	exit    <-chan link.Exit
 	started time.Time
+	held    bool // holdTime is over
 }
 
 // start makes the pipes and has the agent fork. It fails with an error only
@@ -64,10 +66,14 @@ func (s *Server) start(slot *slotState, agent *Agent, l launch) (*command, error
 		fds = append(fds, int(f.Fd()))
 	}
 	cmd.exit = s.expectExit(slot, l.token)
-	request := link.Spawn{Token: l.token, Argv: l.argv, Env: l.env, Cwd: link.Bytes(l.cwd), User: l.user, PTY: l.pty}
+	request := spawnRequest{theirs: &theirs}
+	request.Spawn = link.Spawn{Token: l.token, Argv: l.argv, Env: l.env, Cwd: link.Bytes(l.cwd), User: l.user, PTY: l.pty}
+	if l.hold {
+		request.HoldMS = int(holdTime / time.Millisecond)
+	}
 	// A start is never broken off in between: what may run must be known.
 	got, err := agent.Call(slot.ctx, link.OpSpawn, request, &cmd.spawned, fds...)
-	cmd.started = time.Now()
+	cmd.started = time.Now().Add(-time.Duration(cmd.spawned.RanS * float64(time.Second)))
 	if err != nil && link.AsError(err).Kind == "too_large" {
 		// Far more than the system takes, were it to be asked.
 		cmd.spawned, err = link.Spawned{ExitCode: 126, Reason: "argument list too long"}, nil
@@ -92,6 +98,9 @@ func (s *Server) start(slot *slotState, agent *Agent, l launch) (*command, error
 		s.forgetExit(l.token)
 		closeFDs(got)
 	}
+	if cmd.held = l.hold; cmd.spawned.Exit != nil {
+		s.exited("", *cmd.spawned.Exit)
+	}
 	if err != nil {
 		cmd.closePipes()
 		return nil, s.startError(slot, err)
@@ -106,6 +115,18 @@ func (s *Server) start(slot *slotState, agent *Agent, l launch) (*command, error
 		cmd.stdout = &source{file: cmd.stdin}
 	}
 	return cmd, nil
+}
+
+// spawnRequest gives the other ends of the pipes away.
+type spawnRequest struct {
+	link.Spawn
+	theirs *[]int
+}
+
+// Sent closes ours while the command starts.
+func (r spawnRequest) Sent() {
+	closeFDs(*r.theirs)
+	*r.theirs = nil
 }
 
 // pipes makes ours, and adds the other ends to theirs.

@@ -43,12 +43,13 @@ type Agent struct {
 // slotState is what serve holds for one life of a slot: from its first use to
 // its next reset.
 type slotState struct {
-	id     string
-	log    *log.Logger
-	ctx    context.Context // ends with the cause that calls under way report
-	cancel context.CancelCauseFunc
-	spills *output.Spills
-	views  atomic.Pointer[[]*view] // nil while nobody looks
+	id      string
+	log     *log.Logger
+	ctx     context.Context // ends with the cause that calls under way report
+	cancel  context.CancelCauseFunc
+	spills  *output.Spills
+	running atomic.Int64            // commands of exec.run
+	views   atomic.Pointer[[]*view] // nil while nobody looks
 
 	mu       sync.Mutex
 	agent    *Agent

@@ -149,11 +149,23 @@ func (s *slot) start(ctx context.Context) (*Handle, error) {
 	return h, s.publish(h)
 }
 
-// boot starts an agent that nobody uses yet.
+// boot starts an agent that nobody uses yet. One that found no room for its
+// threads is started once more: the room may be there again, and then nothing
+// would tell why it failed.
 func (s *slot) boot(ctx context.Context) (*Handle, error) {
-	h, err := s.launch()
-	if err != nil {
-		return nil, failure(whyNot(err), "the slot's init cannot be started: %v", err)
+	h, crashed, err := s.bootOnce(ctx)
+	if crashed {
+		h, _, err = s.bootOnce(ctx)
+	}
+	return h, err
+}
+
+// crash is how an agent ends that its own runtime gives up.
+const crash = "exit status 2"
+
+func (s *slot) bootOnce(ctx context.Context) (h *Handle, crashed bool, err error) {
+	if h, err = s.launch(); err != nil {
+		return nil, false, failure(whyNot(err), "the slot's init cannot be started: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
@@ -163,11 +175,11 @@ func (s *slot) boot(ctx context.Context) (*Handle, error) {
 		<-h.ended
 		var e *link.Error
 		if errors.As(err, &e) {
-			return nil, e
+			return nil, false, e
 		}
-		return nil, failure(whyNot(err), "the slot's init did not get ready: %v (%s)", err, h.how)
+		return nil, h.how == crash, failure(whyNot(err), "the slot's init did not get ready: %v (%s)", err, h.how)
 	}
-	return h, nil
+	return h, false, nil
 }
 
 // whyNot tells a box that is full from one in which an agent cannot be had.
@@ -263,7 +275,7 @@ func (s *slot) event(op string, body json.RawMessage) {
 		return
 	}
 	var e link.Exit
-	if err := json.Unmarshal(body, &e); err != nil {
+	if err := link.Decode(body, &e); err != nil {
 		fmt.Fprintln(os.Stderr, "runner: bad exit event:", err)
 		return
 	}

@@ -1,0 +1,40 @@
+package agent
+
+import (
+	"syscall"
+	"time"
+
+	"hermes-exec/runner/internal/isolate"
+	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/rt"
+)
+
+// awaitShortly waits for the end of a command on the thread that has started
+// it, so that no other one need be woken. It returns nil when the command goes
+// on or the reaper has its status, which then tells its end.
+func (a *agent) awaitShortly(c *command, most time.Duration) *link.Exit {
+	var s status
+	if !endsWithin(c.pid, most) {
+		a.table.wake()
+		return nil
+	}
+	if pid, err := syscall.Wait4(c.pid, &s.wait, syscall.WNOHANG|wAll, &s.usage); err != nil || pid != c.pid {
+		a.table.wake()
+		return nil
+	}
+	a.table.reaped(c.pid, s)
+	if !rt.Childless() {
+		a.table.wake() // what it has left behind is the reaper's now
+	}
+	exit := a.exitOf(c, s)
+	return &exit
+}
+
+func endsWithin(pid int, most time.Duration) bool {
+	fd, err := isolate.PidfdOpen(pid)
+	if err != nil {
+		return false
+	}
+	defer syscall.Close(fd)
+	return rt.Readable(fd, most)
+}
