@@ -17,6 +17,7 @@ Environment = Mapping[str, str | bytes]
 DEFAULT_TIMEOUT_S = 180.0
 DEFAULT_OUTPUT_BYTES = 1 << 20
 DEFAULT_PTY = (24, 80)
+_NUMBERS = (int, float)
 LONGEST_S = 1e9
 LONGEST_PATH, SHOWN_PATH = 1 << 16, 256
 LONGEST_USER = 256
@@ -136,7 +137,7 @@ def _is_integer(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return type(value) is float or type(value) is int or (isinstance(value, _NUMBERS) and not isinstance(value, bool))
 
 
 def _is_text(value: object) -> bool:
@@ -144,6 +145,8 @@ def _is_text(value: object) -> bool:
 
 
 def _is_sequence(value: object) -> bool:
+    if type(value) is list or type(value) is tuple:
+        return True  # what an abstract class takes long to find out
     return isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview)
 
 

@@ -17,7 +17,7 @@ def to_wire(value: str | bytes | os.PathLike[str] | os.PathLike[bytes], what: st
     Raises:
         ConfigError: it holds a NUL byte, text that stands for no bytes, or is neither text nor bytes.
     """
-    if isinstance(value, os.PathLike):
+    if type(value) is not str and isinstance(value, os.PathLike):
         value = os.fspath(value)
     if isinstance(value, str):
         if "\0" in value:

@@ -18,7 +18,6 @@ from hermes_exec.command import (
     Command,
     Environment,
     checked_count,
-    checked_timeout,
     command_params,
     pty_size,
 )
@@ -157,7 +156,6 @@ class Slot:
             ExecError: this machine or others in the box have left no room for a process; nothing ran.
             CommandFailed: only with `check`.
         """
-        timeout_s = checked_timeout(timeout_s)
         params = command_params(
             self.tenure.slot,
             command,

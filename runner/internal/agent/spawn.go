@@ -39,6 +39,8 @@ func (a *agent) spawn(s link.Spawn, m *link.Message) (any, []int, error) {
 	if _, known := a.table.get(s.Token); known {
 		return nil, nil, &link.Error{Kind: "bad_request", Message: fmt.Sprintf("token %d was used before", s.Token)}
 	}
+	// A fork may return when the command is over already.
+	began := time.Now()
 	out := a.start(s, user, m.FDs)
 	m.CloseFDs() // the command has its own now
 	if out.err != nil {
@@ -51,10 +53,9 @@ func (a *agent) spawn(s link.Spawn, m *link.Message) (any, []int, error) {
 	}
 	result.PID = c.pid
 	if s.HoldMS > 0 {
-		began := time.Now()
 		result.Exit = a.awaitShortly(c, time.Duration(s.HoldMS)*time.Millisecond)
-		result.RanS = time.Since(began).Seconds()
 	}
+	result.RanS = time.Since(began).Seconds()
 	if out.master >= 0 {
 		return result, []int{out.master}, nil
 	}
