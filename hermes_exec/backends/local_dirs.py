@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hermes_exec.backends.base import Labels
-from hermes_exec.backends.owner import from_json, process_start, to_json
+from hermes_exec.backends.owner import from_json, own_labels, process_start, to_json
 from hermes_exec.errors import LaunchError
 
 logger = logging.getLogger(__name__)
@@ -65,11 +67,12 @@ class LocalDir:
             return None
 
     def owner(self) -> Labels | None:
-        """Who made it; None when the owner file is not there (yet)."""
+        """Who made it. Until the owner file is written only its name says so; None when that tells nothing here."""
         try:
-            return from_json((self.path / OWNER_FILE).read_text("utf-8"))
+            written = from_json((self.path / OWNER_FILE).read_text("utf-8"))
         except OSError:
-            return None
+            written = None
+        return written or _maker(self.path.name)
 
     def remember_runner(self, pid: int) -> None:
         """Write down which process the runner is, so that others can end it."""
@@ -142,16 +145,33 @@ def make_directory(base_dir: str | None, labels: Labels) -> LocalDir:
         LaunchError: it cannot be made.
     """
     parent = parent_directory(base_dir)
+    directory: LocalDir | None = None
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        directory = LocalDir(Path(tempfile.mkdtemp(prefix=NAME_PREFIX, dir=parent)))
+        directory = LocalDir(Path(tempfile.mkdtemp(prefix=_name_of(labels), dir=parent)))
         (directory.path / OWNER_FILE).write_text(to_json(labels), "utf-8")
         if os.geteuid() == 0:
             # Slots of their own uid pass through it; they cannot list it.
             directory.path.chmod(0o711)
     except OSError as error:
+        if directory is not None:
+            directory.remove()
         raise LaunchError(f"no directory for a local box in {parent}: {error.strerror}") from error
     return directory
+
+
+def _name_of(labels: Labels) -> str:
+    where = hashlib.sha256(f"{labels.boot_id} {labels.pid_namespace}".encode()).hexdigest()[:8]
+    return f"{NAME_PREFIX}{where}-{labels.pid}-{labels.pid_start}-"
+
+
+def _maker(name: str) -> Labels | None:
+    """The process of this machine that made a directory of this name."""
+    numbers = re.fullmatch(rf"{NAME_PREFIX}[0-9a-f]{{8}}-(\d+)-(\d+)-[^-]+", name)
+    if numbers is None:
+        return None
+    labels = replace(own_labels(""), pid=int(numbers[1]), pid_start=int(numbers[2]))
+    return labels if name.startswith(_name_of(labels)) else None
 
 
 def find_directories(base_dir: str | None) -> list[LocalDir]:

@@ -17,10 +17,11 @@ import pytest
 
 from hermes_exec.backends.base import LaunchSpec, ReapFilter
 from hermes_exec.backends.local import LocalBackend
+from hermes_exec.backends.local_dirs import OWNER_FILE, make_directory
 from hermes_exec.backends.owner import own_labels, process_start
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.config import Limits, LocalConfig
-from hermes_exec.errors import ChannelLost, ConfigError, SandboxDied
+from hermes_exec.errors import ChannelLost, ConfigError, LaunchError, SandboxDied
 from tests.e2e.backends.boxes import box, until, until_state
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -188,3 +189,39 @@ async def test_the_box_of_a_killed_driver_ends_long_before_its_lease(tmp_path: P
     await until(lambda: not exists(pid), 40)
     await make_backend(LocalConfig(base_dir=str(tmp_path))).reap(ReapFilter(orphans=True))
     assert left(tmp_path) == []
+
+
+async def test_a_driver_that_was_killed_before_it_signed_its_directory_leaves_none(tmp_path: Path) -> None:
+    local = make_backend(LocalConfig(base_dir=str(tmp_path)))
+    program = (
+        "import os, sys; from hermes_exec.backends import local_dirs, owner\n"
+        "local_dirs.to_json = lambda labels: os.kill(os.getpid(), 9)\n"
+        "local_dirs.make_directory(sys.argv[1], owner.own_labels('t'))"
+    )
+    assert (await anyio.run_process([sys.executable, "-c", program, str(tmp_path)], check=False)).returncode == -9
+    (name,) = left(tmp_path)
+    others = {"hermes-exec-00000000-2-1-abcdef_1", "hermes-exec-results"}
+    for other in others:
+        (tmp_path / other).mkdir()
+    (reaped,) = await local.reap(ReapFilter(orphans=True))
+    assert reaped.sandbox == name
+    assert set(left(tmp_path)) == others
+
+
+async def test_a_directory_that_is_not_signed_yet_is_left_to_its_maker(tmp_path: Path) -> None:
+    directory = make_directory(str(tmp_path), own_labels("t"))
+    (directory.path / OWNER_FILE).unlink()
+    assert await make_backend(LocalConfig(base_dir=str(tmp_path))).reap(ReapFilter(orphans=True)) == []
+    assert left(tmp_path) == [directory.path.name]
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or sys.platform != "linux", reason="a small file system is mounted by root")
+async def test_a_launch_on_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    await anyio.run_process(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(tmp_path)])
+    try:
+        (tmp_path / "full").write_bytes(bytes(1 << 20))
+        with pytest.raises(LaunchError, match="No space left on device"):
+            await backend(tmp_path).launch(LaunchSpec(), own_labels("t"))
+        assert left(tmp_path) == ["full"]
+    finally:
+        await anyio.run_process(["umount", str(tmp_path)])
