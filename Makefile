@@ -31,9 +31,9 @@ demo: ## a small language model works on real tasks in isolated slots
 test: setup ## all tests: Python on real engines, and the runner's own
 	@.ci/test
 
-test-faults: setup ## random work under 500 seeds of faults on local and 100 on Docker (about an hour)
+test-faults: setup ## random work under 500 seeds of faults on local and 100 on Docker, 50 drivers killed on each (over an hour)
 	@$(PY) -m tests.faults local 0-499 --at-once 3
-	@if .ci/engine; then $(PY) -m tests.faults docker 0-99 --at-once 2; fi
+	@if .ci/engine; then $(PY) -m tests.faults docker 0-99 --at-once 2 && $(PY) -m tests.chaos; fi
 
 check: setup ## style, types, import direction, Go checks, docs
 	@.ci/check

@@ -1,0 +1,1 @@
+"""What becomes of a rollout when the engine, a box or the driver breaks: rows of a table in `docs/reliability.md`."""
