@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -222,12 +223,17 @@ class FdStream(ByteStream):
             raise anyio.BrokenResourceError from error
 
     async def send_eof(self) -> None:
-        """Close the writing side (only where it is a descriptor of its own)."""
+        """Close the writing side: a descriptor of its own, or one half of a socket."""
         await self.drain()
         with self._lock:
-            if self._write_fd != self._read_fd and not self._eof_sent:
-                self._eof_sent = self._broken = True
+            if self._closed or self._eof_sent:
+                return
+            self._eof_sent = self._broken = True
+            if self._write_fd != self._read_fd:
                 os.close(self._write_fd)
+                return
+            with socket.socket(fileno=os.dup(self._write_fd)) as half, contextlib.suppress(OSError):
+                half.shutdown(socket.SHUT_WR)
 
     async def aclose(self) -> None:
         """Close both sides; a receive that waits raises ClosedResourceError."""

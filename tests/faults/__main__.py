@@ -49,7 +49,8 @@ def main() -> int:
     print(
         f"{asked.backend}: {len(verdicts)} seeds, {len(failed)} failed {failed or ''}; "
         f"{sum(v.commands for v in verdicts)} commands, {sum(v.results for v in verdicts)} with a result, "
-        f"{sum(v.unknown for v in verdicts)} unknown, {sum(v.refused for v in verdicts)} requests refused; "
+        f"{sum(v.unknown for v in verdicts)} unknown, {sum(v.refused for v in verdicts)} requests refused, "
+        f"{sum(v.full for v in verdicts)} times no room; "
         f"{sum(v.seconds for v in verdicts) / len(verdicts):.1f} s each; "
         f"faults: {', '.join(f'{what} {count}' for what, count in faults.most_common())}"
     )

@@ -11,7 +11,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,10 @@ from tests.faults.workload import WORKERS, Record, nap, work
 ROOT = Path(__file__).resolve().parents[2]
 LONGEST_S = 240.0
 LEASE_S = 8.0
+ROOM_MB = 128
+"""What a box has for its slots, or all local boxes together: a disk that a fault can fill."""
+BOXES = "HERMES_EXEC_TEST_BOXES"
+"""Names that disk to the process of a local seed."""
 
 
 @dataclass
@@ -40,6 +45,7 @@ class Verdict:
     results: int = 0
     unknown: int = 0
     refused: int = 0
+    full: int = 0
     faults: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     log: list[str] = field(default_factory=list)
@@ -54,9 +60,10 @@ def pool_options(backend: str, faults: Faults, evidence: Evidence, image: str | 
     """The arguments of the pool under test."""
     common = {"lease_s": LEASE_S, "run_id": f"faults-{faults.seed}", "max_sandboxes": 3, "slots_per_sandbox": 4}
     if backend == "local":
-        return {**common, "backend": faulty(LocalConfig(), faults)}
+        return {**common, "backend": faulty(LocalConfig(base_dir=os.environ.get(BOXES)), faults)}
     assert isinstance(evidence, Folder)
-    config = DockerConfig(image=image, volumes=(f"{evidence.path}:/evidence",))
+    small = {"/hermes-exec/state/box": f"size={ROOM_MB}m,mode=711"}
+    config = DockerConfig(image=image, volumes=(f"{evidence.path}:/evidence",), tmpfs=small)
     return {**common, "backend": faulty(config, faults)}
 
 
@@ -123,6 +130,7 @@ def episode(backend: str, seed: int, image: str | None) -> Verdict:
         results=sum(told.result for told in record.told),
         unknown=sum("OutcomeUnknown" in told.error for told in record.told),
         refused=record.refused,
+        full=record.full,
         faults=dict(Counter(fault.what for fault in faults.log)),
         seconds=time.monotonic() - began,
         log=[*(str(fault) for fault in faults.log), *(f"{t.name} {t.seconds:.2f} s {t.error}" for t in record.told)],
@@ -131,9 +139,9 @@ def episode(backend: str, seed: int, image: str | None) -> Verdict:
 
 def in_own_process(backend: str, seed: int, image: str | None = None) -> Verdict:
     """Run one seed in a process of its own, and look at what that left behind."""
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, small_disk(backend) as disk:
         command = [sys.executable, "-m", "tests.faults.episode", backend, str(seed), *([image] if image else [])]
-        env = {**os.environ, "TMPDIR": scratch, "PYTHONPATH": str(ROOT)}
+        env = {**os.environ, **({BOXES: disk} if disk else {}), "TMPDIR": scratch, "PYTHONPATH": str(ROOT)}
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, env=env, timeout=LONGEST_S, cwd=ROOT, check=False
@@ -147,7 +155,24 @@ def in_own_process(backend: str, seed: int, image: str | None = None) -> Verdict
         if "Traceback" in done.stderr:
             verdict.wrong.append(f"it wrote to stderr: {done.stderr.strip()[-2000:]}")
         verdict.wrong += left_behind(backend, seed, Path(scratch))
+        if disk:
+            verdict.wrong += [f"{name} is left where boxes are" for name in os.listdir(disk)]
         return verdict
+
+
+@contextmanager
+def small_disk(backend: str) -> Iterator[str | None]:
+    """A file system of its own for local boxes, which only root can have."""
+    if backend != "local" or os.geteuid() or sys.platform != "linux":
+        yield None
+        return
+    with tempfile.TemporaryDirectory() as path:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={ROOM_MB}m", "none", path], check=True)
+        try:
+            yield path
+        finally:
+            # What holds it open was told of already.
+            subprocess.run(["umount", "--lazy", path], check=True)
 
 
 def left_behind(backend: str, seed: int, scratch: Path) -> list[str]:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import os
 import random
+import sys
+import time
+from collections import Counter
+from pathlib import Path
 
 import anyio
 import pytest
 from anyio.abc import ByteStream
 
-from hermes_exec import ConfigError, LocalConfig, SandboxDied, SandboxPool
-from hermes_exec.testing.faults import BOX_FAULTS, LAUNCH_FAULTS, STREAM_FAULTS, Faults, faulty
+from hermes_exec import AcquireTimeout, ConfigError, LocalConfig, SandboxDied, SandboxPool
+from hermes_exec.testing.faults import BOX_FAULTS, LAUNCH_FAULTS, STREAM_FAULTS, Faults, faulty, processes
+from hermes_exec.testing.faults.clock import jumped
+from hermes_exec.testing.faults.processes import BoxProcesses
 from hermes_exec.testing.faults.schedule import Step
 from hermes_exec.testing.faults.stream import FaultyStream
 
@@ -22,7 +30,7 @@ class Pipe(ByteStream):
 
     def __init__(self) -> None:
         self.kept = bytearray()
-        self.closed = False
+        self.closed = self.eof = False
 
     async def receive(self, max_bytes: int = 65_536) -> bytes:
         piece = bytes(self.kept[:max_bytes])
@@ -35,7 +43,7 @@ class Pipe(ByteStream):
         self.kept += item
 
     async def send_eof(self) -> None:
-        return
+        self.eof = True
 
     async def aclose(self) -> None:
         self.closed = True
@@ -96,12 +104,60 @@ async def test_a_cut_closes_the_stream_below() -> None:
         await stream.receive()
 
 
-async def test_a_half_closed_stream_loses_what_is_sent_without_a_word() -> None:
+async def test_what_is_lost_is_lost_one_way_without_a_word() -> None:
     pipe = Pipe()
-    stream = FaultyStream(pipe, Faults(2, ["half-close"]).stream(1, 1))
+    stream = FaultyStream(pipe, Faults(2, ["lose"]).stream(1, 1))
     await stream.send(bytes(1_000_000))
     assert 0 < len(pipe.kept) < 1_000_000
     assert await stream.receive(10) == bytes(10)
+    pipe.kept += bytes(1_000_000)
+    got = 0
+    with pytest.raises(anyio.EndOfStream):
+        while True:
+            got += len(await stream.receive(1_000))
+    assert 0 < got < 1_000_000
+
+
+async def test_a_half_closed_stream_ends_one_way_and_goes_on_the_other() -> None:
+    pipe = Pipe()
+    stream = FaultyStream(pipe, Faults(2, ["half-close"]).stream(1, 1))
+    with pytest.raises(anyio.BrokenResourceError):
+        await stream.send(bytes(1_000_000))
+    assert pipe.eof
+    assert await stream.receive(10) == bytes(10)
+    pipe = Pipe()
+    pipe.kept += bytes(1_000_000)
+    stream = FaultyStream(pipe, Faults(2, ["half-close"]).stream(1, 1))
+    with pytest.raises(anyio.EndOfStream):
+        while True:
+            await stream.receive(1_000)
+    assert pipe.kept
+    pipe.kept.clear()
+    await stream.send(b"still")
+    assert (bytes(pipe.kept), pipe.eof) == (b"still", False)
+
+
+async def test_a_stall_holds_one_way_or_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    async def wait(until: float) -> None:
+        waits.append(until)
+
+    monkeypatch.setattr(anyio, "sleep_until", wait)
+    monkeypatch.setattr(anyio, "sleep", wait)
+    held = Counter[str]()
+    for seed in range(20):
+        faults = Faults(seed, ["stall"])
+        pipe = Pipe()
+        stream = FaultyStream(pipe, faults.stream(1, 1))
+        while not faults.log:
+            await stream.send(bytes(1_000))
+        pipe.kept[:] = b"answer"
+        assert await stream.receive() == b"answer"
+        way = "both ways" if math.isfinite(waits[-1]) else "send"
+        assert way in faults.log[0].detail
+        held[way] += 1
+    assert min(held["both ways"], held["send"]) > 0
 
 
 async def test_commands_on_a_stream_that_breaks_run_once_with_all_their_output() -> None:
@@ -156,3 +212,67 @@ async def test_a_launch_that_fails_is_tried_again() -> None:
             async with pool.slot(timeout_s=60) as slot:
                 assert (await slot.run("echo here")).stdout == "here\n"
     assert faults.log[0].what in LAUNCH_FAULTS
+
+
+def processes_of(pool: SandboxPool) -> BoxProcesses:
+    """Those of the one box of a pool."""
+    assert pool._lender is not None
+    (lending,) = pool._lender.lendings.values()
+    return BoxProcesses(lending.box.sandbox)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or sys.platform != "linux", reason="a small file system is mounted by root")
+async def test_the_disk_of_a_box_can_be_full_for_a_while(tmp_path: Path) -> None:
+    await anyio.run_process(["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(tmp_path)])
+    try:
+        async with SandboxPool(LocalConfig(base_dir=str(tmp_path))) as pool, pool.slot() as slot:
+            box = processes_of(pool)
+            with box.full_disk() as filled:
+                assert filled > 7 << 20
+                with pytest.raises(OSError, match="no space left"):
+                    await slot.files.write_bytes("file", bytes(1000))
+                assert (await slot.run("seq 100000 | tail -n 1")).stdout == "100000\n"
+            await slot.files.write_bytes("file", bytes(1000))
+            box.close()
+    finally:
+        await anyio.run_process(["umount", str(tmp_path)])
+
+
+async def test_a_disk_that_others_use_too_is_not_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "SMALL_BYTES", 1)
+    faults = Faults(seed_for("fill-disk"), ["fill-disk"], box_mean_s=0.01)
+    async with SandboxPool(faulty(LocalConfig(), faults)) as pool, pool.slot() as slot:
+        with anyio.fail_after(60):
+            while not faults.log:
+                await slot.run("true")
+    assert [fault.what for fault in faults.log] == ["no fill-disk"]
+
+
+async def test_time_limits_hold_while_the_wall_clock_jumps() -> None:
+    before = time.time()
+    for by_s in (-1e9, 1e9):
+        async with SandboxPool("local", max_sandboxes=1, slots_per_sandbox=1) as pool, pool.slot() as slot:
+            with jumped(by_s):
+                assert abs(time.time() - before - by_s) < 1e6
+                assert abs(time.time_ns() / 1e9 - before - by_s) < 1e6
+                assert (await slot.run("echo on", timeout_s=60)).stdout == "on\n"
+                late = await slot.run("sleep 1000", timeout_s=0.3)
+                assert late.timed_out
+                assert 0 < late.duration_s < 100
+                with pytest.raises(AcquireTimeout):
+                    await pool.acquire(timeout_s=0.1)
+            assert (await slot.run("echo on", timeout_s=60)).stdout == "on\n"
+    assert before <= time.time() < before + 1e6
+
+
+async def test_the_wall_clock_jumps_for_a_while() -> None:
+    seed = seed_for("jump-clock")
+    faults = Faults(seed, ["jump-clock"], box_mean_s=0.01)
+    ours = time.time
+    async with SandboxPool(faulty(LocalConfig(), faults)) as pool, pool.slot() as slot:
+        with anyio.fail_after(60):
+            while time.time is ours:
+                await slot.run("true")
+            while time.time is not ours:
+                await slot.run("true")
+    assert [fault.what for fault in faults.log] == ["jump-clock"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import random
 import time
@@ -50,6 +51,7 @@ class Record:
     told: list[Told] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     refused: int = 0
+    full: int = 0
 
 
 def nap(seed: int, number: int) -> str:
@@ -81,6 +83,10 @@ class Worker:
                 continue
             except (AcquireTimeout, LaunchError):
                 self.record.refused += 1
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                self.record.full += 1
 
     def _acts(self) -> list[Callable[[Slot, Path], Awaitable[None]]]:
         return [

@@ -15,6 +15,7 @@ from anyio.abc import ByteStream
 from hermes_exec.backends.base import Backend, Labels, LaunchSpec, Sandbox
 from hermes_exec.config import BackendConfig
 from hermes_exec.errors import LaunchError
+from hermes_exec.testing.faults.clock import jumped
 from hermes_exec.testing.faults.processes import BoxProcesses
 from hermes_exec.testing.faults.schedule import STREAM_FAULTS, Faults
 from hermes_exec.testing.faults.stream import FaultyStream
@@ -96,6 +97,10 @@ class FaultySandbox:
             if kind == "kill-box":
                 self._note(kind)
                 self._inner.destroy_now()
+            elif kind == "jump-clock":
+                self._note(kind, f"by {self._fate.jump_s:.0f} s for {lasts_s:.3f} s")
+                with jumped(self._fate.jump_s):
+                    self._over.wait(lasts_s)
             elif not self._processes.visible:
                 self._note(f"no {kind}", "the processes of this box are not seen from here")
             elif kind == "kill-attach":
@@ -108,6 +113,10 @@ class FaultySandbox:
                 self._processes.signal_runner(signal.SIGSTOP)
                 self._over.wait(lasts_s)
                 self._processes.signal_runner(signal.SIGCONT)
+            elif kind == "fill-disk":
+                with self._processes.full_disk() as filled:
+                    self._note(kind if filled else f"no {kind}", f"{filled >> 20} MiB for {lasts_s:.3f} s")
+                    self._over.wait(lasts_s if filled else 0)
         except Exception:
             logger.exception("the fault %s could not be carried out", kind)
         finally:

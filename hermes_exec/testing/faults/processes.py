@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 from hermes_exec.backends.base import Sandbox
 from hermes_exec.backends.docker_sandbox import DockerSandbox
 from hermes_exec.errors import ExecError
+
+SMALL_BYTES = 1 << 30
+FILLER = "filled-by-a-fault"
 
 
 class BoxProcesses:
@@ -17,6 +21,7 @@ class BoxProcesses:
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._runner: int | None = None
+        self._pid = 0
         self._base = self._namespace = ""
         pid: int | None = None
         with contextlib.suppress(ExecError):
@@ -27,6 +32,7 @@ class BoxProcesses:
             self._runner = os.pidfd_open(pid)
             self._namespace = os.readlink(f"/proc/{pid}/ns/pid")
             self._base = _base_of(pid, "serve")
+            self._pid = pid
         if self._runner is not None and not self._base:
             self.close()
 
@@ -62,11 +68,44 @@ class BoxProcesses:
                     os.close(process)
         return killed
 
+    @contextlib.contextmanager
+    def full_disk(self) -> Iterator[int]:
+        """Within the block the file system with the box's slots is full; how many bytes that took, 0 where it is a
+        larger one that others use too, or is not seen from here.
+        """
+        if self._runner is None:
+            yield 0
+            return
+        folder = Path(f"/proc/{self._pid}/root") / self._base.lstrip("/")
+        filled, path = 0, folder / FILLER
+        try:
+            room = os.statvfs(folder)
+            if 0 < room.f_blocks * room.f_frsize <= SMALL_BYTES:
+                filled = _fill(path)
+        except OSError:
+            filled = 0
+        try:
+            yield filled
+        finally:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
     def close(self) -> None:
         """Forget the box."""
         if self._runner is not None:
             os.close(self._runner)
             self._runner = None
+
+
+def _fill(path: Path) -> int:
+    """Write a file until nothing more goes in; its size."""
+    size = 0
+    with path.open("wb", buffering=0) as file:
+        for piece in (bytes(1 << 20), bytes(1 << 12), bytes(1)):
+            with contextlib.suppress(OSError):
+                while True:
+                    size += file.write(piece)
+    return size
 
 
 def _runner_pid(sandbox: Sandbox) -> int | None:

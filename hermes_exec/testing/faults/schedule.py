@@ -11,16 +11,18 @@ from typing import NamedTuple
 from hermes_exec.config import nearest
 from hermes_exec.errors import ConfigError
 
-STREAM_FAULTS = ("cut", "half-close", "stall", "delay", "split", "bytewise")
-"""What can happen on a stream: it ends; what we send is lost from then on; nothing passes for a while; every read or
-write waits; data comes in small pieces; it comes byte by byte."""
-BOX_FAULTS = ("kill-attach", "freeze", "kill-runner", "kill-box")
+STREAM_FAULTS = ("cut", "half-close", "lose", "stall", "delay", "split", "bytewise")
+"""What can happen on a stream: it ends; one of its directions ends; what goes one way is lost from then on, without a
+word; nothing passes for a while, one way or both; every read or write waits; data comes in small pieces; it comes byte
+by byte."""
+BOX_FAULTS = ("kill-attach", "freeze", "kill-runner", "kill-box", "fill-disk", "jump-clock")
 """What can happen to a box: the process that carries the stream is killed; the runner is stopped and continued; the
-runner is killed; the box is removed."""
+runner is killed; the box is removed; its disk is full for a while (only one of at most a gigabyte is filled); the wall
+clock of this process jumps and jumps back."""
 LAUNCH_FAULTS = ("refuse-launch", "slow-launch")
 """What can happen to a launch: it fails; it takes longer."""
 
-WEIGHTS = {"cut": 3.0, "half-close": 0.5, "stall": 1.0, "delay": 2.0, "split": 2.0, "bytewise": 2.0}
+WEIGHTS = {"cut": 3.0, "half-close": 1.0, "lose": 0.5, "stall": 1.0, "delay": 2.0, "split": 2.0, "bytewise": 2.0}
 MEAN_BYTES = 30_000.0
 GROWTH = 1.6
 """A stream that was opened anew works so much longer than the one before: a schedule never stops all progress."""
@@ -92,7 +94,8 @@ class Faults:
         draw = random.Random(f"{self.seed}/box/{number}")
         kinds = self.of(BOX_FAULTS)
         kind = draw.choice(kinds) if kinds and draw.random() < 0.6 else None
-        return BoxFate(number, kind, draw.expovariate(1 / self.box_mean_s), draw.uniform(0.2, 1.5))
+        after_s, lasts_s = draw.expovariate(1 / self.box_mean_s), draw.uniform(0.2, 1.5)
+        return BoxFate(number, kind, after_s, lasts_s, draw.choice((-1, 1)) * 10 ** draw.uniform(0, 9))
 
     def stream(self, box: int, stream: int) -> StreamFate:
         """What happens on a stream of a box."""
@@ -108,20 +111,23 @@ class LaunchFate(NamedTuple):
 
 
 class BoxFate(NamedTuple):
-    """A box: what happens after how many seconds; `lasts_s` is how long a freeze lasts."""
+    """A box: what happens after how many seconds, how long what ends again lasts, and how far a clock jumps."""
 
     number: int
     kind: str | None
     after_s: float
     lasts_s: float
+    jump_s: float
 
 
 class Step(NamedTuple):
-    """How many bytes pass next, or what happens: nothing passes for some seconds, or never again."""
+    """How many bytes pass next, or what happens: this direction or both wait for some seconds, or end."""
 
     size: int
     wait_s: float = 0.0
+    both: bool = False
     cut: bool = False
+    close: bool = False
 
 
 class StreamFate:
@@ -139,12 +145,12 @@ class Direction:
         self._faults, self._box, self._stream, self._name = faults, box, stream, name
         self._draw = random.Random(f"{faults.seed}/{box}/{stream}/{name}")
         self._mean = MEAN_BYTES * GROWTH ** min(stream - 1, 40)
-        self._kinds = [kind for kind in faults.of(STREAM_FAULTS) if kind != "half-close" or name == "send"]
+        self._kinds = faults.of(STREAM_FAULTS)
         self._left = self._distance()
         self._small = 0
         self._piece = 0
         self.lost = False
-        """Whether what is sent from here on is lost."""
+        """Whether what goes this way is lost from here on."""
 
     def _distance(self) -> float:
         return self._draw.expovariate(1 / self._mean) if self._kinds else float("inf")
@@ -166,21 +172,23 @@ class Direction:
 
     def _fault(self) -> Step:
         (kind,) = self._draw.choices(self._kinds, [WEIGHTS[kind] for kind in self._kinds])
-        wait_s, detail = 0.0, self._name
-        if kind == "cut":
-            self._note(kind, detail)
-            return Step(0, cut=True)
-        if kind == "half-close":
-            self.lost = True
-        elif kind == "stall":
-            wait_s = self._draw.uniform(0.2, 2.0)
-        elif kind == "delay":
-            wait_s = self._draw.uniform(0.001, 0.05)
-        else:
-            self._piece = 1 if kind == "bytewise" else 64
-            self._small = self._draw.randint(64, 64 * self._piece)
-        self._note(kind, f"{detail} {wait_s:.3f} s" if wait_s else detail)
-        return Step(0, wait_s)
-
-    def _note(self, kind: str, detail: str) -> None:
-        self._faults.note(self._box, self._stream, kind, detail)
+        match kind:
+            case "cut":
+                step = Step(0, cut=True)
+            case "half-close":
+                step = Step(0, close=True)
+            case "lose":
+                self.lost, step = True, Step(0)
+            case "stall":
+                # Some are longer than a silence that the driver puts up with.
+                longest_s = 2.0 if self._draw.random() < 0.8 else 8.0
+                step = Step(0, self._draw.uniform(0.2, longest_s), both=self._draw.random() < 0.5)
+            case "delay":
+                step = Step(0, self._draw.uniform(0.001, 0.05))
+            case _:
+                self._piece = 1 if kind == "bytewise" else 64
+                self._small = self._draw.randint(64, 64 * self._piece)
+                step = Step(0)
+        detail = "both ways" if step.both else self._name
+        self._faults.note(self._box, self._stream, kind, f"{detail} {step.wait_s:.3f} s" if step.wait_s else detail)
+        return step

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import anyio
 from anyio.abc import ByteStream
 
@@ -17,31 +19,46 @@ class FaultyStream(ByteStream):
         self._fate = fate
         self._come = b""
         self._broken = False
+        self._over = False
+        """Nothing comes any more."""
+        self._eof_sent = False
+        self._stalled_until = -math.inf
 
     async def receive(self, max_bytes: int = READ_BYTES) -> bytes:
         """As anyio's ByteStream; BrokenResourceError after a cut."""
-        self._check()
-        if not self._come:
-            self._come = await self._inner.receive(max_bytes)
-        while not (size := await self._step(self._fate.receiving, min(len(self._come), max_bytes))):
-            pass
-        piece, self._come = self._come[:size], self._come[size:]
-        return piece
+        direction = self._fate.receiving
+        while True:
+            self._check()
+            if self._over:
+                raise anyio.EndOfStream
+            if not self._come:
+                self._come = await self._inner.receive(max_bytes)
+            size = await self._step(direction, min(len(self._come), max_bytes))
+            piece, self._come = self._come[:size], self._come[size:]
+            if piece and not direction.lost:
+                return piece
 
     async def send(self, item: bytes) -> None:
-        """As anyio's ByteStream; BrokenResourceError after a cut."""
+        """As anyio's ByteStream; BrokenResourceError after a cut, and after the end of this direction."""
         view = memoryview(item)
         self._check()
         while view:
             size = await self._step(self._fate.sending, len(view))
+            if self._eof_sent:
+                raise anyio.BrokenResourceError
             if size and not self._fate.sending.lost:
                 await self._inner.send(bytes(view[:size]))
             view = view[size:]
 
     async def _step(self, direction: Direction, available: int) -> int:
         step = direction.step(available)
-        if step.wait_s:
+        if step.both:
+            self._stalled_until = max(self._stalled_until, anyio.current_time() + step.wait_s)
+        elif step.wait_s:
             await anyio.sleep(step.wait_s)
+        await anyio.sleep_until(self._stalled_until)
+        if step.close:
+            await self._close(direction)
         if step.cut:
             self._broken = True
             with anyio.CancelScope(shield=True):
@@ -49,13 +66,22 @@ class FaultyStream(ByteStream):
         self._check()
         return step.size
 
+    async def _close(self, direction: Direction) -> None:
+        if direction is self._fate.sending:
+            self._eof_sent = True
+            await self._inner.send_eof()
+        else:
+            self._over, self._come = True, b""
+
     def _check(self) -> None:
         if self._broken:
             raise anyio.BrokenResourceError
 
     async def send_eof(self) -> None:
         """As anyio's ByteStream."""
-        await self._inner.send_eof()
+        if not self._eof_sent:
+            self._eof_sent = True
+            await self._inner.send_eof()
 
     async def aclose(self) -> None:
         """Close the stream below."""

@@ -146,6 +146,21 @@ async def test_two_pipes_and_half_close() -> None:
     os.close(to_read)
 
 
+async def test_half_close_of_a_socket() -> None:
+    ours, theirs = pair()
+    await ours.send(b"question")
+    await ours.send_eof()
+    assert await theirs.receive() == b"question"
+    with pytest.raises(anyio.EndOfStream):
+        await theirs.receive()
+    with pytest.raises(anyio.BrokenResourceError):
+        await ours.send(b"more")
+    await theirs.send(b"answer")
+    assert await ours.receive() == b"answer"
+    for stream in (ours, theirs):
+        await stream.aclose()
+
+
 class Plain(ByteStream):
     """A stream that has nothing but anyio's methods."""
 
