@@ -11,7 +11,7 @@ import anyio
 
 from hermes_exec.backends.base import Diffable, Sandbox, SandboxStatus
 from hermes_exec.channel import Channel, RemoteError
-from hermes_exec.encoding import from_wire, to_wire
+from hermes_exec.encoding import from_wire, readable, to_wire
 from hermes_exec.errors import (
     ChannelLost,
     ConfigError,
@@ -248,11 +248,11 @@ class Box:
         killed = receipt(answer.get("killed"))
         if answer.get("clean") is not True or killed.left:
             differences = answer.get("differences")
-            told = "; ".join(map(str, differences[:5])) if isinstance(differences, list) else ""
+            told = "; ".join(map(readable, differences[:5])) if isinstance(differences, list) else ""
             return ResetOutcome(False, False, killed, told or f"{killed.left} processes are left")
         changed = answer.get("changed") if self.kind.whole_box else None
         if self.kind.whole_box and (changed or (changed := await self._changes())):
-            told = ", ".join(map(str, changed[:5])) if isinstance(changed, list) else ""
+            told = ", ".join(map(readable, changed[:5])) if isinstance(changed, list) else ""
             return ResetOutcome(True, False, killed, f"the box was changed outside the slot's directories: {told}")
         return ResetOutcome(True, True, killed)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import os
+import reprlib
 
 from hermes_exec.errors import ConfigError, ProtocolError
 
@@ -47,10 +48,44 @@ def from_wire(value: object, what: str) -> str:
         ProtocolError: it is not a byte string of the wire.
     """
     if isinstance(value, str):
-        return value
-    if isinstance(value, dict) and isinstance(encoded := value.get("b64"), str):
+        text = value
+        if not text.isascii() and not is_unicode(text):
+            raise ProtocolError(f"the box sent a {what} with a lone surrogate, which stands for no bytes")
+    elif isinstance(value, dict) and isinstance(encoded := value.get("b64"), str):
         try:
-            return base64.b64decode(encoded, validate=True).decode("utf-8", "surrogateescape")
-        except binascii.Error as error:
+            text = base64.b64decode(encoded.encode(), validate=True).decode("utf-8", "surrogateescape")
+        except (binascii.Error, UnicodeEncodeError) as error:
             raise ProtocolError(f"the box sent a {what} that is not base64") from error
-    raise ProtocolError(f"the box sent a {what} of a wrong type")
+    else:
+        raise ProtocolError(f"the box sent a {what} of a wrong type")
+    if "\0" in text:
+        raise ProtocolError(f"the box sent a {what} with a NUL byte")
+    return text
+
+
+def is_unicode(text: str) -> bool:
+    """Whether it can be written as UTF-8: JSON may name halves of characters, which cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def readable(value: object, most: int = 4096) -> str:
+    """Words of a box for people: halves of characters replaced, and no more than `most` of it; "" for anything else."""
+    if not isinstance(value, str):
+        return ""
+    text = value[:most].encode("utf-8", "replace").decode()
+    return text if len(value) <= most else text + "…"
+
+
+def shown(value: object) -> str:
+    """Whatever a box sent, as an error shows it: a few words of it, however large or deep it is."""
+    return _shown(value)
+
+
+_short = reprlib.Repr()
+_short.maxlevel = 2
+_short.maxdict = _short.maxlist = 3
+_shown = _short.repr

@@ -172,6 +172,7 @@ class _Execution:
     async def _listen(self, *, last: bool = False) -> None:
         """Take what comes until the answer is there; the clock of the command starts when it has started."""
         conversation = self.conversation
+        started = last
         while (item := await conversation.receive()) is not None:
             if type(item) is Data:
                 channel = item.channel
@@ -184,7 +185,8 @@ class _Execution:
                     told = self.on_output(LIVE[channel], item.data)
                     if inspect.isawaitable(told):
                         await told
-            elif type(item) is Event and not last and self.timeout_s is not None:
+            elif type(item) is Event and not started and self.timeout_s is not None:
+                started = True  # once: a box must not put off the end for ever
                 self._restart_clock()
         self.answer = conversation.result()
 

@@ -93,9 +93,10 @@ def _merge(answer: Mapping[str, Any], stdout: Kept, stderr: Kept, pieces: Sequen
     at = {STDOUT: 0, STDERR: 0}
     source = {STDOUT: stdout.data, STDERR: stderr.data}
     for segment in segments:
-        if not isinstance(segment, list) or len(segment) != 2 or segment[0] not in at or type(segment[1]) is not int:
+        stream, length = segment if isinstance(segment, list) and len(segment) == 2 else (None, None)
+        # Going back would let a small answer stand for any amount of output.
+        if type(stream) is not int or stream not in at or type(length) is not int or length < 0:
             raise ProtocolError("the box sent an order of output that cannot be")
-        stream, length = segment
         parts.append(source[stream][at[stream] : at[stream] + length])
         at[stream] += length
     data = b"".join(parts)

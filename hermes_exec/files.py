@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from hermes_exec.command import checked_count, checked_path, checked_size
-from hermes_exec.encoding import WireBytes, from_wire, to_wire
+from hermes_exec.encoding import WireBytes, from_wire, shown, to_wire
 from hermes_exec.errors import ConfigError, OutputLimitExceeded, ProtocolError
 from hermes_exec.remote import integer, items, number, optional_path, texts
 from hermes_exec.results import FileStat, FileWritten, SearchFile, SearchMatch, SearchResult, TreeCopied
@@ -263,7 +263,7 @@ def _checked_mode(mode: int) -> int:
 def _stat(entry: Mapping[str, Any]) -> FileStat:
     kind = entry.get("type")
     if kind not in FILE_TYPES:
-        raise ProtocolError(f"the box sent a file of type {kind!r}")
+        raise ProtocolError(f"the box sent a file of type {shown(kind)}")
     return FileStat(
         path=from_wire(entry.get("path"), "path"),
         name=from_wire(entry.get("name"), "name"),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hermes_exec.channel import RemoteError
-from hermes_exec.encoding import from_wire
+from hermes_exec.encoding import from_wire, is_unicode, readable, shown
 from hermes_exec.errors import (
     ConfigError,
     ExecError,
@@ -22,6 +22,8 @@ from hermes_exec.errors import (
 from hermes_exec.results import Isolation, KillReceipt, PostMortem, ProcessInfo, Usage
 
 LEVELS = ("none", "uid", "namespaces", "box")
+LARGEST = 2**63 - 1
+LARGEST_NUMBER = 1e18
 
 
 def remote_failure(error: RemoteError, *, path: str | None = None) -> Exception:
@@ -70,10 +72,10 @@ def _os_error(error: RemoteError, path: str | None) -> OSError:
 
 
 def integer(answer: Mapping[str, Any], name: str, *, least: int = 0) -> int:
-    """An integer field. ProtocolError when it is missing or below `least`."""
+    """An integer field. ProtocolError when it is missing, below `least`, or of more than 64 bits."""
     value = answer.get(name)
-    if type(value) is not int or value < least:
-        raise ProtocolError(f"the box sent {name} = {value!r}")
+    if type(value) is not int or not least <= value <= LARGEST:
+        raise ProtocolError(f"the box sent {name} = {shown(value)}")
     return value
 
 
@@ -83,18 +85,18 @@ def optional_integer(answer: Mapping[str, Any], name: str) -> int | None:
 
 
 def number(answer: Mapping[str, Any], name: str) -> float:
-    """A number field; ProtocolError for anything else."""
+    """A number field; ProtocolError for anything else, also for what is no time or size (infinity, NaN)."""
     value = answer.get(name)
-    if type(value) is float or type(value) is int:
+    if (type(value) is float or type(value) is int) and -LARGEST_NUMBER < value < LARGEST_NUMBER:
         return float(value)
-    raise ProtocolError(f"the box sent {name} = {value!r}")
+    raise ProtocolError(f"the box sent {name} = {shown(value)}")
 
 
 def text(answer: Mapping[str, Any], name: str) -> str:
     """A text field; ProtocolError for anything else."""
     value = answer.get(name)
-    if not isinstance(value, str):
-        raise ProtocolError(f"the box sent {name} = {value!r}")
+    if not isinstance(value, str) or not (value.isascii() or is_unicode(value)):
+        raise ProtocolError(f"the box sent {name} = {shown(value)}")
     return value
 
 
@@ -104,14 +106,14 @@ def texts(answer: Mapping[str, Any], name: str) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list):
-        raise ProtocolError(f"the box sent {name} = {value!r}")
+        raise ProtocolError(f"the box sent {name} = {shown(value)}")
     return tuple(from_wire(item, name) for item in value)
 
 
 def optional_text(answer: Mapping[str, Any], name: str) -> str | None:
     """A string that may be absent or null; whatever else it is counts as absent."""
     value = answer.get(name)
-    return value if isinstance(value, str) else None
+    return readable(value) if isinstance(value, str) else None
 
 
 def optional_path(answer: Mapping[str, Any], name: str) -> str | None:
@@ -168,7 +170,7 @@ def isolation(answer: object) -> Isolation:
         processes=text(answer, "processes"),
         users=text(answer, "users"),
         network=text(answer, "network"),
-        limits={str(name): str(how) for name, how in limits.items()},
+        limits={readable(name): readable(how) for name, how in limits.items()},
         price_ms=number(answer, "price_ms"),
     )
 
@@ -181,5 +183,5 @@ def process_info(answer: Mapping[str, Any]) -> ProcessInfo:
         started_at=number(answer, "started_at"),
         rss_bytes=integer(answer, "rss_bytes"),
         request_id=optional_integer(answer, "request_id"),
-        state=str(answer.get("state") or ""),
+        state=readable(answer.get("state")),
     )

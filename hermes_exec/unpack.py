@@ -15,14 +15,16 @@ import stat
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import IO, Protocol, cast
+from typing import IO, cast
 
 from hermes_exec.results import TreeCopied
+from hermes_exec.tar_headers import Archive, Member
 
 PIECE_BYTES = 1 << 18
 MAX_REPORTED = 1000
-MAX_HEADER_BYTES = 1 << 20
 MAX_DEPTH = 256
+MAX_SHOWN = 4096
+LATEST = 1e11
 PERMISSIONS = 0o777
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 NO_FOLDER = (errno.ENOTDIR, errno.ELOOP, errno.ENOENT, errno.EMLINK)
@@ -31,19 +33,6 @@ NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 class _Refused(Exception):
     """One entry is not written; the others are."""
-
-
-class _Member(tarfile.TarInfo):
-    """Refuses headers that would be held in memory whole."""
-
-    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-        if self.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) and self.size > MAX_HEADER_BYTES:
-            raise tarfile.ReadError(f"a header of {self.size} bytes")
-        return super()._proc_member(archive)  # type: ignore[misc, no-any-return]
-
-
-class _Members(Protocol):
-    members: list[tarfile.TarInfo]
 
 
 @dataclass
@@ -72,11 +61,11 @@ class _Unpacker:
     files: int = 0
     bytes: int = 0
     refused: list[str] = field(default_factory=list)
-    folders: list[tuple[list[str], int, float]] = field(default_factory=list)
+    folders: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     def refuse(self, name: str, why: object) -> None:
         if len(self.refused) < MAX_REPORTED:
-            self.refused.append(f"{name}: {why}")
+            self.refused.append(f"{name[:MAX_SHOWN]}: {str(why)[:MAX_SHOWN]}")
 
     @contextlib.contextmanager
     def inside(self, parts: list[str], *, make: bool = True) -> Iterator[int]:
@@ -104,11 +93,11 @@ class _Unpacker:
         if not parts:
             if not member.isdir():
                 raise _Refused("no name")
-            self.folders.append(([], member.mode & PERMISSIONS, member.mtime))
+            self.folders[""] = (member.mode & PERMISSIONS, _time(member))
             return
         if member.isdir():
             with self.inside(parts):
-                self.folders.append((parts, member.mode & PERMISSIONS, member.mtime))
+                self.folders["/".join(parts)] = (member.mode & PERMISSIONS, _time(member))
             return
         with self.inside(parts[:-1]) as folder:
             if member.issym():
@@ -135,7 +124,7 @@ class _Unpacker:
                 if size != member.size:
                     raise tarfile.ReadError("the stream ended within a file")
                 os.fchmod(target, member.mode & PERMISSIONS)
-                os.utime(target, (member.mtime, member.mtime))
+                os.utime(target, (_time(member),) * 2)
         self.bytes += size
 
     def symlink(self, folder: int, parts: list[str], target: str) -> None:
@@ -144,7 +133,7 @@ class _Unpacker:
         ups = 0
         while ups < len(words) and words[ups] == "..":
             ups += 1
-        if target.startswith("/") or not target or ups > len(parts) - 1 or ".." in words[ups:]:
+        if target.startswith("/") or not target or "\0" in target or ups > len(parts) - 1 or ".." in words[ups:]:
             raise _Refused(f"a link to {target!r}, which may lead out of the destination")
         with _replacing(folder, parts[-1]) as temporary:
             os.symlink(target, temporary, dir_fd=folder)
@@ -164,10 +153,16 @@ class _Unpacker:
 
     def finish(self) -> None:
         """Give directories their modes and times when everything in them is written, the deepest first."""
-        for parts, mode, mtime in sorted(self.folders, key=lambda folder: len(folder[0]), reverse=True):
-            with contextlib.suppress(_Refused), self.inside(parts, make=False) as folder:
+        for name in sorted(self.folders, key=lambda name: name.count("/") if name else -1, reverse=True):
+            mode, mtime = self.folders[name]
+            with contextlib.suppress(_Refused), self.inside(_parts(name), make=False) as folder:
                 os.fchmod(folder, mode)
                 os.utime(folder, (mtime, mtime))
+
+
+def _time(member: tarfile.TarInfo) -> float:
+    """When the entry was changed; the epoch for what is no time that a file can have."""
+    return member.mtime if -LATEST < member.mtime < LATEST else 0.0
 
 
 @contextlib.contextmanager
@@ -211,14 +206,14 @@ def unpack(top: str, receive: Callable[[], bytes]) -> TreeCopied:
         unpacker = _Unpacker(descriptor)
         source = _Source(receive)
         with tarfile.open(
-            fileobj=cast("IO[bytes]", source), mode="r|", bufsize=PIECE_BYTES, tarinfo=_Member, errors="surrogateescape"
+            fileobj=cast("IO[bytes]", source), mode="r|", bufsize=PIECE_BYTES, tarinfo=Member, errors="surrogateescape"
         ) as archive:
             while (member := archive.next()) is not None:
                 try:
                     unpacker.entry(archive, member)
                 except _Refused as why:
                     unpacker.refuse(member.name, why)
-                cast("_Members", archive).members.clear()
+                cast("Archive", archive).members.clear()
         unpacker.finish()
         while receive():
             pass

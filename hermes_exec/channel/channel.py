@@ -17,6 +17,7 @@ from hermes_exec.channel.conversation import Conversation, Overdue
 from hermes_exec.channel.frames import MAX_MESSAGE_BYTES, MORE, Frame, FrameType, encode, encode_json, parse_json
 from hermes_exec.channel.handshake import BoxFacts, Identity
 from hermes_exec.channel.keepalive import HEART
+from hermes_exec.encoding import readable
 from hermes_exec.errors import ChannelLost, ConfigError, ExecError, OutcomeUnknown, ProtocolError, SandboxDied
 from hermes_exec.results import PostMortem
 
@@ -197,9 +198,9 @@ class Channel:
         if kind != FrameType.GOODBYE:
             raise ProtocolError(f"the box sent a frame of type {kind} outside of any conversation")
         said = parse_json(payload)
-        reason = str(said.get("reason"))
+        reason = said.get("reason")
         if reason == "protocol":
-            raise ProtocolError(f"the runner ended the stream: {said.get('message', '')}")
+            raise ProtocolError(f"the runner ended the stream: {readable(said.get('message'))}")
         if reason == "shutdown":
             self._lose(SandboxDied("the runner ended", post_mortem=PostMortem(reason="the runner was told to end")))
         elif reason in ("lease", "replaced"):

@@ -23,11 +23,13 @@ from hermes_exec.channel.frames import (
     parse_json,
     unpack_position,
 )
+from hermes_exec.encoding import readable
 from hermes_exec.errors import ChannelLost, ExecError, OutcomeUnknown, ProtocolError
 
 BROKEN_RESPONSE = "the box sent a response without a result"
 LONGEST_MESSAGE = 4096
 """Characters of an error's message: one may quote what it is about."""
+LONGEST_NAME = 64
 
 
 class Data(NamedTuple):
@@ -60,12 +62,10 @@ class RemoteError(Exception):
     """The runner's answer was an error of docs/protocol.md; `kind` is its name there."""
 
     def __init__(self, error: dict[str, Any]) -> None:
-        self.kind = str(error.get("kind", "internal"))
-        self.message = str(error.get("message", "the runner gave no reason"))
-        if len(self.message) > LONGEST_MESSAGE:
-            self.message = self.message[:LONGEST_MESSAGE] + "…"
-        errno, detail = error.get("errno"), error.get("detail")
-        self.errno: str | None = errno if isinstance(errno, str) else None
+        self.kind = readable(error.get("kind"), LONGEST_NAME) or "internal"
+        self.message = readable(error.get("message"), LONGEST_MESSAGE) or "the runner gave no reason"
+        detail = error.get("detail")
+        self.errno: str | None = readable(error.get("errno"), LONGEST_NAME) or None
         self.path: object = error.get("path")
         self.detail: dict[str, Any] = detail if isinstance(detail, dict) else {}
         super().__init__(self.message)

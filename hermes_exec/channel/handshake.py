@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_exec.channel.frames import Decoder, Frame, FrameType, encode, parse_json
+from hermes_exec.encoding import readable, shown
 from hermes_exec.errors import ChannelLost, ProtocolError
 from hermes_exec.streams import NowaitStream
 
@@ -38,7 +39,12 @@ class BoxFacts:
     def parse(cls, ready: dict[str, Any]) -> BoxFacts:
         """ProtocolError when a needed field is missing or of a wrong type."""
         boot_id, window = ready.get("boot_id"), ready.get("input_window")
-        if not isinstance(boot_id, str) or not isinstance(window, int) or not 1 <= window <= 16 << 20:
+        if (
+            not isinstance(boot_id, str)
+            or not boot_id.isascii()
+            or type(window) is not int
+            or not 1 <= window <= 16 << 20
+        ):
             raise ProtocolError("the box sent READY without a boot id or with an impossible window")
         return cls(boot_id, window, ready)
 
@@ -79,9 +85,9 @@ async def shake_hands(stream: NowaitStream, identity: Identity, lease_s: float) 
     reader = FrameReader(stream)
     welcome = await _expect(reader, FrameType.WELCOME)
     if welcome.get("version") != VERSION:
-        raise ProtocolError(f"the runner speaks version {welcome.get('version')!r} of the protocol, not {VERSION}")
+        raise ProtocolError(f"the runner speaks version {shown(welcome.get('version'))} of the protocol, not {VERSION}")
     boot_id = welcome.get("boot_id")
-    if not isinstance(boot_id, str):
+    if not isinstance(boot_id, str) or not boot_id.isascii():
         raise ProtocolError("the box sent WELCOME without a boot id")
     if not claiming:
         if boot_id != identity.boot_id:
@@ -96,8 +102,8 @@ async def shake_hands(stream: NowaitStream, identity: Identity, lease_s: float) 
 
 async def _prove(stream: NowaitStream, key: bytes, nonce: bytes, welcome: dict[str, Any], boot_id: str) -> None:
     try:
-        theirs = bytes.fromhex(str(welcome.get("nonce")))
-        proof = bytes.fromhex(str(welcome.get("proof")))
+        theirs = bytes.fromhex(readable(welcome.get("nonce")))
+        proof = bytes.fromhex(readable(welcome.get("proof")))
     except ValueError as error:
         raise ProtocolError("the box sent WELCOME without a proof") from error
     if not hmac.compare_digest(proof, _mac(key, b"runner", nonce, theirs, boot_id)):
@@ -118,7 +124,8 @@ async def _expect(reader: FrameReader, kind: FrameType) -> dict[str, Any]:
             continue
         if frame.type == FrameType.GOODBYE:
             said = parse_json(frame.payload)
-            raise ChannelLost(f"the runner refused the stream: {said.get('reason')}: {said.get('message', '')}")
+            why = f"{readable(said.get('reason'))}: {readable(said.get('message'))}"
+            raise ChannelLost(f"the runner refused the stream: {why}")
         if frame.type != kind or frame.conversation != 0:
             raise ProtocolError(f"the box sent a frame of type {frame.type} where {kind.name} belongs")
         return parse_json(frame.payload)

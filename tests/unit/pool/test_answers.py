@@ -50,6 +50,10 @@ def test_bytes_that_were_dropped_are_counted_and_marked_once() -> None:
         ({"stderr": {"total": 1, "head": 1, "tail": 0}}, {1: [b"abc"], 2: [b"X"]}),
         ({"stderr": {"total": 1, "head": 1, "tail": 0}, "segments": [[9, 4]]}, {1: [b"abc"], 2: [b"X"]}),
         ({"stderr": {"total": 1, "head": 1, "tail": 0}, "segments": [[1, -3], [2, 1]]}, {1: [b"abc"], 2: [b"X"]}),
+        (
+            {"stderr": {"total": 1, "head": 1, "tail": 0}, "segments": [[1, 3], [1, -2], [2, 1]]},
+            {1: [b"abc"], 2: [b"X"]},
+        ),
     ],
 )
 def test_contradictions_are_protocol_errors(more: dict[str, Any], output: dict[int, list[bytes]]) -> None:

@@ -6,18 +6,21 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint
+from itertools import count
 from typing import Any, ClassVar
 
 import anyio
 import pytest
 from anyio.abc import ByteStream, TaskGroup
 
-from hermes_exec import Died, PoolEvent, ProtocolError, SandboxPool
+from hermes_exec import Died, ExecError, OutcomeUnknown, PoolEvent, ProtocolError, SandboxPool, execute
 from hermes_exec.backends import registry
 from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, SandboxStatus
 from hermes_exec.channel.frames import HEADER, Frame, FrameType, encode, encode_positioned
+from hermes_exec.command import command_params
 from hermes_exec.config import BackendConfig
-from tests.unit.channel.peer import Peer
+from hermes_exec.tenure import Tenure
+from tests.unit.channel.peer import Peer, talking
 
 pytestmark = pytest.mark.anyio
 ISOLATION = dict.fromkeys(("filesystem", "processes", "users", "network"), "as it says")
@@ -119,6 +122,33 @@ class Hostile:
             out += encode_positioned(FrameType.DATA, frame.conversation, 1, self.sent, bytes(50_000))
             self.sent += 50_000
         return out
+
+
+async def test_a_box_that_tells_of_a_start_again_and_again_does_not_put_off_the_end_of_a_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, seconds in (("LATE_S", 0.5), ("LAST_CALL_S", 0.1), ("PROMPT_S", 0.0)):
+        monkeypatch.setattr(execute, name, seconds)
+    started = b'{"event":"started","pid":5}'
+
+    async def tell(peer: Peer, number: int) -> None:
+        for at in count(0, len(started)):
+            peer.write(encode_positioned(FrameType.EVENT, number, 0, at, started))
+            await anyio.sleep(0.05)
+
+    def attack(peer: Peer, frame: Frame) -> bytes | None:
+        if frame.type == FrameType.REQUEST:
+            peer.tasks.start_soon(tell, peer, frame.conversation)
+        return b"" if frame.type in (FrameType.REQUEST, FrameType.CANCEL, FrameType.CREDIT) else None
+
+    async with talking(attack=attack) as (_, channel):
+
+        async def judge(error: ExecError) -> ExecError:
+            return error
+
+        tenure = Tenure("s0", channel, judge, lambda _: None)
+        with pytest.raises(OutcomeUnknown, match="its result did not come"):
+            await execute.execute(tenure, command_params("s0", "true"), timeout_s=0.1)
 
 
 @pytest.mark.parametrize("name", ATTACKS)

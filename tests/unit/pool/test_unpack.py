@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+import resource
 import stat
 import tarfile
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -113,6 +116,57 @@ def test_a_header_without_end_is_not_held_in_memory(tmp_path: Path) -> None:
     header.size = 1 << 40
     with pytest.raises(tarfile.ReadError, match="header"):
         unpack(str(tmp_path / "to"), pieces(header.tobuf(tarfile.GNU_FORMAT) + bytes(10_000)))
+
+
+def extended(records: bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:
+    header = member("x", kind)
+    header.size = len(records)
+    return header.tobuf(tarfile.GNU_FORMAT) + records + bytes(-len(records) % tarfile.BLOCKSIZE)
+
+
+def test_an_extended_header_is_read_in_time_that_its_size_gives(tmp_path: Path) -> None:
+    with pytest.raises(tarfile.ReadError):
+        unpack(str(tmp_path / "to"), pieces(extended(b"1" * (1 << 20))))
+
+
+def test_a_sparse_map_without_end_is_not_held_in_memory(tmp_path: Path) -> None:
+    sparse = bytearray(member("x", tarfile.GNUTYPE_SPARSE).tobuf(tarfile.GNU_FORMAT))
+    sparse[482], sparse[148:156] = 1, b" " * 8  # there is more to come
+    sparse[148:156] = b"%06o\0 " % sum(sparse)
+    block = bytearray(b"%011o\0%011o\0" % (1, 1) * 21 + bytes(8))
+    block[504] = 1
+    received = 0
+
+    def receive() -> bytes:
+        nonlocal received
+        received += 1
+        assert received < 1000
+        return bytes(sparse) if received == 1 else bytes(block) * 100
+
+    with pytest.raises(tarfile.ReadError, match="sparse"):
+        unpack(str(tmp_path / "to"), receive)
+
+
+def test_what_is_said_of_all_entries_is_not_held_in_memory(tmp_path: Path) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    value = b"x" * (1 << 19)
+    size = len(value) + len("524304 00000000=\n")
+
+    numbers = count()
+
+    def receive() -> bytes:
+        if (at := next(numbers)) < 200:
+            return extended(b"%d %08d=%s\n" % (size, at, value), tarfile.XGLTYPE)
+        return stream((member("fine"), b"x")) if at == 200 else b""
+
+    with suppress(tarfile.ReadError):
+        assert unpack(str(tmp_path / "to"), receive).files == 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 << 10
+
+
+def test_what_is_told_of_refused_entries_is_bounded(tmp_path: Path) -> None:
+    names = stream(*[(member("../" + "n" * 500_000), b"")] * 3)
+    assert sum(map(len, unpack(str(tmp_path / "to"), pieces(names)).refused)) < 50_000
 
 
 def test_pack_and_unpack_agree(tmp_path: Path) -> None:

@@ -1,0 +1,95 @@
+"""The headers of a tar stream, read in bounded memory and time, whoever wrote them."""
+
+from __future__ import annotations
+
+import contextlib
+import tarfile
+from typing import IO, Protocol, cast
+
+MAX_HEADER_BYTES = 1 << 20
+MAX_AHEAD = 16
+MAX_DIGITS = 20
+EXTENDED = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.XGLTYPE,
+)
+
+
+class Archive(Protocol):
+    """What a header may do to its archive, which the standard library does not show."""
+
+    members: list[tarfile.TarInfo]
+    fileobj: IO[bytes]
+    offset: int
+
+
+class Member(tarfile.TarInfo):
+    """Reads a header in bounded memory and time. tarfile's own reading of extended ones (pax, sparse) has neither: it
+    keeps what is global for ever, and looks for fields with expressions that are quadratic in what they are given.
+    """
+
+    ahead = 0
+    """How many headers came before this one that are about it."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.size < 0 or (self.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) and self.size > MAX_HEADER_BYTES):
+            raise tarfile.ReadError(f"a header of {self.size} bytes")
+        if self.type == tarfile.GNUTYPE_SPARSE:
+            raise tarfile.ReadError("a sparse file")
+        if self.type not in EXTENDED:
+            return super()._proc_member(archive)  # type: ignore[misc, no-any-return]
+        source = cast("Archive", archive)
+        said = source.fileobj.read(-(-self.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE)[: self.size]
+        found = self._following(archive)
+        if self.type in (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK):
+            text = said.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
+            if self.type == tarfile.GNUTYPE_LONGLINK:
+                found.linkname = text
+            else:
+                found.name = text.rstrip("/") if found.isdir() else text
+        elif self.type != tarfile.XGLTYPE:
+            _extend(found, said)
+            if found.isreg() or found.type not in tarfile.SUPPORTED_TYPES:
+                source.offset = found.offset_data + -(-found.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+        return found
+
+    def _following(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        """The header that this one is about."""
+        if self.ahead >= MAX_AHEAD:
+            raise tarfile.ReadError("headers about headers without end")
+        try:
+            block = cast("Archive", archive).fileobj.read(tarfile.BLOCKSIZE)
+            found = type(self).frombuf(block, archive.encoding, archive.errors)
+            found.offset, found.ahead = self.offset, self.ahead + 1
+            return found._proc_member(archive)
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(f"a header without what it is about: {error}") from error
+
+
+def _extend(member: tarfile.TarInfo, records: bytes) -> None:
+    """Take over what the records of a pax header say: `length key=value newline` each, and the length counts itself."""
+    at = 0
+    while at < len(records):
+        digits, space, _ = records[at : at + MAX_DIGITS].partition(b" ")
+        if not space or not digits.isdigit() or not len(digits) + 1 < int(digits) <= len(records) - at:
+            raise tarfile.ReadError("an extended header that is none")
+        key, _, value = records[at + len(digits) + 1 : at + int(digits) - 1].partition(b"=")
+        at += int(digits)
+        text = value.decode("utf-8", "surrogateescape")
+        match key:
+            case b"path":
+                member.name = text.rstrip("/") if member.isdir() else text
+            case b"linkpath":
+                member.linkname = text
+            case b"size" if len(value) < MAX_DIGITS and value.isdigit():
+                member.size = int(value)
+            case b"mtime":
+                with contextlib.suppress(ValueError):
+                    member.mtime = float(text)
+            case b"size":
+                raise tarfile.ReadError("a size that is none")
+            case _ if key.startswith(b"GNU.sparse."):
+                raise tarfile.ReadError("a sparse file")
