@@ -232,13 +232,18 @@ func (a *agent) markedToken(pid int) (uint64, bool) {
 	if err != nil {
 		return 0, false
 	}
-	for _, entry := range bytes.Split(data, []byte{0}) {
+	return tokenIn(data, a.setup.Boot+"."+a.setup.Slot)
+}
+
+// tokenIn finds the mark of a command of this slot in an environment.
+func tokenIn(environ []byte, slot string) (uint64, bool) {
+	for _, entry := range bytes.Split(environ, []byte{0}) {
 		value, ok := bytes.CutPrefix(entry, []byte(marker))
 		if !ok {
 			continue
 		}
 		number, boot, ok := strings.Cut(string(value), ".")
-		if !ok || boot != a.setup.Boot+"."+a.setup.Slot {
+		if !ok || boot != slot {
 			continue
 		}
 		if token, err := strconv.ParseUint(number, 10, 64); err == nil {

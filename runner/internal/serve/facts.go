@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 type boxFacts struct {
@@ -39,13 +40,13 @@ func (s *Server) facts() boxFacts {
 		BootID: s.bootID, InputWindow: inputWindow, OS: runtime.GOOS, Arch: runtime.GOARCH, UID: os.Geteuid(), BaseDir: s.config.Base,
 		Isolation: s.config.Isolation, Memory: memory(), Capabilities: []string{"pty", "sessions", "search", "connect", "spill"},
 	}
-	f.Runner.Version, f.Runner.SHA256, f.Runner.PID = s.config.Version, s.hash(), os.Getpid()
+	f.Runner.Version, f.Runner.SHA256, f.Runner.PID = s.config.Version, ownHash(), os.Getpid()
 	f.Hostname, _ = os.Hostname()
 	return f
 }
 
 // ownHash is the SHA-256 of the running program, "" when it cannot be read.
-func ownHash() string {
+var ownHash = sync.OnceValue(func() string {
 	path, err := os.Executable()
 	if runtime.GOOS == "linux" {
 		path, err = "/proc/self/exe", nil // also when the file was replaced
@@ -63,7 +64,7 @@ func ownHash() string {
 		return ""
 	}
 	return hex.EncodeToString(hash.Sum(nil))
-}
+})
 
 // unlimited is what cgroup v1 shows, rounded down by page size, for no limit.
 const unlimited = 1 << 62

@@ -1,5 +1,10 @@
 package serve
 
+import (
+	"maps"
+	"slices"
+)
+
 // maxGaps bounds what a driver that leaves ids out can make the runner remember.
 const maxGaps = 4096
 
@@ -27,11 +32,20 @@ func (s *seenIDs) add(id uint64) {
 	}
 	s.above[id] = struct{}{}
 	s.settle()
-	for len(s.above) > maxGaps {
-		s.floor++
-		delete(s.above, s.floor)
-		s.settle()
+	if len(s.above) > maxGaps {
+		s.forgetGaps()
 	}
+}
+
+// forgetGaps takes the lower half of what is above as seen whole: the gaps in
+// it may be as wide as numbers go.
+func (s *seenIDs) forgetGaps() {
+	ids := slices.Sorted(maps.Keys(s.above))
+	s.floor = ids[len(ids)/2]
+	for _, id := range ids[:len(ids)/2+1] {
+		delete(s.above, id)
+	}
+	s.settle()
 }
 
 func (s *seenIDs) settle() {

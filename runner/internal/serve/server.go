@@ -52,7 +52,6 @@ type Server struct {
 	log     *log.Logger
 	ctx     context.Context // ends with the server
 	cancel  context.CancelCauseFunc
-	hash    func() string
 	devNull *os.File
 
 	mu            sync.Mutex
@@ -95,7 +94,7 @@ func New(config Config) (*Server, error) {
 		return nil, fmt.Errorf("standard input of commands: %w", err)
 	}
 	s := &Server{
-		config: config, bootID: hex.EncodeToString(id), slots: config.Slots, log: config.Log, hash: sync.OnceValue(ownHash),
+		config: config, bootID: hex.EncodeToString(id), slots: config.Slots, log: config.Log,
 		conversations: map[uint64]*conversation{}, states: map[string]*slotState{}, processes: map[string]*process{},
 		sessions: map[string]*shellSession{}, exits: map[uint64]expected{}, devNull: devNull,
 	}
@@ -110,7 +109,7 @@ func New(config Config) (*Server, error) {
 // Run serves until the driver, the lease or end says that it is over, then
 // ends everything that was started.
 func (s *Server) Run() error {
-	go s.hash()
+	go ownHash()
 	listener, err := listen(s.config.Base)
 	if err != nil {
 		return err
