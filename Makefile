@@ -5,7 +5,7 @@ PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export GOTOOLCHAIN := local
 
-.PHONY: help setup runner engine images demo test test-faults check bench docs build clean
+.PHONY: help setup runner engine images demo test test-faults fuzz check bench docs build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -34,6 +34,10 @@ test: setup ## all tests: Python on real engines, and the runner's own
 test-faults: setup ## random work under 500 seeds of faults on local and 100 on Docker, 50 drivers killed on each (over an hour)
 	@$(PY) -m tests.faults local 0-499 --at-once 3
 	@if .ci/engine; then $(PY) -m tests.faults docker 0-99 --at-once 2 && $(PY) -m tests.chaos; fi
+
+fuzz: setup ## hostile bytes for every decoder and whole conversations for both ends (about 20 minutes)
+	@.ci/setup fuzz || echo "fuzz: atheris cannot be had here"
+	@$(PY) -m tests.fuzz.campaign
 
 check: setup ## style, types, import direction, Go checks, docs
 	@.ci/check
