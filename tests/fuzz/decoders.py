@@ -14,6 +14,7 @@ import anyio
 
 from hermes_exec.backends.docker_stream import DockerStream
 from hermes_exec.channel import RemoteError
+from hermes_exec.channel.bell import EventBells
 from hermes_exec.channel.conversation import Conversation
 from hermes_exec.channel.frames import HEADER, MAX_PAYLOAD, MORE, Decoder, Frame, FrameType, parse_json
 from hermes_exec.channel.handshake import BoxFacts, Identity, shake_hands
@@ -100,7 +101,7 @@ WINDOW = 4096
 def conversation(data: bytes) -> None:
     """Frames of one conversation: it takes each or refuses it, and never holds more than its window and a frame."""
     sent: list[bytes] = []
-    talk = Conversation(sent.append, 1, b"{}", WINDOW, WINDOW)
+    talk = Conversation(sent.append, EventBells(), 1, b"{}", WINDOW, WINDOW)
     sent.append(talk.start())
     talk._put(FrameType.DATA, 0, b"input")
     talk._put(FrameType.END, 0, b"")

@@ -3,6 +3,8 @@ package link
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
+	"reflect"
 	"syscall"
 	"testing"
 )
@@ -52,6 +54,35 @@ func FuzzReceive(f *testing.F) {
 		}
 		if len(got) > len(input) || len(got) > 0 && !bytes.Contains(input, got[:1]) {
 			t.Fatal("more was read than was written")
+		}
+	})
+}
+
+// Short messages travel packed, and come back from it as they were.
+func FuzzUnpack(f *testing.F) {
+	for _, m := range []packed{
+		Spawn{Token: 7, Argv: []Bytes{"sh", ""}, Env: []Bytes{"A=\xfe"}, Cwd: "/w", HoldMS: 2, PTY: &PTY{24, 80}},
+		Spawned{Started: true, PID: 5, Exit: &Exit{Token: 1, ExitCode: 137, UserS: 0.25, Cwd: "/a"}}, Spawned{ExitCode: 127, Reason: "no"},
+	} {
+		f.Add(m.pack(nil))
+	}
+	f.Add([]byte{1, 0xff, 0xff, 0xff, 0xff, 0x7f})
+	f.Fuzz(func(t *testing.T, body []byte) {
+		for _, out := range []any{&Spawn{}, &Spawned{}, &Exit{}} {
+			if Decode(body, out) != nil {
+				continue
+			}
+			again, err := encode(reflect.ValueOf(out).Elem().Interface())
+			if err != nil {
+				t.Fatal(err)
+			}
+			other := reflect.New(reflect.TypeOf(out).Elem())
+			if err := Decode(again, other.Interface()); err != nil {
+				t.Fatalf("%+v packed: %v", out, err)
+			}
+			if first, second := fmt.Sprintf("%+v", out), fmt.Sprintf("%+v", other.Interface()); len(first) != len(second) {
+				t.Fatalf("%s became %s", first, second)
+			}
 		}
 	})
 }

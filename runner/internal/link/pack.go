@@ -183,7 +183,7 @@ func (u *unpacking) list() []Bytes {
 		u.fail()
 		return nil
 	}
-	list := make([]Bytes, 0, count)
+	list := make([]Bytes, 0, min(count, 1024))
 	for range count {
 		list = append(list, u.text())
 	}
