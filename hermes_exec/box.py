@@ -160,7 +160,7 @@ class Box:
             place.begun = True
             answer = await self.channel.call("slot.create", params, timeout_s=CREATE_S)
         except RemoteError as error:
-            raise remote_failure(error) from error
+            raise self._refused(error) from error
         except (ChannelLost, OutcomeUnknown, ProtocolError, SandboxDied) as error:
             raise_seen(await self.judge(error), error)
         facts = SlotFacts.parse(answer)
@@ -233,7 +233,12 @@ class Box:
         try:
             return await self.channel.call(method, params, timeout_s=CREATE_S)
         except RemoteError as error:
-            raise remote_failure(error) from error
+            raise self._refused(error) from error
+
+    def _refused(self, error: RemoteError) -> ExecError:
+        """Why the box could not do what the pool asked of it; no file of a caller's is what an OSError is about."""
+        seen = remote_failure(error)
+        return seen if isinstance(seen, ExecError) else LaunchError(f"the box refused: {seen}", sandbox=self.id)
 
     async def reset(self, place: Place) -> ResetOutcome:
         """End everything in a slot, wipe it, and prove that it is clean.

@@ -142,7 +142,7 @@ def _position(rng: Random, frame: bytes) -> bytes:
         return with_payload(frame, rng.randbytes(8))
     at = POSITION.unpack_from(payload)[0]
     moved = rng.choice([0, max(0, at - 1), at + 1, at + 65_536, 2**62, 2**63, 2**64 - 1])
-    return with_payload(frame, POSITION.pack(moved) + payload[POSITION.size :])
+    return with_payload(frame, POSITION.pack(moved & (1 << 64) - 1) + payload[POSITION.size :])
 
 
 def _content(rng: Random, frame: bytes) -> bytes:

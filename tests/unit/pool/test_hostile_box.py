@@ -13,7 +13,7 @@ import anyio
 import pytest
 from anyio.abc import ByteStream, TaskGroup
 
-from hermes_exec import Died, ExecError, OutcomeUnknown, PoolEvent, ProtocolError, SandboxPool, execute
+from hermes_exec import Died, ExecError, LaunchError, OutcomeUnknown, PoolEvent, ProtocolError, SandboxPool, execute
 from hermes_exec.backends import registry
 from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, SandboxStatus
 from hermes_exec.channel.frames import HEADER, Frame, FrameType, encode, encode_positioned
@@ -81,6 +81,7 @@ class Hostile:
         self.tasks, self.attack = tasks, attack
         self.boxes: list[Box] = []
         self.sent = 0
+        self.refused: set[str] = set()
 
     async def check(self, spec: LaunchSpec) -> None:
         return
@@ -110,6 +111,9 @@ class Hostile:
             return None
         answers: dict[str, Any] = {"slot.create": CREATED, "slot.reset": RESET, "box.info": {}}
         method = json.loads(frame.payload)["method"]
+        if method in self.refused:
+            full = {"error": {"kind": "os", "message": "", "errno": "ENOSPC", "path": "/w"}}
+            return encode(FrameType.RESPONSE, frame.conversation, json.dumps(full).encode())
         if method == "exec.run":
             return self.attack(frame.conversation)
         return encode(FrameType.RESPONSE, frame.conversation, json.dumps({"result": answers.get(method, {})}).encode())
@@ -122,6 +126,20 @@ class Hostile:
             out += encode_positioned(FrameType.DATA, frame.conversation, 1, self.sent, bytes(50_000))
             self.sent += 50_000
         return out
+
+
+async def test_a_box_that_refuses_a_slot_is_no_oserror_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with anyio.create_task_group() as tasks:
+        backend = Hostile(tasks, lambda _: b"")
+        monkeypatch.setattr(registry, "_points", lambda: {"hostile": EntryPoint("hostile", __name__, registry.GROUP)})
+        monkeypatch.setitem(globals(), "create", lambda _: backend)
+        with anyio.fail_after(60):
+            async with SandboxPool("hostile", slots_per_sandbox=2, max_sandboxes=1, acquire_timeout_s=10) as pool:
+                async with pool.slot():
+                    backend.refused = {"slot.create"}  # that of the second slot
+                    with pytest.raises(LaunchError, match="No space left"):
+                        await pool.acquire()
+        tasks.cancel_scope.cancel()
 
 
 async def test_a_box_that_tells_of_a_start_again_and_again_does_not_put_off_the_end_of_a_call(
