@@ -55,6 +55,7 @@ class Process(Twin[process.Process]):
     tag = fact[process.Process, str | None](lambda one: one.tag)
     pty = fact[process.Process, bool](lambda one: one.pty)
     started_at = fact[process.Process, float](lambda one: one.started_at)
+    age_s = fact[process.Process, float](lambda one: one.age_s)
     ended_at = fact[process.Process, float | None](lambda one: one.ended_at)
     exit_code = fact[process.Process, int | None](lambda one: one.exit_code)
     stdout_bytes = fact[process.Process, int](lambda one: one.stdout_bytes)

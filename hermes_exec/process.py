@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -29,7 +30,8 @@ class Process:
     for its reader; without a reader its output is kept in a log (at least the last `output_limit_bytes` of each
     stream), which `output` reads by offset. `stdin` is None unless it was asked for; a PTY has no `stderr`.
     `started_at` and `ended_at` are seconds since the epoch; `ended_at`, `exit_code`, `stdout_bytes` and
-    `stderr_bytes` (how much was written) are as of the last `wait` or listing. `tag` is the caller's own word for it.
+    `stderr_bytes` (how much was written) are as of the last `wait` or listing. `age_s` is how long it has run, or ran,
+    by a clock that does not jump. `tag` is the caller's own word for it.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Process:
         self.exit_code: int | None = None
         self.stdout_bytes = 0
         self.stderr_bytes = 0
+        self._began = time.monotonic()
         self._tenure = tenure
         self.stdin: ProcessInput | None = ProcessInput(tenure, process) if stdin or pty else None
         self.stdout = ProcessOutput(tenure, process, "stdout")
@@ -64,6 +67,11 @@ class Process:
     def __repr__(self) -> str:
         state = "running" if self.ended_at is None else f"exit code {self.exit_code}"
         return f"<Process {self.id} pid={self.pid} {state}: {self.command[:60]!r}>"
+
+    @property
+    def age_s(self) -> float:
+        """Seconds from its start to now, or to its end."""
+        return (time.monotonic() - self._began) if self.ended_at is None else self.ended_at - self.started_at
 
     @classmethod
     def listed(cls, tenure: Tenure, entry: Mapping[str, Any]) -> Process:
@@ -82,6 +90,7 @@ class Process:
         )
         process.stdout_bytes = integer(entry, "stdout_bytes")
         process.stderr_bytes = integer(entry, "stderr_bytes")
+        process._began -= number(entry, "age_s")
         if entry.get("ended_at") is not None:
             process.ended_at = number(entry, "ended_at")
         if isinstance(ended := entry.get("exit"), dict):

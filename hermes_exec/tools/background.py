@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from hermes_exec.tools.ansi import strip_ansi
@@ -49,5 +48,4 @@ async def whole_log(process: Process) -> tuple[str, int]:
 
 def uptime_s(process: Process) -> int:
     """Seconds from its start to now, or to its end."""
-    end = process.ended_at if process.ended_at is not None else time.time()
-    return max(0, int(end - process.started_at))
+    return max(0, int(process.age_s))

@@ -256,6 +256,8 @@ async def test_time_limits_hold_while_the_wall_clock_jumps() -> None:
                 assert abs(time.time() - before - by_s) < 1e6
                 assert abs(time.time_ns() / 1e9 - before - by_s) < 1e6
                 assert (await slot.run("echo on", timeout_s=60)).stdout == "on\n"
+                assert (await slot.spawn("sleep 1000")).age_s < 100
+                assert [process.age_s < 100 for process in await slot.spawned()] == [True]
                 late = await slot.run("sleep 1000", timeout_s=0.3)
                 assert late.timed_out
                 assert 0 < late.duration_s < 100

@@ -50,6 +50,7 @@ type processFacts struct {
 	Command     link.Bytes  `json:"command"`
 	Tag         *string     `json:"tag"`
 	StartedAt   float64     `json:"started_at"`
+	AgeS        float64     `json:"age_s"`
 	EndedAt     *float64    `json:"ended_at"`
 	Exit        *exitResult `json:"exit"`
 	StdoutBytes int64       `json:"stdout_bytes"`
@@ -265,8 +266,11 @@ func (p *process) facts() processFacts {
 	}
 	f.StdoutBytes, _ = p.logs[output.Stdout].Total()
 	f.StderrBytes, _ = p.logs[output.Stderr].Total()
+	// The wall clock says when it began, and nothing else: it may jump.
+	f.AgeS = time.Since(p.startedAt).Seconds()
 	if f.Exit != nil {
-		at := seconds(p.endTime())
+		f.AgeS = p.endTime().Sub(p.startedAt).Seconds()
+		at := f.StartedAt + f.AgeS
 		f.EndedAt = &at
 	}
 	return f
