@@ -23,10 +23,12 @@ const (
 
 const attachPatience = 5 * time.Second
 
+var errAlone = errors.New("attach: nobody is at the other end of the stream")
+
 // Attach joins in and out to the runner that serves base, and returns when the
 // stream has ended.
 func Attach(base string, in, out *os.File) error {
-	c, err := dial(base)
+	c, err := dial(base, in)
 	if err != nil {
 		return err
 	}
@@ -42,7 +44,8 @@ func Attach(base string, in, out *os.File) error {
 	return copyBoth(c, in, out)
 }
 
-func dial(base string) (*net.UnixConn, error) {
+// dial waits for a runner that is starting, as long as somebody waits for it.
+func dial(base string, stream *os.File) (*net.UnixConn, error) {
 	deadline := time.Now().Add(attachPatience)
 	for {
 		var c *net.UnixConn
@@ -56,6 +59,9 @@ func dial(base string) (*net.UnixConn, error) {
 		starting := errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EAGAIN)
 		if !starting || time.Now().After(deadline) {
 			return nil, fmt.Errorf("attach: %w", err)
+		}
+		if alone(stream) {
+			return nil, errAlone
 		}
 		time.Sleep(2 * time.Millisecond)
 	}

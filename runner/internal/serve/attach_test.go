@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -33,6 +34,26 @@ func (b *box) attached(in, out *os.File) <-chan error {
 		result <- serve.Attach(b.base, copies[0], copies[1])
 	}()
 	return result
+}
+
+func TestAttachDoesNotWaitForARunnerWhenItsDriverIsGone(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells of it")
+	}
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := os.NewFile(uintptr(fds[0]), "socket")
+	defer socket.Close()
+	syscall.Close(fds[1])
+	pipe, other := pipePair(t)
+	other.Close()
+	for _, stream := range []*os.File{socket, pipe} {
+		if err := serve.Attach(t.TempDir(), stream, stream); err == nil || !strings.Contains(err.Error(), "nobody") {
+			t.Errorf("%s: %v", stream.Name(), err)
+		}
+	}
 }
 
 func TestAttach(t *testing.T) {

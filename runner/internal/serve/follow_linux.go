@@ -2,6 +2,7 @@ package serve
 
 import (
 	"net"
+	"os"
 	"syscall"
 
 	"hermes-exec/runner/internal/rt"
@@ -22,3 +23,6 @@ func processEnded(c *net.UnixConn) func() bool {
 	syscall.CloseOnExec(process)
 	return func() bool { return rt.Readable(process, 0) }
 }
+
+// alone says whether nobody is at the other end of a stream any more.
+func alone(stream *os.File) bool { return rt.HungUp(int(stream.Fd())) }
