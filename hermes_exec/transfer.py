@@ -26,6 +26,10 @@ from hermes_exec.unpack import unpack
 STALL_S = 75.0
 """No progress for so long is a TimeoutError; the runner itself gives up after 60 s."""
 WINDOW_BYTES = 4 << 20
+BATCH_BYTES = 1 << 20
+"""So much is handed to a file at a time, if it is there: each time costs a change of threads."""
+CLOCK_S = 1.0
+"""How exact the clock of `STALL_S` is. To set it costs as much as to move a piece."""
 
 
 @contextlib.asynccontextmanager
@@ -46,7 +50,9 @@ class Moving:
 
     def moved(self) -> None:
         """Start the clock anew."""
-        self._scope.deadline = anyio.current_time() + STALL_S
+        deadline = anyio.current_time() + STALL_S
+        if deadline - self._scope.deadline > CLOCK_S:
+            self._scope.deadline = deadline
 
     async def send(self, data: bytes) -> None:
         """Send a piece of any size."""
@@ -61,12 +67,18 @@ class Moving:
         return await self.conversation.response()
 
     async def receive(self) -> bytes:
-        """The next piece; b"" once the answer is there."""
-        while (item := await self.conversation.receive()) is not None:
-            self.moved()
+        """What has come, and else what comes next; b"" once the answer is there."""
+        pieces: list[bytes] = []
+        size = 0
+        while size < BATCH_BYTES:
+            item = self.conversation.receive_nowait() if pieces else await self.conversation.receive()
+            if item is None:
+                break
             if type(item) is Data and item.data:
-                return item.data
-        return b""
+                pieces.append(item.data)
+                size += len(item.data)
+        self.moved()
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 async def upload(tenure: Tenure, local: str, remote: WireBytes, path: str) -> TreeCopied:
@@ -78,7 +90,7 @@ async def upload(tenure: Tenure, local: str, remote: WireBytes, path: str) -> Tr
         raise OSError(errno.EINVAL, "neither a file nor a directory", local)
     params = {"path": remote, "mode": facts.st_mode & PERMISSIONS, "parents": True, "append": False}
     async with moving(tenure, "file.write", params, path) as move, await anyio.open_file(local, "rb") as file:
-        while piece := await file.read(PIECE_BYTES):
+        while piece := await file.read(BATCH_BYTES):
             await move.send(piece)
         answer = await move.finish()
         return TreeCopied(1, integer(answer, "written"))

@@ -169,6 +169,12 @@ class Conversation:
                 raise error
             self._bell = bell = self._bells.make()
             await self._bells.wait(bell)
+        return self.receive_nowait()
+
+    def receive_nowait(self) -> Item | None:
+        """The next item if it is here, else None."""
+        if not self._items:
+            return None
         item, size = self._items.popleft()
         if size:
             self._consume(size)

@@ -149,6 +149,7 @@ func (f *fileCall) fetch() (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	widen(theirs)
 	defer ours.Close()
 	defer context.AfterFunc(f.ctx, func() { _ = ours.Close() })()
 	answer := f.begin(theirs)
@@ -220,6 +221,7 @@ func (f *fileCall) storeFrom(first []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	widen(theirs)
 	defer ours.Close()
 	defer context.AfterFunc(f.ctx, func() { _ = ours.Close() })()
 	f.op.Committed = true

@@ -15,6 +15,13 @@ func rawPipe() (r, w int, err error) {
 	return fds[0], fds[1], nil
 }
 
+// widen makes a pipe hold more, where that is allowed: the larger it is, the
+// less often the two ends wait for each other.
+func widen(fd int) {
+	const setPipeSize, size = 1031, 1 << 20
+	_, _, _ = syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), setPipeSize, size)
+}
+
 // waiting is how many bytes can be read at once.
 func waiting(fd uintptr) int {
 	var n int32
