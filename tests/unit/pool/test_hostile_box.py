@@ -134,11 +134,13 @@ async def test_a_box_that_refuses_a_slot_is_no_oserror_of_the_caller(monkeypatch
         monkeypatch.setattr(registry, "_points", lambda: {"hostile": EntryPoint("hostile", __name__, registry.GROUP)})
         monkeypatch.setitem(globals(), "create", lambda _: backend)
         with anyio.fail_after(60):
-            async with SandboxPool("hostile", slots_per_sandbox=2, max_sandboxes=1, acquire_timeout_s=10) as pool:
-                async with pool.slot():
-                    backend.refused = {"slot.create"}  # that of the second slot
-                    with pytest.raises(LaunchError, match="No space left"):
-                        await pool.acquire()
+            async with (
+                SandboxPool("hostile", slots_per_sandbox=2, max_sandboxes=1, acquire_timeout_s=10) as pool,
+                pool.slot(),
+            ):
+                backend.refused = {"slot.create"}  # that of the second slot
+                with pytest.raises(LaunchError, match="No space left"):
+                    await pool.acquire()
         tasks.cancel_scope.cancel()
 
 
