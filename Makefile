@@ -42,9 +42,9 @@ fuzz: setup ## hostile bytes for every decoder and whole conversations for both 
 check: setup ## style, types, import direction, Go checks, docs
 	@.ci/check
 
-bench: setup ## measured beside the alternatives, into benchmarks/RESULTS.md
+bench: setup ## measured beside the alternatives, into benchmarks/RESULTS.md (10 to 15 minutes; ONLY="calls curves" for parts)
 	@.ci/setup bench
-	@if .ci/engine; then $(PY) -m tests.images.build busybox debian >/dev/null; fi; $(PY) -m benchmarks.run
+	@if .ci/engine; then $(PY) -m tests.images.build busybox debian >/dev/null; fi; $(PY) -m benchmarks.run $(addprefix --only ,$(ONLY))
 
 docs: setup ## the site, into site/
 	@$(PY) -m zensical build --clean --strict

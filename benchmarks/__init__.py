@@ -1,1 +1,1 @@
-"""Measures this library beside the alternatives: `python -m benchmarks.run` writes RESULTS.md and chart.svg."""
+"""Measures this library beside the alternatives: `python -m benchmarks.run` writes RESULTS.md and its charts."""

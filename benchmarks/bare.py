@@ -1,21 +1,13 @@
-"""The floors: starting a program on the host with Python's own means, and inside a container without any channel."""
+"""The floors on the host: starting a program with Python's own means."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import platform
 import subprocess
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
-from benchmarks.container import Container, running
-from benchmarks.contender import OUTPUT_BYTES, OUTPUT_SCRIPT, ContenderMissing, SelfTimed, Unsupported
-from hatch_build import FLAGS, RunnerBuildError, Target, find_go, go_environment
-
-NOOP = ["bash", "-c", "true"]
+from benchmarks.contender import NOOP, OUTPUT_BYTES, OUTPUT_SCRIPT, Unsupported
 
 
 class Subprocess:
@@ -25,7 +17,7 @@ class Subprocess:
 
     async def noop(self) -> None:
         """Run the empty command and block until it has ended."""
-        subprocess.run(NOOP, check=True, capture_output=True)
+        subprocess.run(NOOP, check=True)
 
     async def write(self, data: bytes) -> None:
         """Files are out of its scope."""
@@ -34,6 +26,18 @@ class Subprocess:
     async def read(self, data: bytes) -> None:
         """Files are out of its scope."""
         raise Unsupported
+
+    async def output(self) -> None:
+        """Nothing is captured."""
+        raise Unsupported
+
+
+class CapturingSubprocess(Subprocess):
+    """`subprocess.run` that takes the output, as a tool call has to."""
+
+    async def noop(self) -> None:
+        """Run the empty command and block until it has ended."""
+        subprocess.run(NOOP, check=True, capture_output=True)
 
     async def output(self) -> None:
         """Take much output through pipes."""
@@ -70,39 +74,12 @@ async def open_subprocess() -> AsyncIterator[Subprocess]:
 
 
 @asynccontextmanager
-async def open_asyncio() -> AsyncIterator[AsyncioSubprocess]:
-    """Yield asyncio's subprocesses."""
-    yield AsyncioSubprocess()
-
-
-class InBoxFloor:
-    """A loop of fork and exec inside a container: what no channel into it can beat."""
-
-    def __init__(self, container: Container) -> None:
-        self._container = container
-
-    async def timed_noops(self, seconds: float, at_once: int) -> tuple[list[float], float]:
-        """Let the program in the container measure itself."""
-        answer = json.loads(await self._container.exec(["/floor", str(seconds), str(at_once), *NOOP]))
-        return [time / 1e9 for time in answer["times_ns"]], answer["elapsed_ns"] / 1e9
+async def open_capturing() -> AsyncIterator[CapturingSubprocess]:
+    """Yield `subprocess.run` with `capture_output`."""
+    yield CapturingSubprocess()
 
 
 @asynccontextmanager
-async def open_floor() -> AsyncIterator[SelfTimed]:
-    """Yield the floor inside a fresh container.
-
-    Raises:
-        ContenderMissing: no Go toolchain, or no Docker.
-    """
-    arch = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-    with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "floor"
-        try:
-            build = [find_go(), "build", *FLAGS, "-o", str(program), "."]
-        except RunnerBuildError as error:
-            raise ContenderMissing(str(error)) from error
-        source = Path(__file__).resolve().parent / "floor"
-        subprocess.run(build, cwd=source, env=go_environment(Target("linux", arch)), check=True)
-        async with running() as container:
-            await container.put("/", "floor", program.read_bytes(), 0o755)
-            yield InBoxFloor(container)
+async def open_asyncio() -> AsyncIterator[AsyncioSubprocess]:
+    """Yield asyncio's subprocesses."""
+    yield AsyncioSubprocess()

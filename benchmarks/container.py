@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 THREADS = 64
+LABELS = {"io.hermes-exec.bench": "1"}
 
 
 class Container:
@@ -102,7 +103,7 @@ async def running(
         network_mode="bridge" if ports else "none",
         ports=ports,
         volumes=volumes,
-        labels={"io.hermes-exec.bench": "1"},
+        labels=LABELS,
     )
     container = await anyio.to_thread.run_sync(created)
     try:

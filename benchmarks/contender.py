@@ -1,12 +1,13 @@
-"""What is measured, and the face that all contenders share."""
+"""What the calls do, and the face that all contenders share."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
+NOOP = ["bash", "-c", "true"]
 SMALL = b"x" * 1024
 LARGE = b"x" * (1 << 20)
 OUTPUT_BYTES = 10 << 20
@@ -44,27 +45,17 @@ class SelfTimed(Protocol):
         """Return the times of all calls and the whole elapsed time, in seconds."""
 
 
+class Floors(NamedTuple):
+    """Names of the entries that ratios are against: with one call at a time, and with many."""
+
+    one: str
+    many: str
+
+
 @dataclass(frozen=True)
 class Entry:
-    """A contender by name. `base` names the entry that its ratios are against."""
+    """A contender by name."""
 
     name: str
-    base: str
+    floors: Floors
     open: Callable[[], AbstractAsyncContextManager[Contender | SelfTimed]]
-
-
-@dataclass
-class Sample:
-    """All that was measured of one contender in one discipline; times in milliseconds."""
-
-    times_ms: list[float] = field(default_factory=list)
-    elapsed_s: float = 0.0
-    missing: str | None = None
-
-    def add(self, times_s: list[float], elapsed_s: float) -> None:
-        """Add one slice of the run."""
-        self.times_ms += [time * 1000 for time in times_s]
-        self.elapsed_s += elapsed_s
-
-
-Opened = AsyncIterator[Contender]

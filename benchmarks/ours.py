@@ -17,24 +17,24 @@ class Ours:
     """One slot."""
 
     def __init__(self, slot: Slot) -> None:
-        self._slot = slot
+        self.slot = slot
 
     async def noop(self) -> None:
         """Run the empty command."""
-        result = await self._slot.run(["bash", "-c", "true"])
+        result = await self.slot.run(["bash", "-c", "true"])
         assert result.ok, result
 
     async def write(self, data: bytes) -> None:
         """Write a file."""
-        await self._slot.files.write_bytes("f", data)
+        await self.slot.files.write_bytes("f", data)
 
     async def read(self, data: bytes) -> None:
         """Read a file."""
-        assert await self._slot.files.read_bytes("f") == data
+        assert await self.slot.files.read_bytes("f") == data
 
     async def output(self) -> None:
         """Take much output."""
-        result = await self._slot.run(["bash", "-c", OUTPUT_SCRIPT], output_limit_bytes=2 * OUTPUT_BYTES)
+        result = await self.slot.run(["bash", "-c", OUTPUT_SCRIPT], output_limit_bytes=2 * OUTPUT_BYTES)
         assert len(result.stdout_bytes) == OUTPUT_BYTES
 
 

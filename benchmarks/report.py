@@ -1,56 +1,69 @@
-"""Writes RESULTS.md and chart.svg."""
+"""Writes RESULTS.md and its charts."""
 
 from __future__ import annotations
 
 import os
 import platform
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from html import escape
 from importlib.metadata import PackageNotFoundError, version
-from math import log10
 from pathlib import Path
 
-from benchmarks.contender import Entry, Sample
-from benchmarks.start import Start
+from benchmarks import chart
+from benchmarks.measured import Curves, Discipline, Figure, Measured
+from benchmarks.quiet import Watch, note
+from benchmarks.targets import targets
 
-COLOURS = {"hermes-exec": "#2f6f4f", "host": "#8a8f98", "fork": "#8a8f98"}
 LATENCY, THROUGHPUT = "no-op, 1 at once", "no-op, 64 at once"
-
-
-def p95(times: Sequence[float]) -> float:
-    """Return the 95th percentile."""
-    return statistics.quantiles(times, n=20, method="inclusive")[-1] if len(times) > 1 else times[0]
-
-
-def write_report(
-    folder: Path, entries: Iterable[Entry | Start], samples: dict[str, dict[str, Sample]], elapsed_s: float
-) -> str:
-    """Write both files and return the table of empty commands for the terminal."""
-    entries = list(entries)
-    parts = [HEAD.format(machine=machine(), elapsed=elapsed_s / 60)]
-    for discipline, measured in samples.items():
-        rows = [row for entry in entries if (row := _row(entry, measured))]
-        if rows:
-            parts += [f"## {discipline}\n", _table(rows), ""]
-    text = "\n".join(parts)
-    (folder / "RESULTS.md").write_text(text)
-    (folder / "chart.svg").write_text(chart(entries, samples))
-    return "\n".join(_table([r for e in entries if (r := _row(e, samples[d]))]) for d in (LATENCY, THROUGHPUT))
-
-
 HEAD = """# Results
 
 Written by `make bench`. All contenders took turns in one run of {elapsed:.1f} minutes, so that each of them had the
 same machine: {machine}.
+{quiet}
 
-A no-op is `bash -c true`. p50 and p95 are over all calls; a ratio is to the floor of the same place: asyncio's own
-subprocesses on the host, and a loop of fork and exec inside the container, which no channel into it can beat (times:
-lower is better; calls a second: higher is better). The start of a process is compared with `python -c pass`.
-
-![no-op latency and throughput](chart.svg)
+A no-op is `bash -c true`. p50 and p95 are over all calls; a ratio is to the floor of the same place, which is what
+Python itself takes there: with one call at a time a bare `subprocess.run(["bash", "-c", "true"])` that captures
+nothing, with more asyncio's subprocesses. Inside of the container these run in a program there that times itself, so
+that no channel into it can beat them; a loop of fork and exec in Go is the stricter form. A naive worker is a Python
+program behind one stream, with a line of JSON for each request and 64 threads that call `subprocess.run`.
 """
+
+
+def write_report(folder: Path, measured: Measured, watches: list[Watch], elapsed_s: float) -> str:
+    """Write all files and return the table of targets for the terminal."""
+    folder.mkdir(parents=True, exist_ok=True)
+    summary = table(
+        ("target", "wanted", "measured", "how", "reached"), "lrrll", (target.row(measured) for target in targets())
+    )
+    parts = [HEAD.format(machine=machine(), elapsed=elapsed_s / 60, quiet=note(watches)), "## Targets\n", summary]
+    if measured.left_out:
+        parts += ["Left out:\n", *(f"- {line}" for line in measured.left_out), ""]
+    panels = [panel for discipline in measured.disciplines if (panel := _panel(discipline))]
+    if panels:
+        (folder / "chart.svg").write_text(chart.bars(panels))
+        parts.append("![no-op latency and throughput](chart.svg)\n")
+    for curves in measured.curves:
+        if curves.lines:
+            (folder / curves.file).write_text(chart.curves(curves))
+            parts += [f"## {curves.title}\n", f"![{curves.title}]({curves.file})\n", _points(curves)]
+    for discipline in measured.disciplines:
+        if discipline.done():
+            parts += [f"## {discipline.name}\n", _calls(discipline)]
+    if measured.figures:
+        parts += ["## Memory and descriptors\n", _figures(measured.figures)]
+    (folder / "RESULTS.md").write_text("\n".join(parts))
+    return summary
+
+
+def _panel(discipline: Discipline) -> tuple[str, str, dict[str, float]] | None:
+    done = discipline.done()
+    if discipline.name == LATENCY and done:
+        values = {name: sample.p50_ms for name, sample in done.items()}
+        return "no-op, milliseconds (p50), shorter is better", "{:.2f}", values
+    if discipline.name == THROUGHPUT and done:
+        values = {name: sample.per_second for name, sample in done.items()}
+        return "no-op, 64 at once, calls a second, longer is better", "{:,.0f}", values
+    return None
 
 
 def machine() -> str:
@@ -68,57 +81,53 @@ def machine() -> str:
     return ", ".join([*facts, datetime.now(UTC).date().isoformat()])
 
 
-def _row(entry: Entry | Start, measured: dict[str, Sample]) -> tuple[str, ...] | None:
-    sample = measured.get(entry.name)
-    if sample is None or not sample.times_ms:
-        return None
-    p50, rate = statistics.median(sample.times_ms), len(sample.times_ms) / sample.elapsed_s
-    slower = faster = "–"
-    base = measured.get(entry.base)
-    if base and base.times_ms:
-        slower = f"{p50 / statistics.median(base.times_ms):.2f}"
-        faster = f"{rate / (len(base.times_ms) / base.elapsed_s):.2f}"
-    return (
-        entry.name,
-        f"{p50:.2f}",
-        f"{p95(sample.times_ms):.2f}",
-        slower,
-        f"{rate:,.0f}",
-        faster,
-        f"{len(sample.times_ms)}",
-    )
-
-
-def _table(rows: list[tuple[str, ...]]) -> str:
-    head = ("contender", "p50 ms", "p95 ms", "× floor", "calls/s", "× floor", "calls")
-    lines = [head, ("---", *["---:"] * (len(head) - 1)), *rows]
+def table(head: tuple[str, ...], sides: str, rows: Iterable[tuple[str, ...]]) -> str:
+    """A table in Markdown; `sides` says for each column whether it is set left or right."""
+    lines = [head, tuple("---:" if side == "r" else "---" for side in sides), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def chart(entries: list[Entry | Start], samples: dict[str, dict[str, Sample]]) -> str:
-    """Draw latency and throughput of empty commands as bars on logarithmic scales."""
-    latency = {n: statistics.median(s.times_ms) for n, s in samples[LATENCY].items() if s.times_ms}
-    rate = {n: len(s.times_ms) / s.elapsed_s for n, s in samples[THROUGHPUT].items() if s.times_ms}
-    names = [entry.name for entry in entries if entry.name in latency]
-    height = 24 * (len(latency) + len(rate)) + 110
-    size = f'width="760" height="{height}" viewBox="0 0 760 {height}" font-family="sans-serif" font-size="13"'
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', '<rect width="100%" height="100%" fill="#ffffff"/>']
-    y = _bars(parts, 30, "no-op, milliseconds (p50), shorter is better", names, latency, "{:.2f}")
-    _bars(parts, y + 40, "no-op, 64 at once, calls a second, longer is better", names, rate, "{:,.0f}")
-    return "\n".join([*parts, "</svg>\n"])
+def _calls(discipline: Discipline) -> str:
+    done = discipline.done()
+    rows: list[tuple[str, ...]] = []
+    for name, sample in done.items():
+        base = done.get(discipline.bases.get(name, ""))
+        slower = f"{sample.p50_ms / base.p50_ms:.2f}" if base else "–"
+        faster = f"{sample.per_second / base.per_second:.2f}" if base else "–"
+        times, count = (f"{sample.p50_ms:,.2f}", f"{sample.p95_ms:,.2f}"), f"{len(sample.times_ms):,}"
+        if discipline.kind == "calls":
+            rows.append((name, *times, slower, f"{sample.per_second:,.0f}", faster, count))
+        elif discipline.kind == "bytes":
+            speed = discipline.size_bytes / (1 << 20) / sample.p50_ms * 1e3
+            ratio = f"{base.p50_ms / sample.p50_ms:.2f}" if base else "–"
+            rows.append((name, *times, f"{speed:,.0f}", ratio, count))
+        else:
+            rows.append((name, *times, slower, count))
+    heads = {
+        "calls": ("contender", "p50 ms", "p95 ms", "× floor", "calls/s", "× floor", "calls"),
+        "bytes": ("contender", "p50 ms", "p95 ms", "MiB/s", "× base", "times"),
+        "times": ("contender", "p50 ms", "p95 ms", "× base", "times"),
+    }
+    head = heads[discipline.kind]
+    return table(head, "l" + "r" * (len(head) - 1), rows)
 
 
-def _bars(parts: list[str], y: int, title: str, names: list[str], values: dict[str, float], form: str) -> int:
-    parts.append(f'<text x="20" y="{y}" font-weight="bold">{escape(title)} (logarithmic)</text>')
-    shown = [values[name] for name in names if name in values]
-    low, high = log10(min(shown) / 2), log10(max(shown))
-    for name in names:
-        if name not in values:
-            continue
-        y += 24
-        width = max(2, round(420 * (log10(values[name]) - low) / max(high - low, 0.01)))
-        colour = next((colour for word, colour in COLOURS.items() if word in name), "#b9683b")
-        parts.append(f'<text x="215" y="{y}" text-anchor="end">{escape(name)}</text>')
-        parts.append(f'<rect x="225" y="{y - 13}" width="{width}" height="17" rx="2" fill="{colour}"/>')
-        parts.append(f'<text x="{232 + width}" y="{y}">{form.format(values[name])}</text>')
-    return y
+def _points(curves: Curves) -> str:
+    numbers = sorted({point.x for line in curves.lines.values() for point in line})
+    rows = []
+    for number in numbers:
+        row = [f"{number:,}"]
+        for line in curves.lines.values():
+            found = next((point for point in line if point.x == number), None)
+            row.append(f"{found.p50_ms:,.2f} / {found.p95_ms:,.2f} / {found.per_second:,.0f}" if found else "–")
+        rows.append(tuple(row))
+    text = "p50 ms / p95 ms / calls a second:\n\n"
+    return text + table((curves.x_label, *curves.lines), "r" * (len(curves.lines) + 1), rows)
+
+
+def _figures(figures: dict[str, Figure]) -> str:
+    rows = [
+        (name, f"{value:,.2f}".removesuffix(".00") + (f" {unit}" if unit else ""))
+        for name, (value, unit) in figures.items()
+    ]
+    return table(("what", "measured"), "lr", rows)

@@ -5,40 +5,31 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from typing import NamedTuple
 
-from benchmarks.contender import Sample
+from benchmarks.measured import Discipline, Measured, Sample, progress
+from benchmarks.options import Options
 
-DISCIPLINE = "start of a process"
+DISCIPLINE, IMPORT = "start of a process", "import hermes_exec"
 _CLI = (sys.executable, "-m", "hermes_exec.cli.main")
 _NOTHING = "python -c pass"
+STARTS = {
+    _NOTHING: (sys.executable, "-c", "pass"),
+    IMPORT: (sys.executable, "-c", "import hermes_exec"),
+    "import SandboxPool": (sys.executable, "-c", "from hermes_exec import SandboxPool"),
+    "hermes-exec --help": (*_CLI, "--help"),
+    "hermes-exec run -- true": (*_CLI, "run", "--", "true"),
+}
 
 
-class Start(NamedTuple):
-    """A process that is started and ends by itself; `base` is the name of the one that it is compared with."""
-
-    name: str
-    base: str
-    command: tuple[str, ...]
-
-
-STARTS = (
-    Start(_NOTHING, _NOTHING, (sys.executable, "-c", "pass")),
-    Start("import hermes_exec", _NOTHING, (sys.executable, "-c", "import hermes_exec")),
-    Start("import SandboxPool", _NOTHING, (sys.executable, "-c", "from hermes_exec import SandboxPool")),
-    Start("hermes-exec --help", _NOTHING, (*_CLI, "--help")),
-    Start("hermes-exec run -- true", _NOTHING, (*_CLI, "run", "--", "true")),
-)
-
-
-def measure(rounds: int) -> dict[str, Sample]:
+async def measure(options: Options) -> Measured:
     """Start each of them once a round, one after the other."""
-    samples = {start.name: Sample() for start in STARTS}
-    for number in range(rounds + 1):
-        for start in STARTS:
+    discipline = Discipline(DISCIPLINE, "times", dict.fromkeys(STARTS, _NOTHING))
+    for number in range(2 * options.rounds + 1):
+        progress(f"{DISCIPLINE}: round {number} of {2 * options.rounds}")
+        for name, command in STARTS.items():
             begin = time.perf_counter()
-            subprocess.run(start.command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+            subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
             took = time.perf_counter() - begin
-            if number:  # the first round compiles and fills caches
-                samples[start.name].add([took], took)
-    return samples
+            # The first round compiles and fills caches.
+            (discipline.sample(name) if number else Sample()).add_one(took)
+    return Measured([discipline])

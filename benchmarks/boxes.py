@@ -1,0 +1,116 @@
+"""Boxes from nothing: many at once and a single one, until their first command is done, against the bare Docker SDK."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio import to_thread
+
+from benchmarks.container import LABELS, image
+from benchmarks.contender import NOOP, ContenderMissing
+from benchmarks.measured import Discipline, Measured, Sample, progress
+from benchmarks.options import Options
+from hermes_exec import SandboxPool
+from hermes_exec.plan import PlanConfig
+from hermes_exec.slot import Slot
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+    from docker.models.containers import Container
+
+OURS, OURS_OPEN, BARE = "hermes-exec, Docker", "hermes-exec, Docker, pool open already", "docker SDK"
+FIRST = "one box, from nothing to its first command"
+AT_ONCE = PlanConfig(max_sandboxes=1, kinds={}).launch_concurrency
+MANY_ROUNDS = 3
+
+
+async def measure(options: Options) -> Measured:
+    """Open boxes in rounds, ours and the bare SDK's in turn."""
+    measured = Measured()
+    many = Discipline(f"{options.boxes} boxes, each with its first command", "times", {OURS: BARE, BARE: BARE})
+    first = Discipline(FIRST, "times", {OURS: BARE, OURS_OPEN: BARE, BARE: BARE})
+    try:
+        name = await to_thread.run_sync(image)
+    except ContenderMissing as error:
+        measured.leave_out("boxes from nothing", error)
+        return measured
+    measured.disciplines += [first, many]
+    for number in range(2 * options.rounds + 1):
+        progress(f"{first.name}: round {number} of {2 * options.rounds}")
+        for contender, took in (await first_boxes(name)).items():
+            (first.sample(contender) if number else Sample()).add_one(took)
+    rounds = min(MANY_ROUNDS, options.rounds)
+    for number in range(1, rounds + 1):
+        progress(f"{many.name}: round {number} of {rounds}")
+        many.sample(OURS).add_one(await our_boxes(name, options.boxes))
+        many.sample(BARE).add_one(await to_thread.run_sync(bare_boxes, name, options.boxes))
+    return measured
+
+
+async def first_boxes(name: str) -> dict[str, float]:
+    """The seconds that one box takes, by contender."""
+    took = {}
+    begin = time.perf_counter()
+    async with SandboxPool("docker", image=name, network=False) as pool, pool.slot() as slot:
+        await run(slot)
+        took[OURS] = time.perf_counter() - begin
+        begin = time.perf_counter()
+        async with pool.slot() as second:
+            await run(second)
+            took[OURS_OPEN] = time.perf_counter() - begin
+    took[BARE] = await to_thread.run_sync(bare_boxes, name, 1)
+    return took
+
+
+async def our_boxes(name: str, count: int) -> float:
+    """The seconds from an open pool until each of many boxes has done a command."""
+    async with SandboxPool("docker", image=name, network=False, max_sandboxes=count) as pool:
+        begin = time.perf_counter()
+
+        async def one() -> None:
+            await run(await pool.acquire())
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(count):
+                tasks.start_soon(one)
+        return time.perf_counter() - begin
+
+
+async def run(slot: Slot) -> None:
+    """The first command."""
+    result = await slot.run(NOOP)
+    assert result.ok, result
+
+
+def bare_boxes(name: str, count: int) -> float:
+    """The same with the Docker SDK: create, start and exec, as many at once as the pool launches."""
+    import docker
+
+    begin = time.perf_counter()
+    client = docker.from_env(timeout=120, max_pool_size=AT_ONCE + 4)
+    with ExitStack() as stack:
+        stack.callback(client.close)
+        made: list[Container] = []
+        stack.callback(remove, made)
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            list(threads.map(lambda _: bare_box(client, name, made), range(count)))
+        return time.perf_counter() - begin
+
+
+def bare_box(client: DockerClient, name: str, made: list[Container]) -> None:
+    """One container and one command in it."""
+    container = client.containers.create(name, ["sleep", "3600"], network_mode="none", labels=LABELS)
+    made.append(container)
+    container.start()
+    code, output = container.exec_run(NOOP)
+    assert code == 0, output
+
+
+def remove(containers: list[Container]) -> None:
+    """Remove containers, some at a time."""
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        list(threads.map(lambda container: container.remove(force=True, v=True), containers))

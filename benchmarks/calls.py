@@ -1,0 +1,116 @@
+"""Calls: all contenders in rounds, interleaved, so that what the machine does hits all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import NamedTuple
+
+from benchmarks import bare, docker_exec, in_box, naive, ours, swe_rex
+from benchmarks.contender import (
+    LARGE,
+    SMALL,
+    Contender,
+    ContenderMissing,
+    Entry,
+    Floors,
+    SelfTimed,
+    Unsupported,
+)
+from benchmarks.measured import Discipline, Measured, Sample, in_flight, progress
+from benchmarks.options import Options
+
+HOST = Floors("subprocess.run, host", "asyncio subprocess, host")
+BOX = Floors("subprocess.run, in the container", "asyncio subprocess, in the container")
+LOCAL, DOCKER = "hermes-exec, local", "hermes-exec, Docker"
+ENTRIES = (
+    Entry(HOST.one, HOST, bare.open_subprocess),
+    Entry("subprocess.run with pipes, host", HOST, bare.open_capturing),
+    Entry(HOST.many, HOST, bare.open_asyncio),
+    Entry("naive worker, pipe on the host", HOST, naive.open_local),
+    Entry(LOCAL, HOST, ours.open_local),
+    Entry("fork+exec in Go, in the container", BOX, in_box.open_go),
+    Entry(BOX.one, BOX, in_box.open_subprocess),
+    Entry(BOX.many, BOX, in_box.open_asyncio),
+    Entry("naive worker, one docker exec", BOX, naive.open_docker),
+    Entry(DOCKER, BOX, ours.open_docker),
+    Entry("SWE-ReX, Docker", BOX, swe_rex.open_swe_rex),
+    Entry("docker exec, SDK", BOX, docker_exec.open_sdk),
+    Entry("docker exec, CLI", BOX, docker_exec.open_cli),
+)
+
+
+class Work(NamedTuple):
+    """What is called, and how many times at once. The floors in the container know nothing but empty commands."""
+
+    name: str
+    at_once: int
+    call: Callable[[Contender], Awaitable[None]]
+    empty: bool = False
+
+
+def noop(at_once: int) -> Work:
+    """Empty commands."""
+    return Work(f"no-op, {at_once} at once", at_once, lambda c: c.noop(), empty=True)
+
+
+WORK = (
+    noop(1),
+    noop(8),
+    noop(32),
+    noop(64),
+    Work("write 1 KiB", 1, lambda c: c.write(SMALL)),
+    Work("read 1 KiB", 1, lambda c: c.read(SMALL)),
+    Work("write 1 MiB", 1, lambda c: c.write(LARGE)),
+    Work("read 1 MiB", 1, lambda c: c.read(LARGE)),
+    Work("10 MiB of output", 1, lambda c: c.output()),
+)
+
+
+async def measure(options: Options) -> Measured:
+    """Do all work in rounds, in each of them all contenders one after the other."""
+    measured = Measured()
+    async with AsyncExitStack() as stack:
+        opened = await open_all(stack, ENTRIES, measured)
+        for work in WORK:
+            bases = {e.name: e.floors.one if work.empty and work.at_once == 1 else e.floors.many for e in ENTRIES}
+            discipline = Discipline(work.name, "calls", bases)
+            measured.disciplines.append(discipline)
+            for number in range(options.rounds + 1):
+                progress(f"{work.name}: round {number} of {options.rounds}")
+                for name, contender in list(opened.items()):
+                    # The first round warms up and is not counted.
+                    sample = discipline.sample(name) if number else Sample()
+                    try:
+                        await one_slice(sample, contender, work, options.slice_s)
+                    except* Unsupported:
+                        pass
+                    except* Exception as errors:  # noqa: BLE001 - told, and the others go on
+                        measured.leave_out(f"{name}, from '{work.name}' on", errors.exceptions[0])
+                        del opened[name]
+    return measured
+
+
+async def open_all(
+    stack: AsyncExitStack, entries: tuple[Entry, ...], measured: Measured
+) -> dict[str, Contender | SelfTimed]:
+    """Open the contenders that can take part here."""
+    opened: dict[str, Contender | SelfTimed] = {}
+    for entry in entries:
+        progress(f"opening {entry.name}")
+        try:
+            opened[entry.name] = await stack.enter_async_context(entry.open())
+        except ContenderMissing as error:
+            measured.leave_out(entry.name, error)
+    return opened
+
+
+async def one_slice(sample: Sample, contender: Contender | SelfTimed, work: Work, slice_s: float) -> None:
+    """Keep calls of one contender in flight for a slice of time."""
+    if work.at_once > 1 and getattr(contender, "blocking", False):
+        return
+    if hasattr(contender, "timed_noops"):
+        if work.empty:
+            sample.add(*await contender.timed_noops(slice_s, work.at_once))
+        return
+    sample.add(*await in_flight(lambda: work.call(contender), work.at_once, slice_s))

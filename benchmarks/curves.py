@@ -1,0 +1,34 @@
+"""Latency and throughput of empty commands by the number of calls at once, on one slot."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+from benchmarks.calls import BOX, DOCKER, ENTRIES, HOST, LOCAL, noop, one_slice, open_all
+from benchmarks.measured import Curves, Measured, Point, Sample, progress
+from benchmarks.options import Options
+
+AT_ONCE = tuple(2**power for power in range(10))
+SHOWN = (HOST.many, LOCAL, BOX.many, DOCKER)
+ROUNDS = 2
+
+
+async def measure(options: Options) -> Measured:
+    """Measure each number in rounds, in each of them all contenders one after the other."""
+    measured = Measured()
+    curves = Curves("Empty commands by the number of calls at once", "calls at once", "concurrency.svg")
+    measured.curves.append(curves)
+    async with AsyncExitStack() as stack:
+        opened = await open_all(stack, tuple(entry for entry in ENTRIES if entry.name in SHOWN), measured)
+        for contender in opened.values():
+            await one_slice(Sample(), contender, noop(8), options.slice_s)
+        for at_once in AT_ONCE:
+            samples = {name: Sample() for name in opened}
+            for number in range(min(ROUNDS, options.rounds)):
+                progress(f"{at_once} calls at once: round {number + 1}")
+                for name, contender in opened.items():
+                    await one_slice(samples[name], contender, noop(at_once), options.slice_s)
+            for name, sample in samples.items():
+                point = Point(at_once, sample.p50_ms, sample.p95_ms, sample.per_second)
+                curves.lines.setdefault(name, []).append(point)
+    return measured

@@ -1,0 +1,64 @@
+"""Measures what starting a program costs Python where it runs: `floor.py run|asyncio SECONDS AT_ONCE PROGRAM ARGS…`
+prints the times of all starts in nanoseconds and the whole elapsed time as JSON. Runs in a container: nothing but the
+standard library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+
+
+def run(seconds: float, command: list[str]) -> tuple[list[int], int]:
+    """One after the other, with `subprocess.run`; the first one is not counted."""
+    subprocess.run(command, check=True)
+    times: list[int] = []
+    begin = time.perf_counter_ns()
+    while not times or time.perf_counter_ns() - begin < seconds * 1e9:
+        start = time.perf_counter_ns()
+        subprocess.run(command, check=True)
+        times.append(time.perf_counter_ns() - start)
+    return times, time.perf_counter_ns() - begin
+
+
+async def run_asyncio(seconds: float, at_once: int, command: list[str]) -> tuple[list[int], int]:
+    """Keep `at_once` of asyncio's subprocesses going; a first one is not counted."""
+    await start_one(command)
+    times: list[int] = []
+    begin = time.perf_counter_ns()
+
+    async def repeat() -> None:
+        while True:
+            start = time.perf_counter_ns()
+            await start_one(command)
+            end = time.perf_counter_ns()
+            times.append(end - start)
+            if end - begin >= seconds * 1e9:
+                return
+
+    await asyncio.gather(*(repeat() for _ in range(at_once)))
+    return times, time.perf_counter_ns() - begin
+
+
+async def start_one(command: list[str]) -> None:
+    """Start one, and wait for its output and its end."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    await process.communicate()
+    if process.returncode != 0:
+        raise SystemExit(f"{command} ended with {process.returncode}")
+
+
+def main() -> None:
+    """Measure and print."""
+    way, seconds, at_once, command = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
+    times, elapsed = run(seconds, command) if way == "run" else asyncio.run(run_asyncio(seconds, at_once, command))
+    print(json.dumps({"times_ns": times, "elapsed_ns": elapsed}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""The floors inside a container, without any channel into it: programs there that start others and time themselves."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from benchmarks.container import Container, running
+from benchmarks.contender import NOOP, ContenderMissing
+from hatch_build import FLAGS, RunnerBuildError, Target, find_go, go_environment
+
+SOURCE = Path(__file__).resolve().parent / "floor"
+
+
+class InBoxFloor:
+    """A program inside a container that is given seconds, calls at once and a command, and prints all times."""
+
+    def __init__(self, container: Container, program: list[str], *, blocking: bool = False) -> None:
+        self._container = container
+        self._program = program
+        self.blocking = blocking
+
+    async def timed_noops(self, seconds: float, at_once: int) -> tuple[list[float], float]:
+        """Let the program in the container measure itself."""
+        answer = json.loads(await self._container.exec([*self._program, str(seconds), str(at_once), *NOOP]))
+        return [time / 1e9 for time in answer["times_ns"]], answer["elapsed_ns"] / 1e9
+
+
+@asynccontextmanager
+async def open_subprocess() -> AsyncIterator[InBoxFloor]:
+    """Yield `subprocess.run` of the container's Python.
+
+    Raises:
+        ContenderMissing: no Docker.
+    """
+    async with running() as container:
+        await container.put("/", "floor.py", (SOURCE / "floor.py").read_bytes())
+        yield InBoxFloor(container, ["python3", "/floor.py", "run"], blocking=True)
+
+
+@asynccontextmanager
+async def open_asyncio() -> AsyncIterator[InBoxFloor]:
+    """Yield the asyncio subprocesses of the container's Python.
+
+    Raises:
+        ContenderMissing: no Docker.
+    """
+    async with running() as container:
+        await container.put("/", "floor.py", (SOURCE / "floor.py").read_bytes())
+        yield InBoxFloor(container, ["python3", "/floor.py", "asyncio"])
+
+
+@asynccontextmanager
+async def open_go() -> AsyncIterator[InBoxFloor]:
+    """Yield a loop of fork and exec in Go, the strictest of the floors.
+
+    Raises:
+        ContenderMissing: no Go toolchain, or no Docker.
+    """
+    arch = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "floor"
+        try:
+            build = [find_go(), "build", *FLAGS, "-o", str(program), "."]
+        except RunnerBuildError as error:
+            raise ContenderMissing(str(error)) from error
+        subprocess.run(build, cwd=SOURCE, env=go_environment(Target("linux", arch)), check=True)
+        async with running() as container:
+            await container.put("/", "floor", program.read_bytes(), 0o755)
+            yield InBoxFloor(container, ["/floor"])

@@ -1,0 +1,56 @@
+"""Slots of a box that others share: borrowing one that is ready, and giving it back with many files in it."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AsyncExitStack
+
+from anyio import to_thread
+
+from benchmarks.calls import DOCKER, LOCAL
+from benchmarks.container import image
+from benchmarks.contender import ContenderMissing
+from benchmarks.measured import Discipline, Measured, Sample, progress
+from benchmarks.options import Options
+from hermes_exec import SandboxPool
+
+ACQUIRE, RELEASE, RESET = "warm acquire", "release of an unused slot", "release with reset of 1,000 files"
+FILES = "for i in {1..1000}; do echo $i > file-$i; done"
+LENDS_A_ROUND = 20
+SLOTS = 8
+
+
+async def measure(options: Options) -> Measured:
+    """Borrow and give back in rounds, both backends in turn."""
+    measured = Measured()
+    acquire, release, reset = (Discipline(name, "times", {}) for name in (ACQUIRE, RELEASE, RESET))
+    measured.disciplines += [acquire, release, reset]
+    async with AsyncExitStack() as stack:
+        pools = {LOCAL: await stack.enter_async_context(SandboxPool("local", slots_per_sandbox=SLOTS))}
+        try:
+            name = await to_thread.run_sync(image)
+            pool = SandboxPool("docker", image=name, network=False, slots_per_sandbox=SLOTS, max_sandboxes=1)
+            pools[DOCKER] = await stack.enter_async_context(pool)
+        except ContenderMissing as error:
+            measured.leave_out(f"{DOCKER}, lending", error)
+        for number in range(options.rounds + 1):
+            progress(f"lending: round {number} of {options.rounds}")
+            for name, pool in pools.items():
+                # The first round makes the box and is not counted.
+                samples = [each.sample(name) if number else Sample() for each in (acquire, release, reset)]
+                await lend(pool, *samples)
+    return measured
+
+
+async def lend(pool: SandboxPool, acquire: Sample, release: Sample, reset: Sample) -> None:
+    """Some loans without work, and two that leave files."""
+    for turn in range(LENDS_A_ROUND + 2):
+        begin = time.perf_counter()
+        slot = await pool.acquire()
+        acquire.add_one(time.perf_counter() - begin)
+        full = turn >= LENDS_A_ROUND
+        if full:
+            assert (await slot.run(["bash", "-c", FILES])).ok
+        begin = time.perf_counter()
+        await pool.release(slot)
+        (reset if full else release).add_one(time.perf_counter() - begin)

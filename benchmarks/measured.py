@@ -1,0 +1,147 @@
+"""What was measured: samples by discipline and contender, single figures, and curves."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import anyio
+
+Kind = Literal["calls", "times", "bytes"]
+
+
+@dataclass
+class Sample:
+    """All that was measured of one contender in one discipline; times in milliseconds."""
+
+    times_ms: list[float] = field(default_factory=list)
+    elapsed_s: float = 0.0
+
+    def add(self, times_s: list[float], elapsed_s: float) -> None:
+        """Add one slice of the run."""
+        self.times_ms += [time * 1000 for time in times_s]
+        self.elapsed_s += elapsed_s
+
+    def add_one(self, took_s: float) -> None:
+        """Add one call."""
+        self.add([took_s], took_s)
+
+    @property
+    def p50_ms(self) -> float:
+        """The median."""
+        return statistics.median(self.times_ms)
+
+    @property
+    def p95_ms(self) -> float:
+        """The 95th percentile."""
+        if len(self.times_ms) == 1:
+            return self.times_ms[0]
+        return statistics.quantiles(self.times_ms, n=20, method="inclusive")[-1]
+
+    @property
+    def per_second(self) -> float:
+        """Calls a second over the whole time."""
+        return len(self.times_ms) / self.elapsed_s
+
+
+@dataclass
+class Discipline:
+    """One thing that all contenders did. `bases` says by name which of them a contender is compared with."""
+
+    name: str
+    kind: Kind
+    bases: Mapping[str, str]
+    size_bytes: int = 0
+    samples: dict[str, Sample] = field(default_factory=dict)
+
+    def sample(self, contender: str) -> Sample:
+        """The sample of a contender, made at first use."""
+        return self.samples.setdefault(contender, Sample())
+
+    def done(self) -> dict[str, Sample]:
+        """The samples of those that could do it."""
+        return {name: sample for name, sample in self.samples.items() if sample.times_ms}
+
+
+class Figure(NamedTuple):
+    """A single number."""
+
+    value: float
+    unit: str
+
+
+class Point(NamedTuple):
+    """One point of a curve."""
+
+    x: int
+    p50_ms: float
+    p95_ms: float
+    per_second: float
+
+
+@dataclass
+class Curves:
+    """Latency and throughput over a number; `file` is the name of the chart."""
+
+    title: str
+    x_label: str
+    file: str
+    lines: dict[str, list[Point]] = field(default_factory=dict)
+
+
+@dataclass
+class Measured:
+    """What one part of the benchmark has to tell."""
+
+    disciplines: list[Discipline] = field(default_factory=list)
+    figures: dict[str, Figure] = field(default_factory=dict)
+    curves: list[Curves] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    def leave_out(self, name: str, reason: object) -> None:
+        """Go on without a contender, and say so."""
+        line = f"{name}: {' '.join(str(reason).split())}"
+        if line not in self.left_out:
+            self.left_out.append(line)
+            print(f"\nleft out: {line}", file=sys.stderr)
+
+    def sample(self, discipline: str, contender: str) -> Sample | None:
+        """What a contender did in a discipline, if it did."""
+        found = (each.done().get(contender) for each in self.disciplines if each.name == discipline)
+        return next(found, None)
+
+    def join(self, other: Measured) -> None:
+        """Take over what another part measured."""
+        self.disciplines += other.disciplines
+        self.figures |= other.figures
+        self.curves += other.curves
+        self.left_out += other.left_out
+
+
+def progress(text: str) -> None:
+    """Show on one line what is going on."""
+    print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+async def in_flight(call: Callable[[], Awaitable[object]], at_once: int, seconds: float) -> tuple[list[float], float]:
+    """Keep `at_once` calls going for some time; return the seconds of each, and of all together."""
+    times: list[float] = []
+    begin = time.perf_counter()
+
+    async def repeat() -> None:
+        while True:
+            start = time.perf_counter()
+            await call()
+            end = time.perf_counter()
+            times.append(end - start)
+            if end - begin >= seconds:
+                return
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(at_once):
+            tasks.start_soon(repeat)
+    return times, time.perf_counter() - begin

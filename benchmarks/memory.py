@@ -1,0 +1,86 @@
+"""What processes hold: resident memory and descriptors, as the kernel of this host tells."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from pathlib import Path
+
+import anyio
+from anyio import to_thread
+
+from benchmarks.calls import DOCKER, LOCAL
+from benchmarks.container import image
+from benchmarks.contender import NOOP, ContenderMissing
+from benchmarks.measured import Figure, Measured, progress
+from benchmarks.options import Options
+from hermes_exec import SandboxPool
+
+SLOTS = 64
+RUNNER, INIT = f"runner with {SLOTS} idle slots", "init of an idle slot (median)"
+IDLE_S = 3.0
+KINDS = {"Rss": "resident", "Pss": "its share (PSS)"}
+
+
+def memory_kb(pid: int, kind: str = "Rss") -> int:
+    """Resident memory of a process; with kind "Pss", pages that several map count in parts."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith(f"{kind}:")))
+
+
+def descriptors(pid: int) -> int:
+    """Open file descriptors of a process."""
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def children(pid: int) -> list[int]:
+    """Its children, whichever thread has made them."""
+    lists = [task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [int(word) for text in lists for word in text.split()]
+
+
+def runner_pid(backend: str, sandbox: str) -> int:
+    """The serving runner of a box, as this host numbers it."""
+    if backend == "local":
+        return int(sandbox.removeprefix("local-"))
+    import docker
+
+    client = docker.from_env()
+    try:
+        return int(client.api.inspect_container(sandbox)["State"]["Pid"])
+    finally:
+        client.close()
+
+
+async def measure(_: Options) -> Measured:
+    """Fill one box of each backend with slots, let them rest, and look."""
+    measured = Measured()
+    if os.geteuid() != 0:
+        measured.leave_out("memory of the runner", "only root may look into its processes")
+        return measured
+    for name, backend in ((LOCAL, "local"), (DOCKER, "docker")):
+        progress(f"memory of {SLOTS} idle slots: {name}")
+        try:
+            runner, inits = await idle_box(backend)
+        except ContenderMissing as error:
+            measured.leave_out(f"{name}, memory", error)
+            continue
+        for kind, words in KINDS.items():
+            median = statistics.median(init[kind] for init in inits)
+            measured.figures[f"{name}: {RUNNER}, {words}"] = Figure(runner[kind] / 1024, "MiB")
+            measured.figures[f"{name}: {INIT}, {words}"] = Figure(median / 1024, "MiB")
+    return measured
+
+
+async def idle_box(backend: str) -> tuple[dict[str, int], list[dict[str, int]]]:
+    """Memory in KiB of the runner of a box whose slots have all worked and now rest, and of each slot's init."""
+    name = None if backend == "local" else await to_thread.run_sync(image)
+    pool = SandboxPool(backend, image=name, network=name is None, max_sandboxes=1, slots_per_sandbox=SLOTS)
+    async with pool, pool.slots(SLOTS) as slots:
+        for slot in slots:
+            assert (await slot.run(NOOP)).ok
+        await anyio.sleep(IDLE_S)
+        pid = await to_thread.run_sync(runner_pid, backend, slots[0].sandbox)
+        each = [{kind: memory_kb(process, kind) for kind in KINDS} for process in (pid, *children(pid))]
+        assert len(each) == SLOTS + 1, f"{len(each) - 1} processes for {SLOTS} slots"
+        return each[0], each[1:]

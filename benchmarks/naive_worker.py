@@ -1,0 +1,53 @@
+"""What one would write first to have commands run elsewhere: lines of JSON on stdin and stdout, and threads.
+
+Runs in a container too: nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+THREADS = 64
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Do what a request asks for."""
+    if "write" in request:
+        with open(request["write"], "wb") as file:
+            file.write(base64.b64decode(request["data"]))
+        return {}
+    if "read" in request:
+        with open(request["read"], "rb") as file:
+            return {"data": base64.b64encode(file.read()).decode()}
+    done = subprocess.run(request["run"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return {
+        "exit_code": done.returncode,
+        "data": base64.b64encode(done.stdout).decode(),
+        "error": base64.b64encode(done.stderr).decode(),
+    }
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    lock = threading.Lock()
+
+    def serve(line: bytes) -> None:
+        request = json.loads(line)
+        data = json.dumps({"id": request["id"], **answer(request)}).encode() + b"\n"
+        with lock:
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        for line in sys.stdin.buffer:
+            threads.submit(serve, line)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""How quiet the machine is while nothing of the benchmark runs."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+WATCH_S = 1.0
+BUSY = 0.1
+
+
+class Watch(NamedTuple):
+    """What was seen before a part of the benchmark."""
+
+    part: str
+    load: float
+    others: float
+
+    def __str__(self) -> str:
+        return f"{self.part} {self.load:.1f} and {self.others:.0%}"
+
+
+def watch(part: str) -> Watch:
+    """Look for a moment: load average over a minute, and the share of the processors that others take."""
+    before = _ticks()
+    time.sleep(WATCH_S)
+    busy, total = (now - then for now, then in zip(_ticks(), before, strict=True))
+    return Watch(part, os.getloadavg()[0], busy / max(1, total))
+
+
+def note(watches: list[Watch]) -> str:
+    """A sentence on the whole run."""
+    seen = ", ".join(str(each) for each in watches)
+    text = f"Load average and processor time that others took, in the second before each part: {seen}."
+    most = max(each.others for each in watches)
+    if most <= BUSY:
+        return text
+    return f"**The machine was busy with other work (up to {most:.0%}): the figures are not to be trusted.** {text}"
+
+
+def _ticks() -> tuple[int, int]:
+    try:
+        ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    except OSError:  # not Linux
+        return 0, 0
+    idle = ticks[3] + ticks[4]
+    return sum(ticks) - idle, sum(ticks)

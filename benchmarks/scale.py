@@ -1,0 +1,111 @@
+"""Many live slots in one driver: what they cost it, and what a call costs among them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from anyio import to_thread
+
+from benchmarks.calls import DOCKER, LOCAL
+from benchmarks.container import image
+from benchmarks.contender import ContenderMissing
+from benchmarks.measured import Curves, Figure, Measured, Point, Sample, progress
+from benchmarks.options import Options
+from benchmarks.scale_driver import AT_ONCE
+
+LONGEST_S = 240.0
+ENDING_S = 60.0
+LINE_BYTES = 16 << 20
+MEMORY = "driver memory a slot"
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a driver told of itself at one number of slots."""
+
+    slots: int
+    boxes: int
+    descriptors: int
+    rss_kb: int
+    times_s: list[float]
+    elapsed_s: float
+
+    def point(self) -> Point:
+        """Its place on the curve."""
+        sample = Sample()
+        sample.add(self.times_s, self.elapsed_s)
+        return Point(self.slots, sample.p50_ms, sample.p95_ms, sample.per_second)
+
+
+def more_descriptors(slots: int) -> str:
+    """Name of the figure: what so many slots take above a single one, with as many boxes."""
+    return f"descriptors of the driver, {slots:,} slots more than 1"
+
+
+async def measure(options: Options) -> Measured:
+    """Let a driver of each backend grow, one after the other."""
+    measured = Measured()
+    curves = Curves(f"Empty commands, {AT_ONCE} at once, by the number of live slots", "live slots", "slots.svg")
+    measured.curves.append(curves)
+    for name, backend in ((LOCAL, "local"), (DOCKER, "docker")):
+        try:
+            if backend == "docker":
+                await to_thread.run_sync(image)
+            steps = await grown(name, backend, options)
+        except ContenderMissing as error:
+            measured.leave_out(f"{name}, many slots", error)
+            continue
+        curves.lines[name] = [step.point() for step in steps]
+        measured.figures |= {f"{name}: {what}": figure for what, figure in figures(steps[0], steps[-1]).items()}
+    return measured
+
+
+def figures(least: Step, most: Step) -> dict[str, Figure]:
+    """What the slots between the two cost."""
+    return {
+        MEMORY: Figure((most.rss_kb - least.rss_kb) / max(1, most.slots - least.slots), "KiB"),
+        more_descriptors(most.slots): Figure(most.descriptors - least.descriptors, ""),
+        f"descriptors of the driver, {most.slots:,} slots in {most.boxes} boxes": Figure(most.descriptors, ""),
+        f"driver memory, {most.slots:,} slots, resident": Figure(most.rss_kb / 1024, "MiB"),
+    }
+
+
+async def grown(name: str, backend: str, options: Options) -> list[Step]:
+    """Run a driver to its end, or for LONGEST_S.
+
+    Raises:
+        ContenderMissing: it failed, or took too long.
+    """
+    command = [sys.executable, "-m", "benchmarks.scale_driver", backend, str(options.slots), str(2 * options.slice_s)]
+    root = Path(__file__).resolve().parent.parent
+    driver = await asyncio.create_subprocess_exec(*command, cwd=root, stdout=asyncio.subprocess.PIPE, limit=LINE_BYTES)
+    assert driver.stdout is not None
+    steps: list[Step] = []
+    try:
+        async with asyncio.timeout(LONGEST_S):
+            progress(f"{name}: growing to {options.slots} slots")
+            async for line in driver.stdout:
+                steps.append(Step(**json.loads(line)))
+                progress(f"{name}: {steps[-1].slots} of {options.slots} slots live")
+            if await driver.wait() != 0:
+                raise ContenderMissing(f"the driver ended with {driver.returncode}")
+    except TimeoutError as error:
+        raise ContenderMissing(f"the driver did not get there within {LONGEST_S:g} s") from error
+    finally:
+        await end(driver)
+    return steps
+
+
+async def end(driver: asyncio.subprocess.Process) -> None:
+    """Interrupt it, so that it ends its boxes; where that takes too long, they end with their lease."""
+    if driver.returncode is None:
+        driver.send_signal(2)
+        try:
+            await asyncio.wait_for(driver.wait(), ENDING_S)
+        except TimeoutError:
+            driver.kill()
+            await driver.wait()

@@ -1,0 +1,89 @@
+"""One driver with more and more live slots: `python -m benchmarks.scale_driver BACKEND SLOTS SECONDS` prints JSON.
+
+A process of its own, so that its memory is that of the slots and not of what was measured before.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from benchmarks.container import image
+from benchmarks.contender import NOOP
+from benchmarks.measured import in_flight
+from benchmarks.memory import descriptors, memory_kb
+from hermes_exec import SandboxPool
+from hermes_exec.slot import Slot
+
+BOXES = 4
+AT_ONCE = 8
+ACQUIRED_AT_ONCE = 16
+
+
+async def main(backend: str, most: int, seconds: float) -> None:
+    """Grow to `most` slots in steps of ten, and measure at each step."""
+    name = None if backend == "local" else image()
+    each = -(-most // BOXES)
+    pool = SandboxPool(
+        backend, image=name, network=name is None, slots_per_sandbox=each, max_sandboxes=BOXES, shutdown_timeout_s=60
+    )
+    slots: list[Slot] = []
+    async with pool:
+        await pool.prewarm(BOXES)
+        for count in steps(most):
+            await grow(pool, slots, count)
+            call = in_turn(slots)
+            await in_flight(call, AT_ONCE, seconds / 2)
+            times_s, elapsed_s = await in_flight(call, AT_ONCE, seconds)
+            gc.collect()
+            answer = {
+                "slots": count,
+                "boxes": len({slot.sandbox for slot in slots}),
+                "descriptors": descriptors(os.getpid()),
+                "rss_kb": memory_kb(os.getpid()),
+                "times_s": times_s,
+                "elapsed_s": elapsed_s,
+            }
+            print(json.dumps(answer), flush=True)
+
+
+def steps(most: int) -> list[int]:
+    """1, 10, 100, … and `most` itself."""
+    return [*itertools.takewhile(lambda count: count < most, (10**power for power in range(9))), most]
+
+
+async def grow(pool: SandboxPool, slots: list[Slot], count: int) -> None:
+    """Acquire what is missing; each new slot runs a command, so that it lives."""
+    limit = anyio.Semaphore(ACQUIRED_AT_ONCE)
+
+    async def one() -> None:
+        async with limit:
+            slot = await pool.acquire()
+            await run(slot)
+            slots.append(slot)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(count - len(slots)):
+            tasks.start_soon(one)
+
+
+def in_turn(slots: list[Slot]) -> Callable[[], Awaitable[None]]:
+    """A call that takes another slot each time."""
+    turn = itertools.cycle(slots)
+    return lambda: run(next(turn))
+
+
+async def run(slot: Slot) -> None:
+    """The empty command."""
+    result = await slot.run(NOOP)
+    assert result.ok, result
+
+
+if __name__ == "__main__":
+    anyio.run(main, sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))

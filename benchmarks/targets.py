@@ -1,0 +1,123 @@
+"""What is to be reached, and whether the measurements reach it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from benchmarks import boxes, lending, memory, scale, start
+from benchmarks.calls import BOX, DOCKER, HOST, LOCAL
+from benchmarks.measured import Measured, Sample
+from benchmarks.options import Options
+from benchmarks.transfer import ARCHIVE, STREAM
+
+FEW_DESCRIPTORS = 8
+"""None a slot; but a driver may open some for itself meanwhile."""
+
+
+class NotMeasured(Exception):
+    """Raised when what a target is about was left out of this run."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A bound on a number. `measure` returns the number and how it came about."""
+
+    name: str
+    bound: float
+    unit: str
+    measure: Callable[[Measured], tuple[float, str]]
+    least: bool = False
+
+    def row(self, measured: Measured) -> tuple[str, str, str, str, str]:
+        """A line of the table."""
+        wanted = f"{'≥' if self.least else '≤'} {self.bound:g}{self.unit}"
+        try:
+            value, how = self.measure(measured)
+        except NotMeasured:
+            return self.name, wanted, "–", "", "not measured"
+        reached = (operator.ge if self.least else operator.le)(value, self.bound)
+        return self.name, wanted, f"{value:.2f}{self.unit}", how, "yes" if reached else "**no**"
+
+
+def targets() -> Iterator[Target]:
+    """All of them, in the order of the report."""
+    for name, floors, most in ((LOCAL, HOST, 1.2), (DOCKER, BOX, 1.3)):
+        yield _slower(f"no-op, {name}", most, ("no-op, 1 at once", name), ("no-op, 1 at once", floors.one))
+    for name, floors in ((LOCAL, HOST), (DOCKER, BOX)):
+        for at_once in (32, 64):
+            yield _rate(f"no-op, {at_once} at once, {name}", f"no-op, {at_once} at once", name, floors.many)
+    for name, floors in ((LOCAL, HOST), (DOCKER, BOX)):
+        for work in ("write 1 KiB", "read 1 KiB"):
+            yield _slower(f"{work}, {name}", 0.5, (work, name), ("no-op, 1 at once", floors.one))
+    for name in (LOCAL, DOCKER):
+        for work, most in (("write 1 MiB", 8), ("read 1 MiB", 5), ("10 MiB of output", 75)):
+            yield _time(f"{work}, {name}", most, work, name)
+    size = f"{Options.megabytes} MiB"
+    for way in ("up", "down"):
+        for base in (STREAM, ARCHIVE):
+            work = f"{size} {way}"
+            yield Target(f"{work}, of {base}", 0.7, " ×", _throughput(work, DOCKER, base), least=True)
+    many = f"{Options.boxes} boxes, each with its first command"
+    yield _slower(many, 1.1, (many, boxes.OURS), (many, boxes.BARE))
+    yield _slower(boxes.FIRST, 1.1, (boxes.FIRST, boxes.OURS), (boxes.FIRST, boxes.BARE))
+    for name in (LOCAL, DOCKER):
+        yield _time(f"{lending.ACQUIRE}, {name}", 1, lending.ACQUIRE, name)
+        yield _time(f"{lending.RESET}, {name}", 20, lending.RESET, name)
+    for name in (LOCAL, DOCKER):
+        more = f"{name}: {scale.more_descriptors(Options.slots)}"
+        yield Target(more, FEW_DESCRIPTORS, "", _figure(more))
+        yield Target(f"{name}: {scale.MEMORY}", 64, " KiB", _figure(f"{name}: {scale.MEMORY}"))
+        for words in memory.KINDS.values():
+            for what, most in ((memory.RUNNER, 10), (memory.INIT, 3)):
+                yield Target(f"{name}: {what}, {words}", most, " MiB", _figure(f"{name}: {what}, {words}"))
+    yield _time(start.IMPORT, 150, start.DISCIPLINE, start.IMPORT)
+
+
+def _sample(measured: Measured, discipline: str, name: str) -> Sample:
+    sample = measured.sample(discipline, name)
+    if sample is None:
+        raise NotMeasured
+    return sample
+
+
+def _slower(name: str, most: float, ours: tuple[str, str], base: tuple[str, str]) -> Target:
+    def measure(measured: Measured) -> tuple[float, str]:
+        first, second = _sample(measured, *ours).p50_ms, _sample(measured, *base).p50_ms
+        return first / second, f"{first:,.2f} ms, {base[1]} {second:,.2f} ms"
+
+    return Target(name, most, " ×", measure)
+
+
+def _rate(name: str, discipline: str, ours: str, base: str) -> Target:
+    def measure(measured: Measured) -> tuple[float, str]:
+        first, second = (_sample(measured, discipline, each).per_second for each in (ours, base))
+        return first / second, f"{first:,.0f} calls/s, {base} {second:,.0f}"
+
+    return Target(name, 1, " ×", measure, least=True)
+
+
+def _throughput(discipline: str, ours: str, base: str) -> Callable[[Measured], tuple[float, str]]:
+    def measure(measured: Measured) -> tuple[float, str]:
+        first, second = (Options.megabytes / _sample(measured, discipline, each).p50_ms * 1e3 for each in (ours, base))
+        return first / second, f"{first:,.0f} MiB/s, {base} {second:,.0f}"
+
+    return measure
+
+
+def _time(name: str, most: float, discipline: str, ours: str) -> Target:
+    def measure(measured: Measured) -> tuple[float, str]:
+        sample = _sample(measured, discipline, ours)
+        return sample.p50_ms, f"p95 {sample.p95_ms:,.2f} ms"
+
+    return Target(name, most, " ms", measure)
+
+
+def _figure(name: str) -> Callable[[Measured], tuple[float, str]]:
+    def measure(measured: Measured) -> tuple[float, str]:
+        if name not in measured.figures:
+            raise NotMeasured
+        return measured.figures[name].value, ""
+
+    return measure

@@ -1,0 +1,170 @@
+"""One large file up and down, against what the engine itself carries: an exec's raw stream, and its archives."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+from typing import IO
+
+from anyio import to_thread
+
+from benchmarks import ours
+from benchmarks.calls import DOCKER, LOCAL
+from benchmarks.container import Container, running
+from benchmarks.contender import ContenderMissing
+from benchmarks.measured import Discipline, Measured, Sample, progress
+from benchmarks.naive import HEADER, make_exec_socket
+from benchmarks.options import Options
+
+STREAM, ARCHIVE = "docker exec cat, raw stream", "docker SDK, archive"
+PIECE = 1 << 20
+ROUNDS = 4
+
+
+class RawStream:
+    """`cat` behind an exec of the SDK, bytes as they are."""
+
+    tar = False
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+        self._start = make_exec_socket(container.client.api, str(container.container.id))
+
+    async def up(self, local: Path) -> None:
+        """Send the file, then the end of it, and wait for the end of `cat`."""
+
+        def send() -> None:
+            with self._start(["sh", "-c", "cat > /tmp/f"]) as connection, local.open("rb") as file:
+                connection.sendfile(file)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(PIECE):
+                    pass
+
+        await self._container.call(send)
+
+    async def down(self, local: Path) -> None:
+        """Take the frames of the engine apart, and write what is in them."""
+
+        def receive() -> None:
+            with (
+                self._start(["cat", "/tmp/f"]) as connection,
+                local.open("wb") as file,
+                connection.makefile("rb", buffering=PIECE) as frames,
+            ):
+                while head := frames.read(HEADER.size):
+                    file.write(frames.read(HEADER.unpack(head)[1]))
+
+        await self._container.call(receive)
+
+
+class Archive:
+    """`put_archive` and `get_archive`; what comes back is left as it is, a tar."""
+
+    tar = True
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+
+    async def up(self, local: Path) -> None:
+        """Send a tar made on the way."""
+        put: Callable[..., bool] = self._container.container.put_archive
+        assert await self._container.call(put, "/tmp", tar_pieces(local))
+
+    async def down(self, local: Path) -> None:
+        """Receive a tar."""
+
+        def receive() -> None:
+            pieces, _ = self._container.container.get_archive("/tmp/f")
+            with local.open("wb") as file:
+                file.writelines(pieces)
+
+        await self._container.call(receive)
+
+
+class Slot:
+    """`upload` and `download`."""
+
+    tar = False
+
+    def __init__(self, contender: ours.Ours) -> None:
+        self._files = contender.slot.files
+
+    async def up(self, local: Path) -> None:
+        """Upload."""
+        await self._files.upload(str(local), "f")
+
+    async def down(self, local: Path) -> None:
+        """Download."""
+        await self._files.download("f", str(local))
+
+
+Carrier = RawStream | Archive | Slot
+
+
+def tar_pieces(local: Path) -> Iterator[bytes]:
+    """A tar archive that has one file, in pieces."""
+    entry = tarfile.TarInfo("f")
+    entry.size = local.stat().st_size
+    yield entry.tobuf()
+    with local.open("rb") as file:
+        while piece := file.read(PIECE):
+            yield piece
+    yield bytes(-entry.size % tarfile.BLOCKSIZE + 2 * tarfile.BLOCKSIZE)
+
+
+async def open_carriers(stack: AsyncExitStack, measured: Measured) -> dict[str, Carrier]:
+    """Those that can take part here."""
+    carriers: dict[str, Carrier] = {LOCAL: Slot(await stack.enter_async_context(ours.open_local()))}
+    try:
+        container = await stack.enter_async_context(running())
+        carriers |= {STREAM: RawStream(container), ARCHIVE: Archive(container)}
+        carriers[DOCKER] = Slot(await stack.enter_async_context(ours.open_docker()))
+    except ContenderMissing as error:
+        measured.leave_out("large files on Docker", error)
+    return carriers
+
+
+def came_back(local: Path, path: Path, tar: bool) -> bool:
+    """Whether the file is the same, byte for byte."""
+    with ExitStack() as stack:
+        sent: IO[bytes] = stack.enter_context(local.open("rb"))
+        came: IO[bytes] | None = stack.enter_context(path.open("rb"))
+        if tar:
+            came = stack.enter_context(tarfile.open(fileobj=came)).extractfile("f")
+        assert came is not None
+        return all(sent.read(PIECE) == came.read(PIECE) for _ in range(local.stat().st_size // PIECE + 1))
+
+
+async def measure(options: Options) -> Measured:
+    """Carry the file up and down in rounds, in each of them all carriers one after the other."""
+    measured = Measured()
+    size = options.megabytes << 20
+    names = [f"{options.megabytes} MiB {way}" for way in ("up", "down")]
+    bases = {DOCKER: STREAM, STREAM: STREAM, ARCHIVE: STREAM}
+    up, down = (Discipline(name, "bytes", bases, size) for name in names)
+    measured.disciplines += [up, down]
+    with tempfile.TemporaryDirectory() as folder:
+        local, back = Path(folder) / "f", Path(folder) / "back"
+        await to_thread.run_sync(local.write_bytes, os.urandom(PIECE) * options.megabytes)
+        async with AsyncExitStack() as stack:
+            carriers = await open_carriers(stack, measured)
+            for number in range(min(ROUNDS, options.rounds) + 1):
+                for name, carrier in carriers.items():
+                    progress(f"{options.megabytes} MiB up and down: round {number}, {name}")
+                    times = []
+                    for move, path in ((carrier.up, local), (carrier.down, back)):
+                        begin = time.perf_counter()
+                        await move(path)
+                        times.append(time.perf_counter() - begin)
+                    assert await to_thread.run_sync(came_back, local, back, carrier.tar), name
+                    back.unlink()
+                    for discipline, took in zip((up, down), times, strict=True):
+                        # The first round warms up and is not counted.
+                        (discipline.sample(name) if number else Sample()).add_one(took)
+    return measured
