@@ -1,0 +1,52 @@
+"""Whether what was held at the end is what was held at the beginning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+SLACK = {"MiB": 24.0, "zombies": 3.0, "folders": 100.0, "containers": 0.5, "cgroups": 4.0}
+"""By how much a gauge may be higher by chance, besides a tenth; by words in its name."""
+OTHER_SLACK = 20.0
+GROWTH = 1.1
+SETTLED = 0.2
+"""The part of the time after which all caches are full."""
+LATENCY_GROWTH = 1.5
+
+
+@dataclass(frozen=True)
+class Row:
+    """One gauge: its median at the beginning and at the end, and whether that is as it should be."""
+
+    name: str
+    first: float
+    last: float
+    limit: float
+
+    @property
+    def flat(self) -> bool:
+        """Whether it has not grown."""
+        return self.last <= self.limit
+
+
+def rows(samples: list[dict[str, float]]) -> list[Row]:
+    """One for each gauge."""
+    end = samples[-1]["s"]
+    first = [s for s in samples if SETTLED * end <= s["s"] < 2 * SETTLED * end]
+    last = [s for s in samples if s["s"] >= (1 - SETTLED) * end]
+    found = []
+    for name in samples[0]:
+        if name == "s":
+            continue
+        before, after = median(s[name] for s in first), median(s[name] for s in last)
+        slack = next((slack for word, slack in SLACK.items() if word in name), OTHER_SLACK)
+        found.append(Row(name, before, after, before * (1 if slack < 1 else GROWTH) + slack))
+    return found
+
+
+def latencies(probes: list[tuple[float, float]], window_s: float = 60.0) -> tuple[float, float]:
+    """The 99th percentile of a no-op in the first and in the last minute, in ms."""
+    end = max(at for at, _ in probes)
+    first = sorted(took for at, took in probes if at < window_s)
+    last = sorted(took for at, took in probes if at > end - window_s)
+    return tuple(1000 * values[int(len(values) * 0.99)] for values in (first, last))  # type: ignore[return-value]
