@@ -43,7 +43,7 @@ class Step:
 
 def more_descriptors(slots: int) -> str:
     """Name of the figure: what so many slots take above a single one, with as many boxes."""
-    return f"descriptors of the driver, {slots:,} slots more than 1"
+    return f"further descriptors of the driver for {slots:,} slots instead of 1"
 
 
 async def measure(options: Options) -> Measured:
@@ -69,8 +69,8 @@ def figures(least: Step, most: Step) -> dict[str, Figure]:
     return {
         MEMORY: Figure((most.rss_kb - least.rss_kb) / max(1, most.slots - least.slots), "KiB"),
         more_descriptors(most.slots): Figure(most.descriptors - least.descriptors, ""),
-        f"descriptors of the driver, {most.slots:,} slots in {most.boxes} boxes": Figure(most.descriptors, ""),
-        f"driver memory, {most.slots:,} slots, resident": Figure(most.rss_kb / 1024, "MiB"),
+        f"all descriptors of the driver for {most.slots:,} slots in {most.boxes} boxes": Figure(most.descriptors, ""),
+        f"driver memory for {most.slots:,} slots, resident": Figure(most.rss_kb / 1024, "MiB"),
     }
 
 
