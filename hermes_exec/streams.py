@@ -106,11 +106,12 @@ class FdStream(ByteStream):
 
     async def receive(self, max_bytes: int = READ_BYTES) -> bytes:
         """Bytes as soon as there are any; anyio.EndOfStream at the end, anyio.ClosedResourceError after aclose."""
+        self._check_open()
         while True:
-            if self._closed:
-                raise anyio.ClosedResourceError
             # Waiting first gives other tasks their turn, also when a peer never stops sending.
             await anyio.wait_readable(self._read_fd)
+            # Whoever had its turn meanwhile may have closed the stream, and the number may be another file's by now.
+            self._check_open()
             if data := self._read(max_bytes):
                 return data
 
@@ -205,6 +206,10 @@ class FdStream(ByteStream):
                     if not self._outbox.size:
                         return
                 await anyio.wait_writable(self._write_fd)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise anyio.ClosedResourceError
 
     def _check(self) -> None:
         if self._closed:

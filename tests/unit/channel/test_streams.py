@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 from functools import partial
+from pathlib import Path
 
 import anyio
 import pytest
@@ -144,6 +145,32 @@ async def test_two_pipes_and_half_close() -> None:
         await stream.receive()
     await stream.aclose()
     os.close(to_read)
+
+
+async def test_a_stream_that_is_closed_as_it_becomes_readable_takes_no_bytes_of_what_gets_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = pair()
+    (tmp_path / "file").write_bytes(b"of somebody else")
+    numbers = []
+
+    async def woken(fd: int) -> None:
+        await anyio.lowlevel.checkpoint()
+        ours.close_now()
+        file = os.open(tmp_path / "file", os.O_RDONLY)
+        if file != fd:
+            os.dup2(file, fd)
+            os.close(file)
+        numbers.append(fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(anyio, "wait_readable", woken)
+        with pytest.raises(anyio.ClosedResourceError):
+            await ours.receive()
+    (number,) = numbers
+    assert os.read(number, 99) == b"of somebody else"
+    os.close(number)
+    theirs.close_now()
 
 
 async def test_half_close_of_a_socket() -> None:
