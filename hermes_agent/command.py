@@ -22,7 +22,7 @@ from hermes_agent.command_options import (
 from hermes_exec.cli import exits
 from hermes_exec.cli.interrupt import run_async
 from hermes_exec.cli.output import emit_json, stderr
-from hermes_exec.cli.pools import AsJson, Backend, Config, Image, Options, Profile, make_pool
+from hermes_exec.cli.pools import AsJson, Backend, Config, Image, Options, Profile, TraceTo, make_pool
 from hermes_exec.errors import ConfigError, ErrorCause
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def agent(
     config: Config = None,
     profile: Profile = None,
     option: Options = None,
+    trace: TraceTo = None,
     as_json: AsJson = False,
 ) -> None:
     """Let a model work on one task in an isolated slot, show its tool calls on stderr and print its answer.
@@ -79,7 +80,7 @@ def agent(
     if len(places) < len(put or ()):
         raise ConfigError("two files of --put have the same name, and would be one in the workspace")
     select(toolset or ())
-    pool = make_pool(backend, image, config, profile, option)
+    pool = make_pool(backend, image, config, profile, option, trace=trace)
     made = named_model(model, base_url=base_url, api_key=api_key, parser=parser)
     limits = {"max_turns": max_turns, "temperature": temperature, "max_tokens": max_tokens}
     raise typer.Exit(run_async(lambda: _run(pool, made, task, places, toolset, limits, as_json)))

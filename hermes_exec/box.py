@@ -11,6 +11,7 @@ import anyio
 
 from hermes_exec.backends.base import Diffable, Sandbox, SandboxStatus
 from hermes_exec.channel import Channel, RemoteError
+from hermes_exec.channel.trace import Trace
 from hermes_exec.encoding import from_wire, readable, to_wire
 from hermes_exec.errors import (
     ChannelLost,
@@ -297,7 +298,7 @@ async def _set_up(tenure: Tenure, command: str, what: str, kind: Kind) -> None:
         raise LaunchError(f"{what}: {command!r} {how}: {said}", cause=ErrorCause.TASK, retryable=False)
 
 
-async def open_box(entry: BoxEntry, kind: Kind, sandbox: Sandbox) -> Box:
+async def open_box(entry: BoxEntry, kind: Kind, sandbox: Sandbox, trace: Trace | None = None) -> Box:
     """Open the channel into a sandbox that was launched. The caller runs the channel, then `Box.set_up`.
 
     Raises:
@@ -309,7 +310,9 @@ async def open_box(entry: BoxEntry, kind: Kind, sandbox: Sandbox) -> Box:
         return None if box is None else await box.diagnose()
 
     try:
-        channel = await Channel.open(lambda: sandbox.open(["attach"]), lease_s=kind.config.lease_s, diagnose=diagnose)
+        channel = await Channel.open(
+            lambda: sandbox.open(["attach"]), lease_s=kind.config.lease_s, trace=trace, diagnose=diagnose
+        )
     except (ChannelLost, SandboxDied, ProtocolError, OutcomeUnknown) as error:
         status = await sandbox.status()
         tail = status.post_mortem.log_tail.strip()[-2000:] if status.post_mortem else ""

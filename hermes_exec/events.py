@@ -6,10 +6,15 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import anyio
 
+from hermes_exec.kinds import masked
 from hermes_exec.results import PoolEvent
+
+if TYPE_CHECKING:
+    from hermes_exec.tracing import Tracer
 
 logger = logging.getLogger(__name__)
 BUFFERED = 1000
@@ -60,9 +65,11 @@ class Events(AsyncIterator[PoolEvent]):
 
 
 class Hub:
-    """Hands events to iterators and to the callback, in order. Errors of the callback are logged."""
+    """Hands events to iterators, to the tracer and to the callback, in order. Errors of the callback are logged."""
 
-    def __init__(self, on_event: OnEvent | None) -> None:
+    def __init__(self, on_event: OnEvent | None, secrets: list[str] | None = None) -> None:
+        self.tracer: Tracer | None = None
+        self._secrets = secrets or []
         self._on_event = on_event
         self._listeners: list[Events] = []
         self._pending: deque[Awaitable[object]] = deque()
@@ -85,6 +92,10 @@ class Hub:
 
     def emit(self, event: PoolEvent) -> None:
         """Tell everybody; never blocks and never raises."""
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("%s", masked(repr(event), self._secrets))
+        if self.tracer is not None:
+            self.tracer.event(event)
         for listener in self._listeners:
             listener.put(event)
         if self._on_event is None:
@@ -118,6 +129,8 @@ class Hub:
         for listener in self._listeners:
             listener.end()
         self._listeners.clear()
+        if self.tracer is not None:
+            self.tracer.close()
         self._news.set()
 
     def drop(self) -> None:

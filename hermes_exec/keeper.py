@@ -178,7 +178,8 @@ class Keeper:
                 duration_s=time.monotonic() - started,
             )
         )
-        return await start_box(entry, kind, sandbox, lambda run: self.background(run, "channel"), self.destroy)
+        trace = None if self.hub.tracer is None else self.hub.tracer.for_box(sandbox.id)
+        return await start_box(entry, kind, sandbox, lambda run: self.background(run, "channel"), self.destroy, trace)
 
     # Boxes go.
 

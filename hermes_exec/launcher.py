@@ -10,6 +10,7 @@ import anyio
 
 from hermes_exec.backends.base import Labels, Sandbox
 from hermes_exec.box import Box, open_box
+from hermes_exec.channel.trace import Trace
 from hermes_exec.errors import ChannelLost, ExecError, LaunchTimeout
 from hermes_exec.kinds import Kind
 from hermes_exec.ledger import BoxEntry
@@ -64,6 +65,7 @@ async def start_box(
     sandbox: Sandbox,
     serve: Callable[[Callable[[], Awaitable[None]]], None],
     destroy: Callable[[Sandbox], Awaitable[None]],
+    trace: Trace | None = None,
 ) -> Box:
     """Open the channel into a sandbox that was launched, set the box up, and create its first slot.
 
@@ -72,7 +74,7 @@ async def start_box(
     box: Box | None = None
     try:
         with anyio.fail_after(kind.config.launch_timeout_s):
-            box = await open_box(entry, kind, sandbox)
+            box = await open_box(entry, kind, sandbox, trace)
         serve(box.channel.run)
         await box.set_up()
         await box.create(box.places[0])

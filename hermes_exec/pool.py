@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import secrets as random
 from collections.abc import Mapping, Sequence
@@ -28,12 +29,15 @@ from hermes_exec.results import IsolationLevel, PoolStats
 from hermes_exec.settings import commands, configured, listener, mapping, with_profile
 from hermes_exec.slot import Slot
 from hermes_exec.stats import pool_stats
+from hermes_exec.tracing import Tracer, tracer_for
 from hermes_exec.viewing import offer_view
 
 if TYPE_CHECKING:
     import hermes_exec.blocking
 
 FileSource = bytes | str | Path
+# A program that sets up no logging gets nothing on stderr; what matters of it is in events and exceptions too.
+logging.getLogger("hermes_exec").addHandler(logging.NullHandler())
 
 
 class SandboxPool:
@@ -73,6 +77,8 @@ class SandboxPool:
         run_id: Label of the boxes (random by default), for `hermes-exec reap`.
         on_event: Called with each event, sync or async.
         on_pull: Called with the progress of image pulls, from any thread.
+        trace: File for the metadata of each frame and event as JSON lines, never what is in them (`hermes-exec trace
+            FILE` shows it), or a `Tracer` such as `hermes_exec.otel.OpenTelemetry()`.
         backend_options: Fields of the backend's config class.
 
     Raises:
@@ -109,6 +115,7 @@ class SandboxPool:
         run_id: str | None = None,
         on_event: OnEvent | None = None,
         on_pull: OnPull | None = None,
+        trace: str | os.PathLike[str] | Tracer | None = None,
         **backend_options: Any,
     ) -> None:
         given: dict[str, Any] = {
@@ -139,7 +146,9 @@ class SandboxPool:
         self.config, backend_config = configured(backend, given, backend_options)
         self.run_id = self.config.run_id or random.token_hex(6)
         self._kinds = Kinds(self.config, backend_config)
-        self._hub = Hub(listener(on_event, "on_event"))
+        self._secrets = secret_values(self.config)
+        self._hub = Hub(listener(on_event, "on_event"), self._secrets)
+        self._trace = trace
         self._on_pull = listener(on_pull, "on_pull")
         self._pid: int | None = None
         self._loop: EventLoopToken | None = None
@@ -206,12 +215,13 @@ class SandboxPool:
         self._pid, self._loop = os.getpid(), current_token()
         for kind in self._kinds.all:
             await kind.backend.check(kind.spec())
+        self._hub.tracer = tracer_for(self._trace, self._secrets)
         self._closed = anyio.Event()
         # Background tasks live in a group of their own: ending them must not cancel the block that uses the pool.
         self._outer = await anyio.create_task_group().__aenter__()
         tasks = self._tasks = await self._outer.start(_background_tasks)
         labels = own_labels(self.run_id)
-        self._keeper = Keeper(self._kinds, self._hub, labels, tasks, secret_values(self.config), self._on_pull)
+        self._keeper = Keeper(self._kinds, self._hub, labels, tasks, self._secrets, self._on_pull)
         self._lender = Lender(self._keeper)
         atexit.register(self._at_exit)
         try:

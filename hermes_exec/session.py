@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -141,8 +142,9 @@ class Session:
     async def _turn(self) -> AsyncIterator[None]:
         """Wait for earlier commands, then have the session to oneself."""
         self._check()
+        since: float | None = None
         if self._busy:
-            turn = anyio.Event()
+            turn, since = anyio.Event(), time.monotonic()
             self._line.append(turn)
             try:
                 with self._tenure.scope():
@@ -157,6 +159,8 @@ class Session:
         try:
             self._check()
             await self._ensure_open()
+            if since is not None:
+                self._tenure.channel.waited(since)
             yield
         finally:
             self._pass_on()

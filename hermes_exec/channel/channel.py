@@ -12,11 +12,12 @@ from typing import Any, Literal
 import anyio
 
 from hermes_exec.channel.bell import Bells, bells
-from hermes_exec.channel.connection import Connection, Opener, Trace
+from hermes_exec.channel.connection import Connection, Opener
 from hermes_exec.channel.conversation import Conversation, Overdue
 from hermes_exec.channel.frames import MAX_MESSAGE_BYTES, MORE, Frame, FrameType, encode, encode_json, parse_json
 from hermes_exec.channel.handshake import BoxFacts, Identity
 from hermes_exec.channel.keepalive import HEART
+from hermes_exec.channel.trace import Trace
 from hermes_exec.encoding import readable
 from hermes_exec.errors import ChannelLost, ConfigError, ExecError, OutcomeUnknown, ProtocolError, SandboxDied
 from hermes_exec.results import PostMortem
@@ -60,6 +61,7 @@ class Channel:
         self._lease_s = lease_s
         self._interval_s = min(5.0, lease_s / 6)
         self._trace = trace
+        self._waited_since: float | None = None
         self._identity = Identity()
         self._connection: Connection | None = None
         self._facts: BoxFacts | None = None
@@ -245,6 +247,8 @@ class Channel:
             return
         self.state = "lost"
         self.lost_reason = why
+        if self._trace is not None:
+            self._trace.lost(type(why).__name__)
         for conversation in list(self._conversations.values()):
             conversation.fail(why)
         self._conversations.clear()
@@ -272,6 +276,10 @@ class Channel:
             raise ConfigError(TOO_LONG.format(sent_mb=len(request) >> 20, most_mb=MAX_MESSAGE_BYTES >> 20))
         self._next_id += 1
         self.calls += 1
+        if self._trace is not None:
+            now = time.monotonic()
+            self._trace.begun(self._next_id, method, now if self._waited_since is None else self._waited_since)
+            self._waited_since = None
         conversation = Conversation(
             self._write, self._bells or bells(), self._next_id, request, window, self.facts.input_window
         )
@@ -279,6 +287,10 @@ class Channel:
         if self.state == "open":
             self._write(conversation.start())
         return conversation
+
+    def waited(self, since: float) -> None:
+        """Say that the call which begins next was waited for since that time, for a trace."""
+        self._waited_since = since
 
     async def finish(self, conversation: Conversation, wait_s: float = CANCEL_WAIT_S) -> None:
         """Give a conversation up: cancel it when it is not answered, and wait at most so long for the receipt."""

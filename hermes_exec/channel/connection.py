@@ -11,6 +11,7 @@ from anyio.abc import ByteStream
 
 from hermes_exec.channel.frames import HEADER, KEEPALIVE_FRAME, Frame
 from hermes_exec.channel.handshake import BoxFacts, FrameReader, Identity, shake_hands
+from hermes_exec.channel.trace import Trace, traced
 from hermes_exec.errors import ChannelLost, ProtocolError
 from hermes_exec.streams import NowaitStream, QueuedStream, nowait
 
@@ -30,8 +31,6 @@ STREAM_ERRORS = (
 )
 
 Opener = Callable[[], Awaitable[ByteStream]]
-Trace = Callable[[str, int, int, int, int, float], None]
-"""Called with direction (`>` or `<`), frame type, id, channel, payload bytes and time.monotonic() of each frame."""
 
 
 class Connection:
@@ -57,6 +56,7 @@ class Connection:
         cls, opener: Opener, identity: Identity, lease_s: float, interval_s: float, trace: Trace | None
     ) -> Connection:
         """Open a stream and shake hands. ChannelLost or ProtocolError when that fails; then the stream is closed."""
+        begun = time.monotonic()
         stream = nowait(await opener())
         try:
             with anyio.fail_after(HANDSHAKE_S):
@@ -68,6 +68,8 @@ class Connection:
         except BaseException:
             await _close(stream)
             raise
+        if trace is not None:
+            trace.reconnected(time.monotonic() - begun)
         return cls(stream, reader, facts, interval_s, trace)
 
     async def serve(self, dispatch: Callable[[Frame], None]) -> None:
@@ -117,7 +119,7 @@ class Connection:
             if self._ended:
                 return
             if self._trace is not None:
-                self._trace("<", frame.type, frame.conversation, frame.channel, len(frame.payload), self._heard)
+                self._trace.frame(traced("<", *frame, self._heard))
             dispatch(frame)
 
     async def _flush_always(self) -> None:
@@ -164,6 +166,8 @@ class Connection:
             return
         self._last_beat = now
         self._caused += 1
+        if self._trace is not None:
+            self._trace_all(KEEPALIVE_FRAME)
         try:
             self._stream.send_nowait(KEEPALIVE_FRAME)
         except STREAM_ERRORS:
@@ -196,11 +200,11 @@ class Connection:
     def _trace_all(self, frames: bytes) -> None:
         if self._trace is None:
             return
-        offset, now = 0, time.monotonic()
+        offset, now, view = 0, time.monotonic(), memoryview(frames)
         while offset < len(frames):
-            length, kind, _, channel, number = HEADER.unpack_from(frames, offset)
-            self._trace(">", kind, number, channel, length, now)
-            offset += HEADER.size + length
+            length, kind, flags, channel, number = HEADER.unpack_from(frames, offset)
+            begin, offset = offset + HEADER.size, offset + HEADER.size + length
+            self._trace.frame(traced(">", kind, flags, channel, number, view[begin:offset], now))
 
     async def drain(self) -> None:
         """Wait until everything is written, at most a second."""

@@ -14,7 +14,7 @@ from hermes_exec.cli import exits
 from hermes_exec.cli.output import emit_json, say
 from hermes_exec.errors import ErrorCause, ExecError
 
-COMMANDS = ("run", "shell", "doctor", "ps", "reap", "conformance", "bench", "tools", "config")
+COMMANDS = ("run", "shell", "doctor", "ps", "reap", "conformance", "bench", "tools", "config", "trace")
 """Commands of this package; each is a module with a function `add_to`."""
 GROUP = "hermes_exec.commands"
 """Entry points of this group are typer apps; their name is the command's name."""

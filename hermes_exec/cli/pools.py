@@ -42,6 +42,10 @@ Options = Annotated[
         help="A field of pool or backend, such as network=false; may be repeated.",
     ),
 ]
+TraceTo = Annotated[
+    Path | None,
+    typer.Option("--trace", metavar="FILE", help="Write what goes over the streams, without contents, as JSON lines."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 AlwaysJson = Annotated[bool, typer.Option("--json", hidden=True)]
 """Of commands that print nothing else."""

@@ -14,7 +14,7 @@ import typer
 from hermes_exec.cli import exits
 from hermes_exec.cli.interrupt import run_async
 from hermes_exec.cli.output import emit_json, say
-from hermes_exec.cli.pools import AsJson, Backend, Config, Image, Options, Profile, make_pool
+from hermes_exec.cli.pools import AsJson, Backend, Config, Image, Options, Profile, TraceTo, make_pool
 from hermes_exec.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def run(
     config: Config = None,
     profile: Profile = None,
     option: Options = None,
+    trace: TraceTo = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a command in an isolated slot; ends with the command's exit code.
@@ -54,7 +55,7 @@ def run(
     name of the error: 2 usage or configuration, 3 infrastructure, 130 interrupted.
     """
     wanted: dict[str, Any] = {"timeout_s": timeout_s, "cwd": cwd, "env": variables(env), "user": user}
-    pool = make_pool(backend, image, config, profile, option, min_isolation=min_isolation)
+    pool = make_pool(backend, image, config, profile, option, min_isolation=min_isolation, trace=trace)
     script: str | list[str] = command[0] if len(command) == 1 else command
     work = _one if slots == 1 else _several
     raise typer.Exit(run_async(lambda: work(pool, script, slots, wanted, as_json)))

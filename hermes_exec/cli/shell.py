@@ -19,7 +19,7 @@ from hermes_exec.cli import exits
 from hermes_exec.cli.interrupt import run_async
 from hermes_exec.cli.modes import Modes
 from hermes_exec.cli.output import say
-from hermes_exec.cli.pools import Backend, Config, Image, Options, Profile, make_pool
+from hermes_exec.cli.pools import Backend, Config, Image, Options, Profile, TraceTo, make_pool
 from hermes_exec.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def shell(
     config: Config = None,
     profile: Profile = None,
     option: Options = None,
+    trace: TraceTo = None,
     slot: Annotated[
         str | None, typer.Option("--slot", metavar="ID", help="Look into this slot of a running process, read-only.")
     ] = None,
@@ -60,7 +61,7 @@ def shell(
         raise typer.Exit(anyio.run(look, slot, command or []))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("shell needs a terminal; to run a command without one, use: hermes-exec run -- CMD")
-    pool = make_pool(backend, image, config, profile, option)
+    pool = make_pool(backend, image, config, profile, option, trace=trace)
     raise typer.Exit(run_async(lambda: _terminal(pool, command or BEST_SHELL)))
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from hermes_exec.channel import Channel, Data, End, Event, RemoteError
 from hermes_exec.channel.frames import FrameType
+from hermes_exec.channel.trace import TracedFrame
 from hermes_exec.errors import ChannelLost, ErrorCause, ExecError, OutcomeUnknown, SandboxDied
 from tests.unit.channel.peer import INPUT_WINDOW, talking, until
 
@@ -274,12 +275,41 @@ async def test_closing_is_harmless_when_repeated() -> None:
 
 
 async def test_trace_sees_every_frame_and_no_content() -> None:
-    seen: list[tuple[Any, ...]] = []
-    async with talking(trace=lambda *what: seen.append(what)) as (_, channel):
-        await channel.call("echo", {"secret": "hush"})
+    seen = Seen()
+    async with talking(trace=seen) as (peer, channel):
+        await channel.call("echo", {"secret": "hush", "duration_s": 5, "exit_code": 0})
+        with pytest.raises(RemoteError):
+            await channel.call("error", {"kind": "os", "message": "hush"})
+        peer.cut()
         await channel.call("echo", {})
-    kinds = [(direction, FrameType(kind).name, number) for direction, kind, number, *_ in seen]
+    kinds = [(frame.direction, FrameType(frame.type).name, frame.id) for frame in seen.frames]
     assert (">", "REQUEST", 1) in kinds
-    assert ("<", "RESPONSE", 1) in kinds
     assert (">", "ACK", 1) in kinds
-    assert "hush" not in repr(seen)
+    assert [method for _, method, _ in seen.calls] == ["echo", "error", "echo"]
+    answers = [frame for frame in seen.frames if frame.type == FrameType.RESPONSE]
+    assert [(frame.exec_s, frame.error) for frame in answers[:2]] == [(5.0, None), (None, "os")]
+    assert seen.streams == 2
+    assert seen.ends == ["ChannelLost"]
+    assert "hush" not in repr(vars(seen))
+
+
+class Seen:
+    """A trace that is kept."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, str, float]] = []
+        self.frames: list[TracedFrame] = []
+        self.ends: list[str] = []
+        self.streams = 0
+
+    def begun(self, number: int, method: str, since: float) -> None:
+        self.calls.append((number, method, since))
+
+    def frame(self, frame: TracedFrame) -> None:
+        self.frames.append(frame)
+
+    def reconnected(self, handshake_s: float) -> None:
+        self.streams += 1
+
+    def lost(self, why: str) -> None:
+        self.ends.append(why)

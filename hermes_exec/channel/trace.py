@@ -1,0 +1,75 @@
+"""What a channel tells of its frames to whoever traces it: kinds, sizes and times, never what is in them."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple, Protocol
+
+from hermes_exec.channel.frames import MORE, FrameType, parse_json
+from hermes_exec.errors import ProtocolError
+
+_REQUEST = re.compile(rb'\{"method":"([a-z_.]{1,40})","params":\{(?:"slot":"([A-Za-z0-9._-]{1,64})")?')
+_KIND = re.compile(r"[a-z_]{1,32}")
+
+
+class TracedFrame(NamedTuple):
+    """One frame: `direction` is `>` to the box or `<` from it, `time` is that of `time.monotonic()`.
+
+    A REQUEST tells its method and slot, a RESPONSE the kind of its error, and where it is the result of a command how
+    long that ran in the box.
+    """
+
+    direction: str
+    type: int
+    id: int
+    channel: int
+    bytes: int
+    time: float
+    method: str | None = None
+    slot: str | None = None
+    exec_s: float | None = None
+    error: str | None = None
+    last: bool = True
+    """Whether its message ends with it."""
+
+
+class Trace(Protocol):
+    """Told of all that goes over the streams of one channel, in the event loop (keepalives: in any thread)."""
+
+    def begun(self, number: int, method: str, since: float) -> None:
+        """A call begins, which its caller has waited for since that time."""
+
+    def frame(self, frame: TracedFrame) -> None:
+        """A frame was sent, or has come."""
+
+    def reconnected(self, handshake_s: float) -> None:
+        """A stream was opened, the first one or one in place of another."""
+
+    def lost(self, why: str) -> None:
+        """The channel is gone: what is not answered will not be."""
+
+
+def traced(
+    direction: str, kind: int, flags: int, channel: int, number: int, payload: bytes | memoryview, now: float
+) -> TracedFrame:
+    """What may be told of a frame."""
+    frame = TracedFrame(direction, kind, number, channel, len(payload), now, last=not flags & MORE)
+    if kind == FrameType.REQUEST and (match := _REQUEST.match(payload)):
+        slot = match[2]
+        return frame._replace(method=match[1].decode(), slot=None if slot is None else slot.decode())
+    if kind == FrameType.RESPONSE and frame.last:
+        return _answered(frame, bytes(payload))
+    return frame
+
+
+def _answered(frame: TracedFrame, payload: bytes) -> TracedFrame:
+    try:
+        answer = parse_json(payload)
+    except ProtocolError:
+        return frame  # the last part of a long one
+    result, error = answer.get("result"), answer.get("error")
+    if isinstance(error, dict):
+        kind = error.get("kind")
+        return frame._replace(error=kind if isinstance(kind, str) and _KIND.fullmatch(kind) else "internal")
+    seconds = result.get("duration_s") if isinstance(result, dict) and "exit_code" in result else None
+    return frame._replace(exec_s=float(seconds)) if isinstance(seconds, int | float) and 0 <= seconds < 1e9 else frame
