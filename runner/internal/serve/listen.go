@@ -122,6 +122,7 @@ func (s *Server) dismiss(c conn) {
 
 // Serve speaks the protocol on one connection until it ends, and closes it.
 func (s *Server) Serve(c conn) {
+	order := s.opened.Add(1)
 	s.admit(c)
 	timer := time.AfterFunc(handshakeTime, func() { _ = c.Close() })
 	reader := wire.NewReader(c)
@@ -143,7 +144,12 @@ func (s *Server) Serve(c conn) {
 	}
 	reader.Grow()
 	st := newStream(s, c, reader)
-	s.adopt(st, time.Duration(hello.LeaseS*float64(time.Second)))
+	st.order = order
+	if !s.adopt(st, time.Duration(hello.LeaseS*float64(time.Second))) {
+		_, _ = c.Write(goodbyeFrame("replaced", "a newer stream was attached"))
+		_ = c.Close()
+		return
+	}
 	go st.write()
 	err = st.read()
 	if errors.Is(err, wire.ErrProtocol) {

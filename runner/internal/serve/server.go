@@ -71,6 +71,7 @@ type Server struct {
 	spoken atomic.Bool  // something was heard since the last tick
 	// requests since the last tick
 	requests atomic.Int64
+	opened   atomic.Uint64 // streams so far
 	once     sync.Once
 	reason   goodbyeReason
 }
@@ -189,12 +190,17 @@ func (s *Server) keepLease() {
 }
 
 // adopt makes st the stream of this runner, tells the older one, and stops
-// every conversation until the driver resumes it.
-func (s *Server) adopt(st *stream, lease time.Duration) {
+// every conversation until the driver resumes it. It does nothing for a stream
+// that came to it so late that the driver has opened another one since.
+func (s *Server) adopt(st *stream, lease time.Duration) bool {
 	s.lease.Store(int64(lease))
 	s.heard()
 	s.mu.Lock()
 	old := s.current
+	if old != nil && old.order > st.order {
+		s.mu.Unlock()
+		return false
+	}
 	s.current = st
 	all := make([]*conversation, 0, len(s.conversations))
 	for _, c := range s.conversations {
@@ -202,13 +208,14 @@ func (s *Server) adopt(st *stream, lease time.Duration) {
 	}
 	s.mu.Unlock()
 	if old == nil {
-		return
+		return true
 	}
 	old.retired.Store(true)
 	for _, c := range all {
 		c.detach(old)
 	}
 	old.goodbye("replaced", "a newer stream was attached")
+	return true
 }
 
 // gone is called when a stream has ended.

@@ -33,6 +33,7 @@ type conn interface {
 // it, one writes it.
 type stream struct {
 	server *Server
+	order  uint64 // among all streams, by when they were opened
 	conn   conn
 	reader *wire.Reader
 

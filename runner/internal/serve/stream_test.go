@@ -493,3 +493,44 @@ func TestFloodDelaysNobody(t *testing.T) {
 		}
 	}
 }
+
+// slowReady is a stream whose READY reaches its driver long before the runner
+// knows that it was written.
+type slowReady struct {
+	net.Conn
+	writes  int
+	written chan struct{}
+	release chan struct{}
+}
+
+func (c *slowReady) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if c.writes++; c.writes == 2 { // after WELCOME
+		close(c.written)
+		<-c.release
+	}
+	return n, err
+}
+
+func TestAStreamThatWasGivenUpDoesNotTakeThePlaceOfANewerOne(t *testing.T) {
+	b, d := open(t)
+	ours, theirs := net.Pipe()
+	slow := &slowReady{Conn: theirs, written: make(chan struct{}), release: make(chan struct{})}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		b.server.Serve(slow)
+	}()
+	if err := d.handshake(ours, wire.NewReader(ours), 60); err != nil {
+		t.Fatal(err)
+	}
+	<-slow.written
+	ours.Close()
+	d.cut()
+	if err := d.attach(b.dial(), 60); err != nil {
+		t.Fatal(err)
+	}
+	close(slow.release)
+	<-ended
+	d.call("box.info", params{}, nil)
+}
