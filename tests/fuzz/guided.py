@@ -11,7 +11,7 @@ from random import Random
 
 import atheris
 
-LONGEST_BYTES = 16_384
+LONGEST_BYTES = 4096
 SLOWEST_S = 5
 MOST_MEMORY_MB = 1024
 
