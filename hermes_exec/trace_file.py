@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
 from hermes_exec.calls import Call, Calls
 from hermes_exec.channel.frames import FrameType
@@ -14,6 +14,8 @@ from hermes_exec.channel.trace import TracedFrame
 from hermes_exec.errors import ConfigError
 
 MAX_LINE = 1 << 20
+LONGEST_NAME = 256
+MOST = 1e15
 
 
 @dataclass(slots=True)
@@ -32,17 +34,23 @@ def read_trace(path: str | os.PathLike[str]) -> TraceRecord:
     Raises:
         ConfigError: it is no trace; OSError when it cannot be read.
     """
-    lines = _lines(path)
+    with open(path, encoding="utf-8", errors="replace") as file:
+        try:
+            return parse_trace(file)
+        except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
+            raise ConfigError(f"{os.fspath(path)!r} is no trace: {error}") from error
+
+
+def parse_trace(file: IO[str]) -> TraceRecord:
+    """The same of an open file; LookupError, TypeError, ValueError, ArithmeticError, RecursionError for no trace."""
+    lines = _lines(file)
     head = next(lines, {})
     if head.get("trace") != 1:
-        raise ConfigError(f"{os.fspath(path)!r} is no trace: it does not begin with a line of one")
-    record = TraceRecord(float(head.get("began_at", 0.0)))
+        raise ValueError("it does not begin with a line of one")
+    record = TraceRecord(_number(head.get("began_at", 0.0)))
     open_calls: dict[str, Calls] = {}
-    try:
-        for line in lines:
-            _take(record, open_calls, line)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{os.fspath(path)!r} is no trace: {error!r}") from error
+    for line in lines:
+        _take(record, open_calls, line)
     for box in open_calls.values():
         record.calls += box.lost()
     record.calls.sort(key=lambda call: call.begun)
@@ -53,9 +61,10 @@ def _take(record: TraceRecord, open_calls: dict[str, Calls], line: dict[str, Any
     if "event" in line:
         record.events.append(line)
         return
-    calls = open_calls.setdefault(line["box"], Calls(line["box"]))
+    box = _name(line["box"])
+    calls = open_calls.setdefault(box, Calls(box))
     if "begun" in line:
-        calls.begun(int(line["begun"]), str(line["method"]), float(line["t"]))
+        calls.begun(int(line["begun"]), _name(line["method"]), _number(line["t"]))
     elif "dir" in line:
         record.frames += 1
         if (call := calls.frame(_frame(line))) is not None:
@@ -67,29 +76,44 @@ def _take(record: TraceRecord, open_calls: dict[str, Calls], line: dict[str, Any
 def _frame(line: dict[str, Any]) -> TracedFrame:
     kind = int(FrameType[line["type"]])
     return TracedFrame(
-        line["dir"],
+        _name(line["dir"]),
         kind,
         int(line["id"]),
         int(line.get("channel", 0)),
-        int(line["bytes"]),
-        float(line["t"]),
-        line.get("method"),
-        line.get("slot"),
-        line.get("exec_s"),
-        line.get("error"),
+        int(_number(line["bytes"])),
+        _number(line["t"]),
+        _optional_name(line, "method"),
+        _optional_name(line, "slot"),
+        _number(line["exec_s"]) if "exec_s" in line else None,
+        _optional_name(line, "error"),
         last=not line.get("more", False),
     )
 
 
-def _lines(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    with open(path, encoding="utf-8", errors="replace") as file:
-        while text := file.readline(MAX_LINE):
-            try:
-                line = json.loads(text)
-            except (ValueError, RecursionError) as error:
-                if text.endswith("\n"):
-                    raise ConfigError(f"{os.fspath(path)!r} is no trace: a line of it is no JSON") from error
-                return
-            if not isinstance(line, dict):
-                raise ConfigError(f"{os.fspath(path)!r} is no trace: a line of it is no object")
-            yield line
+def _number(value: object) -> float:
+    if (type(value) is float or type(value) is int) and abs(value) < MOST:
+        return float(value)
+    raise ValueError("a number that is none")
+
+
+def _name(value: object) -> str:
+    if isinstance(value, str) and len(value) < LONGEST_NAME:
+        return value
+    raise ValueError("a name that is none")
+
+
+def _optional_name(line: dict[str, Any], name: str) -> str | None:
+    return _name(line[name]) if name in line else None
+
+
+def _lines(file: IO[str]) -> Iterator[dict[str, Any]]:
+    while text := file.readline(MAX_LINE):
+        try:
+            line = json.loads(text)
+        except ValueError:
+            if text.endswith("\n"):
+                raise
+            return  # torn: the program that wrote it was killed
+        if not isinstance(line, dict):
+            raise TypeError("a line of it is no object")
+        yield line

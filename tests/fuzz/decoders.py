@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 import os
 import tarfile
@@ -28,6 +29,7 @@ from hermes_exec.results import FileStat, KillReceipt, ProcessInfo
 from hermes_exec.slot import SlotFacts
 from hermes_exec.streams import NowaitStream
 from hermes_exec.tenure import Tenure
+from hermes_exec.trace_file import parse_trace
 from hermes_exec.unpack import unpack
 
 MAX_INT = 2**63
@@ -285,6 +287,15 @@ def docker(data: bytes) -> None:
     assert read(max(1, len(data))) == read(cut + 1)
 
 
+def trace(data: bytes) -> None:
+    """A trace file that somebody sent is read, or is none; what it tells can be drawn."""
+    with contextlib.suppress(LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
+        record = parse_trace(io.StringIO(data.decode("utf-8", "replace")))
+        for call in record.calls:
+            assert math.isfinite(sum(call.phases.values()))
+            assert call.why
+
+
 DECODERS: dict[str, Callable[[bytes], None]] = {
     "frames": frames,
     "messages": messages,
@@ -293,5 +304,6 @@ DECODERS: dict[str, Callable[[bytes], None]] = {
     "answers": answers,
     "archive": archive,
     "docker": docker,
+    "trace": trace,
 }
 """By the name of their folder in `corpus/`."""

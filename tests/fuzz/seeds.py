@@ -178,6 +178,19 @@ def docker(*pieces: tuple[int, bytes]) -> bytes:
     return b"".join(struct.pack(">BxxxI", kind, len(data)) + data for kind, data in pieces)
 
 
+TRACE = (
+    {"trace": 1, "began_at": 1.5e9},
+    {"t": 0.1, "event": "Lent", "slot": "s0"},
+    {"t": 0.1, "box": "b", "connected": True, "handshake_s": 0.1},
+    {"t": 0.2, "box": "b", "begun": 1, "method": "exec.run"},
+    {"t": 0.3, "box": "b", "dir": ">", "type": "REQUEST", "id": 1, "bytes": 9, "method": "exec.run", "slot": "s0"},
+    {"t": 0.4, "box": "b", "dir": "<", "type": "DATA", "id": 1, "channel": 1, "bytes": 9},
+    {"t": 0.5, "box": "b", "dir": "<", "type": "RESPONSE", "id": 1, "bytes": 9, "exec_s": 0.1},
+    {"t": 0.6, "box": "b", "begun": 2, "method": "box.info"},
+    {"t": 0.7, "box": "b", "lost": "ChannelLost"},
+)
+
+
 SEEDS: dict[str, dict[str, bytes]] = {
     "frames": {"talk": b"\7" + talk(), "greeting": b"\0" + greeting()},
     "messages": {name: as_json(value) for name, value in ANSWERS.items()},
@@ -190,6 +203,7 @@ SEEDS: dict[str, dict[str, bytes]] = {
     "answers": {name: as_json(value) for name, value in ANSWERS.items()},
     "archive": {"gnu": tree(tarfile.GNU_FORMAT), "pax": tree(tarfile.PAX_FORMAT)},
     "docker": {"two": b"\5" + docker((1, b"abc"), (2, b"err"), (1, b"")), "many": b"\0" + docker(*[(1, b"x")] * 9)},
+    "trace": {"calls": b"".join(as_json(line) + b"\n" for line in TRACE)},
 }
 
 

@@ -129,6 +129,11 @@ def test_an_extended_header_is_read_in_time_that_its_size_gives(tmp_path: Path) 
         unpack(str(tmp_path / "to"), pieces(extended(b"1" * (1 << 20))))
 
 
+def test_headers_about_headers_without_end_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(tarfile.ReadError, match="headers"):
+        unpack(str(tmp_path / "to"), pieces(extended(b"name", tarfile.GNUTYPE_LONGNAME) * 1000))
+
+
 def test_a_sparse_map_without_end_is_not_held_in_memory(tmp_path: Path) -> None:
     sparse = bytearray(member("x", tarfile.GNUTYPE_SPARSE).tobuf(tarfile.GNU_FORMAT))
     sparse[482], sparse[148:156] = 1, b" " * 8  # there is more to come
