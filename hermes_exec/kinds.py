@@ -58,6 +58,7 @@ class Kind:
             best_effort_limits=config.best_effort_limits,
             network=config.network,
             whole_box=self.whole_box,
+            as_made=not self.setup,
             lease_s=config.lease_s,
             pull_timeout_s=config.pull_timeout_s,
         )

@@ -36,7 +36,8 @@ class LaunchSpec:
     """What a box has to be. Everything that only one backend understands is in that backend's config object.
 
     ``whole_box`` is set when one slot gets the whole box. ``network`` False asks for a box without any network; with
-    several slots that differ, the slots close it themselves. ``pull_timeout_s`` bounds the fetching of the image alone.
+    several slots that differ, the slots close it themselves. ``as_made`` says that nothing changes the box before
+    it is marked (see ``Diffable``). ``pull_timeout_s`` bounds the fetching of the image alone.
     ``lease_s`` is how long the runner outlives its driver.
     """
 
@@ -45,6 +46,7 @@ class LaunchSpec:
     best_effort_limits: bool = False
     network: bool = True
     whole_box: bool = False
+    as_made: bool = False
     lease_s: float = 60.0
     pull_timeout_s: float = 600.0
     on_progress: Callable[[PullProgress], None] | None = None

@@ -14,7 +14,7 @@ from hermes_exec.backends.docker_doors import Doors
 from hermes_exec.backends.docker_engine import Engine
 from hermes_exec.backends.docker_image import ImageFacts, Images
 from hermes_exec.backends.docker_options import check_options, image_of, plan_container
-from hermes_exec.backends.docker_sandbox import DockerSandbox, Made, remove
+from hermes_exec.backends.docker_sandbox import DockerSandbox, Made, Mark, remove
 from hermes_exec.backends.owner import PREFIX, from_strings, owner_state, reap_reason
 from hermes_exec.config import BackendConfig, DockerConfig
 from hermes_exec.errors import ConfigError
@@ -42,6 +42,7 @@ class DockerBackend:
         self._images = Images(self._engine, config)
         self._delivery = Delivery(config)
         self._doors = Doors(config)
+        self._marks: dict[tuple[str, str, bool], list[Mark]] = {}
 
     async def check(self, spec: LaunchSpec) -> None:
         """See ``Backend.check``."""
@@ -79,7 +80,9 @@ class DockerBackend:
                 remove(client, name)
                 raise
         user = None if self._config.user else image.user
-        return DockerSandbox(self._engine, Made(container, user, plan.limits, spec.whole_box), stream)
+        kind = (image.id, way, spec.network)
+        alike = self._marks.setdefault(kind, []) if spec.as_made else None
+        return DockerSandbox(self._engine, Made(container, user, plan.limits, spec.whole_box, alike), stream)
 
     async def reap(self, which: ReapFilter) -> list[Reaped]:
         """See ``Backend.reap``."""

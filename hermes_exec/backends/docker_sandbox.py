@@ -34,6 +34,15 @@ class Made(NamedTuple):
     user: str | None
     limits: Mapping[str, str]
     whole_box: bool
+    alike: list[Mark] | None = None
+    """What was found in the first of the containers that are alike at first; None where this one is to be looked at."""
+
+
+class Mark(NamedTuple):
+    """How a container differs from its image before anybody uses it, and the places that this comparison leaves out."""
+
+    changes: frozenset[str]
+    unseen: tuple[str, ...]
 
 
 class DockerSandbox:
@@ -45,8 +54,7 @@ class DockerSandbox:
         self.id = made.id
         self.user = made.user
         self.limits = made.limits
-        self._marked: frozenset[str] = frozenset()
-        self._unseen: tuple[str, ...] = ()
+        self._mark = Mark(frozenset(), ())
         self._stream = stream
 
     async def open(self, argv: Sequence[str]) -> FdStream:
@@ -123,15 +131,21 @@ class DockerSandbox:
 
     async def mark(self) -> list[str]:
         """See ``Diffable.mark``: a path that differs from the image already can change without Docker telling."""
-        self._marked, self._unseen = await self._engine.call(
-            lambda client: (changed_paths(client, self.id), unseen_mounts(client, self.id))
-        )
-        return [*(change.partition(" ")[2] for change in sorted(self._marked)), *FILES_OF_DOCKER]
+        alike = self._made.alike
+        if alike:
+            self._mark = alike[0]
+        else:
+            self._mark = await self._engine.call(
+                lambda client: Mark(changed_paths(client, self.id), unseen_mounts(client, self.id))
+            )
+            if alike is not None:
+                alike.append(self._mark)
+        return [*(change.partition(" ")[2] for change in sorted(self._mark.changes)), *FILES_OF_DOCKER]
 
     async def changes(self) -> list[str]:
         """Paths that differ from the moment of ``mark``; mounts that nobody can compare are always among them."""
         now = await self._engine.call(lambda client: changed_paths(client, self.id))
-        return sorted(now - self._marked) + [f"{path} (a mount)" for path in self._unseen]
+        return sorted(now - self._mark.changes) + [f"{path} (a mount)" for path in self._mark.unseen]
 
     async def destroy(self) -> None:
         """Remove the container with its anonymous volumes; harmless when it is gone."""

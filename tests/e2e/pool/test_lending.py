@@ -279,6 +279,21 @@ async def test_a_whole_box_is_reused_only_when_nothing_outside_the_slot_changed(
             assert not (await slot.run("ls /etc/changed")).ok
 
 
+@pytest.mark.docker
+@pytest.mark.parametrize("harm", ["touch /etc/changed", "echo 127.0.0.1 evil >> /etc/hosts", "echo x >> /etc/passwd"])
+async def test_a_second_box_is_compared_as_the_first_is(docker_image: object, harm: str) -> None:
+    image = docker_image("busybox")  # type: ignore[operator]
+    async with SandboxPool("docker", image=image, max_sandboxes=2, slots_per_sandbox=1) as pool:
+        async with pool.slot() as one:
+            async with pool.slot() as two:
+                (await two.run(harm)).check()
+            assert (await one.run("touch mine")).ok
+        async with pool.slot() as three, pool.slot() as four:
+            now = {three.sandbox, four.sandbox}
+        assert one.sandbox in now
+        assert two.sandbox not in now
+
+
 async def test_profiles_share_one_cap() -> None:
     profiles: dict[str, dict[str, object]] = {"small": {"slots_per_sandbox": 2}, "other": {"env": {"WHICH": "other"}}}
     async with SandboxPool("local", slots_per_sandbox=1, max_sandboxes=2, profiles=profiles) as pool:
