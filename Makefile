@@ -5,11 +5,11 @@ PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export GOTOOLCHAIN := local
 
-.PHONY: help setup runner engine images demo test test-faults fuzz soak check bench docs build clean
+.PHONY: help setup runner engine images demo test test-faults test-packages fuzz soak check bench docs build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
 setup: .venv/.ready runner ## .venv with everything that the other targets need
 
@@ -38,6 +38,9 @@ test-faults: setup ## random work under 500 seeds of faults on local and 100 on 
 fuzz: setup ## hostile bytes for every decoder and whole conversations for both ends (about 20 minutes)
 	@.ci/setup fuzz || echo "fuzz: atheris cannot be had here"
 	@$(PY) -m tests.fuzz.campaign
+
+test-packages: setup ## test suites of other packages, inside of slots and outside: the verdicts are the same
+	@.ci/setup bench; .ci/engine && $(PY) -m tests.images.build debian >/dev/null && $(PY) -m tests.packages
 
 soak: setup ## half an hour of mixed work on 128 slots, local and Docker; nothing may grow
 	@.ci/engine && $(PY) -m tests.images.build debian >/dev/null && $(PY) -m tests.soak --html soak.html
