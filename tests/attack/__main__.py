@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 from tests.attack.campaign import campaign
 from tests.attack.page import render, rewrite
@@ -23,14 +24,9 @@ def main() -> int:
     options = parser.parse_args()
     if options.write and (os.geteuid() != 0 or options.rung):
         parser.error("the page has all rungs: run this as root, with Docker, and without --rung")
-    seen = {}
-    for rung in options.rung or RUNGS:
-        seen[rung] = campaign(RUNGS[rung], ROWS)
-        for name, outcome in seen[rung].items():
-            print(
-                f"{rung}: {name}: {outcome.verdict} {outcome.slower or ''} ({outcome.detail.strip()[-100:]!r})",
-                file=sys.stderr,
-            )
+    rungs = options.rung or list(RUNGS)
+    with ThreadPoolExecutor(len(rungs)) as threads:
+        seen = dict(zip(rungs, threads.map(lambda rung: campaign(RUNGS[rung], ROWS, long=True), rungs), strict=True))
     if options.write:
         rewrite(ROWS, seen)
     else:

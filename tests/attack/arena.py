@@ -30,6 +30,7 @@ from tests.attack.rungs import Rung
 PROGRAMS = Path(__file__).parent / "programs"
 FOLDER = "lib/tests/attack/programs"
 TIMEOUT_S = 60.0
+SHORT_S, LONG_S = 0.7, 2.5
 
 
 class Tenant(Protocol):
@@ -220,6 +221,8 @@ class Arena:
     host: Victim
     planted: list[str]
     stack: AsyncExitStack
+    seconds: float
+    """How long attacks on resources last."""
     attacker: Slot = field(init=False)
 
     def target(self, against: Against) -> dict[str, Any]:
@@ -284,11 +287,13 @@ def difference(before: str, after: str) -> str:
 
 
 @asynccontextmanager
-async def arena(rung: Rung, planted: Path | None, image: Callable[[], str], **options: Any) -> AsyncIterator[Arena]:
+async def arena(
+    rung: Rung, planted: Path | None, image: Callable[[], str], seconds: float = SHORT_S, **options: Any
+) -> AsyncIterator[Arena]:
     """Open a rung with a victim beside the attacker and one on the host."""
     async with AsyncExitStack() as stack:
         host = await stack.enter_async_context(plant_on_host())
         pool = await stack.enter_async_context(rung.pool(planted, image, **options))
         slot = await pool.acquire()
         seen = [] if planted is None else [f"{rung.planted_at or planted}/{name}" for name in os.listdir(planted)]
-        yield Arena(rung, pool, slot, await plant_in_slot(slot), host, seen, stack)
+        yield Arena(rung, pool, slot, await plant_in_slot(slot), host, seen, stack, seconds)

@@ -13,14 +13,15 @@ from tests.attack.model import Outcome, Row
 from tests.attack.rungs import Rung
 from tests.ordinary_user import ROOT, run_as_ordinary_user
 
-TIMEOUT_S = 580.0
+TIMEOUT_S = 900.0
 MODULE = "tests.attack.here"
 
 
-def campaign(rung: Rung, rows: Sequence[Row]) -> dict[str, Outcome]:
-    """The outcome of each of these rows."""
+def campaign(rung: Rung, rows: Sequence[Row], long: bool = False) -> dict[str, Outcome]:
+    """The outcome of each of these rows; `long` measures the neighbour under those that use something up."""
     with planted_programs() as planted:
         where = [] if planted is None else [f"--planted={planted}"]
+        where += ["--long"] if long else []
         told = _run(rung, *where, rung.id, *(row.id for row in rows))
     return {name: Outcome(**fields) for name, fields in json.loads(told).items()}
 

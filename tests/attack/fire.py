@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
@@ -12,6 +13,7 @@ from pathlib import Path
 from hermes_exec.errors import ExecError
 from hermes_exec.results import RunResult
 from tests.attack.arena import Arena, arena
+from tests.attack.confined import unconfined
 from tests.attack.model import Against, Attack, Outcome, Row
 from tests.attack.rungs import Rung
 
@@ -19,7 +21,9 @@ from tests.attack.rungs import Rung
 ALL_CAPABILITIES = (0x02000001).to_bytes(4, "little") + b"\xff\xff\xff\xff\0\0\0\0" + b"\xff\x01\0\0\0\0\0\0"
 
 
-async def fire(rung: Rung, rows: Sequence[Row], image: Callable[[], str], planted: Path | None) -> dict[str, Outcome]:
+async def fire(
+    rung: Rung, rows: Sequence[Row], image: Callable[[], str], planted: Path | None, seconds: float
+) -> dict[str, Outcome]:
     """Fire these rows, those with the network first."""
     outcomes: dict[str, Outcome] = {}
     for network in (True, False):
@@ -30,8 +34,13 @@ async def fire(rung: Rung, rows: Sequence[Row], image: Callable[[], str], plante
             field: Arena | None = None
             for row in here:
                 if field is None:
-                    field = await stack.enter_async_context(arena(rung, planted, image, network=network))
-                outcomes[row.id] = await fire_one(field, row)
+                    field = await stack.enter_async_context(arena(rung, planted, image, seconds, network=network))
+                outcome = outcomes[row.id] = await fire_one(field, row)
+                print(
+                    f"{rung.id}: {row.id}: {outcome.verdict}: {outcome.detail.strip()[-100:]!r}",
+                    file=sys.stderr,
+                    flush=True,
+                )
     return outcomes
 
 
@@ -40,12 +49,14 @@ async def fire_one(field: Arena, row: Row) -> Outcome:
     attack = row.attack
     async with field.an_attacker():
         if attack.by is not None:
-            return await attack.by(field, attack)
+            return await attack.by(field, attack, row.against)
         return await by_program(field, attack, row.against)
 
 
 async def by_program(field: Arena, attack: Attack, against: Against) -> Outcome:
     """Run the attack's program in the attacker's slot, and judge by its loot and by the harm that was done."""
+    if why := await unconfined(field, attack.proof):
+        return Outcome("not given", f"not fired: {why}")
     result: RunResult | None = None
     trouble = ""
     try:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import anyio
 
+from tests.attack.arena import LONG_S, SHORT_S
 from tests.attack.fire import control_all, fire
 from tests.attack.programs.tenant import syscall
 from tests.attack.rungs import RUNGS
@@ -40,6 +41,7 @@ def main() -> None:
     parser.add_argument("rung", choices=RUNGS)
     parser.add_argument("--planted", type=Path, help="folder of programs that would make root of whoever runs them")
     parser.add_argument("--alone", action="store_true", help="fire within one slot, where attacks have to succeed")
+    parser.add_argument("--long", action="store_true", help="use up resources for seconds, and measure the neighbour")
     parser.add_argument("rows", nargs="*", metavar="ROW")
     options = parser.parse_args()
     # As after a login: a keyring that all processes which are started from here inherit.
@@ -48,7 +50,9 @@ def main() -> None:
     if options.alone:
         json.dump(anyio.run(partial(control_all, RUNGS[options.rung], rows, image)), sys.stdout)
     else:
-        outcomes = anyio.run(partial(fire, RUNGS[options.rung], rows, image, options.planted))
+        outcomes = anyio.run(
+            partial(fire, RUNGS[options.rung], rows, image, options.planted, LONG_S if options.long else SHORT_S)
+        )
         json.dump({name: asdict(outcome) for name, outcome in outcomes.items()}, sys.stdout)
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 Verdict = Literal["prevented", "contained", "not given"]
 Against = Literal["neighbour", "host", "runner", "driver", "own"]
-Means = Callable[["Arena", "Attack"], Awaitable["Outcome"]]
+Means = Callable[["Arena", "Attack", Against], Awaitable["Outcome"]]
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,10 @@ class Attack:
     """Why it is not given where it is not, and what closes it; for the page."""
     own_box: bool = False
     """In a whole box this concerns the tenant's own box only: what works there is contained."""
+    limit: str = ""
+    """The limit that has to hold for this to be contained; without it nothing would have stopped it."""
+    read: bool = True
+    """False: the driver holds the stream of its output open and reads nothing."""
     succeeds_alone: bool = True
     """Fired within one slot it has to succeed: this shows that the attack is one."""
 

@@ -78,7 +78,7 @@ RUNGS = {
             {
                 "slots_per_sandbox": 1,
                 "max_sandboxes": 3,
-                "limits": Limits(**{**dict(SLOT), "file_size_mb": None, "open_files": None}),
+                "limits": SLOT.model_copy(update={"file_size_mb": None}),
             },
             planted_at="/planted",
         ),

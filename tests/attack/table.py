@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from tests.attack.areas.calls import CALLS
 from tests.attack.areas.files import FILES
 from tests.attack.areas.ipc import IPC
 from tests.attack.areas.network import NETWORK
 from tests.attack.areas.privilege import PRIVILEGE
 from tests.attack.areas.processes import PROCESSES
+from tests.attack.areas.resources import RESOURCES
 from tests.attack.model import Attack, Row
 
-ATTACKS: tuple[Attack, ...] = (*FILES, *PROCESSES, *IPC, *NETWORK, *PRIVILEGE)
+ATTACKS: tuple[Attack, ...] = (*FILES, *CALLS, *PROCESSES, *IPC, *NETWORK, *PRIVILEGE, *RESOURCES)
 ROWS: tuple[Row, ...] = tuple(Row(attack, against) for attack in ATTACKS for against in attack.against)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
@@ -11,7 +13,7 @@ from tests.attack.model import Outcome, Row
 from tests.attack.page import PAGE, key, written
 from tests.attack.rungs import RUNGS
 from tests.attack.table import ROWS
-from tests.conftest import require_engine
+from tests.conftest import missing, require_engine
 
 pytestmark = [pytest.mark.timeout(600)]
 BY_ID = {row.id: row for row in ROWS}
@@ -28,6 +30,10 @@ def _collected(request: pytest.FixtureRequest, parameter: str, rung: str | None 
     return found
 
 
+def _needs_root(rung: str) -> bool:
+    return rung == "namespaces" and os.geteuid() != 0
+
+
 @pytest.fixture(
     scope="module",
     params=[
@@ -37,14 +43,26 @@ def _collected(request: pytest.FixtureRequest, parameter: str, rung: str | None 
 def rung(request: pytest.FixtureRequest) -> str:
     name = str(request.param)
     require_engine(RUNGS[name].backend)
-    if name == "namespaces" and os.geteuid() != 0:
+    if _needs_root(name):
         pytest.skip("not root")
     return name
 
 
 @pytest.fixture(scope="module")
-def outcomes(request: pytest.FixtureRequest, rung: str) -> dict[str, Outcome]:
-    return campaign(RUNGS[rung], _collected(request, "row", rung))
+def campaigns(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[dict[str, Outcome]]]]:
+    """All rungs, two at a time: most of the time of a campaign is waiting."""
+    with ThreadPoolExecutor(2) as threads:
+        begun = {
+            name: threads.submit(campaign, rung, rows)
+            for name, rung in RUNGS.items()
+            if (rows := _collected(request, "row", name)) and missing(rung.backend) is None and not _needs_root(name)
+        }
+        yield begun
+
+
+@pytest.fixture(scope="module")
+def outcomes(rung: str, campaigns: dict[str, Future[dict[str, Outcome]]]) -> dict[str, Outcome]:
+    return campaigns[rung].result()
 
 
 @pytest.fixture(scope="module")

@@ -49,6 +49,11 @@ func (a *agent) prepare(s isolate.Setup) (isolate.Ready, error) {
 	if err := isolate.ProcessLimits(s.Limits, s.RLimits); err != nil {
 		return isolate.Ready{}, cannotIsolate(err)
 	}
+	if s.Level == isolate.Box || !s.Switch {
+		if err := isolate.LeaveDescriptors(); err != nil {
+			return isolate.Ready{}, cannotIsolate(err)
+		}
+	}
 	if err := a.dropCaps(isolate.KeepCaps); err != nil {
 		return isolate.Ready{}, cannotIsolate(err)
 	}
@@ -166,6 +171,11 @@ func (a *agent) prepareSpawner(tasks []*os.File) error {
 	}
 	if err := isolate.ThreadNoNewPrivs(); err != nil {
 		return err
+	}
+	if a.setup.View.Pids && !a.setup.View.Network {
+		if err := isolate.ThreadNoOtherNetworks(); err != nil {
+			return err
+		}
 	}
 	if a.setup.Landlock != nil {
 		return isolate.ThreadLandlock(*a.setup.Landlock)

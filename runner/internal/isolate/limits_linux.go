@@ -45,6 +45,22 @@ func ProcessLimits(l link.Limits, names []string) error {
 	return nil
 }
 
+// LeaveDescriptors keeps commands from having as many descriptors under way
+// between processes as the runner may have. The kernel counts them by user,
+// over all slots and boxes, and refuses who is above a limit of his own: that
+// of open files. Where a program has been given more by Go than the system
+// gave it, this is left out: commands would get that too.
+func LeaveDescriptors() error {
+	var now syscall.Rlimit
+	if err := prlimit(0, rlimitNofile, nil, &now); err != nil {
+		return fmt.Errorf("rlimit %d: %w", rlimitNofile, err)
+	}
+	if now.Cur != now.Max {
+		return nil
+	}
+	return setRlimit(0, rlimitNofile, now.Max-now.Max/4)
+}
+
 // NeedsChildLimits says whether each command needs limits of its own, which
 // its parent could not live with.
 func NeedsChildLimits(l link.Limits) bool { return l.OpenFiles != nil || l.CPUTimeS != nil }

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 )
 
 const (
@@ -390,6 +391,26 @@ func (c *Conn) send(seq uint64, k kind, op string, value any, fds []int) error {
 	if len(fds) > 0 {
 		oob = syscall.UnixRights(fds...)
 	}
+	err = c.write(buf, oob)
+	for wait := time.Millisecond; errors.Is(err, syscall.ETOOMANYREFS) && wait < passingPatience; wait *= 2 {
+		time.Sleep(wait)
+		err = c.write(buf, oob)
+	}
+	switch {
+	case errors.Is(err, syscall.ETOOMANYREFS):
+		return &Error{Kind: "exhausted", Message: "descriptors cannot be passed, for this user has too many under way: " + err.Error()}
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrClosed, err)
+	}
+	return nil
+}
+
+// passingPatience bounds the wait for others of the same user, in other slots
+// and boxes too, who have more descriptors under way than the kernel allows it.
+// Nothing has been sent then, and the link is as good as before.
+const passingPatience = 256 * time.Millisecond
+
+func (c *Conn) write(buf, oob []byte) error {
 	c.writeMu.Lock()
 	defer c.writeMu.Unlock()
 	// The descriptors ride on the first byte; a short write goes on without them.
@@ -397,10 +418,7 @@ func (c *Conn) send(seq uint64, k kind, op string, value any, fds []int) error {
 	if err == nil && n < len(buf) {
 		_, err = c.sock.Write(buf[n:])
 	}
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrClosed, err)
-	}
-	return nil
+	return err
 }
 
 // input is what has been read but not handed out: bytes, and descriptors in

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"strings"
 	"sync"
@@ -355,5 +356,67 @@ func TestHandlerLearnsThatTheCallerGaveUp(t *testing.T) {
 	near.Close()
 	if err := <-over; !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
+	}
+}
+
+// crowded is a socket whose user has too many descriptors under way, for the
+// next writes that carry some.
+type crowded struct {
+	socket
+	refusals int
+}
+
+func (s *crowded) WriteMsgUnix(p, oob []byte, to *net.UnixAddr) (n, oobn int, err error) {
+	if len(oob) > 0 && s.refusals > 0 {
+		s.refusals--
+		return 0, 0, os.NewSyscallError("sendmsg", syscall.ETOOMANYREFS)
+	}
+	return s.socket.WriteMsgUnix(p, oob, to)
+}
+
+func TestDescriptorsThatCannotBePassedEndTheCallAndNotTheLink(t *testing.T) {
+	a, b, err := Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sock, err := polled(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := &crowded{sock, 3}
+	near := newConn(full, &serving{running: map[uint64]context.CancelFunc{}})
+	near.root = near
+	far, err := New(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer near.Close()
+	defer far.Close()
+	go func() { _ = near.Run(nil, nil) }()
+	go func() { _ = far.Run(echoing, nil) }()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	w.Close()
+	call := func() error {
+		fds, err := near.Call(context.Background(), "x", echo{Text: "y"}, &echo{}, int(r.Fd()))
+		for _, fd := range fds {
+			syscall.Close(fd)
+		}
+		return err
+	}
+	if err := call(); err != nil || full.refusals != 0 {
+		t.Errorf("a short shortage: %v, %d refusals left", err, full.refusals)
+	}
+	full.refusals = 1 << 30
+	var refused *Error
+	if err := call(); !errors.As(err, &refused) || refused.Kind != "exhausted" {
+		t.Errorf("a long shortage: %v", err)
+	}
+	full.refusals = 0
+	if err := call(); err != nil {
+		t.Errorf("afterwards: %v", err)
 	}
 }

@@ -83,6 +83,7 @@ NETWORK = (
         ("host",),
         network=False,
         succeeds_alone=False,
-        why="`AF_VSOCK` leads from a virtual machine to its hypervisor and is in no network namespace.",
+        why="`AF_VSOCK` leads from a virtual machine to its hypervisor and is in no network namespace. At `namespaces` "
+        "commands get no such sockets; in Docker the engine's seccomp profile decides, and newer ones refuse them.",
     ),
 )

@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
-from tests.attack.model import Attack
+import secrets
+
+from hermes_exec.testing.conformance import outside
+from tests.attack.arena import Arena
+from tests.attack.model import Against, Attack, Outcome
+
+
+async def outlive(field: Arena, attack: Attack, against: Against) -> Outcome:
+    """Leave processes behind and release the slot; the host counts what is left."""
+    mark = secrets.token_hex(6)
+    await field.run("processes.outlive", {"mark": mark})
+    started = await outside.seen(mark, 4)
+    await field.attacker.reset()
+    left = await outside.gone(mark, 10)
+    if left or len(started) < 4:
+        return Outcome("not given", f"{len(left)} of {len(started)} processes are left")
+    return Outcome("prevented", f"{len(started)} processes were ended")
+
 
 PROCESSES = (
     Attack(
@@ -65,6 +82,32 @@ PROCESSES = (
         "takes real-time classes, nice -20 and exemption from the end when memory runs out",
         "processes.speed_up",
         ("host",),
+        succeeds_alone=False,
+    ),
+    Attack(
+        "signals to all",
+        "processes",
+        "TERM, STOP and KILL to every process that it sees",
+        "processes.signals_to_all",
+        ("runner",),
+        proof=("processes",),
+        succeeds_alone=False,
+    ),
+    Attack(
+        "`kill -9 -1`",
+        "processes",
+        "kills everything that it may",
+        "processes.kill_everybody",
+        ("runner",),
+        proof=("processes",),
+        succeeds_alone=False,
+    ),
+    Attack(
+        "staying",
+        "processes",
+        "leaves daemons, stopped processes, some that ignore signals and some that always fork, for the next tenant",
+        against=("host",),
+        by=outlive,
         succeeds_alone=False,
     ),
 )

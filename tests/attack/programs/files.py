@@ -5,6 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import pathlib
+import resource
+import signal
+import socket
 import stat
 import sys
 
@@ -207,15 +210,14 @@ def runner_program(target: Target) -> None:
 
 def swap(target: Target) -> None:
     """Exchange a folder of ours and a link to the target's without end, while the driver works on paths through it."""
-    os.makedirs("race", exist_ok=True)
-    name = os.path.basename(target["paths"][0])
-    pathlib.Path("race", name).write_text("own")
-    with refused():
-        os.symlink(target["folders"][0], "link")
+    at = target["at"]
+    os.makedirs(at)
+    pathlib.Path(at, os.path.basename(target["paths"][0])).write_text("own")
+    os.symlink(target["folders"][0], f"link-{at}")
     print("ready", flush=True)
     while True:
         with refused():
-            syscall("renameat2", AT_FDCWD, b"race", AT_FDCWD, b"link", RENAME_EXCHANGE)
+            syscall("renameat2", AT_FDCWD, at.encode(), AT_FDCWD, f"link-{at}".encode(), RENAME_EXCHANGE)
 
 
 def links(target: Target) -> None:
@@ -225,6 +227,20 @@ def links(target: Target) -> None:
     for number, folder in enumerate(target["folders"]):
         with refused():
             os.symlink(folder, f"folder-{number}")
+
+
+def special(target: Target) -> None:
+    os.makedirs("special", exist_ok=True)
+    os.mkfifo("special/fifo")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind("special/socket")
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    with open("special/sparse", "wb") as file, refused():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.getrlimit(resource.RLIMIT_FSIZE)[1],) * 2)
+        file.truncate(1 << 25)
+        file.truncate(1 << 40)
+    os.symlink("/dev/zero", "special/to-zero")
+    os.symlink("to-itself", "special/to-itself")
 
 
 main(globals())

@@ -1,0 +1,108 @@
+"""What can be used up. Nothing is fired from a slot that was not shown to be confined for it."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import partial
+from pathlib import Path
+
+from hermes_exec.testing.conformance.disks import small_disk
+from tests.attack.arena import Arena, arena
+from tests.attack.exhaust import exhaust
+from tests.attack.model import Against, Attack, Outcome
+
+
+async def fill(field: Arena, attack: Attack, against: Against) -> Outcome:
+    """Fill a small file system on which both slots are."""
+    if field.rung.id != "namespaces":
+        return Outcome("not given", "not fired: the slot has no file system of its own here")
+    with tempfile.TemporaryDirectory(prefix="attack-disk-") as folder:
+        async with small_disk(Path(folder)) as disk, arena(field.rung, None, str, base_dir=str(disk)) as small:
+            async with small.an_attacker():
+                told = await small.run(attack.program, {"seconds": 0})
+                try:
+                    await small.slot.files.write_bytes("after", bytes(1 << 16))
+                except OSError as error:
+                    return Outcome("not given", f"the neighbour cannot write: {error}")
+                finally:
+                    harm = await small.harm()
+            return Outcome("not given" if harm else "contained", harm or told.stdout)
+
+
+USED_UP = partial(Attack, area="resources", against=("neighbour",), by=exhaust, succeeds_alone=False)
+RESOURCES = (
+    USED_UP(
+        "memory",
+        does="fills 768 MiB where 192 are allowed",
+        program="resources.memory",
+        proof=("processes",),
+        limit="memory_mb",
+    ),
+    USED_UP(
+        "`/dev/shm`",
+        does="fills 768 MiB of it",
+        program="resources.shared_memory",
+        proof=("processes",),
+        why="at `uid` it is the box's, 64 MiB for all its slots.",
+    ),
+    USED_UP(
+        "fork bomb",
+        does="forks without end",
+        program="resources.fork_bomb",
+        proof=("processes", "pids"),
+        limit="pids",
+        why="no limit of processes holds there.",
+    ),
+    USED_UP("threads", does="starts 4,000", program="resources.threads", proof=("processes",), limit="pids"),
+    USED_UP("descriptors", does="opens 30,000 files", program="resources.descriptors", proof=("processes",)),
+    USED_UP(
+        "CPU",
+        does="keeps 8 processes busy",
+        program="resources.burn",
+        limit="cpus",
+        why="slots have a share of the processors only where they have cgroups of their own; a `cpus` limit "
+        "of the box stops all "
+        "its slots when one has used it up.",
+    ),
+    USED_UP("output", does="writes as fast as it can", program="resources.flood"),
+    USED_UP(
+        "a client that does not read",
+        does="the same, while the driver holds the stream open and reads nothing",
+        program="resources.flood",
+        read=False,
+    ),
+    USED_UP(
+        "short-lived processes", does="starts and ends processes as fast as it can", program="resources.short_lived"
+    ),
+    USED_UP("folders", does="makes one of 20,000 entries and one 3,000 deep", program="resources.many_entries"),
+    USED_UP(
+        "counts by user",
+        does="uses up what the kernel counts by user: descriptors in flight, inotify, queues, pipes",
+        program="resources.kernel_limits",
+        why="boxes whose user is root on one host, and slots of one ordinary user, share these counts: a neighbour's "
+        "programs may be refused inotify, queues and the passing of descriptors. Its calls go on in boxes; in slots of "
+        "one ordinary user they go on where `open_files` is set, and fail meanwhile where it is not.",
+    ),
+    Attack(
+        "disk",
+        "resources",
+        "fills the file system that the slots are on",
+        "resources.disk",
+        by=fill,
+        why="slots share the file system of their box's directory, and no backend bounds it by slot; fired "
+        "on `local` as root only, "
+        "where a small one can be mounted. Who needs a bound gives `base_dir` or the box a file system of its own.",
+        succeeds_alone=False,
+    ),
+    Attack(
+        "inodes",
+        "resources",
+        "uses up the inodes of the file system that the slots are on",
+        "resources.inodes",
+        by=fill,
+        why="slots share the file system of their box's directory, and no backend bounds it by slot; fired "
+        "on `local` as root only, "
+        "where a small one can be mounted. Who needs a bound gives `base_dir` or the box a file system of its own.",
+        succeeds_alone=False,
+    ),
+)
