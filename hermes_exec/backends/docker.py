@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo
-from hermes_exec.backends.docker_delivery import Delivery
+from hermes_exec.backends.docker_delivery import Delivery, NotShared, Way
 from hermes_exec.backends.docker_doors import Doors
 from hermes_exec.backends.docker_engine import Engine
 from hermes_exec.backends.docker_image import ImageFacts, Images
@@ -18,7 +18,7 @@ from hermes_exec.backends.docker_sandbox import DockerSandbox, Made, Mark, remov
 from hermes_exec.backends.owner import PREFIX, from_strings, owner_state, reap_reason
 from hermes_exec.config import BackendConfig, DockerConfig
 from hermes_exec.errors import ConfigError
-from hermes_exec.runner_binary import find_runner
+from hermes_exec.runner_binary import RunnerBinary, find_runner
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -62,7 +62,23 @@ class DockerBackend:
 
     def _launch(self, client: DockerClient, spec: LaunchSpec, labels: Labels, image: ImageFacts) -> DockerSandbox:
         runner = find_runner(image.os, image.arch)
-        way = self._delivery.way(client, image.id, runner, labels)
+        while True:
+            try:
+                return self._launch_by(self._delivery.way(runner), client, spec, labels, image, runner)
+            except NotShared:
+                logger.info("the engine does not share this host's files: the runner is brought into its containers")
+
+    def _launch_by(
+        self,
+        way: Way,
+        client: DockerClient,
+        spec: LaunchSpec,
+        labels: Labels,
+        image: ImageFacts,
+        runner: RunnerBinary,
+    ) -> DockerSandbox:
+        from docker.errors import APIError
+
         mounts = self._delivery.mounts(client, way, image.id, runner, labels)
         # The name is ours before Docker knows of it: whatever answer is lost, the container can be removed by it.
         name = f"hermes-exec-{secrets.token_hex(8)}"
@@ -74,10 +90,13 @@ class DockerBackend:
                     logger.warning("Docker: %s", warning)
                 container = str(created["Id"])
                 self._delivery.prepare(client, container, way, runner)
-                client.api.start(container)
-                stream = self._doors.admit(client, container, door)
-            except BaseException:
+                with self._delivery.proven(client, container, way, runner):
+                    client.api.start(container)
+                    stream = self._doors.admit(client, container, door)
+            except BaseException as error:
                 remove(client, name)
+                if isinstance(error, APIError) and self._delivery.refuted(error, way, runner, door):
+                    raise NotShared from error
                 raise
         user = None if self._config.user else image.user
         kind = (image.id, way, spec.network)

@@ -7,11 +7,14 @@ import io
 import secrets
 import tarfile
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from hermes_exec.backends.base import Labels
 from hermes_exec.backends.docker_options import BASE_DIR, RUNNER, RUNNER_DIR, STATE_DIR
+from hermes_exec.backends.door import Door
 from hermes_exec.backends.owner import to_strings
 from hermes_exec.config import DockerConfig
 from hermes_exec.errors import LaunchError
@@ -19,36 +22,94 @@ from hermes_exec.runner_binary import RunnerBinary
 
 if TYPE_CHECKING:
     from docker import DockerClient
+    from docker.errors import APIError
 
 Way = Literal["bind", "upload", "volume"]
 RUNNER_LABEL = "hermes-exec.runner"
 
 
+class NotShared(Exception):
+    """The engine does not have our runner where we have it: another way in is to be taken."""
+
+
 class Delivery:
-    """Decides the way once an engine, by trying: whether it shares this host's files is proven, never assumed."""
+    """Decides the way once an engine, by trying: whether it shares this host's files is proven, never assumed.
+
+    The first container is made as if it did; what it has been given is compared with ours while it starts.
+    """
 
     def __init__(self, config: DockerConfig) -> None:
         self._config = config
         self._lock = threading.Lock()
-        self._shares_files: dict[str, bool] = {}
+        self._shared: dict[str, Future[bool]] = {}
         self._filled: set[str] = set()
 
-    def way(self, client: DockerClient, image: str, runner: RunnerBinary, labels: Labels) -> Way:
-        """The way for a container of this image; blocking. Helpers get ``labels``: should we be killed, they are
-        reaped.
-        """
+    def way(self, runner: RunnerBinary) -> Way:
+        """The way for a container. While it is not known better, ``bind``: `proven` or `refuted` tells."""
         if self._config.runner_delivery != "auto":
             return self._config.runner_delivery
+        proof = self._shared.get(runner.sha256)
+        if proof is None or not proof.done() or proof.result():
+            return "bind"
+        return "volume" if self._config.read_only else "upload"
+
+    @contextmanager
+    def proven(self, client: DockerClient, container: str, way: Way, runner: RunnerBinary) -> Iterator[None]:
+        """The block starts the container; meanwhile its runner is compared with ours, if that is not known yet.
+
+        Raises:
+            NotShared: it is another one, or none.
+        """
+        if way != "bind" or self._config.runner_delivery != "auto":
+            yield
+            return
+        proof = self._prove(client, container, runner)
+        try:
+            yield
+        except Exception:
+            if not proof.result():
+                raise NotShared from None
+            raise
+        if not proof.result():
+            raise NotShared
+
+    def _prove(self, client: DockerClient, container: str, runner: RunnerBinary) -> Future[bool]:
         with self._lock:
-            if runner.sha256 not in self._shares_files:
-                self._shares_files[runner.sha256] = _shares_files(client, image, runner, labels)
-            shared = self._shares_files[runner.sha256]
-        return "bind" if shared else "volume" if self._config.read_only else "upload"
+            known = self._shared.get(runner.sha256)
+            if known is not None:
+                return known
+            proof = self._shared[runner.sha256] = Future()
+
+        def compare() -> None:
+            try:
+                proof.set_result(_hash_of(client, container, RUNNER) == runner.sha256)
+            except Exception as error:  # noqa: BLE001 -- raised by whoever waits for the result
+                del self._shared[runner.sha256]
+                proof.set_exception(error)
+
+        threading.Thread(target=compare, name="hermes-exec-delivery").start()
+        return proof
+
+    def refuted(self, error: APIError, way: Way, runner: RunnerBinary, door: Door | None) -> bool:
+        """Whether an engine that refuses to make a container has thereby shown that it does not share our files."""
+        ours = (str(runner.path.resolve()), *((str(door.folder),) if door else ()))
+        text = str(error.explanation)
+        if way != "bind" or self._config.runner_delivery != "auto" or error.status_code != 400:
+            return False
+        if "source path does not exist" not in text or not any(path in text for path in ours):
+            return False
+        proof: Future[bool] = Future()
+        proof.set_result(False)
+        with self._lock:
+            self._shared[runner.sha256] = proof
+        return True
 
     def mounts(
         self, client: DockerClient, way: Way, image: str, runner: RunnerBinary, labels: Labels
     ) -> list[dict[str, Any]]:
-        """The mounts that bring the runner; fills the volume if that is the way."""
+        """The mounts that bring the runner; fills the volume if that is the way. Helpers get ``labels``: should we be
+        killed, they are reaped.
+        """
         if way == "bind":
             return [_bind(runner)]
         if way == "upload":
@@ -87,22 +148,6 @@ def _numeric(user: str | None) -> tuple[int, int] | None:
 
 def _bind(runner: RunnerBinary) -> dict[str, Any]:
     return {"Type": "bind", "Source": str(runner.path.resolve()), "Target": RUNNER, "ReadOnly": True}
-
-
-def _shares_files(client: DockerClient, image: str, runner: RunnerBinary, labels: Labels) -> bool:
-    """Whether the engine finds, at the path where we have the runner, the very bytes that we have."""
-    from docker.errors import APIError
-
-    try:
-        container = _create_helper(client, image, [_bind(runner)], labels)
-    except APIError as error:
-        if error.status_code == 400:
-            return False
-        raise
-    try:
-        return _hash_of(client, container, RUNNER) == runner.sha256
-    finally:
-        client.api.remove_container(container, force=True, v=True)
 
 
 def _fill(client: DockerClient, image: str, mount: dict[str, Any], runner: RunnerBinary, labels: Labels) -> None:

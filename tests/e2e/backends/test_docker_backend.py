@@ -20,12 +20,13 @@ from docker import DockerClient
 from hermes_exec.backends import docker_delivery
 from hermes_exec.backends.base import LaunchSpec, ReapFilter
 from hermes_exec.backends.docker_engine import Engine
-from hermes_exec.backends.docker_options import HOME
+from hermes_exec.backends.docker_options import HOME, RUNNER
 from hermes_exec.backends.docker_sandbox import DockerSandbox, Made
 from hermes_exec.backends.owner import own_labels
 from hermes_exec.channel import Channel, Conversation
 from hermes_exec.config import DockerConfig, Limits
 from hermes_exec.errors import BackendUnavailable, ChannelLost, ConfigError, SandboxDied
+from hermes_exec.runner_binary import RunnerBinary, find_runner
 from tests.e2e.backends.boxes import backend, box, until, until_state
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -94,10 +95,42 @@ async def test_helpers_can_be_reaped(
         return read(client, container, path)
 
     monkeypatch.setattr(docker_delivery, "_hash_of", look)
-    async with box(backend(), LaunchSpec(image=docker_image("busybox")), run_id):
-        assert [len(found) for found in seen] == [1]
+    async with box(backend(runner_delivery="volume"), LaunchSpec(image=docker_image("busybox")), run_id):
+        assert {len(found) for found in seen} == {1}
         assert seen[0][0].name.startswith("hermes-exec-helper-")
     assert containers(engine, run_id) == []
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("there", ["another file", "no file"])
+async def test_an_engine_that_does_not_share_our_files_gets_the_runner(
+    docker_image: Image, engine: DockerClient, run_id: str, monkeypatch: pytest.MonkeyPatch, there: str, read_only: bool
+) -> None:
+    tried: list[str] = []
+
+    def elsewhere(runner: RunnerBinary) -> dict[str, Any]:
+        """What an engine on another host makes of our path."""
+        tried.append(there)
+        source = "/bin/true" if there == "another file" else str(runner.path.resolve()) + "-is-not-here"
+        return {"Type": "bind", "Source": source, "Target": RUNNER, "ReadOnly": True}
+
+    monkeypatch.setattr(docker_delivery, "_bind", elsewhere)
+    made = backend(read_only=read_only)
+    for _ in range(2):
+        async with box(made, LaunchSpec(image=docker_image("busybox"), whole_box=True), run_id) as opened:
+            assert (await opened.run("/bin/sh", "-c", "echo here")).stdout == b"here\n"
+            assert len(containers(engine, run_id)) == 1
+    assert tried == [there]
+    assert containers(engine, run_id) == []
+
+
+async def test_a_folder_of_the_user_that_is_not_there_says_nothing_of_our_files(
+    docker_image: Image, engine: DockerClient
+) -> None:
+    made = backend(volumes=("/is/not/there:/there",))
+    with pytest.raises(ConfigError, match="/is/not/there"):
+        await made.launch(LaunchSpec(image=docker_image("busybox")), own_labels("t"))
+    assert made._delivery.way(find_runner("linux")) == "bind"
 
 
 async def test_auto_proves_that_files_are_shared(docker_image: Image, engine: DockerClient) -> None:
