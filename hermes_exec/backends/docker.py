@@ -84,18 +84,22 @@ class DockerBackend:
         name = f"hermes-exec-{secrets.token_hex(8)}"
         with self._doors.open(way) as door:
             plan = plan_container(client, self._config, spec, labels, name, mounts, door)
+            container: str | None = None
             try:
                 created: Mapping[str, Any] = client.api.create_container(**plan.arguments)
                 for warning in created.get("Warnings") or ():
                     logger.warning("Docker: %s", warning)
                 container = str(created["Id"])
                 self._delivery.prepare(client, container, way, runner)
-                with self._delivery.proven(client, container, way, runner):
-                    client.api.start(container)
-                    stream = self._doors.admit(client, container, door)
+                client.api.start(container)
+                stream = self._doors.admit(client, container, door)
+                self._delivery.prove(client, container, way, runner, called=stream is not None)
             except BaseException as error:
+                elsewhere = isinstance(error, APIError) and self._delivery.refuted(
+                    client, container, error, way, runner, door
+                )
                 remove(client, name)
-                if isinstance(error, APIError) and self._delivery.refuted(error, way, runner, door):
+                if elsewhere:
                     raise NotShared from error
                 raise
         user = None if self._config.user else image.user

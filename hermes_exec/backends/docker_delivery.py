@@ -7,9 +7,7 @@ import io
 import secrets
 import tarfile
 import threading
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from hermes_exec.backends.base import Labels
@@ -35,74 +33,64 @@ class NotShared(Exception):
 class Delivery:
     """Decides the way once an engine, by trying: whether it shares this host's files is proven, never assumed.
 
-    The first container is made as if it did; what it has been given is compared with ours while it starts.
+    The first container is made as if it did. It is proven when its main process, known by its number, calls us by a
+    socket that lies in a folder of ours; where there is no such socket, when the runner in the container has our bytes.
     """
 
     def __init__(self, config: DockerConfig) -> None:
         self._config = config
         self._lock = threading.Lock()
-        self._shared: dict[str, Future[bool]] = {}
+        self._shared: dict[str, bool] = {}
         self._filled: set[str] = set()
 
     def way(self, runner: RunnerBinary) -> Way:
-        """The way for a container. While it is not known better, ``bind``: `proven` or `refuted` tells."""
+        """The way for a container. While it is not known better, ``bind``: `prove` or `refuted` tells."""
         if self._config.runner_delivery != "auto":
             return self._config.runner_delivery
-        proof = self._shared.get(runner.sha256)
-        if proof is None or not proof.done() or proof.result():
+        if self._shared.get(runner.sha256, True):
             return "bind"
         return "volume" if self._config.read_only else "upload"
 
-    @contextmanager
-    def proven(self, client: DockerClient, container: str, way: Way, runner: RunnerBinary) -> Iterator[None]:
-        """The block starts the container; meanwhile its runner is compared with ours, if that is not known yet.
+    def _trying(self, way: Way, runner: RunnerBinary) -> bool:
+        return self._config.runner_delivery == "auto" and way == "bind" and not self._shared.get(runner.sha256, False)
+
+    def prove(self, client: DockerClient, container: str, way: Way, runner: RunnerBinary, *, called: bool) -> None:
+        """Look at a container that was started; `called` says that it has called us.
 
         Raises:
-            NotShared: it is another one, or none.
+            NotShared: it has another runner, or none.
         """
-        if way != "bind" or self._config.runner_delivery != "auto":
-            yield
+        if not self._trying(way, runner):
             return
-        proof = self._prove(client, container, runner)
-        try:
-            yield
-        except Exception:
-            if not proof.result():
-                raise NotShared from None
-            raise
-        if not proof.result():
+        with self._lock:
+            if runner.sha256 not in self._shared:
+                self._shared[runner.sha256] = called or _hash_of(client, container, RUNNER) == runner.sha256
+            shared = self._shared[runner.sha256]
+        if not shared:
             raise NotShared
 
-    def _prove(self, client: DockerClient, container: str, runner: RunnerBinary) -> Future[bool]:
-        with self._lock:
-            known = self._shared.get(runner.sha256)
-            if known is not None:
-                return known
-            proof = self._shared[runner.sha256] = Future()
-
-        def compare() -> None:
-            try:
-                proof.set_result(_hash_of(client, container, RUNNER) == runner.sha256)
-            except Exception as error:  # noqa: BLE001 -- raised by whoever waits for the result
-                del self._shared[runner.sha256]
-                proof.set_exception(error)
-
-        threading.Thread(target=compare, name="hermes-exec-delivery").start()
-        return proof
-
-    def refuted(self, error: APIError, way: Way, runner: RunnerBinary, door: Door | None) -> bool:
-        """Whether an engine that refuses to make a container has thereby shown that it does not share our files."""
-        ours = (str(runner.path.resolve()), *((str(door.folder),) if door else ()))
-        text = str(error.explanation)
-        if way != "bind" or self._config.runner_delivery != "auto" or error.status_code != 400:
+    def refuted(
+        self,
+        client: DockerClient,
+        container: str | None,
+        error: APIError,
+        way: Way,
+        runner: RunnerBinary,
+        door: Door | None,
+    ) -> bool:
+        """Whether an engine that cannot make or start a container has thereby shown that our files are not its own."""
+        if not self._trying(way, runner):
             return False
-        if "source path does not exist" not in text or not any(path in text for path in ours):
-            return False
-        proof: Future[bool] = Future()
-        proof.set_result(False)
-        with self._lock:
-            self._shared[runner.sha256] = proof
-        return True
+        if container is None:
+            ours = (str(runner.path.resolve()), *((str(door.folder),) if door else ()))
+            text = str(error.explanation)
+            other = "source path does not exist" in text and any(path in text for path in ours)
+        else:
+            other = _hash_of(client, container, RUNNER) != runner.sha256
+        if other:
+            with self._lock:
+                self._shared[runner.sha256] = False
+        return other
 
     def mounts(
         self, client: DockerClient, way: Way, image: str, runner: RunnerBinary, labels: Labels

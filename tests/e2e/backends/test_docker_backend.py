@@ -102,7 +102,7 @@ async def test_helpers_can_be_reaped(
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-@pytest.mark.parametrize("there", ["another file", "no file"])
+@pytest.mark.parametrize("there", ["a program", "a file", "nothing"])
 async def test_an_engine_that_does_not_share_our_files_gets_the_runner(
     docker_image: Image, engine: DockerClient, run_id: str, monkeypatch: pytest.MonkeyPatch, there: str, read_only: bool
 ) -> None:
@@ -111,7 +111,8 @@ async def test_an_engine_that_does_not_share_our_files_gets_the_runner(
     def elsewhere(runner: RunnerBinary) -> dict[str, Any]:
         """What an engine on another host makes of our path."""
         tried.append(there)
-        source = "/bin/true" if there == "another file" else str(runner.path.resolve()) + "-is-not-here"
+        nothing = str(runner.path.resolve()) + "-is-not-here"
+        source = {"a program": "/bin/true", "a file": "/etc/passwd", "nothing": nothing}[there]
         return {"Type": "bind", "Source": source, "Target": RUNNER, "ReadOnly": True}
 
     monkeypatch.setattr(docker_delivery, "_bind", elsewhere)
