@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,6 +13,14 @@ import (
 	"testing"
 	"time"
 )
+
+// TestMain takes back that SIGHUP is ignored, as nohup has it: shells that are
+// started would show it among their traps. What is handled here is as the
+// system has it there, and as the runner has it for a slot's commands.
+func TestMain(m *testing.M) {
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	os.Exit(m.Run())
+}
 
 type result struct {
 	out, err string
