@@ -23,7 +23,7 @@ from hermes_exec.errors import (
     ProtocolError,
     SandboxDied,
 )
-from hermes_exec.execute import execute
+from hermes_exec.execute import execute, single
 from hermes_exec.kinds import Kind, masked, secret_values
 from hermes_exec.ledger import BoxEntry
 from hermes_exec.remote import items, receipt, remote_failure
@@ -196,7 +196,7 @@ class Box:
             await _set_up(tenure, command, "slot_setup", self.kind)
 
     async def set_up(self) -> None:
-        """Run the commands of `setup`, before any slot is lent, and take the box as it then is for a clean one.
+        """Run the commands of `setup`, take the box as it then is for a clean one, and create its first slot.
 
         In a box of our own they act on the box itself, with the rights of its runner; elsewhere in a slot.
 
@@ -206,6 +206,15 @@ class Box:
         """
         if self.kind.setup:
             await self._run_setup()
+        try:
+            async with anyio.create_task_group() as tasks:
+                # The engine takes its time over the comparison, and the slot's own directories are no part of that.
+                tasks.start_soon(self.create, self.places[0])
+                await self._mark()
+        except BaseExceptionGroup as group:
+            raise single(group) from group
+
+    async def _mark(self) -> None:
         if self.kind.whole_box and isinstance(self.sandbox, Diffable):
             paths = await self.sandbox.mark()
             await self._ask("box.watch", {"paths": [to_wire(path, "path") for path in paths]})

@@ -77,7 +77,6 @@ async def start_box(
             box = await open_box(entry, kind, sandbox, trace)
         serve(box.channel.run)
         await box.set_up()
-        await box.create(box.places[0])
     except BaseException as error:
         if box is not None:
             box.channel.fail(ChannelLost("the launch was given up", sandbox=sandbox.id))

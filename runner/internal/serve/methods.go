@@ -47,14 +47,22 @@ type killedResult struct {
 }
 
 func (s *Server) slotCreate(c *conversation, params json.RawMessage) (any, error) {
-	var p slotParams
+	var p struct {
+		slotParams
+		Level string `json:"level"`
+	}
 	if err := decode(params, &p); err != nil {
 		return nil, err
 	}
 	if p.Slot == "" {
 		return nil, badRequest("slot is missing")
 	}
-	return s.slots.Create(c.ctx, params)
+	created, err := s.slots.Create(c.ctx, params)
+	if err == nil && p.Level == "box" {
+		// The one slot of a box is wanted soon. Where its agent cannot be had, its first use says why.
+		go func() { _, _ = s.slots.Agent(s.ctx, p.Slot) }()
+	}
+	return created, err
 }
 
 func (s *Server) slotReset(c *conversation, params json.RawMessage) (any, error) {
