@@ -105,7 +105,8 @@ class DockerBackend:
         user = None if self._config.user else image.user
         kind = (image.id, way, spec.network)
         alike = self._marks.setdefault(kind, []) if spec.as_made else None
-        return DockerSandbox(self._engine, Made(container, user, plan.limits, spec.whole_box, alike), stream)
+        made = Made(container, user, plan.limits, spec.whole_box, ours=stream is not None, alike=alike)
+        return DockerSandbox(self._engine, made, stream)
 
     async def reap(self, which: ReapFilter) -> list[Reaped]:
         """See ``Backend.reap``."""

@@ -7,13 +7,15 @@ import os
 import socket
 import ssl
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
 from hermes_exec.backends.base import SandboxStatus
+from hermes_exec.backends.docker_changes import Layers, changes_of, layers_of, unseen_mounts
 from hermes_exec.backends.docker_engine import Engine, status_of
-from hermes_exec.backends.docker_options import BASE_DIR, HOME, RUNNER
+from hermes_exec.backends.docker_options import BASE_DIR, RUNNER
 from hermes_exec.backends.docker_stream import DockerStream
 from hermes_exec.errors import BackendUnavailable, ChannelLost, ExecError, SandboxDied
 from hermes_exec.results import PostMortem, Suspect
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from docker import DockerClient
 
 LOG_LINES = 40
+MOST_CHANGES = 1000
+"""More are not looked for: one is enough to replace a box."""
 FILES_OF_DOCKER = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
 """Docker mounts these from outside: no comparison with the image shows them."""
 
@@ -34,6 +38,8 @@ class Made(NamedTuple):
     user: str | None
     limits: Mapping[str, str]
     whole_box: bool
+    ours: bool = False
+    """Whether its engine is known to be one of this host."""
     alike: list[Mark] | None = None
     """What was found in the first of the containers that are alike at first; None where this one is to be looked at."""
 
@@ -55,6 +61,7 @@ class DockerSandbox:
         self.user = made.user
         self.limits = made.limits
         self._mark = Mark(frozenset(), ())
+        self._layers: Layers | None = None
         self._stream = stream
 
     async def open(self, argv: Sequence[str]) -> FdStream:
@@ -131,21 +138,27 @@ class DockerSandbox:
 
     async def mark(self) -> list[str]:
         """See ``Diffable.mark``: a path that differs from the image already can change without Docker telling."""
-        alike = self._made.alike
-        if alike:
-            self._mark = alike[0]
-        else:
-            self._mark = await self._engine.call(
-                lambda client: Mark(changed_paths(client, self.id), unseen_mounts(client, self.id))
-            )
-            if alike is not None:
-                alike.append(self._mark)
+        self._mark = await self._engine.call(self._marked)
         return [*(change.partition(" ")[2] for change in sorted(self._mark.changes)), *FILES_OF_DOCKER]
+
+    def _marked(self, client: DockerClient) -> Mark:
+        alike = self._made.alike
+        if self._made.ours:
+            self._layers = layers_of(client, self.id)
+        if self._layers is None and alike:
+            return alike[0]
+        mark = Mark(frozenset(changes_of(client, self.id, self._layers)), unseen_mounts(client, self.id))
+        if self._layers is None and alike is not None:
+            alike.append(mark)
+        return mark
 
     async def changes(self) -> list[str]:
         """Paths that differ from the moment of ``mark``; mounts that nobody can compare are always among them."""
-        now = await self._engine.call(lambda client: changed_paths(client, self.id))
-        return sorted(now - self._mark.changes) + [f"{path} (a mount)" for path in self._mark.unseen]
+        return [*await self._engine.call(self._changed), *(f"{path} (a mount)" for path in self._mark.unseen)]
+
+    def _changed(self, client: DockerClient) -> list[str]:
+        new = (change for change in changes_of(client, self.id, self._layers) if change not in self._mark.changes)
+        return sorted(islice(new, MOST_CHANGES))
 
     async def destroy(self) -> None:
         """Remove the container with its anonymous volumes; harmless when it is gone."""
@@ -175,31 +188,6 @@ def remove(client: DockerClient, container: str) -> None:
     except APIError as error:
         if error.status_code not in {404, 409}:
             raise
-
-
-def changed_paths(client: DockerClient, container: str) -> frozenset[str]:
-    """What differs from the image, outside of this library's own directories, with the kind of change."""
-    kinds = "CAD"
-    found: Sequence[Mapping[str, Any]] = client.api.diff(container) or []
-    ours = (HOME, f"{HOME}/")
-    return frozenset(
-        f"{kinds[item['Kind']]} {item['Path']}"
-        for item in found
-        if item["Path"] != ours[0] and not item["Path"].startswith(ours[1])
-    )
-
-
-def unseen_mounts(client: DockerClient, container: str) -> tuple[str, ...]:
-    """Writable places that the comparison with the image leaves out: mounts in memory, and volumes of the image.
-
-    What the configuration mounts is shared because somebody wants it so.
-    """
-    facts: Mapping[str, Any] = client.api.inspect_container(container)
-    host: Mapping[str, Any] = facts["HostConfig"]
-    wanted = {bind.split(":")[1] for bind in host.get("Binds") or () if ":" in bind}
-    volumes = {m["Destination"] for m in facts["Mounts"] if m["Type"] == "volume" and m["RW"]}
-    ours = {path for path in volumes if path.startswith(f"{HOME}/")}
-    return tuple(sorted({*(host.get("Tmpfs") or {}), *(volumes - ours - wanted)}))
 
 
 def _hijack(connection: object) -> int:

@@ -19,6 +19,7 @@ from docker import DockerClient
 
 from hermes_exec.backends import docker_delivery
 from hermes_exec.backends.base import LaunchSpec, ReapFilter
+from hermes_exec.backends.docker_changes import changes_of, layers_of
 from hermes_exec.backends.docker_engine import Engine
 from hermes_exec.backends.docker_options import HOME, RUNNER
 from hermes_exec.backends.docker_sandbox import DockerSandbox, Made
@@ -177,6 +178,25 @@ async def test_changes_are_seen_and_ours_are_not(docker_image: Image, engine: Do
         assert set(await made.sandbox.changes()) >= {"A /tmp-of-mine", "D /bin/wc"}  # type: ignore[attr-defined]
         assert {"/tmp-of-mine", "/bin/wc"} < set(await made.sandbox.mark())  # type: ignore[attr-defined]
         assert await made.sandbox.changes() == []  # type: ignore[attr-defined]
+
+
+async def test_what_the_layers_show_is_what_the_engine_tells(docker_image: Image, engine: DockerClient) -> None:
+    harm = """
+        echo x > /etc/new; echo x >> /etc/passwd; rm /bin/wc; chmod 700 /bin/cat; mkdir /empty; mkdir -p /deep/er
+        echo > /deep/er/x; ln -s /nowhere /link; mkfifo /fifo; rm -r /var; mkdir /var; mv /etc/group /etc/moved
+        chmod 711 /etc; echo > /tmp/gone; rm /tmp/gone; touch "/a
+b"; cp /etc/hosts /root/é; chown 5:5 /bin/tr; rm /bin/ls; mkdir /bin/ls
+    """
+    async with box(backend(), LaunchSpec(image=docker_image("busybox"), whole_box=True)) as made:
+        layers = layers_of(engine, made.sandbox.id)
+        if layers is None:
+            pytest.skip("the engine keeps the files of containers where this user cannot look")
+        before = {way: set(changes_of(engine, made.sandbox.id, way)) for way in (None, layers)}
+        await made.run("/bin/sh", "-c", harm)
+        told, seen = ({*changes_of(engine, made.sandbox.id, way)} - before[way] for way in (None, layers))
+        # The engine names each folder in which something changed, and not one that was made anew.
+        assert told - {"C /bin", "C /root", "C /"} == seen - {"C /var"}
+        assert len(seen) > 10
 
 
 async def test_paused_is_unknown_removed_is_dead(docker_image: Image, engine: DockerClient, run_id: str) -> None:
