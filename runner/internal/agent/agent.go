@@ -58,7 +58,6 @@ func Main(args []string) int {
 		fmt.Fprintln(os.Stderr, "runner agent is started by runner serve")
 		return 2
 	}
-	rt.OwnTimers()
 	rt.DeafToChildren()
 	offerToOOM()
 	rt.Init(rt.Options{Procs: 3, GCPercent: 25, Subreaper: true})

@@ -52,7 +52,6 @@ func startThreads(n int) {
 		go func() {
 			defer done.Done()
 			runtime.LockOSThread()
-			OwnTimers()
 			defer runtime.UnlockOSThread()
 			ready.Done()
 			<-release

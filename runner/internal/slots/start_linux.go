@@ -7,7 +7,6 @@ import (
 	"syscall"
 
 	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/rt"
 )
 
 const rlimitsWork = true
@@ -69,7 +68,6 @@ var (
 // thread that made them, and this one lives as long as the program.
 func serveStarts() {
 	runtime.LockOSThread()
-	rt.LazyWatcher()
 	for s := range starter {
 		p, err := s.do()
 		s.done <- started{p, err}
