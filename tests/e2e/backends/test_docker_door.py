@@ -91,6 +91,8 @@ async def test_streams_go_past_the_daemon_where_files_are_shared(docker_image: I
         assert isinstance(stream, FdStream)
 
         def cut(_name: str, _data: bytes) -> None:
+            if stream_of(slot) is not stream:
+                return  # this is what came by the next one
             with socket.socket(fileno=os.dup(stream._read_fd)) as same:
                 same.shutdown(socket.SHUT_RDWR)
 
