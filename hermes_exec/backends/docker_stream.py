@@ -10,8 +10,11 @@ from hermes_exec.streams import FdStream
 
 HEADER = struct.Struct(">BxxxI")
 STDIN, STDOUT, STDERR = 0, 1, 2
-REFUSAL = b"OCI runtime "
-"""Docker tells on stdout that the program could not be started, as in a container that ends just now."""
+FIRST = 0
+"""The first byte of a runner's output: a frame is shorter than 16 MiB.
+
+Docker tells on stdout, as text, that the program could not be started, as in a container that ends just now.
+"""
 
 
 class DockerStream(FdStream):
@@ -28,7 +31,7 @@ class DockerStream(FdStream):
         """Output of the program alone; anyio.BrokenResourceError when Docker says that there is no such program."""
         payload = self.demultiplex(data)
         if payload and not self._begun:
-            if payload.startswith(REFUSAL):
+            if payload[0] != FIRST:
                 raise anyio.BrokenResourceError(payload.decode("utf-8", "replace").strip())
             self._begun = True
         return payload

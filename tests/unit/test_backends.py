@@ -127,6 +127,18 @@ def test_docker_frame_of_an_unknown_kind() -> None:
     stream.close_now()
 
 
+@pytest.mark.parametrize("text", [b"OCI runtime exec failed", b"cannot exec in a stopped container"])
+def test_what_docker_says_in_place_of_a_program_is_no_output_of_a_box(text: bytes) -> None:
+    for cut in (1, len(text)):
+        stream = DockerStream(os.open(os.devnull, os.O_RDWR))
+        with pytest.raises(anyio.BrokenResourceError):
+            stream.unwrap(struct.pack(">BxxxI", 1, len(text)) + text[:cut])
+        stream.close_now()
+    stream = DockerStream(os.open(os.devnull, os.O_RDWR))
+    assert stream.unwrap(struct.pack(">BxxxI", 1, 5) + b"\0frame"[:5]) == b"\0fram"
+    stream.close_now()
+
+
 def test_every_option_reaches_the_container() -> None:
     docker = pytest.importorskip("docker")
     config = DockerConfig(
