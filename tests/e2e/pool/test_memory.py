@@ -62,7 +62,13 @@ async def test_a_part_of_a_pipeline_that_takes_too_much_is_told(short_slot: Slot
     neighbour = await slot.spawn("read line; echo $line", stdin=True)
     assert neighbour.stdin is not None
     for run in (slot.run, slot.session().run):
-        result = await run(f"{TEXT_HOG} | wc -c", timeout_s=60)
+        try:
+            result = await run(f"{TEXT_HOG} | wc -c", timeout_s=60)
+        except SandboxDied as error:
+            # Once in a hundred times the kernel ends the slot's init besides, while its first choice still dies.
+            if error.post_mortem is None or not error.post_mortem.oom:
+                raise
+            return
         assert (result.oom_killed, result.exit_code, result.signal) == (True, 0, None)
     await neighbour.stdin.send(b"done\n")
     assert not (await neighbour.wait(60)).oom_killed
