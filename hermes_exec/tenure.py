@@ -65,13 +65,12 @@ class Tenure:
         if scope.cancelled_caught and self.closed is not None:
             raise SlotClosed(self.closed)
 
-    def watch(self, conversation: Conversation, deadline: float | None = None) -> None:
+    def watch(self, conversation: Conversation, deadline: float = inf) -> None:
         """As `scope`, for a call that only waits for a conversation: that is interrupted, with SlotClosed or, at a
         deadline of time.monotonic(), with Overdue. A tenth of a scope's price.
         """
         self._watched.add(conversation)
-        if deadline is not None:
-            self.channel.set_deadline(conversation, deadline)
+        self.channel.set_deadline(conversation, deadline)
 
     def unwatch(self, conversation: Conversation) -> None:
         """The call has left."""
@@ -127,7 +126,7 @@ class Tenure:
         Raises:
             TimeoutError: `timeout_s` passed without an answer.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = inf if timeout_s is None else time.monotonic() + timeout_s
         answer: dict[str, Any] | None = None
         begun: Conversation | None = None
         try:

@@ -39,9 +39,11 @@ def _told(client: DockerClient, container: str) -> Iterator[tuple[str, str]]:
     return (("CAD"[item["Kind"]], str(item["Path"])) for item in told)
 
 
-def layers_of(client: DockerClient, container: str) -> Layers | None:
-    """The layers of a container of this host's engine; None where it keeps files otherwise, or does not let us look."""
-    driver: Mapping[str, Any] = client.api.inspect_container(container).get("GraphDriver") or {}
+def layers_of(facts: Mapping[str, Any]) -> Layers | None:
+    """The layers of an inspected container of this host's engine; None where it keeps files otherwise, or does not let
+    us look.
+    """
+    driver: Mapping[str, Any] = facts.get("GraphDriver") or {}
     folders: Mapping[str, str] = driver.get("Data") or {}
     if driver.get("Name") != "overlay2" or not {"UpperDir", "LowerDir"} <= folders.keys():
         return None
@@ -92,12 +94,12 @@ def _opaque(folder: str) -> bool:
         return False
 
 
-def unseen_mounts(client: DockerClient, container: str) -> tuple[str, ...]:
-    """Writable places that the comparison with the image leaves out: mounts in memory, and volumes of the image.
+def unseen_mounts(facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """Writable places of an inspected container that the comparison with the image leaves out: mounts in memory, and
+    volumes of the image.
 
     What the configuration mounts is shared because somebody wants it so.
     """
-    facts: Mapping[str, Any] = client.api.inspect_container(container)
     host: Mapping[str, Any] = facts["HostConfig"]
     wanted = {bind.split(":")[1] for bind in host.get("Binds") or () if ":" in bind}
     volumes = {m["Destination"] for m in facts["Mounts"] if m["Type"] == "volume" and m["RW"]}

@@ -143,11 +143,12 @@ class DockerSandbox:
 
     def _marked(self, client: DockerClient) -> Mark:
         alike = self._made.alike
+        facts: Mapping[str, Any] = client.api.inspect_container(self.id)
         if self._made.ours:
-            self._layers = layers_of(client, self.id)
+            self._layers = layers_of(facts)
         if self._layers is None and alike:
             return alike[0]
-        mark = Mark(frozenset(changes_of(client, self.id, self._layers)), unseen_mounts(client, self.id))
+        mark = Mark(frozenset(changes_of(client, self.id, self._layers)), unseen_mounts(facts))
         if self._layers is None and alike is not None:
             alike.append(mark)
         return mark

@@ -134,23 +134,24 @@ func (u *unpacking) take(n int) []byte {
 	return taken
 }
 
-func (u *unpacking) number() uint64 {
-	n, size := binary.Uvarint(u.rest)
+// skip passes a number of so many bytes; without any it was none, and is 0.
+func (u *unpacking) skip(size int) {
 	if size <= 0 {
 		u.fail()
-		return 0
+		return
 	}
 	u.take(size)
+}
+
+func (u *unpacking) number() uint64 {
+	n, size := binary.Uvarint(u.rest)
+	u.skip(size)
 	return n
 }
 
 func (u *unpacking) signed() int64 {
 	n, size := binary.Varint(u.rest)
-	if size <= 0 {
-		u.fail()
-		return 0
-	}
-	u.take(size)
+	u.skip(size)
 	return n
 }
 
