@@ -66,8 +66,12 @@ func handled(abi int) uint64 {
 }
 
 // ScopeArg makes `runner agent ScopeArg` an agent in a Landlock domain of its
-// own, which neither abstract sockets nor signals leave.
-const ScopeArg = "--scope"
+// own, which neither abstract sockets nor signals leave. ScopeFilesArg is for
+// one whose threads are restricted in their files as well.
+const (
+	ScopeArg      = "--scope"
+	ScopeFilesArg = "--scope-files"
+)
 
 // CanScope says whether the kernel has such domains.
 func CanScope(abi int) bool { return abi >= 6 }
@@ -75,15 +79,28 @@ func CanScope(abi int) bool { return abi >= 6 }
 // Scope goes on as another program in a new domain, or returns why it cannot.
 // Threads that restrict themselves one by one would each be in a domain of
 // their own, and a program that is executed has one thread.
-func Scope(argv []string) error {
+//
+// Once any domain of a process is about files, each of them has to allow that
+// a file moves to another directory or is linked there: this is the one right
+// that is denied by those too which do not name it. A domain that is about
+// files forbids mounts, so this one is only where there will be another.
+func Scope(argv []string, files bool) error {
 	runtime.LockOSThread()
 	attr := rulesetAttr{scoped: llScopeAbstract | llScopeSignal}
+	if files {
+		attr.fs = llRefer
+	}
 	fd, _, errno := syscall.Syscall(sysLandlockCreate, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
 	if errno != 0 {
 		return fmt.Errorf("landlock ruleset: %w", errno)
 	}
 	defer syscall.Close(int(fd))
 	syscall.CloseOnExec(int(fd))
+	if files {
+		if err := allow(int(fd), "/", llRefer); err != nil {
+			return err
+		}
+	}
 	if err := restrictSelf(fd); err != nil {
 		return err
 	}

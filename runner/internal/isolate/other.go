@@ -23,8 +23,11 @@ const (
 // ProbeChild always fails here.
 func ProbeChild() int { return 1 }
 
-// ScopeArg is for Linux.
-const ScopeArg = "--scope"
+// ScopeArg and ScopeFilesArg are for Linux.
+const (
+	ScopeArg      = "--scope"
+	ScopeFilesArg = "--scope-files"
+)
 
 // Scope is for Linux.
-func Scope([]string) error { return errors.ErrUnsupported }
+func Scope([]string, bool) error { return errors.ErrUnsupported }
