@@ -49,8 +49,9 @@ func Main(args []string) int {
 			return isolate.ProbeChild()
 		case isolate.NoopArg:
 			return 0
-		case isolate.ScopeArg:
-			fmt.Fprintln(os.Stderr, "runner agent:", isolate.Scope([]string{"runner", "agent"}))
+		case isolate.ScopeArg, isolate.ScopeFilesArg:
+			err := isolate.Scope([]string{"runner", "agent"}, args[0] == isolate.ScopeFilesArg)
+			fmt.Fprintln(os.Stderr, "runner agent:", err)
 			return 1
 		}
 	}
@@ -59,7 +60,8 @@ func Main(args []string) int {
 		return 2
 	}
 	rt.DeafToChildren()
-	offerToOOM()
+	a := &agent{}
+	a.begin()
 	rt.Init(rt.Options{Procs: 3, GCPercent: 25, Subreaper: true})
 	rt.Terminations()
 	syscall.CloseOnExec(linkFD)
@@ -68,7 +70,7 @@ func Main(args []string) int {
 		fmt.Fprintln(os.Stderr, "runner agent:", err)
 		return 1
 	}
-	a := &agent{conn: conn}
+	a.conn = conn
 	a.table.init()
 	_ = conn.Run(a.handle, nil)
 	// Nobody is left to serve, and nothing of the slot may outlive that.

@@ -44,16 +44,18 @@ func TestParseStatus(t *testing.T) {
 func TestStatusBeforeEntryIsNotLost(t *testing.T) {
 	var tab table
 	tab.init()
-	tab.expect()
+	first := &command{token: 1, pid: 77}
+	tab.expect(first)
 	if c := tab.reaped(77, status{wait: 7 << 8}); c != nil {
 		t.Fatal("nobody was entered")
 	}
-	end := tab.entered(&command{token: 1, pid: 77})
+	end := tab.entered(first)
 	if end == nil || end.wait.ExitStatus() != 7 {
 		t.Errorf("%+v", end)
 	}
-	tab.expect()
-	if end := tab.entered(&command{token: 2, pid: 77}); end != nil {
+	second := &command{token: 2, pid: 77}
+	tab.expect(second)
+	if end := tab.entered(second); end != nil {
 		t.Error("an old status was given to a new process")
 	}
 	if c := tab.reaped(77, status{}); c == nil || c.token != 2 {
@@ -65,12 +67,51 @@ func TestStatusBeforeEntryIsNotLost(t *testing.T) {
 	}
 }
 
+func TestStatusOfAnOrphanIsNotThatOfTheNextOwnerOfItsNumber(t *testing.T) {
+	var tab table
+	tab.init()
+	slow, next := &command{token: 1, pid: 5}, &command{token: 2, pid: 77}
+	tab.expect(slow) // and its fork does not come back for long
+	tab.reaped(77, status{wait: 9})
+	tab.expect(next)
+	if end := tab.entered(next); end != nil {
+		t.Errorf("a command has the end of an orphan: %+v", end)
+	}
+	if c := tab.reaped(77, status{}); c != next {
+		t.Errorf("%+v", c)
+	}
+	tab.reaped(78, status{wait: 9})
+	tab.expect(slow) // once more
+	slow.pid = 78
+	if end := tab.entered(slow); end != nil {
+		t.Errorf("an attempt has the end of an orphan before it: %+v", end)
+	}
+}
+
+func TestOrphansAreForgottenWhileSomethingIsAlwaysForked(t *testing.T) {
+	var tab table
+	tab.init()
+	before := &command{token: 1, pid: 1}
+	tab.expect(before)
+	for i := 2; i < 1000; i++ {
+		c := &command{token: uint64(i), pid: i}
+		tab.expect(c)
+		tab.reaped(100_000+i, status{})
+		tab.entered(before)
+		before = c
+	}
+	if len(tab.early) > 2 {
+		t.Errorf("%d statuses are kept", len(tab.early))
+	}
+}
+
 func TestTableForgetsOldCommands(t *testing.T) {
 	var tab table
 	tab.init()
 	for i := 1; i <= 5*keptEnded; i++ {
-		tab.expect()
-		tab.entered(&command{token: uint64(i), pid: i})
+		c := &command{token: uint64(i), pid: i}
+		tab.expect(c)
+		tab.entered(c)
 		if i != 5 {
 			tab.reaped(i, status{})
 		}

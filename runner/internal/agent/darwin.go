@@ -17,7 +17,7 @@ import (
 	"hermes-exec/runner/internal/rt"
 )
 
-func offerToOOM() {}
+func (a *agent) begin() {}
 
 // platform is what only some systems give an agent.
 type platform struct {
@@ -90,14 +90,16 @@ func (a *agent) launch(s link.Spawn, _ isolate.User, fds []int) outcome {
 	for _, fd := range fds {
 		attr.Files = append(attr.Files, uintptr(fd))
 	}
-	a.table.expect()
+	c := &command{token: s.Token}
+	a.table.expect(c)
 	pid, err := syscall.ForkExec(path, argv, attr)
 	if err != nil {
-		a.table.abandoned()
+		a.table.abandoned(c)
 		errno, _ := errnoOf(err)
 		return cannot(argv[0], errno, true)
 	}
-	out.command = &command{token: s.Token, pid: pid, start: isolate.BootTicks()}
+	c.pid, c.start = pid, isolate.BootTicks()
+	out.command = c
 	return out
 }
 

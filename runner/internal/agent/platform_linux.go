@@ -21,10 +21,14 @@ type platform struct {
 	groupFD      *os.File // version 2 cgroup that commands are cloned into
 	childLimits  bool     // each command needs limits of its own
 	marks        marks
+	score        score
 	watched      atomic.Int64 // processes that the memory watchdog has ended
 	killing      sync.Mutex   // held while the whole slot is ended
 	rooted       bool         // all that a tenant has started hangs on a child of this process
 }
+
+// begin does what only a process can that is not yet protected.
+func (a *agent) begin() { a.score.init() }
 
 // onChange is closed when the next process has ended.
 func (t *table) onChange() <-chan struct{} {

@@ -82,9 +82,11 @@ func (a *agent) launch(s link.Spawn, user isolate.User, fds []int) outcome {
 func (a *agent) fork(path string, s link.Spawn, attr *syscall.ProcAttr, user isolate.User) (*command, refusal) {
 	c := &command{token: s.Token, start: isolate.BootTicks()}
 	c.oom.mark(a)
-	a.table.expect()
 	start := func() (int, error) {
-		return a.marks.fork(s.Token, func() (int, error) { return a.forkExec(path, textStrings(s.Argv), attr, user) })
+		a.table.expect(c)
+		return a.marks.fork(s.Token, func() (int, error) {
+			return a.score.fork(func() (int, error) { return a.forkExec(c, path, textStrings(s.Argv), attr, user) })
+		})
 	}
 	pid, err := start()
 	for wait := time.Millisecond; err == syscall.ETXTBSY && wait < 100*time.Millisecond; wait *= 2 {
@@ -95,7 +97,7 @@ func (a *agent) fork(path string, s link.Spawn, attr *syscall.ProcAttr, user iso
 	if err != nil {
 		var why refusal
 		if pid, why = a.retry(start, err); pid == 0 {
-			a.table.abandoned()
+			a.table.abandoned(c)
 			return nil, why
 		}
 	}
@@ -177,12 +179,6 @@ func (a *agent) trackingGID(token uint64) (uint32, bool) {
 		return 0, false
 	}
 	return t.First + uint32(token%uint64(t.Count)), true
-}
-
-// offerToOOM makes this process, and with it all that it starts, a likelier
-// victim than the serving runner when memory runs out.
-func offerToOOM() {
-	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
 }
 
 func maxRSS(u syscall.Rusage) int64 { return u.Maxrss << 10 }

@@ -17,6 +17,7 @@ type command struct {
 	pid     int
 	start   uint64 // clock ticks after boot, 0 unknown
 	oom     oomMark
+	ticket  uint64 // of its fork while that is in flight
 	ended   bool
 	killed  bool // by us
 	cwd     string
@@ -27,6 +28,7 @@ type command struct {
 type status struct {
 	wait  syscall.WaitStatus
 	usage syscall.Rusage
+	at    uint64 // the newest fork that had begun when it was reaped
 }
 
 // table knows the commands and pairs them with what the reaper finds.
@@ -35,38 +37,65 @@ type table struct {
 	byToken  map[uint64]*command
 	byPID    map[int]*command
 	old      []uint64
-	entries  int64          // commands so far
-	inflight int            // forks whose pid is not entered yet
-	early    map[int]status // reaped while a fork was in flight
-	traced   map[int]bool   // stopped under trace while a fork was in flight
-	changed  chan struct{}  // closed and replaced whenever a process has ended
-	forked   bell           // for a reaper that has no children
+	entries  int64           // commands so far
+	ticket   uint64          // of the newest fork
+	inflight map[uint64]bool // forks whose pid is not entered yet, by ticket
+	early    map[int]status  // reaped while a fork was in flight
+	traced   map[int]bool    // stopped under trace while a fork was in flight
+	changed  chan struct{}   // closed and replaced whenever a process has ended
+	forked   bell            // for a reaper that has no children
 }
 
 func (t *table) init() {
 	t.byToken, t.byPID, t.early = map[uint64]*command{}, map[int]*command{}, map[int]status{}
-	t.traced = map[int]bool{}
+	t.inflight, t.traced = map[uint64]bool{}, map[int]bool{}
 	t.changed = make(chan struct{})
 	t.forked.init()
 }
 
-// expect is called before a fork, entered or abandoned after it.
-func (t *table) expect() {
+// expect is called before each attempt to fork, entered or abandoned after the
+// last one. What was reaped before the attempt had the number before it.
+func (t *table) expect(c *command) {
 	t.mu.Lock()
-	t.inflight++
+	delete(t.inflight, c.ticket)
+	t.ticket++
+	c.ticket = t.ticket
+	t.inflight[c.ticket] = true
+	t.forgetEarly()
 	t.mu.Unlock()
 }
 
-func (t *table) settle() {
-	t.inflight--
-	if t.inflight == 0 && len(t.early) > 0 {
-		clear(t.early)
+func (t *table) settle(c *command) {
+	delete(t.inflight, c.ticket)
+	t.forgetEarly()
+}
+
+// forgetEarly drops what was reaped before all forks that are in flight: with
+// calls and a tenant that never rest there is always one.
+func (t *table) forgetEarly() {
+	if len(t.early) == 0 {
+		return
+	}
+	oldest := t.ticket + 1
+	for ticket := range t.inflight {
+		oldest = min(oldest, ticket)
+	}
+	for pid, s := range t.early {
+		if s.at < oldest {
+			delete(t.early, pid)
+		}
 	}
 }
 
-func (t *table) abandoned() {
+// reapedEarly is how a command that is being forked has ended already.
+func (t *table) reapedEarly(pid int, c *command) (status, bool) {
+	s, ok := t.early[pid]
+	return s, ok && s.at >= c.ticket
+}
+
+func (t *table) abandoned(c *command) {
 	t.mu.Lock()
-	t.settle()
+	t.settle(c)
 	t.mu.Unlock()
 	t.wake()
 }
@@ -77,7 +106,7 @@ func (t *table) entered(c *command) (end *status) {
 	t.mu.Lock()
 	t.entries++
 	c.oom.entries, c.oom.shared = t.entries, len(t.byPID) > 0
-	if s, ok := t.early[c.pid]; ok {
+	if s, ok := t.reapedEarly(c.pid, c); ok {
 		delete(t.early, c.pid)
 		end = &s
 		c.ended = true
@@ -87,7 +116,7 @@ func (t *table) entered(c *command) (end *status) {
 	t.byToken[c.token] = c
 	t.old = append(t.old, c.token)
 	t.forget()
-	t.settle()
+	t.settle(c)
 	t.mu.Unlock()
 	return end
 }
@@ -121,7 +150,8 @@ func (t *table) reaped(pid int, s status) *command {
 	if c != nil {
 		delete(t.byPID, pid)
 		c.ended = true
-	} else if t.inflight > 0 {
+	} else if len(t.inflight) > 0 {
+		s.at = t.ticket
 		t.early[pid] = s
 	}
 	close(t.changed)

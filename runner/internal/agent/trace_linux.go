@@ -9,7 +9,7 @@ import (
 // forkExec starts a command. Limits that the agent could not live with itself
 // (open files, CPU time) are set while the command is stopped at its first
 // instruction, so that it never runs without them.
-func (a *agent) forkExec(path string, argv []string, attr *syscall.ProcAttr, user isolate.User) (int, error) {
+func (a *agent) forkExec(c *command, path string, argv []string, attr *syscall.ProcAttr, user isolate.User) (int, error) {
 	if !a.childLimits {
 		return syscall.ForkExec(path, argv, attr)
 	}
@@ -18,7 +18,7 @@ func (a *agent) forkExec(path string, argv []string, attr *syscall.ProcAttr, use
 	if err != nil {
 		return 0, err
 	}
-	a.table.untilStopped(pid)
+	a.table.untilStopped(pid, c)
 	limit := func() error { return isolate.ChildLimits(pid, a.setup.Limits) }
 	if a.setup.Switch && user.UID != 0 {
 		// Without CAP_SYS_RESOURCE limits can be set by the same user only.
@@ -40,7 +40,7 @@ func (a *agent) forkExec(path string, argv []string, attr *syscall.ProcAttr, use
 func (t *table) stopped(pid int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.inflight > 0 {
+	if len(t.inflight) > 0 {
 		t.traced[pid] = true
 	}
 	close(t.changed)
@@ -48,12 +48,12 @@ func (t *table) stopped(pid int) {
 }
 
 // untilStopped waits until pid has stopped or ended.
-func (t *table) untilStopped(pid int) {
+func (t *table) untilStopped(pid int, c *command) {
 	t.wake()
 	for {
 		t.mu.Lock()
 		stopped := t.traced[pid]
-		_, ended := t.early[pid]
+		_, ended := t.reapedEarly(pid, c)
 		delete(t.traced, pid)
 		changed := t.changed
 		t.mu.Unlock()

@@ -18,9 +18,11 @@ const (
 func FreeMemory() {
 	runtime.GC()
 	debug.FreeOSMemory()
+	forgetProgram()
 }
 
-// Quiet frees memory some seconds after the last use, when much was taken.
+// Quiet frees memory some seconds after the last use: that of its own work when
+// much was taken.
 type Quiet struct {
 	timer *time.Timer
 	least uint64
@@ -38,11 +40,13 @@ func NewQuiet() *Quiet {
 func (q *Quiet) Used() { q.timer.Reset(quietTime) }
 
 func (q *Quiet) free() {
-	if held() >= q.least+worthwhile {
-		FreeMemory()
-		forgetPeak()
-		q.least = held()
+	if held() < q.least+worthwhile {
+		forgetProgram()
+		return
 	}
+	FreeMemory()
+	forgetPeak()
+	q.least = held()
 }
 
 // held is the heap that the system has given and not got back.

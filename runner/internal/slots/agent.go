@@ -15,7 +15,12 @@ import (
 	"hermes-exec/runner/internal/rt"
 )
 
-const setupTimeout = 20 * time.Second
+const (
+	setupTimeout = 20 * time.Second
+	// unreadPatience is how long what an agent has said may be unread when it
+	// has ended: on a machine with a hundred others at work more than a second.
+	unreadPatience = 10 * time.Second
+)
 
 // Handle is a running agent.
 type Handle struct {
@@ -300,7 +305,7 @@ func (s *slot) watch(h *Handle, linkDown <-chan struct{}) {
 	}
 	select {
 	case <-linkDown:
-	case <-time.After(time.Second):
+	case <-time.After(unreadPatience):
 		// A process of the slot that holds the link open cannot exist, but a
 		// reader that is stuck must not keep the end from being told.
 		h.Conn.Close()

@@ -23,7 +23,11 @@ func (s *slot) begin(null, theirs *os.File) (*os.Process, error) {
 	argv := []string{"runner", "agent"}
 	// One behind an agent that died has to signal what that one left.
 	if s.scoped() && !s.setup.Successor {
-		argv = append(argv, isolate.ScopeArg)
+		scope := isolate.ScopeArg
+		if s.setup.Landlock != nil {
+			scope = isolate.ScopeFilesArg
+		}
+		argv = append(argv, scope)
 	}
 	if s.way != isolate.WayBwrap {
 		return isolate.Start(s.way, s.setup.View.Network, argv, std, theirs)

@@ -58,6 +58,7 @@ func TestPrivateRootShowsTheSystemAndNothingElse(t *testing.T) {
 		"touch /dev/x 2>/dev/null; echo $?": "1",
 		"grep -E 'Cap(Inh|Prm|Eff|Amb)' /proc/self/status | tr -d '\\n\\t '; grep NoNewPrivs /proc/self/status | tr -d '\\t'": "CapInh:0000000000000000CapPrm:0000000000000000CapEff:0000000000000000CapAmb:0000000000000000NoNewPrivs:1",
 		"cat /proc/self/oom_score_adj":                  "1000",
+		"cat /proc/1/oom_score_adj":                     "500",
 		"ls /proc/1/fd 2>/dev/null || echo shut":        "shut",
 		"cat /proc/1/mem 2>/dev/null || echo shut":      "shut",
 		"ls -d " + b.base + " 2>/dev/null || echo none": "none",

@@ -9,6 +9,7 @@ from statistics import median
 import anyio
 import pytest
 
+from benchmarks.memory import children, memory_kb
 from hermes_exec import SandboxPool
 from tests.e2e.pool.outside import runner_pid
 
@@ -18,20 +19,13 @@ SLOTS = 64
 
 def share_kb(pid: int) -> int:
     """The proportional set size."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return int(next(line.split()[1] for line in lines if line.startswith("Pss:")))
+    return memory_kb(pid, "Pss")
 
 
 def peak_bytes(pid: int) -> int:
     """The most that it has had resident, as far as the kernel remembers."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith("VmHWM:"))) << 10
-
-
-def children(pid: int) -> list[int]:
-    """Its children, whichever thread has made them."""
-    lists = [task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/children")]
-    return [int(word) for text in lists for word in text.split()]
 
 
 async def test_idle_slots_take_little_memory() -> None:
@@ -60,3 +54,14 @@ async def test_memory_is_given_back_after_large_work() -> None:
                 await anyio.sleep(0.2)
         assert (await slot.run("true")).usage.max_rss_bytes < peak_bytes(agent) + 4096
         assert peak_bytes(agent) < 16 << 20
+
+
+async def test_a_resting_slot_does_not_keep_the_program_mapped() -> None:
+    async with SandboxPool("local") as pool, pool.slot() as slot:
+        await slot.run("true")
+        (agent,) = children(runner_pid(slot.sandbox))
+        assert memory_kb(agent) > 5_000
+        with anyio.fail_after(60):
+            while memory_kb(agent) > 4_500:  # noqa: ASYNC110 - other processes set no events
+                await anyio.sleep(0.2)
+        assert (await slot.run("echo $((6 * 7))")).stdout == "42\n"
