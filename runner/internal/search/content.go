@@ -54,8 +54,10 @@ func (c *contentSearch) run(root string, info fs.FileInfo) (*Result, error) {
 	collected := make(chan struct{})
 	for range max(1, min(runtime.GOMAXPROCS(0), 4)) {
 		go func() {
+			// One for all files of this worker: many small ones would each leave a block behind.
+			block := make([]byte, 0, blockSize)
 			for j := range work {
-				c.scan(j, 0, c.p.Offset+c.p.limit-int(c.counted.Load()))
+				c.scan(j, block, 0, c.p.Offset+c.p.limit-int(c.counted.Load()))
 				close(j.done)
 			}
 		}()
@@ -122,9 +124,9 @@ func openJob(path string, shown link.Bytes) (*job, error) {
 	return &job{path: shown, file: file, done: make(chan struct{}), mtime: mtime(info)}, nil
 }
 
-func (c *contentSearch) scan(j *job, from, to int) {
+func (c *contentSearch) scan(j *job, block []byte, from, to int) {
 	j.scan = &scanner{ctx: c.ctx, re: c.re, prefix: c.prefix, context: c.p.Context, maxLine: c.p.MaxLine, keepFrom: from, keepTo: to}
-	j.err = j.scan.scan(j.file)
+	j.err = j.scan.scan(j.file, block)
 }
 
 // collect takes the files in order, so it alone knows which matches lie in the
@@ -166,7 +168,7 @@ func (c *contentSearch) again(j *job, from, to int) []Match {
 	if _, err := j.file.Seek(0, io.SeekStart); err != nil {
 		return nil
 	}
-	c.scan(j, from, to)
+	c.scan(j, make([]byte, 0, blockSize), from, to)
 	return j.scan.kept
 }
 

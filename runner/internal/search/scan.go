@@ -40,10 +40,11 @@ type scanner struct {
 	binary   bool
 }
 
-// scan reads to the end. The file is binary when it holds a NUL byte anywhere.
-func (s *scanner) scan(in io.Reader) error {
+// scan reads to the end, into the empty block and larger ones for longer lines;
+// what is kept is copied. The file is binary when it holds a NUL byte anywhere.
+func (s *scanner) scan(in io.Reader, block []byte) error {
 	in = Until(s.ctx, in)
-	buffer := make([]byte, 0, blockSize)
+	buffer := block
 	for {
 		if len(buffer) == cap(buffer) {
 			if cap(buffer) >= maxLineBytes {

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -285,5 +287,28 @@ func TestUnreadableFolderIsToldAndTheRestFound(t *testing.T) {
 	r := find(t, dir, map[string]any{"pattern": "hit"})
 	if r.Total != 1 || len(r.Errors) != 1 {
 		t.Errorf("%+v", r)
+	}
+}
+
+func TestMemoryTakenDoesNotGrowWithTheNumberOfFiles(t *testing.T) {
+	const files, most = 2000, 16 << 20
+	dir := t.TempDir()
+	for i := range files {
+		if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(i)), []byte("x\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	raw, err := json.Marshal(map[string]any{"pattern": "nowhere", "path": dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	if _, err := Search(t.Context(), dir, raw); err != nil {
+		t.Fatal(err)
+	}
+	runtime.ReadMemStats(&after)
+	if taken := after.TotalAlloc - before.TotalAlloc; taken > most {
+		t.Errorf("%d MiB were taken for %d files of two bytes", taken>>20, files)
 	}
 }
