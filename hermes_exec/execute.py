@@ -113,6 +113,9 @@ class _Execution:
                         await self._talk()
                 if self.answer is None:
                     await self._last_call()
+            except ProtocolError as error:
+                tenure.distrust(error)
+                raise
             finally:
                 if not conversation.answered:
                     await tenure.give_up(conversation, self.patience_s)

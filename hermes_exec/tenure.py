@@ -159,6 +159,10 @@ class Tenure:
             except RemoteError:
                 return
 
+    def distrust(self, error: ProtocolError) -> None:
+        """Break with a box of which nothing can be believed any more; no answer of it is waited for."""
+        self.channel.fail(error)
+
     def see(self, killed: KillReceipt | None) -> None:
         """Look at a receipt: what is left behind quarantines the slot."""
         if killed is not None and killed.left:
@@ -169,7 +173,7 @@ class Tenure:
         if isinstance(error, RemoteError):
             return remote_failure(error, path=path)
         if isinstance(error, ProtocolError):
-            self.channel.fail(error)  # nothing that this box says can be trusted
+            self.distrust(error)
         if self.closed is not None:
             return SlotClosed(self.closed)
         if isinstance(error, ExecError):
@@ -210,6 +214,8 @@ class Conversing:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         conversation = self._conversation
+        if isinstance(error, ProtocolError):
+            self._tenure.distrust(error)
         if conversation is not None and not conversation.answered:
             await self._tenure.give_up(conversation)
         if isinstance(error, (RemoteError, *TRANSPORT_ERRORS)):

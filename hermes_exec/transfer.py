@@ -175,7 +175,8 @@ async def _download_tree(tenure: Tenure, remote: WireBytes, path: str, local: st
         try:
             unpacked = await to_thread.run_sync(unpack, local, receive)
         except tarfile.TarError as error:
-            await move.conversation.response()
+            if move.conversation.answered:
+                move.conversation.result()  # an error of the box may have cut it off
             raise ProtocolError(f"the box sent no tar stream for {path}: {error}") from error
         answer = await move.conversation.response()
         refused = (*unpacked.refused, *texts(answer, "skipped"))

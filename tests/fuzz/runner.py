@@ -113,7 +113,7 @@ class HostileRunner:
         self.frames += len(frames)
         data = b"".join(frames)
         self.last.append(data)
-        if self.rng.random() < 0.1:
+        if self.hostility and self.rng.random() < 0.1:
             cut = self.rng.randrange(len(data) + 1)
             await stream.send(data[:cut])
             await anyio.lowlevel.checkpoint()
@@ -161,7 +161,7 @@ class HostileRunner:
         for kind, channel, data in before:
             frames.append((position, encode_positioned(kind, number, channel, position, data)))
             position += len(data)
-        if self.rng.random() < 0.03:
+        if self.hostility and self.rng.random() < 0.03:
             answer: dict[str, Any] = {"error": {"kind": "os", "message": "no", "errno": "ENOENT", "path": "a"}}
         else:
             answer = {"result": result}

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
-from importlib.metadata import EntryPoint
+from collections.abc import Callable
 from itertools import count
-from typing import Any, ClassVar
+from typing import Any
 
 import anyio
 import pytest
 from anyio.abc import ByteStream, TaskGroup
 
 from hermes_exec import Died, ExecError, LaunchError, OutcomeUnknown, PoolEvent, ProtocolError, SandboxPool, execute
-from hermes_exec.backends import registry
-from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, SandboxStatus
 from hermes_exec.channel.frames import HEADER, Frame, FrameType, encode, encode_positioned
 from hermes_exec.command import command_params
-from hermes_exec.config import BackendConfig
 from hermes_exec.tenure import Tenure
+from tests.hostile import Backend, registered
 from tests.unit.channel.peer import Peer, talking
 
 pytestmark = pytest.mark.anyio
@@ -38,69 +35,20 @@ ATTACKS: dict[str, Callable[[int], bytes]] = {
 }
 
 
-class Config(BackendConfig):
-    """The backend of these tests has no options."""
+class Attacker:
+    """A runner that attacks at its first command."""
 
-    backend: ClassVar[str] = "hostile"
+    def __init__(self, tasks: TaskGroup, attack: Callable[[int], bytes], refused: set[str]) -> None:
+        self.peer = Peer(tasks)
+        self.peer.attack = self.answer
+        self.attack, self.refused = attack, refused
+        self.sent = 0
 
-
-class Box:
-    """A sandbox whose runner is a `Peer`."""
-
-    user = None
-    limits: ClassVar[dict[str, str]] = {}
-
-    def __init__(self, name: str, peer: Peer) -> None:
-        self.id = name
-        self.peer = peer
-        self.destroyed = False
-
-    async def open(self, argv: Sequence[str]) -> ByteStream:
+    async def open(self) -> ByteStream:
         return await self.peer.open()
 
-    async def status(self) -> SandboxStatus:
-        return SandboxStatus("alive")
-
-    async def destroy(self) -> None:
-        self.destroyed = True
+    def stop(self) -> None:
         self.peer.cut()
-
-    def destroy_now(self) -> None:
-        self.destroyed = True
-
-
-class Hostile:
-    """Boxes of which the first few attack at the first command."""
-
-    name = "hostile"
-    whole_box = False
-    private_root = False
-    readonly_paths: tuple[str, ...] = ()
-
-    def __init__(self, tasks: TaskGroup, attack: Callable[[int], bytes]) -> None:
-        self.tasks, self.attack = tasks, attack
-        self.boxes: list[Box] = []
-        self.sent = 0
-        self.refused: set[str] = set()
-
-    async def check(self, spec: LaunchSpec) -> None:
-        return
-
-    async def launch(self, spec: LaunchSpec, labels: Labels) -> Box:
-        self.sent = 0
-        peer = Peer(self.tasks)
-        peer.attack = self.answer
-        self.boxes.append(Box(f"box-{len(self.boxes)}", peer))
-        return self.boxes[-1]
-
-    async def reap(self, which: ReapFilter) -> list[Reaped]:
-        return []
-
-    async def sandboxes(self) -> list[SandboxInfo]:
-        return []
-
-    async def aclose(self) -> None:
-        return
 
     def answer(self, peer: Peer, frame: Frame) -> bytes | None:
         if frame.type == FrameType.ACK:
@@ -128,17 +76,16 @@ class Hostile:
         return out
 
 
-async def test_a_box_that_refuses_a_slot_is_no_oserror_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_box_that_refuses_a_slot_is_no_oserror_of_the_caller() -> None:
+    refused: set[str] = set()
     async with anyio.create_task_group() as tasks:
-        backend = Hostile(tasks, lambda _: b"")
-        monkeypatch.setattr(registry, "_points", lambda: {"hostile": EntryPoint("hostile", __name__, registry.GROUP)})
-        monkeypatch.setitem(globals(), "create", lambda _: backend)
-        with anyio.fail_after(60):
+        backend = Backend(lambda _: Attacker(tasks, lambda _: b"", refused))
+        with anyio.fail_after(60), registered(backend):
             async with (
                 SandboxPool("hostile", slots_per_sandbox=2, max_sandboxes=1, acquire_timeout_s=10) as pool,
                 pool.slot(),
             ):
-                backend.refused = {"slot.create"}  # that of the second slot
+                refused.add("slot.create")  # that of the second slot
                 with pytest.raises(LaunchError, match="No space left"):
                     await pool.acquire()
         tasks.cancel_scope.cancel()
@@ -175,12 +122,12 @@ async def test_a_box_that_tells_of_a_start_again_and_again_does_not_put_off_the_
 async def test_a_box_that_breaks_the_protocol_is_destroyed_and_replaced(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nothing more is waited for from such a box, not even that it stops."""
+    monkeypatch.setattr(execute, "CANCEL_WAIT_S", 1e6)
     events: list[PoolEvent] = []
     async with anyio.create_task_group() as tasks:
-        backend = Hostile(tasks, ATTACKS[name])
-        monkeypatch.setattr(registry, "_points", lambda: {"hostile": EntryPoint("hostile", __name__, registry.GROUP)})
-        monkeypatch.setitem(globals(), "create", lambda _: backend)
-        with anyio.fail_after(120):
+        backend = Backend(lambda _: Attacker(tasks, ATTACKS[name], set()))
+        with anyio.fail_after(120), registered(backend):
             async with SandboxPool("hostile", slots_per_sandbox=1, max_sandboxes=1, on_event=events.append) as pool:
                 for _ in range(2):
                     async with pool.slot() as slot:
@@ -188,6 +135,6 @@ async def test_a_box_that_breaks_the_protocol_is_destroyed_and_replaced(
                             await slot.run("true", timeout_s=None)
                         assert caught.value.sandbox in (None, slot.sandbox)
         tasks.cancel_scope.cancel()
-    assert all(box.destroyed for box in backend.boxes)
+    assert all(box.dead for box in backend.boxes)
     assert len(backend.boxes) == 2
     assert len([event for event in events if isinstance(event, Died)]) == 2
