@@ -125,7 +125,7 @@ class _Shown:
         return self._tools.schemas
 
     async def call(self, name: str, arguments: str, call_id: str | None = None) -> ToolResult:
-        self._console.print(_styled(_line(name), "bold"), _line(arguments), markup=False)
+        self._console.print(_styled(_line(name), "bold"), _styled(_line(arguments)))
         result = await self._tools.call(name, arguments, call_id)
         color = "green" if result.ok else "red"
         self._console.print(_styled(_line(result.content), color))
@@ -149,7 +149,7 @@ def _print(episode: Episode) -> None:
         typer.echo(_safe(episode.answer))
 
 
-def _styled(text: str, style: str) -> Text:
+def _styled(text: str, style: str = "") -> Text:
     from rich.text import Text
 
     return Text(text, style)

@@ -82,7 +82,7 @@ def _listen(path: Path) -> socket.socket:
     if not is_private(path.parent, os.geteuid()):
         raise PermissionError(errno.EPERM, "its directory is not this user's alone")
     for earlier in path.parent.glob(f"*{SUFFIX}"):
-        forget_dead(earlier)
+        listens(earlier)  # else it is removed
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     # It gets its name when it listens: one that has a name and refuses is dead.
     aside = path.with_name(f".{path.name}")
@@ -98,16 +98,21 @@ def _listen(path: Path) -> socket.socket:
     return made
 
 
-def forget_dead(path: Path) -> None:
-    """Remove a socket whose pool is gone without having removed it."""
+def listens(path: Path) -> bool:
+    """Whether a pool takes connections there; a socket whose pool is gone without having removed it is removed.
+
+    One that is stuck has as many that wait as there may be, and a connection to it would wait without end.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
             path.unlink(missing_ok=True)
+            return False
         except OSError:
-            return
+            return False
+    return True
 
 
 async def _guarded(lender: Lender, stream: SocketStream) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from hermes_exec.cli import exits
 from hermes_exec.cli.interrupt import run_async
-from hermes_exec.cli.output import emit_json, say, stdout, table
+from hermes_exec.cli.output import emit_json, printable, say, stdout, table
 from hermes_exec.cli.pools import AnyBackend, AsJson, Image, Options, make_pool
 from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError
 
@@ -130,9 +130,9 @@ def _show(findings: list[Finding]) -> None:
         if finding.isolation is None:
             continue
         parts = [f"{n} {getattr(finding.isolation, n)}" for n in ("filesystem", "processes", "users", "network")]
-        stdout().print(f"\n{finding.backend}: " + "; ".join(parts), markup=False)
+        stdout().print(f"\n{finding.backend}: " + printable("; ".join(parts)), markup=False)
         limits = "; ".join(f"{limit}: {how}" for limit, how in finding.limits.items())
-        stdout().print(f"{finding.backend}: limits {limits or 'none'}", markup=False)
+        stdout().print(f"{finding.backend}: limits {printable(limits) or 'none'}", markup=False)
 
 
 def add_to(app: typer.Typer) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 
 from hermes_exec.cli import exits
-from hermes_exec.cli.output import printable, say, table
+from hermes_exec.cli.output import one_line, printable, say, table
 from hermes_exec.cli.viewer import Driver, connect, lent_slots
 from hermes_exec.config import nearest
 from hermes_exec.encoding import from_wire
@@ -163,7 +163,7 @@ async def _answer(driver: Driver, slot: str, words: Sequence[str]) -> None:
 
 
 def _argv(process: Mapping[str, Any]) -> str:
-    return printable(" ".join(map(str, process["argv"]))).replace("\n", "␊")
+    return one_line(" ".join(map(str, process["argv"])))
 
 
 def _listed(entry: Mapping[str, Any]) -> str:
@@ -171,5 +171,5 @@ def _listed(entry: Mapping[str, Any]) -> str:
     kinds |= {"char": stat.S_IFCHR, "block": stat.S_IFBLK}
     mode = stat.filemode(kinds.get(entry["type"], stat.S_IFREG) | int(entry["mode"]))
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry["mtime"]))
-    target = f" -> {printable(entry['target'])}" if entry["target"] else ""
-    return f"{mode} {entry['size']:>10} {when} {printable(entry['name'])}{target}"
+    target = f" -> {one_line(entry['target'])}" if entry["target"] else ""
+    return f"{mode} {entry['size']:>10} {when} {one_line(entry['name'])}{target}"

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from hermes_exec.cli import exits
-from hermes_exec.cli.output import emit_json, say
+from hermes_exec.cli.output import LogFormatter, emit_json, say
 from hermes_exec.errors import ErrorCause, ExecError
 
 COMMANDS = ("run", "shell", "doctor", "ps", "reap", "conformance", "bench", "tools", "config", "trace")
@@ -36,7 +36,9 @@ def _root(
 ) -> None:
     """Set up logging for all commands."""
     level = {0: logging.ERROR, 1: logging.INFO}.get(verbose, logging.DEBUG)
-    logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogFormatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 def build_app(command: str | None = None) -> typer.Typer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
@@ -19,27 +20,36 @@ def stderr() -> Console:
     """Return the console for messages, progress and errors."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
 
 def stdout() -> Console:
     """Return the console for results; wide where it is no terminal, so that no line is broken for a reader."""
     from rich.console import Console
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    return Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 200)
 
 
 def say(message: str) -> None:
-    """Print one line to stderr."""
-    from rich.markup import escape
+    """Print a message to stderr. What a box put into it, such as a file's name in an error, is shown and not obeyed."""
+    from rich.text import Text
 
-    stderr().print(escape(message))
+    stderr().print(Text(printable(message)))
 
 
 def emit_json(value: object) -> None:
-    """Print a value as JSON to stdout: dataclasses as objects, bytes as base64."""
-    sys.stdout.write(json.dumps(value, default=_plain, ensure_ascii=False, indent=2) + "\n")
+    """Print a value as JSON to stdout: dataclasses as objects, bytes as base64.
+
+    JSON itself escapes control characters below space only; a terminal also acts on those from U+007F to U+009F and on
+    marks that turn the direction of text, and half of a character cannot be written at all.
+    """
+    text = json.dumps(value, default=_plain, ensure_ascii=False, indent=2)
+    sys.stdout.write("\n".join(map(_escaped, text.split("\n"))) + "\n")
     sys.stdout.flush()
+
+
+def _escaped(line: str) -> str:
+    return line if line.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
 
 
 def _plain(value: object) -> object:
@@ -60,26 +70,44 @@ def _plain(value: object) -> object:
 
 def printable(text: str) -> str:
     """Return text of which a terminal acts on nothing but line feeds and tabs; other control characters are shown."""
+    if text.isprintable():
+        return text
     lines = text.replace("\r\n", "\n").replace("\r", "\n")
-    shown = (c if c in "\n\t" or c.isprintable() else _shown(c) for c in lines)
-    return "".join(shown)
+    return "".join(c if c in "\n\t" else _shown(c) for c in lines)
+
+
+def one_line(text: str) -> str:
+    """Return a name as a terminal may show it: `printable`, and neither a line feed nor a tab in it makes another."""
+    return "".join(map(_shown, text))
 
 
 def _shown(char: str) -> str:
+    if char.isprintable():
+        return char
     code = ord(char)
-    return chr(0x2400 + code) if code < ord(" ") else f"\\u{code:04x}"
+    if code < ord(" "):
+        return chr(0x2400 + code)
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+class LogFormatter(logging.Formatter):
+    """Formats lines of a log as a terminal may show them: they tell of names and words that come out of a box."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format a record."""
+        return printable(super().format(record))
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
-    """Print a table to stdout; a cell that is None is shown as a dash."""
-    from rich.markup import escape
+    """Print a table to stdout; a cell that is None is shown as a dash, control characters are shown and not obeyed."""
     from rich.table import Table
+    from rich.text import Text
 
     grid = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for column in columns:
         grid.add_column(column, overflow="fold")
     for row in rows:
-        grid.add_row(*("-" if cell is None else escape(str(cell)) for cell in row))
+        grid.add_row(*(Text("-" if cell is None else printable(str(cell))) for cell in row))
     stdout().print(grid)
 
 

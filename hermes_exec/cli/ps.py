@@ -10,7 +10,7 @@ import typer
 
 from hermes_exec.cli import exits
 from hermes_exec.cli.interrupt import run_async
-from hermes_exec.cli.output import age, emit_json, printable, table
+from hermes_exec.cli.output import age, emit_json, one_line, table
 from hermes_exec.cli.pools import AnyBackend, AsJson
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ async def _list(backend: str | None, as_json: bool) -> int:
     found: list[SandboxInfo] = await ask_each(backend, lambda each: each.sandboxes())
     slots: dict[str, list[str]] = {}
     for _, facts in await lent_slots():
-        slots.setdefault(str(facts.get("sandbox")), []).append(printable(str(facts.get("id"))))
+        slots.setdefault(str(facts.get("sandbox")), []).append(one_line(str(facts.get("id"))))
     if as_json:
         emit_json([{**asdict(info), "slots": slots.get(info.sandbox, [])} for info in found])
         return exits.OK

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 
-from hermes_exec.cli.output import say
+from hermes_exec.cli.output import one_line, say
 from hermes_exec.results import PullProgress
 
 REDRAW_S = 0.1
@@ -30,7 +30,7 @@ class PullDisplay:
             self._shown_at = now
             line = describe(news)
             if self._terminal:
-                sys.stderr.write(f"\r\x1b[K{line}\r")
+                sys.stderr.write(f"\r\x1b[K{one_line(line)}\r")
                 sys.stderr.flush()
             else:
                 say(line)

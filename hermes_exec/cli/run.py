@@ -13,7 +13,7 @@ import typer
 
 from hermes_exec.cli import exits
 from hermes_exec.cli.interrupt import run_async
-from hermes_exec.cli.output import emit_json, say
+from hermes_exec.cli.output import emit_json, printable, say
 from hermes_exec.cli.pools import AsJson, Backend, Config, Image, Options, Profile, TraceTo, make_pool
 from hermes_exec.errors import ConfigError
 
@@ -100,10 +100,16 @@ async def _several(
         emit_json([_facts(slot, result) for slot, result in ordered])
     else:
         for number, (_, result) in enumerate(ordered):
-            sys.stdout.writelines(f"{number}: {line}\n" for line in result.output.splitlines())
+            sys.stdout.writelines(f"{number}: {line}\n" for line in _lines(result.output))
             sys.stdout.flush()
             _say_why(result, f"{number}: ")
     return max(_code(result) for _, result in ordered)
+
+
+def _lines(output: str) -> list[str]:
+    """The lines of one slot of several; on a terminal it can neither move the cursor nor pass for another slot."""
+    shown = printable(output) if sys.stdout.isatty() else output
+    return shown.removesuffix("\n").split("\n") if shown else []
 
 
 def _code(result: RunResult) -> int:

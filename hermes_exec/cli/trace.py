@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hermes_exec.cli import exits
-from hermes_exec.cli.output import emit_json, printable, stdout, table
+from hermes_exec.cli.output import emit_json, one_line, stdout, table
 from hermes_exec.cli.pools import AsJson
 from hermes_exec.errors import ConfigError
 
@@ -74,7 +74,7 @@ def trace(
 
 def _word(text: object, most: int = 40) -> str | None:
     """Return a name as a terminal may show it: the file may be anybody's."""
-    return None if text is None else printable(str(text)[:most])
+    return None if text is None else one_line(str(text)[:most])
 
 
 def _times(call: Call) -> tuple[float, float, float, float]:

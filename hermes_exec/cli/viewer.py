@@ -15,7 +15,7 @@ from anyio.abc import SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from hermes_exec.errors import ConfigError, ExecError, SlotClosed
-from hermes_exec.viewing import SUFFIX, directory, forget_dead, is_private
+from hermes_exec.viewing import SUFFIX, directory, is_private, listens
 
 ANSWER_S = 5.0
 LONGEST_LINE = 8 << 20
@@ -92,13 +92,20 @@ def sockets() -> Iterator[Path]:
 
 async def lent_slots() -> list[tuple[Path, dict[str, Any]]]:
     """The slots that pools on this host lend, each with the socket of its pool; a pool that is silent is left out."""
-    found: list[tuple[Path, dict[str, Any]]] = []
-    for path in sockets():
-        forget_dead(path)
+    answers: dict[Path, dict[str, Any]] = {}
+
+    async def ask(path: Path) -> None:
+        if not listens(path):
+            return
         try:
             async with connect(path) as driver:
-                answer = await driver.ask("slots")
+                answers[path] = await driver.ask("slots")
         except (OSError, ExecError):
-            continue
-        found += [(path, slot) for slot in answer.get("slots", ()) if isinstance(slot, dict)]
-    return found
+            return
+
+    paths = list(sockets())
+    # All at once: those that are silent are waited for together.
+    async with anyio.create_task_group() as tasks:
+        for path in paths:
+            tasks.start_soon(ask, path)
+    return [(path, slot) for path in paths for slot in answers.get(path, {}).get("slots", ()) if isinstance(slot, dict)]

@@ -160,7 +160,7 @@ async def _run(work: Callable[..., Awaitable[BatchResult]], as_json: bool) -> in
     from hermes_batch.report import REPORT
     from hermes_batch.trajectories import TRAJECTORIES, read_rows
 
-    with RunDisplay(Console(stderr=True, highlight=False)) as display:
+    with RunDisplay(Console(stderr=True, highlight=False, emoji=False)) as display:
         result = await work(on_start=display.started, on_record=display.done)
     if as_json:
         emit_json(

@@ -7,9 +7,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from hermes_batch.html import visible
 from hermes_batch.record import Record
@@ -48,17 +48,17 @@ class RunDisplay:
 
     def done(self, result: BatchResult, record: Record) -> None:
         """A prompt has its record."""
-        word = outcome(record)
+        word = _plain(outcome(record), 32)
         calls = f"{record['tool_calls']} call{'' if record['tool_calls'] == 1 else 's'}"
         line = f"{word:9} {_plain(record['id'], 24):24} {calls:8} {record['seconds']:6.1f} s"
         if why := str(reason(record)):
             line += f"  {_plain(why, _REASON)}"
         if self._progress is not None:
-            self._progress.console.print(f"[{_COLORS.get(word, 'blue')}]{escape(line)}[/]", highlight=False)
+            self._progress.console.print(Text(line, _COLORS.get(word, "blue")), highlight=False)
             self._progress.update(self._bar, advance=1, description=f"{result.solved} solved")
         else:
             counted = f"[{result.records}/{result.total}]"
-            self._console.print(escape(f"{counted:8} {line}"), highlight=False, soft_wrap=True)
+            self._console.print(Text(f"{counted:8} {line}"), highlight=False, soft_wrap=True)
 
 
 def show_results(console: Console, records: Iterable[Mapping[str, Any]], seconds: float | None, total: int) -> None:
@@ -71,24 +71,20 @@ def show_results(console: Console, records: Iterable[Mapping[str, Any]], seconds
     reasons = _table("prompt", "not scored because")
     for record in records:
         tally.add(record)
-        word = outcome(record)
+        word = _plain(outcome(record), 32)
         table.add_row(
-            escape(_plain(str(record.get("id", "")), 32)),
-            f"[{_COLORS.get(word, 'blue')}]{escape(word)}[/]",
-            escape(str(record.get("finish", ""))),
-            escape(str(record.get("cause", ""))),
-            str(record.get("turns", "")),
-            str(record.get("tool_calls", "")),
+            _cell(record.get("id", "")),
+            Text(word, _COLORS.get(word, "blue")),
+            *(_cell(record.get(name, "")) for name in ("finish", "cause", "turns", "tool_calls")),
             f"{float(record.get('seconds', 0)):.1f}",
-            escape(str(record.get("isolation") or "-")),
+            _cell(record.get("isolation") or "-"),
         )
         if word == "unscored":
-            why = escape(_plain(str(reason(record)), _REASON))
-            reasons.add_row(escape(_plain(str(record.get("id", "")), 32)), why)
+            reasons.add_row(_cell(record.get("id", "")), _cell(reason(record), _REASON))
     console.print(table)
     if reasons.rows:
         console.print(reasons)
-    console.print(escape(summary_line(tally, seconds, total)), highlight=False, soft_wrap=True)
+    console.print(Text(summary_line(tally, seconds, total)), highlight=False, soft_wrap=True)
 
 
 def _table(*names: str) -> Table:
@@ -107,7 +103,7 @@ def summary_line(tally: Tally, seconds: float | None, total: int) -> str:
     parts.append(f"{tally.tool_calls} tool calls")
     if seconds is not None:
         parts.append(f"{seconds:.1f} s")
-    parts.append(f"isolation {' '.join(sorted(tally.rungs)) or 'none reached'}")
+    parts.append(f"isolation {_plain(' '.join(sorted(tally.rungs)), _REASON) or 'none reached'}")
     if tally.records < total:
         parts.append(f"{total - tally.records} of {total} prompts not done")
     return ", ".join(parts)
@@ -120,6 +116,10 @@ def _reasons(tally: Tally) -> str:
         why = _plain(str(Reason(kind, tally.examples[kind])), _REASON)
         reasons.append(why if len(tally.errors) == 1 else f"{count} {why}")
     return "; ".join(reasons)
+
+
+def _cell(value: object, width: int = 32) -> Text:
+    return Text(_plain(str(value), width))
 
 
 def _plain(text: str, width: int) -> str:

@@ -1,0 +1,74 @@
+"""Nothing that a slot's names, arguments and output are made of reaches the user's terminal as an escape sequence."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from contextlib import suppress
+
+import pytest
+
+from hermes_exec import SandboxPool
+from tests.e2e.cli.conftest import PROGRAM, environment
+from tests.e2e.cli.test_shell import Terminal
+
+# A title, an erased screen, the same by characters of eight bits, and a mark that turns the text after it around.
+HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b2J\u202e"
+OBEYED = re.compile("\x1b\\]0;|\x1b\\[2J|[\x80-\x9f\u202e]")
+
+
+def shown(*arguments: str) -> tuple[str, int]:
+    """What a program prints on a terminal, and how it ends."""
+    terminal = Terminal(arguments)
+    try:
+        code = terminal.ended()
+        os.set_blocking(terminal.fd, False)
+        with suppress(BlockingIOError):
+            terminal.seen += os.read(terminal.fd, 1 << 20).decode(errors="replace")
+        return terminal.seen, code
+    finally:
+        terminal.close()
+
+
+def test_names_of_files_and_arguments_of_processes_in_a_slot_of_another_process() -> None:
+    with SandboxPool("local") as pool, pool.slot() as slot:
+        slot.files.write_text(f"name{HOSTILE}", "x")
+        slot.files.write_text("line\n-rw-r--r--          0 2026-01-01 00:00 forged", "x")
+        slot.files.write_text(b"no-utf8-\xff\x9b", "x")
+        slot.spawn(["sh", "-c", "sleep 1000; :", HOSTILE, "one\ntwo"])
+        for words in (["ls"], ["ps"], ["cat", f"missing{HOSTILE}"], ["ls", f"missing{HOSTILE}"]):
+            text, code = shown("shell", "--slot", slot.id, *words)
+            assert not OBEYED.search(text), words
+            assert "title" in text
+            assert code == (2 if len(words) == 2 else 0)
+            assert not re.search("^-rw-r--r-- +0 ", text, re.MULTILINE), "a name is another file's line"
+        assert not OBEYED.search(shown("ps", "--backend", "local")[0])
+
+
+def test_slots_beside_each_other_cannot_pass_for_one_another() -> None:
+    script = r"printf 'a\033[1A\033[2Kb\r0: forged\n'"
+    text, code = shown("run", "--slots", "2", "--", script)
+    assert code == 0
+    assert "\x1b[1A" not in text
+    assert sorted(text.splitlines()) == ["0: 0: forged", "0: a␛[1A␛[2Kb", "1: 0: forged", "1: a␛[1A␛[2Kb"]
+
+
+@pytest.mark.parametrize("options", [(), ("--slots", "2")])
+def test_bytes_are_as_they_are_where_a_program_reads_them(options: tuple[str, ...]) -> None:
+    command = [*PROGRAM, "run", *options, "--", r"printf 'a\033[31mb\n'"]
+    done = subprocess.run(command, capture_output=True, timeout=120, env=environment(), check=True)
+    heads = [b"0: ", b"1: "] if options else [b""]
+    assert done.stdout == b"".join(head + b"a\x1b[31mb\n" for head in heads)
+
+
+def test_one_slot_has_the_terminal_as_ssh_and_docker_give_it() -> None:
+    assert "a\x1b[31mb" in shown("run", "--", r"printf 'a\033[31mb\n'")[0]
+
+
+def test_json_and_an_error_on_a_terminal() -> None:
+    text, code = shown("run", "--json", "--", r"printf '\033[2J\302\2332J\342\200\256'; exit 3")
+    assert (code, OBEYED.search(text)) == (3, None)
+    assert "\\u001b[2J\\u009b2J\\u202e" in text
+    text, code = shown("run", "--cwd", f"nowhere{HOSTILE}", "--", "true")
+    assert (code != 0, OBEYED.search(text)) == (True, None)
