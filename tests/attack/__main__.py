@@ -10,7 +10,9 @@ import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+from tests.attack.arena import MANY, MOST
 from tests.attack.campaign import campaign
+from tests.attack.model import Outcome
 from tests.attack.page import render, rewrite
 from tests.attack.rungs import RUNGS
 from tests.attack.table import ROWS
@@ -21,12 +23,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--rung", action="append", choices=RUNGS)
+    parser.add_argument("--million", action="store_true", help="a folder of a million entries, 50,000 processes")
+    parser.add_argument("--much", type=int, help="as many entries of a folder, a twentieth of it short-lived processes")
+    parser.add_argument("--only", action="append", metavar="ROW", help="fire these rows; the page keeps the others")
     options = parser.parse_args()
     if options.write and (os.geteuid() != 0 or options.rung):
         parser.error("the page has all rungs: run this as root, with Docker, and without --rung")
     rungs = options.rung or list(RUNGS)
+    much = options.much or (MOST if options.million else MANY)
+    rows = [row for row in ROWS if not options.only or row.id in options.only]
+
+    def fired(rung: str) -> dict[str, Outcome]:
+        return campaign(RUNGS[rung], rows, long=True, much=much)
+
     with ThreadPoolExecutor(len(rungs)) as threads:
-        seen = dict(zip(rungs, threads.map(lambda rung: campaign(RUNGS[rung], ROWS, long=True), rungs), strict=True))
+        seen = dict(zip(rungs, threads.map(fired, rungs), strict=True))
     if options.write:
         rewrite(ROWS, seen)
     else:

@@ -31,6 +31,8 @@ PROGRAMS = Path(__file__).parent / "programs"
 FOLDER = "lib/tests/attack/programs"
 TIMEOUT_S = 60.0
 SHORT_S, LONG_S = 0.7, 2.5
+FEW, MANY, MOST = 10_000, 200_000, 1_000_000
+ENTRIES_A_PROCESS = 20
 
 
 class Tenant(Protocol):
@@ -223,6 +225,9 @@ class Arena:
     stack: AsyncExitStack
     seconds: float
     """How long attacks on resources last."""
+    much: int
+    """How many entries a folder gets that others have to list, search and remove; twenty times the short-lived
+    processes."""
     attacker: Slot = field(init=False)
 
     def target(self, against: Against) -> dict[str, Any]:
@@ -272,6 +277,11 @@ class Arena:
         self.neighbour = await plant_in_slot(self.slot)
         self.host = await self.stack.enter_async_context(plant_on_host())
 
+    @property
+    def processes(self) -> int:
+        """How many short-lived processes are started."""
+        return self.much // ENTRIES_A_PROCESS
+
     @asynccontextmanager
     async def an_attacker(self) -> AsyncIterator[Slot]:
         """A slot for one attack."""
@@ -288,7 +298,12 @@ def difference(before: str, after: str) -> str:
 
 @asynccontextmanager
 async def arena(
-    rung: Rung, planted: Path | None, image: Callable[[], str], seconds: float = SHORT_S, **options: Any
+    rung: Rung,
+    planted: Path | None,
+    image: Callable[[], str],
+    seconds: float = SHORT_S,
+    much: int = FEW,
+    **options: Any,
 ) -> AsyncIterator[Arena]:
     """Open a rung with a victim beside the attacker and one on the host."""
     async with AsyncExitStack() as stack:
@@ -296,4 +311,4 @@ async def arena(
         pool = await stack.enter_async_context(rung.pool(planted, image, **options))
         slot = await pool.acquire()
         seen = [] if planted is None else [f"{rung.planted_at or planted}/{name}" for name in os.listdir(planted)]
-        yield Arena(rung, pool, slot, await plant_in_slot(slot), host, seen, stack, seconds)
+        yield Arena(rung, pool, slot, await plant_in_slot(slot), host, seen, stack, seconds, much)

@@ -8,20 +8,21 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from tests.attack.arena import FEW
 from tests.attack.fire import planted_programs
 from tests.attack.model import Outcome, Row
 from tests.attack.rungs import Rung
 from tests.ordinary_user import ROOT, run_as_ordinary_user
 
-TIMEOUT_S = 900.0
+TIMEOUT_S = 3600.0
 MODULE = "tests.attack.here"
 
 
-def campaign(rung: Rung, rows: Sequence[Row], long: bool = False) -> dict[str, Outcome]:
+def campaign(rung: Rung, rows: Sequence[Row], long: bool = False, much: int = FEW) -> dict[str, Outcome]:
     """The outcome of each of these rows; `long` measures the neighbour under those that use something up."""
     with planted_programs() as planted:
         where = [] if planted is None else [f"--planted={planted}"]
-        where += ["--long"] if long else []
+        where += [*(["--long"] if long else []), f"--much={much}"]
         told = _run(rung, *where, rung.id, *(row.id for row in rows))
     return {name: Outcome(**fields) for name, fields in json.loads(told).items()}
 

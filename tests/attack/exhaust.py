@@ -54,10 +54,10 @@ def enforced(field: Arena, limit: str) -> bool:
     return field.attacker.isolation.limits.get(limit, "not enforced") != "not enforced"
 
 
-async def start(field: Arena, attack: Attack) -> Process:
+async def start(field: Arena, attack: Attack, **more: int) -> Process:
     """Start the attack, and return when it says that it is at it."""
     file, _, function = attack.program.partition(".")
-    target = json.dumps({"seconds": field.seconds})
+    target = json.dumps({"seconds": field.seconds, **more})
     argv = ["python3", "-B", f"{field.attacker.workspace}/{FOLDER}/{file}.py", function, target]
     process = await field.attacker.spawn(argv)
     with anyio.fail_after(END_S):

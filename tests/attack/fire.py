@@ -22,7 +22,7 @@ ALL_CAPABILITIES = (0x02000001).to_bytes(4, "little") + b"\xff\xff\xff\xff\0\0\0
 
 
 async def fire(
-    rung: Rung, rows: Sequence[Row], image: Callable[[], str], planted: Path | None, seconds: float
+    rung: Rung, rows: Sequence[Row], image: Callable[[], str], planted: Path | None, seconds: float, much: int
 ) -> dict[str, Outcome]:
     """Fire these rows, those with the network first."""
     outcomes: dict[str, Outcome] = {}
@@ -34,7 +34,7 @@ async def fire(
             field: Arena | None = None
             for row in here:
                 if field is None:
-                    field = await stack.enter_async_context(arena(rung, planted, image, seconds, network=network))
+                    field = await stack.enter_async_context(arena(rung, planted, image, seconds, much, network=network))
                 outcome = outcomes[row.id] = await fire_one(field, row)
                 print(
                     f"{rung.id}: {row.id}: {outcome.verdict}: {outcome.detail.strip()[-100:]!r}",

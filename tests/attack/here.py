@@ -12,7 +12,7 @@ from pathlib import Path
 
 import anyio
 
-from tests.attack.arena import LONG_S, SHORT_S
+from tests.attack.arena import FEW, LONG_S, SHORT_S
 from tests.attack.fire import control_all, fire
 from tests.attack.programs.tenant import syscall
 from tests.attack.rungs import RUNGS
@@ -42,6 +42,7 @@ def main() -> None:
     parser.add_argument("--planted", type=Path, help="folder of programs that would make root of whoever runs them")
     parser.add_argument("--alone", action="store_true", help="fire within one slot, where attacks have to succeed")
     parser.add_argument("--long", action="store_true", help="use up resources for seconds, and measure the neighbour")
+    parser.add_argument("--much", type=int, default=FEW, help="entries of the large folder")
     parser.add_argument("rows", nargs="*", metavar="ROW")
     options = parser.parse_args()
     # As after a login: a keyring that all processes which are started from here inherit.
@@ -50,9 +51,8 @@ def main() -> None:
     if options.alone:
         json.dump(anyio.run(partial(control_all, RUNGS[options.rung], rows, image)), sys.stdout)
     else:
-        outcomes = anyio.run(
-            partial(fire, RUNGS[options.rung], rows, image, options.planted, LONG_S if options.long else SHORT_S)
-        )
+        seconds = LONG_S if options.long else SHORT_S
+        outcomes = anyio.run(partial(fire, RUNGS[options.rung], rows, image, options.planted, seconds, options.much))
         json.dump({name: asdict(outcome) for name, outcome in outcomes.items()}, sys.stdout)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from tests.attack.arena import Arena
 
-Verdict = Literal["prevented", "contained", "not given"]
+Verdict = Literal["prevented", "contained", "not given", "not tried"]
 Against = Literal["neighbour", "host", "runner", "driver", "own"]
 Means = Callable[["Arena", "Attack", Against], Awaitable["Outcome"]]
 
@@ -21,7 +21,9 @@ class Outcome:
     verdict: Verdict
     detail: str = ""
     slower: float | None = None
-    """The neighbour's median call during the attack over its median before and after."""
+    """The neighbour's call at its 95th percentile during the attack, over that before and after."""
+    measured: str = ""
+    """Figures for the page besides."""
 
 
 @dataclass(frozen=True)

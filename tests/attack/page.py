@@ -27,35 +27,45 @@ Seen = Mapping[str, Mapping[str, Outcome]]
 """Outcomes by rung and row."""
 
 
-def render(rows: Iterable[Row], seen: Seen) -> str:
-    """All tables, and why something is not given where it is not."""
-    rows = list(rows)
+def render(rows: Iterable[Row], seen: Seen, page: str = "") -> str:
+    """All tables, and why something is not given where it is not; what was not fired now is as the page has it."""
+    rows, kept = list(rows), _cells(page)
     parts = []
     for area, title in AREAS.items():
         of_area = [row for row in rows if row.attack.area == area]
         if of_area:
-            parts += [f"### {title}", "", *_table(of_area, seen), *_reasons(of_area, seen)]
+            parts += [f"### {title}", "", *_table(of_area, seen, kept), *_notes(of_area, seen, kept, page)]
     return "\n".join(parts).strip() + "\n"
 
 
-def _table(rows: list[Row], seen: Seen) -> list[str]:
+def _text(row: Row, rung: str, seen: Seen, kept: Mapping[str, Mapping[str, str]]) -> str:
+    if row.id in seen.get(rung, {}):
+        return cell(seen[rung][row.id])
+    return kept[rung].get(key(row), UNKNOWN)
+
+
+def _table(rows: list[Row], seen: Seen, kept: Mapping[str, Mapping[str, str]]) -> list[str]:
     titles = [rung.title for rung in RUNGS.values()]
     lines = [_line(["attack", "on", *titles]), _line(["---"] * (2 + len(titles)))]
     for row in rows:
-        cells = [cell(seen[rung][row.id]) if row.id in seen.get(rung, {}) else UNKNOWN for rung in RUNGS]
+        cells = [_text(row, rung, seen, kept) for rung in RUNGS]
         lines.append(_line([f"**{row.attack.name}**: {row.attack.does}", row.against, *cells]))
     return [*lines, ""]
 
 
-def _reasons(rows: list[Row], seen: Seen) -> list[str]:
-    open_rows = {row.attack.name: row for row in rows if any(_is_open(outcomes, row) for outcomes in seen.values())}
-    return [f"- Not given, **{name}**: {row.attack.why}" for name, row in open_rows.items()] + (
-        [""] if open_rows else []
-    )
-
-
-def _is_open(outcomes: Mapping[str, Outcome], row: Row) -> bool:
-    return row.id in outcomes and outcomes[row.id].verdict == "not given"
+def _notes(rows: list[Row], seen: Seen, kept: Mapping[str, Mapping[str, str]], page: str) -> list[str]:
+    lines: dict[str, str] = {}
+    for row in rows:
+        name = row.attack.name
+        if any(_text(row, rung, seen, kept).startswith("**not given") for rung in RUNGS):
+            lines[f"- Not given, **{name}**"] = f": {row.attack.why}"
+        head = f"- Measured, **{name}**"
+        figures = {rung: seen[rung][row.id].measured for rung in RUNGS if row.id in seen.get(rung, {})}
+        if any(figures.values()):
+            lines[head] = ": " + "; ".join(f"{RUNGS[rung].title}: {text}" for rung, text in figures.items() if text)
+        elif old := [line for line in page.splitlines() if line.startswith(f"{head}: ")]:
+            lines[head] = old[0].removeprefix(head)
+    return [head + rest for head, rest in lines.items()] + ([""] if lines else [])
 
 
 def _line(cells: list[str]) -> str:
@@ -70,6 +80,13 @@ def cell(outcome: Outcome) -> str:
 
 def written(page: str) -> dict[str, dict[str, str]]:
     """The verdicts that a page states, by rung and row; measured figures are left out."""
+    return {
+        rung: {name: text.replace("*", "").partition(",")[0] for name, text in cells.items()}
+        for rung, cells in _cells(page).items()
+    }
+
+
+def _cells(page: str) -> dict[str, dict[str, str]]:
     told: dict[str, dict[str, str]] = {rung: {} for rung in RUNGS}
     area = ""
     by_title = {title: name for name, title in AREAS.items()}
@@ -80,7 +97,7 @@ def written(page: str) -> dict[str, dict[str, str]]:
         if match:
             name, against, cells = match.groups()
             for rung, text in zip(RUNGS, cells.split(" | "), strict=True):
-                told[rung][f"{area}: {name}|{against}"] = text.replace("*", "").partition(",")[0]
+                told[rung][f"{area}: {name}|{against}"] = text
     return told
 
 
@@ -94,4 +111,4 @@ def rewrite(rows: Iterable[Row], seen: Seen) -> None:
     text = PAGE.read_text()
     head, _, rest = text.partition(BEGIN)
     _, _, tail = rest.partition(END)
-    PAGE.write_text(f"{head}{BEGIN}\n\n{render(rows, seen)}\n{END}{tail}")
+    PAGE.write_text(f"{head}{BEGIN}\n\n{render(rows, seen, text)}\n{END}{tail}")

@@ -9,7 +9,8 @@ from tests.attack.areas.network import NETWORK
 from tests.attack.areas.privilege import PRIVILEGE
 from tests.attack.areas.processes import PROCESSES
 from tests.attack.areas.resources import RESOURCES
+from tests.attack.areas.storms import STORMS
 from tests.attack.model import Attack, Row
 
-ATTACKS: tuple[Attack, ...] = (*FILES, *CALLS, *PROCESSES, *IPC, *NETWORK, *PRIVILEGE, *RESOURCES)
+ATTACKS: tuple[Attack, ...] = (*FILES, *CALLS, *PROCESSES, *STORMS, *IPC, *NETWORK, *PRIVILEGE, *RESOURCES)
 ROWS: tuple[Row, ...] = tuple(Row(attack, against) for attack in ATTACKS for against in attack.against)

@@ -2,9 +2,50 @@
 
 from __future__ import annotations
 
-from tests.attack.model import Attack
+import ipaddress
+import json
+
+from tests.attack.arena import FOLDER, Arena, first_line
+from tests.attack.fire import loot_in
+from tests.attack.model import Against, Attack, Outcome
+
+
+async def over_the_bridge(field: Arena, attack: Attack, against: Against) -> Outcome:
+    """The neighbour listens on all its interfaces; only addresses that its own box has are dialled."""
+    argv = ["python3", "-B", f"{field.slot.workspace}/{FOLDER}/network.py", "serve_everywhere"]
+    listener = await field.slot.spawn([*argv, json.dumps({"secret": field.neighbour.secrets[0]})])
+    try:
+        told = await first_line(listener.stdout)
+        loopback = [each for each in told["addresses"] if ipaddress.ip_address(each).is_loopback]
+        bridge = [each for each in told["addresses"] if ipaddress.ip_address(each).is_private and each not in loopback]
+        target = {"port": told["port"], "addresses": bridge if field.rung.backend == "docker" else loopback}
+        result = await field.run(attack.program, target)
+    finally:
+        await listener.kill()
+    if loot := loot_in(field, against, result.stdout):
+        return Outcome("not given", loot)
+    return Outcome("prevented", f"{target['addresses']}: {result.stderr[-200:]}")
+
 
 NETWORK = (
+    *(
+        Attack(
+            f"the neighbour's box{'' if network else ', network off'}",
+            "network",
+            "connects to what the neighbour serves on the address of its box"
+            + ("" if network else ", where the slots have `network=False`"),
+            "network.addresses",
+            by=over_the_bridge,
+            network=network,
+            why="slots of one box share its addresses, and Docker's bridge lets its containers reach each other: "
+            "`network=False`, or a `network_mode` that names a network made with "
+            "`com.docker.network.bridge.enable_icc=false`."
+            if network
+            else "at `uid` slots share the box's network namespace; nothing else is in it.",
+            succeeds_alone=False,
+        )
+        for network in (True, False)
+    ),
     Attack(
         "ports",
         "network",

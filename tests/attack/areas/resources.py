@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from hermes_exec.testing.conformance.disks import small_disk
+from tests.attack.areas.storms import MUCH
 from tests.attack.arena import Arena, arena
 from tests.attack.exhaust import exhaust
 from tests.attack.model import Against, Attack, Outcome
@@ -71,9 +72,7 @@ RESOURCES = (
         program="resources.flood",
         read=False,
     ),
-    USED_UP(
-        "short-lived processes", does="starts and ends processes as fast as it can", program="resources.short_lived"
-    ),
+    *MUCH,
     USED_UP("folders", does="makes one of 20,000 entries and one 3,000 deep", program="resources.many_entries"),
     USED_UP(
         "counts by user",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pathlib
 import socket
@@ -12,7 +13,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).parents[3]))
 from tests.attack.programs.tenant import Target, main, read, refused, show, syscall, worked
 
-SIOCSIFADDR = 0x8916
+SIOCGIFADDR, SIOCSIFADDR = 0x8915, 0x8916
 
 
 def ports(target: Target) -> None:
@@ -24,6 +25,31 @@ def ports(target: Target) -> None:
         peer.connect(("127.0.0.1", int(target["udp"])))
         peer.send(b"x")
         show(peer.recv(200))
+
+
+def serve_everywhere(target: Target) -> None:
+    """What a neighbour may do: listen on all its interfaces. Says where it can be reached."""
+    with socket.socket() as listener:
+        listener.bind(("0.0.0.0", 0))
+        listener.listen()
+        addresses = []
+        for _, name in socket.if_nameindex():
+            with refused(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+                answer = fcntl.ioctl(control, SIOCGIFADDR, struct.pack("256s", name.encode()))
+                addresses.append(socket.inet_ntoa(answer[20:24]))
+        print(json.dumps({"port": listener.getsockname()[1], "addresses": addresses}), flush=True)
+        while True:
+            peer, _ = listener.accept()
+            with peer:
+                peer.sendall(str(target["secret"]).encode())
+
+
+def addresses(target: Target) -> None:
+    """Connect to the addresses of the neighbour's box, which the test took from that box."""
+    for host in target["addresses"]:
+        with refused(), socket.create_connection((host, int(target["port"])), timeout=3) as peer:
+            show(peer.recv(200))
+            worked("a port of the neighbour's box")
 
 
 def take_over_ports(target: Target) -> None:

@@ -195,4 +195,36 @@ def outlive(target: Target) -> None:
     time.sleep(0.2)
 
 
+def use_up_numbers(target: Target) -> None:
+    """Have processes come and go until one has a number beyond."""
+    while (pid := _one()) <= int(target["beyond"]):
+        os.waitpid(pid, 0)
+    os.waitpid(pid, 0)
+    show(f"at {pid}")
+
+
+def take_number(target: Target) -> None:
+    """Have processes come and go until one has this number; that one stays."""
+    wanted, end = int(target["number"]), time.monotonic() + 60
+    while time.monotonic() < end:
+        pid = _one(stays=wanted)
+        if pid == wanted:
+            show(f"ready: {pid}")
+            _, status = os.waitpid(pid, 0)
+            worked(f"the process that has the number was ended: {status}")
+            return
+        os.waitpid(pid, 0)
+    show("limit: the number did not come round")
+
+
+def _one(stays: int = 0) -> int:
+    pid = os.fork()
+    if pid == 0:
+        if os.getpid() == stays:
+            os.setsid()
+            time.sleep(600)
+        os._exit(0)
+    return pid
+
+
 main(globals())

@@ -136,20 +136,37 @@ def flood(target: Target) -> None:
 
 
 def short_lived(target: Target) -> None:
+    """Two workers start and end processes; every second one is an orphan in a session of its own."""
     show("ready")
-    end, started = time.monotonic() + float(target["seconds"]), 0
-    # A hundred thousand where there is time for it.
-    while started < 100_000 and (time.monotonic() < end or float(target["seconds"]) > 60):
-        with contextlib.suppress(OSError):
-            pid = os.fork()
-            if pid == 0:
-                os.setsid()
-                if os.fork() == 0:
-                    os._exit(0)
-                os._exit(0)
-            os.waitpid(pid, 0)
-            started += 2
+    workers = [_worker(int(target["most"]) // 2) for _ in range(2)]
+    started = 0
+    for pid, reader in workers:
+        with os.fdopen(reader) as counted:
+            started += int(counted.read() or 0)
+        os.waitpid(pid, 0)
     show(f"limit: {started} processes came and went")
+
+
+def _worker(most: int) -> tuple[int, int]:
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writer)
+        return pid, reader
+    started = 0
+    while started < most:
+        with contextlib.suppress(OSError):
+            child = os.fork()
+            if child == 0:
+                try:
+                    os.setsid()
+                    os.fork()
+                finally:
+                    os._exit(0)
+            os.waitpid(child, 0)
+            started += 2
+    os.write(writer, str(started).encode())
+    os._exit(0)
 
 
 def disk(target: Target) -> None:
@@ -170,6 +187,20 @@ def _fill(target: Target, size: int) -> None:
         _hold(target, f"unlimited: the file system is full after {number} files ({errno.errorcode[error.errno or 0]})")
         return
     show("unlimited: 200,000 files")
+
+
+def entries(target: Target) -> None:
+    """One folder with as many entries as are wanted; names cost less than files, and are as many to go through."""
+    show("ready")
+    os.mkdir("many")
+    folder, source = os.open("many", os.O_RDONLY), ""
+    for number in range(int(target["entries"])):
+        if number % 50_000 == 0:
+            source = f"{number}"
+            os.close(os.open(source, os.O_CREAT | os.O_WRONLY, dir_fd=folder))
+        else:
+            os.link(source, f"{number}", src_dir_fd=folder, dst_dir_fd=folder)
+    show(f"limit: {len(os.listdir('many'))} entries")
 
 
 def many_entries(target: Target) -> None:

@@ -68,6 +68,17 @@ async def check_no_way_through_links(ctx: Context) -> None:
                 await thief.files.copy(path, "stolen")
 
 
+@check("isolation", "shell", "shared-box", own_pool=True)
+async def check_own_files_move_and_link_between_folders(ctx: Context) -> None:
+    """What keeps neighbours out does not keep a slot from linking and moving its files and folders, without a copy."""
+    async with _two(ctx) as (slot, _):
+        script = "mkdir -p a/b c && echo x >a/b/f && ln a/b/f c/f && mv a/b c/b && mv c/b/f f && ls -i f c/f"
+        done = await slot.run(script)
+        that(done.ok, done.stderr)
+        moved, linked = (line.split()[0] for line in done.stdout.splitlines())
+        equal(moved, linked, "the number of one file")
+
+
 @check("isolation", "helper", "shared-box", "procfs", own_pool=True)
 async def check_no_view_of_a_neighbours_processes(ctx: Context) -> None:
     """In a process namespace of its own a slot does not see a neighbour's command lines."""
