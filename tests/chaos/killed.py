@@ -19,6 +19,7 @@ from typing import Any
 import anyio
 from anyio import to_thread
 from docker import DockerClient
+from docker.errors import NotFound
 
 from hermes_exec import SandboxPool
 from tests.chaos.containers import place
@@ -115,8 +116,12 @@ async def docker(seeds: range) -> Seen:
 
 def volumes_of(client: DockerClient, run_id: str) -> set[str]:
     """The anonymous volumes of the containers of a run."""
-    facts = [client.api.inspect_container(name) for name in containers_of(client, run_id)]
-    return {mount["Name"] for fact in facts for mount in fact["Mounts"] if mount["Type"] == "volume"}
+    found = set()
+    for name in containers_of(client, run_id):
+        with contextlib.suppress(NotFound):  # its driver is at work, and may have ended it since
+            facts = client.api.inspect_container(name)
+            found |= {mount["Name"] for mount in facts["Mounts"] if mount["Type"] == "volume"}
+    return found
 
 
 def verdict(ends: list[float], left: list[str]) -> Seen:
