@@ -31,6 +31,7 @@ ENTRIES = (
     Entry(LOCAL, HOST, ours.open_local),
     Entry("fork+exec in Go, in the container", BOX, in_box.open_go),
     Entry(BOX.one, BOX, in_box.open_subprocess),
+    Entry(f"{BOX.one}, rested", BOX, in_box.open_rested),
     Entry(BOX.many, BOX, in_box.open_asyncio),
     Entry("naive worker, one docker exec", BOX, naive.open_docker),
     Entry(DOCKER, BOX, ours.open_docker),

@@ -7,7 +7,7 @@ import platform
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from benchmarks.container import Container, running
@@ -32,27 +32,37 @@ class InBoxFloor:
 
 
 @asynccontextmanager
-async def open_subprocess() -> AsyncIterator[InBoxFloor]:
-    """Yield `subprocess.run` of the container's Python.
+async def _open_python(way: str, blocking: bool) -> AsyncIterator[InBoxFloor]:
+    async with running() as container:
+        await container.put("/", "floor.py", (SOURCE / "floor.py").read_bytes())
+        yield InBoxFloor(container, ["python3", "/floor.py", way], blocking=blocking)
+
+
+def open_subprocess() -> AbstractAsyncContextManager[InBoxFloor]:
+    """`subprocess.run` of the container's Python.
 
     Raises:
         ContenderMissing: no Docker.
     """
-    async with running() as container:
-        await container.put("/", "floor.py", (SOURCE / "floor.py").read_bytes())
-        yield InBoxFloor(container, ["python3", "/floor.py", "run"], blocking=True)
+    return _open_python("run", blocking=True)
 
 
-@asynccontextmanager
-async def open_asyncio() -> AsyncIterator[InBoxFloor]:
-    """Yield the asyncio subprocesses of the container's Python.
+def open_rested() -> AbstractAsyncContextManager[InBoxFloor]:
+    """The same with a short rest between two calls, as the box has it when each of them comes from outside.
 
     Raises:
         ContenderMissing: no Docker.
     """
-    async with running() as container:
-        await container.put("/", "floor.py", (SOURCE / "floor.py").read_bytes())
-        yield InBoxFloor(container, ["python3", "/floor.py", "asyncio"])
+    return _open_python("rested", blocking=True)
+
+
+def open_asyncio() -> AbstractAsyncContextManager[InBoxFloor]:
+    """The asyncio subprocesses of the container's Python.
+
+    Raises:
+        ContenderMissing: no Docker.
+    """
+    return _open_python("asyncio", blocking=False)
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from hermes_exec import SandboxPool
 
 SLOTS = 64
 RUNNER, INIT = f"runner with {SLOTS} idle slots", "init of an idle slot (median)"
-IDLE_S = 3.0
+IDLE_S = 6.0
 KINDS = {"Rss": "resident", "Pss": "its share (PSS)"}
 
 

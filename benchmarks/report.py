@@ -23,9 +23,11 @@ same machine: {machine}.
 
 A no-op is `bash -c true`. p50 and p95 are over all calls; a ratio is to the floor of the same place, which is what
 Python itself takes there: with one call at a time a bare `subprocess.run(["bash", "-c", "true"])` that captures
-nothing, with more asyncio's subprocesses. Inside of the container these run in a program there that times itself, so
-that no channel into it can beat them; a loop of fork and exec in Go is the stricter form. A naive worker is a Python
-program behind one stream, with a line of JSON for each request and 64 threads that call `subprocess.run`.
+nothing, with more asyncio's subprocesses. Inside of the container these run in a program there that times itself,
+so that no channel into it can beat them; a loop of fork and exec in Go is the stricter form. Such a loop keeps
+the processors awake and their caches warm; rested, it pauses for half a millisecond between two calls, as a box does
+that is called from outside. A naive worker is a Python program behind one stream, with a line of JSON for each request
+and 64 threads that call `subprocess.run`.
 """
 
 
@@ -50,7 +52,7 @@ def write_report(folder: Path, measured: Measured, watches: list[Watch], elapsed
         if discipline.done():
             parts += [f"## {discipline.name}\n", _calls(discipline)]
     if measured.figures:
-        parts += ["## Memory and descriptors\n", _figures(measured.figures)]
+        parts += ["## Memory, descriptors and processor time\n", _figures(measured.figures)]
     (folder / "RESULTS.md").write_text("\n".join(parts))
     return summary
 

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from benchmarks import boxes, calls, curves, lending, memory, scale, start, transfer
+from benchmarks import added, boxes, calls, curves, lending, memory, scale, start, transfer
 from benchmarks.measured import Measured
 from benchmarks.options import Options
 from benchmarks.quiet import Watch, watch
@@ -26,6 +26,7 @@ PARTS: dict[str, Callable[[Options], Awaitable[Measured]]] = {
     "lending": lending.measure,
     "memory": memory.measure,
     "calls": calls.measure,
+    "added": added.measure,
     "transfer": transfer.measure,
     "curves": curves.measure,
     "scale": scale.measure,
