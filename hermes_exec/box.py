@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 PING_S = 5.0
 STATUS_S = 3.0
 CREATE_S = 60.0
-RESET_S = 60.0
+RESET_S = 120.0
 SETUP_TIMEOUT_S = 600.0
 SETUP_SLOT = "setup"
 

@@ -15,11 +15,16 @@ import (
 	"hermes-exec/runner/internal/rt"
 )
 
+// How long processes that are all right may take: some milliseconds, and a
+// thousand times that in a box whose share of the processors is small.
 const (
-	setupTimeout = 20 * time.Second
+	setupTimeout = 45 * time.Second // the driver gives a slot 60
+	stopTimeout  = 20 * time.Second
 	// unreadPatience is how long what an agent has said may be unread when it
-	// has ended: on a machine with a hundred others at work more than a second.
+	// has ended.
 	unreadPatience = 10 * time.Second
+	// endPatience is how long an agent that was killed may take to be gone.
+	endPatience = unreadPatience + 5*time.Second
 )
 
 // Handle is a running agent.
@@ -181,6 +186,9 @@ func (s *slot) bootOnce(ctx context.Context) (h *Handle, crashed bool, err error
 		var e *link.Error
 		if errors.As(err, &e) {
 			return nil, false, e
+		}
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("it took over %v: the box may have too little of the processors", setupTimeout)
 		}
 		return nil, h.how == crash, failure(whyNot(err), "the slot's init did not get ready: %v (%s)", err, h.how)
 	}

@@ -192,7 +192,7 @@ func (s *slot) end(ctx context.Context) link.Receipt {
 		return receipt
 	}
 	// Ending a slot is not called off half way.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
 	if h == nil && !s.setup.View.Pids {
 		s.handleMu.Lock()
@@ -232,7 +232,7 @@ func (s *slot) stop(ctx context.Context, h *Handle) link.Receipt {
 		h.terminate()
 		select {
 		case <-h.ended:
-		case <-time.After(4 * time.Second):
+		case <-time.After(endPatience):
 			receipt.Left = max(receipt.Left, 1)
 			return receipt
 		}

@@ -360,6 +360,19 @@ func TestResetEmptiesTheSlot(t *testing.T) {
 	})
 }
 
+// On a busy machine the agent is long gone before its last words are read.
+func TestAReceiptMayBeReadLate(t *testing.T) {
+	eachRung(t, func(t *testing.T, b *box, _ SlotFacts) {
+		b.OnExit(func(string, link.Exit) { time.Sleep(2 * time.Second) }) // where the link is read
+		if _, err := b.spawn("a", nil, "sleep", "1000"); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := b.Reset(context.Background(), "a"); err != nil || !r.Clean || r.Killed.Found != 1 {
+			t.Fatalf("%+v %v", r, err)
+		}
+	})
+}
+
 func TestAgentDeath(t *testing.T) {
 	eachRung(t, func(t *testing.T, b *box, _ SlotFacts) {
 		c, err := b.spawn("a", nil, "/bin/sh", "-c", "setsid -f sleep 1000; exec sleep 1000")
