@@ -12,20 +12,33 @@ from typing import IO, Protocol, cast
 from hermes_exec.results import TreeCopied
 
 PIECE_BYTES = 1 << 18
+BUFFER_BYTES = 1 << 16
+"""What tarfile keeps; it copies all of that for each header and each piece of a file."""
 MAX_REPORTED = 1000
 PERMISSIONS = 0o777
 
 
 @dataclass
 class Sink:
-    """The file that tarfile writes to: `send` takes each piece and may block."""
+    """The file that tarfile writes to: `send` takes pieces of `PIECE_BYTES` or a little more, and may block."""
 
     send: Callable[[bytes], None]
+    gathered: list[bytes] = field(default_factory=list)
+    size: int = 0
 
     def write(self, data: bytes) -> int:
-        """Hand a piece on."""
-        self.send(bytes(data))
+        """Hand on what makes a piece."""
+        self.gathered.append(data)
+        self.size += len(data)
+        if self.size >= PIECE_BYTES:
+            self.flush()
         return len(data)
+
+    def flush(self) -> None:
+        """Hand on what there is."""
+        if self.gathered:
+            self.send(b"".join(self.gathered))
+        self.gathered, self.size = [], 0
 
 
 class _Stream(Protocol):
@@ -53,8 +66,9 @@ def pack(top: str, send: Callable[[bytes], None]) -> TreeCopied:
     FIFOs, sockets and devices are left out and named in `refused`. A file that shrinks meanwhile is an OSError.
     """
     report = _Report()
+    sink = Sink(send)
     archive = tarfile.open(  # noqa: SIM115 - closed below only on success: closing writes the end marker
-        fileobj=cast("IO[bytes]", Sink(send)), mode="w|", bufsize=PIECE_BYTES, format=tarfile.GNU_FORMAT
+        fileobj=cast("IO[bytes]", sink), mode="w|", bufsize=BUFFER_BYTES, format=tarfile.GNU_FORMAT
     )
     try:
         for path, name in _walk(top, ""):
@@ -65,6 +79,7 @@ def pack(top: str, send: Callable[[bytes], None]) -> TreeCopied:
         cast("_Stream", archive.fileobj).closed = True
         raise
     archive.close()
+    sink.flush()
     return TreeCopied(report.files, report.bytes, tuple(report.refused))
 
 

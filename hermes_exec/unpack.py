@@ -21,6 +21,8 @@ from hermes_exec.results import TreeCopied
 from hermes_exec.tar_headers import Archive, Member
 
 PIECE_BYTES = 1 << 18
+BUFFER_BYTES = 1 << 15
+"""What tarfile keeps of the stream; it copies all of it for each header."""
 MAX_REPORTED = 1000
 MAX_DEPTH = 256
 MAX_SHOWN = 4096
@@ -40,13 +42,13 @@ class _Source:
     """The file that tarfile reads from: `receive` gives the next piece, b"" at the end."""
 
     receive: Callable[[], bytes]
-    rest: bytes = b""
+    rest: memoryview | bytes = b""
 
     def read(self, size: int) -> bytes:
         parts, missing = [], size
         while missing > 0:
             if not self.rest:
-                self.rest = self.receive()
+                self.rest = memoryview(self.receive())
                 if not self.rest:
                     break
             parts.append(self.rest[:missing])
@@ -62,6 +64,21 @@ class _Unpacker:
     bytes: int = 0
     refused: list[str] = field(default_factory=list)
     folders: dict[str, tuple[int, float]] = field(default_factory=dict)
+    kept: tuple[list[str], int] | None = None
+    """The directory of the entry before, and a descriptor of it."""
+
+    def close(self) -> None:
+        if self.kept is not None:
+            os.close(self.kept[1])
+            self.kept = None
+
+    def holder(self, parts: list[str]) -> int:
+        """A descriptor, kept for the next entry, of the directory in which one is to be."""
+        if self.kept is None or self.kept[0] != parts:
+            self.close()
+            with self.inside(parts) as folder:
+                self.kept = parts, os.dup(folder)
+        return self.kept[1]
 
     def refuse(self, name: str, why: object) -> None:
         if len(self.refused) < MAX_REPORTED:
@@ -99,15 +116,15 @@ class _Unpacker:
             with self.inside(parts):
                 self.folders["/".join(parts)] = (member.mode & PERMISSIONS, _time(member))
             return
-        with self.inside(parts[:-1]) as folder:
-            if member.issym():
-                self.symlink(folder, parts, member.linkname)
-            elif member.islnk():
-                self.hardlink(folder, parts, member.linkname)
-            elif member.isreg() and not member.issparse():
-                self.file(folder, parts[-1], archive, member)
-            else:
-                raise _Refused("neither a file, nor a directory, nor a link")
+        folder = self.holder(parts[:-1])
+        if member.issym():
+            self.symlink(folder, parts, member.linkname)
+        elif member.islnk():
+            self.hardlink(folder, parts, member.linkname)
+        elif member.isreg() and not member.issparse():
+            self.file(folder, parts[-1], archive, member)
+        else:
+            raise _Refused("neither a file, nor a directory, nor a link")
         self.files += 1
 
     def file(self, folder: int, name: str, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
@@ -176,7 +193,7 @@ def _replacing(folder: int, name: str) -> Iterator[str]:
         raise _Refused("a directory is in its place") from error
     finally:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=folder)
+            os.unlink(temporary, dir_fd=folder)  # a link that takes the place of the same file's is still there, too
 
 
 def _parts(name: str) -> list[str]:
@@ -202,11 +219,11 @@ def unpack(top: str, receive: Callable[[], bytes]) -> TreeCopied:
     """
     os.makedirs(top, exist_ok=True)
     descriptor = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    unpacker = _Unpacker(descriptor)
     try:
-        unpacker = _Unpacker(descriptor)
         source = _Source(receive)
         with tarfile.open(
-            fileobj=cast("IO[bytes]", source), mode="r|", bufsize=PIECE_BYTES, tarinfo=Member, errors="surrogateescape"
+            fileobj=cast("IO[bytes]", source), mode="r|", bufsize=BUFFER_BYTES, tarinfo=Member, errors="surrogateescape"
         ) as archive:
             while (member := archive.next()) is not None:
                 try:
@@ -219,4 +236,5 @@ def unpack(top: str, receive: Callable[[], bytes]) -> TreeCopied:
             pass
         return TreeCopied(unpacker.files, unpacker.bytes, tuple(unpacker.refused))
     finally:
+        unpacker.close()
         os.close(descriptor)

@@ -187,3 +187,18 @@ def test_pack_and_unpack_agree(tmp_path: Path) -> None:
     assert sorted(p.relative_to(top) for p in top.rglob("*")) == sorted(
         p.relative_to(tmp_path / "to") for p in (tmp_path / "to").rglob("*")
     )
+
+
+def test_entries_may_come_in_any_order_of_folders(tmp_path: Path) -> None:
+    names = ["a/1", "b/1", "a/2", "3", "a/b/c/1", "b/2", "a/b/1"]
+    before = len(os.listdir("/dev/fd"))
+    unpacked = unpack(str(tmp_path / "to"), pieces(stream(*[(member(name), name.encode()) for name in names])))
+    assert unpacked.files == len(names)
+    assert all((tmp_path / "to" / name).read_text() == name for name in names)
+    assert len(os.listdir("/dev/fd")) == before
+
+
+def test_a_link_that_comes_again_leaves_nothing_else(tmp_path: Path) -> None:
+    link = (member("b", tarfile.LNKTYPE, link="a"), b"")
+    unpack(str(tmp_path / "to"), pieces(stream((member("a"), b"text"), link, link)))
+    assert sorted(p.name for p in (tmp_path / "to").iterdir()) == ["a", "b"]
