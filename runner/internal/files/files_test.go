@@ -250,6 +250,24 @@ func TestWriteKeepsModeLinksAndOtherNames(t *testing.T) {
 	}
 }
 
+// What takes the place of another file gets room on the disk as it comes: no
+// more than it needs, and nothing of that is seen in it.
+func TestAReplacementHasTheRoomThatItNeeds(t *testing.T) {
+	dir := t.TempDir()
+	for _, size := range []int{1, 100_000, 300_000, 10, 0} {
+		text := strings.Repeat("0123456789", size/10+1)[:size]
+		must(t, dir, "file.write", m{"path": "f"}, text)
+		info, err := os.Stat(dir + "/f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		sys, ok := info.Sys().(*syscall.Stat_t)
+		if !ok || content(t, dir+"/f") != text || sys.Blocks*512 > int64(size)+64<<10 {
+			t.Errorf("%d bytes: %d and %d blocks", size, info.Size(), sys.Blocks)
+		}
+	}
+}
+
 func TestWriteByAnOrdinaryUser(t *testing.T) {
 	if !asUser(t) {
 		return

@@ -303,7 +303,8 @@ func (u *unpacker) file(dir *os.Root, name string, h *tar.Header, data io.Reader
 			return refusal("sparse file")
 		}
 	}
-	if _, err := free(dir, name); err != nil {
+	exists, err := free(dir, name)
+	if err != nil {
 		return err
 	}
 	temp := tempName()
@@ -311,7 +312,7 @@ func (u *unpacker) file(dir *os.Root, name string, h *tar.Header, data io.Reader
 	if err != nil {
 		return err
 	}
-	n, err := io.CopyBuffer(onlyWriter{out}, onlyReader{data}, make([]byte, 64<<10))
+	n, err := io.CopyBuffer(contentsOf(out, exists), onlyReader{data}, make([]byte, 64<<10))
 	if err == nil {
 		err = syscall.Fchmod(int(out.Fd()), uint32(h.Mode)&0o777)
 	}

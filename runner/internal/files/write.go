@@ -186,7 +186,7 @@ func replace(target string, old fs.FileInfo, mode *uint32, in io.Reader) (int64,
 		}
 		return 0, err
 	}
-	n, err := io.CopyBuffer(onlyWriter{temp}, onlyReader{in}, make([]byte, 64<<10))
+	n, err := io.CopyBuffer(contentsOf(temp, old != nil), onlyReader{in}, make([]byte, 64<<10))
 	if err == nil {
 		err = moveIn(temp, target, old, mode)
 	}
@@ -195,6 +195,14 @@ func replace(target string, old fs.FileInfo, mode *uint32, in io.Reader) (int64,
 		_ = os.Remove(temp.Name())
 	}
 	return n, err
+}
+
+// contentsOf is where the contents of a new file are written to.
+func contentsOf(file *os.File, replaces bool) io.Writer {
+	if replaces {
+		return &replacement{file: file}
+	}
+	return onlyWriter{file}
 }
 
 // mayWrite asks whether the caller could write into the file itself: a rename

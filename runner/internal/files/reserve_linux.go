@@ -1,0 +1,27 @@
+package files
+
+import (
+	"os"
+	"syscall"
+)
+
+const keepSize = 1 // FALLOC_FL_KEEP_SIZE
+
+// replacement is a file that is to take the place of another one. Its bytes
+// get their place on the disk as they are written: ext4 finds one for all that
+// have none when the file is renamed, and begins to write them out (1 ms for a
+// KiB, 26 for 10 MiB, on a disk where this takes 0.07 and 3).
+type replacement struct {
+	file   *os.File
+	end    int64
+	cannot bool
+}
+
+func (r *replacement) Write(data []byte) (int, error) {
+	if !r.cannot {
+		r.cannot = syscall.Fallocate(int(r.file.Fd()), keepSize, r.end, int64(len(data))) != nil
+	}
+	n, err := r.file.Write(data)
+	r.end += int64(n)
+	return n, err
+}
