@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+from anyio import to_thread
 
 from hermes_exec import Slot
 from hermes_exec.errors import ExecError
@@ -18,6 +19,7 @@ from hermes_exec.files import READ_LIMIT_BYTES
 from tests.attack.arena import FOLDER, Arena
 from tests.attack.fire import loot_in, mended, own_trouble
 from tests.attack.model import Against, Attack, Outcome
+from tests.e2e.cli.hostile import HOSTILE, OBEYED, shown
 
 ROUNDS = 2
 PATIENCE_S = 30.0
@@ -126,6 +128,20 @@ async def read(slot: Slot, path: str) -> str:
     return f"worked: {size} bytes were read" if size > READ_LIMIT_BYTES else f"{size} bytes"
 
 
+async def hostile_names(field: Arena, attack: Attack, against: Against) -> Outcome:
+    """Its files and processes, as `hermes-exec` shows them to a user at a terminal."""
+    slot = field.attacker
+    await slot.files.write_text(f"name{HOSTILE}", "x")
+    await slot.spawn(["sh", "-c", "sleep 1000; :", HOSTILE])
+    for words in (["ls"], ["ps"], ["cat", f"missing{HOSTILE}"], ["ls", f"missing{HOSTILE}"]):
+        text, _ = await to_thread.run_sync(shown, "shell", "--slot", slot.id, *words)
+        if "title" not in text:
+            return Outcome("not tried", f"{words[0]} showed {text[-200:]!r}")
+        if OBEYED.search(text):
+            return Outcome("not given", f"{words[0]} showed an escape sequence")
+    return Outcome("prevented", "four commands")
+
+
 CALLS = (
     Attack(
         "links in calls",
@@ -152,6 +168,14 @@ CALLS = (
         "files.special",
         ("driver",),
         by=special_files,
+        succeeds_alone=False,
+    ),
+    Attack(
+        "names at a terminal",
+        "files",
+        "calls files and processes what a terminal obeys, for a user who looks (`hermes-exec shell --slot`)",
+        against=("driver",),
+        by=hostile_names,
         succeeds_alone=False,
     ),
     Attack(

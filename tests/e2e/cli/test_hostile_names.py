@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-from contextlib import suppress
 
 import pytest
 
 from hermes_exec import SandboxPool
 from tests.e2e.cli.conftest import PROGRAM, environment
-from tests.e2e.cli.test_shell import Terminal
-
-# A title, an erased screen, the same by characters of eight bits, and a mark that turns the text after it around.
-HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b2J\u202e"
-OBEYED = re.compile("\x1b\\]0;|\x1b\\[2J|[\x80-\x9f\u202e]")
-
-
-def shown(*arguments: str) -> tuple[str, int]:
-    """What a program prints on a terminal, and how it ends."""
-    terminal = Terminal(arguments)
-    try:
-        code = terminal.ended()
-        os.set_blocking(terminal.fd, False)
-        with suppress(BlockingIOError):
-            terminal.seen += os.read(terminal.fd, 1 << 20).decode(errors="replace")
-        return terminal.seen, code
-    finally:
-        terminal.close()
+from tests.e2e.cli.hostile import HOSTILE, OBEYED, shown
 
 
 def test_names_of_files_and_arguments_of_processes_in_a_slot_of_another_process() -> None:
