@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from tests.attack.arena import MANY, MOST
 from tests.attack.campaign import campaign
@@ -33,11 +34,15 @@ def main() -> int:
     much = options.much or (MOST if options.million else MANY)
     rows = [row for row in ROWS if not options.only or row.id in options.only]
 
-    def fired(rung: str) -> dict[str, Outcome]:
-        return campaign(RUNGS[rung], rows, long=True, much=much)
+    def fired(rung: str, *, measured: bool) -> dict[str, Outcome]:
+        these = [row for row in rows if (row.attack.area == "resources") == measured]
+        return campaign(RUNGS[rung], these, long=True, much=much) if these else {}
 
     with ThreadPoolExecutor(len(rungs)) as threads:
-        seen = dict(zip(rungs, threads.map(fired, rungs), strict=True))
+        seen = dict(zip(rungs, threads.map(partial(fired, measured=False), rungs), strict=True))
+    for rung in rungs:
+        # One after the other: the neighbour's calls are measured.
+        seen[rung] |= fired(rung, measured=True)
     if options.write:
         rewrite(ROWS, seen)
     else:

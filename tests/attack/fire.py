@@ -12,9 +12,9 @@ from pathlib import Path
 
 from hermes_exec.errors import ExecError
 from hermes_exec.results import RunResult
-from tests.attack.arena import Arena, arena
+from tests.attack.arena import LONG_S, Arena, arena
 from tests.attack.confined import unconfined
-from tests.attack.model import Against, Attack, Outcome, Row
+from tests.attack.model import Against, Attack, Outcome, Row, together
 from tests.attack.rungs import Rung
 
 # VFS_CAP_REVISION_2 with the effective bit; all capabilities that there are.
@@ -35,7 +35,9 @@ async def fire(
             for row in here:
                 if field is None:
                     field = await stack.enter_async_context(arena(rung, planted, image, seconds, much, network=network))
-                outcome = outcomes[row.id] = await fire_one(field, row)
+                rounds = row.attack.rounds if seconds >= LONG_S else 1
+                outcome = together([await fire_one(field, row) for _ in range(rounds)])
+                outcomes[row.id] = outcome
                 print(
                     f"{rung.id}: {row.id}: {outcome.verdict}: {outcome.detail.strip()[-100:]!r}",
                     file=sys.stderr,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -24,6 +25,13 @@ class Outcome:
     """The neighbour's call at its 95th percentile during the attack, over that before and after."""
     measured: str = ""
     """Figures for the page besides."""
+
+
+def together(rounds: Sequence[Outcome]) -> Outcome:
+    """The worst of what was seen, with the median of how much slower the neighbour was."""
+    slower = [outcome.slower for outcome in rounds if outcome.slower is not None]
+    worst = next((outcome for outcome in rounds if outcome.verdict == "not given"), rounds[0])
+    return replace(worst, slower=median(slower)) if slower else worst
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,8 @@ class Attack:
     """The limit that has to hold for this to be contained; without it nothing would have stopped it."""
     read: bool = True
     """False: the driver holds the stream of its output open and reads nothing."""
+    rounds: int = 1
+    """How often it is fired where the neighbour's calls are measured."""
     succeeds_alone: bool = True
     """Fired within one slot it has to succeed: this shows that the attack is one."""
 

@@ -30,7 +30,7 @@ async def fill(field: Arena, attack: Attack, against: Against) -> Outcome:
             return Outcome("not given" if harm else "contained", harm or told.stdout)
 
 
-USED_UP = partial(Attack, area="resources", against=("neighbour",), by=exhaust, succeeds_alone=False)
+USED_UP = partial(Attack, area="resources", against=("neighbour",), by=exhaust, rounds=3, succeeds_alone=False)
 RESOURCES = (
     USED_UP(
         "memory",
