@@ -1,11 +1,20 @@
 package files
 
 import (
+	"io"
 	"os"
 	"syscall"
 )
 
 const keepSize = 1 // FALLOC_FL_KEEP_SIZE
+
+// contentsOf is where the contents of a new file are written to.
+func contentsOf(file *os.File, replaces bool) io.Writer {
+	if replaces {
+		return &replacement{file: file}
+	}
+	return onlyWriter{file}
+}
 
 // replacement is a file that is to take the place of another one. Its bytes
 // get their place on the disk as they are written: ext4 finds one for all that

@@ -197,14 +197,6 @@ func replace(target string, old fs.FileInfo, mode *uint32, in io.Reader) (int64,
 	return n, err
 }
 
-// contentsOf is where the contents of a new file are written to.
-func contentsOf(file *os.File, replaces bool) io.Writer {
-	if replaces {
-		return &replacement{file: file}
-	}
-	return onlyWriter{file}
-}
-
 // mayWrite asks whether the caller could write into the file itself: a rename
 // alone would get around a read-only mode. A program that runs is fine, it
 // keeps its old contents.

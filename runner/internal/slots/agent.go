@@ -188,7 +188,7 @@ func (s *slot) bootOnce(ctx context.Context) (h *Handle, crashed bool, err error
 			return nil, false, e
 		}
 		if errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("it took over %v: the box may have too little of the processors", setupTimeout)
+			err = errors.New("it took too long: the box may have too little of the processors")
 		}
 		return nil, h.how == crash, failure(whyNot(err), "the slot's init did not get ready: %v (%s)", err, h.how)
 	}
