@@ -186,6 +186,11 @@ class Lender:
             f"no slot within {timeout_s:g} s: waited for {max(1, waiter.slots)} of {kind.key!r}, which has {lent} lent "
             f"and {free} free; {ahead} requests were ahead; {told}, at most {self.keeper.kinds.max_sandboxes}"
         )
+        if doomed := sum(box.doomed and box.lent > 0 for box in entries):
+            text += (
+                f"; {doomed} of the sandboxes lend no more, for a slot there could not be proven clean, and are replaced"
+                " when their lent slots are back"
+            )
         if record.error is not None:
             text += f"; the last launch failed: {record.error}"
         error = AcquireTimeout(text)

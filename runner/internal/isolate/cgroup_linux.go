@@ -240,6 +240,40 @@ func setCPU(dir string, v2 bool, cpus float64) error {
 	return set(dir, "cpu.cfs_quota_us", quota)
 }
 
+// LiftCPU takes the limit on processor time off a slot's groups. What it
+// returns puts it back.
+func LiftCPU(joins []Join) (restore func() error) {
+	var limits []func() error
+	for _, j := range joins {
+		// The controllers of a version 2 group share a directory.
+		if !j.V2 && j.Controller != "cpu" {
+			continue
+		}
+		file, none := "cpu.cfs_quota_us", "-1"
+		if j.V2 {
+			file, none = "cpu.max", "max"
+		}
+		was, err := os.ReadFile(filepath.Join(j.Dir, file))
+		limit := strings.TrimSpace(string(was))
+		if err != nil || strings.HasPrefix(limit, none) || set(j.Dir, file, none) != nil {
+			continue
+		}
+		limits = append(limits, func() error {
+			if err := set(j.Dir, file, limit); err != nil {
+				return pathError("write", filepath.Join(j.Dir, file), err)
+			}
+			return nil
+		})
+	}
+	return func() error {
+		var problems []error
+		for _, limit := range limits {
+			problems = append(problems, limit())
+		}
+		return errors.Join(problems...)
+	}
+}
+
 // RemoveGroups removes the groups of a slot whose processes are gone.
 func RemoveGroups(joins []Join) error {
 	var first error

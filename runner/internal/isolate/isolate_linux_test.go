@@ -1,6 +1,7 @@
 package isolate
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -87,6 +88,45 @@ func TestGroupsAreMadeAndRemoved(t *testing.T) {
 		if isDir(j.Dir) {
 			t.Errorf("%s is left", j.Dir)
 		}
+	}
+}
+
+func TestTheLimitOnProcessorTimeIsLiftedAndPutBack(t *testing.T) {
+	version, groups := probeCgroups()
+	cpus := 0.25
+	joins, how, err := MakeGroups(Facts{Cgroup: version, Cgroups: groups}, "hermes-exec-test-cpu", link.Limits{CPUs: &cpus})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if how["cpus"] == "" {
+		t.Skip("no cgroup can be made here that holds the processors")
+	}
+	defer func() {
+		if err := RemoveGroups(joins); err != nil {
+			t.Error(err)
+		}
+	}()
+	limit := func() string {
+		file := map[bool]string{false: "cpu.cfs_quota_us", true: "cpu.max"}[joins[0].V2]
+		data, err := os.ReadFile(filepath.Join(joins[0].Dir, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Fields(string(data))[0]
+	}
+	if limit() != "25000" {
+		t.Fatal(limit())
+	}
+	restore := LiftCPU(joins)
+	if got := limit(); got != "-1" && got != "max" {
+		t.Error(got)
+	}
+	if err := restore(); err != nil || limit() != "25000" {
+		t.Error(limit(), err)
+	}
+	// One that has no limit keeps none.
+	if err := errors.Join(LiftCPU(nil)(), LiftCPU([]Join{{Controller: "cpu", Dir: t.TempDir()}})()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -30,6 +30,8 @@ type slot struct {
 	waste *discarded // what the last reset took away
 	was   manifest   // of a whole box
 
+	relief relief
+
 	mu   sync.Mutex
 	gone bool
 
@@ -151,6 +153,9 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 		result.Differences = append(result.Differences, err.Error())
 	}
 	result.Differences = append(result.Differences, s.verify()...)
+	if err := s.relief.lost(); err != nil {
+		result.Differences = append(result.Differences, err.Error())
+	}
 	result.Clean = len(result.Differences) == 0
 	if s.setup.Level == isolate.Box {
 		result.Changed = s.m.changed()
@@ -191,9 +196,7 @@ func (s *slot) end(ctx context.Context) link.Receipt {
 	if h == nil && died == nil {
 		return receipt
 	}
-	// Ending a slot is not called off half way.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
-	defer cancel()
+	ctx = context.WithoutCancel(ctx) // ending a slot is not called off half way
 	if h == nil && !s.setup.View.Pids {
 		s.handleMu.Lock()
 		s.died = nil
@@ -205,7 +208,7 @@ func (s *slot) end(ctx context.Context) link.Receipt {
 		}
 	}
 	if h != nil {
-		receipt.Add(s.stop(ctx, h))
+		s.relief.during(s.setup.Cgroups, slowKill, func() { receipt.Add(s.stop(ctx, h)) })
 	}
 	return receipt
 }
@@ -221,6 +224,8 @@ func (s *slot) succeed(ctx context.Context) (*Handle, error) {
 // proof that nothing is left.
 func (s *slot) stop(ctx context.Context, h *Handle) link.Receipt {
 	receipt := link.Receipt{Handles: []string{}}
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+	defer cancel()
 	h.expectEnd()
 	_, err := h.Conn.Call(ctx, isolate.OpStop, struct{}{}, &receipt)
 	if err != nil && !s.setup.View.Pids {
