@@ -188,8 +188,8 @@ class Lender:
         )
         if doomed := sum(box.doomed and box.lent > 0 for box in entries):
             text += (
-                f"; {doomed} of the sandboxes lend no more, for a slot there could not be proven clean, and are replaced"
-                " when their lent slots are back"
+                f"; {doomed} of the sandboxes lend no more, for a slot there could not be proven clean, and are"
+                " replaced when their lent slots are back"
             )
         if record.error is not None:
             text += f"; the last launch failed: {record.error}"
