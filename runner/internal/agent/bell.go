@@ -19,6 +19,11 @@ func (b *bell) init() {
 	}
 	syscall.CloseOnExec(b.pipe[0])
 	syscall.CloseOnExec(b.pipe[1])
+	// Rings that nobody waited for stay in the pipe: one that finds it full has
+	// been heard.
+	if err := syscall.SetNonblock(b.pipe[1], true); err != nil {
+		panic("the agent's bell: " + err.Error())
+	}
 }
 
 func (b *bell) ring() {
@@ -32,9 +37,9 @@ func (b *bell) ring() {
 func (b *bell) arm() { b.set.Store(true) }
 
 func (b *bell) wait() {
-	var one [1]byte
+	var rings [512]byte
 	for {
-		if _, err := syscall.Read(b.pipe[0], one[:]); err != syscall.EINTR {
+		if _, err := syscall.Read(b.pipe[0], rings[:]); err != syscall.EINTR {
 			return
 		}
 	}

@@ -1,0 +1,25 @@
+package agent
+
+import (
+	"testing"
+	"time"
+)
+
+func TestABellThatNobodyWaitsForRingsOn(t *testing.T) {
+	var b bell
+	b.init()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 200_000 { // a pipe holds fewer bytes
+			b.arm()
+			b.ring()
+		}
+		b.wait()
+	}()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		t.Fatal("a ring waits for somebody to hear it")
+	}
+}
