@@ -3,8 +3,10 @@ package serve_test
 import (
 	"bytes"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 )
 
 func (d *driver) spawn(p params) (id string, pid int) {
@@ -348,5 +350,24 @@ func TestCanceledInLine(t *testing.T) {
 	}
 	if err := third.finish(nil); err != nil || string(third.bytes(1)) != "third\n" {
 		t.Fatal(err)
+	}
+}
+
+func TestNothingWaitsForAProcessThatHasEnded(t *testing.T) {
+	_, d := open(t)
+	d.slot("s")
+	for range 3 {
+		id, _ := d.spawn(shell("s", "true"))
+		d.wait(id)
+	}
+	before := runtime.NumGoroutine()
+	for range 100 {
+		id, _ := d.spawn(shell("s", "true"))
+		d.wait(id)
+	}
+	for until := time.Now().Add(10 * time.Second); runtime.NumGoroutine() > before+50; time.Sleep(time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatal(before, runtime.NumGoroutine())
+		}
 	}
 }

@@ -37,6 +37,7 @@ type process struct {
 	input     context.Context // ends with stdin, and says why
 	endInput  context.CancelCauseFunc
 	logs      [3]*output.Log // by stream
+	unbind    func() bool    // the logs are no longer closed with the slot
 	ended     chan struct{}
 
 	mu      sync.Mutex
@@ -126,6 +127,7 @@ func (s *Server) adoptProcess(cmd *command, p *commandParams) *process {
 	name := strconv.FormatUint(cmd.token, 10)
 	proc.logs[output.Stdout] = output.NewLog(p.limit(), cmd.slot.spills, name+"-stdout")
 	proc.logs[output.Stderr] = output.NewLog(p.limit(), cmd.slot.spills, name+"-stderr")
+	proc.unbind = context.AfterFunc(cmd.slot.ctx, proc.closeLogs)
 	if p.PTY != nil && cmd.spawned.Started {
 		proc.terminal = cmd.stdout.file
 	}
@@ -178,9 +180,15 @@ func (s *Server) forgetOldest(slot *slotState) {
 	slices.SortFunc(ended, func(a, b *process) int { return a.endTime().Compare(b.endTime()) })
 	for _, p := range ended[:len(ended)-maxEnded] {
 		delete(s.processes, p.id)
-		p.logs[output.Stdout].Close()
-		p.logs[output.Stderr].Close()
+		if p.unbind() {
+			p.closeLogs()
+		}
 	}
+}
+
+func (p *process) closeLogs() {
+	p.logs[output.Stdout].Close()
+	p.logs[output.Stderr].Close()
 }
 
 // watch reads what the process prints and waits for its end.
@@ -192,8 +200,6 @@ func (s *Server) watch(p *process, cmd *command) {
 	select {
 	case exit = <-cmd.exit:
 	case <-p.slot.ctx.Done():
-		p.logs[output.Stdout].Close()
-		p.logs[output.Stderr].Close()
 		cmd.closePipes()
 		return
 	}
@@ -217,9 +223,6 @@ func (s *Server) watch(p *process, cmd *command) {
 	}
 	p.finish(result)
 	p.slot.showEnd(p.token, result.ExitCode)
-	<-p.slot.ctx.Done()
-	p.logs[output.Stdout].Close()
-	p.logs[output.Stderr].Close()
 }
 
 func (p *process) sink(stream int) func([]byte) {
