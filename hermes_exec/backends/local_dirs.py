@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
@@ -24,6 +25,7 @@ NAME_PREFIX = "hermes-exec-"
 OWNER_FILE = "owner.json"
 RUNNER_FILE = "runner.json"
 LOG_FILE = "runner.log"
+GROUPS_FILE = "groups"
 LOG_TAIL_BYTES = 8192
 MAX_LOG_BYTES = 1 << 20
 
@@ -102,12 +104,42 @@ class LocalDir:
                 time.sleep(0.01)
 
     def remove(self) -> None:
-        """Remove everything; refuses while something is mounted below, since that would empty what is mounted."""
+        """Remove everything, and the cgroups that a killed runner has left.
+
+        Refuses while something is mounted below, since that would empty what is mounted.
+        """
+        _remove_groups(self.box / GROUPS_FILE)
         mounted = [mount for mount in _mounts() if mount.startswith(f"{self.path}/")]
         if mounted:
             logger.warning("%s is kept: %s is mounted", self.path, mounted[0])
         else:
             _remove_tree(self.path)
+
+
+def _remove_groups(told: Path, patience_s: float = 1.0) -> None:
+    """Remove the cgroups whose paths begin as a runner has written down; one with processes is kept."""
+    try:
+        beginnings = told.read_text("utf-8").splitlines()
+    except (OSError, ValueError):
+        return  # a runner that ends by itself has removed both
+    deadline = time.monotonic() + patience_s
+    for beginning in beginnings:
+        parent, name = os.path.split(os.path.normpath(beginning))
+        if not re.fullmatch(rf"{NAME_PREFIX}[0-9a-f]+-", name):
+            continue
+        for group in Path(parent).glob(f"{name}*"):
+            while not _removed(group) and time.monotonic() < deadline:
+                time.sleep(0.01)  # its last processes are ending
+
+
+def _removed(group: Path) -> bool:
+    try:
+        group.rmdir()
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            return False
+        logger.debug("%s could not be removed: %s", group, error.strerror)
+    return True
 
 
 def _remove_tree(path: Path) -> None:

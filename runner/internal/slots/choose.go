@@ -235,7 +235,7 @@ func below(path, dir string) bool { return path == dir || strings.HasPrefix(path
 func (s *slot) limit(p CreateParams) error {
 	l := p.Limits
 	s.setup.Limits = l
-	joins, how, err := isolate.MakeGroups(s.m.facts, "hermes-exec-"+s.m.boot+"-"+s.id, l)
+	joins, how, err := isolate.MakeGroups(s.m.facts, s.m.groupName(s.id), l)
 	if err != nil {
 		return failure("internal", "%v", err)
 	}

@@ -63,10 +63,31 @@ func NewManager(baseDir string, facts isolate.Facts, selfExe string) (*Manager, 
 	if _, err := rand.Read(random); err != nil {
 		return nil, fmt.Errorf("slots: %w", err)
 	}
-	return &Manager{
+	m := &Manager{
 		base: base, facts: facts, exe: selfExe, since: isolate.BootTicks(), boot: hex.EncodeToString(random), ids: newAllocator(facts), trash: trash, slots: map[string]*slot{},
 		onExit: func(string, link.Exit) {}, onDeath: func(string, *link.Error) {}, onReplaced: func(string, *link.Error) {},
-	}, nil
+	}
+	if err := m.tellGroups(); err != nil {
+		return nil, fmt.Errorf("slots: %w", err)
+	}
+	return m, nil
+}
+
+// groupName is what a slot's cgroups are called.
+func (m *Manager) groupName(slot string) string { return "hermes-exec-" + m.boot + "-" + slot }
+
+// tellGroups writes down what the paths of all cgroups of this box begin with,
+// a line for each place, so that whoever removes the directory of a box that
+// was killed removes them too.
+func (m *Manager) tellGroups() error {
+	var text []byte
+	for _, group := range m.facts.Cgroups {
+		text = append(text, filepath.Join(group.Dir, m.groupName(""))+"\n"...)
+	}
+	if text == nil {
+		return nil
+	}
+	return os.WriteFile(filepath.Join(m.base, "groups"), text, 0o600)
 }
 
 // OnExit sets who hears of commands that ended. It must not block; set it
