@@ -2,7 +2,6 @@ package serve
 
 import (
 	"os"
-	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -126,6 +125,8 @@ func (p *pump) finished() { p.once.Do(func() { close(p.done) }) }
 func (p *pump) run() {
 	defer contain(p.slot.log, "output")
 	defer p.finished()
+	var flood *yielder
+	defer func() { flood.close() }()
 	for {
 		n, err := p.read(p.sink)
 		if err != nil {
@@ -137,7 +138,10 @@ func (p *pump) run() {
 		}
 		if n == wire.MaxData {
 			// A flood takes turns with everybody else.
-			runtime.Gosched()
+			if flood == nil {
+				flood = newYielder()
+			}
+			flood.yield()
 		}
 	}
 	ended := p.drain()
