@@ -52,7 +52,8 @@ async def test_memory_is_given_back_after_large_work() -> None:
         with anyio.fail_after(15):
             while share_kb(agent) + share_kb(runner) > before + 5_000:  # noqa: ASYNC110 - other processes set no events
                 await anyio.sleep(0.2)
-        assert (await slot.run("true")).usage.max_rss_bytes < peak_bytes(agent) + 4096
+        # The kernel counts pages by processor, and a peak by what it has summed up.
+        assert (await slot.run("true")).usage.max_rss_bytes < peak_bytes(agent) + (512 << 10)
         assert peak_bytes(agent) < 16 << 20
 
 
