@@ -128,18 +128,19 @@ def _remove_groups(told: Path, patience_s: float = 1.0) -> None:
         if not re.fullmatch(rf"{NAME_PREFIX}[0-9a-f]+-", name):
             continue
         for group in Path(parent).glob(f"{name}*"):
-            while not _removed(group) and time.monotonic() < deadline:
+            _remove_group(group, deadline)
+
+
+def _remove_group(group: Path, deadline: float) -> None:
+    while True:
+        try:
+            group.rmdir()
+        except OSError as error:
+            if error.errno == errno.EBUSY and time.monotonic() < deadline:
                 time.sleep(0.01)  # its last processes are ending
-
-
-def _removed(group: Path) -> bool:
-    try:
-        group.rmdir()
-    except OSError as error:
-        if error.errno == errno.EBUSY:
-            return False
-        logger.debug("%s could not be removed: %s", group, error.strerror)
-    return True
+                continue
+            logger.debug("%s could not be removed: %s", group, error.strerror)
+        return
 
 
 def _remove_tree(path: Path) -> None:

@@ -240,13 +240,15 @@ func setCPU(dir string, v2 bool, cpus float64) error {
 	return set(dir, "cpu.cfs_quota_us", quota)
 }
 
+// holds says whether the limit of a controller stands in this group: those of
+// version 2 share a directory.
+func (j Join) holds(controller string) bool { return j.V2 || j.Controller == controller }
+
 // LiftCPU takes the limit on processor time off a slot's groups. What it
 // returns puts it back.
 func LiftCPU(joins []Join) (restore func() error) {
-	var limits []func() error
 	for _, j := range joins {
-		// The controllers of a version 2 group share a directory.
-		if !j.V2 && j.Controller != "cpu" {
+		if !j.holds("cpu") {
 			continue
 		}
 		file, none := "cpu.cfs_quota_us", "-1"
@@ -255,23 +257,11 @@ func LiftCPU(joins []Join) (restore func() error) {
 		}
 		was, err := os.ReadFile(filepath.Join(j.Dir, file))
 		limit := strings.TrimSpace(string(was))
-		if err != nil || strings.HasPrefix(limit, none) || set(j.Dir, file, none) != nil {
-			continue
+		if err == nil && !strings.HasPrefix(limit, none) && set(j.Dir, file, none) == nil {
+			return func() error { return set(j.Dir, file, limit) }
 		}
-		limits = append(limits, func() error {
-			if err := set(j.Dir, file, limit); err != nil {
-				return pathError("write", filepath.Join(j.Dir, file), err)
-			}
-			return nil
-		})
 	}
-	return func() error {
-		var problems []error
-		for _, limit := range limits {
-			problems = append(problems, limit())
-		}
-		return errors.Join(problems...)
-	}
+	return func() error { return nil }
 }
 
 // RemoveGroups removes the groups of a slot whose processes are gone.
@@ -300,7 +290,7 @@ func (j Join) ThreadJoin() error { return set(j.Dir, "tasks", "0") }
 // them only.
 func OOMFile(joins []Join) (file *os.File, own bool) {
 	for _, j := range joins {
-		if j.Controller != "memory" && !j.V2 {
+		if !j.holds("memory") {
 			continue
 		}
 		if f, err := os.Open(filepath.Join(j.Dir, oomName(j.V2))); err == nil {

@@ -23,11 +23,10 @@ var roomFiles = map[string]map[bool][2]string{
 func OpenRooms(joins []Join) Rooms {
 	r := Rooms{BoxPIDs: boxRoom("pids"), BoxMemory: boxRoom("memory")}
 	for _, j := range joins {
-		// The controllers of a version 2 group share a directory.
-		if j.V2 || j.Controller == "pids" {
+		if j.holds("pids") {
 			r.PIDs = openRoom("pids", j.Dir, j.V2)
 		}
-		if j.V2 || j.Controller == "memory" {
+		if j.holds("memory") {
 			r.Memory = openRoom("memory", j.Dir, j.V2)
 		}
 	}

@@ -63,6 +63,7 @@ type pump struct {
 	late    bool // nothing is expected before the command ends: it is started by startLate
 	ours    bool // another closes it, and what comes after the command stays unread
 	started bool
+	flood   yielder
 	done    chan struct{} // the sink has had everything
 	once    sync.Once
 }
@@ -125,23 +126,15 @@ func (p *pump) finished() { p.once.Do(func() { close(p.done) }) }
 func (p *pump) run() {
 	defer contain(p.slot.log, "output")
 	defer p.finished()
-	var flood *yielder
-	defer func() { flood.close() }()
+	defer p.flood.close()
 	for {
-		n, err := p.read(p.sink)
+		n, err := p.take(p.sink)
 		if err != nil {
 			break // the deadline of finish, or closed with the slot
 		}
 		if n <= 0 {
 			p.source.close()
 			return
-		}
-		if n == wire.MaxData {
-			// A flood takes turns with everybody else.
-			if flood == nil {
-				flood = newYielder()
-			}
-			flood.yield()
 		}
 	}
 	ended := p.drain()
@@ -161,12 +154,21 @@ func (p *pump) throwAway() {
 	file := p.source.file
 	p.slot.keep(file)
 	defer p.slot.release(file)
+	defer p.flood.close()
 	_ = file.SetReadDeadline(time.Time{})
 	for {
-		if n, err := p.read(func([]byte) {}); n <= 0 || err != nil {
+		if n, err := p.take(func([]byte) {}); n <= 0 || err != nil {
 			return
 		}
 	}
+}
+
+// take is read, after which a flood lets everybody else go first.
+func (p *pump) take(sink func([]byte)) (n int, err error) {
+	if n, err = p.read(sink); n == wire.MaxData {
+		p.flood.yield()
+	}
+	return n, err
 }
 
 // read waits for output and hands it on; none is the end of the pipe. A buffer

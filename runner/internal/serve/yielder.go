@@ -9,24 +9,19 @@ import (
 // yielder lets everybody else go first. Gosched does not: while any goroutine can
 // run, the runtime looks for what came on descriptors every 10 ms only, so that
 // a flood on its one processor makes all other calls wait for so long. This
-// waits for a byte of its own until the runtime has looked.
+// waits for a byte of its own until the runtime has looked. The zero value has
+// no descriptors until it is used.
 type yielder struct{ reader, writer *os.File }
 
-// newYielder gives nil where there are no descriptors for it.
-func newYielder() *yielder {
-	reader, writer, err := os.Pipe()
-	if err != nil {
-		return nil
+func (y *yielder) yield() {
+	if y.reader == nil {
+		var err error
+		if y.reader, y.writer, err = os.Pipe(); err != nil {
+			runtime.Gosched()
+			return
+		}
 	}
-	return &yielder{reader, writer}
-}
-
-func (t *yielder) yield() {
-	if t == nil {
-		runtime.Gosched()
-		return
-	}
-	raw, err := t.reader.SyscallConn()
+	raw, err := y.reader.SyscallConn()
 	if err != nil {
 		return
 	}
@@ -34,7 +29,7 @@ func (t *yielder) yield() {
 	_ = raw.Read(func(fd uintptr) bool {
 		if !rung {
 			// Not before: what came before is not waited for.
-			_, err := t.writer.Write(one)
+			_, err := y.writer.Write(one)
 			rung = true
 			return err != nil
 		}
@@ -43,9 +38,10 @@ func (t *yielder) yield() {
 	})
 }
 
-func (t *yielder) close() {
-	if t != nil {
-		_ = t.reader.Close()
-		_ = t.writer.Close()
+func (y *yielder) close() {
+	if y.reader != nil {
+		_ = y.reader.Close()
+		_ = y.writer.Close()
+		y.reader, y.writer = nil, nil
 	}
 }

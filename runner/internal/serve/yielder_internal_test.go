@@ -54,8 +54,7 @@ func TestOthersGoFirst(t *testing.T) {
 			}
 		}
 	}()
-	flood := newYielder()
-	defer flood.close()
+	var flood yielder
 	const turns = 2000
 	for range turns {
 		for begun := time.Now(); time.Since(begun) < 20*time.Microsecond; {
@@ -66,7 +65,6 @@ func TestOthersGoFirst(t *testing.T) {
 	if n := <-rounds; n < turns/4 {
 		t.Errorf("%d rounds in %d turns", n, turns)
 	}
-	var none *yielder
-	none.yield()
-	none.close()
+	flood.close()
+	flood.close()
 }

@@ -83,7 +83,7 @@ func (h *Handle) groups() []group {
 func (h *Handle) call(ctx context.Context, op string, in, out any, fds ...int) (got []int, err error) {
 	switch op {
 	case link.OpSpawn:
-		h.slot.relief.during(h.slot.setup.Cgroups, slowStart, func() { got, err = h.spawning.call(ctx, op, in, out, fds...) })
+		h.slot.relieved(slowStart, func() { got, err = h.spawning.call(ctx, op, in, out, fds...) })
 		return got, err
 	case link.OpFile:
 		if f, ok := in.(link.FileOp); ok && single[f.Method] {
@@ -93,7 +93,7 @@ func (h *Handle) call(ctx context.Context, op string, in, out any, fds ...int) (
 	case link.OpSpill:
 		return h.spilling.call(ctx, op, in, out, fds...)
 	case link.OpKill, link.OpKillAll:
-		h.slot.relief.during(h.slot.setup.Cgroups, slowKill, func() { got, err = h.Conn.Call(ctx, op, in, out, fds...) })
+		h.slot.relieved(slowKill, func() { got, err = h.Conn.Call(ctx, op, in, out, fds...) })
 		return got, err
 	}
 	return h.Conn.Call(ctx, op, in, out, fds...)

@@ -45,6 +45,9 @@ func (r *relief) during(joins []isolate.Join, long time.Duration, do func()) {
 	}
 }
 
+// relieved is relief for work in the slot.
+func (s *slot) relieved(long time.Duration, do func()) { s.relief.during(s.setup.Cgroups, long, do) }
+
 func (r *relief) lift(joins []isolate.Join) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

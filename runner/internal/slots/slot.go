@@ -208,7 +208,7 @@ func (s *slot) end(ctx context.Context) link.Receipt {
 		}
 	}
 	if h != nil {
-		s.relief.during(s.setup.Cgroups, slowKill, func() { receipt.Add(s.stop(ctx, h)) })
+		s.relieved(slowKill, func() { receipt.Add(s.stop(ctx, h)) })
 	}
 	return receipt
 }

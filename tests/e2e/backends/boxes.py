@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -19,6 +21,11 @@ from hermes_exec.config import DockerConfig
 def backend(**options: Any) -> DockerBackend:
     """A Docker backend with these options."""
     return DockerBackend(DockerConfig(**options))
+
+
+def left(base: Path) -> list[str]:
+    """What local boxes have left in the directory that theirs are made in."""
+    return os.listdir(base)
 
 
 async def until(condition: Callable[[], object], patience_s: float = 60.0) -> None:

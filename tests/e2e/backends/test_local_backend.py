@@ -22,7 +22,7 @@ from hermes_exec.backends.owner import own_labels, process_start
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.config import Limits, LocalConfig
 from hermes_exec.errors import ChannelLost, ConfigError, LaunchError, SandboxDied
-from tests.e2e.backends.boxes import box, until, until_state
+from tests.e2e.backends.boxes import box, left, until, until_state
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.anyio, pytest.mark.sample]
@@ -30,10 +30,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.sample]
 
 def backend(base: Path) -> LocalBackend:
     return LocalBackend(LocalConfig(base_dir=str(base)))
-
-
-def left(base: Path) -> list[str]:
-    return os.listdir(base)
 
 
 def environment(pid: int) -> bytes:

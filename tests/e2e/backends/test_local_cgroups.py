@@ -15,7 +15,8 @@ from hermes_exec.backends.base import ReapFilter
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.config import Limits, LocalConfig
 from hermes_exec.errors import SandboxDied
-from tests.e2e.backends.boxes import until
+from tests.e2e.backends.boxes import left, until
+from tests.e2e.pool.outside import runner_pid
 
 LIMITS = {"pids": 50, "memory_mb": 100, "cpus": 0.5}
 pytestmark = [
@@ -32,14 +33,6 @@ async def main():
         await anyio.sleep_forever()
 anyio.run(main)
 """
-
-
-def runner_of(sandbox: str) -> int:
-    return int(sandbox.removeprefix("local-"))
-
-
-def left(base: Path) -> list[str]:
-    return os.listdir(base)
 
 
 def a_driver(base: Path) -> subprocess.Popen[str]:
@@ -60,7 +53,7 @@ async def test_those_of_a_killed_runner_are_removed_by_its_driver(tmp_path: Path
             made = groups(tmp_path)
             assert made
             assert all(group.is_dir() for group in made)
-            os.kill(runner_of(slot.sandbox), signal.SIGKILL)
+            os.kill(runner_pid(slot.sandbox), signal.SIGKILL)
             with pytest.raises(SandboxDied):
                 await slot.run(["true"])
         await until(lambda: not any(group.exists() for group in made))
@@ -71,7 +64,7 @@ async def test_those_of_a_killed_runner_and_driver_are_removed_by_whoever_reaps(
     driver = a_driver(tmp_path)
     try:
         assert driver.stdout is not None
-        runner = runner_of(driver.stdout.readline().strip())
+        runner = runner_pid(driver.stdout.readline().strip())
         made = groups(tmp_path)
         os.kill(runner, signal.SIGSTOP)  # it would clean up after its driver
     finally:
