@@ -8,10 +8,11 @@ from types import TracebackType
 from typing import Self
 
 import anyio
-from anyio.abc import ByteStream, Listener, SocketAttribute, SocketStream, TaskGroup
+from anyio.abc import ByteStream, Listener, SocketAttribute, SocketStream
 
 from hermes_exec.channel import Conversation, Data, End, RemoteError
 from hermes_exec.errors import ConfigError, ExecError
+from hermes_exec.event_loop import Background
 from hermes_exec.tenure import TRANSPORT_ERRORS, Tenure
 
 logger = logging.getLogger(__name__)
@@ -130,8 +131,7 @@ class Forward:
     def __init__(self, tenure: Tenure, port: int, local_port: int, host: str) -> None:
         self._tenure, self._remote, self._host = tenure, checked_port(port), host
         self._local = checked_port(local_port, least=0)
-        self._tasks: TaskGroup | None = None
-        self._scope: anyio.CancelScope | None = None  # made in the event loop
+        self._background: Background | None = None
         self.port = local_port
 
     async def __aenter__(self) -> Self:
@@ -141,20 +141,18 @@ class Forward:
         except OSError as error:
             raise OSError(error.errno, error.strerror, f"127.0.0.1:{self._local}") from error
         self.port = int(listener.extra(SocketAttribute.local_port))
-        self._tasks = await anyio.create_task_group().__aenter__()
-        self._scope = scope = anyio.CancelScope()
-        self._tasks.start_soon(_serve, listener, scope, self._carry)
-        self._tenure.on_close(self, scope.cancel)
+        self._background = Background()
+        tasks = await self._background.start()
+        tasks.start_soon(_serve, listener, self._carry)
+        self._tenure.on_close(self, self._background.cancel)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._tenure.forget(self)
-        assert self._tasks is not None
-        assert self._scope is not None
-        self._scope.cancel()
-        await self._tasks.__aexit__(None, None, None)
+        assert self._background is not None
+        await self._background.end()
 
     async def _carry(self, client: SocketStream) -> None:
         async with client:
@@ -171,13 +169,9 @@ class Forward:
                 await inside.aclose()
 
 
-async def _serve(
-    listener: Listener[SocketStream], scope: anyio.CancelScope, carry: Callable[[SocketStream], Awaitable[None]]
-) -> None:
-    # A scope of its own: the end of the slot must not cancel the block that uses the forward.
+async def _serve(listener: Listener[SocketStream], carry: Callable[[SocketStream], Awaitable[None]]) -> None:
     async with listener:
-        with scope:
-            await listener.serve(carry)
+        await listener.serve(carry)
 
 
 async def _pump(source: ByteStream, sink: ByteStream) -> None:

@@ -7,18 +7,19 @@ import logging
 import os
 import secrets as random
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
-from anyio.abc import TaskGroup, TaskStatus
 from anyio.lowlevel import EventLoopToken, current_token
 
 from hermes_exec.backends.owner import own_labels
 from hermes_exec.command import checked_count, checked_timeout
 from hermes_exec.config import BackendConfig, Limits, ProfileConfig, read_config
 from hermes_exec.errors import ConfigError, SlotClosed
+from hermes_exec.event_loop import Background
 from hermes_exec.events import Events, Hub, OnEvent
 from hermes_exec.keeper import Keeper
 from hermes_exec.kinds import Kinds, secret_values
@@ -152,8 +153,7 @@ class SandboxPool:
         self._on_pull = listener(on_pull, "on_pull")
         self._pid: int | None = None
         self._loop: EventLoopToken | None = None
-        self._outer: TaskGroup | None = None
-        self._tasks: TaskGroup | None = None
+        self._background: Background | None = None
         self._keeper: Keeper | None = None
         self._lender: Lender | None = None
         self._closed: anyio.Event | None = None
@@ -217,18 +217,17 @@ class SandboxPool:
             await kind.backend.check(kind.spec())
         self._hub.tracer = tracer_for(self._trace, self._secrets)
         self._closed = anyio.Event()
-        # Background tasks live in a group of their own: ending them must not cancel the block that uses the pool.
-        self._outer = await anyio.create_task_group().__aenter__()
-        tasks = self._tasks = await self._outer.start(_background_tasks)
+        self._background = Background(bereft=self.aclose)
+        tasks = await self._background.start()
         labels = own_labels(self.run_id)
         self._keeper = Keeper(self._kinds, self._hub, labels, tasks, self._secrets, self._on_pull)
         self._lender = Lender(self._keeper)
         atexit.register(self._at_exit)
         try:
-            tasks.start_soon(self._hub.run)
-            tasks.start_soon(self._keeper.wake_up)
-            tasks.start_soon(self._keeper.reap_orphans)
-            tasks.start_soon(offer_view, self._lender)
+            self._keeper.background(self._hub.run, "telling events")
+            self._keeper.background(self._keeper.wake_up, "waking up")
+            self._keeper.background(self._keeper.reap_orphans, "reaping orphans")
+            self._keeper.background(partial(offer_view, self._lender), "offering a view")
             await self._warm_minimum()
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
@@ -244,13 +243,11 @@ class SandboxPool:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._outer is not None
+        assert self._background is not None
         try:
             await self.aclose()
         finally:
-            if self._tasks is not None:
-                self._tasks.cancel_scope.cancel()
-            await self._outer.__aexit__(None, None, None)
+            await self._background.end()
 
     async def aclose(self) -> None:
         """End every box that this pool started, within `shutdown_timeout_s`, also when cancelled.
@@ -274,8 +271,8 @@ class SandboxPool:
                     await backend.aclose()
             self._hub.drop()
             self._closed.set()
-            assert self._tasks is not None
-            self._tasks.cancel_scope.cancel()
+            assert self._background is not None
+            self._background.cancel()
         if not keeper.sandboxes:
             atexit.unregister(self._at_exit)
 
@@ -420,11 +417,3 @@ class SandboxPool:
         if current_token() != self._loop:
             raise RuntimeError("this SandboxPool belongs to another event loop")
         return self._lender
-
-
-async def _background_tasks(*, task_status: TaskStatus[TaskGroup]) -> None:
-    # Where the pool's whole block is cancelled, holders that take their time on the way out still give slots back.
-    with anyio.CancelScope(shield=True):
-        async with anyio.create_task_group() as tasks:
-            task_status.started(tasks)
-            await anyio.sleep_forever()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import socket
@@ -14,6 +13,8 @@ from typing import Protocol, runtime_checkable
 
 import anyio
 from anyio.abc import ByteStream
+
+from hermes_exec.event_loop import asyncio_loop
 
 READ_BYTES = 256 << 10
 JOINED_BYTES = 4096
@@ -133,12 +134,9 @@ class FdStream(ByteStream):
 
     def deliver(self, sink: Callable[[bytes], None], ended: Callable[[Exception], None]) -> bool:
         """As NowaitStream: on asyncio."""
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
+        loop = asyncio_loop()
+        if loop is None:
             return False
-        if asyncio.current_task(loop) is None:
-            return False  # Another library is a guest in this loop.
         if self._closed:
             raise anyio.ClosedResourceError
 

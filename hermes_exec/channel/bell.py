@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import anyio
 
+from hermes_exec.event_loop import asyncio_loop
+
 
 class Bells(Protocol):
     """Makes bells of one event loop. A bell rings once, and one task at a time may wait for it."""
@@ -54,9 +56,5 @@ class EventBells:
 
 def bells() -> Bells:
     """Those of the running event loop."""
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        return EventBells()
-    # Another library may be a guest in asyncio's loop.
-    return EventBells() if asyncio.current_task(loop) is None else FutureBells(loop)
+    loop = asyncio_loop()
+    return EventBells() if loop is None else FutureBells(loop)

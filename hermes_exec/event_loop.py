@@ -1,0 +1,89 @@
+"""What anyio leaves to each event loop: which one is running, and tasks that belong to no block."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import copy_context
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+
+
+def asyncio_loop() -> asyncio.AbstractEventLoop | None:
+    """The running event loop, where the running task is asyncio's own and not of a guest in that loop."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+    return None if asyncio.current_task(loop) is None else loop
+
+
+class Background:
+    """A task group that any task may end.
+
+    One that is entered by hand must be left in the task and in the cancel scopes in which it was entered; fixtures and
+    frameworks that open in one task and close in another keep to neither. This one outlives the task that started it,
+    is not cancelled with it, and ends with the event loop at the latest. What runs in it must handle its own errors.
+
+    `bereft` is awaited when others than its owner ended it: at a shutdown that cancels all tasks of the event loop.
+    """
+
+    def __init__(self, bereft: Callable[[], Awaitable[None]] | None = None) -> None:
+        self._bereft = bereft
+        self._tasks: TaskGroup | None = None
+        self._begun = anyio.Event()
+        self._ended = anyio.Event()
+        self._host: asyncio.Task[None] | None = None  # an event loop holds its tasks weakly
+
+    async def start(self) -> TaskGroup:
+        """Start it, and give the group."""
+        self._host = _detached(self._run)
+        try:
+            with anyio.CancelScope(shield=True):
+                await self._begun.wait()
+        except asyncio.CancelledError:  # asyncio's own cancel heeds no shield
+            if self._host is not None:
+                self._host.cancel()
+            raise
+        return self.tasks
+
+    @property
+    def tasks(self) -> TaskGroup:
+        """The group, once it was started."""
+        assert self._tasks is not None
+        return self._tasks
+
+    def cancel(self) -> None:
+        """Cancel all tasks."""
+        self._bereft = None
+        self.tasks.cancel_scope.cancel()
+
+    async def end(self) -> None:
+        """Cancel all tasks and wait until they have ended, also when cancelled."""
+        self.cancel()
+        with anyio.CancelScope(shield=True):
+            await self._ended.wait()
+
+    async def _run(self) -> None:
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                self._begun.set()
+                await anyio.sleep_forever()
+        finally:
+            try:
+                with anyio.CancelScope(shield=True):
+                    if self._bereft is not None:
+                        await self._bereft()
+            finally:
+                self._ended.set()
+
+
+def _detached(work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None] | None:
+    if (loop := asyncio_loop()) is not None:
+        return loop.create_task(work())
+    import trio
+
+    trio.lowlevel.spawn_system_task(work, context=copy_context())
+    return None

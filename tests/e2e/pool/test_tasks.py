@@ -1,0 +1,118 @@
+"""Who opens, lends and closes need not be one task, and a task that is ended from outside leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeVar
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from hermes_exec import ExecError, SandboxPool, SlotClosed
+from tests.e2e.pool.outside import count_becomes, ends, mark, marked, runner_pid
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def by_two_tasks(context: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
+    """Enter in one task and leave in another, as fixtures do."""
+    entered: list[T] = []
+
+    async def enter() -> None:
+        entered.append(await context.__aenter__())
+
+    async def leave() -> None:
+        await context.__aexit__(None, None, None)
+
+    await in_another_task(enter)
+    yield entered[0]
+    await in_another_task(leave)
+
+
+async def in_another_task(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(work)
+
+
+@pytest.mark.anyio
+@pytest.mark.sample
+async def test_a_task_opens_and_another_closes() -> None:
+    async with by_two_tasks(SandboxPool("local")) as pool, by_two_tasks(pool.slot()) as slot:
+        async with by_two_tasks(slot.session()) as session:
+            assert (await session.run("echo hello")).stdout == "hello\n"
+        async with by_two_tasks(slot.forward(9)) as forward:
+            assert forward.port
+    await ends(runner_pid(slot.sandbox))
+
+
+@pytest.mark.anyio
+@pytest.mark.sample
+async def test_a_pool_outlives_the_scope_and_the_task_that_opened_it() -> None:
+    pool = SandboxPool("local")
+    with anyio.move_on_after(60) as opening:
+        await pool.__aenter__()
+    async with anyio.create_task_group() as others:
+        others.cancel_scope.cancel()
+    opening.cancel()
+    await checkpoint()
+    async with pool.slot() as slot:
+        assert (await slot.run("echo hello")).stdout == "hello\n"
+    with anyio.CancelScope():
+        await pool.__aexit__(None, None, None)
+    await ends(runner_pid(slot.sandbox))
+
+
+@pytest.mark.anyio
+@pytest.mark.sample
+async def test_a_pool_whose_task_is_cancelled_ends_its_boxes() -> None:
+    word, pids = mark(), []
+    with anyio.CancelScope() as scope:
+        async with SandboxPool("local") as pool, pool.slot() as slot, anyio.create_task_group() as tasks:
+            pids.append(runner_pid(slot.sandbox))
+            tasks.start_soon(slot.run, f"sleep {word}")
+            await count_becomes(word, 1)
+            scope.cancel()
+    assert scope.cancelled_caught
+    assert marked(word) == []
+    await ends(pids[0])
+
+
+def test_cancelling_every_task_of_the_event_loop_closes_the_pool() -> None:
+    """A common way to shut down on SIGTERM: what a library runs in the background is cancelled with the rest."""
+
+    async def main() -> tuple[int, list[BaseException | None]]:
+        async with SandboxPool("local", slots_per_sandbox=1, max_sandboxes=1) as pool:
+            async with pool.slot() as slot:
+                running = asyncio.create_task(slot.run("sleep 100"))
+                waiting = asyncio.create_task(pool.acquire())
+                await asyncio.sleep(0.2)
+                others = asyncio.all_tasks() - {asyncio.current_task(), running, waiting}
+                for task in others:
+                    task.cancel()
+                seen: list[BaseException | None] = []
+                for work in (running, waiting):
+                    outcomes = await asyncio.wait_for(asyncio.gather(work, return_exceptions=True), 30)
+                    seen += [one if isinstance(one, BaseException) else None for one in outcomes]
+                with pytest.raises(SlotClosed, match="the pool was closed"):
+                    await asyncio.wait_for(pool.acquire(), 30)
+            return runner_pid(slot.sandbox), seen
+
+    pid, (running, waiting) = asyncio.run(main())
+    assert isinstance(running, ExecError)
+    assert isinstance(waiting, SlotClosed)
+    anyio.run(ends, pid)
+
+
+@pytest.mark.parametrize("library", ["asyncio", "trio"])
+def test_an_event_loop_that_ends_with_an_open_pool_ends_its_boxes(library: str) -> None:
+    async def main() -> int:
+        pool = await SandboxPool("local").__aenter__()
+        slot = await pool.acquire()
+        assert (await slot.run("true")).exit_code == 0
+        return runner_pid(slot.sandbox)
+
+    anyio.run(ends, anyio.run(main, backend=library))
