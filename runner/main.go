@@ -56,7 +56,7 @@ func run(args []string) int {
 }
 
 func runServe(args []string) int {
-	rt.LazyTimers()
+	rt.StartFresh()
 	// The other half is for the commands and the driver: threads that look for
 	// work of this program only take from theirs.
 	procs := min(runtime.GOMAXPROCS(0), max(1, min(8, runtime.NumCPU()/2)))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 
@@ -15,6 +17,17 @@ from tests.conftest import BackendCase
 from tests.e2e.pool.outside import count_becomes, mark
 
 pytestmark = pytest.mark.anyio
+
+UNREACHABLE_DRIVER = """
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals) - {signal.SIGINT})
+for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD, signal.SIGPIPE):
+    signal.signal(number, signal.SIG_IGN)
+from hermes_exec import SandboxPool
+ASK = "grep -E '^Sig(Blk|Ign)' /proc/self/status"
+with SandboxPool("local") as pool, pool.slot() as slot, slot.session() as session:
+    print(slot.run(ASK).stdout, session.run(ASK).stdout)
+"""
 
 
 @pytest.fixture
@@ -41,6 +54,13 @@ async def test_commands_sleep_as_exactly_as_elsewhere(backend: BackendCase) -> N
         assert (await slot.run("cat /proc/self/timerslack_ns")).stdout == "50000\n"
         async with slot.session() as session:
             assert (await session.run("cat /proc/self/timerslack_ns")).stdout == "50000\n"
+
+
+def test_signals_that_the_driver_blocks_or_ignores_reach_its_commands() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", UNREACHABLE_DRIVER], stdout=subprocess.PIPE, text=True, check=True, timeout=60
+    ).stdout
+    assert told.split() == ["SigBlk:", "0" * 16, "SigIgn:", "0" * 16] * 2
 
 
 @pytest.mark.sample

@@ -1,4 +1,0 @@
-package rt
-
-// LazyTimers has nothing to do here.
-func LazyTimers() {}
