@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import IO, Protocol, runtime_checkable
 
 from hermes_exec.channel.frames import FrameType
@@ -15,6 +17,8 @@ from hermes_exec.channel.trace import Trace, TracedFrame
 from hermes_exec.errors import ConfigError
 from hermes_exec.kinds import masked_data
 from hermes_exec.results import PoolEvent
+
+logger = logging.getLogger(__name__)
 
 FORMAT = 1
 FLUSH_S = 1.0
@@ -81,8 +85,8 @@ class TraceFile:
                 if now is not None and now - self._flushed > FLUSH_S:
                     self._flushed = now
                     self._file.flush()
-            except OSError:
-                self._file = None
+            except OSError as error:
+                self._give_up(error)
 
     def for_box(self, box: str) -> BoxLines:
         """See Tracer."""
@@ -102,9 +106,19 @@ class TraceFile:
     def close(self) -> None:
         """See Tracer."""
         with self._lock:
-            file, self._file = self._file, None
-        if file is not None:
-            file.close()
+            try:
+                if self._file is not None:
+                    self._file.close()
+                self._file = None
+            except OSError as error:
+                self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        logger.warning("the trace ends too early: %s", error)
+        assert self._file is not None
+        with suppress(OSError):
+            self._file.close()  # it tries to write what is left once more
+        self._file = None
 
 
 class BoxLines:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from typing import Final
 
@@ -18,12 +19,14 @@ TIMED_OUT: Final = 143
 """The time of a command was over: 128 + SIGTERM."""
 INTERRUPTED: Final = 130
 """SIGINT or SIGTERM ended it, and every box is gone."""
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What it means that a file, or standard output, takes no more."""
 
 
 def code_of(error: ExecError | OSError) -> int:
     """Return the exit code that an error ends the command line with."""
     if not isinstance(error, ExecError):
-        return USAGE
+        return FAILED if error.errno in NO_ROOM else USAGE
     if isinstance(error, (CommandFailed, OutputLimitExceeded)) or error.cause is ErrorCause.POLICY:
         return FAILED
     if error.cause is ErrorCause.CONFIG and not isinstance(error, BackendUnavailable):
@@ -32,10 +35,12 @@ def code_of(error: ExecError | OSError) -> int:
 
 
 def errors_in(error: BaseException) -> Iterator[ExecError | OSError]:
-    """Yield what a user can do something about, also inside of groups: the errors of this library, and paths that are
-    not there or not as they should be, here or in a slot.
+    """Yield what a user can do something about, also inside of groups: the errors of this library, a disk that takes no
+    more, and paths that are not there or not as they should be, here or in a slot.
     """
-    if isinstance(error, ExecError) or (isinstance(error, OSError) and error.filename is not None):
+    if isinstance(error, ExecError) or (
+        isinstance(error, OSError) and (error.filename is not None or error.errno in NO_ROOM)
+    ):
         yield error
     elif isinstance(error, BaseExceptionGroup):
         for part in error.exceptions:

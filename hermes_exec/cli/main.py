@@ -80,8 +80,9 @@ def _add_missing(to: typer.Typer, name: str, why: str) -> None:
 
 
 def report(error: ExecError | OSError) -> None:
-    """Print an error: as JSON to stdout where `--json` was given, else as lines to stderr."""
-    if "--json" in sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]:
+    """Print an error: as JSON to stdout where `--json` was given and stdout has room, else as lines to stderr."""
+    full = isinstance(error, OSError) and error.errno in exits.NO_ROOM
+    if not full and "--json" in sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]:
         fields = {
             "kind": type(error).__name__,
             "message": str(error),

@@ -21,12 +21,14 @@ PROGRAM = (sys.executable, "-m", "hermes_exec.cli.main")
 class Cli:
     """Starts the program; settings of the environment are kept out."""
 
-    def start(self, *arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
+    def start(
+        self, *arguments: str, stdin: int = subprocess.DEVNULL, stdout: int = subprocess.PIPE
+    ) -> subprocess.Popen[str]:
         """Start it and return the process."""
         return subprocess.Popen(
             [*PROGRAM, *arguments],
             stdin=stdin,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             text=True,
             env=environment(),

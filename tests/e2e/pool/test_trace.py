@@ -81,6 +81,17 @@ async def test_a_trace_that_cannot_be_written_is_told_before_anything_starts(tar
             pass
 
 
+@pytest.mark.parametrize("calls", [1, 300])
+async def test_a_disk_that_is_full_ends_the_trace_with_a_warning_and_nothing_else(
+    calls: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with SandboxPool("local", trace="/dev/full") as pool, pool.slot() as slot:
+        for _ in range(calls):
+            assert (await slot.run(["echo", "fine"])).stdout == "fine\n"
+    told = [record.getMessage() for record in caplog.records if record.name == "hermes_exec.tracing"]
+    assert told == ["the trace ends too early: [Errno 28] No space left on device"]
+
+
 @pytest.mark.parametrize("text", ["", "{}\n", "[1]\n", "x\n", '{"trace": 1}\n{"t": 1}\n', '{"trace": 1}\nx\n'])
 def test_what_is_no_trace_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "trace"
