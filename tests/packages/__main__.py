@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -41,6 +42,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="how often tests that differ are run again, alone")
     parser.add_argument("--write", action="store_true", help="put what is seen into the documentation")
     asked = parser.parse_args()
+    # Shells let what they put into the background ignore these. Suites on this host would inherit it, slots do not.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     suites = [suite for suite in SUITES if not asked.names or suite.name in asked.names]
     if unknown := set(asked.names) - {suite.name for suite in suites}:
         parser.error(f"there are no suites of {', '.join(sorted(unknown))}")
