@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("--rung", action="append", choices=RUNGS)
     parser.add_argument("--million", action="store_true", help="a folder of a million entries, 50,000 processes")
     parser.add_argument("--much", type=int, help="as many entries of a folder, a twentieth of it short-lived processes")
+    parser.add_argument("--rounds", type=int, help="how often each row is fired at the most")
     parser.add_argument("--only", action="append", metavar="ROW", help="fire these rows; the page keeps the others")
     options = parser.parse_args()
     if options.write and (os.geteuid() != 0 or options.rung):
@@ -36,7 +37,7 @@ def main() -> int:
 
     def fired(rung: str, *, measured: bool) -> dict[str, Outcome]:
         these = [row for row in rows if (row.attack.area == "resources") == measured]
-        return campaign(RUNGS[rung], these, long=True, much=much) if these else {}
+        return campaign(RUNGS[rung], these, long=True, much=much, rounds=options.rounds) if these else {}
 
     with ThreadPoolExecutor(len(rungs)) as threads:
         seen = dict(zip(rungs, threads.map(partial(fired, measured=False), rungs), strict=True))

@@ -18,11 +18,13 @@ TIMEOUT_S = 3600.0
 MODULE = "tests.attack.here"
 
 
-def campaign(rung: Rung, rows: Sequence[Row], long: bool = False, much: int = FEW) -> dict[str, Outcome]:
+def campaign(
+    rung: Rung, rows: Sequence[Row], long: bool = False, much: int = FEW, rounds: int | None = None
+) -> dict[str, Outcome]:
     """The outcome of each of these rows; `long` measures the neighbour under those that use something up."""
     with planted_programs() as planted:
         where = [] if planted is None else [f"--planted={planted}"]
-        where += [*(["--long"] if long else []), f"--much={much}"]
+        where += [*(["--long"] if long else []), f"--much={much}", *([f"--rounds={rounds}"] if rounds else [])]
         told = _run(rung, *where, rung.id, *(row.id for row in rows))
     return {name: Outcome(**fields) for name, fields in json.loads(told).items()}
 

@@ -22,7 +22,13 @@ ALL_CAPABILITIES = (0x02000001).to_bytes(4, "little") + b"\xff\xff\xff\xff\0\0\0
 
 
 async def fire(
-    rung: Rung, rows: Sequence[Row], image: Callable[[], str], planted: Path | None, seconds: float, much: int
+    rung: Rung,
+    rows: Sequence[Row],
+    image: Callable[[], str],
+    planted: Path | None,
+    seconds: float,
+    much: int,
+    rounds: int | None = None,
 ) -> dict[str, Outcome]:
     """Fire these rows, those with the network first."""
     outcomes: dict[str, Outcome] = {}
@@ -35,8 +41,8 @@ async def fire(
             for row in here:
                 if field is None:
                     field = await stack.enter_async_context(arena(rung, planted, image, seconds, much, network=network))
-                rounds = row.attack.rounds if seconds >= LONG_S else 1
-                outcome = together([await fire_one(field, row) for _ in range(rounds)])
+                times = row.attack.rounds if seconds >= LONG_S else 1
+                outcome = together([await fire_one(field, row) for _ in range(min(times, rounds or times))])
                 outcomes[row.id] = outcome
                 print(
                     f"{rung.id}: {row.id}: {outcome.verdict}: {outcome.detail.strip()[-100:]!r}",

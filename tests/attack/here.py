@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--alone", action="store_true", help="fire within one slot, where attacks have to succeed")
     parser.add_argument("--long", action="store_true", help="use up resources for seconds, and measure the neighbour")
     parser.add_argument("--much", type=int, default=FEW, help="entries of the large folder")
+    parser.add_argument("--rounds", type=int, help="how often each row is fired at the most")
     parser.add_argument("rows", nargs="*", metavar="ROW")
     options = parser.parse_args()
     # As after a login: a keyring that all processes which are started from here inherit.
@@ -52,7 +53,8 @@ def main() -> None:
         json.dump(anyio.run(partial(control_all, RUNGS[options.rung], rows, image)), sys.stdout)
     else:
         seconds = LONG_S if options.long else SHORT_S
-        outcomes = anyio.run(partial(fire, RUNGS[options.rung], rows, image, options.planted, seconds, options.much))
+        amounts = (seconds, options.much, options.rounds)
+        outcomes = anyio.run(partial(fire, RUNGS[options.rung], rows, image, options.planted, *amounts))
         json.dump({name: asdict(outcome) for name, outcome in outcomes.items()}, sys.stdout)
 
 
