@@ -15,7 +15,7 @@ from hermes_exec.cli.main import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = {
-    **dict.fromkeys(("errors", "encoding", "results", "config", "runner_binary", "streams"), 0),
+    **dict.fromkeys(("errors", "encoding", "results", "config", "runner_binary", "event_loop", "streams"), 0),
     "backends": 1,
     "channel": 2,
     **dict.fromkeys(("slot", "plan", "pool", "blocking"), 3),
