@@ -6,8 +6,10 @@ be used from several threads. Callbacks (`on_output`, `on_event`) run in that th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -16,7 +18,19 @@ from anyio.from_thread import BlockingPortal
 
 from hermes_exec import events, files, forward, pool, process, session, slot
 from hermes_exec.results import Isolation, PoolEvent
-from hermes_exec.twin import OwnContext, Portals, Twin, blocking, call, fact, in_event_loop, lending, making, same
+from hermes_exec.twin import (
+    Entered,
+    Portals,
+    Twin,
+    blocking,
+    call,
+    fact,
+    in_event_loop,
+    lending,
+    making,
+    may_leave,
+    same,
+)
 
 PORTALS = Portals()
 
@@ -189,11 +203,7 @@ class Slot(Twin[slot.Slot]):
         """The files of the slot."""
         return Files(self.wrapped.files, self.portal)
 
-    def forward(
-        self, port: int, local_port: int = 0, host: str = "127.0.0.1"
-    ) -> AbstractContextManager[forward.Forward, bool | None]:
-        """As `Slot.forward`, as a plain context manager."""
-        return OwnContext(self.portal.wrap_async_context_manager(self.wrapped.forward(port, local_port, host)))
+    forward = lending(slot.Slot.forward, same)
 
 
 class Events(Twin[events.Events], Iterator[PoolEvent]):
@@ -229,7 +239,7 @@ class SandboxPool(Twin[pool.SandboxPool]):
 
     def release(self, slot: Slot) -> None:
         """As `SandboxPool.release`."""
-        self.portal.call(self.wrapped.release, slot.wrapped)
+        call(self.portal, partial(self.wrapped.release, slot.wrapped))
 
 
 class Entry(AbstractContextManager[SandboxPool, None]):
@@ -237,17 +247,18 @@ class Entry(AbstractContextManager[SandboxPool, None]):
 
     def __init__(self, wrapped: pool.SandboxPool) -> None:
         self._wrapped = wrapped
+        self._pid = os.getpid()
         self._portal: AbstractContextManager[BlockingPortal] | None = None
-        self._pool: AbstractContextManager[pool.SandboxPool, bool | None] | None = None
+        self._pool: Entered[pool.SandboxPool, SandboxPool] | None = None
 
     def __enter__(self) -> SandboxPool:
         if in_event_loop():
             raise RuntimeError("an event loop is running here: use `async with SandboxPool(...)`, not `with`")
-        self._portal = OwnContext(PORTALS.open())
+        self._portal = PORTALS.open()
         portal = self._portal.__enter__()
         try:
-            self._pool = OwnContext(portal.wrap_async_context_manager(self._wrapped))
-            return SandboxPool(self._pool.__enter__(), portal)
+            self._pool = Entered(self._wrapped, SandboxPool, portal)
+            return self._pool.__enter__()
         except BaseException:
             self._portal.__exit__(None, None, None)
             raise
@@ -255,6 +266,8 @@ class Entry(AbstractContextManager[SandboxPool, None]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not may_leave(self._pid):
+            return
         assert self._pool is not None
         assert self._portal is not None
         try:

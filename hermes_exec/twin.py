@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from anyio.from_thread import BlockingPortal, BlockingPortalProvider
 from anyio.lowlevel import current_token
 
 from hermes_exec.errors import SlotClosed
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 W = TypeVar("W")
 R = TypeVar("R")
@@ -67,22 +65,6 @@ class Twin(Generic[W]):
         return id(self.wrapped)
 
 
-class OwnContext(AbstractContextManager[T, bool | None]):
-    """A context that a child which was forked in it leaves without a deed: what it holds is the parent's."""
-
-    def __init__(self, context: AbstractContextManager[T, bool | None]) -> None:
-        self._context = context
-        self._pid = os.getpid()
-
-    def __enter__(self) -> T:
-        return self._context.__enter__()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return self._context.__exit__(kind, error, trace) if self._pid == os.getpid() else None
-
-
 @overload
 def call(portal: BlockingPortal, work: Callable[[], Awaitable[R]]) -> R: ...
 @overload
@@ -91,8 +73,10 @@ def call(portal: BlockingPortal, work: Callable[[], Any]) -> Any:
     """Run a function in the portal's loop and wait; an interrupt here (Ctrl-C) cancels it there.
 
     Raises:
-        SlotClosed: the loop has ended with the last pool that was open.
+        SlotClosed: the loop has ended with the last pool that was open, or does not run since the interpreter ends.
     """
+    if sys.is_finalizing():
+        raise SlotClosed("the program has ended")
     try:
         future: Future[Any] = portal.start_task_soon(work)
     except RuntimeError:
@@ -113,6 +97,35 @@ def in_event_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+class Entered(AbstractContextManager[T, None], Generic[R, T]):
+    """An async context as a plain one; what it gives is made into a twin."""
+
+    def __init__(
+        self,
+        context: AbstractAsyncContextManager[R, bool | None],
+        make: Callable[[R, BlockingPortal], T],
+        portal: BlockingPortal,
+    ) -> None:
+        self._context, self._make, self._portal = context, make, portal
+        self._pid = os.getpid()
+
+    def __enter__(self) -> T:
+        return self._make(call(self._portal, self._context.__aenter__), self._portal)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if may_leave(self._pid):
+            call(self._portal, functools.partial(self._context.__aexit__, kind, error, trace))
+
+
+def may_leave(pid: int) -> bool:
+    """Whether what was entered in a process can be left here: not by a child that was forked in it, whose it is not,
+    and not at the end of the interpreter, when no loop runs any more; what a suspended generator holds is left then.
+    """
+    return pid == os.getpid() and not sys.is_finalizing()
 
 
 class blocking(Generic[W, P, R]):  # noqa: N801 - used like a decorator
@@ -169,9 +182,7 @@ class making(Generic[W, P, R, T]):  # noqa: N801
 
 
 class lending(Generic[W, P, R, T]):  # noqa: N801
-    """A context manager of the async object that may be entered and left in different tasks, as a plain one; what it
-    gives is made into a twin.
-    """
+    """A context manager of the async object, as `Entered`."""
 
     def __init__(
         self,
@@ -184,21 +195,15 @@ class lending(Generic[W, P, R, T]):  # noqa: N801
     @overload
     def __get__(self, twin: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, twin: Twin[W], owner: type) -> Callable[P, AbstractContextManager[T, bool | None]]: ...
-    def __get__(self, twin: Twin[W] | None, owner: type) -> Self | Callable[P, AbstractContextManager[T, bool | None]]:
+    def __get__(self, twin: Twin[W], owner: type) -> Callable[P, Entered[R, T]]: ...
+    def __get__(self, twin: Twin[W] | None, owner: type) -> Self | Callable[P, Entered[R, T]]:
         if twin is None:
             return self
         method, make, wrapped, portal = self._method, self._make, twin.wrapped, twin.portal
 
-        @contextmanager
-        def run(*args: P.args, **kwargs: P.kwargs) -> Generator[T]:
-            context, pid = method(wrapped, *args, **kwargs), os.getpid()
-            given = call(portal, context.__aenter__)
-            try:
-                yield make(given, portal)
-            finally:
-                if pid == os.getpid():  # a child that was forked meanwhile leaves without a deed
-                    call(portal, functools.partial(context.__aexit__, None, None, None))
+        @functools.wraps(method)
+        def run(*args: P.args, **kwargs: P.kwargs) -> Entered[R, T]:
+            return Entered(method(wrapped, *args, **kwargs), make, portal)
 
         return run
 

@@ -80,7 +80,7 @@ async def _one(pool: SandboxPool, script: str | list[str], _slots: int, wanted: 
         if as_json:
             emit_json(_facts(slot, result))
         else:
-            _say_why(result)
+            _say_why(result, told=result.stderr)
         return _code(result)
 
 
@@ -117,10 +117,10 @@ def _code(result: RunResult) -> int:
     return exits.TIMED_OUT if result.timed_out and result.signal is None else result.exit_code
 
 
-def _say_why(result: RunResult, head: str = "") -> None:
-    """Say what the command cannot say itself: that its time was over, or why it did not start."""
+def _say_why(result: RunResult, head: str = "", told: str = "") -> None:
+    """Say what the command cannot say itself: that its time was over, or why it did not start. Not what is told."""
     why = f"timed out after {result.duration_s:.1f} s" if result.timed_out else result.reason
-    if why:
+    if why and why not in told:
         say(head + why)
 
 

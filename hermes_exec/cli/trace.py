@@ -69,7 +69,7 @@ def trace(
         for each in found[:limit]
     ]
     columns = ("call", "box", "slot", "method", "total ms", "queue", "wire", "exec", "error", "why")
-    table(columns, rows, title=f"{len(found)} calls, {record.frames} frames, {len(record.events)} events")
+    table(columns, rows, title=f"calls: {len(found)}, frames: {record.frames}, events: {len(record.events)}")
 
 
 def _word(text: object, most: int = 40) -> str | None:

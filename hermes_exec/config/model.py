@@ -18,13 +18,13 @@ _FIELD = re.compile(r"[a-z_][\w.]*: ")
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """A half sentence that names the nearest valid name, or all of them when none is near."""
+    """A half sentence that names the nearest valid name, or all of them when none is near; "there are none"."""
     names = sorted(valid)
     by_fold = {n.casefold(): n for n in names}
     found = difflib.get_close_matches(name.casefold(), by_fold, n=1, cutoff=0.55)
     if found:
         return f"did you mean {by_fold[found[0]]!r}?"
-    return f"valid names are {', '.join(names)}" if names else "there are no valid names"
+    return f"valid names are {', '.join(names)}" if names else "there are none"
 
 
 class ConfigModel(BaseModel):

@@ -54,6 +54,31 @@ def steps(seed: int, stream: int = 1) -> list[Step]:
     return [sending.step(5_000) for _ in range(200)]
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"kinds": ["cutt"]}, "did you mean 'cut'"),
+        ({"kinds": ["cut", 3]}, "there is no fault 3"),
+        ({"kinds": "cut"}, "must be a list of names, not the text 'cut'"),
+        ({"box_mean_s": 0}, "box_mean_s must be above 0"),
+        ({"box_mean_s": -1.0}, "box_mean_s must be above 0"),
+        ({"box_mean_s": math.nan}, "box_mean_s must be above 0"),
+        ({"box_mean_s": None}, "box_mean_s must be a number"),
+    ],
+)
+def test_bad_schedules_are_refused(options: dict[str, object], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        Faults(1, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("config", ["local", None, LocalConfig])
+def test_faults_need_the_configuration_of_a_backend(config: object) -> None:
+    with pytest.raises(ConfigError, match=r"such as LocalConfig\(\)"):
+        faulty(config, Faults(1))  # type: ignore[type-var]
+    with pytest.raises(ConfigError, match=r"such as Faults\(seed=1\)"):
+        faulty(LocalConfig(), 1)  # type: ignore[arg-type]
+
+
 def test_the_same_seed_gives_the_same_faults() -> None:
     assert steps(3) == steps(3)
     assert steps(3) != steps(4)

@@ -14,7 +14,7 @@ from anyio.abc import ByteStream
 
 from hermes_exec.backends.base import Backend, Labels, LaunchSpec, Sandbox
 from hermes_exec.config import BackendConfig
-from hermes_exec.errors import LaunchError
+from hermes_exec.errors import ConfigError, LaunchError
 from hermes_exec.testing.faults.clock import jumped
 from hermes_exec.testing.faults.processes import BoxProcesses
 from hermes_exec.testing.faults.schedule import STREAM_FAULTS, Faults
@@ -25,7 +25,15 @@ logger = logging.getLogger(__name__)
 
 
 def faulty(config: C, faults: Faults) -> C:
-    """The same configuration, for a pool whose boxes break as `faults` says."""
+    """The same configuration, for a pool whose boxes break as `faults` says.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not isinstance(config, BackendConfig):
+        raise ConfigError(f"config must be a backend's configuration such as LocalConfig(), not {config!r}")
+    if not isinstance(faults, Faults):
+        raise ConfigError(f"faults must be such as Faults(seed=1), not {faults!r}")
     return config.wrapped(lambda backend: FaultyBackend(backend, faults))
 
 

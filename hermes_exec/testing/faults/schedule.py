@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from hermes_exec.command import checked_timeout
 from hermes_exec.config import nearest
 from hermes_exec.errors import ConfigError
 
@@ -53,16 +54,20 @@ class Faults:
         box_mean_s: Mean time in seconds until something happens to a box; each box has one such fault.
 
     Raises:
-        ConfigError: there is no such kind.
+        ConfigError: there is no such kind, or the mean is no number of seconds above 0.
     """
 
     def __init__(self, seed: int, kinds: Iterable[str] | None = None, *, box_mean_s: float = 3.0) -> None:
         known = (*STREAM_FAULTS, *BOX_FAULTS, *LAUNCH_FAULTS)
         self.seed = seed
+        if isinstance(kinds, str):
+            raise ConfigError(f"kinds must be a list of names, not the text {kinds!r}")
         self.kinds = known if kinds is None else tuple(dict.fromkeys(kinds))
         for kind in self.kinds:
             if kind not in known:
-                raise ConfigError(f"there is no fault {kind!r}; {nearest(kind, known)}")
+                raise ConfigError(f"there is no fault {kind!r}; {nearest(str(kind), known)}")
+        if checked_timeout(box_mean_s, "box_mean_s") is None:
+            raise ConfigError("box_mean_s must be a number of seconds, not None")
         self.box_mean_s = box_mean_s
         self.log: list[Injected] = []
         self._boxes, self._launches = itertools.count(1), itertools.count(1)

@@ -170,3 +170,57 @@ def test_a_forked_child_is_told_and_can_leave() -> None:
     lines = done.stdout.splitlines()
     assert len([line for line in lines if "after a fork" in line]) == 3, done
     assert "child 7 parent" in lines
+
+
+ENDED = {
+    "generator": """
+def slots():
+    with SandboxPool("local") as pool, pool.slot() as slot:
+        yield slot
+held = slots()
+slot = next(held)
+""",
+    "context": """
+pool = SandboxPool("local").__enter__()
+lent = pool.slot()
+slot = lent.__enter__()
+""",
+    "dropped context": """
+pool = SandboxPool("local").__enter__()
+slot = pool.slot().__enter__()
+""",
+    "forward": """
+pool = SandboxPool("local").__enter__()
+slot = pool.acquire()
+forward = slot.forward(9)
+forward.__enter__()
+""",
+    "use at the very end": """
+class Late:
+    def __del__(self):
+        try:
+            self.run("true")
+        except SlotClosed as error:
+            print(error, flush=True)
+pool = SandboxPool("local").__enter__()
+slot = pool.acquire()
+late = Late()
+late.run = slot.run
+""",
+}
+"""How a program holds a slot that it never gives back."""
+
+
+@pytest.mark.parametrize("way", ENDED)
+def test_a_program_that_ends_with_a_slot_in_its_hands_ends(way: str) -> None:
+    before, after = (
+        "from hermes_exec import SandboxPool, SlotClosed\n",
+        "print(slot.sandbox, slot.run('echo hi').stdout)",
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", before + ENDED[way] + after], capture_output=True, text=True, timeout=60, check=True
+    )
+    sandbox, hello, *rest = done.stdout.split(maxsplit=2)
+    assert (hello, done.stderr) == ("hi", "")
+    assert not rest or way == "use at the very end"
+    assert not alive(runner_pid(sandbox))
