@@ -20,6 +20,12 @@ def asyncio_loop() -> asyncio.AbstractEventLoop | None:
     return None if asyncio.current_task(loop) is None else loop
 
 
+def cancelled_from_outside() -> bool:
+    """Whether the running task is being cancelled; else a CancelledError is of something that it awaited."""
+    task = None if asyncio_loop() is None else asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class Background:
     """A task group that any task may end.
 
@@ -78,6 +84,44 @@ class Background:
                         await self._bereft()
             finally:
                 self._ended.set()
+
+
+class Deed:
+    """Something that is begun at once and done to its end in a task of its own, whoever waits for it and is cancelled.
+
+    A shield does not hold against asyncio's own cancel.
+    """
+
+    def __init__(self, work: Callable[[], Awaitable[object]]) -> None:
+        self._work = work
+        self._done = anyio.Event()
+        self._error: BaseException | None = None
+        self._task = _detached(self._run)
+
+    async def wait(self) -> None:
+        """Wait for its end, also when cancelled, which counts after that; raise what it raised."""
+        cancelled: asyncio.CancelledError | None = None
+        while not self._done.is_set():
+            try:
+                with anyio.CancelScope(shield=True):
+                    await self._done.wait()
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+        if self._error is not None:
+            raise self._error
+
+    async def _run(self) -> None:
+        try:
+            await self._work()
+        except Exception as error:  # noqa: BLE001 - raised where it is waited for
+            self._error = error
+        except asyncio.CancelledError as error:
+            self._error = error  # with every other task of the event loop
+            raise
+        finally:
+            self._done.set()
 
 
 def _detached(work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None] | None:

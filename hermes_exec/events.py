@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections import deque
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from hermes_exec.event_loop import cancelled_from_outside
 from hermes_exec.kinds import masked
 from hermes_exec.results import PoolEvent
 
@@ -117,6 +119,10 @@ class Hub:
                 try:
                     await told
                 except Exception:
+                    logger.exception("on_event failed")
+                except asyncio.CancelledError:
+                    if cancelled_from_outside():
+                        raise
                     logger.exception("on_event failed")
             if self._ended:
                 return

@@ -80,12 +80,12 @@ def _kept(answer: Mapping[str, Any], name: str, pieces: Sequence[bytes]) -> Kept
 
 
 def _merge(answer: Mapping[str, Any], stdout: Kept, stderr: Kept, pieces: Sequence[bytes]) -> Kept:
-    if answer.get("merged") is not None and pieces:
-        return _kept(answer, "merged", pieces)
-    if not stderr.total:
+    if not pieces and not stderr.total:
         return stdout
-    if not stdout.total:
+    if not pieces and not stdout.total:
         return stderr
+    if answer.get("merged") is not None:
+        return _kept(answer, "merged", pieces)
     segments = answer.get("segments")
     if not isinstance(segments, list):
         raise ProtocolError("the box did not say in which order the output came")

@@ -12,7 +12,7 @@ from anyio.abc import ByteStream, Listener, SocketAttribute, SocketStream
 
 from hermes_exec.channel import Conversation, Data, End, RemoteError
 from hermes_exec.errors import ConfigError, ExecError
-from hermes_exec.event_loop import Background
+from hermes_exec.event_loop import Background, Deed
 from hermes_exec.tenure import TRANSPORT_ERRORS, Tenure
 
 logger = logging.getLogger(__name__)
@@ -137,6 +137,15 @@ class Forward:
     async def __aenter__(self) -> Self:
         self._tenure.check()
         try:
+            await Deed(self._listen).wait()
+        except BaseException:
+            if self._background is not None:
+                await self.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def _listen(self) -> None:
+        try:
             listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=self._local)
         except OSError as error:
             raise OSError(error.errno, error.strerror, f"127.0.0.1:{self._local}") from error
@@ -145,7 +154,6 @@ class Forward:
         tasks = await self._background.start()
         tasks.start_soon(_serve, listener, self._carry)
         self._tenure.on_close(self, self._background.cancel)
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

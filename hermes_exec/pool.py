@@ -19,7 +19,7 @@ from hermes_exec.backends.owner import own_labels
 from hermes_exec.command import checked_count, checked_timeout
 from hermes_exec.config import BackendConfig, Limits, ProfileConfig, read_config
 from hermes_exec.errors import ConfigError, SlotClosed
-from hermes_exec.event_loop import Background
+from hermes_exec.event_loop import Background, Deed
 from hermes_exec.events import Events, Hub, OnEvent
 from hermes_exec.keeper import Keeper
 from hermes_exec.kinds import Kinds, secret_values
@@ -156,7 +156,7 @@ class SandboxPool:
         self._background: Background | None = None
         self._keeper: Keeper | None = None
         self._lender: Lender | None = None
-        self._closed: anyio.Event | None = None
+        self._closing: Deed | None = None
         self._entered = False
         self._entry: hermes_exec.blocking.Entry | None = None
         self._blocking: hermes_exec.blocking.SandboxPool | None = None
@@ -216,7 +216,6 @@ class SandboxPool:
         for kind in self._kinds.all:
             await kind.backend.check(kind.spec())
         self._hub.tracer = tracer_for(self._trace, self._secrets)
-        self._closed = anyio.Event()
         self._background = Background(bereft=self.aclose)
         tasks = await self._background.start()
         labels = own_labels(self.run_id)
@@ -255,26 +254,27 @@ class SandboxPool:
         Calls under way and waiting requests raise SlotClosed. Harmless when repeated.
         """
         keeper, lender = self._keeper, self._lender
-        if keeper is None or lender is None or self._closed is None:
+        if keeper is None or lender is None:
             return
         self._check_process()
-        if keeper.closing:
-            await self._closed.wait()
-            return
-        with anyio.CancelScope(shield=True):
-            keeper.closing = True
+        keeper.closing = True
+        self._closing = self._closing or Deed(partial(self._close, keeper, lender))
+        await self._closing.wait()
+
+    async def _close(self, keeper: Keeper, lender: Lender) -> None:
+        assert self._background is not None
+        try:
             await lender.shut_down()
             await keeper.shut_down()
             self._hub.end()
             with anyio.move_on_after(1):
                 for backend in self._kinds.backends:
                     await backend.aclose()
+        finally:
             self._hub.drop()
-            self._closed.set()
-            assert self._background is not None
             self._background.cancel()
-        if not keeper.sandboxes:
-            atexit.unregister(self._at_exit)
+            if not keeper.sandboxes:
+                atexit.unregister(self._at_exit)
 
     def _at_exit(self) -> None:
         if self._keeper is not None and self._pid == os.getpid():

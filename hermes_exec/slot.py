@@ -23,6 +23,7 @@ from hermes_exec.command import (
 )
 from hermes_exec.encoding import from_wire
 from hermes_exec.errors import ConfigError, SlotClosed
+from hermes_exec.event_loop import Deed
 from hermes_exec.execute import OnOutput, Stdin, execute, single
 from hermes_exec.files import Files
 from hermes_exec.forward import Connection, Forward, connect
@@ -335,11 +336,15 @@ class Slot:
         if self._resetting:
             raise SlotClosed("the slot is being reset")
         self._resetting = True
-        try:
-            await self.tenure.close("the slot was reset")
-            await self._reset()
-        finally:
-            self._resetting = False
+
+        async def work() -> None:
+            try:
+                await self.tenure.close("the slot was reset")
+                await self._reset()
+            finally:
+                self._resetting = False
+
+        await Deed(work).wait()
 
     def renew(self) -> Tenure:
         """Begin a new stretch of use after a reset. The pool calls it."""

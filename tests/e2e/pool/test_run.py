@@ -166,6 +166,21 @@ async def test_output_over_the_limit(slot: Slot) -> None:
     assert len(result.output_bytes) == 1000
 
 
+@pytest.mark.parametrize("merge_stderr", [False, True])
+@pytest.mark.parametrize("limit", [0, 1])
+@pytest.mark.parametrize(
+    ("script", "counts"), [("echo o; echo e >&2", (2, 2)), ("echo o", (2, 0)), ("echo e >&2", (0, 2))]
+)
+async def test_nothing_or_next_to_it_may_be_kept_of_the_output(
+    slot: Slot, script: str, counts: tuple[int, int], limit: int, merge_stderr: bool
+) -> None:
+    result = await slot.run(script, output_limit_bytes=limit, merge_stderr=merge_stderr)
+    assert (result.stdout_total_bytes, result.stderr_total_bytes) == ((sum(counts), 0) if merge_stderr else counts)
+    assert len(result.output_bytes) == limit
+    assert result.output_dropped_bytes == sum(counts) - limit
+    assert (await slot.run("echo fine")).stdout == "fine\n"
+
+
 async def test_order_of_both_streams(slot: Slot) -> None:
     text = "for i in 1 2 3; do echo o$i; sleep 0.02; echo e$i >&2; sleep 0.02; done"
     assert (await slot.run(text)).output == "o1\ne1\no2\ne2\no3\ne3\n"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
@@ -11,7 +13,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from hermes_exec import ExecError, SandboxPool, SlotClosed
+from hermes_exec import ExecError, PoolEvent, SandboxPool, SlotClosed
 from tests.e2e.pool.outside import count_becomes, ends, mark, marked, runner_pid
 
 T = TypeVar("T")
@@ -105,6 +107,75 @@ def test_cancelling_every_task_of_the_event_loop_closes_the_pool() -> None:
     assert isinstance(running, ExecError)
     assert isinstance(waiting, SlotClosed)
     anyio.run(ends, pid)
+
+
+def test_closing_goes_on_when_asyncio_cancels_it() -> None:
+    """Its own cancel heeds no shield of anyio."""
+
+    async def main() -> int:
+        async with SandboxPool("local") as pool:
+            async with pool.slot() as slot:
+                pid = runner_pid(slot.sandbox)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(pool.aclose(), 0.001)
+            await asyncio.wait_for(pool.aclose(), 30)
+        return pid
+
+    anyio.run(ends, asyncio.run(main()))
+
+
+def test_a_reset_goes_on_when_asyncio_cancels_it() -> None:
+    async def main() -> None:
+        async with SandboxPool("local") as pool, pool.slot() as slot:
+            for pause_ms in range(20):
+                assert (await slot.run("sleep 300 & touch here")).exit_code == 0
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(slot.reset(), pause_ms / 1000)
+                result = await slot.run("ls")
+                assert result.stdout in ({"", "here\n"} if pause_ms == 0 else {""})
+
+    asyncio.run(main())
+
+
+def test_a_forward_whose_entry_is_cancelled_leaves_no_descriptor() -> None:
+    async def main() -> None:
+        async with SandboxPool("local") as pool, pool.slot() as slot:
+
+            async def use() -> None:
+                async with slot.forward(9):
+                    await asyncio.sleep(60)
+
+            await asyncio.wait([asyncio.create_task(asyncio.wait_for(use(), 0.05))])
+            before = len(os.listdir("/proc/self/fd"))
+            for steps in range(1, 12):
+                tasks = [asyncio.create_task(use()) for _ in range(20)]
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
+                assert len(os.listdir("/proc/self/fd")) <= before, steps
+
+    asyncio.run(main())
+
+
+def test_a_callback_that_awaits_what_was_cancelled_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[PoolEvent] = []
+
+    async def on_event(event: PoolEvent) -> None:
+        seen.append(event)
+        if len(seen) == 1:
+            other = asyncio.create_task(asyncio.sleep(60))
+            other.cancel()
+            await other
+
+    async def main() -> str:
+        async with SandboxPool("local", on_event=on_event) as pool, pool.slot() as slot:
+            return (await slot.run("echo hello")).stdout
+
+    assert asyncio.run(main()) == "hello\n"
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == ["on_event failed"]
+    assert len(seen) > 2
 
 
 @pytest.mark.parametrize("library", ["asyncio", "trio"])
