@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -17,6 +17,7 @@ from anyio import EndOfStream
 from anyio.from_thread import BlockingPortal
 
 from hermes_exec import events, files, forward, pool, process, session, slot
+from hermes_exec.errors import SlotClosed
 from hermes_exec.results import Isolation, PoolEvent
 from hermes_exec.twin import (
     Entered,
@@ -24,6 +25,8 @@ from hermes_exec.twin import (
     Twin,
     blocking,
     call,
+    call_or_undo,
+    closing,
     fact,
     in_event_loop,
     lending,
@@ -39,7 +42,7 @@ class Output(Twin[process.ProcessOutput]):
     """As `ProcessOutput`; iterating gives pieces until the end."""
 
     receive = blocking(process.ProcessOutput.receive)
-    aclose = blocking(process.ProcessOutput.aclose)
+    aclose = closing(process.ProcessOutput.aclose)
     close = aclose
     lost_bytes = fact[process.ProcessOutput, int](lambda output: output.lost_bytes)
 
@@ -55,7 +58,7 @@ class Input(Twin[process.ProcessInput]):
     """As `ProcessInput`."""
 
     send = blocking(process.ProcessInput.send)
-    aclose = blocking(process.ProcessInput.aclose)
+    aclose = closing(process.ProcessInput.aclose)
     close = aclose
 
 
@@ -110,7 +113,7 @@ class Session(Twin[session.Session]):
     keeps = fact[session.Session, tuple[str, ...]](lambda one: one.keeps)
     run = blocking(session.Session.run)
     spawn = making(session.Session.spawn, Process)
-    aclose = blocking(session.Session.aclose)
+    aclose = closing(session.Session.aclose)
     close = aclose
 
     def open(self) -> Self:
@@ -133,7 +136,7 @@ class Connection(Twin[forward.Connection]):
     receive = blocking(forward.Connection.receive)
     send = blocking(forward.Connection.send)
     send_eof = blocking(forward.Connection.send_eof)
-    aclose = blocking(forward.Connection.aclose)
+    aclose = closing(forward.Connection.aclose)
     close = aclose
 
     def __iter__(self) -> Iterator[bytes]:
@@ -210,13 +213,13 @@ class Events(Twin[events.Events], Iterator[PoolEvent]):
     """As `hermes_exec.events.Events`, as a plain iterator."""
 
     dropped = fact[events.Events, int](lambda one: one.dropped)
-    aclose = blocking(events.Events.aclose)
+    aclose = closing(events.Events.aclose)
     close = aclose
 
     def __next__(self) -> PoolEvent:
         try:
             return call(self.portal, self.wrapped.__anext__)
-        except StopAsyncIteration:
+        except (StopAsyncIteration, SlotClosed):
             raise StopIteration from None
 
 
@@ -230,16 +233,27 @@ class SandboxPool(Twin[pool.SandboxPool]):
     run_id = fact[pool.SandboxPool, str](lambda one: one.run_id)
     slot = lending(pool.SandboxPool.slot, Slot)
     slots = lending(pool.SandboxPool.slots, _slots)
-    acquire = making(pool.SandboxPool.acquire, Slot)
     prewarm = blocking(pool.SandboxPool.prewarm)
-    aclose = blocking(pool.SandboxPool.aclose)
+    aclose = closing(pool.SandboxPool.aclose)
     close = aclose
     stats = making(pool.SandboxPool.stats, same)
     events = making(pool.SandboxPool.events, Events)
 
+    def acquire(
+        self,
+        profile: str | None = None,
+        image: str | None = None,
+        timeout_s: float | None = None,
+        owner: str | None = None,
+    ) -> Slot:
+        """As `SandboxPool.acquire`; nothing is lent when it is interrupted."""
+        work = partial(self.wrapped.acquire, profile, image, timeout_s, owner)
+        return Slot(call_or_undo(self.portal, work, self.wrapped.release), self.portal)
+
     def release(self, slot: Slot) -> None:
         """As `SandboxPool.release`."""
-        call(self.portal, partial(self.wrapped.release, slot.wrapped))
+        with suppress(SlotClosed):  # it went back with the pool
+            call(self.portal, partial(self.wrapped.release, slot.wrapped))
 
 
 class Entry(AbstractContextManager[SandboxPool, None]):
@@ -266,11 +280,11 @@ class Entry(AbstractContextManager[SandboxPool, None]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not may_leave(self._pid):
+        entered, portal = self._pool, self._portal
+        self._pool = self._portal = None
+        if entered is None or portal is None or not may_leave(self._pid):
             return
-        assert self._pool is not None
-        assert self._portal is not None
         try:
-            self._pool.__exit__(kind, error, trace)
+            entered.__exit__(kind, error, trace)
         finally:
-            self._portal.__exit__(None, None, None)
+            portal.__exit__(None, None, None)

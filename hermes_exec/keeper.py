@@ -166,7 +166,7 @@ class Keeper:
         self.settle()
 
     async def _bring_up(self, entry: BoxEntry, kind: Kind, started: float) -> Box:
-        sandbox = await launch_sandbox(kind, self.labels, self._on_pull)
+        sandbox = await launch_sandbox(kind, self.labels, self._on_pull, self.destroy)
         self.sandboxes[id(sandbox)] = sandbox
         self.emit(
             Launched(

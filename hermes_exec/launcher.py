@@ -19,8 +19,11 @@ from hermes_exec.results import PullProgress
 OnPull = Callable[[PullProgress], None]
 
 
-async def launch_sandbox(kind: Kind, labels: Labels, on_pull: OnPull | None) -> Sandbox:
-    """Launch within `launch_timeout_s`; while an image is being pulled, within `pull_timeout_s` more.
+async def launch_sandbox(
+    kind: Kind, labels: Labels, on_pull: OnPull | None, destroy: Callable[[Sandbox], Awaitable[None]]
+) -> Sandbox:
+    """Launch within `launch_timeout_s`; while an image is being pulled, within `pull_timeout_s` more. A sandbox that
+    there is already when the call is cancelled is destroyed.
 
     Raises:
         LaunchError: as `Backend.launch`; LaunchTimeout when the time is over.
@@ -45,13 +48,18 @@ async def launch_sandbox(kind: Kind, labels: Labels, on_pull: OnPull | None) -> 
     spec = replace(kind.spec(), on_progress=progress)
     sandbox: Sandbox | None = None
     failure: Exception | None = None
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watch, tasks.cancel_scope)
-        try:
-            sandbox = await kind.backend.launch(spec, labels)
-        except Exception as error:  # noqa: BLE001 - raised below, outside of the task group
-            failure = error
-        tasks.cancel_scope.cancel()
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch, tasks.cancel_scope)
+            try:
+                sandbox = await kind.backend.launch(spec, labels)
+            except Exception as error:  # noqa: BLE001 - raised below, outside of the task group
+                failure = error
+            tasks.cancel_scope.cancel()
+    except BaseException:
+        if sandbox is not None:
+            await destroy(sandbox)
+        raise
     if sandbox is not None:
         return sandbox
     if failure is not None:

@@ -8,10 +8,11 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
+import anyio
 from anyio.from_thread import BlockingPortal, BlockingPortalProvider
 from anyio.lowlevel import current_token
 
@@ -75,19 +76,58 @@ def call(portal: BlockingPortal, work: Callable[[], Any]) -> Any:
     Raises:
         SlotClosed: the loop has ended with the last pool that was open, or does not run since the interpreter ends.
     """
+    return _outcome(_begun(portal, work))
+
+
+def _begun(portal: BlockingPortal, work: Callable[[], Any]) -> Future[Any]:
     if sys.is_finalizing():
         raise SlotClosed("the program has ended")
     try:
-        future: Future[Any] = portal.start_task_soon(work)
+        return portal.start_task_soon(work)
     except RuntimeError:
         if in_event_loop():
             raise
         raise SlotClosed("the pool was closed") from None
+
+
+def _outcome(future: Future[Any]) -> Any:  # noqa: ANN401 - what the work gives
     try:
         return future.result()
     except BaseException:
         future.cancel()
         raise
+
+
+def call_or_undo(portal: BlockingPortal, work: Callable[[], Awaitable[R]], undo: Callable[[R], Awaitable[object]]) -> R:
+    """As `call`; what the work has given although an interrupt here left nobody to take it is undone."""
+    given: list[R] = []
+    scopes: list[anyio.CancelScope] = []
+    over = anyio.Event()
+
+    async def run() -> R:
+        try:
+            with anyio.CancelScope() as scope:
+                scopes.append(scope)
+                given.append(await work())
+        finally:
+            over.set()
+        return given[0]
+
+    async def clean_up() -> None:
+        if not scopes:
+            return  # the interrupt came before anything was begun
+        scopes[0].cancel()
+        await over.wait()
+        for one in given:
+            await undo(one)
+
+    try:
+        result: R = _outcome(_begun(portal, run))
+    except BaseException:
+        with suppress(RuntimeError):  # the loop has ended, and all that was lent in it
+            portal.start_task_soon(clean_up)
+        raise
+    return result
 
 
 def in_event_loop() -> bool:
@@ -112,7 +152,12 @@ class Entered(AbstractContextManager[T, None], Generic[R, T]):
         self._pid = os.getpid()
 
     def __enter__(self) -> T:
-        return self._make(call(self._portal, self._context.__aenter__), self._portal)
+        context = self._context
+
+        async def leave(_: R) -> None:
+            await context.__aexit__(None, None, None)
+
+        return self._make(call_or_undo(self._portal, context.__aenter__, leave), self._portal)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -148,6 +193,29 @@ class blocking(Generic[W, P, R]):  # noqa: N801 - used like a decorator
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
             result: R = call(portal, functools.partial(method, wrapped, *args, **kwargs))
             return result
+
+        return run
+
+
+class closing(Generic[W]):  # noqa: N801
+    """As `blocking`, for what is harmless when repeated, also after the loop has ended with the last pool."""
+
+    def __init__(self, method: Callable[[W], Coroutine[Any, Any, None]]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+
+    @overload
+    def __get__(self, twin: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, twin: Twin[W], owner: type) -> Callable[[], None]: ...
+    def __get__(self, twin: Twin[W] | None, owner: type) -> Self | Callable[[], None]:
+        if twin is None:
+            return self
+        method, wrapped, portal = self._method, twin.wrapped, twin.portal
+
+        def run() -> None:
+            with suppress(SlotClosed):
+                call(portal, functools.partial(method, wrapped))
 
         return run
 

@@ -6,7 +6,9 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import anyio
@@ -145,6 +147,54 @@ async def test_plain_with_inside_an_event_loop_names_async_with() -> None:
     with pytest.raises(RuntimeError, match="async with"), SandboxPool("local"):
         pass
     await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["after it was lent", "while it is waited for"])
+@pytest.mark.parametrize("way", ["slot", "acquire"])
+def test_an_interrupt_leaves_no_slot_lent(
+    pool: blocking.SandboxPool, monkeypatch: pytest.MonkeyPatch, way: str, *, late: bool
+) -> None:
+    with pool.slot():
+        pass
+    real = Future.result
+
+    def interrupted(future: Future[object], timeout: float | None = None) -> object:
+        if late:
+            real(future, timeout)
+        raise KeyboardInterrupt
+
+    for _ in range(20):
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(Future, "result", interrupted)
+            if way == "acquire":
+                pool.acquire()
+            else:
+                pool.slot().__enter__()
+    deadline = time.monotonic() + 30
+    while pool.stats().slots_lent and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert pool.stats().slots_lent == 0
+
+
+def test_what_is_closed_after_the_last_pool_is_closed_already() -> None:
+    with SandboxPool("local") as pool:
+        slot, events = pool.acquire(), pool.events()
+        session, process = slot.session(), slot.spawn("sleep 300", stdin=True)
+        session.run("true")
+    assert process.stdin is not None
+    for close in (pool.close, pool.aclose, session.close, process.stdin.close, process.stdout.close, events.close):
+        close()
+    pool.release(slot)
+    assert list(events) == []
+    with pytest.raises(SlotClosed):
+        slot.run("true")
+
+
+def test_a_pool_may_be_left_twice() -> None:
+    pool = SandboxPool("local")
+    with pool as entered, entered.slot() as slot:
+        assert slot.run("true").ok
+    pool.__exit__(None, None, None)
 
 
 FORKED = """

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from hermes_exec import ExecError, PoolEvent, SandboxPool, SlotClosed
+from hermes_exec import ExecError, LocalConfig, PoolEvent, SandboxPool, SlotClosed
 from tests.e2e.pool.outside import count_becomes, ends, mark, marked, runner_pid
 
 T = TypeVar("T")
@@ -122,6 +124,24 @@ def test_closing_goes_on_when_asyncio_cancels_it() -> None:
         return pid
 
     anyio.run(ends, asyncio.run(main()))
+
+
+def test_an_entry_that_is_cancelled_leaves_no_box(tmp_path: Path) -> None:
+    rng = random.Random(7)
+
+    async def enter() -> None:
+        async with SandboxPool(LocalConfig(base_dir=str(tmp_path)), min_sandboxes=2, max_sandboxes=2):
+            pass
+
+    async def main() -> None:
+        for _ in range(40):
+            task = asyncio.create_task(enter())
+            await asyncio.sleep(rng.random() * 0.25)
+            task.cancel()
+            await asyncio.wait([task])
+
+    asyncio.run(main())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_reset_goes_on_when_asyncio_cancels_it() -> None:
