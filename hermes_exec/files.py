@@ -178,7 +178,8 @@ class Files:
         """Copy a file, or a folder with all that is in it, from the slot to `local` on this host.
 
         As `upload`. Nothing is ever written outside `local`, whatever the slot sends, and no link that is there is
-        written through; missing parents are made.
+        written through; missing parents are made. A device, FIFO or socket at `local` is not replaced: FileExistsError,
+        within a folder it is named in `refused`.
         """
         return await download(self._tenure, checked_path(remote, "remote"), _shown(remote), os.fspath(local))
 

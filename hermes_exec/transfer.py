@@ -21,7 +21,7 @@ from hermes_exec.pack import PERMISSIONS, PIECE_BYTES, pack
 from hermes_exec.remote import integer, texts
 from hermes_exec.results import TreeCopied
 from hermes_exec.tenure import Tenure
-from hermes_exec.unpack import unpack
+from hermes_exec.unpack import is_special, unpack
 
 STALL_S = 75.0
 """No progress for so long is a TimeoutError; the runner itself gives up after 60 s."""
@@ -136,8 +136,7 @@ async def download(tenure: Tenure, remote: WireBytes, path: str, local: str) -> 
 
 
 async def _download_file(tenure: Tenure, remote: WireBytes, path: str, local: str, mode: int) -> TreeCopied:
-    if await to_thread.run_sync(os.path.isdir, local):
-        raise IsADirectoryError(21, os.strerror(21), local)
+    await to_thread.run_sync(_check_target, local)
     temporary = os.path.join(os.path.dirname(local) or ".", f".{secrets.token_hex(8)}.part")
     size = 0
     try:
@@ -157,12 +156,20 @@ async def _download_file(tenure: Tenure, remote: WireBytes, path: str, local: st
     return TreeCopied(1, size)
 
 
+def _check_target(local: str) -> None:
+    if os.path.isdir(local):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), local)
+    if is_special(local):
+        raise FileExistsError(errno.EEXIST, "a device, FIFO or socket is there, which is not replaced", local)
+
+
 def _make_folder(path: str) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
 
 
 def _put_in_place(temporary: str, local: str, mode: int) -> None:
     os.chmod(temporary, mode)
+    _check_target(local)
     os.replace(temporary, local)
 
 

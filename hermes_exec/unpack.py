@@ -188,12 +188,23 @@ def _replacing(folder: int, name: str) -> Iterator[str]:
     temporary = f".{secrets.token_hex(8)}.part"
     try:
         yield temporary
+        if is_special(name, folder):
+            raise _Refused("a device, FIFO or socket is in its place")
         os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except IsADirectoryError as error:
         raise _Refused("a directory is in its place") from error
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=folder)  # a link that takes the place of the same file's is still there, too
+
+
+def is_special(path: str, folder: int | None = None) -> bool:
+    """Whether something that is neither file, folder nor link is there, such as a device, which nothing may replace."""
+    try:
+        kind = os.stat(path, dir_fd=folder, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return False
+    return not (stat.S_ISREG(kind) or stat.S_ISDIR(kind) or stat.S_ISLNK(kind))
 
 
 def _parts(name: str) -> list[str]:

@@ -170,3 +170,22 @@ async def test_search_and_glob(slot: Slot) -> None:
     assert [path.rpartition("/")[2] for path in await slot.files.glob("**/*.py")] == ["a.py"]
     with pytest.raises(ConfigError):
         await slot.files.search("(")
+
+
+async def test_a_download_replaces_no_device_and_no_fifo(slot: Slot, tmp_path: Path) -> None:
+    await slot.files.write_text("folder/fifo", "x")
+    await slot.files.write_text("folder/file", "x")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("old")
+    os.mkfifo(tmp_path / "folder" / "fifo")
+    with pytest.raises(FileExistsError, match="device, FIFO or socket"):
+        await slot.files.download("folder/fifo", tmp_path / "folder" / "fifo")
+    copied = await slot.files.download("folder", tmp_path / "folder")
+    assert [(tmp_path / "folder" / name).is_fifo() for name in ("fifo", "file")] == [True, False]
+    assert copied.files == 1
+    assert "FIFO" in copied.refused[0]
+    (tmp_path / "link").symlink_to(tmp_path / "folder" / "fifo")
+    await slot.files.download("folder/file", tmp_path / "link")
+    assert (tmp_path / "link").read_text() == "x"
+    assert (tmp_path / "folder" / "fifo").is_fifo()
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder", "link"]
