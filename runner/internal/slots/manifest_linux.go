@@ -1,18 +1,32 @@
 package slots
 
 import (
+	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
 
-// manifest is what a whole box had in its shared places before its tenant
-// came. What the tenant changed elsewhere in the image is for the driver to
-// find, which can ask the engine.
+// manifest is what a whole box had in its shared places, and in those that no
+// engine compares with the image, before its tenant came. What the tenant
+// changed elsewhere in the image is for the driver to find, which can ask the
+// engine.
 type manifest struct {
 	entries map[string]entry
+	unseen  map[string]node
+	home    string // of the runner, with all that it has in this box
+	slot    string // the slot's own directory
 	mounts  string
 	ipc     string
+}
+
+// node is what may not change of a file, folder or device.
+type node struct {
+	inode, rdev    uint64
+	mode, uid, gid uint32
+	changed        syscall.Timespec // of regular files
 }
 
 type entry struct {
@@ -29,14 +43,92 @@ func entryAt(path string) entry {
 	return entry{st.Ino, st.Ctim}
 }
 
-// newManifest looks at the places themselves, not below.
-func newManifest() manifest {
-	m := manifest{entries: map[string]entry{}, mounts: slurpFile("/proc/self/mountinfo"), ipc: ipcObjects()}
+// newManifest looks at the shared places themselves, not below.
+func newManifest(base, slot string) manifest {
+	home := base
+	if above := filepath.Dir(filepath.Dir(base)); above != "/" {
+		home = above
+	}
+	m := manifest{
+		entries: map[string]entry{}, unseen: map[string]node{}, home: home, slot: slot,
+		mounts: slurpFile("/proc/self/mountinfo"), ipc: ipcObjects(),
+	}
+	m.eachUnseen(func(path string, n node) bool {
+		m.unseen[path] = n
+		return true
+	})
 	eachShared(func(path string, e entry) bool {
 		m.entries[path] = e
 		return false
 	})
 	return m
+}
+
+// eachUnseen visits what engines do not compare with the image: devices,
+// cgroups, and the runner's own files, without what is in the slot and in
+// shared places, which is removed. It ends when do returns false.
+func (m manifest) eachUnseen(do func(path string, n node) (more bool)) {
+	var visit func(path string, device uint64) bool
+	visit = func(path string, device uint64) bool {
+		var st syscall.Stat_t
+		if err := syscall.Lstat(path, &st); err != nil {
+			return true
+		}
+		n := node{inode: st.Ino, rdev: st.Rdev, mode: st.Mode, uid: st.Uid, gid: st.Gid}
+		if st.Mode&syscall.S_IFMT == syscall.S_IFREG {
+			n.changed = st.Ctim
+		}
+		if !do(path, n) {
+			return false
+		}
+		if st.Mode&syscall.S_IFMT != syscall.S_IFDIR || path == m.slot || path == terminals || slices.Contains(sharedPlaces, path) ||
+			st.Dev != device && readOnly(path) {
+			return true
+		}
+		entries, _ := os.ReadDir(path)
+		for _, entry := range entries {
+			if !visit(filepath.Join(path, entry.Name()), st.Dev) {
+				return false
+			}
+		}
+		return true
+	}
+	for _, place := range []string{"/dev", "/sys/fs/cgroup", m.home} {
+		if !visit(place, 0) {
+			return
+		}
+	}
+}
+
+// terminals come and go in this directory, and nothing else can be made there.
+const terminals = "/dev/pts"
+
+func readOnly(path string) bool {
+	var st syscall.Statfs_t
+	return syscall.Statfs(path, &st) == nil && st.Flags&syscall.MS_RDONLY != 0
+}
+
+// changed names what differs of that.
+func (m manifest) changed() []string {
+	var out []string
+	seen := 0
+	m.eachUnseen(func(path string, n node) bool {
+		was, known := m.unseen[path]
+		switch {
+		case !known:
+			out = append(out, "A "+path)
+		case was != n:
+			out = append(out, "C "+path)
+		}
+		if known {
+			seen++
+		}
+		return len(out) < mostNamed
+	})
+	if len(out) == 0 && seen < len(m.unseen) {
+		out = append(out, fmt.Sprintf("D %d below /dev, /sys/fs/cgroup and %s", len(m.unseen)-seen, m.home))
+	}
+	return out
 }
 
 func eachShared(do func(path string, e entry) (removed bool)) {

@@ -61,7 +61,7 @@ func (s *slot) create(p CreateParams) error {
 		return failure("internal", "slot %s: %v", s.id, err)
 	}
 	if s.setup.Level == isolate.Box {
-		s.was = newManifest()
+		s.was = newManifest(s.m.base, s.dir)
 	}
 	s.describe(p)
 	s.env = environment(p, s.setup)
@@ -158,7 +158,7 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 	}
 	result.Clean = len(result.Differences) == 0
 	if s.setup.Level == isolate.Box {
-		result.Changed = s.m.changed()
+		result.Changed = append(s.m.changed(), s.was.changed()...)
 	}
 	s.handleMu.Lock()
 	s.died = nil

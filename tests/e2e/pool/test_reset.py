@@ -40,6 +40,35 @@ async def test_a_slot_whose_box_was_changed_goes_on_in_another(docker_image: Ima
             assert again.sandbox == box
 
 
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "ln -sf /dev/zero /dev/urandom",
+        "rm /dev/full",
+        "mknod /dev/mem1 c 1 1",
+        "chmod 000 /dev/shm",
+        "chmod 000 /dev/pts",
+        "echo loot > /hermes-exec/state/loot",
+        "mkdir /hermes-exec/state/box/slots/loot",
+        "chmod 700 /hermes-exec/state/box/slots",
+    ],
+)
+async def test_what_no_engine_compares_with_the_image_does_not_reach_the_next_tenant(
+    docker_image: Image, harm: str
+) -> None:
+    async with SandboxPool("docker", image=docker_image("debian"), max_sandboxes=1) as pool:
+        async with pool.slot() as slot:
+            harmless = "cp /bin/true /dev/shm; touch /tmp/x; sleep 300 & ls /dev/pts"
+            assert (await slot.run(harmless)).ok
+            assert (await (await slot.spawn("tty", pty=True)).wait()).ok
+            box = slot.sandbox
+        async with pool.slot() as slot:
+            assert slot.sandbox == box
+            assert (await slot.run(harm)).ok
+        async with pool.slot() as slot:
+            assert slot.sandbox != box
+
+
 async def test_a_slot_is_given_back_while_it_goes_to_another_box(docker_image: Image) -> None:
     async with SandboxPool("docker", image=docker_image("debian"), max_sandboxes=1) as pool:
         slot = await pool.acquire()
