@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
 from typing import Any
@@ -87,34 +88,35 @@ class Background:
 
 
 class Deed:
-    """Something that is begun at once and done to its end in a task of its own, whoever waits for it and is cancelled.
+    """Something that is begun at once, in a task of its own: a cancel of who waits for it reaches it as one of anyio's.
 
-    A shield does not hold against asyncio's own cancel.
+    A shield does not hold against asyncio's own cancel; here it does.
     """
 
     def __init__(self, work: Callable[[], Awaitable[object]]) -> None:
         self._work = work
+        self._scope = anyio.CancelScope()
         self._done = anyio.Event()
         self._error: BaseException | None = None
         self._task = _detached(self._run)
 
     async def wait(self) -> None:
-        """Wait for its end, also when cancelled, which counts after that; raise what it raised."""
-        cancelled: asyncio.CancelledError | None = None
-        while not self._done.is_set():
-            try:
-                with anyio.CancelScope(shield=True):
+        """Wait for its end, also when cancelled; raise what it raised."""
+        try:
+            await self._done.wait()
+        except anyio.get_cancelled_exc_class():
+            self._scope.cancel()
+            while not self._done.is_set():
+                with anyio.CancelScope(shield=True), contextlib.suppress(asyncio.CancelledError):
                     await self._done.wait()
-            except asyncio.CancelledError as error:
-                cancelled = error
-        if cancelled is not None:
-            raise cancelled
+            raise
         if self._error is not None:
             raise self._error
 
     async def _run(self) -> None:
         try:
-            await self._work()
+            with self._scope:
+                await self._work()
         except Exception as error:  # noqa: BLE001 - raised where it is waited for
             self._error = error
         except asyncio.CancelledError as error:

@@ -80,13 +80,15 @@ def _kept(answer: Mapping[str, Any], name: str, pieces: Sequence[bytes]) -> Kept
 
 
 def _merge(answer: Mapping[str, Any], stdout: Kept, stderr: Kept, pieces: Sequence[bytes]) -> Kept:
-    if not pieces and not stderr.total:
-        return stdout
-    if not pieces and not stdout.total:
-        return stderr
-    if answer.get("merged") is not None:
+    if answer.get("merged") is not None and pieces:
         return _kept(answer, "merged", pieces)
+    if not stderr.total:
+        return stdout
+    if not stdout.total:
+        return stderr
     segments = answer.get("segments")
+    if segments is None and not stdout.data and not stderr.data:
+        return _kept(answer, "merged", pieces)  # nothing of either was to be kept
     if not isinstance(segments, list):
         raise ProtocolError("the box did not say in which order the output came")
     parts: list[bytes] = []

@@ -145,6 +145,10 @@ class Forward:
         return self
 
     async def _listen(self) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._begin()
+
+    async def _begin(self) -> None:
         try:
             listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=self._local)
         except OSError as error:

@@ -264,12 +264,13 @@ class SandboxPool:
     async def _close(self, keeper: Keeper, lender: Lender) -> None:
         assert self._background is not None
         try:
-            await lender.shut_down()
-            await keeper.shut_down()
-            self._hub.end()
-            with anyio.move_on_after(1):
-                for backend in self._kinds.backends:
-                    await backend.aclose()
+            with anyio.CancelScope(shield=True):
+                await lender.shut_down()
+                await keeper.shut_down()
+                self._hub.end()
+                with anyio.move_on_after(1):
+                    for backend in self._kinds.backends:
+                        await backend.aclose()
         finally:
             self._hub.drop()
             self._background.cancel()

@@ -339,7 +339,8 @@ class Slot:
 
         async def work() -> None:
             try:
-                await self.tenure.close("the slot was reset")
+                with anyio.CancelScope(shield=True):
+                    await self.tenure.close("the slot was reset")
                 await self._reset()
             finally:
                 self._resetting = False
