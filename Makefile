@@ -35,7 +35,7 @@ test-faults: setup ## random work under 500 seeds of faults on local and 100 on 
 	@$(PY) -m tests.faults local 0-499 --at-once 3
 	@if .ci/engine; then $(PY) -m tests.faults docker 0-99 --at-once 2 && $(PY) -m tests.chaos; fi
 
-fuzz: setup ## hostile bytes for every decoder and whole conversations for both ends (about 20 minutes)
+fuzz: setup ## hostile bytes for every decoder and whole conversations for both ends (40 minutes to an hour)
 	@.ci/setup fuzz || echo "fuzz: atheris cannot be had here"
 	@$(PY) -m tests.fuzz.campaign
 
