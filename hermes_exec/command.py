@@ -19,6 +19,7 @@ DEFAULT_OUTPUT_BYTES = 1 << 20
 DEFAULT_PTY = (24, 80)
 _NUMBERS = (int, float)
 LONGEST_S = 1e9
+LARGEST = 1 << 60
 LONGEST_PATH, SHOWN_PATH = 1 << 16, 256
 LONGEST_USER = 256
 
@@ -109,16 +110,23 @@ def checked_timeout(timeout_s: float | None, what: str = "timeout_s") -> float |
 
 def checked_size(size: int, what: str) -> int:
     """A number of bytes, 0 or more."""
-    if not _is_integer(size) or size < 0:
-        raise ConfigError(f"{what} must be an integer of 0 or more, not {size!r}")
-    return size
+    return checked_count(size, what, least=0)
 
 
 def checked_count(count: int, what: str, *, least: int = 1) -> int:
     """A count of at least `least`."""
     if not _is_integer(count) or count < least:
         raise ConfigError(f"{what} must be an integer of {least} or more, not {count!r}")
+    if count > LARGEST:
+        raise ConfigError(f"{what} must be at most 2^60, not {count!r}")
     return count
+
+
+def checked_offset(offset: int, what: str) -> int:
+    """A number of bytes from the beginning, or from the end when it is negative."""
+    if not _is_integer(offset) or abs(offset) > LARGEST:
+        raise ConfigError(f"{what} must be an integer from -2^60 to 2^60, not {offset!r}")
+    return offset
 
 
 def pty_size(pty: bool | tuple[int, int]) -> dict[str, int] | None:
@@ -126,10 +134,20 @@ def pty_size(pty: bool | tuple[int, int]) -> dict[str, int] | None:
     if pty is False:
         return None
     rows, cols = DEFAULT_PTY if pty is True else _pair(pty)
-    for value in (rows, cols):
-        if not _is_integer(value) or not 0 < value <= 0xFFFF:
-            raise ConfigError(f"pty must be True or (rows, columns), each from 1 to 65535, not {pty!r}")
+    if not _is_side(rows) or not _is_side(cols):
+        raise ConfigError(f"pty must be True or (rows, columns), each from 1 to 65535, not {pty!r}")
     return {"rows": rows, "cols": cols}
+
+
+def terminal_size(rows: int, cols: int) -> dict[str, int]:
+    """Rows and columns of a terminal that there is."""
+    if not _is_side(rows) or not _is_side(cols):
+        raise ConfigError(f"rows and cols must be integers from 1 to 65535, not {rows!r} and {cols!r}")
+    return {"rows": rows, "cols": cols}
+
+
+def _is_side(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= 0xFFFF
 
 
 def _is_integer(value: object) -> bool:

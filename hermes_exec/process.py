@@ -10,7 +10,7 @@ import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream
 
 from hermes_exec.channel import Conversation, Data, RemoteError
-from hermes_exec.command import checked_size
+from hermes_exec.command import checked_offset, checked_size, terminal_size
 from hermes_exec.encoding import from_wire
 from hermes_exec.errors import ConfigError, ProtocolError
 from hermes_exec.exit import run_result
@@ -140,11 +140,11 @@ class Process:
         """Give its terminal another size.
 
         Raises:
-            ConfigError: it has no terminal.
+            ConfigError: it has no terminal, or that is no size.
         """
         if not self.pty:
             raise ConfigError("only a process with pty=True has a size")
-        await self._tenure.call("proc.resize", {"process": self.id, "rows": rows, "cols": cols}, timeout_s=30)
+        await self._tenure.call("proc.resize", {"process": self.id, **terminal_size(rows, cols)}, timeout_s=30)
 
     async def output(
         self, offset: int = 0, *, stream: Literal["stdout", "stderr"] = "stdout", limit_bytes: int = READ_BYTES
@@ -156,7 +156,7 @@ class Process:
         """
         if stream not in STREAMS:
             raise ConfigError(f"stream must be 'stdout' or 'stderr', not {stream!r}")
-        limit_bytes = checked_size(limit_bytes, "limit_bytes")
+        limit_bytes, offset = checked_size(limit_bytes, "limit_bytes"), checked_offset(offset, "offset")
         params = {"process": self.id, "stream": STREAMS[stream], "offset": offset, "limit": limit_bytes}
         with self._tenure.scope():
             async with self._tenure.conversing("proc.read", params) as conversation:

@@ -72,7 +72,7 @@ def _connect(config: DockerConfig) -> DockerClient:
         from docker.utils import kwargs_from_env
     except ImportError as error:
         raise BackendUnavailable("the Docker SDK is not installed: pip install 'hermes-exec[docker]'") from error
-    with mapped():
+    with mapped(), readable_settings():
         timeout = max(1, round(config.api_timeout_s))
         found = kwargs_from_env() if config.base_url is None else {"base_url": config.base_url}
         base_url = found.get("base_url") or DEFAULT_UNIX_SOCKET
@@ -91,6 +91,18 @@ def _connect(config: DockerConfig) -> DockerClient:
         if config.docker_config is not None:
             client.api.reload_config(config.docker_config)
         return client
+
+
+@contextmanager
+def readable_settings() -> Iterator[None]:
+    """What the SDK stumbles over in its environment and files, which it takes for right, becomes BackendUnavailable."""
+    try:
+        yield
+    except (ValueError, TypeError, AttributeError, LookupError) as error:
+        raise BackendUnavailable(
+            "the settings of Docker's clients cannot be used; look at DOCKER_HOST, DOCKER_CONFIG and its config.json "
+            f"({type(error).__name__}: {error})"
+        ) from error
 
 
 def _reach(base_url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points, version
@@ -94,8 +95,20 @@ def report(error: ExecError | OSError) -> None:
         say(f"{type(error).__name__}: {error}")
 
 
+def _stand_in() -> None:
+    """Give a caller's closed standard streams a place: what is opened next would have their numbers. A terminal that
+    says that it has no columns is one of 80.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.open(os.devnull, os.O_RDWR), "w" if number else "r"))  # noqa: SIM115
+    if os.environ.get("COLUMNS", "").strip("0 ") == "":
+        os.environ.pop("COLUMNS", None)
+
+
 def main() -> None:
     """Run the command line and end the process with its exit code."""
+    _stand_in()
     try:
         build_app(next((word for word in sys.argv[1:] if not word.startswith("-")), None))()
     except KeyboardInterrupt:

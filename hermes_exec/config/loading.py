@@ -58,6 +58,8 @@ def read_config(source: str | PathLike[str] | Mapping[str, Any]) -> dict[str, An
         raise ConfigError(f"{path}: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
+    except RecursionError:
+        raise ConfigError(f"{path}: it is nested too deeply") from None
     if values is None:
         values = {}
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):

@@ -8,6 +8,7 @@ import difflib
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 STRICT_STRATEGIES = (
@@ -61,10 +62,11 @@ class Found(NamedTuple):
 def find(text: str, old: str, *, similar: bool = False, most: int | None = None) -> Found | None:
     """Return where `old` occurs in `text` by the first strategy that finds it, or None.
 
-    Both have LF line ends. No more than `most` places are looked for. `similar` adds the two strategies that compare by
+    Both have LF line ends. No more than `most` places are looked for, and then also those that overlap: the text is not
+    unique with them. `similar` adds the two strategies that compare by
     likeness. Text that is only white space is looked for exactly.
     """
-    for name, strategy in _strategies(text, old, similar):
+    for name, strategy in _strategies(text, old, similar, overlapping=most is not None):
         sought = trim_boundary(old) if name == "trimmed_boundary" else old
         matches = tuple(itertools.islice(strategy(text, sought), most))
         if matches:
@@ -75,19 +77,19 @@ def find(text: str, old: str, *, similar: bool = False, most: int | None = None)
 Strategy = Callable[[str, str], Iterator[Match]]
 
 
-def _strategies(text: str, old: str, similar: bool) -> Iterator[tuple[str, Strategy]]:
-    yield "exact", _exact
+def _strategies(text: str, old: str, similar: bool, *, overlapping: bool) -> Iterator[tuple[str, Strategy]]:
+    yield "exact", partial(_exact, overlapping=overlapping)
     if not old.strip():
         return
     # Whatever is between white space has to be there as it is, except where escapes, look-alikes or likeness count.
     words_are_there = all(word in text for word in set(old.split()))
     if words_are_there:
-        yield "line_trimmed", _by_lines(str.strip)
+        yield "line_trimmed", _by_lines(str.strip, overlapping)
         yield "whitespace_normalized", _whitespace_normalized
-        yield "indentation_flexible", _by_lines(lambda line: _WHITE.sub(" ", line.strip()))
+        yield "indentation_flexible", _by_lines(lambda line: _WHITE.sub(" ", line.strip()), overlapping)
     yield "escape_normalized", _escape_normalized
     if words_are_there:
-        yield "trimmed_boundary", _by_lines(str.strip)
+        yield "trimmed_boundary", _by_lines(str.strip, overlapping)
         yield "trimmed_boundary", _trimmed_in_line
     yield "unicode_normalized", _unicode_normalized
     if similar:
@@ -119,11 +121,11 @@ def line_number(text: str, offset: int) -> int:
     return text.count("\n", 0, offset) + 1
 
 
-def _exact(text: str, old: str) -> Iterator[Match]:
+def _exact(text: str, old: str, *, overlapping: bool = False) -> Iterator[Match]:
     at = text.find(old)
     while old and at >= 0:
         yield Match(at, at + len(old))
-        at = text.find(old, at + len(old))
+        at = text.find(old, at + (1 if overlapping else len(old)))
 
 
 class Lines:
@@ -147,8 +149,8 @@ def _pattern_lines(old: str) -> tuple[list[str], bool]:
     return (old[:-1] if ends else old).split("\n"), ends
 
 
-def find_lines(lines: Sequence[str], wanted: Sequence[str]) -> Iterator[int]:
-    """Yield the index of every place where `wanted` stands in `lines`, not overlapping.
+def find_lines(lines: Sequence[str], wanted: Sequence[str], *, overlapping: bool = False) -> Iterator[int]:
+    """Yield the index of every place where `wanted` stands in `lines`.
 
     Each distinct line becomes one character, so that the search is that of a string: linear whatever the lines are.
     """
@@ -161,16 +163,17 @@ def find_lines(lines: Sequence[str], wanted: Sequence[str]) -> Iterator[int]:
     while at >= 0:
         if len(numbers) <= _CODES or list(lines[at : at + len(wanted)]) == list(wanted):
             yield at
-            at = searched.find(sought, at + len(wanted))
+            at = searched.find(sought, at + (1 if overlapping else len(wanted)))
         else:
             at = searched.find(sought, at + 1)
 
 
-def _by_lines(key: Callable[[str], str]) -> Strategy:
+def _by_lines(key: Callable[[str], str], overlapping: bool) -> Strategy:
     def strategy(text: str, old: str) -> Iterator[Match]:
         pattern, ends = _pattern_lines(old)
         lines = Lines(text)
-        for index in find_lines([key(line) for line in lines.lines], [key(line) for line in pattern]):
+        keys = ([key(line) for line in lines.lines], [key(line) for line in pattern])
+        for index in find_lines(*keys, overlapping=overlapping):
             yield lines.span(index, len(pattern), with_end=ends)
 
     return strategy

@@ -26,6 +26,8 @@ def failure_of(path: str, error: OSError) -> ToolFailure:
         if isinstance(error, kind_of):
             return ToolFailure(kind, f"{shown}: {text}.")
     reason = (error.strerror or "the operation is not possible").rpartition(": ")[2]
+    if "(" not in reason:
+        reason = reason.removesuffix(")")  # of the bracket that the rest of it stood in
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return ToolFailure("no_space", f"{shown}: {reason}. Remove files that you no longer need.")
     if isinstance(error, TimeoutError):

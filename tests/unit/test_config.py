@@ -144,6 +144,8 @@ def test_files(tmp_path: Path, name: str, text: str) -> None:
         ("c.json", "[1]", "mapping"),
         ("c.toml", "a =", "c.toml"),
         ("c.yaml", "1: 2", "mapping"),
+        ("c.json", "[" * 100_000, "nested too deeply"),
+        ("c.yaml", "[" * 2_000, "nested too deeply"),
     ],
 )
 def test_broken_files(tmp_path: Path, name: str, text: str, said: str) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from tests.conftest import require_engine
-from tests.e2e.cli.conftest import Cli
+from tests.e2e.cli.conftest import PROGRAM, Cli, environment
 
 
 def test_streams_and_exit_code_are_the_commands(cli: Cli, on: Sequence[str]) -> None:
@@ -162,3 +164,36 @@ def test_standard_output_that_takes_no_more_is_one_line(cli: Cli, arguments: lis
     with open("/dev/full", "wb") as full, cli.start(*arguments, stdout=full.fileno()) as process:
         _, error = process.communicate(timeout=120)
     assert (process.returncode, error) == (1, "OSError: [Errno 28] No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    ("closed", "code", "out"),
+    [(">&-", 3, ""), ("2>&-", 3, "hi\n"), ("<&-", 3, "hi\n"), ("<&- >&- 2>&-", 3, "")],
+)
+def test_standard_streams_that_the_caller_closed_are_done_without(closed: str, code: int, out: str) -> None:
+    command = ["sh", "-c", f'"$@" {closed}', "sh", *PROGRAM, "run", "--", f"echo hi; exit {code}"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, out, "")
+
+
+def test_a_terminal_without_columns_shows_errors() -> None:
+    command = [*PROGRAM, "run", "-b", "nosuch", "--", "true"]
+    env = environment() | {"COLUMNS": "0"}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "there is no backend 'nosuch'" in done.stderr
+
+
+@pytest.mark.parametrize("settings", ["[]", "null", '{"auths": 5}', '{"proxies": 5}', None])
+def test_settings_of_docker_that_cannot_be_used_are_one_line(settings: str | None, tmp_path: Path) -> None:
+    require_engine("docker")
+    env = environment() | {"DOCKER_CONFIG": str(tmp_path)}
+    if settings is None:
+        env["DOCKER_HOST"] = "tcp://127.0.0.1:99999"
+    else:
+        (tmp_path / "config.json").write_text(settings)
+    command = [*PROGRAM, "run", "-b", "docker", "-i", "nobody/nothing", "--", "true"]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=120, check=False)
+    assert done.returncode == 3
+    assert done.stderr.startswith("BackendUnavailable: the settings of Docker's clients cannot be used")
+    assert done.stderr.count("\n") == 1

@@ -239,6 +239,19 @@ async def talk(stream: ByteStream, data: bytes) -> bytes:
     return bytes(got)
 
 
+async def test_numbers_that_cannot_be_are_told_before_they_are_sent(slot: Slot) -> None:
+    await slot.files.write_text("a", "text")
+    process = await slot.spawn("sleep 100", pty=True)
+    for rows, cols in ((-1, 5), (5, 0), (5, 1 << 16), ("a", 5)):
+        with pytest.raises(ConfigError, match="rows and cols must be integers from 1 to 65535"):
+            await process.resize(rows, cols)  # type: ignore[arg-type]
+    for offset in ("a", 1 << 61, -(1 << 61), None):
+        with pytest.raises(ConfigError, match="offset must be an integer"):
+            await process.output(offset)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="offset must be at most"):
+        await slot.files.read_bytes("a", offset=1 << 63)
+
+
 async def test_connect_and_forward(slot: Slot) -> None:
     port = await server(slot)
     stream = await slot.connect(port)

@@ -133,6 +133,19 @@ def test_several_places_are_an_error_with_line_numbers() -> None:
     assert edit(b"x\ny\nx\n", "x", "z", replace_all=True) == (b"z\ny\nz\n", "exact")
 
 
+@pytest.mark.parametrize(
+    ("text", "old"),
+    [
+        ("void f() {\n  {\n    {\n    }\n    }\n    }\n}\n", "    }\n    }\n"),
+        ("aaa", "aa"),
+    ],
+)
+def test_places_that_overlap_are_several_too(text: str, old: str) -> None:
+    with pytest.raises(ToolFailure) as failure:
+        edit(text.encode(), old, "z")
+    assert failure.value.kind == "ambiguous"
+
+
 def test_no_match_shows_the_nearest_section() -> None:
     with pytest.raises(ToolFailure) as failure:
         edit(b"one\ndef compute_total(items):\n    return 0\n", "def compute_totals(item):\n    return 1", "x")
