@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
+from secrets import token_hex
 from typing import Protocol
 
 import anyio
@@ -13,7 +14,7 @@ from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from hermes_exec.backends.base import Labels, ReapFilter, Sandbox
-from hermes_exec.box import Box
+from hermes_exec.box import Box, Place
 from hermes_exec.errors import ExecError, LaunchError
 from hermes_exec.events import Hub
 from hermes_exec.kinds import Kind, Kinds, masked
@@ -65,6 +66,8 @@ class Keeper:
         """Every sandbox that was launched and is not known to be gone."""
         self.launches = self.failures = self.calls_before = 0
         self.closing = False
+        # Several pools may have been given the same run.
+        self._name = labels.run_id if kinds.config.run_id is None else f"{labels.run_id}-{token_hex(3)}"
         self._on_pull = on_pull
         self._secrets = secrets
         self._launch_scopes: dict[int, anyio.CancelScope] = {}
@@ -107,6 +110,10 @@ class Keeper:
                 continue
             self._wake_at = math.inf
             self.settle()
+
+    def slot_id(self, box: Box, place: Place) -> str:
+        """What a slot is called on this host."""
+        return f"{self._name}-{box.entry.id}-{place.name}"
 
     def emit(self, event: PoolEvent) -> None:
         """Tell whoever listens."""
@@ -285,6 +292,10 @@ class Keeper:
         if self.sandboxes:
             with anyio.move_on_after(LAST_RESORT_S, shield=True):
                 await to_thread.run_sync(self.destroy_now, abandon_on_cancel=True)
+        for box in self.boxes.values():
+            self.calls_before += box.channel.calls
+            self.ledger.remove(box.entry)
+        self.boxes.clear()
 
     def destroy_now(self) -> None:
         """End what is left, without an event loop. Errors are logged."""

@@ -245,7 +245,7 @@ class Lender:
             await self._reset_held(lending)
 
         slot = Slot(
-            id=f"{self.keeper.labels.run_id}-{box.entry.id}-{place.name}",
+            id=self.keeper.slot_id(box, place),
             facts=facts,
             tenure=lambda: box.tenure(place, watch),
             sandbox=box.id,
@@ -325,7 +325,7 @@ class Lender:
 
     async def _take_back(self, box: Box, place: Place, lending: Lending | None = None) -> None:
         """Reset a place and give it back to the ledger: free when it is proven clean, else quarantined."""
-        name = f"{self.keeper.labels.run_id}-{box.entry.id}-{place.name}"
+        name = self.keeper.slot_id(box, place)
         began = time.monotonic()
         outcome: ResetOutcome | None = None
         reason = ""

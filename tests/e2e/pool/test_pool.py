@@ -244,3 +244,15 @@ async def test_a_pool_is_not_sent_to_another_process() -> None:
 
     with pytest.raises(TypeError, match="another process"):
         pickle.dumps(SandboxPool("local"))
+
+
+async def test_pools_of_one_run_have_slots_of_their_own() -> None:
+    one, two = (SandboxPool("local", run_id="a-run") for _ in range(2))
+    async with one, two, one.slot() as first, two.slot() as second:
+        assert first.id != second.id
+        assert first.id.startswith("a-run-")
+        assert second.id.startswith("a-run-")
+    for pool in (one, two):
+        stats = pool.stats()
+        assert (sum(stats.sandboxes.values()), stats.slots_total, stats.slots_lent) == (0, 0, 0)
+        assert stats.launches == 1
