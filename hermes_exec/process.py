@@ -197,7 +197,7 @@ class ProcessInput(ByteSendStream):
                     await conversation.send(item)
                     await conversation.end()
                     answer = await conversation.response()
-        except BrokenPipeError as error:
+        except (BrokenPipeError, ConfigError) as error:  # it had an input: another handle has closed it
             raise anyio.BrokenResourceError from error
         if integer(answer, "written") < len(item):
             raise anyio.BrokenResourceError

@@ -239,6 +239,17 @@ async def talk(stream: ByteStream, data: bytes) -> bytes:
     return bytes(got)
 
 
+async def test_an_input_that_another_handle_has_closed_is_broken(slot: Slot) -> None:
+    process = await slot.spawn("cat; sleep 100", stdin=True)
+    (other,) = await slot.spawned()
+    assert process.stdin is not None
+    assert other.stdin is not None
+    await process.stdin.aclose()
+    with pytest.raises(anyio.BrokenResourceError):
+        await other.stdin.send(b"x")
+    await other.stdin.aclose()
+
+
 async def test_numbers_that_cannot_be_are_told_before_they_are_sent(slot: Slot) -> None:
     await slot.files.write_text("a", "text")
     process = await slot.spawn("sleep 100", pty=True)
