@@ -14,7 +14,7 @@ from hermes_exec.backends.docker_doors import Doors
 from hermes_exec.backends.docker_engine import Engine
 from hermes_exec.backends.docker_image import ImageFacts, Images
 from hermes_exec.backends.docker_options import check_options, image_of, plan_container
-from hermes_exec.backends.docker_sandbox import DockerSandbox, Made, Mark, remove
+from hermes_exec.backends.docker_sandbox import DockerSandbox, Made, Mark, remove, remove_volumes
 from hermes_exec.backends.owner import PREFIX, from_strings, owner_state, reap_reason
 from hermes_exec.config import BackendConfig, DockerConfig
 from hermes_exec.errors import ConfigError
@@ -105,7 +105,7 @@ class DockerBackend:
         user = None if self._config.user else image.user
         kind = (image.id, way, spec.network)
         alike = self._marks.setdefault(kind, []) if spec.as_made else None
-        made = Made(container, user, plan.limits, spec.whole_box, ours=stream is not None, alike=alike)
+        made = Made(container, name, user, plan.limits, spec.whole_box, ours=stream is not None, alike=alike)
         return DockerSandbox(self._engine, made, stream)
 
     async def reap(self, which: ReapFilter) -> list[Reaped]:
@@ -116,7 +116,17 @@ class DockerBackend:
             if reason is not None:
                 await self._engine.call(partial(remove, container=info.sandbox))
                 ended.append(Reaped(info.sandbox, self.name, info.labels.run_id, reason))
+        await self._engine.call(partial(self._reap_volumes, which=which))
         return ended
+
+    def _reap_volumes(self, client: DockerClient, which: ReapFilter) -> None:
+        """Those of containers that somebody else has removed."""
+
+        def chosen(strings: Mapping[str, str]) -> bool:
+            labels = from_strings(strings)
+            return labels is not None and reap_reason(which, labels, owner_state(labels)) is not None
+
+        remove_volumes(client, {"label": RUN_LABEL, "dangling": "true"}, chosen)
 
     async def sandboxes(self) -> list[SandboxInfo]:
         """See ``Backend.sandboxes``."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hermes_exec.backends.base import Labels, LaunchSpec
 from hermes_exec.backends.door import SOCKET, Door
-from hermes_exec.backends.owner import to_strings
+from hermes_exec.backends.owner import PREFIX, to_strings
 from hermes_exec.config import DockerConfig
 from hermes_exec.errors import ConfigError
 
@@ -23,6 +23,7 @@ DOOR_DIR = f"{HOME}/door"
 RUNNER_PIDS = 40
 """Threads of the runner and its agents, which count against the limit of the container too."""
 LOG_BYTES = "1m"
+NAME_LABEL = f"{PREFIX}name"
 
 
 class Plan(NamedTuple):
@@ -90,7 +91,8 @@ def plan_container(
         "healthcheck": {"test": ["NONE"]},
         "host_config": client.api.create_host_config(**_host_options(config, spec)),
     }
-    state = {"Type": "volume", "Target": STATE_DIR}
+    state_labels = {NAME_LABEL: name, **to_strings(labels)}
+    state = {"Type": "volume", "Target": STATE_DIR, "VolumeOptions": {"Labels": state_labels}}
     binds = [mount for volume in config.volumes if (mount := bind_mount(volume)) is not None]
     arguments["host_config"]["Mounts"] = [state, *mounts, *binds]
     if config.cgroupns is not None:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +15,7 @@ import anyio
 from hermes_exec.backends.base import SandboxStatus
 from hermes_exec.backends.docker_changes import Layers, changes_of, layers_of, unseen_mounts
 from hermes_exec.backends.docker_engine import Engine, status_of
-from hermes_exec.backends.docker_options import BASE_DIR, RUNNER
+from hermes_exec.backends.docker_options import BASE_DIR, NAME_LABEL, RUNNER
 from hermes_exec.backends.docker_stream import DockerStream
 from hermes_exec.errors import BackendUnavailable, ChannelLost, ExecError, SandboxDied
 from hermes_exec.results import PostMortem, Suspect
@@ -35,6 +35,7 @@ class Made(NamedTuple):
     """What a launch knows of the container that it made."""
 
     id: str
+    name: str
     user: str | None
     limits: Mapping[str, str]
     whole_box: bool
@@ -165,13 +166,13 @@ class DockerSandbox:
         """Remove the container with its anonymous volumes; harmless when it is gone."""
         self._drop_stream()
         with anyio.CancelScope(shield=True):
-            await self._engine.call(lambda client: remove(client, self.id))
+            await self._engine.call(lambda client: remove(client, self.id, self._made.name))
 
     def destroy_now(self) -> None:
         """The same in this thread; errors are swallowed."""
         self._drop_stream()
         with contextlib.suppress(ExecError):
-            self._engine.call_now(lambda client: remove(client, self.id))
+            self._engine.call_now(lambda client: remove(client, self.id, self._made.name))
 
     def _drop_stream(self) -> None:
         """Close a first stream that nobody took."""
@@ -180,8 +181,11 @@ class DockerSandbox:
             self._stream = None
 
 
-def remove(client: DockerClient, container: str) -> None:
-    """Remove a container by id or name; one that is gone, or on its way, is fine."""
+def remove(client: DockerClient, container: str, name: str | None = None) -> None:
+    """Remove a container by id or name, with its anonymous volumes; one that is gone, or on its way, is fine.
+
+    Whoever else removed it may have left the volume of our state, which is found by the container's name.
+    """
     from docker.errors import APIError
 
     try:
@@ -189,6 +193,20 @@ def remove(client: DockerClient, container: str) -> None:
     except APIError as error:
         if error.status_code not in {404, 409}:
             raise
+        if error.status_code == 404 and name is not None:
+            remove_volumes(client, {"label": f"{NAME_LABEL}={name}"}, lambda _: True)
+
+
+def remove_volumes(
+    client: DockerClient, filters: dict[str, str], chosen: Callable[[Mapping[str, str]], object]
+) -> None:
+    """Remove volumes whose labels are chosen; one that is in use after all stays."""
+    from docker.errors import APIError
+
+    for volume in client.api.volumes(filters=filters)["Volumes"] or ():
+        if chosen(volume.get("Labels") or {}):
+            with contextlib.suppress(APIError):
+                client.api.remove_volume(volume["Name"])
 
 
 def _hijack(connection: object) -> int:
