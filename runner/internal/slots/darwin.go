@@ -31,6 +31,8 @@ func entryAt(string) entry { return entry{} }
 
 type manifest struct{}
 
+func findOpenPlaces(string) []string { return nil }
+
 func newManifest(_, _ string) manifest { return manifest{} }
 
 func (m manifest) changed() []string { return nil }

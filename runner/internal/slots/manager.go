@@ -32,6 +32,16 @@ type Manager struct {
 	onDeath func(slot string, why *link.Error)
 
 	onReplaced func(slot string, why *link.Error)
+
+	openPlaces func() []string // of a container: where anybody may leave files
+}
+
+// home is the directory of a container that is all ours.
+func (m *Manager) home() string {
+	if above := filepath.Dir(filepath.Dir(m.base)); above != "/" {
+		return above
+	}
+	return m.base
 }
 
 // NewManager keeps slots below baseDir, which it makes when it is not there.
@@ -67,6 +77,7 @@ func NewManager(baseDir string, facts isolate.Facts, selfExe string) (*Manager, 
 		base: base, facts: facts, exe: selfExe, since: isolate.BootTicks(), boot: hex.EncodeToString(random), ids: newAllocator(facts), trash: trash, slots: map[string]*slot{},
 		onExit: func(string, link.Exit) {}, onDeath: func(string, *link.Error) {}, onReplaced: func(string, *link.Error) {},
 	}
+	m.openPlaces = sync.OnceValue(func() []string { return findOpenPlaces(m.home()) })
 	if err := m.tellGroups(); err != nil {
 		return nil, fmt.Errorf("slots: %w", err)
 	}

@@ -44,11 +44,7 @@ func entryAt(path string) entry {
 }
 
 // newManifest looks at the shared places themselves, not below.
-func newManifest(base, slot string) manifest {
-	home := base
-	if above := filepath.Dir(filepath.Dir(base)); above != "/" {
-		home = above
-	}
+func newManifest(home, slot string) manifest {
 	m := manifest{
 		entries: map[string]entry{}, unseen: map[string]node{}, home: home, slot: slot,
 		mounts: slurpFile("/proc/self/mountinfo"), ipc: ipcObjects(),

@@ -23,14 +23,79 @@ func (s *slot) wipeShared() []string {
 	if u.Level == isolate.Box {
 		return s.was.restore()
 	}
-	if u.View.Pids || !u.Switch || u.UID == 0 {
+	if !u.Switch || u.UID == 0 || u.View.Pids && !s.container {
 		return nil
 	}
 	w := newWiper(wipeBudget)
-	for _, dir := range sharedPlaces {
-		eachEntry(dir, func(path string, st *syscall.Stat_t) bool { return st.Uid == u.UID && w.wipe(path) })
+	for _, dir := range s.sharedPlaces() {
+		w.wipeOwned(dir, u.UID, 0)
+	}
+	if u.View.Pids {
+		return w.problems // System V objects went with their namespace
 	}
 	return append(w.problems, removeIPC(u.UID, u.GID)...)
+}
+
+// wipeOwned removes what a uid has below a directory that anybody may write
+// to, and in such directories of other tenants in it.
+func (w *wiper) wipeOwned(dir string, uid uint32, depth int) {
+	eachEntry(dir, func(path string, st *syscall.Stat_t) bool {
+		if st.Uid == uid {
+			return w.wipe(path)
+		}
+		if isOpen(st) && depth < deepest {
+			w.wipeOwned(path, uid, depth+1)
+		}
+		return false
+	})
+}
+
+// isOpen tells whether this is a directory that anybody may write to.
+func isOpen(st *syscall.Stat_t) bool {
+	return st.Mode&syscall.S_IFMT == syscall.S_IFDIR && st.Mode&0o002 != 0
+}
+
+// sharedPlaces are where the slot may have left files.
+func (s *slot) sharedPlaces() []string {
+	if s.container {
+		return s.m.openPlaces()
+	}
+	return sharedPlaces
+}
+
+// findOpenPlaces looks for what is open to anybody, besides the usual places,
+// in the image of a container and in its file systems in memory. What is
+// mounted from elsewhere is shared because somebody wants it so.
+func findOpenPlaces(home string) []string {
+	found := slices.Clone(sharedPlaces)
+	var visit func(dir string, device uint64)
+	visit = func(dir string, device uint64) {
+		var st syscall.Stat_t
+		if dir == home || syscall.Lstat(dir, &st) != nil || st.Dev != device && !inMemory(dir) {
+			return
+		}
+		if isOpen(&st) && !slices.Contains(found, dir) {
+			found = append(found, dir)
+		}
+		entries, _ := os.ReadDir(dir)
+		for _, entry := range entries {
+			if entry.IsDir() {
+				visit(filepath.Join(dir, entry.Name()), st.Dev)
+			}
+		}
+	}
+	var root syscall.Stat_t
+	if syscall.Stat("/", &root) == nil {
+		visit("/", root.Dev)
+	}
+	return found
+}
+
+const tmpfsMagic = 0x01021994
+
+func inMemory(dir string) bool {
+	var st syscall.Statfs_t
+	return syscall.Statfs(dir, &st) == nil && int64(st.Type) == tmpfsMagic
 }
 
 // removeIPC removes the System V objects of a uid: shared memory, semaphores

@@ -17,18 +17,19 @@ import (
 // slot is one leased workspace. mu is held by whoever changes its state:
 // creating, starting the agent, resetting, destroying.
 type slot struct {
-	m     *Manager
-	id    string
-	dir   string
-	facts SlotFacts
-	setup isolate.Setup
-	env   []string
-	way   isolate.Way
-	name  bool // a line of ours is in the box's passwd
-	modes modes
-	fifos string     // where the slot sees them
-	waste *discarded // what the last reset took away
-	was   manifest   // of a whole box
+	m         *Manager
+	id        string
+	dir       string
+	facts     SlotFacts
+	setup     isolate.Setup
+	env       []string
+	way       isolate.Way
+	name      bool // a line of ours is in the box's passwd
+	modes     modes
+	fifos     string     // where the slot sees them
+	waste     *discarded // what the last reset took away
+	was       manifest   // of a whole box
+	container bool       // the slot sees the image's files, and may write to some
 
 	relief relief
 
@@ -61,8 +62,9 @@ func (s *slot) create(p CreateParams) error {
 		return failure("internal", "slot %s: %v", s.id, err)
 	}
 	if s.setup.Level == isolate.Box {
-		s.was = newManifest(s.m.base, s.dir)
+		s.was = newManifest(s.m.home(), s.dir)
 	}
+	s.container = !p.PrivateRoot
 	s.describe(p)
 	s.env = environment(p, s.setup)
 	return nil

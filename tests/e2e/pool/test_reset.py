@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import anyio
 import pytest
@@ -67,6 +69,29 @@ async def test_what_no_engine_compares_with_the_image_does_not_reach_the_next_te
             assert (await slot.run(harm)).ok
         async with pool.slot() as slot:
             assert slot.sandbox != box
+
+
+async def test_nothing_is_left_where_anybody_may_write(docker_image: Image, tmp_path: Path) -> None:
+    """Neither in the image nor in memory; what is mounted from elsewhere is shared because somebody wants it so."""
+    os.chmod(tmp_path, 0o777)  # all slots are to write there
+    async with SandboxPool(
+        "docker",
+        image=docker_image("debian"),
+        max_sandboxes=1,
+        slots_per_sandbox=2,
+        tmpfs={"/scratch": "size=8m,mode=1777"},
+        volumes=[f"{tmp_path}:/results"],
+        setup="mkdir -p /srv/deep/open && chmod 1777 /srv/deep/open",
+    ) as pool:
+        async with pool.slot() as one, pool.slot() as two:
+            (await two.run("mkdir /scratch/two && chmod 777 /scratch/two")).check()
+            left = "echo x | tee /scratch/file /scratch/two/file /srv/deep/open/file /results/file && mkdir /scratch/d"
+            (await one.run(left)).check()
+            await one.reset()
+            assert (await two.run("find /scratch /srv/deep/open -mindepth 1")).stdout == "/scratch/two\n"
+        async with pool.slot() as one, pool.slot() as two:
+            assert (await one.run("find /scratch /srv/deep/open -mindepth 1")).stdout == ""
+            assert (await two.run("cat /results/file")).stdout == "x\n"
 
 
 async def test_a_slot_is_given_back_while_it_goes_to_another_box(docker_image: Image) -> None:
