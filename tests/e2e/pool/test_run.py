@@ -18,6 +18,8 @@ from tests.e2e.pool.outside import count_becomes, mark
 
 pytestmark = pytest.mark.anyio
 
+STANDARD_SIGNALS = (1 << 31) - 1
+"""Those above are the C library's own, or are for whoever asks for them."""
 UNREACHABLE_DRIVER = """
 import signal
 signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals) - {signal.SIGINT})
@@ -60,7 +62,8 @@ def test_signals_that_the_driver_blocks_or_ignores_reach_its_commands() -> None:
     told = subprocess.run(
         [sys.executable, "-c", UNREACHABLE_DRIVER], stdout=subprocess.PIPE, text=True, check=True, timeout=60
     ).stdout
-    assert told.split() == ["SigBlk:", "0" * 16, "SigIgn:", "0" * 16] * 2
+    masks = [int(mask, 16) & STANDARD_SIGNALS for mask in told.split()[1::2]]
+    assert masks == [0] * 4
 
 
 @pytest.mark.sample
