@@ -6,7 +6,7 @@ import errno
 import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from hermes_exec.encoding import WireBytes, to_wire
 from hermes_exec.errors import ConfigError
@@ -19,7 +19,8 @@ DEFAULT_OUTPUT_BYTES = 1 << 20
 DEFAULT_PTY = (24, 80)
 _NUMBERS = (int, float)
 LONGEST_S = 1e9
-LARGEST = 1 << 60
+LARGEST_COUNT = 1 << 60
+"""Of a count or a position: two of them are still a number of 64 bits together."""
 LONGEST_PATH, SHOWN_PATH = 1 << 16, 256
 LONGEST_USER = 256
 
@@ -117,14 +118,14 @@ def checked_count(count: int, what: str, *, least: int = 1) -> int:
     """A count of at least `least`."""
     if not _is_integer(count) or count < least:
         raise ConfigError(f"{what} must be an integer of {least} or more, not {count!r}")
-    if count > LARGEST:
+    if count > LARGEST_COUNT:
         raise ConfigError(f"{what} must be at most 2^60, not {count!r}")
     return count
 
 
 def checked_offset(offset: int, what: str) -> int:
     """A number of bytes from the beginning, or from the end when it is negative."""
-    if not _is_integer(offset) or abs(offset) > LARGEST:
+    if not _is_integer(offset) or abs(offset) > LARGEST_COUNT:
         raise ConfigError(f"{what} must be an integer from -2^60 to 2^60, not {offset!r}")
     return offset
 
@@ -147,10 +148,10 @@ def terminal_size(rows: int, cols: int) -> dict[str, int]:
 
 
 def _is_side(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= 0xFFFF
+    return _is_integer(value) and 0 < value <= 0xFFFF
 
 
-def _is_integer(value: object) -> bool:
+def _is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 

@@ -146,18 +146,15 @@ class Forward:
 
     async def _listen(self) -> None:
         with anyio.CancelScope(shield=True):
-            await self._begin()
-
-    async def _begin(self) -> None:
-        try:
-            listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=self._local)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, f"127.0.0.1:{self._local}") from error
+            try:
+                listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=self._local)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, f"127.0.0.1:{self._local}") from error
+            self._background = background = Background()
+            tasks = await background.start()
         self.port = int(listener.extra(SocketAttribute.local_port))
-        self._background = Background()
-        tasks = await self._background.start()
         tasks.start_soon(_serve, listener, self._carry)
-        self._tenure.on_close(self, self._background.cancel)
+        self._tenure.on_close(self, background.cancel)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

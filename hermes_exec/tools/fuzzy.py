@@ -63,8 +63,8 @@ def find(text: str, old: str, *, similar: bool = False, most: int | None = None)
     """Return where `old` occurs in `text` by the first strategy that finds it, or None.
 
     Both have LF line ends. No more than `most` places are looked for, and then also those that overlap: the text is not
-    unique with them. `similar` adds the two strategies that compare by
-    likeness. Text that is only white space is looked for exactly.
+    unique with them. `similar` adds the two strategies that compare by likeness. Text that is only white space is
+    looked for exactly.
     """
     for name, strategy in _strategies(text, old, similar, overlapping=most is not None):
         sought = trim_boundary(old) if name == "trimmed_boundary" else old

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from hermes_exec.command import LARGEST
+from hermes_exec.command import LARGEST_COUNT
 from hermes_exec.tools.bench import Bench
 from hermes_exec.tools.failure import ToolFailure
 from hermes_exec.tools.os_errors import explained
@@ -68,7 +68,7 @@ async def search_files(bench: Bench, arguments: dict[str, Any]) -> Outcome:
 async def _search(bench: Bench, arguments: dict[str, Any], names: bool, mode: str) -> SearchResult:
     path = bench.resolve(arguments["path"])
     window = (
-        {"limit": min(arguments["limit"], LARGEST), "offset": min(arguments["offset"], LARGEST)}
+        {"limit": min(arguments["limit"], LARGEST_COUNT), "offset": min(arguments["offset"], LARGEST_COUNT)}
         if mode in ("content", "files")
         else {"limit": 0, "offset": 0}
     )
