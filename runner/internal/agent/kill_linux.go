@@ -36,21 +36,29 @@ type sweep struct {
 	handles  map[string]bool
 	rounds   int
 	left     int
-	empty    int // passes in a row that found nobody
+	empty    int  // passes in a row that found nobody
+	doubtful bool // somebody ended during the last pass, who may have forked before
 	failed   bool
 	deadline time.Time
 }
 
 func (a *agent) newSweep(find func(map[key]bool) (map[int]proc, []string, error), budget time.Duration) *sweep {
 	now := time.Now()
+	a.sweeps.Add(1)
 	return &sweep{a: a, find: find, began: now, seen: map[key]bool{}, handles: map[string]bool{}, deadline: now.Add(budget)}
 }
+
+// end is called when no more passes follow.
+func (s *sweep) end() { s.a.sweeps.Add(-1) }
 
 // pass looks once. It returns who lives and how many of them are new.
 func (s *sweep) pass() (alive map[int]proc, fresh int) {
 	s.rounds++
+	before := s.a.strays.Load()
 	alive, handles, err := s.find(s.seen)
 	s.failed = err != nil
+	// All that is not reaped yet is counted before it is.
+	s.doubtful = rt.HasDead() || s.a.strays.Load() != before
 	for _, p := range alive {
 		if k := p.key(); !s.seen[k] {
 			s.seen[k] = true
@@ -73,9 +81,15 @@ func (s *sweep) over() bool {
 	if !s.whole || !s.a.rooted || !rt.Childless() {
 		return false
 	}
-	s.left, s.failed = 0, false
+	s.left, s.failed, s.doubtful = 0, false, false
 	return true
 }
+
+// proven is true when two passes in a row have found nobody. Somebody whose
+// number was listed and who forked and ended before the pass came to look at
+// him was reaped meanwhile, or is to be: then what he forked may have been
+// overlooked.
+func (s *sweep) proven() bool { return s.empty >= 2 && !s.doubtful }
 
 // settle waits for those that have been killed.
 func (s *sweep) settle() {
@@ -88,20 +102,20 @@ func (s *sweep) settle() {
 	}
 }
 
-// finish kills until two passes in a row find nobody.
+// finish kills until it is proven that nobody is left.
 func (s *sweep) finish() {
 	pause := firstPause
-	for rounds := 0; s.empty < 2 && !s.over(); rounds++ {
+	for rounds := 0; !s.proven() && !s.over(); rounds++ {
 		changed := s.a.table.onChange()
 		alive, fresh := s.pass()
-		if s.empty > 0 {
+		if s.empty > 0 && !s.doubtful {
 			continue
 		}
 		if time.Now().After(s.deadline) {
 			return
 		}
 		crowded := len(alive) > crowd || rounds >= freezeAllAfter
-		if fresh > 0 && crowded && s.freezeSlot() {
+		if (fresh > 0 || s.doubtful) && crowded && s.freezeSlot() {
 			pause = firstPause
 		} else {
 			if fresh > 0 && rounds >= freezeAfter {
@@ -231,7 +245,7 @@ func (s *sweep) receipt() link.Receipt {
 	}
 	slices.Sort(handles)
 	left := s.left
-	if s.failed {
+	if s.failed || s.doubtful {
 		left = max(left, 1)
 	}
 	return link.Receipt{Found: len(s.seen), Killed: max(0, len(s.seen)-left), Left: left, Rounds: s.rounds, Handles: handles, DurationS: time.Since(s.began).Seconds()}
@@ -252,6 +266,7 @@ func (a *agent) killCommand(c command, k link.Kill) link.Receipt {
 	c.token = k.Token
 	grace := time.Duration(min(max(k.GraceS, 0), 3) * float64(time.Second))
 	s := a.newSweep(func(seen map[key]bool) (map[int]proc, []string, error) { return a.treeOf(c, seen) }, killBudget)
+	defer s.end()
 	alive, _ := s.pass()
 	a.table.update(k.Token, func(entry *command) {
 		if entry.ended {
@@ -324,6 +339,7 @@ func (a *agent) killAll() link.Receipt {
 		}
 		a.table.mu.Unlock()
 		s := a.newSweep(a.everybody, killBudget)
+		defer s.end()
 		s.whole = true
 		if !s.over() {
 			// What stands still is counted faster, and forks no more.

@@ -24,7 +24,11 @@ type platform struct {
 	score        score
 	watched      atomic.Int64 // processes that the memory watchdog has ended
 	killing      sync.Mutex   // held while the whole slot is ended
-	rooted       bool         // all that a tenant has started hangs on a child of this process
+	sweeps       atomic.Int32 // kills under way
+	// strays counts, while kills are under way, who has ended: orphans, and the
+	// leaders of commands that are being killed.
+	strays atomic.Uint64
+	rooted bool // all that a tenant has started hangs on a child of this process
 }
 
 // begin does what only a process can that is not yet protected.

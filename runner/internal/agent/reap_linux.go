@@ -3,6 +3,8 @@ package agent
 import (
 	"runtime"
 	"syscall"
+
+	"hermes-exec/runner/internal/rt"
 )
 
 const wAll = 0x40000000
@@ -14,7 +16,11 @@ func (a *agent) reap() {
 	for {
 		var s status
 		a.table.forked.arm()
-		pid, err := syscall.Wait4(-1, &s.wait, wAll, &s.usage)
+		next := -1
+		if a.sweeps.Load() > 0 {
+			next = a.countStray()
+		}
+		pid, err := syscall.Wait4(next, &s.wait, wAll, &s.usage)
 		switch {
 		case err == syscall.EINTR:
 		case err != nil:
@@ -29,4 +35,20 @@ func (a *agent) reap() {
 			}
 		}
 	}
+}
+
+// countStray waits for the next death and counts it while its process still
+// shows, if that is of nobody or of a command that is being killed: during a
+// sweep no such process disappears uncounted. It returns the pid, or -1.
+func (a *agent) countStray() int {
+	pid := rt.AwaitDead()
+	if pid <= 0 {
+		return -1
+	}
+	a.table.mu.Lock()
+	defer a.table.mu.Unlock()
+	if c := a.table.byPID[pid]; c == nil || c.killed {
+		a.strays.Add(1)
+	}
+	return pid
 }

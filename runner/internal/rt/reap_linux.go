@@ -106,6 +106,19 @@ func Childless() bool {
 	return errno == syscall.ECHILD
 }
 
+// AwaitDead waits until a child has ended, or stops under trace, and leaves its
+// status. It returns the child's pid, or 0 when there is no child.
+func AwaitDead() int {
+	pid, _ := waitid(pAll, 0, wExited|wNoWait|wAll)
+	return pid
+}
+
+// HasDead is true when a child has ended and waits to be reaped.
+func HasDead() bool {
+	pid, _ := waitid(pAll, 0, wNoHang|wExited|wNoWait|wAll)
+	return pid > 0
+}
+
 // announce closes the channels of owned children for which ended is true.
 func announce(ended func(pid int) bool) {
 	children.entry.Lock()

@@ -425,3 +425,38 @@ func strays(t *testing.T, uid int) int {
 	}
 	return n
 }
+
+// A look at the list of processes may miss each of a chain that forks and exits
+// all the time, and what the chain ends in lives on.
+func TestKillOfAChainThatForksAndExits(t *testing.T) {
+	const hop = `hop() { if [ $1 = 0 ]; then exec sleep $2; fi; hop $(($1-1)) $2 & exit; }; hop `
+	eachRung(t, func(t *testing.T, b *box, facts SlotFacts) {
+		killed := func(chain string, after time.Duration) (link.Receipt, func() int) {
+			c, err := b.spawn("a", nil, "/bin/sh", "-c", hop+chain)
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(after)
+			var receipt link.Receipt
+			if err := b.call("a", link.OpKill, link.Kill{Token: c.token}, &receipt); err != nil {
+				t.Fatal(err)
+			}
+			return receipt, func() int { return b.count(c.token) }
+		}
+		for i := range 10 {
+			receipt, left := killed("60 1000", time.Duration(i)*2*time.Millisecond)
+			time.Sleep(100 * time.Millisecond)
+			if n := left(); receipt.Left != 0 || n > 0 {
+				t.Errorf("%d left after %+v", n, receipt)
+			}
+		}
+		receipt, left := killed("10000 0", 20*time.Millisecond)
+		t.Logf("%+v", receipt)
+		if facts.Isolation.Level != isolate.None && receipt.Left != 0 {
+			t.Errorf("a chain without end: %+v", receipt)
+		}
+		if receipt.Left == 0 && left() > 0 {
+			t.Errorf("who lives on is not counted: %+v", receipt)
+		}
+	})
+}
