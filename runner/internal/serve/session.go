@@ -355,7 +355,7 @@ func (v *saving) whyLost(exit link.Exit) string {
 	case exit.Signal != 0:
 		return "the shell was killed by signal " + strconv.Itoa(exit.Signal) + before
 	case v.size == 0:
-		return "the shell was replaced (exec), or could not save its state" + before
+		return "the shell was replaced (exec), or could not save its state (for which it needs a free descriptor)" + before
 	default:
 		return "the state of the shell could only be kept in part"
 	}

@@ -24,9 +24,10 @@ type Shell struct {
 	Path string
 }
 
-// Best chooses the shell that keeps most.
+// Best chooses the shell that keeps most, of several the one that is known best:
+// "sh" is whatever an image has by that name.
 func Best(shells map[string]string, fallback string) (Shell, bool) {
-	for _, name := range []string{"bash", "sh", "dash", "ash", "busybox"} {
+	for _, name := range []string{"bash", "dash", "busybox", "ash", "sh"} {
 		if where := shells[name]; where != "" {
 			return Shell{Name: name, Path: where}, true
 		}

@@ -161,6 +161,24 @@ func (s *tester) expect(text, out string, code int) {
 	}
 }
 
+func TestBest(t *testing.T) {
+	for _, have := range []struct {
+		shells   map[string]string
+		fallback string
+		want     Shell
+	}{
+		{map[string]string{"bash": "/bin/bash", "dash": "/bin/sh"}, "", Shell{"bash", "/bin/bash"}},
+		{map[string]string{"sh": "/bin/sh", "dash": "/usr/bin/dash"}, "", Shell{"dash", "/usr/bin/dash"}},
+		{map[string]string{"sh": "/bin/sh", "zsh": "/bin/zsh"}, "", Shell{"sh", "/bin/sh"}},
+		{map[string]string{"zsh": "/bin/zsh"}, "/bin/zsh", Shell{"zsh", "/bin/zsh"}},
+		{map[string]string{}, "", Shell{}},
+	} {
+		if shell, ok := Best(have.shells, have.fallback); shell != have.want || ok != (shell.Name != "") {
+			t.Errorf("%v: %+v %v", have.shells, shell, ok)
+		}
+	}
+}
+
 func TestStateLasts(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *tester) {
 		s.expect("A='one two'; export B=three; cd /; umask 027; alias hi='echo hello'", "", 0)
