@@ -24,7 +24,7 @@ func (a *agent) claim(procs map[int]proc, markers bool) claims {
 	for pid, p := range procs {
 		if token, ok := a.byGroup(p); ok {
 			c.set(pid, token, byGroupID)
-		} else if token, ok := a.marks.of(pid); ok {
+		} else if token, _ := a.marks.of(pid); token != 0 {
 			c.set(pid, token, byLimit)
 		}
 	}

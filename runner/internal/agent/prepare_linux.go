@@ -67,7 +67,10 @@ func (a *agent) prepare(s isolate.Setup) (isolate.Ready, error) {
 		_ = j.Close()
 	}
 	if s.Track.Count == 0 {
-		a.marks.init()
+		a.marks.init(func(token uint64) bool {
+			_, known := a.table.get(token)
+			return known
+		})
 	}
 	go a.reap()
 	if s.Watch > 0 {

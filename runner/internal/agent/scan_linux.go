@@ -220,7 +220,7 @@ func (a *agent) tracked(p proc) bool {
 // marked says whether a process carries a mark of this agent, or this runner's
 // marker in the environment that it was started with.
 func (a *agent) marked(pid int) bool {
-	if _, ok := a.marks.of(pid); ok {
+	if _, ours := a.marks.of(pid); ours {
 		return true
 	}
 	_, ok := a.markedToken(pid)

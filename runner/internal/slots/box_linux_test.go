@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -29,20 +30,23 @@ func enterTestBox() {
 		os.Exit(1)
 	}
 	os.Unsetenv(inTestBox)
-	for _, err := range []error{
-		syscall.Mount("none", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""), syscall.Mount("proc", "/proc", "proc", 0, ""),
-		syscall.Mount("tmpfs", "/tmp", "tmpfs", 0, ""), syscall.Mount("tmpfs", "/dev/shm", "tmpfs", 0, ""), syscall.Mount("tmpfs", "/var/tmp", "tmpfs", 0, ""),
-	} {
+	mustMount := func(err error) {
 		if err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}
 	}
-	// Mounts of engines come and go with their directories, here too.
+	mustMount(syscall.Mount("none", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""))
+	mustMount(syscall.Mount("proc", "/proc", "proc", 0, ""))
+	// Mounts of engines and of other tests come and go with their directories, here too.
 	for _, line := range strings.Split(slurpFile("/proc/self/mountinfo"), "\n") {
-		if f := strings.Fields(line); len(f) > 4 && (below(f[4], "/var/lib") || below(f[4], "/run")) {
+		f := strings.Fields(line)
+		if len(f) > 4 && slices.ContainsFunc([]string{"/var/lib", "/run", "/tmp", "/var/tmp"}, func(dir string) bool { return below(f[4], dir) }) {
 			_ = syscall.Unmount(f[4], syscall.MNT_DETACH)
 		}
+	}
+	for _, dir := range []string{"/tmp", "/dev/shm", "/var/tmp"} {
+		mustMount(syscall.Mount("tmpfs", dir, "tmpfs", 0, ""))
 	}
 	rt.ReapOrphans()
 }
