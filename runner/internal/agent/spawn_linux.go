@@ -56,7 +56,7 @@ func (a *agent) launch(s link.Spawn, user isolate.User, fds []int) outcome {
 		}
 		defer syscall.Close(slave)
 		out.master = master
-		attr.Files = append([]uintptr{uintptr(slave), uintptr(slave), uintptr(slave)}, attr.Files[min(3, len(fds)):]...)
+		attr.Files = append([]uintptr{uintptr(slave), uintptr(slave), uintptr(slave)}, attr.Files...)
 		attr.Sys.Setctty, attr.Sys.Ctty = true, 0
 	}
 	if a.setup.Switch {

@@ -263,6 +263,19 @@ async def check_session_keeps_umask_and_options(ctx: Context) -> None:
 
 
 @check("sessions", "shell")
+async def check_session_processes_start_from_its_state(ctx: Context) -> None:
+    """A background process of a session has its state, also on a terminal and also as a very long command."""
+    session = ctx.slot.session()
+    await session.run("x=1; export E=2; umask 077; cd /")
+    for pty in (False, True):
+        for filler in ("", f": {'y' * 100_000}; "):
+            process = await session.spawn(f'{filler}echo "$x $E $PWD"; umask', pty=pty)
+            await process.wait(30)
+            said = (await process.output(0))[0].decode().split()
+            equal(said, ["1", "2", "/", "0077"], f"the state with pty={pty} and {len(filler)} characters more")
+
+
+@check("sessions", "shell")
 async def check_session_survives_exit(ctx: Context) -> None:
     """`exit` ends the command with its code, keeps the state before it, and not the session."""
     session = ctx.slot.session()
