@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
+
+T = TypeVar("T")
 
 
 def asyncio_loop() -> asyncio.AbstractEventLoop | None:
@@ -124,6 +126,22 @@ class Deed:
             raise
         finally:
             self._done.set()
+
+
+async def ended(work: Callable[[], Awaitable[T]]) -> T:
+    """What `work` gives. Threads that it waits for have ended when this ends, also when asyncio cancels the caller.
+
+    anyio waits for threads under a shield, which asyncio's own cancel does not heed.
+    """
+    if asyncio_loop() is None:
+        return await work()
+    given: list[T] = []
+
+    async def keep() -> None:
+        given.append(await work())
+
+    await Deed(keep).wait()
+    return given[0]
 
 
 def _detached(work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None] | None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import builtins
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
 from hermes_exec.command import checked_count, checked_path, checked_size
 from hermes_exec.encoding import WireBytes, from_wire, shown, to_wire
 from hermes_exec.errors import ConfigError, OutputLimitExceeded, ProtocolError
+from hermes_exec.event_loop import ended
 from hermes_exec.remote import integer, items, number, optional_path, texts
 from hermes_exec.results import FileStat, FileWritten, SearchFile, SearchMatch, SearchResult, TreeCopied
 from hermes_exec.tenure import Tenure
@@ -168,11 +170,12 @@ class Files:
     async def upload(self, local: LocalPath, remote: RemotePath) -> TreeCopied:
         """Copy a local file, or a directory with all that is in it, to `remote` in the slot.
 
-        Streams with bounded memory. Modes, times and links are kept, setuid and setgid bits dropped. A directory is
-        merged into one that is there. `refused` of the result names what was left out: special files, and links that
-        would lead out of the tree.
+        Streams with bounded memory. Modes are kept, setuid and setgid bits dropped; of what is in a directory links
+        too, and times of files, to the second. A directory is merged into one that is there. `refused` of the result
+        names what was left out: special files, links that would lead out of the tree, what was removed meanwhile.
         """
-        return await upload(self._tenure, os.fspath(local), checked_path(remote, "remote"), _shown(remote))
+        work = partial(upload, self._tenure, os.fspath(local), checked_path(remote, "remote"), _shown(remote))
+        return await ended(work)
 
     async def download(self, remote: RemotePath, local: LocalPath) -> TreeCopied:
         """Copy a file, or a folder with all that is in it, from the slot to `local` on this host.
@@ -181,7 +184,8 @@ class Files:
         written through; missing parents are made. A device, FIFO or socket at `local` is not replaced: FileExistsError,
         within a folder it is named in `refused`.
         """
-        return await download(self._tenure, checked_path(remote, "remote"), _shown(remote), os.fspath(local))
+        work = partial(download, self._tenure, checked_path(remote, "remote"), _shown(remote), os.fspath(local))
+        return await ended(work)
 
     async def search(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import stat
 import tarfile
@@ -49,6 +51,10 @@ class _Members(Protocol):
     members: list[tarfile.TarInfo]
 
 
+_Links = dict[tuple[int, int, int], str]
+"""Names of files with several links, by device, number and time of change."""
+
+
 @dataclass
 class _Report:
     files: int = 0
@@ -63,16 +69,21 @@ class _Report:
 def pack(top: str, send: Callable[[bytes], None]) -> TreeCopied:
     """Send everything below the directory `top`, links as links, without setuid bits and owners.
 
-    FIFOs, sockets and devices are left out and named in `refused`. A file that shrinks meanwhile is an OSError.
+    FIFOs, sockets and devices, and what is removed or replaced meanwhile, are left out and named in `refused`. A file
+    that shrinks meanwhile is an OSError.
     """
     report = _Report()
+    links: _Links = {}
     sink = Sink(send)
     archive = tarfile.open(  # noqa: SIM115 - closed below only on success: closing writes the end marker
         fileobj=cast("IO[bytes]", sink), mode="w|", bufsize=BUFFER_BYTES, format=tarfile.GNU_FORMAT
     )
     try:
         for path, name in _walk(top, ""):
-            _add(archive, path, name, report)
+            try:
+                _add(archive, path, name, links, report)
+            except FileNotFoundError:
+                report.refuse(name, "was removed meanwhile")
             cast("_Members", archive).members.clear()
     except BaseException:
         # Else its finalizer would write what is left to a reader that is gone.
@@ -89,7 +100,7 @@ def _walk(path: str, prefix: str) -> Iterator[tuple[str, str]]:
     while pending:
         folder, above = pending.pop()
         folders = []
-        for name in sorted(os.listdir(folder)):
+        for name in _names(folder, missing_ok=folder != path):
             child, inner = os.path.join(folder, name), f"{above}{name}"
             yield child, inner
             if os.path.isdir(child) and not os.path.islink(child):
@@ -97,21 +108,73 @@ def _walk(path: str, prefix: str) -> Iterator[tuple[str, str]]:
         pending.extend(reversed(folders))
 
 
-def _add(archive: tarfile.TarFile, path: str, name: str, report: _Report) -> None:
+def _names(folder: str, missing_ok: bool) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        if missing_ok:
+            return []
+        raise
+
+
+def _add(archive: tarfile.TarFile, path: str, name: str, links: _Links, report: _Report) -> None:
     facts = os.lstat(path)
-    if not (stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode) or stat.S_ISLNK(facts.st_mode)):
+    if stat.S_ISREG(facts.st_mode):
+        _add_file(archive, path, name, links, report)
+        return
+    member = _member(name, facts)
+    if stat.S_ISDIR(facts.st_mode):
+        member.type = tarfile.DIRTYPE
+    elif stat.S_ISLNK(facts.st_mode):
+        member.type, member.linkname = tarfile.SYMTYPE, os.readlink(path)
+        report.files += 1
+    else:
         report.refuse(name, "neither a file, nor a directory, nor a link")
         return
-    member = archive.gettarinfo(path, arcname=name)
-    member.uid = member.gid = 0
-    member.uname = member.gname = ""
-    member.mode &= PERMISSIONS
-    if not member.isreg():
-        archive.addfile(member)
-        report.files += not member.isdir()
+    archive.addfile(member)
+
+
+def _add_file(archive: tarfile.TarFile, path: str, name: str, links: _Links, report: _Report) -> None:
+    try:
+        file = open_regular(path)
+    except NotRegular:
+        report.refuse(name, "was replaced while it was read")
         return
-    with open(path, "rb", buffering=0) as file:
-        member.size = os.fstat(file.fileno()).st_size
-        archive.addfile(member, file)
+    with file:
+        facts = os.fstat(file.fileno())
+        member = _member(name, facts)
+        # A number alone may be that of another file by now, which was made when the first was removed.
+        identity = facts.st_dev, facts.st_ino, facts.st_ctime_ns
+        if facts.st_nlink > 1 and (first := links.setdefault(identity, name)) != name:
+            member.type, member.linkname = tarfile.LNKTYPE, first
+            archive.addfile(member)
+        else:
+            member.size = facts.st_size
+            archive.addfile(member, file)
+            report.bytes += member.size
     report.files += 1
-    report.bytes += member.size
+
+
+def _member(name: str, facts: os.stat_result) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.mode, member.mtime = facts.st_mode & PERMISSIONS, int(facts.st_mtime)
+    return member
+
+
+class NotRegular(OSError):
+    """There is no regular file at a path any more."""
+
+
+def open_regular(path: str, follow: bool = False) -> io.FileIO:
+    """Open a file that was seen to be regular: whatever is there by now, this does not wait for it."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    try:
+        fd = os.open(path, flags)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise NotRegular(error.errno, "was replaced while it was read", path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise NotRegular(errno.EINVAL, "was replaced while it was read", path)
+    return io.FileIO(fd)

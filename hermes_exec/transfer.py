@@ -9,6 +9,7 @@ import secrets
 import stat
 import tarfile
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -17,7 +18,7 @@ from anyio import from_thread, to_thread
 from hermes_exec.channel import Conversation, Data
 from hermes_exec.encoding import WireBytes
 from hermes_exec.errors import ProtocolError
-from hermes_exec.pack import PERMISSIONS, PIECE_BYTES, pack
+from hermes_exec.pack import PERMISSIONS, PIECE_BYTES, open_regular, pack
 from hermes_exec.remote import integer, texts
 from hermes_exec.results import TreeCopied
 from hermes_exec.tenure import Tenure
@@ -89,12 +90,16 @@ async def upload(tenure: Tenure, local: str, remote: WireBytes, path: str) -> Tr
     if not stat.S_ISREG(facts.st_mode):
         raise OSError(errno.EINVAL, "neither a file nor a directory", local)
     params = {"path": remote, "mode": facts.st_mode & PERMISSIONS, "parents": True, "append": False}
-    async with moving(tenure, "file.write", params, path) as move, await anyio.open_file(local, "rb") as file:
+    async with moving(tenure, "file.write", params, path) as move, await _opened(local) as file:
         while piece := await file.read(BATCH_BYTES):
             await move.send(piece)
         answer = await move.finish()
         return TreeCopied(1, integer(answer, "written"))
     raise AssertionError("unreachable")
+
+
+async def _opened(local: str) -> anyio.AsyncFile[bytes]:
+    return anyio.wrap_file(await to_thread.run_sync(partial(open_regular, local, follow=True)))
 
 
 async def _upload_tree(tenure: Tenure, local: str, remote: WireBytes, path: str) -> TreeCopied:

@@ -45,14 +45,14 @@ type copier struct {
 	ctx     context.Context
 	keepAll bool // owner and special mode bits too, for a move
 	root    inode
-	linked  map[inode]string
+	linked  map[version]string
 	files   int
 	bytes   int64
 	skipped []string
 }
 
 func newCopier(ctx context.Context, keepAll bool) *copier {
-	return &copier{ctx: ctx, keepAll: keepAll, linked: map[inode]string{}, skipped: []string{}}
+	return &copier{ctx: ctx, keepAll: keepAll, linked: map[version]string{}, skipped: []string{}}
 }
 
 // single copies one regular file, through links at both ends.
@@ -87,11 +87,11 @@ func (c *copier) entry(source, target string, info fs.FileInfo) error {
 		return nil // the target lies inside the source by another name
 	}
 	if !info.IsDir() && linkCount(info) > 1 {
-		if first, ok := c.linked[inodeOf(info)]; ok && os.Link(first, target) == nil {
+		if first, ok := c.linked[versionOf(info)]; ok && os.Link(first, target) == nil {
 			c.files++
 			return nil
 		}
-		defer func() { c.linked[inodeOf(info)] = target }()
+		defer func() { c.linked[versionOf(info)] = target }()
 	}
 	switch info.Mode().Type() {
 	case 0:

@@ -29,7 +29,7 @@ type packer struct {
 	ctx    context.Context
 	root   *os.Root
 	out    *tar.Writer
-	linked map[inode]string
+	linked map[version]string
 	result packResult
 	buffer []byte
 }
@@ -67,7 +67,7 @@ func getTree(r *request) (any, error) {
 		return nil, convert(dir, err)
 	}
 	defer root.Close()
-	k := &packer{ctx: r.ctx, root: root, out: tar.NewWriter(onlyWriter{r.out}), linked: map[inode]string{}, buffer: make([]byte, 128<<10),
+	k := &packer{ctx: r.ctx, root: root, out: tar.NewWriter(onlyWriter{r.out}), linked: map[version]string{}, buffer: make([]byte, 128<<10),
 		result: packResult{Skipped: []string{}}}
 	if info.IsDir() {
 		err = k.folder(".")
@@ -175,7 +175,7 @@ func (k *packer) send(name string, info fs.FileInfo) error {
 		k.result.Files++
 		return k.out.WriteHeader(h)
 	case 0:
-		if first, ok := k.linked[inodeOf(info)]; ok {
+		if first, ok := k.linked[versionOf(info)]; ok {
 			h.Typeflag, h.Linkname = tar.TypeLink, first
 			k.result.Files++
 			return k.out.WriteHeader(h)
@@ -210,7 +210,7 @@ func (k *packer) file(h *tar.Header, name string, seen fs.FileInfo) error {
 		k.skip(name, fmt.Sprintf("became shorter while it was read: %d of %d bytes, the rest is zeros", n, h.Size))
 	}
 	if linkCount(info) > 1 {
-		k.linked[inodeOf(info)] = name
+		k.linked[versionOf(info)] = name
 	}
 	k.result.Files++
 	k.result.Bytes += n

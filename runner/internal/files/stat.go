@@ -66,6 +66,16 @@ func inodeOf(info fs.FileInfo) inode {
 	return inode{uint64(s.Dev), s.Ino}
 }
 
+// version tells a file from another that got its number when it was removed.
+type version struct {
+	inode
+	changed syscall.Timespec
+}
+
+func versionOf(info fs.FileInfo) version {
+	return version{inodeOf(info), changedAt(info.Sys().(*syscall.Stat_t))}
+}
+
 // newStat describes what info was read from; path is what the answer shows,
 // real where the link's target can be read.
 func newStat(path, real string, info fs.FileInfo) Stat {

@@ -157,6 +157,24 @@ def test_a_reset_goes_on_when_asyncio_cancels_it() -> None:
     asyncio.run(main())
 
 
+def test_nothing_is_written_after_a_download_that_asyncio_cancels(tmp_path: Path) -> None:
+    async def main() -> list[tuple[int, int]]:
+        found = []
+        async with SandboxPool("local") as pool, pool.slot() as slot:
+            await slot.run("mkdir t; for i in $(seq 300); do head -c 20000 /dev/zero > t/f$i; done")
+            for number in range(10):
+                target = tmp_path / f"o{number}"
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(slot.files.download("t", target), 0.03 + 0.003 * number)
+                before = len(list(target.iterdir())) if target.exists() else 0
+                await asyncio.sleep(0.2)
+                found.append((before, len(list(target.iterdir())) if target.exists() else 0))
+        return found
+
+    for before, after in asyncio.run(main()):
+        assert before == after
+
+
 def test_a_forward_whose_entry_is_cancelled_leaves_no_descriptor() -> None:
     async def main() -> None:
         async with SandboxPool("local") as pool, pool.slot() as slot:
