@@ -13,7 +13,8 @@ from hermes_exec.backends.docker_options import HOME
 if TYPE_CHECKING:
     from docker import DockerClient
 
-OPAQUE = "trusted.overlay.opaque"
+OVERLAY = "trusted.overlay."
+OPAQUE = f"{OVERLAY}opaque"
 OURS = f"{HOME}/"
 
 
@@ -65,7 +66,7 @@ def _seen(layers: Layers) -> Iterator[tuple[str, str]]:
                 if stat.S_ISDIR(facts.st_mode):
                     folders.append(path)
                     # A folder is there as soon as anything in it was written to.
-                    if before is not None and _rights(before) == _rights(facts) and not _opaque(entry.path):
+                    if before is not None and _same(before, entry.path, facts):
                         continue
                 if stat.S_ISCHR(facts.st_mode) and facts.st_rdev == 0:
                     yield "D", path
@@ -73,25 +74,39 @@ def _seen(layers: Layers) -> Iterator[tuple[str, str]]:
                     yield "A" if before is None else "C", path
 
 
-def _below(layers: Layers, path: str) -> os.stat_result | None:
+def _below(layers: Layers, path: str) -> str | None:
+    """Where the image has this path, if it has."""
     for layer in layers.lower:
         try:
             facts = os.lstat(f"{layer}{path}")
         except OSError:
             continue
-        return None if stat.S_ISCHR(facts.st_mode) and facts.st_rdev == 0 else facts
+        return None if stat.S_ISCHR(facts.st_mode) and facts.st_rdev == 0 else f"{layer}{path}"
     return None
+
+
+def _same(before: str, now: str, facts: os.stat_result) -> bool:
+    """Whether a folder is as it was in the image, but for its time and for what is in it."""
+    if _rights(os.lstat(before)) != _rights(facts):
+        return False
+    attributes = _attributes(now)
+    return attributes.pop(OPAQUE, b"") != b"y" and attributes == _attributes(before)
 
 
 def _rights(facts: os.stat_result) -> tuple[int, int, int]:
     return facts.st_mode, facts.st_uid, facts.st_gid
 
 
-def _opaque(folder: str) -> bool:
+def _attributes(folder: str) -> dict[str, bytes]:
+    """Its extended attributes, which ACLs are too; of those that overlayfs keeps for itself only one counts."""
     try:
-        return os.getxattr(folder, OPAQUE, follow_symlinks=False) == b"y"
+        return {
+            name: os.getxattr(folder, name, follow_symlinks=False)
+            for name in os.listxattr(folder, follow_symlinks=False)
+            if name == OPAQUE or not name.startswith(OVERLAY)
+        }
     except OSError:
-        return False
+        return {}
 
 
 def unseen_mounts(facts: Mapping[str, Any]) -> tuple[str, ...]:

@@ -143,6 +143,34 @@ func ThreadOwnKeyring() {
 	_, _, _ = syscall.RawSyscall(syscall.SYS_KEYCTL, joinSessionKeyring, 0, 0)
 }
 
+// ClearUserKeys empties the keyrings that the user of the calling thread has
+// whatever he runs. Where engines refuse these calls they refuse them to
+// commands too.
+func ClearUserKeys() error {
+	const (
+		clearRing     = 7
+		getPersistent = 22
+		ofProcess     = -2
+		ofUser        = -4
+		ofUserSession = -5
+		thisUser      = -1
+	)
+	keyctl := func(call, first, second int) (int, syscall.Errno) {
+		r, _, errno := syscall.RawSyscall(syscall.SYS_KEYCTL, uintptr(call), uintptr(first), uintptr(second))
+		return int(int32(r)), errno
+	}
+	rings := []int{ofUser, ofUserSession}
+	if persistent, errno := keyctl(getPersistent, thisUser, ofProcess); errno == 0 {
+		rings = append(rings, persistent)
+	}
+	for _, ring := range rings {
+		if _, errno := keyctl(clearRing, ring, 0); errno != 0 && errno != syscall.ENOSYS && errno != syscall.EPERM {
+			return errno
+		}
+	}
+	return nil
+}
+
 // ThreadFS gives the calling thread the file system rights of a user. From
 // root this also sets its file system capabilities aside; going back to 0
 // restores them.

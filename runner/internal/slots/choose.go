@@ -56,8 +56,8 @@ func reasons(f isolate.Facts) string {
 func (s *slot) chooseUser(p CreateParams) error {
 	f := s.m.facts
 	level := s.setup.Level
-	ownUID := f.Switch && (level == isolate.Namespaces || level == isolate.UID || level == isolate.None && p.PrivateRoot)
-	if ownUID {
+	s.ownUID = f.Switch && (level == isolate.Namespaces || level == isolate.UID || level == isolate.None && p.PrivateRoot)
+	if s.ownUID {
 		uid, err := s.m.ids.take()
 		if err != nil {
 			return err

@@ -20,6 +20,7 @@ type manifest struct {
 	slot    string // the slot's own directory
 	mounts  string
 	ipc     string
+	runner  string // its standing
 }
 
 // node is what may not change of a file, folder or device.
@@ -27,6 +28,7 @@ type node struct {
 	inode, rdev    uint64
 	mode, uid, gid uint32
 	changed        syscall.Timespec // of regular files
+	attributes     string
 }
 
 type entry struct {
@@ -47,7 +49,7 @@ func entryAt(path string) entry {
 func newManifest(home, slot string) manifest {
 	m := manifest{
 		entries: map[string]entry{}, unseen: map[string]node{}, home: home, slot: slot,
-		mounts: slurpFile("/proc/self/mountinfo"), ipc: ipcObjects(),
+		mounts: slurpFile("/proc/self/mountinfo"), ipc: ipcObjects(), runner: standing(),
 	}
 	m.eachUnseen(func(path string, n node) bool {
 		m.unseen[path] = n
@@ -73,6 +75,8 @@ func (m manifest) eachUnseen(do func(path string, n node) (more bool)) {
 		n := node{inode: st.Ino, rdev: st.Rdev, mode: st.Mode, uid: st.Uid, gid: st.Gid}
 		if st.Mode&syscall.S_IFMT == syscall.S_IFREG {
 			n.changed = st.Ctim
+		} else if st.Mode&syscall.S_IFMT != syscall.S_IFLNK {
+			n.attributes = attributes(path)
 		}
 		if !do(path, n) {
 			return false
@@ -121,6 +125,9 @@ func (m manifest) changed() []string {
 		}
 		return len(out) < mostNamed
 	})
+	if now := standing(); now != m.runner {
+		out = append(out, "C limits, processors or scheduling of the runner")
+	}
 	if len(out) == 0 && seen < len(m.unseen) {
 		out = append(out, fmt.Sprintf("D %d below /dev, /sys/fs/cgroup and %s", len(m.unseen)-seen, m.home))
 	}

@@ -23,36 +23,73 @@ func (s *slot) wipeShared() []string {
 	if u.Level == isolate.Box {
 		return s.was.restore()
 	}
-	if !u.Switch || u.UID == 0 || u.View.Pids && !s.container {
+	if !u.Switch || u.UID == 0 {
 		return nil
+	}
+	var problems []string
+	if s.ownUID {
+		problems = clearKeys(u.UID, u.GID)
+	}
+	if u.View.Pids && !s.container {
+		return problems
 	}
 	w := newWiper(wipeBudget)
 	for _, dir := range s.sharedPlaces() {
-		w.wipeOwned(dir, u.UID, 0)
+		s.wipeOwned(w, dir, 0)
 	}
+	problems = append(problems, w.problems...)
 	if u.View.Pids {
-		return w.problems // System V objects went with their namespace
+		return problems // System V objects went with their namespace
 	}
-	return append(w.problems, removeIPC(u.UID, u.GID)...)
+	return append(problems, removeIPC(u.UID, u.GID)...)
 }
 
-// wipeOwned removes what a uid has below a directory that anybody may write
-// to, and in such directories of other tenants in it.
-func (w *wiper) wipeOwned(dir string, uid uint32, depth int) {
+// clearKeys empties the keyrings of a uid, which the kernel keeps for some time
+// after its last process. The problems are what is left.
+func clearKeys(uid, gid uint32) []string {
+	if err := asThreadOf(uid, gid, isolate.ClearUserKeys); err != nil {
+		return []string{"the keys of the slot's user cannot be removed: " + err.Error()}
+	}
+	return nil
+}
+
+// asThreadOf runs do on a thread of its own that has become a user.
+func asThreadOf(uid, gid uint32, do func() error) error {
+	done := make(chan error)
+	go func() {
+		// Never unlocked: the thread ends with this goroutine.
+		runtime.LockOSThread()
+		done <- isolate.AsUser(uid, gid, do)
+	}()
+	return <-done
+}
+
+// wipeOwned removes what the slot has below a directory that anybody may write
+// to, and in such directories in it. What another slot has there is looked
+// through: below it may be a directory that is open.
+func (s *slot) wipeOwned(w *wiper, dir string, depth int) {
 	eachEntry(dir, func(path string, st *syscall.Stat_t) bool {
-		if st.Uid == uid {
+		if st.Uid == s.setup.UID {
 			return w.wipe(path)
 		}
-		if isOpen(st) && depth < deepest {
-			w.wipeOwned(path, uid, depth+1)
+		if (isOpen(st) || s.m.ids.has(st.Uid) && isPassable(st)) && depth < deepest {
+			s.wipeOwned(w, path, depth+1)
 		}
 		return false
 	})
 }
 
+// has tells whether a uid is, was or will be that of a slot.
+func (a *allocator) has(uid uint32) bool { return uid-a.first < a.count }
+
 // isOpen tells whether this is a directory that anybody may write to.
 func isOpen(st *syscall.Stat_t) bool {
 	return st.Mode&syscall.S_IFMT == syscall.S_IFDIR && st.Mode&0o002 != 0
+}
+
+// isPassable tells whether this is a directory that anybody may pass through.
+func isPassable(st *syscall.Stat_t) bool {
+	return st.Mode&syscall.S_IFMT == syscall.S_IFDIR && st.Mode&0o001 != 0
 }
 
 // sharedPlaces are where the slot may have left files.
@@ -103,18 +140,10 @@ func inMemory(dir string) bool {
 // user, since root in a container may have no right to. The problems are what
 // is left.
 func removeIPC(uid, gid uint32) []string {
-	var err error
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		// Never unlocked: the thread ends with this goroutine.
-		runtime.LockOSThread()
-		err = isolate.AsUser(uid, gid, func() error {
-			eachIPC(uid, func(kind ipcKind, id int) { kind.remove(uintptr(id)) })
-			return nil
-		})
-	}()
-	<-done
+	err := asThreadOf(uid, gid, func() error {
+		eachIPC(uid, func(kind ipcKind, id int) { kind.remove(uintptr(id)) })
+		return nil
+	})
 	var problems []string
 	eachIPC(uid, func(kind ipcKind, id int) {
 		problems = append(problems, fmt.Sprintf("System V object %s %d cannot be removed (%v)", kind.name, id, err))

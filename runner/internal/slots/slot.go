@@ -37,6 +37,7 @@ type slot struct {
 	gone bool
 
 	handleMu sync.Mutex
+	ownUID   bool // the slot's uid is nobody else's
 	handle   *Handle
 	died     *link.Error     // why the last agent ended unasked
 	judging  <-chan struct{} // closed when it is known whether another takes its place; set with died

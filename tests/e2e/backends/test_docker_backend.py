@@ -199,6 +199,19 @@ b"; cp /etc/hosts /root/é; chown 5:5 /bin/tr; rm /bin/ls; mkdir /bin/ls
         assert len(seen) > 10
 
 
+async def test_attributes_of_folders_show_in_the_layers(docker_image: Image, engine: DockerClient) -> None:
+    async with box(backend(), LaunchSpec(image=docker_image("debian"), whole_box=True)) as made:
+        layers = layers_of(engine.api.inspect_container(made.sandbox.id))
+        if layers is None:
+            pytest.skip("the engine keeps the files of containers where this user cannot look")
+        await made.run("/bin/sh", "-c", "touch /usr/share/x && rm /usr/share/x && touch -d 2001-01-01 /usr/lib")
+        before = set(changes_of(engine, made.sandbox.id, layers))
+        harm = 'import os; os.setxattr("/usr/share", "user.mail", b"x"); os.setxattr("/usr/bin", "user.mail", b"x")'
+        await made.run("/usr/bin/python3", "-c", harm)
+        seen = set(changes_of(engine, made.sandbox.id, layers)) - before
+        assert seen == {"C /usr/share", "C /usr/bin"}
+
+
 async def test_paused_is_unknown_removed_is_dead(docker_image: Image, engine: DockerClient, run_id: str) -> None:
     docker_backend = backend()
     sandbox = await docker_backend.launch(LaunchSpec(image=docker_image("busybox")), own_labels(run_id))

@@ -53,6 +53,12 @@ async def test_a_slot_whose_box_was_changed_goes_on_in_another(docker_image: Ima
         "echo loot > /hermes-exec/state/loot",
         "mkdir /hermes-exec/state/box/slots/loot",
         "chmod 700 /hermes-exec/state/box/slots",
+        "prlimit --pid 1 --fsize=1048576",
+        "python3 -c 'import os; os.setpriority(os.PRIO_PROCESS, 1, 5)'",
+        "chrt -a -i -p 0 1",
+        "for t in /proc/1/task/*; do ionice -c 3 -p ${t##*/}; done",
+        "echo 0x7f > /proc/1/coredump_filter",
+        """python3 -c 'import os; os.setxattr("/hermes-exec/state/box/slots", "user.mail", b"x")'""",
     ],
 )
 async def test_what_no_engine_compares_with_the_image_does_not_reach_the_next_tenant(
@@ -84,11 +90,11 @@ async def test_nothing_is_left_where_anybody_may_write(docker_image: Image, tmp_
         setup="mkdir -p /srv/deep/open && chmod 1777 /srv/deep/open",
     ) as pool:
         async with pool.slot() as one, pool.slot() as two:
-            (await two.run("mkdir /scratch/two && chmod 777 /scratch/two")).check()
-            left = "echo x | tee /scratch/file /scratch/two/file /srv/deep/open/file /results/file && mkdir /scratch/d"
-            (await one.run(left)).check()
+            (await two.run("mkdir -p /scratch/two/open && chmod 755 /scratch/two; chmod 777 /scratch/two/open")).check()
+            places = "/scratch/file /scratch/two/open/file /srv/deep/open/file /results/file"
+            (await one.run(f"echo x | tee {places} && mkdir /scratch/d")).check()
             await one.reset()
-            assert (await two.run("find /scratch /srv/deep/open -mindepth 1")).stdout == "/scratch/two\n"
+            assert (await two.run("find /scratch /srv/deep/open -mindepth 2")).stdout == "/scratch/two/open\n"
         async with pool.slot() as one, pool.slot() as two:
             assert (await one.run("find /scratch /srv/deep/open -mindepth 1")).stdout == ""
             assert (await two.run("cat /results/file")).stdout == "x\n"
