@@ -80,7 +80,8 @@ class Session:
         on_output: OnOutput | None = None,
         check: bool = False,
     ) -> RunResult:
-        """Run shell text in the session. Everything else is as in `Slot.run`; `cwd` and `env` become part of the state.
+        """Run shell text in the session. Everything else is as in `Slot.run`; `cwd` becomes part of the state, `env` is
+        for this command only.
 
         The time limit does not count the wait for earlier commands of the session.
         """

@@ -10,6 +10,7 @@ import (
 
 	"hermes-exec/runner/internal/link"
 	"hermes-exec/runner/internal/output"
+	"hermes-exec/runner/internal/session"
 )
 
 // live is the channel of a stream's output as it comes.
@@ -117,7 +118,11 @@ type script struct {
 // argument holds at most 128 KiB. Both are `shell -c` with the shell as $0.
 func shellArgv(shell, text string) (script, error) {
 	if len(text) <= maxShortScript {
-		return script{argv: []link.Bytes{link.Bytes(shell), "-c", link.Bytes(text)}}, nil
+		argv := []link.Bytes{link.Bytes(shell)}
+		for _, argument := range session.Text(text) {
+			argv = append(argv, link.Bytes(argument))
+		}
+		return script{argv: argv}, nil
 	}
 	file, err := memoryFile("script", "exec 3<&-; "+text)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -225,8 +226,7 @@ func (s *Server) runInSession(c *conversation, slot *slotState, agent *Agent, p 
 	defer closeAll(l.extra)
 	l.saved = saving.pump
 	result, exit, err := s.run(c, slot, agent, p, l)
-	if p.Cwd == nil && isMissing(err) && l.cwd != agent.Workspace {
-		// The directory that the session was in has been removed.
+	if p.Cwd == nil && l.cwd != agent.Workspace && cannotEnter(err, l.cwd) {
 		l.cwd = agent.Workspace
 		result, exit, err = s.run(c, slot, agent, p, l)
 	}
@@ -248,9 +248,14 @@ func (s *Server) runInSession(c *conversation, slot *slotState, agent *Agent, p 
 	return result, nil
 }
 
-func isMissing(err error) bool {
+// cannotEnter tells that the directory that a session was in is not there any
+// more, or nowhere that it can go to.
+func cannotEnter(err error, cwd string) bool {
 	var e *link.Error
-	return errors.As(err, &e) && (e.Errno == "ENOENT" || e.Errno == "ENOTDIR")
+	if !errors.As(err, &e) || string(e.Path) != cwd {
+		return false
+	}
+	return slices.Contains([]string{"ENOENT", "ENOTDIR", "EACCES", "ELOOP", "ENAMETOOLONG"}, e.Errno)
 }
 
 // channel is the FIFO that the shells of a session write their state to.

@@ -19,7 +19,7 @@ func (bash) keeps() []string {
 // command lets the shell read the program as its start-up file: then text runs
 // exactly as in any bash -c, to the line numbers of its messages.
 func (bash) command(s *State, program, text string) (argv, env []string) {
-	return []string{s.shell.Path, "-c", text}, []string{"BASH_ENV=" + program}
+	return append([]string{s.shell.Path}, Text(text)...), []string{"BASH_ENV=" + program}
 }
 
 // program is read by the shell in one piece, before any alias or option of the
@@ -32,7 +32,7 @@ func (bash) program(s *State, call *Call) string {
 		b.WriteString("__hx_w=" + quote(call.Save) + "\n" + bashSave)
 	}
 	if s.saved == nil {
-		b.WriteString(call.exports() + "__hx_l=1\nshopt -s expand_aliases\n")
+		b.WriteString(call.exports(isPosixMode) + "__hx_l=1\nshopt -s expand_aliases\n" + s.posixMode(call))
 	} else {
 		// Nothing of the program may follow but keywords: functions stand before builtins.
 		fmt.Fprintf(&b, ". %s\n", call.FDPath(stateFD))
@@ -50,9 +50,47 @@ func (bash) state(saved *saved, call *Call) string {
 	for _, name := range sortedKeys(saved.vars) {
 		b.WriteString(saved.vars[name])
 	}
-	b.WriteString(call.exports() + saved.after + "{\n__hx_l=1\n" + saved.options + "}\n")
+	options := saved.options
+	if value, ok := call.Env[posixMode]; ok {
+		options += enterPosixMode(value)
+	}
+	if call.Save == "" {
+		options = strings.ReplaceAll(options, aliasTrap, "")
+	}
+	b.WriteString(call.exports(isPosixMode) + saved.after + "{\n__hx_l=1\n" + options + "}\n")
 	return b.String()
 }
+
+// apart: in POSIX mode bash reads no start-up file, and a function never stands
+// before trap.
+func (bash) apart(name string) bool { return name == posixMode }
+
+func isPosixMode(name string) bool { return name == posixMode }
+
+func enterPosixMode(value string) string {
+	return aliasTrap + "export " + posixMode + "=" + quote(value) + "\n"
+}
+
+// posixMode enters it where the first command's environment says so.
+func (s *State) posixMode(call *Call) string {
+	value, ok := call.Env[posixMode]
+	for _, entry := range s.env {
+		if own, found := strings.CutPrefix(entry, posixMode+"="); found && !ok {
+			value, ok = own, true
+		}
+	}
+	switch {
+	case !ok:
+		return ""
+	case call.Save == "":
+		return strings.TrimPrefix(enterPosixMode(value), aliasTrap)
+	}
+	return enterPosixMode(value)
+}
+
+// aliasTrap is for POSIX mode, where no function stands before trap. It goes
+// with bash.sh.
+const aliasTrap = "alias trap=__hx_trap\n"
 
 // ownVariables are set by the shell itself, or tell about one process.
 var ownVariables = map[string]bool{
@@ -88,14 +126,19 @@ func (bash) decode(s *State, record [][]byte, call *Call) (next *saved, part boo
 	hidden := strings.Fields(string(record[11]))
 	s.restore(vars, slices.Concat(sortedKeys(call.Env), hidden))
 	setOptions, shoptions := strings.Split(string(record[3]), ":"), strings.Split(string(record[4]), ":")
-	posix := slices.Contains(setOptions, "posix")
-	posixVariable := vars[posixMode]
+	posix, posixVariable := slices.Contains(setOptions, "posix"), vars[posixMode]
+	if _, ofCall := call.Env[posixMode]; ofCall {
+		posix, posixVariable = s.wasPosix()
+	}
 	delete(vars, posixMode)
-	next = &saved{vars: vars, before: shopts(shoptions) + unset(vars, "HOSTNAME", "IFS", "OLDPWD", "PATH", "PS4", "SHELL", "TERM")}
+	next = &saved{vars: vars, posix: posix, posixVariable: posixVariable, before: shopts(shoptions) + unset(vars, "HOSTNAME", "IFS", "OLDPWD", "PATH", "PS4", "SHELL", "TERM")}
 	if umask := strings.TrimSpace(string(record[5])); umask != "" && strings.Trim(umask, "01234567") == "" {
 		next.before += "umask " + umask + "\n"
 	}
-	next.after = string(record[7]) + string(record[8])
+	if _, ok := vars["GLOBIGNORE"]; ok && !slices.Contains(shoptions, "dotglob") {
+		next.after = "shopt -u dotglob\n"
+	}
+	next.after += strings.Replace(string(record[7]), "alias trap='__hx_trap'\n", "", 1) + withoutOurTrap(string(record[8]))
 	functions := withoutExports(string(record[10]))
 	if functions != "" {
 		next.after += posixMode + "=y\n\\unset -f " + strings.Join(inTheWay, " ") + "\n\\unset " + posixMode + "\n" + shopts(shoptions)
@@ -105,7 +148,7 @@ func (bash) decode(s *State, record [][]byte, call *Call) (next *saved, part boo
 		next.options = "shopt -s expand_aliases\n"
 	}
 	if posix {
-		next.options += "alias trap=__hx_trap\n"
+		next.options += aliasTrap
 	}
 	next.options += bashSetOptions(string(record[2]), setOptions) + functions
 	switch {
@@ -115,6 +158,32 @@ func (bash) decode(s *State, record [][]byte, call *Call) (next *saved, part boo
 		next.options += posixMode + "=y\n"
 	}
 	return next, len(record[1]) == 0 || len(hidden) > 0
+}
+
+// wasPosix tells of POSIX mode, and of its variable, before a call.
+func (s *State) wasPosix() (on bool, variable string) {
+	if s.saved != nil {
+		return s.saved.posix, s.saved.posixVariable
+	}
+	variable = s.posixMode(&Call{})
+	return variable != "", variable
+}
+
+// withoutOurTrap leaves out the function of bash.sh that stands before trap:
+// where nothing is saved the rest of it is missing.
+func withoutOurTrap(functions string) string {
+	const begin, end = "trap () \n", "\n}\n"
+	from := 0
+	if !strings.HasPrefix(functions, begin) {
+		if from = strings.Index(functions, "\n"+begin) + 1; from == 0 {
+			return functions
+		}
+	}
+	size := strings.Index(functions[from:], end)
+	if size < 0 || !strings.Contains(functions[from:from+size], `__hx_trap "$@"`) {
+		return functions
+	}
+	return functions[:from] + functions[from+size+len(end):]
 }
 
 // withoutExports leaves out that functions are exported: those that were in
@@ -201,12 +270,38 @@ func declarations(text string) []declaration {
 		if len(words) == 3 && words[0] == "declare" && strings.HasPrefix(words[1], "-") {
 			name, _, _ := strings.Cut(words[2], "=")
 			if identifier(name) {
-				list = append(list, declaration{name, text[:size] + "\n"})
+				list = append(list, declaration{name, declare(words[1][1:], words[2])})
 			}
 		}
 		text = strings.TrimPrefix(text[size:], "\n")
 	}
 	return list
+}
+
+// declare sets a variable as it was: attributes that change what is assigned
+// come when it has its value.
+func declare(flags, assignment string) string {
+	const changing = "ciulr"
+	name, _, ok := strings.Cut(assignment, "=")
+	late := strings.Map(func(flag rune) rune {
+		if strings.ContainsRune(changing, flag) {
+			return flag
+		}
+		return -1
+	}, flags)
+	if !ok || strings.Trim(late, "r") == "" {
+		return "declare -" + flags + " " + assignment + "\n"
+	}
+	early := strings.Map(func(flag rune) rune {
+		if strings.ContainsRune(changing, flag) {
+			return -1
+		}
+		return flag
+	}, flags)
+	if early == "" {
+		early = "-"
+	}
+	return "declare -" + early + " " + assignment + "\ndeclare -" + late + " " + name + "\n"
 }
 
 // constant measures text up to the first newline that is not quoted.

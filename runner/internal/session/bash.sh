@@ -7,21 +7,21 @@ trap() {
 __hx_trap() {
 	# A subshell's traps are its own. The state is written around the tenant's EXIT trap, so it comes into ours.
 	[[ ${BASHPID:-$$} == "$$" && $BASH_SUBSHELL == 0 ]] || { builtin trap "$@"; return; }
-	local action=- rest=() mine= sig
+	local __hx_a=- __hx_d=() __hx_m= __hx_g
 	case ${1-} in
 	'' | -p) if (($# == 0)) || [[ $1 == -p ]]; then __hx_show "${@:2}"; return; fi ;;
 	-l | -P) builtin trap "$@"; return ;;
 	esac
 	[[ $1 == -- ]] && shift
-	if (($# > 1)) && ! [[ $1 =~ ^[0-9]+$ ]]; then action=$1; shift; fi
-	for sig; do
-		case $sig in
-		0 | [Ee][Xx][Ii][Tt]) mine=1 ;;
-		*) rest+=("$sig") ;;
+	if (($# > 1)) && ! [[ $1 =~ ^[0-9]+$ ]]; then __hx_a=$1; shift; fi
+	for __hx_g; do
+		case $__hx_g in
+		0 | [Ee][Xx][Ii][Tt]) __hx_m=1 ;;
+		*) __hx_d+=("$__hx_g") ;;
 		esac
 	done
-	if [[ $mine ]]; then
-		__hx_t=${action#-}
+	if [[ $__hx_m ]]; then
+		__hx_t=${__hx_a#-}
 		if [[ $__hx_t ]]; then
 			# So that set -e does not end it, the status stays, and set -x shows nothing.
 			builtin trap -- "$__hx_x && __hx_q() { :; }; $__hx_t"$'\n{ __hx_again; } >/dev/null 2>&1' EXIT
@@ -29,38 +29,41 @@ __hx_trap() {
 			builtin trap -- "$__hx_x" EXIT
 		fi
 	fi
-	((${#rest[@]} == 0)) || builtin trap -- "$action" "${rest[@]}"
+	((${#__hx_d[@]} == 0)) || builtin trap -- "$__hx_a" "${__hx_d[@]}"
 }
 __hx_show() {
-	local sig q="'\\''" all=() mine=1
+	local __hx_g __hx_k="'\\''" __hx_d=() __hx_m=1
 	if (($#)); then
-		mine=
-		for sig; do
-			case $sig in
-			0 | [Ee][Xx][Ii][Tt]) mine=1 ;;
-			*) all+=("$sig") ;;
+		__hx_m=
+		for __hx_g; do
+			case $__hx_g in
+			0 | [Ee][Xx][Ii][Tt]) __hx_m=1 ;;
+			*) __hx_d+=("$__hx_g") ;;
 			esac
 		done
 	else
-		all=({1..31} DEBUG ERR RETURN)
+		__hx_d=({1..31} DEBUG ERR RETURN)
 	fi
-	if [[ $mine && $__hx_t ]]; then builtin printf "trap -- '%s' EXIT\n" "${__hx_t//\'/$q}"; fi
-	((${#all[@]} == 0)) || builtin trap -p "${all[@]}"
+	if [[ $__hx_m && $__hx_t ]]; then builtin printf "trap -- '%s' EXIT\n" "${__hx_t//\'/$__hx_k}"; fi
+	((${#__hx_d[@]} == 0)) || builtin trap -p "${__hx_d[@]}"
 }
 # A shell that is ended inside of functions still has their variables, which hide those of the same name. An attribute
 # that the global one is given shows only where nothing hides it. What can be taken away is, unless the tenant's trap is
 # still to see it; the names of the others are told. A reference does not show an attribute of its own.
 __hx_locals() {
-	local __hx_n __hx_a=
+	local __hx_n __hx_a= __hx_e
 	__hx_h=
 	for __hx_n in "${FUNCNAME[@]}"; do
 		[[ $__hx_n == __hx_* || $__hx_n == main || $__hx_n == source ]] || __hx_a=inside
 	done
 	[[ $__hx_a ]] && ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 501)) || return 0
-	for __hx_n in "${!_@}" "${!a@}" "${!b@}" "${!c@}" "${!d@}" "${!e@}" "${!f@}" "${!g@}" "${!h@}" "${!i@}" "${!j@}" "${!k@}" "${!l@}" "${!m@}" \
+	__hx_e=("${!_@}" "${!a@}" "${!b@}" "${!c@}" "${!d@}" "${!e@}" "${!f@}" "${!g@}" "${!h@}" "${!i@}" "${!j@}" "${!k@}" "${!l@}" "${!m@}" \
 		"${!n@}" "${!o@}" "${!p@}" "${!q@}" "${!r@}" "${!s@}" "${!t@}" "${!u@}" "${!v@}" "${!w@}" "${!x@}" "${!y@}" "${!z@}" "${!A@}" \
 		"${!B@}" "${!C@}" "${!D@}" "${!E@}" "${!F@}" "${!G@}" "${!H@}" "${!I@}" "${!J@}" "${!K@}" "${!L@}" "${!M@}" "${!N@}" "${!O@}" \
-		"${!P@}" "${!Q@}" "${!R@}" "${!S@}" "${!T@}" "${!U@}" "${!V@}" "${!W@}" "${!X@}" "${!Y@}" "${!Z@}"; do
+		"${!P@}" "${!Q@}" "${!R@}" "${!S@}" "${!T@}" "${!U@}" "${!V@}" "${!W@}" "${!X@}" "${!Y@}" "${!Z@}")
+	# With many the time grows with their square.
+	((${#__hx_e[@]} <= 1000)) || return 0
+	for __hx_n in "${__hx_e[@]}"; do
 		[[ $__hx_n != __hx_* ]] || continue
 		for __hx_i in 1 2 3 4 5 6 7 8 9; do
 			[[ ! -R $__hx_n ]] || break

@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -38,7 +39,7 @@ func (posix) program(s *State, call *Call) string {
 		b.WriteString("__hx_w=" + quote(call.Save) + "\n" + posixSave)
 	}
 	if s.saved == nil {
-		b.WriteString(call.exports() + "__hx_l=1\n")
+		b.WriteString(call.exports(noName) + "__hx_l=1\n")
 	} else {
 		fmt.Fprintf(&b, ". %s\n%s", call.FDPath(stateFD), s.saved.options)
 	}
@@ -51,9 +52,17 @@ func (posix) state(saved *saved, call *Call) string {
 	for _, name := range sortedKeys(saved.vars) {
 		b.WriteString(saved.vars[name])
 	}
-	b.WriteString(call.exports() + saved.after + "__hx_l=1\n")
+	// Setting what is readonly would end the shell.
+	isReadonly := func(name string) bool { return strings.HasSuffix(saved.vars[name], readonlyName(name)) }
+	b.WriteString(call.exports(isReadonly) + saved.after + "__hx_l=1\n")
 	return b.String()
 }
+
+func (posix) apart(string) bool { return false }
+
+func noName(string) bool { return false }
+
+func readonlyName(name string) string { return "readonly " + name + "\n" }
 
 // ourTrap is what the alias trap stands for, as a shell prints it.
 const ourTrap = "'__hx_trap'"
@@ -61,8 +70,22 @@ const ourTrap = "'__hx_trap'"
 // special variables are set by the shell itself, or would end it.
 var special = map[string]bool{
 	"PPID": true, "PWD": true, "OPTIND": true, "OPTARG": true, "OPTERR": true, "LINENO": true, "FUNCNAME": true, "_": true, "SHLVL": true, "RANDOM": true,
-	"SECONDS": true, "EUID": true, "UID": true, "EPOCHSECONDS": true, "EPOCHREALTIME": true, "PIPESTATUS": true, "SHELLOPTS": true, "BASHOPTS": true,
-	"GROUPS": true, "DIRSTACK": true, "BASHPID": true, "BASH": true,
+	"EPOCHSECONDS": true, "EPOCHREALTIME": true,
+}
+
+// elsewhere are variables that are special in other shells than dash and busybox.
+var elsewhere = map[string]bool{
+	"SECONDS": true, "EUID": true, "UID": true, "PIPESTATUS": true, "SHELLOPTS": true, "BASHOPTS": true, "GROUPS": true, "DIRSTACK": true, "BASHPID": true,
+	"BASH": true,
+}
+
+// keepsVariable tells whether a variable is the tenant's.
+func (s *State) keepsVariable(name string) bool {
+	if !identifier(name) || special[name] || strings.HasPrefix(name, "__hx_") {
+		return false
+	}
+	known := s.shell.Name == "dash" || s.shell.Name == "busybox" || s.shell.Name == "ash"
+	return known || !elsewhere[name] && !strings.HasPrefix(name, "BASH_")
 }
 
 func (posix) decode(s *State, record [][]byte, call *Call) (next *saved, part bool) {
@@ -77,18 +100,18 @@ func (posix) decode(s *State, record [][]byte, call *Call) (next *saved, part bo
 		next.before = "umask " + umask + "\n"
 	}
 	for _, e := range values {
-		if identifier(e.name) && !special[e.name] && !strings.HasPrefix(e.name, "__hx_") && !strings.HasPrefix(e.name, "BASH_") {
+		if s.keepsVariable(e.name) {
 			vars[e.name] = e.name + "=" + e.value + "\n"
 		}
 	}
 	for _, e := range exports {
-		if identifier(e.name) && !special[e.name] && !strings.HasPrefix(e.name, "__hx_") {
+		if s.keepsVariable(e.name) {
 			vars[e.name] += "export " + e.name + "\n"
 		}
 	}
 	for _, e := range readonly {
-		if _, ok := vars[e.name]; ok {
-			vars[e.name] += "readonly " + e.name + "\n"
+		if s.keepsVariable(e.name) {
+			vars[e.name] += readonlyName(e.name)
 		}
 	}
 	s.restore(vars, sortedKeys(call.Env))
@@ -115,7 +138,7 @@ func unset(vars map[string]string, names ...string) string {
 // restore puts back what variables were before a call: those that were for it
 // alone, and those that a variable of a function hides.
 func (s *State) restore(vars map[string]string, names []string) {
-	for _, name := range names {
+	for _, name := range slices.DeleteFunc(names, func(name string) bool { return !identifier(name) }) {
 		delete(vars, name)
 		if s.saved != nil {
 			if before, ok := s.saved.vars[name]; ok {

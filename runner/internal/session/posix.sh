@@ -10,8 +10,8 @@ __hx_show() {
 	[ -z "$__hx_t" ] || printf "trap -- '%s' EXIT\\n" "$__hx_j$__hx_i"
 }
 __hx_trap() {
-	IFS=' ' read -r __hx_i __hx_j </proc/self/stat
-	if [ "$__hx_i" != "$$" ]; then
+	read -r __hx_i </proc/self/stat
+	if [ "${__hx_i%% *}" != "$$" ]; then
 		\trap "$@"
 		return
 	fi

@@ -84,11 +84,16 @@ type saved struct {
 	after  string            // what is read after them
 	// options is set last, so that nothing of the above is traced.
 	options string
+	// POSIX mode of bash, and the command that sets its variable.
+	posix         bool
+	posixVariable string
 }
 
 // kind is a family of shells.
 type kind interface {
 	keeps() []string
+	// apart is true for variables that a new shell must not find in its environment.
+	apart(name string) bool
 	// command makes a shell read the file program and then run text.
 	command(s *State, program, text string) (argv, env []string)
 	program(s *State, call *Call) string
@@ -122,7 +127,8 @@ func (s *State) Command(text string, call Call) Program {
 	}
 	program := s.kind.program(s, &call)
 	if len(text) > maxArgument {
-		program += "__hx_c=" + quote(text) + "\n"
+		// First of all, while nothing that is set is exported by itself.
+		program = "__hx_c=" + quote(text) + "\n" + program
 		text = `\eval "$__hx_c"`
 	}
 	p.Files = append(p.Files, []byte(program))
@@ -132,15 +138,33 @@ func (s *State) Command(text string, call Call) Program {
 	} else {
 		p.Env = slices.Clone(s.env)
 	}
+	p.Env = slices.DeleteFunc(p.Env, func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return s.kind.apart(name)
+	})
+	for _, name := range sortedKeys(call.Env) {
+		if !identifier(name) {
+			p.Env = append(without(p.Env, name), name+"="+call.Env[name])
+		}
+	}
 	// So that the shell takes over the name of the directory as it was given.
-	p.Env = append(withoutPWD(p.Env), "PWD="+p.Cwd)
+	p.Env = append(without(p.Env, "PWD"), "PWD="+p.Cwd)
 	argv, env := s.kind.command(s, call.FDPath(FirstFD), text)
 	p.Argv, p.Env = argv, append(p.Env, env...)
 	return p
 }
 
-func withoutPWD(env []string) []string {
-	return slices.DeleteFunc(env, func(entry string) bool { return strings.HasPrefix(entry, "PWD=") })
+func without(env []string, name string) []string {
+	return slices.DeleteFunc(env, func(entry string) bool { return strings.HasPrefix(entry, name+"=") })
+}
+
+// Text gives the arguments of a shell that runs text: one that begins like an
+// option is none.
+func Text(text string) []string {
+	if strings.HasPrefix(text, "-") || strings.HasPrefix(text, "+") {
+		return []string{"-c", "--", text}
+	}
+	return []string{"-c", text}
 }
 
 // stateFD is where the saved state is.
@@ -198,11 +222,12 @@ func identifier(name string) bool {
 	return name != ""
 }
 
-// exports sets the call's variables that a shell can hold.
-func (c *Call) exports() string {
+// exports sets the call's variables that a shell can hold, but for those that
+// cannot be set here.
+func (c *Call) exports(cannot func(name string) bool) string {
 	var b strings.Builder
 	for _, name := range sortedKeys(c.Env) {
-		if identifier(name) {
+		if identifier(name) && !cannot(name) {
 			b.WriteString("\\export " + name + "=" + quote(c.Env[name]) + "\n")
 		}
 	}

@@ -481,3 +481,119 @@ func BenchmarkShell(b *testing.B) {
 		})
 	}
 }
+
+// unsaved runs text as a background process of the session.
+func (s *tester) unsaved(text, out string, code int) {
+	s.t.Helper()
+	if r := s.with(text, Call{}); r.out != out || r.code != code || r.err != "" {
+		s.t.Fatalf("%s\n→ %q, code %d, stderr %q; expected %q, code %d", text, r.out, r.code, r.err, out, code)
+	}
+}
+
+func TestTrapsOfAProcess(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *tester) {
+		s.expect("v=5", "", 0)
+		const traps = "trap 'echo cleanup' EXIT; trap 'echo term; exit 3' TERM; echo $v; kill -TERM $$; sleep 1"
+		s.unsaved(traps, "5\nterm\ncleanup\n", 3)
+		if s.state.shell.Name == "bash" {
+			s.expect("set -o posix", "", 0)
+			s.unsaved(traps, "5\nterm\ncleanup\n", 3)
+			s.expect("set +o posix", "", 0)
+			s.expect("trap() { echo mine; }", "", 0)
+			s.unsaved("trap; echo $v", "mine\n5\n", 0)
+		}
+	})
+}
+
+func TestPOSIXModeByEnvironment(t *testing.T) {
+	s := open(t, shells[0])
+	s.expect("x=1; cd /; f() { echo in f; }", "", 0)
+	strict := s.keep()
+	strict.Env = map[string]string{"POSIXLY_CORRECT": "1"}
+	const text = `echo $x $PWD $POSIXLY_CORRECT; shopt -qo posix && echo strict; trap 'echo bye' EXIT; f; y=2`
+	if r := s.with(text, strict); r.out != "1 / 1\nstrict\nin f\nbye\n" || r.err != "" || !r.kept {
+		t.Fatalf("%+v", r)
+	}
+	s.expect(`echo $x $y ${POSIXLY_CORRECT-unset} ${BASH_ENV-unset}; shopt -qo posix || echo lax`, "1 2 unset unset\nlax\n", 0)
+	s.expect("POSIXLY_CORRECT=mine", "", 0)
+	if r := s.with("echo $POSIXLY_CORRECT", strict); r.out != "1\n" {
+		t.Fatalf("%+v", r)
+	}
+	s.expect("echo $POSIXLY_CORRECT", "mine\n", 0)
+
+	s = open(t, shells[0])
+	s.state.env = append(s.state.env, "POSIXLY_CORRECT=1")
+	s.expect("x=1; cd /; trap 'echo bye' EXIT", "bye\n", 0)
+	s.expect(`echo $x $PWD $POSIXLY_CORRECT ${BASH_ENV-unset}; sh -c 'echo $POSIXLY_CORRECT'; shopt -qo posix && echo strict`, "1 / 1 unset\n1\nstrict\n", 0)
+	s.unsaved("echo $x $POSIXLY_CORRECT; trap 'echo bye' EXIT", "1 1\nbye\n", 0)
+}
+
+func TestReadonlyNamesAreTheTenants(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *tester) {
+		s.expect("for n in action rest mine sig all q i j; do readonly $n=set; done; readonly BARE IFS; export BARE", "", 0)
+		s.expect("trap 'echo bye' EXIT; trap 'echo usr' USR1; kill -USR1 $$; echo $action $mine", "usr\nset set\nbye\n", 0)
+		if r := s.run("BARE=1; echo on"); strings.Contains(r.out, "on") && s.state.shell.Name != "bash" {
+			t.Errorf("a variable without a value is readonly no more: %+v", r)
+		}
+		call := s.keep()
+		call.Env = map[string]string{"action": "of the call", "other": "of the call"}
+		if r := s.with("echo $action, $other", call); r.out != "set, of the call\n" || r.code != 0 {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+func TestAFunctionThatEndsAShellOfManyVariables(t *testing.T) {
+	s := open(t, shells[0])
+	s.expect("for i in {1..3000}; do declare z$i=$i; done", "", 0)
+	s.expect("f() { x=3; exit 7; }; f", "", 7)
+	s.expect("echo $x $z3000", "3 3000\n", 0)
+}
+
+func TestLongTextWithAllexport(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *tester) {
+		s.expect("set -a", "", 0)
+		s.expect("/bin/true && echo on; exported=1; : "+strings.Repeat("x", 200_000), "on\n", 0)
+		s.expect("sh -c 'echo $exported ${__hx_c-none}'", "1 none\n", 0)
+	})
+}
+
+func TestAttributesDoNotChangeValues(t *testing.T) {
+	s := open(t, shells[0])
+	s.expect(`low=ABC; declare -l low; up=abc; declare -xu up; n=08; declare -i n; e='a[$(touch pwned)]'; declare -ir e; arr=(x 'y z'); declare -i arr`, "", 0)
+	s.expect(`echo "$low $up $n ${arr[1]}"; low=ABC up=abc n=2+3; echo "$low $up $n"; sh -c 'echo $up'; [ "$e" = 'a[$(touch pwned)]' ] && echo same`,
+		"ABC abc 08 y z\nabc ABC 5\nABC\nsame\n", 0)
+	s.expect("GLOBIGNORE=zzz; shopt -u dotglob", "", 0)
+	s.expect("shopt -q dotglob || echo off; echo $GLOBIGNORE", "off\nzzz\n", 0)
+	if _, err := os.Stat(filepath.Join(s.dir, "pwned")); err == nil {
+		t.Error("a value was executed")
+	}
+}
+
+func TestNamesThatAreSpecialElsewhere(t *testing.T) {
+	for _, shell := range shells[1:] {
+		t.Run(shell.Name, func(t *testing.T) {
+			s := open(t, shell)
+			s.expect("UID=7; GROUPS=a; SECONDS=9; EUID=8; BASH_FOO=1; BASH=q; export BASH_ENV=x", "", 0)
+			s.expect("echo $UID $GROUPS $SECONDS $EUID $BASH_FOO $BASH; sh -c 'echo $BASH_ENV'", "7 a 9 8 1 q\nx\n", 0)
+		})
+	}
+}
+
+func TestOddNamesAndTextsThatBeginLikeOptions(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *tester) {
+		for range 2 {
+			call := s.keep()
+			call.Env = map[string]string{"a.b": "of the call", "odd.name": "2"}
+			r := s.with("env | grep -e '^a.b=' -e '^odd.name=' | sort", call)
+			if s.state.shell.Name != "dash" && r.out != "a.b=of the call\nodd.name=2\n" {
+				t.Errorf("%+v", r)
+			}
+			for _, text := range []string{"-x; echo on", "+e; echo on", "--version; echo on"} {
+				if r := s.run(text); r.out != "on\n" || !r.kept {
+					t.Errorf("%s: %+v", text, r)
+				}
+			}
+		}
+	})
+}
