@@ -38,7 +38,44 @@ class Portals:
             if self._pid != os.getpid():
                 self._pid = os.getpid()
                 self._provider = BlockingPortalProvider()
-            return self._provider
+            return _Use(self._provider)
+
+
+class _Use(AbstractContextManager[BlockingPortal, None]):
+    """The portal of a provider. An interrupt (Ctrl-C) of who enters it leaves nothing behind.
+
+    Within anyio, it would leave the thread that the loop runs in to be waited for, and nobody to end it.
+    """
+
+    def __init__(self, provider: BlockingPortalProvider) -> None:
+        self._provider = provider
+
+    def __enter__(self) -> BlockingPortal:
+        opened: Future[BlockingPortal] = Future()
+
+        def enter() -> None:
+            try:
+                portal = self._provider.__enter__()
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                opened.set_exception(error)
+            else:
+                opened.set_result(portal)
+
+        threading.Thread(target=enter, name="hermes-exec-portal", daemon=True).start()
+        try:
+            return opened.result()
+        except BaseException:
+            opened.add_done_callback(self._leave)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._provider.__exit__(kind, error, trace)
+
+    def _leave(self, opened: Future[BlockingPortal]) -> None:
+        if opened.exception() is None:
+            self.__exit__(None, None, None)
 
 
 class Twin(Generic[W]):

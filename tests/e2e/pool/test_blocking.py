@@ -176,6 +176,27 @@ def test_an_interrupt_leaves_no_slot_lent(
     assert pool.stats().slots_lent == 0
 
 
+def test_an_interrupt_while_a_pool_is_entered_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Future.result
+
+    def interrupted(future: Future[object], timeout: float | None = None) -> object:
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        return real(future, timeout)
+
+    before = threading.active_count()
+    for _ in range(5):
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(Future, "result", interrupted)
+            SandboxPool("local").__enter__()
+    with SandboxPool("local") as pool, pool.slot() as slot:
+        assert slot.run("true").ok
+    deadline = time.monotonic() + 30
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() <= before
+
+
 def test_what_is_closed_after_the_last_pool_is_closed_already() -> None:
     with SandboxPool("local") as pool:
         slot, events = pool.acquire(), pool.events()
