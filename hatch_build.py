@@ -123,8 +123,7 @@ def is_current(output: Path, key: str) -> bool:
 
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file as hexadecimal text."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def compile_target(go: str, source: Path, target: Target, output: Path) -> Path:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar, cast, overload
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import anyio
 
@@ -15,6 +16,7 @@ from hermes_agent.history import History
 from hermes_agent.models.base import Model
 from hermes_agent.turn import BlockingTools, Tools, call_tools, hear
 from hermes_exec.errors import ConfigError, ErrorCause
+from hermes_exec.twin import call
 
 LAST_WORDS = "You cannot call any more tools. Give your final answer now, from what you know."
 """What the model is told when its turns or its tool calls are used up, before its closing answer."""
@@ -79,12 +81,12 @@ class AgentLoop(Generic[ToolsT_co]):
         """Run one episode from these messages (a text: one user message) and return it, whatever ended it.
 
         Errors of the model, of the slot and of this library end up in the Episode; only the caller's own cancellation
-        passes through.
+        passes through, and SlotClosed where the pool of a blocking toolbox has been left before.
         """
         begin: list[Message] = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
         portal, tools = getattr(self.toolbox, "portal", None), getattr(self.toolbox, "wrapped", self.toolbox)
         if portal is not None:
-            return cast("Episode", portal.call(self._episode, tools, begin))
+            return call(portal, partial(self._episode, tools, begin))
         return self._episode(tools, begin)
 
     def cancel(self) -> None:

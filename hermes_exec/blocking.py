@@ -18,7 +18,7 @@ from anyio.from_thread import BlockingPortal
 
 from hermes_exec import events, files, forward, pool, process, session, slot
 from hermes_exec.errors import SlotClosed
-from hermes_exec.results import Isolation, PoolEvent
+from hermes_exec.results import Isolation, PoolEvent, PoolStats
 from hermes_exec.twin import (
     Entered,
     Portals,
@@ -236,8 +236,14 @@ class SandboxPool(Twin[pool.SandboxPool]):
     prewarm = blocking(pool.SandboxPool.prewarm)
     aclose = closing(pool.SandboxPool.aclose)
     close = aclose
-    stats = making(pool.SandboxPool.stats, same)
     events = making(pool.SandboxPool.events, Events)
+
+    def stats(self) -> PoolStats:
+        """As `SandboxPool.stats`, also after the pool was closed."""
+        try:
+            return call(self.portal, self.wrapped.stats)
+        except SlotClosed:
+            return self.wrapped.stats()
 
     def acquire(
         self,

@@ -19,6 +19,7 @@ DEFAULT_OUTPUT_BYTES = 1 << 20
 DEFAULT_PTY = (24, 80)
 _NUMBERS = (int, float)
 LONGEST_S = 1e9
+HIGHEST_SIGNAL = 64
 LARGEST_COUNT = 1 << 60
 """Of a count or a position: two of them are still a number of 64 bits together."""
 LONGEST_PATH, SHOWN_PATH = 1 << 16, 256
@@ -128,6 +129,13 @@ def checked_offset(offset: int, what: str) -> int:
     if not _is_integer(offset) or abs(offset) > LARGEST_COUNT:
         raise ConfigError(f"{what} must be an integer from -2^60 to 2^60, not {offset!r}")
     return offset
+
+
+def checked_signal(number: int) -> int:
+    """The number of a signal of Linux."""
+    if not _is_integer(number) or not 0 < number <= HIGHEST_SIGNAL:
+        raise ConfigError(f"a signal is a number up to {HIGHEST_SIGNAL}, such as signal.SIGTERM, not {number!r}")
+    return int(number)
 
 
 def pty_size(pty: bool | tuple[int, int]) -> dict[str, int] | None:

@@ -10,7 +10,7 @@ import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream
 
 from hermes_exec.channel import Conversation, Data, RemoteError
-from hermes_exec.command import checked_offset, checked_size, terminal_size
+from hermes_exec.command import checked_offset, checked_signal, checked_size, checked_timeout, terminal_size
 from hermes_exec.encoding import from_wire
 from hermes_exec.errors import ConfigError, ProtocolError
 from hermes_exec.exit import run_result
@@ -104,8 +104,8 @@ class Process:
             TimeoutError: it still runs after `timeout_s` seconds (0 only looks; None waits for ever).
             SlotClosed: the slot was released or reset.
         """
-        if timeout_s is not None and not 0 <= timeout_s < 1e9:
-            raise ConfigError(f"timeout_s must be 0 or more, or None, not {timeout_s!r}")
+        if timeout_s != 0 or isinstance(timeout_s, bool):
+            timeout_s = checked_timeout(timeout_s)
         params = {"process": self.id, "timeout_s": timeout_s}
         grace_s = None if timeout_s is None else timeout_s + 5.0
         answer = await self._tenure.call("proc.wait", params, timeout_s=grace_s)
@@ -125,9 +125,11 @@ class Process:
         """Send a signal to the process itself, not to its descendants.
 
         Raises:
+            ConfigError: it is no number of a signal.
             ProcessLookupError: it has ended.
         """
-        await self._tenure.call("proc.signal", {"process": self.id, "signal": int(number)}, timeout_s=30)
+        params = {"process": self.id, "signal": checked_signal(number)}
+        await self._tenure.call("proc.signal", params, timeout_s=30)
 
     async def kill(self) -> KillReceipt:
         """End the process and everything it started: TERM, 0.5 s, KILL. Harmless when it has ended."""
@@ -189,6 +191,8 @@ class ProcessInput(ByteSendStream):
 
     async def send(self, item: bytes) -> None:
         """Write bytes, waiting while the process does not read."""
+        if not isinstance(item, bytes | bytearray | memoryview):
+            raise ConfigError(f"the input of a process is bytes, not {type(item).__name__}")
         if self._closed:
             raise anyio.ClosedResourceError
         try:

@@ -13,7 +13,6 @@ from hermes_exec.errors import (
     ConfigError,
     ExecError,
     IsolationError,
-    LaunchError,
     OutputLimitExceeded,
     ProtocolError,
     SandboxDied,
@@ -45,7 +44,7 @@ def remote_failure(error: RemoteError, *, path: str | None = None) -> Exception:
         case "bad_request" | "user":
             return ConfigError(error.message)
         case "limit":
-            return LaunchError(error.message, retryable=False)
+            return ConfigError(f"{error.message}: leave the limit out, or say best_effort_limits=True")
         case "exhausted":
             return ExecError(error.message, retryable=True)
         case "isolation":

@@ -17,7 +17,7 @@ BUILT_IN: Mapping[str, str] = {
     "docker": "hermes_exec.backends.docker",
 }
 PLANNED = ("ssh", "singularity", "modal", "nomad")
-"""Names that belong to this library, whether or not this installation has them."""
+"""Names that belong to this library, which does not have them yet."""
 
 
 class BackendModule(Protocol):
@@ -54,7 +54,7 @@ def backend_module(name: str) -> BackendModule:
         return cast(BackendModule, import_module(BUILT_IN[name]))
     point = _points().get(name)
     if point is None and name in PLANNED:
-        raise BackendUnavailable(f"the backend {name!r} is not installed: {install_hint(name)}")
+        raise BackendUnavailable(f"there is no backend {name!r} yet: this version has {', '.join(backend_names())}")
     if point is None:
         raise ConfigError(f"there is no backend {name!r}; {nearest(name, [*backend_names(), *PLANNED])}")
     try:

@@ -34,6 +34,13 @@ def code_of(error: ExecError | OSError) -> int:
     return INFRA
 
 
+def is_reader_gone(error: BaseException) -> bool:
+    """Whether nobody reads what is printed any more, and nothing else is wrong."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(is_reader_gone, error.exceptions))
+    return isinstance(error, BrokenPipeError) and not isinstance(error, ExecError)
+
+
 def errors_in(error: BaseException) -> Iterator[ExecError | OSError]:
     """Yield what a user can do something about, also inside of groups: the errors of this library, a disk that takes no
     more, and paths that are not there or not as they should be, here or in a slot.

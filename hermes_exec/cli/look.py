@@ -32,10 +32,18 @@ async def look(slot: str, words: Sequence[str]) -> int:
         ConfigError: no pool here lends such a slot, or the question is none.
     """
     path = await _find(slot)
-    if words:
-        async with connect(path) as driver:
-            await _answer(driver, slot, words)
-        return exits.OK
+    try:
+        if words:
+            async with connect(path) as driver:
+                await _answer(driver, slot, words)
+        else:
+            await _look_on(path, slot)
+    except* (FileNotFoundError, ConnectionRefusedError):
+        raise SlotClosed("the process that held the slot is gone") from None
+    return exits.OK
+
+
+async def _look_on(path: Path, slot: str) -> None:
     try:
         async with connect(path) as driver, anyio.create_task_group() as tasks:
             if sys.stdin is not None and sys.stdin.isatty():
@@ -44,7 +52,6 @@ async def look(slot: str, words: Sequence[str]) -> int:
             tasks.cancel_scope.cancel()
     except* SlotClosed as closed:
         say(str(closed.exceptions[0]))
-    return exits.OK
 
 
 async def _find(slot: str) -> Path:

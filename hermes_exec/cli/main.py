@@ -113,10 +113,10 @@ def main() -> None:
         build_app(next((word for word in sys.argv[1:] if not word.startswith("-")), None))()
     except KeyboardInterrupt:
         sys.exit(exits.INTERRUPTED)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(exits.FAILED)
     except Exception as error:
+        if exits.is_reader_gone(error):
+            sys.stderr.close()
+            sys.exit(exits.FAILED)
         found = list(exits.errors_in(error))
         if not found:
             raise

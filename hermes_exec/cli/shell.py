@@ -58,6 +58,8 @@ def shell(
     if slot is not None:
         from hermes_exec.cli.look import look
 
+        if any((backend, image, config, profile, option, trace)):
+            raise ConfigError("--slot looks into a slot that is there: options of a new one cannot go with it")
         raise typer.Exit(anyio.run(look, slot, command or []))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("shell needs a terminal; to run a command without one, use: hermes-exec run -- CMD")

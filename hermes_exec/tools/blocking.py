@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -11,6 +12,7 @@ from anyio.from_thread import BlockingPortal
 from hermes_exec.tools.results import ToolResult
 from hermes_exec.tools.toolbox import Toolbox
 from hermes_exec.tools.watch import Notice
+from hermes_exec.twin import call
 
 
 class BlockingToolbox(Toolbox):
@@ -33,23 +35,23 @@ class BlockingToolbox(Toolbox):
         self, name: str, arguments: str | bytes | Mapping[str, object] | None = None, call_id: str | None = None
     ) -> ToolResult:
         """As `Toolbox.call`."""
-        return self.portal.call(self.wrapped.call, name, arguments, call_id)
+        return call(self.portal, partial(self.wrapped.call, name, arguments, call_id))
 
     def fit_turn(self, results: Sequence[ToolResult], limit_chars: int | None = None) -> list[ToolResult]:  # type: ignore[override]
         """As `Toolbox.fit_turn`."""
-        return self.portal.call(self.wrapped.fit_turn, results, limit_chars)
+        return call(self.portal, partial(self.wrapped.fit_turn, results, limit_chars))
 
     def notices(self) -> list[Notice]:  # type: ignore[override]
         """As `Toolbox.notices`."""
-        return self.portal.call(self.wrapped.notices)
+        return call(self.portal, self.wrapped.notices)
 
     def forget_reads(self) -> None:
         """As `Toolbox.forget_reads`."""
-        self.portal.call(self.wrapped.forget_reads)
+        call(self.portal, self.wrapped.forget_reads)
 
     def close(self) -> None:
         """As `Toolbox.aclose`."""
-        self.portal.call(self.wrapped.aclose)
+        call(self.portal, self.wrapped.aclose)
 
     def __enter__(self) -> Self:
         return self

@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+import anyio
 import docker
 import pytest
 
-from hermes_exec import SandboxPool, blocking
+from hermes_exec import SandboxPool, SlotClosed, blocking
+from hermes_exec.cli import look
 from hermes_exec.viewing import directory
 from tests.conftest import BackendCase
 from tests.e2e.cli.conftest import PROGRAM, Cli, environment
@@ -126,6 +128,34 @@ def test_nothing_else_can_be_asked(cli: Cli, words: tuple[str, ...]) -> None:
         done = cli.run("shell", "--slot", slot.id, *words)
         assert (done.returncode, "can only be looked at" in done.stderr) == (2, True)
         assert slot.files.read_text("kept") == "x"
+
+
+def test_options_of_a_new_slot_do_not_go_with_one_that_is_there(cli: Cli, tmp_path: Path) -> None:
+    with SandboxPool("local") as pool, pool.slot() as slot:
+        for option in (["-b", "docker"], ["--trace", str(tmp_path / "trace")], ["-o", "min_isolation=none"]):
+            done = cli.run("shell", "--slot", slot.id, *option)
+            assert (done.returncode, "options of a new one" in " ".join(done.stderr.split())) == (2, True)
+
+
+def test_it_ends_quietly_when_nobody_reads_it(cli: Cli) -> None:
+    with SandboxPool("local") as pool, pool.slot() as slot, viewing(cli, slot.id) as viewer:
+        assert viewer.process.stdout is not None
+        viewer.process.stdout.close()
+        for _ in range(20):
+            slot.run("echo tick")
+        assert viewer.process.wait(30) == 1
+        assert viewer.process.stderr is not None
+        assert viewer.process.stderr.read() == ""
+
+
+def test_a_holder_that_has_gone_meanwhile_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    async def found(_: str) -> Path:
+        return tmp_path / "gone"
+
+    monkeypatch.setattr(look, "_find", found)
+    for words in ([], ["ps"]):
+        with pytest.raises(SlotClosed, match="is gone"):
+            anyio.run(look.look, "a slot", words)
 
 
 def test_ps_tells_the_slots_and_a_wrong_one_is_told_the_nearest(cli: Cli) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
-from hermes_exec import BackendUnavailable, ConfigError, ImageError, SandboxPool, Slot
+from hermes_exec import BackendUnavailable, ConfigError, ImageError, Limits, SandboxPool, Slot
 from tests.conftest import BackendCase
 
 pytestmark = pytest.mark.anyio
@@ -122,6 +123,29 @@ async def test_what_the_system_takes_no_more_of_is_its_answer() -> None:
             assert (result.exit_code, result.signal) == (126, None)
         assert "argument list too long" in (await slot.run(["true", *[long[:100]] * 90_000])).stderr
         assert (await slot.run("ls; echo on")).stdout == "on\n"
+
+
+async def test_arguments_of_processes_are_checked(slot: Slot) -> None:
+    process = await slot.spawn("cat", stdin=True)
+    wrong: Any
+    for wrong in ("TERM", None, 0, 65, 1.5, True):
+        with pytest.raises(ConfigError, match="signal"):
+            await process.signal(wrong)
+    for wrong in ("5", True, -1, float("nan")):
+        with pytest.raises(ConfigError, match="timeout_s"):
+            await process.wait(wrong)
+    wrong = "text"
+    assert process.stdin is not None
+    with pytest.raises(ConfigError, match="bytes"):
+        await process.stdin.send(wrong)
+    await process.signal(signal.SIGTERM)
+    assert (await process.wait(10)).signal == signal.SIGTERM
+
+
+async def test_a_limit_that_cannot_be_enforced_is_the_callers_to_change() -> None:
+    async with SandboxPool("local", slot_limits=Limits(disk_mb=100)) as pool:
+        with pytest.raises(ConfigError, match=r"disk_mb.*best_effort_limits"):
+            await pool.acquire()
 
 
 async def test_a_name_that_is_too_long_is_refused_and_not_repeated_in_full(slot: Slot) -> None:

@@ -7,14 +7,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
 import anyio
 import pytest
 
+from hermes_agent import AgentLoop, ScriptedModel
 from hermes_exec import ConfigError, SandboxPool, SlotClosed, blocking
+from hermes_exec.tools import Toolbox
 from tests.e2e.pool.outside import alive, runner_pid
 
 
@@ -209,6 +211,17 @@ def test_what_is_closed_after_the_last_pool_is_closed_already() -> None:
     assert list(events) == []
     with pytest.raises(SlotClosed):
         slot.run("true")
+    assert pool.stats().slots_total == 0
+
+
+def test_a_toolbox_whose_pool_was_left() -> None:
+    with SandboxPool("local") as pool, pool.slot() as slot:
+        tools = Toolbox(slot, ["terminal"])
+    calls: list[Callable[[], object]] = [lambda: tools.call("terminal", {"command": "ls"}), tools.notices]
+    calls.append(lambda: AgentLoop(ScriptedModel(["x"]), tools).run("hi"))
+    for call in calls:
+        with pytest.raises(SlotClosed):
+            call()
 
 
 def test_a_pool_may_be_left_twice() -> None:
