@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"hermes-exec/runner/internal/link"
@@ -34,6 +35,7 @@ type process struct {
 	terminal  *os.File // the master side, nil without one
 	stdin     *os.File // nil: none was asked for
 	writing   sync.Mutex
+	written   atomic.Uint32   // the last byte of the input so far
 	input     context.Context // ends with stdin, and says why
 	endInput  context.CancelCauseFunc
 	logs      [3]*output.Log // by stream

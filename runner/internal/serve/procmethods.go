@@ -195,6 +195,9 @@ func (s *Server) procWrite(c *conversation, p *process, _ *procParams) (any, err
 	_, err := c.receive(ctx, func(piece []byte) error {
 		n, err := p.stdin.Write(piece)
 		written += int64(n)
+		if n > 0 {
+			p.written.Store(uint32(piece[n-1]))
+		}
 		if errors.Is(err, os.ErrClosed) {
 			return errEnded // a terminal goes with its process
 		}
@@ -213,7 +216,11 @@ func (s *Server) procCloseStdin(_ *conversation, p *process, _ *procParams) (any
 	case p.stdin == nil:
 		return nil, p.withoutStdin()
 	case p.terminal != nil:
-		if _, err := p.stdin.Write([]byte{endOfInput}); err != nil && p.result() == nil {
+		end := []byte{endOfInput}
+		if last := p.written.Load(); last != 0 && last != '\n' && last != '\r' && last != endOfInput {
+			end = append(end, endOfInput) // the first one only ends the line
+		}
+		if _, err := p.stdin.Write(end); err != nil && p.result() == nil {
 			return nil, err
 		}
 		return nil, nil

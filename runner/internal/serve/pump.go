@@ -57,15 +57,17 @@ func (s *source) close() {
 // once the command has ended: what is there is taken, and what others write
 // later is thrown away, so that they neither block nor get SIGPIPE.
 type pump struct {
-	slot    *slotState
-	source  *source
-	sink    func(p []byte)
-	late    bool // nothing is expected before the command ends: it is started by startLate
-	ours    bool // another closes it, and what comes after the command stays unread
-	started bool
-	flood   yielder
-	done    chan struct{} // the sink has had everything
-	once    sync.Once
+	slot     *slotState
+	source   *source
+	sink     func(p []byte)
+	late     bool // nothing is expected before the command ends: it is started by startLate
+	ours     bool // another closes it, and what comes after the command stays unread
+	terminal bool // its other end may be closed for a while, and ours hangs up who has it when it is closed
+	started  bool
+	flood    yielder
+	ending   chan struct{} // the command has ended
+	done     chan struct{} // the sink has had everything
+	once     sync.Once
 }
 
 // pumps are those of one command. Its methods belong to one goroutine.
@@ -73,7 +75,7 @@ type pumps []*pump
 
 // pumpsOf gives what will read the output of a command, to a sink for each stream.
 func pumpsOf(cmd *command, sink func(stream int) func([]byte)) pumps {
-	all := pumps{{slot: cmd.slot, source: cmd.stdout, sink: sink(output.Stdout)}}
+	all := pumps{{slot: cmd.slot, source: cmd.stdout, sink: sink(output.Stdout), terminal: cmd.stdin != nil && cmd.stdin == cmd.stdout.file}}
 	if cmd.stderr != nil {
 		all = append(all, &pump{slot: cmd.slot, source: cmd.stderr, sink: sink(output.Stderr)})
 	}
@@ -89,7 +91,7 @@ func (ps pumps) startLate() { ps.begin(true) }
 func (ps pumps) begin(late bool) {
 	for _, p := range ps {
 		if !p.started && (late || !p.late) {
-			p.started, p.done = true, make(chan struct{})
+			p.started, p.ending, p.done = true, make(chan struct{}), make(chan struct{})
 			_ = p.source.waitable()
 			go p.run()
 		}
@@ -102,6 +104,7 @@ func (ps pumps) finish() {
 	for _, p := range ps {
 		if p.started {
 			_ = p.source.file.SetReadDeadline(time.Unix(1, 0))
+			close(p.ending)
 			<-p.done
 			continue
 		}
@@ -132,6 +135,10 @@ func (p *pump) run() {
 		if err != nil {
 			break // the deadline of finish, or closed with the slot
 		}
+		if n <= 0 && p.terminal {
+			p.awaitReopening()
+			continue
+		}
 		if n <= 0 {
 			p.source.close()
 			return
@@ -147,6 +154,19 @@ func (p *pump) run() {
 		return
 	}
 	p.throwAway()
+}
+
+// awaitReopening waits some time for a program that has closed its terminal,
+// as many do when they end: it may be on its way to open it again.
+func (p *pump) awaitReopening() {
+	const pause = 50 * time.Millisecond
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-p.ending:
+	case <-p.slot.ctx.Done():
+	case <-timer.C:
+	}
 }
 
 // throwAway reads what others still write, until they end or the slot does.

@@ -105,6 +105,25 @@ async def test_a_terminal(slot: Slot) -> None:
         await (await slot.spawn("sleep 1")).resize(1, 1)
 
 
+@pytest.mark.parametrize("last", [b"", b"whole\n", b"in the middle of a line"])
+async def test_the_end_of_input_of_a_terminal(slot: Slot, last: bytes) -> None:
+    process = await slot.spawn("stty -echo; echo ready; cat", pty=True)
+    assert b"ready" in await process.stdout.receive()
+    assert process.stdin is not None
+    if last:
+        await process.stdin.send(last)
+    await process.stdin.aclose()
+    assert (await process.wait(10)).ok
+    assert (await process.output(0))[0].replace(b"\r\n", b"\n") == b"ready\n" + last
+
+
+async def test_a_terminal_may_be_closed_and_opened_again(slot: Slot) -> None:
+    script = "exec 0<&- 1>&- 2>&-; sleep 0.3; echo back > /dev/tty; exit 7"
+    process = await slot.spawn(script, pty=True)
+    assert (await process.wait(10)).exit_code == 7
+    assert (await process.output(0))[0] == b"back\r\n"
+
+
 async def test_a_terminal_whose_process_has_ended(slot: Slot) -> None:
     ended, missing = await slot.spawn("true", pty=True), await slot.spawn(["no-such-program"], pty=True)
     for process in (ended, missing):
