@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
+from anyio.lowlevel import current_token
 
 T = TypeVar("T")
 
@@ -21,6 +22,18 @@ def asyncio_loop() -> asyncio.AbstractEventLoop | None:
     except RuntimeError:
         return None
     return None if asyncio.current_task(loop) is None else loop
+
+
+def running_loop() -> object:
+    """Something that is equal only in one event loop.
+
+    Raises:
+        RuntimeError: none runs in this thread.
+    """
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return current_token()
 
 
 def cancelled_from_outside() -> bool:

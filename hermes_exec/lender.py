@@ -294,6 +294,8 @@ class Lender:
         """Take a slot back and reset it. Harmless when it is already back."""
         lending = self.lendings.get(slot.id)
         if lending is None or lending.slot is not slot:
+            if slot.tenure.closed is None:
+                raise ConfigError(f"slot {slot.id} is lent by another pool, which has to take it back")
             return
         if lending.returned is None:
             lending.returned = anyio.Event()

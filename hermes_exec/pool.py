@@ -13,13 +13,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
-from anyio.lowlevel import EventLoopToken, current_token
 
 from hermes_exec.backends.owner import own_labels
 from hermes_exec.command import checked_count, checked_timeout
 from hermes_exec.config import BackendConfig, Limits, ProfileConfig, read_config
 from hermes_exec.errors import ConfigError, SlotClosed
-from hermes_exec.event_loop import Background, Deed
+from hermes_exec.event_loop import Background, Deed, running_loop
 from hermes_exec.events import Events, Hub, OnEvent
 from hermes_exec.keeper import Keeper
 from hermes_exec.kinds import Kinds, secret_values
@@ -152,7 +151,7 @@ class SandboxPool:
         self._trace = trace
         self._on_pull = listener(on_pull, "on_pull")
         self._pid: int | None = None
-        self._loop: EventLoopToken | None = None
+        self._loop: object = None
         self._background: Background | None = None
         self._keeper: Keeper | None = None
         self._lender: Lender | None = None
@@ -212,7 +211,7 @@ class SandboxPool:
         if self._entered:
             raise RuntimeError("a SandboxPool is entered once: make a new one")
         self._entered = True
-        self._pid, self._loop = os.getpid(), current_token()
+        self._pid, self._loop = os.getpid(), running_loop()
         for kind in self._kinds.all:
             await kind.backend.check(kind.spec())
         self._hub.tracer = tracer_for(self._trace, self._secrets)
@@ -362,7 +361,8 @@ class SandboxPool:
         return await lender.acquire(kind, count, wait_s, owner)
 
     async def release(self, slot: Slot) -> None:
-        """Take a slot back and reset it; returns when that is done. Releasing twice is harmless.
+        """Take a slot back and reset it; returns when that is done. Releasing twice is harmless, and what another pool
+        lends a ConfigError.
 
         A slot that cannot be proven clean is quarantined, and its box replaced; a box that is silent meanwhile is given
         up after about 7 s.
@@ -415,6 +415,6 @@ class SandboxPool:
         self._check_process()
         if self._keeper.closing:
             raise SlotClosed("the pool was closed")
-        if current_token() != self._loop:
+        if running_loop() != self._loop:
             raise RuntimeError("this SandboxPool belongs to another event loop")
         return self._lender

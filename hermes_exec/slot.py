@@ -142,7 +142,7 @@ class Slot:
                 read it does not fail the call.
             user: The slot's own by default; another one only where the tenant has the whole box.
             output_limit_bytes: Bytes kept of stdout, of stderr and of both together (default 1 MiB each): 40 % head,
-                60 % tail. The whole stream is then in a file in the slot (`spill_path`).
+                60 % tail. The whole stream, or its first 64 MiB, is then in a file in the slot (`spill_path`).
             merge_stderr: Make stderr the same pipe as stdout, for an exact order.
             on_output: Called with "stdout" or "stderr" and each piece as it comes; may be async. A slow one slows the
                 command, an exception ends it and is raised here.

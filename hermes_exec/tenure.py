@@ -14,6 +14,7 @@ import anyio
 from hermes_exec.channel import Channel, Conversation, Overdue, RemoteError
 from hermes_exec.channel.channel import CANCEL_WAIT_S
 from hermes_exec.errors import ChannelLost, ExecError, OutcomeUnknown, ProtocolError, SandboxDied, SlotClosed
+from hermes_exec.event_loop import running_loop
 from hermes_exec.remote import optional_receipt, remote_failure
 from hermes_exec.results import KillReceipt
 
@@ -33,7 +34,7 @@ class Tenure:
         self.slot = slot
         self.channel = channel
         self.closed: str | None = None
-        self._pid = os.getpid()
+        self._pid, self._loop = os.getpid(), running_loop()
         self._judge = judge
         self._on_left = on_left
         self._scopes: set[anyio.CancelScope] = set()
@@ -42,11 +43,13 @@ class Tenure:
         self._endings: dict[object, Callable[[], None]] = {}
 
     def check(self) -> None:
-        """Raise SlotClosed when it is over, RuntimeError in another process than the pool's."""
+        """Raise SlotClosed when it is over, RuntimeError in another process or another event loop than the pool's."""
         if self.closed is not None:
             raise SlotClosed(self.closed)
         if self._pid != os.getpid():
             raise RuntimeError(f"this slot belongs to process {self._pid}: make a pool of your own after a fork")
+        if running_loop() != self._loop:
+            raise RuntimeError("this slot belongs to another event loop: the one in which its pool was entered")
 
     @contextmanager
     def scope(self, deadline: float = float("inf")) -> Iterator[anyio.CancelScope]:

@@ -8,6 +8,7 @@ import os
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from hermes_exec import ExecError, LocalConfig, PoolEvent, SandboxPool, SlotClosed
+from hermes_exec import ConfigError, ExecError, LocalConfig, PoolEvent, SandboxPool, SlotClosed
 from tests.e2e.pool.outside import count_becomes, ends, mark, marked, runner_pid
 
 T = TypeVar("T")
@@ -173,6 +174,35 @@ def test_nothing_is_written_after_a_download_that_asyncio_cancels(tmp_path: Path
 
     for before, after in asyncio.run(main()):
         assert before == after
+
+
+@pytest.mark.anyio
+async def test_a_slot_is_of_one_event_loop() -> None:
+    async with SandboxPool("local") as pool, pool.slot() as slot:
+        session, process = slot.session(), await slot.spawn("cat", stdin=True)
+        assert process.stdin is not None
+        send = process.stdin.send
+        calls: list[Callable[[], Coroutine[Any, Any, object]]] = [
+            lambda: slot.run("touch ran"),
+            lambda: session.run("touch ran"),
+            lambda: slot.spawn("touch ran"),
+            lambda: slot.files.write_text("ran", ""),
+            lambda: process.wait(1),
+            lambda: send(b"x"),
+        ]
+        for call in calls:
+            for library in ("asyncio", "trio"):
+                with pytest.raises(RuntimeError, match="another event loop"):
+                    await anyio.to_thread.run_sync(partial(anyio.run, call, backend=library))
+        assert (await session.run("ls", timeout_s=10)).stdout == ""
+
+
+@pytest.mark.anyio
+async def test_a_slot_goes_back_to_its_own_pool() -> None:
+    async with SandboxPool("local") as pool, SandboxPool("local") as other, pool.slot() as slot:
+        with pytest.raises(ConfigError, match="another pool"):
+            await other.release(slot)
+        assert (await slot.run("true")).ok
 
 
 def test_a_forward_whose_entry_is_cancelled_leaves_no_descriptor() -> None:
