@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -45,3 +45,8 @@ class Loan(AbstractAsyncContextManager[A, bool | None], AbstractContextManager[B
     ) -> bool | None:
         assert self._twin is not None
         return self._twin.__exit__(kind, error, trace)
+
+    if not TYPE_CHECKING:  # which finds the mistake before
+
+        def __getattr__(self, name: str) -> object:
+            raise AttributeError(f"nothing is lent yet: `async with pool.slot() as slot:`, and then `slot.{name}`")

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 import anyio
 from anyio.from_thread import BlockingPortal, BlockingPortalProvider
@@ -31,12 +31,15 @@ class Portals:
         self._lock = threading.Lock()
         self._pid = 0
         self._provider = BlockingPortalProvider()
+        self._of_parents: list[BlockingPortalProvider] = []
 
     def open(self) -> AbstractContextManager[BlockingPortal]:
         """The portal, for as long as the context lasts. After a fork the child has its own."""
         with self._lock:
             if self._pid != os.getpid():
                 self._pid = os.getpid()
+                # The end of one that is dropped would wait for a thread that the child does not have.
+                self._of_parents.append(self._provider)
                 self._provider = BlockingPortalProvider()
             return _Use(self._provider)
 
@@ -201,6 +204,11 @@ class Entered(AbstractContextManager[T, None], Generic[R, T]):
     ) -> None:
         if may_leave(self._pid):
             call(self._portal, functools.partial(self._context.__aexit__, kind, error, trace))
+
+    if not TYPE_CHECKING:  # which finds the mistake before
+
+        def __getattr__(self, name: str) -> object:
+            raise AttributeError(f"{name!r} is not lent yet: `with pool.slot() as slot:`, then `slot.{name}`")
 
 
 def may_leave(pid: int) -> bool:

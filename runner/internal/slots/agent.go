@@ -194,7 +194,10 @@ func (s *slot) bootOnce(ctx context.Context) (h *Handle, crashed bool, err error
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = errors.New("it took too long: the box may have too little of the processors")
 		}
-		return nil, h.how == crash, failure(whyNot(err), "the slot's init did not get ready: %v (%s)", err, h.how)
+		if h.how == crash {
+			return nil, true, failure("exhausted", "the slot's init did not get ready: its runtime gave up, as without memory or threads (%s)", h.how)
+		}
+		return nil, false, failure(whyNot(err), "the slot's init did not get ready: %v (%s)", err, h.how)
 	}
 	return h, false, nil
 }

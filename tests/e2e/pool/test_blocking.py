@@ -214,6 +214,29 @@ def test_what_is_closed_after_the_last_pool_is_closed_already() -> None:
     assert pool.stats().slots_total == 0
 
 
+FORK = """
+import os
+from hermes_exec import SandboxPool
+with SandboxPool("local") as pool, pool.slot() as slot:
+    child = os.fork()
+    if not child:
+        with SandboxPool("local") as own, own.slot() as other:
+            print("child", other.run("echo on").stdout, end="", flush=True)
+        raise SystemExit(7)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), slot.run("echo on").stdout, end="")
+"""
+
+
+def test_a_forked_child_with_a_pool_of_its_own_ends() -> None:
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout == "child on\n7 on\n"
+
+
+def test_a_slot_is_lent_by_a_block(pool: blocking.SandboxPool) -> None:
+    with pytest.raises(AttributeError, match=r"with pool\.slot"):
+        getattr(pool.slot(), "run")  # noqa: B009 - a type checker would refuse it
+
+
 def test_a_toolbox_whose_pool_was_left() -> None:
     with SandboxPool("local") as pool, pool.slot() as slot:
         tools = Toolbox(slot, ["terminal"])

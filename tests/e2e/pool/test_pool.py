@@ -256,3 +256,9 @@ async def test_pools_of_one_run_have_slots_of_their_own() -> None:
         stats = pool.stats()
         assert (sum(stats.sandboxes.values()), stats.slots_total, stats.slots_lent) == (0, 0, 0)
         assert stats.launches == 1
+
+
+async def test_a_slot_is_lent_by_a_block() -> None:
+    async with SandboxPool("local") as pool:
+        with pytest.raises(AttributeError, match=r"async with pool\.slot"):
+            getattr(pool.slot(), "run")  # noqa: B009 - a type checker would refuse it
