@@ -251,4 +251,6 @@ def _check_files(config: PoolConfig) -> None:
         if not path or "\0" in path:
             raise ConfigError(f"files: {path!r} is not a path in the slot")
         if isinstance(source, str | Path) and not os.path.exists(source):
-            raise ConfigError(f"files: there is no local file {str(source)!r} to put at {path!r}")
+            raise ConfigError(
+                f"files: there is no local file {str(source)!r} to put at {path!r}; content is given as bytes"
+            )

@@ -110,7 +110,10 @@ def _reach(base_url: str) -> None:
     scheme, _, path = base_url.removeprefix("http+").partition("://")
     if scheme == "unix":
         with socket.socket(socket.AF_UNIX) as probe:
-            probe.connect(f"/{path.lstrip('/')}")
+            try:
+                probe.connect(f"/{path.lstrip('/')}")
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, base_url) from None
 
 
 @contextmanager

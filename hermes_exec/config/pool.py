@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from hermes_exec.config.limits import Limits
 from hermes_exec.config.model import ConfigModel, nearest
@@ -16,7 +16,15 @@ Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
 AtLeastOne = Annotated[int, Field(ge=1)]
 Commands = str | tuple[str, ...]
-FileSource = bytes | str | Path
+
+
+def _file_source(value: object) -> object:
+    if not isinstance(value, bytes | str | Path):
+        raise ValueError(f"it must be bytes (the content) or the path of a local file, not {value!r:.80}")
+    return value
+
+
+FileSource = Annotated[bytes | str | Path, BeforeValidator(_file_source)]
 """Content as bytes, or the path of a local file or directory."""
 
 

@@ -125,6 +125,20 @@ async def test_what_the_system_takes_no_more_of_is_its_answer() -> None:
         assert (await slot.run("ls; echo on")).stdout == "on\n"
 
 
+def test_files_are_content_or_paths() -> None:
+    wrong: Any = {"a": 3}
+    with pytest.raises(ConfigError, match=r"files\.a: it must be bytes .* not 3$"):
+        SandboxPool("local", files=wrong)
+    with pytest.raises(ConfigError, match="content is given as bytes"):
+        SandboxPool("local", files={"a": "no-such-file"})
+
+
+async def test_an_engine_that_is_not_there_is_named() -> None:
+    with pytest.raises(BackendUnavailable, match="unix:///nowhere/engine"):
+        async with SandboxPool("docker", image="x", base_url="unix:///nowhere/engine"):
+            pass
+
+
 async def test_arguments_of_processes_are_checked(slot: Slot) -> None:
     process = await slot.spawn("cat", stdin=True)
     wrong: Any
