@@ -10,9 +10,6 @@ import (
 	"hermes-exec/runner/internal/isolate"
 )
 
-// mostMarks is far more than the commands of any agent.
-const mostMarks = 1 << 40
-
 // marks names commands by a resource limit that they inherit; see
 // isolate.InheritMark. Marks go down, since none can be raised again.
 type marks struct {
@@ -29,7 +26,8 @@ func (m *marks) init(known func(token uint64) bool) {
 	if _, err := rand.Read(raw[:]); err != nil || !isolate.CanMark() {
 		return
 	}
-	m.begin(1<<62+binary.NativeEndian.Uint64(raw[:])>>4&^(mostMarks-1), known)
+	// There is so much room that agents of one user do not come near each other.
+	m.begin(1<<62+binary.NativeEndian.Uint64(raw[:])>>4, known)
 }
 
 func (m *marks) begin(top uint64, known func(token uint64) bool) {
