@@ -26,6 +26,8 @@ def parse_arguments(raw: str | bytes | Mapping[str, object] | None) -> dict[str,
         return {}
     if isinstance(raw, Mapping):
         return {str(key): value for key, value in raw.items()}
+    if not isinstance(raw, str | bytes):
+        raise ToolFailure("malformed_json", f"The arguments must be one JSON object, not {_json_type(raw)}.")
     text = raw.decode("utf-8", errors="replace") if isinstance(raw, bytes) else raw
     if not text.strip():
         return {}
@@ -53,7 +55,8 @@ def _load(text: str) -> object:
     except RecursionError:
         raise ToolFailure("malformed_json", "The arguments are nested too deeply to be read.") from None
     except ValueError as error:
-        raise ToolFailure("malformed_json", f"The arguments are not valid JSON: {error}.") from None
+        said = str(error).partition(";")[0]  # the rest is advice for programmers
+        raise ToolFailure("malformed_json", f"The arguments are not valid JSON: {said}.") from None
 
 
 def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -123,6 +123,7 @@ class Toolbox:
         """
         started = time.monotonic()
         call_id = call_id or "call_" + secrets.token_hex(8)
+        name = str(name)
         outcome = await self._outcome(name, arguments)
         if name != "search_files":
             self._bench.searches.interrupt()

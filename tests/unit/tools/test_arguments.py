@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -174,3 +175,17 @@ def test_each_example_call_fits_its_schema(name: str) -> None:
     function = schemas()[name]["function"]
     assert isinstance(function, dict)
     assert fit(function["parameters"], parse_arguments(EXAMPLES[name]))
+
+
+def test_what_is_no_text_is_refused_as_the_same_text_is() -> None:
+    wrong: Any
+    for wrong, told in (([], "not an array"), (3, "not a number"), (True, "not a boolean")):
+        for given_ in (wrong, json.dumps(wrong)):
+            with pytest.raises(ToolFailure, match=told):
+                parse_arguments(given_)
+
+
+def test_a_number_of_very_many_digits_is_told_without_advice_for_programmers() -> None:
+    with pytest.raises(ToolFailure, match="digits") as caught:
+        parse_arguments('{"count": ' + "9" * 5000 + "}")
+    assert "sys." not in str(caught.value)
