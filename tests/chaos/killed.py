@@ -31,7 +31,6 @@ ROOT = Path(__file__).resolve().parents[2]
 logger = logging.getLogger(__name__)
 LEASE_S = 5.0
 LONGEST_S = 90.0
-REAPED_S = 10.0
 """A test waits so long for what is to happen within the lease."""
 
 
@@ -110,15 +109,9 @@ async def docker(seeds: range) -> Seen:
             ends.append(seconds + time.monotonic() - began)
         volumes = volumes_of(here.client, here.run_id)
         await next_pool(options, scratch)
-        began = time.monotonic()
-        while True:
-            left = [*containers_of(here.client, here.run_id), *os.listdir(scratch)]
-            left += sorted(volumes & {each.name for each in here.client.volumes.list()})
-            if not kept(left) or time.monotonic() - began > REAPED_S:
-                return verdict(ends, left)
-            # A volume that the engine was still taking off its container goes with the pool after.
-            await anyio.sleep(1)
-            await next_pool(options, scratch)
+        left = [*containers_of(here.client, here.run_id), *os.listdir(scratch)]
+        left += sorted(volumes & {each.name for each in here.client.volumes.list()})
+        return verdict(ends, left)
 
 
 def volumes_of(client: DockerClient, run_id: str) -> set[str]:
@@ -131,15 +124,10 @@ def volumes_of(client: DockerClient, run_id: str) -> set[str]:
     return found
 
 
-def kept(left: list[str]) -> list[str]:
-    """What counts of what is left."""
-    # The folder of a user's pools stays. A bare name is Python's own trial of the temporary directory, broken off.
-    return [name for name in left if not name.startswith("hermes-exec.") and not re.fullmatch("[a-z0-9_]{8}", name)]
-
-
 def verdict(ends: list[float], left: list[str]) -> Seen:
     """The row: what runs ends by itself, what lies there goes with the next pool."""
-    what = kept(left)
+    # The folder of a user's pools stays. A bare name is Python's own trial of the temporary directory, broken off.
+    what = [name for name in left if not name.startswith("hermes-exec.") and not re.fullmatch("[a-z0-9_]{8}", name)]
     return Seen("gone with its driver", "", "gone with its driver", ", ".join(what) or NOTHING, max(ends))
 
 
