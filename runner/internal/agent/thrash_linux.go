@@ -1,0 +1,71 @@
+package agent
+
+import (
+	"syscall"
+	"time"
+
+	"hermes-exec/runner/internal/isolate"
+)
+
+const (
+	// thrashEvery is how often a group is looked at that has used up its memory,
+	// roomyEvery how often one that has not.
+	thrashEvery = 500 * time.Millisecond
+	roomyEvery  = 2 * time.Second
+	// thrashLooks is how many looks in a row must find the same.
+	thrashLooks = 6
+	// In each of them the files that are left in memory were read anew so many
+	// times, and programs have waited so often.
+	thrashTurns  = 2
+	thrashFaults = 5
+	leastCache   = 64 << 10
+)
+
+// relieveThrash ends a process of the slot where memory has run out and the
+// kernel does not say so: as long as there is a page of a program's own file
+// left, it is dropped for other memory and read again, with all that the disk
+// can give, for seconds up to minutes. own says that only this slot uses the
+// group; of another one a process is ended that has more than half of it.
+func (a *agent) relieveThrash(room *isolate.Room, own bool) {
+	if _, tells := room.Paging(); !tells {
+		return
+	}
+	var t thrash
+	for {
+		if room.Left() > room.Most()/64 {
+			t = thrash{}
+			time.Sleep(roomyEvery)
+			continue
+		}
+		if now, ok := room.Paging(); ok && t.look(now) {
+			a.killers.do(func() {
+				largest, most, _ := a.largest()
+				if largest.pid != 0 && (own || most > room.Most()/2) {
+					a.watched.Add(1)
+					signalProc(largest, syscall.SIGKILL)
+				}
+			})
+			t = thrash{}
+		}
+		time.Sleep(thrashEvery)
+	}
+}
+
+// thrash is what looks at a group that has used up its memory have found.
+type thrash struct {
+	last  isolate.Paging
+	looks int
+	begun bool
+}
+
+// look takes in what is there now, and says whether it goes on for too long.
+func (t *thrash) look(now isolate.Paging) bool {
+	last, begun := t.last, t.begun
+	t.last, t.begun = now, true
+	if !begun || now.Refaults-last.Refaults < thrashTurns*max(now.Cache, leastCache) || now.Faults-last.Faults < thrashFaults {
+		t.looks = 0
+		return false
+	}
+	t.looks++
+	return t.looks >= thrashLooks
+}
