@@ -19,6 +19,8 @@ import (
 // thousand times that in a box whose share of the processors is small.
 const (
 	setupTimeout = 45 * time.Second // the driver gives a slot 60
+	setupLooks   = 45
+	stillLooks   = 10
 	stopTimeout  = 20 * time.Second
 	// unreadPatience is how long what an agent has said may be unread when it
 	// has ended.
@@ -165,10 +167,10 @@ func (s *slot) start(ctx context.Context) (*Handle, error) {
 
 // boot starts an agent that nobody uses yet. One that found no room for its
 // threads is started once more: the room may be there again, and then nothing
-// would tell why it failed.
+// would tell why it failed. So is one that stands still.
 func (s *slot) boot(ctx context.Context) (*Handle, error) {
-	h, crashed, err := s.bootOnce(ctx)
-	if crashed {
+	h, again, err := s.bootOnce(ctx)
+	if again {
 		h, _, err = s.bootOnce(ctx)
 	}
 	return h, err
@@ -177,12 +179,13 @@ func (s *slot) boot(ctx context.Context) (*Handle, error) {
 // crash is how an agent ends that its own runtime gives up.
 const crash = "exit status 2"
 
-func (s *slot) bootOnce(ctx context.Context) (h *Handle, crashed bool, err error) {
+func (s *slot) bootOnce(ctx context.Context) (h *Handle, again bool, err error) {
 	if h, err = s.launch(); err != nil {
 		return nil, false, failure(whyNot(err), "the slot's init cannot be started: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
-	defer cancel()
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	go s.watchBoot(ctx, h, giveUp)
 	if err := s.setUp(ctx, h); err != nil {
 		h.expectEnd()
 		h.terminate()
@@ -191,15 +194,49 @@ func (s *slot) bootOnce(ctx context.Context) (h *Handle, crashed bool, err error
 		if errors.As(err, &e) {
 			return nil, false, e
 		}
-		if errors.Is(err, context.DeadlineExceeded) {
-			err = errors.New("it took too long: the box may have too little of the processors")
-		}
 		if h.how == crash {
 			return nil, true, failure("exhausted", "the slot's init did not get ready: its runtime gave up, as without memory or threads (%s)", h.how)
 		}
-		return nil, false, failure(whyNot(err), "the slot's init did not get ready: %v (%s)", err, h.how)
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		return nil, errors.Is(err, errStill), failure(whyNot(err), "the slot's init did not get ready: %v (%s)", err, h.how)
 	}
 	return h, false, nil
+}
+
+// errStill is the end of an agent none of whose threads did anything.
+var errStill = errors.New("it stood still")
+
+// watchBoot gives up an agent that does not get ready. The time is counted in
+// looks: where the whole machine stands still, one of them is late, no more.
+func (s *slot) watchBoot(ctx context.Context, h *Handle, giveUp context.CancelCauseFunc) {
+	var used int64
+	still := 0
+	for range setupLooks {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(s.m.setupLook):
+		}
+		now := threadsOf(h.process.Pid)
+		// What bubblewrap starts for us is not looked at.
+		if still++; !now.waiting || now.used != used || s.way == isolate.WayBwrap {
+			still = 0
+		}
+		if used = now.used; still == stillLooks {
+			giveUp(fmt.Errorf("%w for %v, its threads in %s", errStill, stillLooks*s.m.setupLook, now.where))
+			return
+		}
+	}
+	giveUp(fmt.Errorf("it took longer than %v: the box may have too little of the processors (its threads in %s)", setupLooks*s.m.setupLook, threadsOf(h.process.Pid).where))
+}
+
+// threads is what the threads of a process do.
+type threads struct {
+	where   string // names of the kernel's functions in which they wait, or of their states
+	waiting bool   // all of them, for something to happen
+	used    int64  // of the processors by now, in ticks
 }
 
 // whyNot tells a box that is full from one in which an agent cannot be had.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"hermes-exec/runner/internal/isolate"
 	"hermes-exec/runner/internal/link"
@@ -34,6 +35,8 @@ type Manager struct {
 	onReplaced func(slot string, why *link.Error)
 
 	openPlaces func() []string // of a container: where anybody may leave files
+
+	setupLook time.Duration // how often an agent is looked at that does not get ready
 }
 
 // home is the directory of a container that is all ours.
@@ -76,6 +79,7 @@ func NewManager(baseDir string, facts isolate.Facts, selfExe string) (*Manager, 
 	m := &Manager{
 		base: base, facts: facts, exe: selfExe, since: isolate.BootTicks(), boot: hex.EncodeToString(random), ids: newAllocator(facts), trash: trash, slots: map[string]*slot{},
 		onExit: func(string, link.Exit) {}, onDeath: func(string, *link.Error) {}, onReplaced: func(string, *link.Error) {},
+		setupLook: setupTimeout / setupLooks,
 	}
 	m.openPlaces = sync.OnceValue(func() []string { return findOpenPlaces(m.home()) })
 	if err := m.tellGroups(); err != nil {

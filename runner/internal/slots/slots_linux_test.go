@@ -20,12 +20,53 @@ import (
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "agent" {
+		if os.Remove(stillFile(os.Getppid(), 1)) == nil || os.Remove(stillFile(os.Getppid(), 2)) == nil {
+			for {
+				time.Sleep(time.Hour)
+			}
+		}
 		os.Exit(agent.Main(os.Args[2:]))
 	}
 	// As the runner: undumpable, and what it starts has to work all the same.
 	rt.Init(rt.Options{Subreaper: true})
 	enterTestBox()
 	os.Exit(m.Run())
+}
+
+// stillFile makes the first or second agent without namespaces of the test with
+// this process number stand still.
+func stillFile(pid, number int) string {
+	return fmt.Sprintf("/tmp/slots-test-still-%d-%d", pid, number)
+}
+
+// TestAgentThatStandsStill is started once more, and told when that is no help.
+func TestAgentThatStandsStill(t *testing.T) {
+	b := newBox(t, probed())
+	b.setupLook = 20 * time.Millisecond
+	still := func(number int) {
+		t.Helper()
+		if err := os.WriteFile(stillFile(os.Getpid(), number), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, id := range []string{"a", "b"} {
+		b.create(CreateParams{Slot: id, Level: isolate.None, Network: true})
+	}
+	still(1)
+	if out := b.sh("a", "echo on"); out != "on" {
+		t.Errorf("%q", out)
+	}
+	if _, err := os.Stat(stillFile(os.Getpid(), 1)); err == nil {
+		t.Error("no agent stood still")
+	}
+	still(1)
+	still(2)
+	if _, err := b.Agent(context.Background(), "b"); err == nil || !strings.Contains(err.Error(), "it stood still for 200ms, its threads in ") {
+		t.Error(err)
+	}
+	if out := b.sh("b", "echo on"); out != "on" {
+		t.Errorf("%q", out)
+	}
 }
 
 var probed = sync.OnceValue(isolate.Probe)
