@@ -13,7 +13,7 @@ import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
-from hermes_exec.backends.base import Labels, ReapFilter, Sandbox
+from hermes_exec.backends.base import Backend, Labels, ReapFilter, Sandbox
 from hermes_exec.box import Box, Place
 from hermes_exec.errors import ExecError, LaunchError
 from hermes_exec.events import Hub
@@ -72,6 +72,7 @@ class Keeper:
         self._secrets = secrets
         self._launch_scopes: dict[int, anyio.CancelScope] = {}
         self._settled = anyio.Event()
+        self._reaped = anyio.Event()
         self._wake_at = math.inf
         self._rearm = anyio.Event()
 
@@ -261,23 +262,31 @@ class Keeper:
 
     async def reap_orphans(self) -> None:
         """End boxes of drivers that are gone; a backend that cannot be asked is passed over."""
-        for backend in self.kinds.backends:
-            try:
-                for reaped in await backend.reap(ReapFilter(orphans=True)):
-                    self.emit(
-                        Reaped(
-                            time=time.time(),
-                            sandbox=reaped.sandbox,
-                            backend=reaped.backend,
-                            run_id=reaped.run_id,
-                            reason=reaped.reason,
-                        )
+        try:
+            for backend in self.kinds.backends:
+                await self._reap_orphans_of(backend)
+        finally:
+            self._reaped.set()
+
+    async def _reap_orphans_of(self, backend: Backend) -> None:
+        try:
+            for reaped in await backend.reap(ReapFilter(orphans=True)):
+                self.emit(
+                    Reaped(
+                        time=time.time(),
+                        sandbox=reaped.sandbox,
+                        backend=reaped.backend,
+                        run_id=reaped.run_id,
+                        reason=reaped.reason,
                     )
-            except (ExecError, OSError) as error:
-                logger.debug("orphans of %s could not be looked for: %s", backend.name, error)
+                )
+        except (ExecError, OSError) as error:
+            logger.debug("orphans of %s could not be looked for: %s", backend.name, error)
 
     async def shut_down(self) -> None:
-        """End every launch and every box; shielded, within `shutdown_timeout_s`, then without waiting any more."""
+        """End every launch and every box, and what orphans there were when the pool began; shielded, within
+        `shutdown_timeout_s`, then without waiting any more.
+        """
         self.closing = True
         for scope in list(self._launch_scopes.values()):
             scope.cancel()
@@ -286,6 +295,8 @@ class Keeper:
                 for box in list(self.boxes.values()):
                     box.channel.on_lost = None
                     ending.start_soon(self.end_box, box)
+                if not self.tasks.cancel_scope.cancel_called:
+                    ending.start_soon(self._reaped.wait)
                 while self._launch_scopes:
                     self._settled = anyio.Event()
                     await self._settled.wait()

@@ -248,7 +248,8 @@ class SandboxPool:
             await self._background.end()
 
     async def aclose(self) -> None:
-        """End every box that this pool started, within `shutdown_timeout_s`, also when cancelled.
+        """End every box that this pool started, within `shutdown_timeout_s`, also when cancelled; what drivers that
+        are gone had left is removed too.
 
         Calls under way and waiting requests raise SlotClosed. Harmless when repeated.
         """

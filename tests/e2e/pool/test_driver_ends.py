@@ -16,7 +16,9 @@ import docker
 import pytest
 from anyio import to_thread
 
-from hermes_exec.backends.base import ReapFilter
+from hermes_exec import SandboxPool
+from hermes_exec.backends.base import Labels, ReapFilter
+from hermes_exec.backends.owner import own_labels, to_strings
 from hermes_exec.backends.registry import make_backend
 from tests.e2e.pool.outside import count_becomes, ends, mark, runner_pid
 
@@ -89,3 +91,16 @@ async def test_no_container_goes_on_without_its_driver(
             assert ended["StatusCode"] == 0
         finally:
             container.remove(force=True, v=True)
+
+
+@pytest.mark.docker
+async def test_a_pool_that_ends_at_once_has_reaped_what_there_was(docker_image: Callable[[str], str]) -> None:
+    mine = own_labels(f"test-{uuid.uuid4().hex[:8]}")
+    gone = Labels(mine.run_id, mine.host_id, mine.boot_id, mine.pid_namespace, mine.pid, mine.pid_start + 1)
+    image = docker_image("busybox")
+    with contextlib.closing(docker.from_env()) as client:
+        for _ in range(30):
+            client.api.create_container(image, labels=to_strings(gone))
+        async with SandboxPool("docker", image=image):
+            pass
+        assert client.containers.list(all=True, filters={"label": f"hermes-exec.run-id={gone.run_id}"}) == []
