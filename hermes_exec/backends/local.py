@@ -22,7 +22,7 @@ import anyio.to_thread
 from hermes_exec import runner_binary
 from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, SandboxStatus
 from hermes_exec.backends.handover import make_in_thread
-from hermes_exec.backends.local_dirs import LocalDir, find_directories, make_directory
+from hermes_exec.backends.local_dirs import LocalDir, check_parent, find_directories, make_directory
 from hermes_exec.backends.owner import owner_state, process_state, reap_reason
 from hermes_exec.config import BackendConfig, LocalConfig
 from hermes_exec.errors import ConfigError, LaunchError, SandboxDied
@@ -143,6 +143,7 @@ class LocalBackend:
             named = ", ".join(spec.limits.box())
             raise ConfigError(f"a local box cannot be limited ({named}): use slot_limits, or best_effort_limits=True")
         runner_binary.find_runner()
+        check_parent(self._config.base_dir)
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> LocalSandbox:
         """See ``Backend.launch``."""

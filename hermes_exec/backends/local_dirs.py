@@ -18,7 +18,7 @@ from pathlib import Path
 
 from hermes_exec.backends.base import Labels
 from hermes_exec.backends.owner import from_json, own_labels, process_start, to_json
-from hermes_exec.errors import LaunchError
+from hermes_exec.errors import ConfigError, LaunchError
 
 logger = logging.getLogger(__name__)
 NAME_PREFIX = "hermes-exec-"
@@ -169,6 +169,19 @@ def _mounts() -> list[str]:
 def parent_directory(base_dir: str | None) -> Path:
     """Where local boxes have their directories."""
     return Path(base_dir or tempfile.gettempdir()).resolve()
+
+
+def check_parent(base_dir: str | None) -> None:
+    """ConfigError when this user can make no directories there, as long as nobody changes that."""
+    parent = parent_directory(base_dir)
+    existing = next(path for path in (parent, *parent.parents) if os.path.exists(path))
+    if not existing.is_dir():
+        why = f"{existing} is not a directory"
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        why = f"this user cannot write to {existing}"
+    else:
+        return
+    raise ConfigError(f"local boxes cannot have their directories in {parent}: {why}; choose another base_dir")
 
 
 def make_directory(base_dir: str | None, labels: Labels) -> LocalDir:

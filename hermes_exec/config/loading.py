@@ -73,11 +73,12 @@ def resolve_config(values: Mapping[str, Any], config_type: type[BackendConfig]) 
     The backend's options may also stand together under ``backend_options``.
 
     Raises:
-        ConfigError: a name is unknown (the nearest valid one is named), or a value is wrong.
+        ConfigError: names are unknown (with the nearest valid one for each), or a value is wrong.
     """
     pool_names, backend_names = PoolConfig.model_fields, config_type.model_fields
     pool: dict[str, Any] = {}
     backend: dict[str, Any] = dict(values.get("backend_options") or {})
+    unknown = []
     for name, value in values.items():
         if name in pool_names:
             pool[name] = value
@@ -85,7 +86,9 @@ def resolve_config(values: Mapping[str, Any], config_type: type[BackendConfig]) 
             backend[name] = value
         elif name != "backend_options":
             hint = nearest(name, [*pool_names, *backend_names])
-            raise ConfigError(f"there is no option {name!r} for backend {config_type.backend!r}; {hint}")
+            unknown.append(f"there is no option {name!r} for backend {config_type.backend!r}; {hint}")
+    if unknown:
+        raise ConfigError("\n".join(unknown))
     return Configured(PoolConfig.of(pool), config_type.of(backend))
 
 

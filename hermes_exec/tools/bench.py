@@ -38,6 +38,7 @@ class Bench:
     back_to: str | None = None
     """The directory to go back to, when the last command had one of its own. `turn` guards it."""
     _session: Session | None = None
+    _opened: bool = False
 
     @property
     def session(self) -> Session:
@@ -45,6 +46,12 @@ class Bench:
         if self._session is None:
             self._session = self.slot.session()
         return self._session
+
+    async def open_session(self) -> None:
+        """Start the session. Raises ConfigError where the slot can have none, as without a shell."""
+        if not self._opened:
+            await self.session.open()
+            self._opened = True
 
     @property
     def cwd(self) -> str:

@@ -36,6 +36,7 @@ async def terminal(bench: Bench, arguments: dict[str, Any]) -> Outcome:
     if "\0" in command:
         raise ToolFailure("bad_value", "'command' contains a NUL byte.")
     workdir = bench.resolve(arguments["workdir"], "workdir") if arguments.get("workdir") else None
+    await bench.open_session()
     if arguments["background"]:
         return await _start(bench, command, workdir, arguments)
     timeout_s = arguments.get("timeout") or bench.options.terminal_timeout_s

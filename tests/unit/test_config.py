@@ -48,6 +48,7 @@ def test_defaults_are_those_of_the_public_face() -> None:
         ({"lease": 3}, "did you mean 'lease_s'?"),
         ({"shm_size": 3}, "did you mean 'shm_size_mb'?"),
         ({"backend_options": {"capdrop": ["ALL"]}}, "did you mean 'cap_drop'?"),
+        ({"imge": "x", "lease": 3}, "did you mean 'image'?\nthere is no option 'lease'"),
         ({"slots_per_sandbox": 0}, "slots_per_sandbox"),
         ({"acquire_timeout_s": -1}, "acquire_timeout_s"),
         ({"acquire_timeout_s": math.nan}, "acquire_timeout_s"),

@@ -19,6 +19,10 @@ const (
 	thrashTurns  = 2
 	thrashFaults = 5
 	leastCache   = 64 << 10
+	// mostCache and mostShare bound what is left of the memory for files then.
+	// Who has more only reads files that are too large to be kept.
+	mostCache = 64 << 20
+	mostShare = 16
 )
 
 // relieveThrash ends a process of the slot where memory has run out and the
@@ -37,7 +41,7 @@ func (a *agent) relieveThrash(room *isolate.Room, own bool) {
 			time.Sleep(roomyEvery)
 			continue
 		}
-		if now, ok := room.Paging(); ok && t.look(now) {
+		if now, ok := room.Paging(); ok && t.look(now, room.Most()) {
 			a.killers.do(func() {
 				largest, most, _ := a.largest()
 				if largest.pid != 0 && (own || most > room.Most()/2) {
@@ -58,11 +62,13 @@ type thrash struct {
 	begun bool
 }
 
-// look takes in what is there now, and says whether it goes on for too long.
-func (t *thrash) look(now isolate.Paging) bool {
+// look takes in what is there now of so much memory, and says whether it goes
+// on for too long.
+func (t *thrash) look(now isolate.Paging, most int64) bool {
 	last, begun := t.last, t.begun
 	t.last, t.begun = now, true
-	if !begun || now.Refaults-last.Refaults < thrashTurns*max(now.Cache, leastCache) || now.Faults-last.Faults < thrashFaults {
+	again := now.Refaults-last.Refaults >= thrashTurns*max(now.Cache, leastCache) && now.Faults-last.Faults >= thrashFaults
+	if !begun || !again || now.Cache > min(mostCache, most/mostShare) {
 		t.looks = 0
 		return false
 	}

@@ -12,7 +12,7 @@ func looks(n int, cache, refaults, faults int64) (said int) {
 	var t thrash
 	at := isolate.Paging{Cache: cache, Refaults: 1 << 40, Faults: 1 << 20}
 	for range n {
-		if t.look(at) {
+		if t.look(at, 160<<20) {
 			said++
 		}
 		at.Refaults += refaults
@@ -33,6 +33,7 @@ func TestThrash(t *testing.T) {
 		{"nothing is left at all", 0, 200 << 10, 8, 4},
 		{"nothing happens", 1 * mib, 0, 0, 0},
 		{"a table of 500 MiB that is read by way of memory", 500 * mib, 150 * mib, 1000, 0},
+		{"a file of 40 MiB that is read by way of memory again and again, in 20", 20 * mib, 400 * mib, 1000, 0},
 		{"a stream of files, and no program waits for its own", 1 * mib, 300 * mib, 0, 0},
 		{"a few pages of an idle program", 1 * mib, 64 << 10, 3, 0},
 	} {
@@ -46,7 +47,7 @@ func TestThrashMustGoOnWithoutAPause(t *testing.T) {
 	var th thrash
 	at := isolate.Paging{Cache: 1 << 20}
 	for i := range 100 {
-		if th.look(at) {
+		if th.look(at, 160<<20) {
 			t.Fatalf("at look %d", i)
 		}
 		if i%thrashLooks != 0 {

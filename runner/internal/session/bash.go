@@ -131,14 +131,20 @@ func (bash) decode(s *State, record [][]byte, call *Call) (next *saved, part boo
 		posix, posixVariable = s.wasPosix()
 	}
 	delete(vars, posixMode)
+	globIgnored := ""
+	if _, ok := vars["GLOBIGNORE"]; ok {
+		// Who sets it has switched dotglob on, and who takes it away off.
+		without := slices.DeleteFunc(slices.Clone(shoptions), func(name string) bool { return name == "dotglob" })
+		if len(without) == len(shoptions) {
+			globIgnored = "shopt -u dotglob\n"
+		}
+		shoptions = without
+	}
 	next = &saved{vars: vars, posix: posix, posixVariable: posixVariable, before: shopts(shoptions) + unset(vars, "HOSTNAME", "IFS", "OLDPWD", "PATH", "PS4", "SHELL", "TERM")}
 	if umask := strings.TrimSpace(string(record[5])); umask != "" && strings.Trim(umask, "01234567") == "" {
 		next.before += "umask " + umask + "\n"
 	}
-	if _, ok := vars["GLOBIGNORE"]; ok && !slices.Contains(shoptions, "dotglob") {
-		next.after = "shopt -u dotglob\n"
-	}
-	next.after += strings.Replace(string(record[7]), "alias trap='__hx_trap'\n", "", 1) + withoutOurTrap(string(record[8]))
+	next.after = globIgnored + strings.Replace(string(record[7]), "alias trap='__hx_trap'\n", "", 1) + withoutOurTrap(string(record[8]))
 	functions := withoutExports(string(record[10]))
 	if functions != "" {
 		next.after += posixMode + "=y\n\\unset -f " + strings.Join(inTheWay, " ") + "\n\\unset " + posixMode + "\n" + shopts(shoptions)
@@ -150,6 +156,13 @@ func (bash) decode(s *State, record [][]byte, call *Call) (next *saved, part boo
 	if posix {
 		next.options += aliasTrap
 	}
+	last := ""
+	if posix {
+		// With this option declare would not see the variable.
+		if at := slices.Index(setOptions, "keyword"); at >= 0 {
+			setOptions, last = slices.Delete(setOptions, at, at+1), "set -o keyword\n"
+		}
+	}
 	next.options += bashSetOptions(string(record[2]), setOptions) + functions
 	switch {
 	case posix && functions == "" && posixVariable != "":
@@ -157,6 +170,7 @@ func (bash) decode(s *State, record [][]byte, call *Call) (next *saved, part boo
 	case posix:
 		next.options += posixMode + "=y\n"
 	}
+	next.options += last
 	return next, len(record[1]) == 0 || len(hidden) > 0
 }
 

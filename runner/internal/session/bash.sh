@@ -112,6 +112,8 @@ __hx_exit() {
 	__hx_r=$? __hx_f=$- __hx_o=$SHELLOPTS __hx_b=$BASHOPTS
 	\builtin set +euvx || :
 	\builtin trap - DEBUG ERR RETURN || :
+	# GLOBIGNORE switches it, and BASHOPTS does not tell.
+	[[ ${GLOBIGNORE-} || $__hx_b == *dotglob* ]] && { \builtin shopt -q dotglob && __hx_b+=:dotglob || __hx_b=${__hx_b/dotglob/}; }
 	__hx_save || (__hx_bare; __hx_save) || :
 	if [[ $__hx_t ]]; then
 		[[ $__hx_f != *e* ]] || \builtin set -e

@@ -570,6 +570,23 @@ func TestAttributesDoNotChangeValues(t *testing.T) {
 	}
 }
 
+func TestGlobIgnoreSwitchesDotglob(t *testing.T) {
+	s := open(t, shells[0])
+	s.expect("mkdir files; cd files; touch .hidden shown x; GLOBIGNORE=x", "", 0)
+	s.expect("echo *", ".hidden shown\n", 0)
+	s.expect("unset GLOBIGNORE", "", 0)
+	s.expect("echo *; GLOBIGNORE=x; shopt -u dotglob", "shown x\n", 0)
+	s.expect("echo *; shopt -s dotglob", "shown\n", 0)
+	s.expect("echo *; unset GLOBIGNORE; echo *", ".hidden shown\nshown x\n", 0)
+}
+
+func TestKeywordsInPosixMode(t *testing.T) {
+	s := open(t, shells[0])
+	s.expect("set -k; POSIXLY_CORRECT=y", "", 0)
+	s.expect("sh -c 'echo on $A' A=1; set +k", "on 1\n", 0)
+	s.expect("echo $POSIXLY_CORRECT; sh -c 'echo off $A' A=1", "y\noff\n", 0)
+}
+
 func TestNamesThatAreSpecialElsewhere(t *testing.T) {
 	for _, shell := range shells[1:] {
 		t.Run(shell.Name, func(t *testing.T) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import subprocess
 import sys
@@ -160,6 +161,17 @@ async def test_a_limit_that_cannot_be_enforced_is_the_callers_to_change() -> Non
     async with SandboxPool("local", slot_limits=Limits(disk_mb=100)) as pool:
         with pytest.raises(ConfigError, match=r"disk_mb.*best_effort_limits"):
             await pool.acquire()
+
+
+@pytest.mark.parametrize("below", ["file", "file/further/down", "closed", "closed/further/down"])
+async def test_a_base_dir_that_cannot_be_is_found_when_the_pool_begins(tmp_path: Path, below: str) -> None:
+    if below.startswith("closed") and os.geteuid() == 0:
+        pytest.skip("root may write to every directory")
+    (tmp_path / "file").touch()
+    (tmp_path / "closed").mkdir(mode=0o555)
+    with pytest.raises(ConfigError, match=r"is not a directory.*base_dir|cannot write to .*base_dir"):
+        async with SandboxPool("local", base_dir=str(tmp_path / below)):
+            pass
 
 
 async def test_a_name_that_is_too_long_is_refused_and_not_repeated_in_full(slot: Slot) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 import pytest
 
-from hermes_exec import SandboxPool
+from hermes_exec import ConfigError, Limits, SandboxPool
 from hermes_exec.slot import Slot
 from hermes_exec.tools import Toolbox, ToolOptions
 from tests.e2e.tools.conftest import Caller
@@ -167,3 +168,21 @@ async def test_a_background_command_that_finds_no_room_has_not_started() -> None
             assert (result.ok, result.error_kind, result.data["exit_code"]) == (False, "exit_code", 126)
             assert str(result.data["output"]).startswith("cannot fork")
             assert "session_id" not in result.data
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("background", [False, True])
+async def test_an_image_without_a_shell_is_no_mistake_of_the_model(
+    docker_image: Callable[[str], str], background: bool
+) -> None:
+    async with SandboxPool("docker", image=docker_image("distroless")) as pool, pool.slot() as slot:
+        toolbox = Toolbox(slot)
+        with pytest.raises(ConfigError, match="no shell"):
+            await toolbox.call("terminal", {"command": "ls", "background": background})
+        assert (await toolbox.call("write_file", {"path": "x", "content": "on"})).ok
+
+
+async def test_limits_without_a_session_are_no_mistake_of_the_model() -> None:
+    async with SandboxPool("local", slot_limits=Limits(open_files=12)) as pool, pool.slot() as slot:
+        with pytest.raises(ConfigError, match="16 open files"):
+            await Toolbox(slot).call("terminal", {"command": "ls"})
