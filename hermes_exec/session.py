@@ -54,6 +54,7 @@ class Session:
         self._slot, self._tenure = slot, tenure
         self._checked = command_params(slot.id, "", cwd=cwd, env=env)
         self._id: str | None = None
+        self._entered = False
         self._busy = False
         self._line: deque[anyio.Event] = deque()
         self._closed = False
@@ -84,6 +85,10 @@ class Session:
         for this command only.
 
         The time limit does not count the wait for earlier commands of the session.
+
+        Raises:
+            OSError: the directory cannot be entered, as when it was removed; nothing ran. Where that is the session's
+                own, which it could enter before, the next command starts in the workspace. Otherwise as `Slot.run`.
         """
         if not isinstance(command, str):
             raise ConfigError("a session runs shell text; use slot.run for a list of arguments")
@@ -92,9 +97,15 @@ class Session:
         async with self._turn():
             params["session"] = self._id
             answer: dict[str, object] = {}
-            result = await execute(
-                self._tenure, params, stdin=stdin, timeout_s=timeout_s, on_output=on_output, seen=answer.update
-            )
+            try:
+                result = await execute(
+                    self._tenure, params, stdin=stdin, timeout_s=timeout_s, on_output=on_output, seen=answer.update
+                )
+            except OSError as error:
+                if self._entered and cwd is None and error.filename == self.cwd:
+                    self.cwd = self._slot.workspace
+                raise
+            self._entered = True
             if answer.get("cwd") is not None:
                 self.cwd = from_wire(answer["cwd"], "cwd")
         return result.check() if check else result

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from hermes_exec.errors import ConfigError
+from hermes_exec.errors import ConfigError, ExecError
 from hermes_exec.tools.ansi import strip_ansi
 from hermes_exec.tools.background import running_count, tail
 from hermes_exec.tools.bench import Bench
@@ -55,7 +55,7 @@ async def terminal(bench: Bench, arguments: dict[str, Any]) -> Outcome:
 async def _run(bench: Bench, command: str, workdir: str | None, timeout_s: int, *, pty: bool) -> RunResult:
     """Run in the session. A `workdir` is for this command alone: the next one starts where the one before it ended."""
     async with bench.turn:
-        with _in_directory(workdir or bench.cwd):
+        with _in_directory(bench, workdir):
             if pty:
                 return await run_in_pty(bench, command, workdir or bench.back_to, timeout_s)
             cwd = workdir or bench.back_to
@@ -75,14 +75,19 @@ async def _run(bench: Bench, command: str, workdir: str | None, timeout_s: int, 
 
 
 @contextmanager
-def _in_directory(path: str) -> Iterator[None]:
+def _in_directory(bench: Bench, workdir: str | None) -> Iterator[None]:
     """Inside it, a working directory that cannot be entered becomes a ToolFailure, and so does a command that is too
     long. What else a call of ours could be refused for is checked before.
     """
     try:
         yield
-    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-        failure = failure_of(path, error)
+    except OSError as error:
+        if isinstance(error, ExecError):
+            raise
+        failure = failure_of(workdir or str(error.filename), error)
+        if workdir is None:
+            failure.message += f" Nothing was run. The next command starts in {bench.slot.workspace}."
+            bench.back_to = bench.slot.workspace
         failure.fields |= {"output": "", "exit_code": -1}
         raise failure from None
     except ConfigError:
@@ -148,7 +153,7 @@ async def _start(bench: Bench, command: str, workdir: str | None, arguments: dic
         )
         raise ToolFailure("too_many_processes", message, output="", exit_code=-1)
     session_id = "proc_" + secrets.token_hex(6)
-    with _in_directory(workdir or bench.cwd):
+    with _in_directory(bench, workdir):
         process = await bench.session.spawn(
             command,
             cwd=workdir or bench.back_to,

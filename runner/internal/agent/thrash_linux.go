@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"os"
 	"syscall"
 	"time"
 
@@ -12,16 +13,19 @@ const (
 	// roomyEvery how often one that has not.
 	thrashEvery = 500 * time.Millisecond
 	roomyEvery  = 2 * time.Second
-	// thrashLooks is how many looks in a row must find the same.
+	// thrashLooks is how many looks in a row must find the same, and nextLooks
+	// how many when that was no relief.
 	thrashLooks = 6
+	nextLooks   = 2
 	// In each of them the files that are left in memory were read anew so many
 	// times, and programs have waited so often.
-	thrashTurns  = 2
+	thrashTurns  = 4
 	thrashFaults = 5
 	leastCache   = 64 << 10
-	// mostCache and mostShare bound what is left of the memory for files then.
-	// Who has more only reads files that are too large to be kept.
-	mostCache = 64 << 20
+	// mostCache and mostShare bound what is left of the memory for files then:
+	// less than programs need for their own. Who has more gets on, even when all
+	// of it is read anew all the time, as with a file that is too large for it.
+	mostCache = 4 << 20
 	mostShare = 16
 )
 
@@ -43,16 +47,31 @@ func (a *agent) relieveThrash(room *isolate.Room, own bool) {
 		}
 		if now, ok := room.Paging(); ok && t.look(now, room.Most()) {
 			a.killers.do(func() {
-				largest, most, _ := a.largest()
-				if largest.pid != 0 && (own || most > room.Most()/2) {
+				largest := a.largestResident()
+				if most := largest.rssPages * int64(os.Getpagesize()); most > 0 && (own || most > room.Most()/2) {
 					a.watched.Add(1)
 					signalProc(largest, syscall.SIGKILL)
 				}
 			})
-			t = thrash{}
+			t.looks = thrashLooks - nextLooks
 		}
 		time.Sleep(thrashEvery)
 	}
+}
+
+// largestResident is the process of the slot that the kernel would end: the one
+// that has most, also of what it shares with others.
+func (a *agent) largestResident() (largest proc) {
+	all, err := a.snapshot()
+	if err != nil {
+		return proc{}
+	}
+	for _, p := range a.tenants(all) {
+		if p.rssPages > largest.rssPages {
+			largest = p
+		}
+	}
+	return largest
 }
 
 // thrash is what looks at a group that has used up its memory have found.

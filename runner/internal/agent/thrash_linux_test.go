@@ -30,10 +30,10 @@ func TestThrash(t *testing.T) {
 	}{
 		{"as seen on a fast disk", 1 * mib, 340 * mib, 320, 4},
 		{"on a slow one", 1 * mib, 4 * mib, 8, 4},
-		{"nothing is left at all", 0, 200 << 10, 8, 4},
+		{"nothing is left at all", 0, 300 << 10, 8, 4},
 		{"nothing happens", 1 * mib, 0, 0, 0},
 		{"a table of 500 MiB that is read by way of memory", 500 * mib, 150 * mib, 1000, 0},
-		{"a file of 40 MiB that is read by way of memory again and again, in 20", 20 * mib, 400 * mib, 1000, 0},
+		{"a file that is read by way of memory again and again, in 8 MiB", 8 * mib, 400 * mib, 1000, 0},
 		{"a stream of files, and no program waits for its own", 1 * mib, 300 * mib, 0, 0},
 		{"a few pages of an idle program", 1 * mib, 64 << 10, 3, 0},
 	} {

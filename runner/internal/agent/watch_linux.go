@@ -20,20 +20,12 @@ func (a *agent) watch(limit int64) {
 }
 
 func (a *agent) watchOnce(limit int64) {
-	largest, _, total := a.largest()
-	if total > limit && largest.pid != 0 {
-		a.watched.Add(1)
-		signalProc(largest, syscall.SIGKILL)
-	}
-}
-
-// largest is the process of the slot that has most memory of its own, how much,
-// and how much all have. The pid is 0 when there is none.
-func (a *agent) largest() (largest proc, most, total int64) {
 	all, err := a.snapshot()
 	if err != nil {
-		return proc{}, 0, 0
+		return
 	}
+	var total, most int64
+	var largest proc
 	for _, p := range a.tenants(all) {
 		own := ownMemory(p.pid)
 		total += own
@@ -41,7 +33,10 @@ func (a *agent) largest() (largest proc, most, total int64) {
 			most, largest = own, p
 		}
 	}
-	return largest, most, total
+	if total > limit && largest.pid != 0 {
+		a.watched.Add(1)
+		signalProc(largest, syscall.SIGKILL)
+	}
 }
 
 // ownMemory is what a process has resident and does not share.

@@ -303,7 +303,12 @@ func TestSession(t *testing.T) {
 	if _, out = run("cd; mkdir gone; cd gone; rmdir ../gone"); out != "" {
 		t.Fatalf("%q", out)
 	}
-	if _, out = run("pwd"); out != facts["workspace"].(string)+"\n" {
+	p = shell("s", "touch ran")
+	p["session"] = s.Session
+	if err := d.fails("os", "exec.run", p); err.Errno != "ENOENT" || !strings.HasSuffix(string(err.Path), "/gone") || !strings.Contains(err.Message, "nothing ran") {
+		t.Fatalf("%+v", err)
+	}
+	if _, out = run("pwd; ls"); out != facts["workspace"].(string)+"\n" {
 		t.Fatalf("%q", out)
 	}
 	// A process starts from the session's state and leaves it alone.

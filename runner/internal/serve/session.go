@@ -35,6 +35,7 @@ type shellSession struct {
 
 	channel *channel // nil before the first command
 	busy    bool     // a command writes to it
+	entered bool     // a command has run in its directory; of whose turn it is
 	ended   bool
 }
 
@@ -226,13 +227,17 @@ func (s *Server) runInSession(c *conversation, slot *slotState, agent *Agent, p 
 	defer closeAll(l.extra)
 	l.saved = saving.pump
 	result, exit, err := s.run(c, slot, agent, p, l)
-	if p.Cwd == nil && l.cwd != agent.Workspace && cannotEnter(err, l.cwd) {
-		l.cwd = agent.Workspace
-		result, exit, err = s.run(c, slot, agent, p, l)
+	if p.Cwd == nil && x.entered && l.cwd != agent.Workspace && cannotEnter(err, l.cwd) {
+		// Nothing may run where it was not meant to, nor every later command fail.
+		x.mu.Lock()
+		x.state.Move(agent.Workspace)
+		x.mu.Unlock()
+		err = moved(err, agent.Workspace)
 	}
 	if err != nil {
 		return nil, err
 	}
+	x.entered = true
 	where := link.Bytes(l.cwd)
 	if result.Started {
 		x.mu.Lock()
@@ -256,6 +261,13 @@ func cannotEnter(err error, cwd string) bool {
 		return false
 	}
 	return slices.Contains([]string{"ENOENT", "ENOTDIR", "EACCES", "ELOOP", "ENAMETOOLONG"}, e.Errno)
+}
+
+// moved is err with where the session goes on.
+func moved(err error, to string) error {
+	e := *link.AsError(err)
+	e.Message = "nothing ran, for the session's directory cannot be entered any more; the next command starts in " + to
+	return &e
 }
 
 // channel is the FIFO that the shells of a session write their state to.

@@ -119,6 +119,9 @@ func Open(shell Shell, cwd string, env []string) *State {
 // Cwd is where the next command starts.
 func (s *State) Cwd() string { return s.cwd }
 
+// Move has the next command start elsewhere.
+func (s *State) Move(cwd string) { s.cwd = cwd }
+
 // Command makes the program for text. Done follows when call.Keep is set.
 func (s *State) Command(text string, call Call) Program {
 	p := Program{Cwd: s.cwd}

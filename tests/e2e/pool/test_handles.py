@@ -209,6 +209,27 @@ async def test_a_session_of_too_few_open_files_is_refused(backend: BackendCase) 
         assert (await slot.run("echo fine")).stdout == "fine\n"
 
 
+async def test_a_session_whose_directory_is_gone_runs_nothing_elsewhere(slot: Slot) -> None:
+    await slot.files.write_text("precious", "x")
+    session = slot.session()
+    await session.run("mkdir build; cd build; rmdir ../build")
+    gone = session.cwd
+    with pytest.raises(FileNotFoundError, match="nothing ran") as caught:
+        await session.run("rm -rf -- *")
+    assert caught.value.filename == gone
+    assert session.cwd == slot.workspace
+    assert (await session.run("ls")).stdout == "precious\n"
+
+
+async def test_a_session_that_is_to_begin_in_no_directory_runs_nothing(slot: Slot) -> None:
+    session = slot.session(cwd="missing")
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError, match="missing"):
+            await session.run("touch ran")
+    await slot.run("mkdir missing")
+    assert (await session.run("pwd; ls ..")).stdout == f"{slot.workspace}/missing\nmissing\n"
+
+
 async def test_calls_of_a_session_run_in_order(slot: Slot) -> None:
     session = slot.session()
     await session.open()

@@ -186,3 +186,17 @@ async def test_limits_without_a_session_are_no_mistake_of_the_model() -> None:
     async with SandboxPool("local", slot_limits=Limits(open_files=12)) as pool, pool.slot() as slot:
         with pytest.raises(ConfigError, match="16 open files"):
             await Toolbox(slot).call("terminal", {"command": "ls"})
+
+
+async def test_a_command_does_not_run_elsewhere_when_its_directory_is_gone(toolbox: Toolbox) -> None:
+    await toolbox.call("write_file", {"path": "precious", "content": "x"})
+    await toolbox.call("terminal", {"command": "mkdir build; cd build; rmdir ../build"})
+    for background in (False, True):
+        gone = await toolbox.call("terminal", {"command": "rm -rf -- *", "background": background})
+        assert (gone.ok, gone.error_kind) == (False, "not_found")
+        assert "Nothing was run" in gone.content
+        back = await toolbox.call("terminal", {"command": "ls; mkdir build; cd build; rmdir ../build"})
+        assert back.data["output"] == "precious\n"
+    await toolbox.call("terminal", {"command": "pwd", "workdir": "/tmp"})
+    assert (await toolbox.call("terminal", {"command": "rm -rf -- *"})).error_kind == "not_found"
+    assert (await toolbox.call("terminal", {"command": "ls"})).data["output"] == "precious\n"
