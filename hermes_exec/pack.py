@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
@@ -9,7 +10,7 @@ import stat
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import IO, Protocol, cast
+from typing import IO, NamedTuple, Protocol, cast
 
 from hermes_exec.results import TreeCopied
 
@@ -18,6 +19,9 @@ BUFFER_BYTES = 1 << 16
 """What tarfile keeps; it copies all of that for each header and each piece of a file."""
 MAX_REPORTED = 1000
 PERMISSIONS = 0o777
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+NO_FOLDER = (errno.ENOTDIR, errno.ELOOP, errno.ENOENT, errno.EMLINK)
+"""How the opening of what was a directory fails when it is none any more."""
 
 
 @dataclass
@@ -79,9 +83,11 @@ def pack(top: str, send: Callable[[bytes], None]) -> TreeCopied:
         fileobj=cast("IO[bytes]", sink), mode="w|", bufsize=BUFFER_BYTES, format=tarfile.GNU_FORMAT
     )
     try:
-        for path, name in _walk(top, ""):
+        for folder, name in _walk(top, report):
             try:
-                _add(archive, path, name, links, report)
+                with _named(os.path.join(top, name)):
+                    what = _look(folder, name)
+                _add(archive, what, name, links, report)
             except FileNotFoundError:
                 report.refuse(name, "was removed meanwhile")
             cast("_Members", archive).members.clear()
@@ -94,64 +100,121 @@ def pack(top: str, send: Callable[[bytes], None]) -> TreeCopied:
     return TreeCopied(report.files, report.bytes, tuple(report.refused))
 
 
-def _walk(path: str, prefix: str) -> Iterator[tuple[str, str]]:
-    """Paths below a directory with their names in the archive, a directory before what is in it."""
-    pending = [(path, prefix)]
+def _walk(top: str, report: _Report) -> Iterator[tuple[int, str]]:
+    """The names in the archive of what is below a directory, a directory before what is in it, each with a descriptor
+    of the directory that holds it: on the way there no link is followed, whatever takes the place of a directory.
+    """
+    pending: list[list[str]] = [[]]
     while pending:
-        folder, above = pending.pop()
-        folders = []
-        for name in _names(folder, missing_ok=folder != path):
-            child, inner = os.path.join(folder, name), f"{above}{name}"
-            yield child, inner
-            if os.path.isdir(child) and not os.path.islink(child):
-                folders.append((child, f"{inner}/"))
+        parts = pending.pop()
+        try:
+            with _named(os.path.join(top, *parts)):
+                folder = _open_folder(top, parts)
+        except OSError as error:
+            if not parts or error.errno not in NO_FOLDER:
+                raise
+            report.refuse("/".join(parts), "was removed or replaced meanwhile")
+            continue
+        try:
+            folders = []
+            for name in sorted(os.listdir(folder)):
+                yield folder, "/".join((*parts, name))
+                if _is_folder(folder, name):
+                    folders.append([*parts, name])
+        finally:
+            os.close(folder)
         pending.extend(reversed(folders))
 
 
-def _names(folder: str, missing_ok: bool) -> list[str]:
+def _open_folder(top: str, parts: list[str]) -> int:
+    folder = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    for part in parts:
+        try:
+            deeper = os.open(part, FOLDER, dir_fd=folder)
+        finally:
+            os.close(folder)
+        folder = deeper
+    return folder
+
+
+def _is_folder(folder: int, name: str) -> bool:
     try:
-        return sorted(os.listdir(folder))
+        return stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
     except FileNotFoundError:
-        if missing_ok:
-            return []
+        return False
+
+
+@contextlib.contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Inside it, an error of the system is about this path."""
+    try:
+        yield
+    except NotRegular:
         raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
 
 
-def _add(archive: tarfile.TarFile, path: str, name: str, links: _Links, report: _Report) -> None:
-    facts = os.lstat(path)
-    if stat.S_ISREG(facts.st_mode):
-        _add_file(archive, path, name, links, report)
-        return
-    member = _member(name, facts)
-    if stat.S_ISDIR(facts.st_mode):
+class _Found(NamedTuple):
+    """What is at a name; ``file`` is open where it is a regular file, ``link`` is where a link leads."""
+
+    facts: os.stat_result
+    file: io.FileIO | None = None
+    link: str = ""
+
+
+def _look(folder: int, name: str) -> _Found | None:
+    """What is there; None for what was replaced while it was looked at."""
+    base = name.rpartition("/")[2]
+    facts = os.stat(base, dir_fd=folder, follow_symlinks=False)
+    if stat.S_ISLNK(facts.st_mode):
+        try:
+            return _Found(facts, link=os.readlink(base, dir_fd=folder))
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return None
+            raise
+    if not stat.S_ISREG(facts.st_mode):
+        return _Found(facts)
+    try:
+        file = open_regular(base, folder=folder)
+    except NotRegular:
+        return None
+    return _Found(os.fstat(file.fileno()), file)
+
+
+def _add(archive: tarfile.TarFile, found: _Found | None, name: str, links: _Links, report: _Report) -> None:
+    if found is None:
+        report.refuse(name, "was replaced while it was read")
+    elif found.file is not None:
+        with found.file:
+            _add_file(archive, found.file, found.facts, name, links, report)
+    elif stat.S_ISDIR(found.facts.st_mode):
+        member = _member(name, found.facts)
         member.type = tarfile.DIRTYPE
-    elif stat.S_ISLNK(facts.st_mode):
-        member.type, member.linkname = tarfile.SYMTYPE, os.readlink(path)
+        archive.addfile(member)
+    elif stat.S_ISLNK(found.facts.st_mode):
+        member = _member(name, found.facts)
+        member.type, member.linkname = tarfile.SYMTYPE, found.link
+        archive.addfile(member)
         report.files += 1
     else:
         report.refuse(name, "neither a file, nor a directory, nor a link")
-        return
-    archive.addfile(member)
 
 
-def _add_file(archive: tarfile.TarFile, path: str, name: str, links: _Links, report: _Report) -> None:
-    try:
-        file = open_regular(path)
-    except NotRegular:
-        report.refuse(name, "was replaced while it was read")
-        return
-    with file:
-        facts = os.fstat(file.fileno())
-        member = _member(name, facts)
-        # A number alone may be that of another file by now, which was made when the first was removed.
-        identity = facts.st_dev, facts.st_ino, facts.st_ctime_ns
-        if facts.st_nlink > 1 and (first := links.setdefault(identity, name)) != name:
-            member.type, member.linkname = tarfile.LNKTYPE, first
-            archive.addfile(member)
-        else:
-            member.size = facts.st_size
-            archive.addfile(member, file)
-            report.bytes += member.size
+def _add_file(
+    archive: tarfile.TarFile, file: io.FileIO, facts: os.stat_result, name: str, links: _Links, report: _Report
+) -> None:
+    member = _member(name, facts)
+    # A number alone may be that of another file by now, which was made when the first was removed.
+    identity = facts.st_dev, facts.st_ino, facts.st_ctime_ns
+    if facts.st_nlink > 1 and (first := links.setdefault(identity, name)) != name:
+        member.type, member.linkname = tarfile.LNKTYPE, first
+        archive.addfile(member)
+    else:
+        member.size = facts.st_size
+        archive.addfile(member, file)
+        report.bytes += member.size
     report.files += 1
 
 
@@ -165,11 +228,13 @@ class NotRegular(OSError):
     """There is no regular file at a path any more."""
 
 
-def open_regular(path: str, follow: bool = False) -> io.FileIO:
-    """Open a file that was seen to be regular: whatever is there by now, this does not wait for it."""
+def open_regular(path: str, follow: bool = False, folder: int | None = None) -> io.FileIO:
+    """Open a file that was seen to be regular: whatever is there by now, this does not wait for it. `folder` is a
+    descriptor of the directory that the path starts in.
+    """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
-        fd = os.open(path, flags)
+        fd = os.open(path, flags, dir_fd=folder)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):
             raise NotRegular(error.errno, "was replaced while it was read", path) from None

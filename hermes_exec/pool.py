@@ -49,7 +49,8 @@ class SandboxPool:
     Args:
         backend: A name (`local`, `docker`, or one of the entry-point group `hermes_exec.backends`) or a config object.
         image: Image of the boxes, for backends that have images.
-        slots_per_sandbox: Slots in one box (local 64, others 1). With 1 in a container the tenant has the whole box.
+        slots_per_sandbox: Slots in one box (local 64, others 1), at most 10,000. With 1 in a container the tenant has
+            the whole box.
         min_sandboxes: Boxes to keep. Entering the pool waits for them; with 0 it checks the backend and starts nothing.
         max_sandboxes: Boxes to have at most, over all profiles and images (local 1, others 4).
         profiles: Named variants, by name: a `ProfileConfig` or a mapping; what they do not say is the pool's.
@@ -212,11 +213,16 @@ class SandboxPool:
             raise RuntimeError("a SandboxPool is entered once: make a new one")
         self._entered = True
         self._pid, self._loop = os.getpid(), running_loop()
-        for kind in self._kinds.all:
-            await kind.backend.check(kind.spec())
-        self._hub.tracer = tracer_for(self._trace, self._secrets)
-        self._background = Background(bereft=self.aclose)
-        tasks = await self._background.start()
+        try:
+            for kind in self._kinds.all:
+                await kind.backend.check(kind.spec())
+            self._hub.tracer = tracer_for(self._trace, self._secrets)
+            self._background = Background(bereft=self.aclose)
+            tasks = await self._background.start()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._leave_backends()
+            raise
         labels = own_labels(self.run_id)
         self._keeper = Keeper(self._kinds, self._hub, labels, tasks, self._secrets, self._on_pull)
         self._lender = Lender(self._keeper)
@@ -268,14 +274,17 @@ class SandboxPool:
                 await lender.shut_down()
                 await keeper.shut_down()
                 self._hub.end()
-                with anyio.move_on_after(1):
-                    for backend in self._kinds.backends:
-                        await backend.aclose()
+                await self._leave_backends()
         finally:
             self._hub.drop()
             self._background.cancel()
             if not keeper.sandboxes:
                 atexit.unregister(self._at_exit)
+
+    async def _leave_backends(self) -> None:
+        with anyio.move_on_after(1):
+            for backend in self._kinds.backends:
+                await backend.aclose()
 
     def _at_exit(self) -> None:
         if self._keeper is not None and self._pid == os.getpid():

@@ -8,7 +8,6 @@ they are not used.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import secrets
 import stat
@@ -17,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import IO, cast
 
+from hermes_exec.pack import FOLDER, NO_FOLDER
 from hermes_exec.results import TreeCopied
 from hermes_exec.tar_headers import Archive, Member
 
@@ -28,8 +28,6 @@ MAX_DEPTH = 256
 MAX_SHOWN = 4096
 LATEST = 1e11
 PERMISSIONS = 0o777
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-NO_FOLDER = (errno.ENOTDIR, errno.ELOOP, errno.ENOENT, errno.EMLINK)
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

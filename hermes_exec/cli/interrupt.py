@@ -20,6 +20,8 @@ def run_async(main: Callable[[], Awaitable[int]]) -> int:
     The first signal cancels `main`, which ends its boxes on the way out. A second one no longer waits: it is left to
     Python, and the boxes end by their last resort at exit and by their lease.
 
+    A hang-up that is ignored already, as under `nohup`, stays ignored.
+
     Raises:
         ExecError: as `main` did.
     """
@@ -28,12 +30,13 @@ def run_async(main: Callable[[], Awaitable[int]]) -> int:
 
 async def _guarded(main: Callable[[], Awaitable[int]]) -> int:
     received: list[signal.Signals] = []
-    error: Exception | None = None
+    error: Exception | SystemExit | None = None
     code = exits.OK
     async with anyio.create_task_group() as tasks:
 
         async def watch(*, task_status: TaskStatus[None]) -> None:
-            with anyio.open_signal_receiver(*ENDING) as signals:
+            ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
+            with anyio.open_signal_receiver(*(number for number in ENDING if number not in ignored)) as signals:
                 task_status.started()
                 async for number in signals:
                     received.append(number)
@@ -44,7 +47,7 @@ async def _guarded(main: Callable[[], Awaitable[int]]) -> int:
         await tasks.start(watch)
         try:
             code = await main()
-        except Exception as raised:  # noqa: BLE001 - raised again below, outside of the task group, which would wrap it
+        except (Exception, SystemExit) as raised:  # noqa: BLE001 - raised again outside of the task group, which would wrap it
             error = raised
         tasks.cancel_scope.cancel()
     if received:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -96,12 +97,14 @@ def report(error: ExecError | OSError) -> None:
 
 
 def _stand_in() -> None:
-    """Give a caller's closed standard streams a place: what is opened next would have their numbers. A terminal that
-    says that it has no columns is one of 80.
+    """Give a caller's closed standard streams a place: what is opened next would have their numbers. One that cannot
+    take a character shows which it was. A terminal that says that it has no columns is one of 80.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.open(os.devnull, os.O_RDWR), "w" if number else "r"))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     if os.environ.get("COLUMNS", "").strip("0 ") == "":
         os.environ.pop("COLUMNS", None)
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,9 +43,14 @@ def emit_json(value: object) -> None:
     JSON itself escapes control characters below space only; a terminal also acts on those from U+007F to U+009F and on
     marks that turn the direction of text, and half of a character cannot be written at all.
     """
-    text = json.dumps(value, default=_plain, ensure_ascii=False, indent=2)
+    text = json.dumps(value, default=_plain, ensure_ascii=not _writes_all(sys.stdout), indent=2)
     sys.stdout.write("\n".join(map(_escaped, text.split("\n"))) + "\n")
     sys.stdout.flush()
+
+
+def _writes_all(stream: TextIO) -> bool:
+    """Whether a stream takes every character."""
+    return stream.encoding.lower().replace("-", "").startswith("utf")
 
 
 def _escaped(line: str) -> str:

@@ -100,16 +100,19 @@ async def _several(
         emit_json([_facts(slot, result) for slot, result in ordered])
     else:
         for number, (_, result) in enumerate(ordered):
-            sys.stdout.writelines(f"{number}: {line}\n" for line in _lines(result.output))
             sys.stdout.flush()
+            sys.stdout.buffer.writelines(b"%d: %s\n" % (number, line) for line in _lines(result))
+            sys.stdout.buffer.flush()
             _say_why(result, f"{number}: ")
     return max(_code(result) for _, result in ordered)
 
 
-def _lines(output: str) -> list[str]:
+def _lines(result: RunResult) -> list[bytes]:
     """The lines of one slot of several; on a terminal it can neither move the cursor nor pass for another slot."""
-    shown = printable(output) if sys.stdout.isatty() else output
-    return shown.removesuffix("\n").split("\n") if shown else []
+    shown = result.output_bytes
+    if sys.stdout.isatty():
+        shown = printable(result.output).encode(sys.stdout.encoding, "backslashreplace")
+    return shown.removesuffix(b"\n").split(b"\n") if shown else []
 
 
 def _code(result: RunResult) -> int:

@@ -15,6 +15,7 @@ from hermes_exec.results import IsolationLevel
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
 AtLeastOne = Annotated[int, Field(ge=1)]
+SlotCount = Annotated[int, Field(ge=1, le=10_000)]
 Commands = str | tuple[str, ...]
 
 
@@ -32,7 +33,7 @@ class ProfileConfig(ConfigModel):
     """What a profile has of its own; everything that is not given is the pool's."""
 
     image: str | None = None
-    slots_per_sandbox: AtLeastOne | None = None
+    slots_per_sandbox: SlotCount | None = None
     min_sandboxes: Count | None = None
     max_sandboxes: AtLeastOne | None = None
     min_isolation: IsolationLevel | None = None
@@ -63,7 +64,7 @@ class PoolConfig(ConfigModel):
 
     backend: str = "local"
     image: str | None = None
-    slots_per_sandbox: AtLeastOne | None = None
+    slots_per_sandbox: SlotCount | None = None
     """None: 64 on local, 1 elsewhere."""
     min_sandboxes: Count = 0
     max_sandboxes: AtLeastOne | None = None

@@ -147,7 +147,9 @@ async def _roll_back(slot: Slot, undo: list[Undo], folders: list[str]) -> list[s
         path = item if isinstance(item, str) else item.path if isinstance(item, Write) else item[1]
         try:
             if isinstance(item, Write):
-                await slot.files.write_bytes(item.path, item.before or b"")
+                before = item.before or b""
+                if await slot.files.read_bytes(item.path) != before:  # the step that failed may have changed nothing
+                    await slot.files.write_bytes(item.path, before)
             elif isinstance(item, tuple):
                 await slot.files.move(*item)
             elif await slot.files.exists(item):

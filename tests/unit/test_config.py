@@ -50,6 +50,8 @@ def test_defaults_are_those_of_the_public_face() -> None:
         ({"backend_options": {"capdrop": ["ALL"]}}, "did you mean 'cap_drop'?"),
         ({"imge": "x", "lease": 3}, "did you mean 'image'?\nthere is no option 'lease'"),
         ({"slots_per_sandbox": 0}, "slots_per_sandbox"),
+        ({"slots_per_sandbox": 99_999_999}, "slots_per_sandbox"),
+        ({"profiles": {"p": {"slots_per_sandbox": 10_001}}}, "slots_per_sandbox"),
         ({"acquire_timeout_s": -1}, "acquire_timeout_s"),
         ({"acquire_timeout_s": math.nan}, "acquire_timeout_s"),
         ({"min_isolation": "vm"}, "min_isolation"),

@@ -142,11 +142,25 @@ func appendTo(target string, mode *uint32, in io.Reader) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+	before, err := file.Stat()
+	if err != nil {
+		return 0, errors.Join(err, file.Close())
+	}
 	n, err := io.CopyBuffer(onlyWriter{file}, onlyReader{in}, make([]byte, 64<<10))
-	if err == nil && mode != nil {
+	if err != nil {
+		takeBack(file, before.Size(), n)
+	} else if mode != nil {
 		err = syscall.Fchmod(int(file.Fd()), *mode)
 	}
 	return n, errors.Join(err, file.Close())
+}
+
+// takeBack leaves a file as it was before n bytes of a larger piece came to its
+// end, unless somebody else has written to it since.
+func takeBack(file *os.File, size, n int64) {
+	if now, err := file.Stat(); err == nil && now.Size() == size+n {
+		_ = file.Truncate(size)
+	}
 }
 
 // openForWriting opens a regular file without ever waiting for a reader.

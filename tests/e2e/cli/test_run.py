@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -197,3 +199,27 @@ def test_settings_of_docker_that_cannot_be_used_are_one_line(settings: str | Non
     assert done.returncode == 3
     assert done.stderr.startswith("BackendUnavailable: the settings of Docker's clients cannot be used")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("way", [["--json"], ["--slots", "2"], ["--slots", "2", "--json"]])
+def test_a_stream_that_cannot_write_every_character(way: list[str]) -> None:
+    command = [*PROGRAM, "run", *way, "--", "echo gr\u00fc\u00df \u2713"]
+    done = subprocess.run(command, env=environment() | {"PYTHONIOENCODING": "ascii"}, capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    if "--json" in way:
+        assert "gr\u00fc\u00df \u2713" in str(json.loads(done.stdout.decode("ascii")))
+    else:
+        assert done.stdout.decode() == "0: gr\u00fc\u00df \u2713\n1: gr\u00fc\u00df \u2713\n"
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["ps"], ["tools", "list"]])
+def test_a_reader_that_has_gone_is_no_traceback(command: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [*PROGRAM, *command], env=environment(), stdout=writing, stderr=subprocess.PIPE, timeout=60
+        )
+    finally:
+        os.close(writing)
+    assert b"Traceback" not in done.stderr

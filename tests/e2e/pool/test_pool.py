@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -262,3 +263,14 @@ async def test_a_slot_is_lent_by_a_block() -> None:
     async with SandboxPool("local") as pool:
         with pytest.raises(AttributeError, match=r"async with pool\.slot"):
             getattr(pool.slot(), "run")  # noqa: B009 - a type checker would refuse it
+
+
+@pytest.mark.docker
+async def test_a_pool_that_could_not_begin_holds_nothing(docker_image: Callable[[str], str]) -> None:
+    image = docker_image("busybox")
+    before = len(os.listdir("/proc/self/fd"))
+    pools = [SandboxPool("docker", image=image, trace="/nonexistent/trace") for _ in range(5)]
+    for pool in pools:
+        with pytest.raises(ConfigError, match="nonexistent"):
+            await pool.__aenter__()
+    assert len(os.listdir("/proc/self/fd")) <= before + 1

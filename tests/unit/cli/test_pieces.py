@@ -97,8 +97,9 @@ def test_a_pull_is_shown_in_plain_lines_without_a_terminal(capsys: pytest.Captur
 
 
 GUARDED = """
-import sys, anyio
+import signal, sys, anyio
 from hermes_exec.cli.interrupt import run_async
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 async def main():
     try:
         print("ready", flush=True)
@@ -122,6 +123,22 @@ def test_a_signal_lets_the_cleaning_up_finish(number: signal.Signals) -> None:
         out, error = process.communicate(timeout=30)
     assert (out, process.returncode) == ("cleaned\n", 130)
     assert "Traceback" not in error
+
+
+UNDER_NOHUP = """
+import os, signal, sys, anyio
+from hermes_exec.cli.interrupt import run_async
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+async def main():
+    os.kill(os.getpid(), signal.SIGHUP)
+    await anyio.sleep(0.3)
+    return 7
+sys.exit(run_async(main))
+"""
+
+
+def test_a_hang_up_that_is_ignored_stays_ignored() -> None:
+    assert subprocess.run([sys.executable, "-c", UNDER_NOHUP], timeout=30).returncode == 7
 
 
 @pytest.mark.parametrize(

@@ -82,3 +82,29 @@ def test_what_took_a_files_place_is_not_waited_for_and_not_followed(tmp_path: Pa
             open_regular(str(tmp_path / name))
     with open_regular(str(tmp_path / "link"), follow=True) as file:
         assert file.read() == b"file"
+
+
+@pytest.mark.parametrize("what", ["link", "file", "nothing", "inner link"])
+def test_a_folder_that_was_replaced_meanwhile_is_named_and_no_link_is_followed(tmp_path: Path, what: str) -> None:
+    outside, tree = tmp_path / "outside", tmp_path / "tree"
+    (outside / "inner").mkdir(parents=True)
+    (outside / "secret").write_text("secret")
+    (outside / "inner" / "secret").write_text("secret")
+    (tree / "a" / "inner").mkdir(parents=True)
+    (tree / "a" / "own").write_text("own")
+    (tree / "large").write_bytes(bytes(PIECE))
+
+    def replace() -> None:
+        moved = tree / "a" / "inner" if what == "inner link" else tree / "a"
+        moved.rename(tmp_path / "away")
+        if "link" in what:
+            moved.symlink_to(outside)
+        elif what == "file":
+            moved.write_text("a file")
+
+    report, members = packed(tree, replace)
+    assert not [name for name in members if "secret" in name]
+    if what == "inner link":
+        assert members["a/inner"].issym()
+    else:
+        assert report.refused == ("a: was removed or replaced meanwhile",)
