@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_EXIT_CODE = 124
 OUT_OF_MEMORY_EXIT_CODE = 137
+_NOT_ENTERED = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG)
+"""How the entering of a directory fails; nothing ran then."""
 _HEAD_SHARE = 0.4
 _REASON_CHARS = 2000
 _CONFLICT = "watch_patterns was dropped because notify_on_complete is set; they exclude each other"
@@ -82,7 +85,7 @@ def _in_directory(bench: Bench, workdir: str | None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if isinstance(error, ExecError):
+        if isinstance(error, ExecError) or error.errno not in _NOT_ENTERED:
             raise
         failure = failure_of(workdir or str(error.filename), error)
         if workdir is None:
