@@ -35,8 +35,9 @@ async def _guarded(main: Callable[[], Awaitable[int]]) -> int:
     async with anyio.create_task_group() as tasks:
 
         async def watch(*, task_status: TaskStatus[None]) -> None:
-            ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
-            with anyio.open_signal_receiver(*(number for number in ENDING if number not in ignored)) as signals:
+            ignores_hang_up = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            ending = [number for number in ENDING if number != signal.SIGHUP or not ignores_hang_up]
+            with anyio.open_signal_receiver(*ending) as signals:
                 task_status.started()
                 async for number in signals:
                     received.append(number)

@@ -153,11 +153,9 @@ func (bash) decode(s *State, record [][]byte, call *Call) (next *saved, part boo
 	if len(shoptions) == 1 || slices.Contains(shoptions, "expand_aliases") {
 		next.options = "shopt -s expand_aliases\n"
 	}
-	if posix {
-		next.options += aliasTrap
-	}
 	last := ""
 	if posix {
+		next.options += aliasTrap
 		// With this option declare would not see the variable.
 		if at := slices.Index(setOptions, "keyword"); at >= 0 {
 			setOptions, last = slices.Delete(setOptions, at, at+1), "set -o keyword\n"

@@ -1,7 +1,6 @@
 package slots
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"runtime"
@@ -69,8 +68,7 @@ func threadsOf(pid int) threads {
 	out := threads{waiting: true}
 	var names []string
 	for _, entry := range entries {
-		stat, _ := os.ReadFile(dir + entry.Name() + "/stat")
-		f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		f := statFields(dir + entry.Name() + "/")
 		if len(f) < 13 {
 			continue
 		}
