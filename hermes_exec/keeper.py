@@ -73,7 +73,7 @@ class Keeper:
         self._launch_scopes: dict[int, anyio.CancelScope] = {}
         self._settled = anyio.Event()
         self._reaped = anyio.Event()
-        self._wake_at = math.inf
+        self._wake_at = self._end_at = math.inf
         self._rearm = anyio.Event()
 
     # Deciding.
@@ -193,15 +193,16 @@ class Keeper:
 
     async def destroy(self, sandbox: Sandbox) -> None:
         """End a sandbox, shielded; what could not be ended stays in `sandboxes` for the last resort."""
-        limit = self.kinds.config.shutdown_timeout_s
-        with anyio.move_on_after(limit, shield=True) as scope:
+        began = anyio.current_time()
+        until = min(self._end_at, began + self.kinds.config.shutdown_timeout_s)
+        with anyio.CancelScope(shield=True, deadline=until) as scope:
             try:
                 await sandbox.destroy()
             except (ExecError, OSError) as error:
                 logger.warning("sandbox %s could not be ended: %s", sandbox.id, error)
                 return
         if scope.cancelled_caught:
-            logger.warning("sandbox %s was not ended within %g s", sandbox.id, limit)
+            logger.warning("sandbox %s was not ended within %.3g s", sandbox.id, until - began)
             return
         self.sandboxes.pop(id(sandbox), None)
 
@@ -290,7 +291,8 @@ class Keeper:
         self.closing = True
         for scope in list(self._launch_scopes.values()):
             scope.cancel()
-        with anyio.move_on_after(self.kinds.config.shutdown_timeout_s, shield=True):
+        self._end_at = anyio.current_time() + self.kinds.config.shutdown_timeout_s
+        with anyio.CancelScope(shield=True, deadline=self._end_at):
             async with anyio.create_task_group() as ending:
                 for box in list(self.boxes.values()):
                     box.channel.on_lost = None
@@ -302,15 +304,19 @@ class Keeper:
                     await self._settled.wait()
         if self.sandboxes:
             with anyio.move_on_after(LAST_RESORT_S, shield=True):
-                await to_thread.run_sync(self.destroy_now, abandon_on_cancel=True)
+                await to_thread.run_sync(self.destroy_now, LAST_RESORT_S, abandon_on_cancel=True)
         for box in self.boxes.values():
             self.calls_before += box.channel.calls
             self.ledger.remove(box.entry)
         self.boxes.clear()
 
-    def destroy_now(self) -> None:
-        """End what is left, without an event loop. Errors are logged."""
+    def destroy_now(self, within_s: float) -> None:
+        """End what is left, without an event loop; nothing is begun after `within_s`. Errors are logged."""
+        until = time.monotonic() + within_s
         for key, sandbox in list(self.sandboxes.items()):
+            if time.monotonic() > until:
+                logger.warning("%d sandboxes are left to their leases", len(self.sandboxes))
+                return
             try:
                 sandbox.destroy_now()
             except Exception:

@@ -275,11 +275,10 @@ class SandboxPool:
                 await keeper.shut_down()
                 self._hub.end()
                 await self._leave_backends()
+            atexit.unregister(self._at_exit)
         finally:
             self._hub.drop()
             self._background.cancel()
-            if not keeper.sandboxes:
-                atexit.unregister(self._at_exit)
 
     async def _leave_backends(self) -> None:
         with anyio.move_on_after(1):
@@ -289,7 +288,7 @@ class SandboxPool:
     def _at_exit(self) -> None:
         if self._keeper is not None and self._pid == os.getpid():
             self._keeper.closing = True
-            self._keeper.destroy_now()
+            self._keeper.destroy_now(self.config.shutdown_timeout_s)
 
     def __enter__(self) -> hermes_exec.blocking.SandboxPool:
         from hermes_exec import blocking

@@ -58,7 +58,7 @@ class DockerBackend:
         def work(client: DockerClient) -> DockerSandbox:
             return self._launch(client, spec, labels, image)
 
-        return await self._engine.make(work, DockerSandbox.destroy_now)
+        return await self._engine.make(work, lambda made: made.destroy_now(self._config.api_timeout_s))
 
     def _launch(self, client: DockerClient, spec: LaunchSpec, labels: Labels, image: ImageFacts) -> DockerSandbox:
         runner = find_runner(image.os, image.arch)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
-import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,100 +22,92 @@ from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError, Image
 if TYPE_CHECKING:
     from docker import DockerClient
 
+    from hermes_exec.backends.docker_client import HurriedClient
+
 T = TypeVar("T")
 MAX_CALLS = 16
 """Calls of one backend that may be under way at once; each occupies a thread and a connection."""
 REFUSAL = re.compile(r"unable to find (user|group) |network \S+ not found|could not select device driver")
 """What the daemon says, with another status than 400, of a configuration that can never be."""
+ANSWERED_UNTIL: ContextVar[float] = ContextVar("ANSWERED_UNTIL", default=math.inf)
+"""The moment of `time.monotonic` past which no answer of an engine is waited for."""
 
 
 class Engine:
-    """One Docker engine. The SDK is imported, and the engine spoken to, when it is first needed."""
+    """One Docker engine. The SDK is imported, and the engine spoken to, when it is first needed.
+
+    A caller that is cancelled, or whose time is over, does not wait for an engine that is silent: the thread that does
+    ends with the request, after `api_timeout_s` at the latest.
+    """
 
     def __init__(self, config: DockerConfig) -> None:
         self._config = config
         self._lock = threading.Lock()
-        self._client: DockerClient | None = None
+        self._client: HurriedClient | None = None
         self._limiter = anyio.CapacityLimiter(MAX_CALLS)
+        self._making: set[anyio.CancelScope] = set()
+        self._closed = False
 
-    def client(self) -> DockerClient:
+    def client(self) -> HurriedClient:
         """The client, made at the first call; blocking. Raises BackendUnavailable."""
         with self._lock:
             if self._client is None:
-                self._client = _connect(self._config)
+                self._client = self._connected()
             return self._client
 
+    def _connected(self) -> HurriedClient:
+        try:
+            from hermes_exec.backends.docker_client import connect
+        except ImportError as error:
+            raise BackendUnavailable("the Docker SDK is not installed: pip install 'hermes-exec[docker]'") from error
+        with mapped():
+            return connect(self._config, MAX_CALLS + 4)
+
     async def call(self, work: Callable[[DockerClient], T]) -> T:
-        """Do blocking work with the client in a thread. Errors of the engine become ours (see ``mapped``)."""
-        return await anyio.to_thread.run_sync(partial(self.call_now, work), limiter=self._limiter)
+        """Do blocking work with the client in a thread. Errors of the engine become ours (see ``mapped``).
+
+        Work that was begun goes on when nobody waits for it any more; no answer is then waited for past the deadline
+        of the caller.
+        """
+        left_s = anyio.current_effective_deadline() - anyio.current_time()
+        within_s = left_s if left_s > 0 else math.inf
+        task = partial(self.call_now, work, within_s)
+        return await anyio.to_thread.run_sync(task, limiter=self._limiter, abandon_on_cancel=True)
 
     async def make(self, work: Callable[[DockerClient], T], unmake: Callable[[T], None]) -> T:
-        """As ``call`` for work that makes something, which is unmade when nobody waits for it any more."""
-        return await make_in_thread(partial(self.call_now, work), unmake, self._limiter)
+        """As ``call`` for work that makes something, which is unmade when nobody waits for it any more.
 
-    def call_now(self, work: Callable[[DockerClient], T]) -> T:
-        """The same in the calling thread."""
-        client = self.client()
-        with mapped():
-            return work(client)
+        A caller that is cancelled waits for that, but not after `close`.
+        """
+        patience = anyio.CancelScope(shield=True)
+        self._making.add(patience)
+        try:
+            return await make_in_thread(partial(self.call_now, work), unmake, self._limiter, patience)
+        finally:
+            self._making.discard(patience)
+
+    def call_now(self, work: Callable[[DockerClient], T], within_s: float = math.inf) -> T:
+        """The same in the calling thread; no answer is waited for longer than `within_s` from now."""
+        token = ANSWERED_UNTIL.set(time.monotonic() + within_s)
+        try:
+            client = self.client()
+            with mapped():
+                return work(client)
+        finally:
+            ANSWERED_UNTIL.reset(token)
+            if self._closed:
+                self._drop_connections()
 
     def close(self) -> None:
-        """Close the connections."""
-        with self._lock:
-            if self._client is not None:
-                self._client.close()
-                self._client = None
+        """Close the connections, and let nobody wait any more. What threads still do they finish."""
+        self._closed = True
+        for scope in self._making:
+            scope.cancel()
+        self._drop_connections()
 
-
-def _connect(config: DockerConfig) -> DockerClient:
-    try:
-        import docker
-        from docker.constants import DEFAULT_UNIX_SOCKET
-        from docker.utils import kwargs_from_env
-    except ImportError as error:
-        raise BackendUnavailable("the Docker SDK is not installed: pip install 'hermes-exec[docker]'") from error
-    with mapped(), readable_settings():
-        timeout = max(1, round(config.api_timeout_s))
-        found = kwargs_from_env() if config.base_url is None else {"base_url": config.base_url}
-        base_url = found.get("base_url") or DEFAULT_UNIX_SOCKET
-        if found.get("tls") or base_url.startswith(("https://", "ssh://")):
-            raise BackendUnavailable(
-                f"no stream into a box goes over TLS or ssh as {base_url} is reached: forward the engine's socket "
-                "(ssh -N -L /tmp/engine.sock:/var/run/docker.sock HOST) and set base_url='unix:///tmp/engine.sock'"
-            )
-        _reach(base_url)
-        if config.base_url is None:
-            client = docker.from_env(timeout=timeout, max_pool_size=MAX_CALLS + 4)
-        else:
-            client = docker.DockerClient(
-                base_url=config.base_url, timeout=timeout, version="auto", max_pool_size=MAX_CALLS + 4
-            )
-        if config.docker_config is not None:
-            client.api.reload_config(config.docker_config)
-        return client
-
-
-@contextmanager
-def readable_settings() -> Iterator[None]:
-    """What the SDK stumbles over in its environment and files, which it takes for right, becomes BackendUnavailable."""
-    try:
-        yield
-    except (ValueError, TypeError, AttributeError, LookupError) as error:
-        raise BackendUnavailable(
-            "the settings of Docker's clients cannot be used; look at DOCKER_HOST, DOCKER_CONFIG and its config.json "
-            f"({type(error).__name__}: {error})"
-        ) from error
-
-
-def _reach(base_url: str) -> None:
-    """OSError when nobody listens at a unix socket: the SDK would leave its own socket open on that."""
-    scheme, _, path = base_url.removeprefix("http+").partition("://")
-    if scheme == "unix":
-        with socket.socket(socket.AF_UNIX) as probe:
-            try:
-                probe.connect(f"/{path.lstrip('/')}")
-            except OSError as error:
-                raise OSError(error.errno, error.strerror, base_url) from None
+    def _drop_connections(self) -> None:
+        if self._client is not None:
+            self._client.close()
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import ssl
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from docker import DockerClient
 
 LOG_LINES = 40
+LAST_RESORT_S = 10.0
+"""Longest wait for the engine at the end of a program that did not close its pool, for each container."""
 MOST_CHANGES = 1000
 """More are not looked for: one is enough to replace a box."""
 FILES_OF_DOCKER = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
@@ -163,16 +166,26 @@ class DockerSandbox:
         return sorted(islice(new, MOST_CHANGES))
 
     async def destroy(self) -> None:
-        """Remove the container with its anonymous volumes; harmless when it is gone."""
-        self._drop_stream()
-        with anyio.CancelScope(shield=True):
-            await self._engine.call(lambda client: remove(client, self.id, self._made.name))
+        """Remove the container with its anonymous volumes; harmless when it is gone.
 
-    def destroy_now(self) -> None:
+        A cancelled caller waits for it, one whose deadline comes does not.
+        """
+        self._drop_stream()
+        deadline = anyio.current_effective_deadline()
+        until = deadline if deadline > anyio.current_time() else math.inf
+        with anyio.CancelScope(shield=True, deadline=until) as scope:
+            await self._engine.call(self._remove)
+        if scope.cancelled_caught:
+            raise BackendUnavailable("the Docker daemon did not remove the container in time")
+
+    def destroy_now(self, within_s: float = LAST_RESORT_S) -> None:
         """The same in this thread; errors are swallowed."""
         self._drop_stream()
         with contextlib.suppress(ExecError):
-            self._engine.call_now(lambda client: remove(client, self.id, self._made.name))
+            self._engine.call_now(self._remove, within_s)
+
+    def _remove(self, client: DockerClient) -> None:
+        remove(client, self.id, self._made.name)
 
     def _drop_stream(self) -> None:
         """Close a first stream that nobody took."""

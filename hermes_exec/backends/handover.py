@@ -10,6 +10,8 @@ from typing import Generic, TypeVar
 import anyio
 import anyio.to_thread
 
+from hermes_exec.errors import LaunchError
+
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -36,13 +38,19 @@ class _Handover(Generic[T]):
 
 
 async def make_in_thread(
-    make: Callable[[], T], unmake: Callable[[T], None], limiter: anyio.CapacityLimiter | None = None
+    make: Callable[[], T],
+    unmake: Callable[[T], None],
+    limiter: anyio.CapacityLimiter | None = None,
+    patience: anyio.CancelScope | None = None,
 ) -> T:
     """Run ``make`` in a thread and give its result; when the caller is cancelled meanwhile, ``unmake`` is called with
     it.
 
-    The caller waits for the thread, also when it is cancelled. Only a cancellation that goes past anyio does not wait:
-    then the thread unmakes what it made.
+    The caller waits for the thread, also when it is cancelled. Only the end of its `patience`, a shielded scope, or a
+    cancellation that goes past anyio does not wait: then the thread unmakes what it made.
+
+    Raises:
+        LaunchError: the patience ended.
     """
     handover: _Handover[T] = _Handover()
 
@@ -53,8 +61,10 @@ async def make_in_thread(
         return made
 
     try:
-        with anyio.CancelScope(shield=True):
-            made = await anyio.to_thread.run_sync(work, limiter=limiter)
+        with patience or anyio.CancelScope(shield=True) as scope:
+            made = await anyio.to_thread.run_sync(work, limiter=limiter, abandon_on_cancel=True)
+        if scope.cancelled_caught:
+            raise LaunchError("what was being made is not waited for any more")
         await anyio.lowlevel.checkpoint_if_cancelled()
     except BaseException:
         for left in handover.leave():

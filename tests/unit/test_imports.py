@@ -114,7 +114,7 @@ def test_help_of_the_command_line_needs_no_pool(module: str) -> None:
 
 CORE = {"anyio", "pydantic", "pydantic_core", "rich", "typer", "yaml"}
 """What `dependencies` of pyproject.toml brings, by the names that are imported."""
-EXTRAS = {"hermes_exec/testing/": {"pytest"}}
+EXTRAS = {"hermes_exec/testing/": {"pytest"}, "hermes_exec/backends/docker_client.py": {"docker"}}
 
 
 def test_only_declared_packages_are_imported_without_being_asked_for() -> None:
