@@ -207,7 +207,9 @@ class ProcessInput(ByteSendStream):
             raise anyio.BrokenResourceError
 
     async def aclose(self) -> None:
-        """Close it: the process sees the end of its input. Harmless when repeated. A terminal in raw mode has none."""
+        """Close it: the process sees the end of its input. Harmless when repeated. A terminal in raw mode, or
+        without a character for it (`stty eof undef`), has none.
+        """
         if self._closed:
             return
         self._closed = True

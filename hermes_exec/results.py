@@ -57,7 +57,8 @@ class RunResult:
     or a part of it, such as one side of a pipeline, whatever the exit code is then. A part is concluded from the count
     of such ends, which rose while the command ran: in a slot that has a memory limit or a box of its own, and where
     several commands ran at once or several slots share the count, for those with a process of more than half of
-    the limit.
+    the limit. The kernel names nobody: exit code 137 of another reason, as of ``timeout -s KILL``, is taken for such an
+    end when another command, or a slot that shares the count, lost a process to it meanwhile.
 
     ``state_lost`` is None outside of sessions, and where the session goes on from the state that the command left; else
     it says why it does not: the shell was killed or replaced (``exec``), or could not save its state.

@@ -1,7 +1,8 @@
 package agent
 
-// claims says which command each of the given processes belongs to (0:
-// nobody's), and by which handle that is known.
+// claims says which command each of the given processes belongs to, and by
+// which handle that is known. 0 is nobody's, or with a handle the one of a
+// command that is not known any more.
 type claims struct {
 	token  map[int]uint64
 	handle map[int]string
@@ -24,7 +25,7 @@ func (a *agent) claim(procs map[int]proc, markers bool) claims {
 	for pid, p := range procs {
 		if token, ok := a.byGroup(p); ok {
 			c.set(pid, token, byGroupID)
-		} else if token, _ := a.marks.of(pid); token != 0 {
+		} else if token, ours := a.marks.of(pid); ours {
 			c.set(pid, token, byLimit)
 		}
 	}

@@ -309,7 +309,9 @@ func (a *agent) treeOf(c command, seen map[key]bool) (map[int]proc, []string, er
 		return nil, nil, err
 	}
 	tenants := a.tenants(all)
-	claimed := a.claim(tenants, a.setup.Track.Count == 0 || a.setup.Level == isolate.Box)
+	// Where a tenant can give up every handle, what did so and started since may be of the command.
+	evasive := a.setup.Track.Count == 0 || a.setup.Level == isolate.Box
+	claimed := a.claim(tenants, evasive)
 	out := map[int]proc{}
 	var handles []string
 	for pid, p := range tenants {
@@ -319,7 +321,7 @@ func (a *agent) treeOf(c command, seen map[key]bool) (map[int]proc, []string, er
 			handles = append(handles, claimed.handle[pid])
 		case seen[p.key()]:
 			out[pid] = p
-		case claimed.token[pid] == 0 && a.setup.Level == isolate.Box && c.start > 0 && p.start >= c.start:
+		case evasive && claimed.handle[pid] == "" && c.start > 0 && p.start >= c.start:
 			out[pid] = p
 			handles = append(handles, byLateness)
 		}

@@ -5,7 +5,11 @@ import (
 	"unsafe"
 )
 
-const fionread = 0x4004667f
+const (
+	fionread    = 0x4004667f
+	getTerminal = syscall.TIOCGETA
+	noCharacter = 0xff // what a character of a terminal is that is disabled
+)
 
 func rawPipe() (r, w int, err error) {
 	var fds [2]int

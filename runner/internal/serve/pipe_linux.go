@@ -5,7 +5,11 @@ import (
 	"unsafe"
 )
 
-const fionread = 0x541b
+const (
+	fionread    = 0x541b
+	getTerminal = syscall.TCGETS
+	noCharacter = 0 // what a character of a terminal is that is disabled
+)
 
 func rawPipe() (r, w int, err error) {
 	var fds [2]int

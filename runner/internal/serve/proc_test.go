@@ -233,6 +233,22 @@ func TestTerminal(t *testing.T) {
 	d.fails("bad_request", "proc.resize", params{"process": id, "rows": 0, "cols": 88})
 }
 
+func TestTheEndOfInputIsWhatTheTerminalTakesForIt(t *testing.T) {
+	_, d := open(t)
+	d.slot("s")
+	for chosen, said := range map[string]string{"^D": "ended", "^Y": "ended", "undef": "waits"} {
+		p := shell("s", `stty eof '`+chosen+`' -echo; echo ready; timeout --foreground 2 cat; test $? = 124 && echo waits || echo ended`)
+		p["pty"] = map[string]int{"rows": 33, "cols": 77}
+		id, _ := d.spawn(p)
+		k := d.begin("proc.follow", params{"process": id, "stream": 1, "offset": 0}, 1<<20)
+		k.until("the settings", func() bool { return k.data[1] != nil && strings.Contains(k.data[1].String(), "ready") })
+		d.call("proc.close_stdin", params{"process": id}, nil)
+		if err := k.finish(nil); err != nil || !strings.HasSuffix(string(k.bytes(1)), said+"\r\n") {
+			t.Errorf("%s: %v %q", chosen, err, k.bytes(1))
+		}
+	}
+}
+
 func TestCloseStdinEndsAWriteThatWaits(t *testing.T) {
 	_, d := open(t)
 	d.slot("s")

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"hermes-exec/runner/internal/link"
 	"hermes-exec/runner/internal/output"
@@ -18,7 +19,6 @@ const (
 	// followPiece is how much a follower sends at once.
 	followPiece = 64 << 10
 	maxRead     = 64 << 20
-	endOfInput  = 4 // what a terminal takes for the end of its input (VEOF)
 )
 
 type procParams struct {
@@ -216,9 +216,12 @@ func (s *Server) procCloseStdin(_ *conversation, p *process, _ *procParams) (any
 	case p.stdin == nil:
 		return nil, p.withoutStdin()
 	case p.terminal != nil:
-		end := []byte{endOfInput}
-		if last := p.written.Load(); last != 0 && last != '\n' && last != '\r' && last != endOfInput {
-			end = append(end, endOfInput) // the first one only ends the line
+		end, disabled := endOfInput(p.terminal)
+		if disabled {
+			return nil, nil
+		}
+		if last := p.written.Load(); last != 0 && last != '\n' && last != '\r' && last != uint32(end[0]) {
+			end = append(end, end[0]) // the first one only ends the line
 		}
 		if _, err := p.stdin.Write(end); err != nil && p.result() == nil {
 			return nil, err
@@ -230,6 +233,31 @@ func (s *Server) procCloseStdin(_ *conversation, p *process, _ *procParams) (any
 		return nil, err
 	}
 	return nil, nil
+}
+
+// endOfInput is what a terminal takes for the end of its input, ^D unless its
+// program has chosen otherwise (stty eof). It may be disabled.
+func endOfInput(terminal *os.File) (end []byte, disabled bool) {
+	const usual = 4
+	raw, err := terminal.SyscallConn()
+	if err != nil {
+		return []byte{usual}, false
+	}
+	var settings syscall.Termios
+	errno := syscall.ENOTTY
+	err = raw.Control(func(fd uintptr) {
+		_, _, errno = syscall.Syscall(syscall.SYS_IOCTL, fd, getTerminal, uintptr(unsafe.Pointer(&settings)))
+	})
+	switch chosen := settings.Cc[syscall.VEOF]; {
+	case err != nil || errno != 0:
+		return []byte{usual}, false
+	case chosen == noCharacter && settings.Lflag&syscall.ICANON != 0:
+		return nil, true
+	case chosen == noCharacter:
+		return []byte{usual}, false
+	default:
+		return []byte{chosen}, false
+	}
 }
 
 func (s *Server) procSignal(c *conversation, p *process, q *procParams) (any, error) {
