@@ -25,6 +25,8 @@ from hermes_exec.results import Died, Launched, PoolEvent, PostMortem, Ready, Re
 
 logger = logging.getLogger(__name__)
 GOODBYE_S = 2.0
+LEAST_S = 1.0
+"""The time that the end of a box has when there is none left: what asks for it must be sent."""
 LAST_RESORT_S = 5.0
 LAUNCH_DELAYS_S = (0.5, 30.0)
 """The pause after the first failed launch, and the longest; each is twice the one before."""
@@ -194,7 +196,7 @@ class Keeper:
     async def destroy(self, sandbox: Sandbox) -> None:
         """End a sandbox, shielded; what could not be ended stays in `sandboxes` for the last resort."""
         began = anyio.current_time()
-        until = min(self._end_at, began + self.kinds.config.shutdown_timeout_s)
+        until = max(began + LEAST_S, min(self._end_at, began + self.kinds.config.shutdown_timeout_s))
         with anyio.CancelScope(shield=True, deadline=until) as scope:
             try:
                 await sandbox.destroy()

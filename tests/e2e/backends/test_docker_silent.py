@@ -49,9 +49,9 @@ def containers(run_id: str) -> int:
         return len(client.api.containers(all=True, filters={"label": f"hermes-exec.run-id={run_id}"}))
 
 
-def pool_of(engine: SilentEngine, image: str, run_id: str) -> SandboxPool:
+def pool_of(engine: SilentEngine, image: str, run_id: str, shutdown_s: float = SHUTDOWN_S) -> SandboxPool:
     return SandboxPool(
-        "docker", image=image, base_url=engine.base_url, run_id=run_id, shutdown_timeout_s=SHUTDOWN_S, max_sandboxes=2
+        "docker", image=image, base_url=engine.base_url, run_id=run_id, shutdown_timeout_s=shutdown_s, max_sandboxes=2
     )
 
 
@@ -63,16 +63,18 @@ async def at_most(seconds: float) -> AsyncIterator[None]:
     assert time.monotonic() - began < seconds
 
 
+@pytest.mark.sample
+@pytest.mark.parametrize("shutdown_s", [0.01, SHUTDOWN_S])
 async def test_the_end_of_a_pool_whose_boxes_cannot_be_removed(
-    engine: SilentEngine, docker_image: Callable[[str], str], run_id: str
+    shutdown_s: float, engine: SilentEngine, docker_image: Callable[[str], str], run_id: str
 ) -> None:
-    async with pool_of(engine, docker_image("busybox"), run_id) as pool:
+    async with pool_of(engine, docker_image("busybox"), run_id, shutdown_s) as pool:
         async with pool.slots(2) as slots:
             for slot in slots:
                 assert (await slot.run(["true"])).exit_code == 0
         engine.be_silent("DELETE")
         began = time.monotonic()
-    assert SHUTDOWN_S * 0.9 < time.monotonic() - began < SHUTDOWN_S + LATE_S
+    assert shutdown_s * 0.9 < time.monotonic() - began < shutdown_s + LATE_S
     assert engine.swallowed
     assert containers(run_id) > 0
 
@@ -90,6 +92,7 @@ async def test_the_end_of_a_pool_that_looks_for_orphans(
     assert containers(run_id) == 0
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("request_line", LAUNCHING)
 async def test_the_end_of_a_pool_that_launches(
     request_line: str, engine: SilentEngine, docker_image: Callable[[str], str], run_id: str
