@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -45,6 +46,8 @@ type folderEntry struct {
 	name  string
 	mode  uint32
 	mtime time.Time
+	// locked is the mode that it had where unlock changed it.
+	locked *uint32
 }
 
 // refusal is why one entry was not written; the others are.
@@ -74,6 +77,7 @@ func putTree(r *request) (any, error) {
 	u := &unpacker{root: root, result: treeResult{Refused: []string{}}}
 	defer u.forget()
 	if err := u.unpack(r.in); err != nil {
+		u.lockFolders()
 		return nil, convert(dir, err)
 	}
 	u.finishFolders()
@@ -250,11 +254,48 @@ func openSeen(dir *os.Root, part string, seen fs.FileInfo) (*os.Root, error) {
 }
 
 func (u *unpacker) folder(name string, h *tar.Header) error {
-	if _, err := u.parent(name); err != nil {
+	dir, err := u.parent(name)
+	if err != nil {
 		return err
 	}
-	u.folders = append(u.folders, folderEntry{name: name, mode: uint32(h.Mode) & 0o1777, mtime: h.ModTime})
+	f := folderEntry{name: name, mode: uint32(h.Mode) & 0o1777, mtime: h.ModTime}
+	if f.locked, err = unlock(dir); err != nil {
+		return err
+	}
+	u.folders = append(u.folders, f)
 	return nil
+}
+
+// unlock gives the owner of a folder that was there before all rights, until it
+// gets the archive's mode: what is in it can be replaced. It tells the mode that
+// it changed. The folder of somebody else stays as it is.
+func unlock(dir *os.Root) (locked *uint32, err error) {
+	self, err := dir.OpenFile(".", os.O_RDONLY|syscall.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer self.Close()
+	info, err := self.Stat()
+	if err != nil {
+		return nil, err
+	}
+	mode := unixMode(info)
+	if mode&0o700 == 0o700 || syscall.Fchmod(int(self.Fd()), mode|0o700) != nil {
+		return nil, nil
+	}
+	return &mode, nil
+}
+
+// lockFolders takes back what unlock did, where the archive ended early.
+func (u *unpacker) lockFolders() {
+	for _, f := range slices.Backward(u.folders) {
+		if f.locked == nil {
+			continue
+		}
+		if dir, err := u.parent(f.name); err == nil {
+			_ = setFolderMode(dir, *f.locked)
+		}
+	}
 }
 
 func (u *unpacker) finishFolders() {
@@ -271,15 +312,19 @@ func (u *unpacker) finishFolders() {
 }
 
 func setFolder(dir *os.Root, f folderEntry) error {
+	if err := dir.Chtimes(".", f.mtime, f.mtime); err != nil {
+		return err
+	}
+	return setFolderMode(dir, f.mode)
+}
+
+func setFolderMode(dir *os.Root, mode uint32) error {
 	self, err := dir.OpenFile(".", os.O_RDONLY|syscall.O_DIRECTORY, 0)
 	if err != nil {
 		return err
 	}
 	defer self.Close()
-	if err := dir.Chtimes(".", f.mtime, f.mtime); err != nil {
-		return err
-	}
-	return syscall.Fchmod(int(self.Fd()), f.mode)
+	return syscall.Fchmod(int(self.Fd()), mode)
 }
 
 // free makes sure that name may be taken: a file or link there goes when the

@@ -196,6 +196,30 @@ func TestPutTreeAgainstARacingLink(t *testing.T) {
 	}
 }
 
+func TestAReadOnlyFolderIsOpenedForItsEntriesOnly(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir+"/d/closed/old", "old", 0o644)
+	t.Cleanup(func() { _ = os.Chmod(dir+"/d/closed", 0o755) })
+	if err := os.Chmod(dir+"/d/closed", 0o555); err != nil {
+		t.Fatal(err)
+	}
+	whole := archive(t, tar.Header{Name: "closed", Typeflag: tar.TypeDir, Mode: 0o550}, tar.Header{Name: "closed/new", Mode: 0o600})
+	for _, stream := range [][]byte{bytes.Clone(whole[:len(whole)-2000]), whole} {
+		_, err := put(t, dir, "d", stream)
+		want, left := os.FileMode(0o550), 2
+		if len(stream) < len(whole) {
+			want, left = 0o555, 1
+		}
+		if (err == nil) != (left == 2) {
+			t.Fatal(err)
+		}
+		found, _ := os.ReadDir(dir + "/d/closed")
+		if mode := modeOf(t, dir+"/d/closed").Perm(); mode != want || len(found) != left {
+			t.Errorf("mode %o, %v", mode, found)
+		}
+	}
+}
+
 func TestBrokenAndHugeStreams(t *testing.T) {
 	dir := t.TempDir()
 	whole := archive(t, tar.Header{Name: "a"}, tar.Header{Name: "b"})

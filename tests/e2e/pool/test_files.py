@@ -118,6 +118,21 @@ async def test_a_tree_there_and_back(slot: Slot, tmp_path: Path) -> None:
     assert picture(tmp_path / "back") == picture(tmp_path / "out")
 
 
+async def test_a_tree_with_read_only_folders_is_uploaded_again(slot: Slot, tmp_path: Path) -> None:
+    inner = tmp_path / "tree/closed/inner"
+    inner.mkdir(parents=True)
+    look = "stat -c '%a %n' closed closed/inner closed/file; cat closed/file closed/inner/file"
+    for content in ("one\n", "two\n"):
+        for folder in (inner, inner.parent):
+            folder.chmod(0o755)
+            (folder / "file").write_text(content)
+            folder.chmod(0o555)
+        assert (await slot.files.upload(tmp_path / "tree", ".")).refused == ()
+        seen = (await slot.run(look)).check().stdout
+        assert seen == f"555 closed\n555 closed/inner\n644 closed/file\n{content * 2}"
+    assert not (await slot.run("touch closed/more")).ok
+
+
 async def test_an_upload_that_is_refused_ends_early(slot: Slot, tmp_path: Path) -> None:
     (tmp_path / "large").mkdir()
     for number in range(20):
