@@ -55,6 +55,8 @@ class Place:
     lent: bool = False
     touched: bool = False
     quarantined: bool = False
+    doing: str = ""
+    """What is being done to make it ready for its tenant, for one who waits no longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,7 @@ class Box:
     async def furnish(self, place: Place, tenure: Tenure) -> None:
         """Put the configured files into a slot that is about to be lent, and run its `slot_setup`."""
         for path, source in self.kind.config.files.items():
+            place.doing = f"the files for {path!r} were not yet there"
             wired = to_wire(path, "files")
             try:
                 if isinstance(source, bytes):
@@ -193,7 +196,9 @@ class Box:
             except OSError as error:
                 raise LaunchError(f"files: {path!r} cannot be put into the slot: {error}", retryable=False) from error
         for command in self.kind.slot_setup:
+            place.doing = f"its slot_setup {masked(repr(command), secret_values(self.kind.config))} had not ended"
             await _set_up(tenure, command, "slot_setup", self.kind)
+        place.doing = ""
 
     async def set_up(self) -> None:
         """Run the commands of `setup`, take the box as it then is for a clean one, and create its first slot.

@@ -47,6 +47,8 @@ class Ticket:
     done: anyio.Event = field(default_factory=anyio.Event)
     places: list[tuple[Box, Place]] = field(default_factory=list)
     error: ExecError | None = None
+    doing: str = ""
+    """What was still being done in a slot for it when it was withdrawn."""
 
 
 @dataclass(slots=True)
@@ -84,7 +86,7 @@ class Lender:
             box = self.keeper.boxes[box_id]
             free = [place for place in box.places if not place.lent and not place.quarantined][:count]
             for place in free:
-                place.lent = True
+                place.lent, place.doing = True, ""
                 ticket.places.append((box, place))
         ticket.done.set()
 
@@ -113,6 +115,7 @@ class Lender:
         """Wait for slots and make them ready. Raises as `SandboxPool.acquire`."""
         began = time.monotonic()
         waiter = self.keeper.ledger.enqueue(kind.key, anyio.current_time(), slots=count)
+        ticket = Ticket(waiter)
         slots: list[Slot] | None = None
         with anyio.move_on_after(timeout_s) as scope:
             while slots is None:
@@ -131,7 +134,7 @@ class Lender:
                     raise
         if slots is None:
             assert scope.cancelled_caught
-            raise self._timed_out(kind, waiter, timeout_s)
+            raise self._timed_out(kind, ticket, timeout_s)
         waited = time.monotonic() - began
         self.waits.append(waited)
         for slot in slots:
@@ -161,18 +164,22 @@ class Lender:
         if ticket.error is not None:
             raise ticket.error
         if not ticket.done.is_set():
-            raise self._timed_out(kind, waiter, timeout_s)
+            raise self._timed_out(kind, ticket, timeout_s)
 
     def _withdraw(self, ticket: Ticket) -> None:
         """A waiter leaves without its slots."""
         self._tickets.pop(ticket.waiter.id, None)
         self.keeper.ledger.waiters.pop(ticket.waiter.id, None)
+        ticket.doing = next((place.doing for _, place in ticket.places if place.doing), "")
         for box, place in ticket.places:
             self._begin_take_back(box, place)
         ticket.places = []
         self.keeper.settle()
 
-    def _timed_out(self, kind: Kind, waiter: Waiter, timeout_s: float) -> ExecError:
+    def _timed_out(self, kind: Kind, ticket: Ticket, timeout_s: float) -> ExecError:
+        if ticket.doing:
+            return AcquireTimeout(f"no slot within {timeout_s:g} s: one was there, but {ticket.doing}")
+        waiter = ticket.waiter
         entries = [box for box in self.keeper.ledger.boxes.values() if box.kind == kind.key]
         record = self.keeper.ledger.record(kind.key)
         if record.error is not None and record.seen >= waiter.id and not any(box.healthy for box in entries):

@@ -10,7 +10,7 @@ import anyio
 import docker
 import pytest
 
-from hermes_exec import ConfigError, LaunchError, SandboxPool
+from hermes_exec import AcquireTimeout, ConfigError, LaunchError, SandboxPool
 
 pytestmark = [pytest.mark.anyio]
 Image = Callable[[str], str]
@@ -149,3 +149,15 @@ async def test_setup_that_only_looks_runs_once_where_a_box_is_this_machine() -> 
                 assert await slot.files.list(".") == []
                 assert not [process for process in await slot.processes() if "sleep" in process.argv]
         assert pool.stats().launches == 1
+
+
+@pytest.mark.sample
+async def test_a_slot_setup_that_hangs_is_told_as_what_nobody_got_a_slot_for() -> None:
+    setup = ["true", "test -e go || exec sleep $TOKEN"]
+    async with SandboxPool("local", slots_per_sandbox=1, slot_setup=setup, secrets={"TOKEN": "1000"}) as pool:
+        await pool.prewarm(1)
+        with pytest.raises(AcquireTimeout, match=r"one was there, but its slot_setup '.*exec sleep.*' had not ended"):
+            await pool.acquire(timeout_s=1)
+    async with SandboxPool("local", slots_per_sandbox=1, slot_setup="true") as pool, pool.slot():
+        with pytest.raises(AcquireTimeout, match="which has 1 lent"):
+            await pool.acquire(timeout_s=0.1)
