@@ -14,6 +14,7 @@ from pydantic import SecretStr
 from hermes_exec.backends.base import Backend, LaunchSpec
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.config import BackendConfig, PoolConfig, ProfileConfig, nearest
+from hermes_exec.config.model import check_text
 from hermes_exec.encoding import WireBytes, to_wire
 from hermes_exec.errors import ConfigError
 from hermes_exec.plan import KindPlan
@@ -151,6 +152,10 @@ class Kinds:
             raise ConfigError(f"backend {name!r} needs an image and {where} names none: image='python:3.12-slim'")
         if chosen is not None and not self._has_images:
             raise ConfigError(f"backend {name!r} has no images, and image={chosen!r} was given")
+        try:
+            check_text(chosen)
+        except ValueError as error:
+            raise ConfigError(f"image: {error}") from None
         slots = config.slots_per_sandbox or self._slots
         backend = self._backend(options)
         if config.min_isolation == "box" and not (slots == 1 and backend.whole_box):

@@ -28,6 +28,8 @@ LOG_FILE = "runner.log"
 GROUPS_FILE = "groups"
 LOG_TAIL_BYTES = 8192
 MAX_LOG_BYTES = 1 << 20
+NEVER = (errno.EACCES, errno.EINVAL, errno.ENOENT, errno.ENOTSUP, errno.EPERM, errno.EROFS)
+"""What a file system answers that takes no files at all; one that is only full may have room later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +181,26 @@ def check_parent(base_dir: str | None) -> None:
         why = f"{existing} is not a directory"
     elif not os.access(existing, os.W_OK | os.X_OK):
         why = f"this user cannot write to {existing}"
+    elif (refused := _try_directory(existing)) is not None:
+        why = f"{existing} takes no directory with a file ({refused.strerror})"
     else:
         return
     raise ConfigError(f"local boxes cannot have their directories in {parent}: {why}; choose another base_dir")
+
+
+def _try_directory(parent: Path) -> OSError | None:
+    """Why no directory with a file can be there whoever asks, as in /proc: only the file system knows."""
+    tried: str | None = None
+    try:
+        tried = tempfile.mkdtemp(prefix=_name_of(own_labels("")), dir=parent)
+        (Path(tried) / OWNER_FILE).touch()
+        (Path(tried) / OWNER_FILE).unlink()
+    except OSError as error:
+        return error if error.errno in NEVER else None
+    finally:
+        if tried is not None:
+            LocalDir(Path(tried)).remove()
+    return None
 
 
 def make_directory(base_dir: str | None, labels: Labels) -> LocalDir:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import Field, PrivateAttr, field_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, field_validator
 
-from hermes_exec.config.model import ConfigModel
+from hermes_exec.config.model import ConfigModel, check_text
 
 Megabytes = Annotated[int, Field(gt=0, le=2**43)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -130,6 +130,13 @@ class DockerConfig(BackendConfig):
     """Mounts in memory: path to options, as ``{"/scratch": "size=64m,exec"}``."""
     labels: dict[str, str] = Field(default_factory=dict)
     """Further labels of the container."""
+
+    @field_validator("*")
+    @classmethod
+    def _texts(cls, value: T, info: ValidationInfo) -> T:
+        if info.field_name != "docker_config":  # a path of this host may have any bytes
+            check_text(value)
+        return value
 
     @field_validator("volumes")
     @classmethod

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -25,6 +25,20 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     if found:
         return f"did you mean {by_fold[found[0]]!r}?"
     return f"valid names are {', '.join(names)}" if names else "there are none"
+
+
+def check_text(value: object) -> None:
+    """ValueError for text, also inside of a container, that has no UTF-8, such as an argument that was none."""
+    if isinstance(value, str):
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            raise ValueError(f"{_short(value)} is not valid Unicode") from None
+    elif isinstance(value, Mapping):
+        check_text((*value.keys(), *value.values()))
+    elif isinstance(value, tuple | list):
+        for part in value:
+            check_text(part)
 
 
 class ConfigModel(BaseModel):

@@ -66,6 +66,8 @@ def test_defaults_are_those_of_the_public_face() -> None:
         ({"volumes": ["/x"]}, "'/x'"),
         ({"labels": {"hermes-exec.run": "x"}}, "own"),
         ({"run_id": "a b"}, "run_id"),
+        ({"hostname": "h\udcff"}, "hostname: 'h\\udcff' is not valid Unicode"),
+        ({"labels": {"\ud800": "x"}}, "labels: '\\ud800' is not valid Unicode"),
     ],
 )
 def test_what_is_wrong_is_named(values: dict[str, Any], said: str) -> None:

@@ -143,6 +143,11 @@ def test_missing_image_is_told_at_once(cli: Cli) -> None:
     assert "no-such-image:at-all" in error["message"]
 
 
+def test_an_image_name_that_is_no_utf8_is_one_line(cli: Cli) -> None:
+    done = cli.run("run", "--backend", "docker", "--image", os.fsdecode(b"a\xff"), "--", "true")
+    assert (done.stderr, done.returncode) == ("ConfigError: image: 'a\\udcff' is not valid Unicode\n", 2)
+
+
 def test_unreachable_daemon_is_infrastructure(cli: Cli) -> None:
     arguments = ("run", "-b", "docker", "-i", "x", "-o", "base_url=unix:///nonexistent.sock", "--json", "--", "true")
     assert cli.json(*arguments, code=3)["error"]["kind"] == "BackendUnavailable"

@@ -16,6 +16,8 @@ import anyio
 import pytest
 
 from hermes_exec import BackendUnavailable, ConfigError, ImageError, Limits, SandboxPool, Slot
+from hermes_exec.config import DockerConfig, PoolConfig
+from hermes_exec.kinds import Kinds
 from tests.conftest import BackendCase
 
 pytestmark = pytest.mark.anyio
@@ -172,6 +174,33 @@ async def test_a_base_dir_that_cannot_be_is_found_when_the_pool_begins(tmp_path:
     with pytest.raises(ConfigError, match=r"is not a directory.*base_dir|cannot write to .*base_dir"):
         async with SandboxPool("local", base_dir=str(tmp_path / below)):
             pass
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a file system without files")
+@pytest.mark.parametrize("base", ["/proc/x", "/proc", "/sys/x", "/dev/fd/x"])
+async def test_a_base_dir_in_a_file_system_without_files_is_found_when_the_pool_begins(base: str) -> None:
+    with pytest.raises(ConfigError, match=r"choose another base_dir"):
+        async with SandboxPool("local", base_dir=base):
+            pass
+
+
+BAD_IMAGE = "a\udcff"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"image": BAD_IMAGE},
+        {"image": "x", "profiles": {"p": {"image": BAD_IMAGE}}},
+        {"backend_options": {"image": BAD_IMAGE}},
+    ],
+)
+def test_an_image_name_that_is_no_unicode_is_refused_before_anything_starts(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"image: .*\\udcff.* is not valid Unicode"):
+        SandboxPool("docker", **options)
+    kinds = Kinds(PoolConfig(image="x"), DockerConfig())
+    with pytest.raises(ConfigError, match="is not valid Unicode"):
+        kinds.get(None, BAD_IMAGE)
 
 
 async def test_a_name_that_is_too_long_is_refused_and_not_repeated_in_full(slot: Slot) -> None:
