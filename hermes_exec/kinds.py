@@ -58,6 +58,7 @@ class Kind:
             limits=config.limits,
             best_effort_limits=config.best_effort_limits,
             network=config.network,
+            slots=self.size.slots_per_sandbox,
             whole_box=self.whole_box,
             as_made=not self.setup,
             lease_s=config.lease_s,

@@ -35,16 +35,17 @@ class Labels:
 class LaunchSpec:
     """What a box has to be. Everything that only one backend understands is in that backend's config object.
 
-    ``whole_box`` is set when one slot gets the whole box. ``network`` False asks for a box without any network; with
-    several slots that differ, the slots close it themselves. ``as_made`` says that nothing changes the box before
-    it is marked (see ``Diffable``). ``pull_timeout_s`` bounds the fetching of the image alone.
-    ``lease_s`` is how long the runner outlives its driver.
+    ``slots`` is how many there can be in it; ``whole_box`` is set when one slot gets the whole box. ``network`` False
+    asks for a box without any network; with several slots that differ, the slots close it themselves. ``as_made`` says
+    that nothing changes the box before it is marked (see ``Diffable``). ``pull_timeout_s`` bounds the fetching of the
+    image alone. ``lease_s`` is how long the runner outlives its driver.
     """
 
     image: str | None = None
     limits: Limits = field(default_factory=Limits)
     best_effort_limits: bool = False
     network: bool = True
+    slots: int = 1
     whole_box: bool = False
     as_made: bool = False
     lease_s: float = 60.0

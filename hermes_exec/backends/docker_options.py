@@ -20,8 +20,11 @@ BASE_DIR = f"{STATE_DIR}/box"
 RUNNER_DIR = f"{HOME}/bin"
 RUNNER = f"{RUNNER_DIR}/runner"
 DOOR_DIR = f"{HOME}/door"
-RUNNER_PIDS = 40
-"""Threads of the runner and its agents, which count against the limit of the container too."""
+RUNNER_PIDS, SLOT_PIDS = 32, 28
+"""Threads of the runner (23 measured) with what attaches to it (4), and of a slot's agent (26), which count against the
+limit of the container too."""
+LEAST_MEMORY_MB = 8
+"""With less the kernel ends the runner, or all that it starts (7 measured with a tiny image); Docker's own is 6."""
 LOG_BYTES = "1m"
 NAME_LABEL = f"{PREFIX}name"
 
@@ -42,6 +45,11 @@ def check_options(config: DockerConfig, spec: LaunchSpec) -> None:
         raise ConfigError(f"network=False and network_mode={config.network_mode!r} exclude each other")
     if config.read_only and config.runner_delivery == "upload":
         raise ConfigError("nothing can be uploaded into a read-only container: use runner_delivery='volume' or 'auto'")
+    if spec.limits.memory_mb is not None and spec.limits.memory_mb < LEAST_MEMORY_MB:
+        raise ConfigError(
+            f"limits.memory_mb={spec.limits.memory_mb} leaves no room beside the runner of a container: give it"
+            f" {LEAST_MEMORY_MB} at the least"
+        )
     if spec.limits.disk_mb is not None and not spec.best_effort_limits:
         raise ConfigError(
             "limits.disk_mb cannot be enforced on a container: use slot_limits, or best_effort_limits=True"
@@ -120,7 +128,7 @@ def _host_options(config: DockerConfig, spec: LaunchSpec) -> dict[str, Any]:
         "mem_limit": memory,
         "memswap_limit": swap,
         "nano_cpus": None if limits.cpus is None else round(limits.cpus * 1e9),
-        "pids_limit": None if limits.pids is None else limits.pids + RUNNER_PIDS,
+        "pids_limit": None if limits.pids is None else limits.pids + RUNNER_PIDS + SLOT_PIDS * spec.slots,
         "network_mode": (config.network_mode or "default") if spec.network else "none",
         "binds": [volume for volume in config.volumes if bind_mount(volume) is None],
         "tmpfs": config.tmpfs,

@@ -23,9 +23,11 @@ class Limits(ConfigModel):
     cpus: Annotated[float, Field(gt=0, le=4096)] | None = None
     """Processors, as a share of time: 0.5 is half of one."""
     memory_mb: Positive | None = None
-    """Memory in MiB. A command over it is ended, with ``oom_killed`` in its result."""
+    """Memory in MiB. A command over it is ended, with ``oom_killed`` in its result. That of a container counts the
+    runner too, with some 4 MiB for each slot: less than 8 is refused."""
     pids: Positive | None = None
-    """Processes and threads at one time. A command that finds none left is a result with exit code 126."""
+    """Processes and threads at one time. A command that finds none left is a result with exit code 126. What the runner
+    of a container and the agents of its slots need comes on top."""
     disk_mb: Positive | None = None
     """Space that may be written, in MiB."""
     open_files: Positive | None = None

@@ -161,7 +161,7 @@ def test_every_option_reaches_the_container() -> None:
     assert arguments["labels"]["hermes-exec.run-id"] == "r"
     assert arguments["command"][-1] == "9"
     expected = {
-        "Memory": 10 << 20, "MemorySwap": 20 << 20, "NanoCpus": 500_000_000, "PidsLimit": 45, "ShmSize": 3 << 20,
+        "Memory": 10 << 20, "MemorySwap": 20 << 20, "NanoCpus": 500_000_000, "PidsLimit": 65, "ShmSize": 3 << 20,
         "CpusetCpus": "0", "ReadonlyRootfs": True, "Runtime": "runsc", "CgroupnsMode": "private", "Privileged": True,
         "CapAdd": ["CHOWN"], "CapDrop": ["ALL"], "SecurityOpt": ["no-new-privileges"], "GroupAdd": ["8"],
         "Sysctls": {"net.core.somaxconn": "1"}, "NetworkMode": "host", "Dns": ["1.1.1.1"],

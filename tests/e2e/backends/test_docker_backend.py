@@ -271,6 +271,7 @@ async def test_killed_container_has_a_post_mortem(docker_image: Image, engine: D
         ({}, LaunchSpec(), "image"),
         ({"network_mode": "host"}, LaunchSpec(image="x", network=False), "network_mode"),
         ({}, LaunchSpec(image="x", limits=Limits(disk_mb=10)), "disk_mb"),
+        ({}, LaunchSpec(image="x", limits=Limits(memory_mb=7)), "memory_mb=7 .* 8 at the least"),
     ],
 )
 async def test_what_cannot_be_is_refused(options: dict[str, Any], spec: LaunchSpec, said: str) -> None:

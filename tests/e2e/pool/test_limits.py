@@ -87,6 +87,18 @@ async def test_processes_that_a_neighbour_used_up_are_infrastructure(docker_imag
         assert (await busy.run("echo on")).stdout == (await idle.run("echo on")).stdout == "on\n"
 
 
+@pytest.mark.docker
+@pytest.mark.parametrize("slots", [1, 6])
+async def test_the_least_limits_of_a_container_leave_room_for_a_command_in_each_slot(
+    slots: int, docker_image: Image
+) -> None:
+    limits = {"pids": 3} if slots > 1 else {"pids": 3, "memory_mb": 8}
+    options: dict[str, Any] = {"image": docker_image("busybox"), "slots_per_sandbox": slots, "max_sandboxes": 1}
+    async with SandboxPool("docker", limits=limits, **options) as pool, pool.slots(slots) as lent:
+        for slot in lent:
+            assert (await slot.run("echo there | cat")).stdout == "there\n"
+
+
 CAPABLE = """
 import os, shutil, struct
 shutil.copy("/bin/true", "/capable")
