@@ -19,7 +19,7 @@ func (a *agent) file(ctx context.Context, op link.FileOp, m *link.Message) (any,
 		data = os.NewFile(uintptr(m.FDs[0]), "data")
 		m.FDs = m.FDs[1:]
 	}
-	result, err := files.Do(ctx, files.Env{Workspace: a.setup.Workspace}, op, data)
+	result, err := files.Do(ctx, files.Env{Workspace: a.setup.Workspace, Tmp: a.setup.Tmp}, op, data)
 	if err != nil {
 		return nil, nil, err
 	}

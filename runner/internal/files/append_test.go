@@ -46,3 +46,26 @@ func TestAnAppendThatFailsLeavesTheFileAsItWas(t *testing.T) {
 type readerFunc func(p []byte) (int, error)
 
 func (r readerFunc) Read(p []byte) (int, error) { return r(p) }
+
+func TestAFileWithTwoNamesStaysAsItWasWhenAWriteIsBrokenOff(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir+"/file", "before", 0o640)
+	if err := os.Link(dir+"/file", dir+"/other"); err != nil {
+		t.Fatal(err)
+	}
+	old, err := os.Lstat(dir + "/file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken := errors.New("broken off")
+	half := io.MultiReader(strings.NewReader(strings.Repeat("x", 200_000)), iotest.ErrReader(broken))
+	if _, err := replace(dir+"/file", old, nil, half, dir); !errors.Is(err, broken) {
+		t.Fatal(err)
+	}
+	if text := content(t, dir+"/other"); text != "before" {
+		t.Errorf("%d bytes", len(text))
+	}
+	if left, _ := os.ReadDir(dir); len(left) != 2 {
+		t.Errorf("left behind: %v", left)
+	}
+}

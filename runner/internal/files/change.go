@@ -148,7 +148,7 @@ func (r *request) resolvePair(a, b link.Bytes) (source, target string, err error
 // is done by then.
 func moveAcross(ctx context.Context, source, target string) error {
 	temp := filepath.Join(filepath.Dir(target), tempName())
-	c := newCopier(ctx, true)
+	c := newCopier(ctx, filepath.Dir(target), true)
 	err := c.copy(source, temp)
 	if err == nil && len(c.skipped) > 0 {
 		err = &link.Error{Kind: "os", Errno: "EXDEV", Path: link.Bytes(source), Message: "cannot be moved to another file system: " + c.skipped[0]}

@@ -27,7 +27,7 @@ func copyPath(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := newCopier(r.ctx, false)
+	c := newCopier(r.ctx, r.env.spare(), false)
 	if p.Recursive {
 		err = c.copy(source, target)
 	} else {
@@ -43,7 +43,8 @@ func copyPath(r *request) (any, error) {
 // FIFOs and sockets are skipped and told.
 type copier struct {
 	ctx     context.Context
-	keepAll bool // owner and special mode bits too, for a move
+	spare   string // see replace
+	keepAll bool   // owner and special mode bits too, for a move
 	root    inode
 	linked  map[version]string
 	files   int
@@ -51,8 +52,8 @@ type copier struct {
 	skipped []string
 }
 
-func newCopier(ctx context.Context, keepAll bool) *copier {
-	return &copier{ctx: ctx, keepAll: keepAll, linked: map[version]string{}, skipped: []string{}}
+func newCopier(ctx context.Context, spare string, keepAll bool) *copier {
+	return &copier{ctx: ctx, spare: spare, keepAll: keepAll, linked: map[version]string{}, skipped: []string{}}
 }
 
 // single copies one regular file, through links at both ends.
@@ -133,7 +134,7 @@ func (c *copier) file(in *os.File, info fs.FileInfo, target string) error {
 	if !c.keepAll {
 		mode &= 0o1777
 	}
-	n, err := replace(target, old, &mode, search.Until(c.ctx, in))
+	n, err := replace(target, old, &mode, search.Until(c.ctx, in), c.spare)
 	if err != nil {
 		return convert(target, err)
 	}

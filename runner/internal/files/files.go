@@ -22,6 +22,14 @@ import (
 // Env is what an operation needs besides the calling thread's rights and view.
 type Env struct {
 	Workspace string // absolute; relative paths start here
+	Tmp       string // where contents wait that cannot do so beside their file
+}
+
+func (e Env) spare() string {
+	if e.Tmp == "" {
+		return os.TempDir()
+	}
+	return e.Tmp
 }
 
 // request is one operation on its way: what was asked and where data flows.

@@ -2,6 +2,7 @@ package files
 
 import (
 	"io"
+	"io/fs"
 	"os"
 	"syscall"
 )
@@ -33,4 +34,21 @@ func (r *replacement) Write(data []byte) (int, error) {
 	n, err := r.file.Write(data)
 	r.end += int64(n)
 	return n, err
+}
+
+// reserve makes sure that the disk has room for the first size bytes of a file
+// that is there, without a change of it. A file system that cannot tell says
+// nothing.
+func reserve(file *os.File, size int64) error {
+	if size == 0 {
+		return nil
+	}
+	err := syscall.Fallocate(int(file.Fd()), keepSize, 0, size)
+	if !isErrno(err, syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG) {
+		return nil
+	}
+	if before, statErr := file.Stat(); statErr == nil {
+		_ = file.Truncate(before.Size()) // gives back what it has got beyond the end
+	}
+	return &fs.PathError{Op: "fallocate", Path: file.Name(), Err: err}
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -71,7 +72,7 @@ func writeFile(r *request) (any, error) {
 	if p.Append {
 		out.Written, err = appendTo(target, p.Mode, r.in)
 	} else {
-		out.Written, err = replace(target, old, p.Mode, r.in)
+		out.Written, err = replace(target, old, p.Mode, r.in, r.env.spare())
 	}
 	if err != nil {
 		return nil, convert(path, err)
@@ -183,26 +184,29 @@ func openForWriting(path string, flags int) (*os.File, error) {
 
 // replace gives target new contents at once, by a temporary file beside it and
 // a rename. Where the folder or the owner does not allow that, or other names
-// share the file, it is rewritten in place.
-func replace(target string, old fs.FileInfo, mode *uint32, in io.Reader) (int64, error) {
+// share the file, it is rewritten in place when the contents are whole; those
+// wait in the folder spare if they cannot beside it.
+func replace(target string, old fs.FileInfo, mode *uint32, in io.Reader, spare string) (int64, error) {
+	inPlace := false
 	if old != nil {
 		if err := mayWrite(target); err != nil {
 			return 0, err
 		}
-		if linkCount(old) > 1 {
-			return rewrite(target, mode, in)
-		}
+		inPlace = linkCount(old) > 1
 	}
 	temp, err := createTemp(filepath.Dir(target), old != nil || mode != nil)
-	if err != nil {
-		if old != nil && isErrno(err, syscall.EACCES, syscall.EPERM, syscall.EROFS) {
-			return rewrite(target, mode, in)
+	if old != nil && isErrno(err, syscall.EACCES, syscall.EPERM, syscall.EROFS) {
+		inPlace = true
+		if temp, err = createTemp(spare, true); err != nil {
+			return 0, convert(spare, err)
 		}
+	}
+	if err != nil {
 		return 0, err
 	}
 	n, err := io.CopyBuffer(contentsOf(temp, old != nil), onlyReader{in}, make([]byte, 64<<10))
 	if err == nil {
-		err = moveIn(temp, target, old, mode)
+		err = moveIn(temp, target, old, mode, inPlace)
 	}
 	err = errors.Join(err, temp.Close())
 	if err != nil {
@@ -252,9 +256,8 @@ func tempName() string {
 
 // moveIn gives the finished temporary file the old one's owner and mode and its
 // name. What the system refuses of that is made good by writing in place.
-func moveIn(temp *os.File, target string, old fs.FileInfo, mode *uint32) error {
-	inPlace := false
-	if old != nil {
+func moveIn(temp *os.File, target string, old fs.FileInfo, mode *uint32, inPlace bool) error {
+	if old != nil && !inPlace {
 		uid, gid := owner(old)
 		made, err := temp.Stat()
 		if err != nil {
@@ -276,8 +279,7 @@ func moveIn(temp *os.File, target string, old fs.FileInfo, mode *uint32) error {
 	if _, err := temp.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	_, err := rewrite(target, mode, temp)
-	return errors.Join(err, os.Remove(temp.Name()))
+	return errors.Join(rewrite(target, mode, temp), os.Remove(temp.Name()))
 }
 
 func setMode(temp *os.File, old fs.FileInfo, mode *uint32) error {
@@ -290,18 +292,44 @@ func setMode(temp *os.File, old fs.FileInfo, mode *uint32) error {
 	return nil
 }
 
-func rewrite(target string, mode *uint32, in io.Reader) (int64, error) {
+// rewrite writes the contents of temp over those of target, which stays as it
+// is where the disk has no room for them.
+func rewrite(target string, mode *uint32, temp *os.File) error {
 	file, err := openForWriting(target, 0)
 	if err != nil {
-		return 0, err
+		return err
+	}
+	defer file.Close()
+	made, err := temp.Stat()
+	if err != nil {
+		return err
+	}
+	if err := reserve(file, made.Size()); err != nil {
+		return err
 	}
 	// The old end is cut last, so that a reader never sees an empty file.
-	n, err := io.CopyBuffer(onlyWriter{file}, onlyReader{in}, make([]byte, 64<<10))
-	if err == nil {
-		err = file.Truncate(n)
+	n, err := io.CopyBuffer(onlyWriter{file}, onlyReader{temp}, make([]byte, 64<<10))
+	if err != nil {
+		return inPart(target, n, err)
 	}
-	if err == nil && mode != nil {
-		err = syscall.Fchmod(int(file.Fd()), *mode)
+	if err := file.Truncate(n); err != nil {
+		return err
 	}
-	return n, errors.Join(err, file.Close())
+	if mode != nil {
+		return syscall.Fchmod(int(file.Fd()), *mode)
+	}
+	return nil
+}
+
+// inPart is what is told of a file that could be written in place only, and
+// that an error has left with a part of the new contents.
+func inPart(target string, n int64, err error) error {
+	var errno syscall.Errno
+	if n == 0 || !errors.As(err, &errno) {
+		return err
+	}
+	return &link.Error{
+		Kind: "os", Errno: link.ErrnoName(errno), Path: link.Bytes(target),
+		Message: fmt.Sprintf("%s: %s; it is written in place, and its first %d bytes are new ones", target, errno, n),
+	}
 }

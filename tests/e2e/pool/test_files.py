@@ -118,6 +118,20 @@ async def test_a_tree_there_and_back(slot: Slot, tmp_path: Path) -> None:
     assert picture(tmp_path / "back") == picture(tmp_path / "out")
 
 
+async def test_a_file_that_can_only_be_written_in_place_is_whole_or_as_it_was(slot: Slot) -> None:
+    await slot.run("mkdir closed; echo old | tee closed/file > two; ln two names; chmod 555 closed", check=True)
+    large = os.urandom(3_000_000)
+    for path in ("closed/file", "two"):
+        with anyio.move_on_after(0.005):
+            await slot.files.write_bytes(path, b"n" * 30_000_000)
+        assert (await slot.files.stat(path)).size in {4, 30_000_000}
+        for content in (large, b"short"):
+            await slot.files.write_bytes(path, content)
+            assert await slot.files.read_bytes(path) == content
+    assert await slot.files.read_bytes("names") == b"short"
+    assert (await slot.run('ls -A . closed "$TMPDIR" | grep -c hermes')).stdout == "0\n"
+
+
 async def test_a_tree_with_read_only_folders_is_uploaded_again(slot: Slot, tmp_path: Path) -> None:
     inner = tmp_path / "tree/closed/inner"
     inner.mkdir(parents=True)
