@@ -3,10 +3,9 @@
 Importing it costs next to nothing: each name is loaded when it is first used.
 """
 
-from typing import TYPE_CHECKING
-
 from hermes_exec.lazily import lazily
 
+TYPE_CHECKING = False  # as typing has it, which takes longer to load than all of this
 if TYPE_CHECKING:
     from hermes_exec.config import BackendConfig, DockerConfig, Limits, LocalConfig, PoolConfig, ProfileConfig
     from hermes_exec.errors import (

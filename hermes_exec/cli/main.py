@@ -1,131 +1,21 @@
-"""The program `hermes-exec`: its commands, those that other packages add, and what an error looks like."""
+"""Starts the program `hermes-exec`: Ctrl-C ends it quietly also while its parts are being loaded."""
 
 from __future__ import annotations
 
-import io
-import logging
 import os
-import sys
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points, version
-from typing import Annotated
-
-import typer
-
-from hermes_exec.cli import exits
-from hermes_exec.cli.output import LogFormatter, emit_json, say
-from hermes_exec.errors import ErrorCause, ExecError
-
-COMMANDS = ("run", "shell", "doctor", "ps", "reap", "conformance", "bench", "tools", "config", "trace")
-"""Commands of this package; each is a module with a function `add_to`."""
-GROUP = "hermes_exec.commands"
-"""Entry points of this group are typer apps; their name is the command's name."""
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"hermes-exec {version('hermes-exec')}")
-        raise typer.Exit
-
-
-def _root(
-    verbose: Annotated[
-        int, typer.Option("--verbose", "-v", count=True, help="Log to stderr; twice for everything.")
-    ] = 0,
-    show_version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
-    ] = False,
-) -> None:
-    """Set up logging for all commands."""
-    level = {0: logging.ERROR, 1: logging.INFO}.get(verbose, logging.DEBUG)
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LogFormatter("%(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=level, handlers=[handler])
-
-
-def build_app(command: str | None = None) -> typer.Typer:
-    """Return the program with one command, or with all: those of this package and of others that are installed.
-
-    Only what the command needs is imported. A name that is no command counts as none.
-    """
-    others = {point.name: point for point in entry_points(group=GROUP) if point.name not in COMMANDS}
-    chosen = [command] if command in {*COMMANDS, *others} else [*COMMANDS, *sorted(others)]
-    to = typer.Typer(
-        name="hermes-exec",
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode="markdown",
-        help="Runs an agent's tool calls in isolated slots, the same way on every backend.",
-        epilog="Exit codes: 0 ok, 1 the thing itself failed, 2 usage or configuration, 3 infrastructure, 130 signal.",
-    )
-    to.callback()(_root)
-    for name in chosen:
-        if name in COMMANDS:
-            import_module(f"hermes_exec.cli.{name}").add_to(to)
-        else:
-            _add_other(to, others[name])
-    return to
-
-
-def _add_other(to: typer.Typer, point: EntryPoint) -> None:
-    try:
-        to.add_typer(point.load(), name=point.name)
-    except ImportError as error:
-        _add_missing(to, point.name, str(error))
-
-
-def _add_missing(to: typer.Typer, name: str, why: str) -> None:
-    @to.command(name, help=f"Not available: {why}", context_settings={"ignore_unknown_options": True})
-    def missing(arguments: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
-        say(f"{name} is not available: {why}\nrun: pip install 'hermes-exec[{name}]'")
-        raise typer.Exit(exits.USAGE)
-
-
-def report(error: ExecError | OSError) -> None:
-    """Print an error: as JSON to stdout where `--json` was given and stdout has room, else as lines to stderr."""
-    full = isinstance(error, OSError) and error.errno in exits.NO_ROOM
-    if not full and "--json" in sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]:
-        fields = {
-            "kind": type(error).__name__,
-            "message": str(error),
-            "cause": error.cause if isinstance(error, ExecError) else ErrorCause.CONFIG,
-            "retryable": error.retryable if isinstance(error, ExecError) else False,
-        }
-        emit_json({"error": fields})
-    else:
-        say(f"{type(error).__name__}: {error}")
-
-
-def _stand_in() -> None:
-    """Give a caller's closed standard streams a place: what is opened next would have their numbers. One that cannot
-    take a character shows which it was. A terminal that says that it has no columns is one of 80.
-    """
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.open(os.devnull, os.O_RDWR), "w" if number else "r"))  # noqa: SIM115
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
-    if os.environ.get("COLUMNS", "").strip("0 ") == "":
-        os.environ.pop("COLUMNS", None)
+import signal
 
 
 def main() -> None:
     """Run the command line and end the process with its exit code."""
-    _stand_in()
-    try:
-        build_app(next((word for word in sys.argv[1:] if not word.startswith("-")), None))()
-    except KeyboardInterrupt:
-        sys.exit(exits.INTERRUPTED)
-    except Exception as error:
-        if exits.is_reader_gone(error):
-            sys.stderr.close()
-            sys.exit(exits.FAILED)
-        found = list(exits.errors_in(error))
-        if not found:
-            raise
-        for each in {(type(each), str(each)): each for each in found}.values():
-            report(each)
-        sys.exit(max(map(exits.code_of, found)))
+    ignored = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    if not ignored:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # cli.exits.INTERRUPTED: nothing was begun yet
+    from hermes_exec.cli.app import run
+
+    if not ignored:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    run()
 
 
 if __name__ == "__main__":

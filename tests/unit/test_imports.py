@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_exec.cli.main import COMMANDS
+from hermes_exec.cli.app import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = {

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -128,6 +129,28 @@ def test_unknown_option_names_the_nearest(cli: Cli) -> None:
 def test_option_that_cannot_be_is_refused_in_one_line(cli: Cli, option: str) -> None:
     done = cli.run("run", "-o", option, "--", "true")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+INTERRUPTED = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "{module}":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+sys.argv = ["hermes-exec", "run", "--", "true"]
+from hermes_exec.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "hermes_exec.cli.exits", "hermes_exec.cli.run", "hermes_exec.pool"])
+def test_an_interrupt_while_the_program_is_loaded_ends_it_quietly(module: str) -> None:
+    command = [sys.executable, "-c", INTERRUPTED.format(module=module)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False, timeout=60)
+    assert (done.stdout, done.stderr.removeprefix("SIGINT: ending all boxes\n"), done.returncode) == ("", "", 130)
 
 
 def test_missing_command_is_wrong_usage(cli: Cli) -> None:
