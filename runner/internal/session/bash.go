@@ -29,7 +29,7 @@ func (bash) program(s *State, call *Call) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "{\nunset BASH_ENV\nexec %d<&-\n__hx_l=\n", FirstFD)
 	if call.Save != "" {
-		b.WriteString("__hx_w=" + quote(call.Save) + "\n" + bashSave)
+		b.WriteString("__hx_w=" + quote(call.Save) + " __hx_v=(" + strings.Join(inTheWay, " ") + ")\n" + bashSave)
 	}
 	if s.saved == nil {
 		b.WriteString(call.exports(isPosixMode) + "__hx_l=1\nshopt -s expand_aliases\n" + s.posixMode(call))
@@ -109,8 +109,8 @@ func isOwn(name string) bool { return ownVariables[name] || strings.HasPrefix(na
 const posixMode = "POSIXLY_CORRECT"
 
 // inTheWay are the functions that would be called instead of builtins that the
-// saving or the reading of a state needs. bash.sh names them too.
-var inTheWay = []string{"alias", "builtin", "declare", "enable", "printf", "pwd", "set", "shopt", "umask"}
+// saving or the reading of a state needs.
+var inTheWay = []string{"alias", "builtin", "declare", "enable", "local", "printf", "pwd", "set", "shopt", "umask", "unalias"}
 
 // decode reads what __hx_save of bash.sh writes.
 func (bash) decode(s *State, record [][]byte, call *Call) (next *saved, part bool) {
@@ -144,14 +144,23 @@ func (bash) decode(s *State, record [][]byte, call *Call) (next *saved, part boo
 	if umask := strings.TrimSpace(string(record[5])); umask != "" && strings.Trim(umask, "01234567") == "" {
 		next.before += "umask " + umask + "\n"
 	}
-	next.after = globIgnored + strings.Replace(string(record[7]), "alias trap='__hx_trap'\n", "", 1) + withoutOurTrap(string(record[8]))
-	functions := withoutExports(string(record[10]))
-	if functions != "" {
-		next.after += posixMode + "=y\n\\unset -f " + strings.Join(inTheWay, " ") + "\n\\unset " + posixMode + "\n" + shopts(shoptions)
+	exports, functions := string(record[9]), strings.Trim(string(record[10]), "\n")
+	named, unnamed := "", ""
+	if strings.Contains(string(record[8]), "coproc COPROC ") {
+		named, unnamed = coprocNamed, coprocUnnamed
 	}
-	next.after += string(record[9])
+	next.after = globIgnored + named + withoutOurTrap(string(record[8]))
+	if functions != "" {
+		next.after += withoutInTheWay + shopts(shoptions)
+		if !slices.Contains(shoptions, "inherit_errexit") {
+			next.after += "shopt -u inherit_errexit\n"
+		}
+		next.after += named + lastFunctions(functions, exports)
+	}
+	next.after += exports
+	next.options = unnamed + strings.Replace(string(record[7]), "alias trap='__hx_trap'\n", "", 1)
 	if len(shoptions) == 1 || slices.Contains(shoptions, "expand_aliases") {
-		next.options = "shopt -s expand_aliases\n"
+		next.options += "shopt -s expand_aliases\n"
 	}
 	last := ""
 	if posix {
@@ -161,7 +170,10 @@ func (bash) decode(s *State, record [][]byte, call *Call) (next *saved, part boo
 			setOptions, last = slices.Delete(setOptions, at, at+1), "set -o keyword\n"
 		}
 	}
-	next.options += bashSetOptions(string(record[2]), setOptions) + functions
+	next.options += bashSetOptions(string(record[2]), setOptions)
+	if functions != "" {
+		next.options += "__hx_own\n"
+	}
 	switch {
 	case posix && functions == "" && posixVariable != "":
 		next.options += posixVariable
@@ -198,17 +210,30 @@ func withoutOurTrap(functions string) string {
 	return functions[:from] + functions[from+size+len(end):]
 }
 
-// withoutExports leaves out that functions are exported: those that were in
-// the way were exported to be read.
-func withoutExports(functions string) string {
-	functions = "\n" + functions
-	for _, name := range inTheWay {
-		for _, line := range []string{"declare -fx " + name, "export -f " + name} {
-			functions = strings.Replace(functions, "\n"+line+"\n", "\n", 1)
+// withoutInTheWay takes functions away where any name may be one: in POSIX mode
+// special builtins come before functions. It leaves options of that mode behind.
+var withoutInTheWay = posixMode + "=y\n\\unset -f " + strings.Join(inTheWay, " ") + "\n\\unset " + posixMode + "\n"
+
+// lastFunctions makes the function that defines what is in the way, when all
+// options are set. Which of it is exported is marked before, for afterwards no
+// builtin can be called, and is not left to set -a.
+func lastFunctions(functions, exports string) string {
+	var marks strings.Builder
+	for _, line := range strings.Split(exports, "\n") {
+		words := strings.Fields(line)
+		if len(words) == 3 && slices.Contains(inTheWay, words[2]) {
+			marks.WriteString(words[2] + " () { :; }\n")
 		}
 	}
-	return strings.TrimLeft(functions, "\n")
+	return "__hx_mark() {\nlocal - && set -a\n" + marks.String() + "}\n__hx_own() {\nlocal - && set +a\n__hx_mark\n" + functions + "\n}\n"
 }
+
+// A coprocess of a simple command has no name, but declare -f prints one, which
+// would be read as the command's first word. An alias takes that away.
+const (
+	coprocNamed   = "alias COPROC=\nshopt -s expand_aliases\n"
+	coprocUnnamed = "unalias COPROC\nshopt -u expand_aliases\n"
+)
 
 // shoptDefaults are on in a new shell; expand_aliases is set apart, and extdebug
 // starts a debugger that most images lack.

@@ -1,20 +1,29 @@
-__hx_t= __hx_x='{ __hx_exit; } >/dev/null 2>&1' __hx_s=
+# A redirection, without which traces and a trap on DEBUG would show, needs a word that can be an alias: not so `((`, on a
+# line of its own before. A restricted shell may only redirect input, which hides its complaint.
+__hx_z='2</dev/null >/dev/null 2>&1' __hx_t= __hx_s= __hx_e=
+__hx_x='((__hx_r=$?, __hx_u=0${BASH_ALIASES["{"]+1}${BASH_ALIASES["}"]+1})) '$__hx_z$' && \\builtin shopt -u expand_aliases\n{ __hx_exit; } '$__hx_z
 trap() {
 	# set -x shows the call, and no more.
-	{ local - && set +x; } 2>/dev/null
+	{ [[ $- == *x* ]] && builtin local - && builtin set +x; } 2</dev/null
 	__hx_trap "$@"
 }
+# Any builtin may be a function, and of those that are called here as builtins that one too: none ends a loop or a function.
 __hx_trap() {
 	# A subshell's traps are its own. The state is written around the tenant's EXIT trap, so it comes into ours.
-	[[ ${BASHPID:-$$} == "$$" && $BASH_SUBSHELL == 0 ]] || { builtin trap "$@"; return; }
-	local __hx_a=- __hx_d=() __hx_m= __hx_g
-	case ${1-} in
-	'' | -p) if (($# == 0)) || [[ $1 == -p ]]; then __hx_show "${@:2}"; return; fi ;;
-	-l | -P) builtin trap "$@"; return ;;
-	esac
-	[[ $1 == -- ]] && shift
-	if (($# > 1)) && ! [[ $1 =~ ^[0-9]+$ ]]; then __hx_a=$1; shift; fi
-	for __hx_g; do
+	if [[ ${BASHPID:-$$} != "$$" || $BASH_SUBSHELL != 0 || ${1-} == -[lP] ]]; then
+		builtin trap "$@"
+	elif (($# == 0)) || [[ $1 == -p ]]; then
+		__hx_show "${@:2}"
+	else
+		__hx_change "$@"
+	fi
+}
+__hx_change() {
+	builtin local __hx_a __hx_d __hx_g __hx_m __hx_n
+	__hx_a=- __hx_d=() __hx_m= __hx_n=1
+	[[ $1 != -- ]] || __hx_n=2
+	if (($# > __hx_n)) && ! [[ ${!__hx_n} =~ ^[0-9]+$ ]]; then __hx_a=${!__hx_n} __hx_n=$((__hx_n + 1)); fi
+	for __hx_g in "${@:__hx_n}"; do
 		case $__hx_g in
 		0 | [Ee][Xx][Ii][Tt]) __hx_m=1 ;;
 		*) __hx_d+=("$__hx_g") ;;
@@ -24,7 +33,7 @@ __hx_trap() {
 		__hx_t=${__hx_a#-}
 		if [[ $__hx_t ]]; then
 			# So that set -e does not end it, the status stays, and set -x shows nothing.
-			builtin trap -- "$__hx_x && __hx_q() { :; }; $__hx_t"$'\n{ __hx_again; } >/dev/null 2>&1' EXIT
+			builtin trap -- "$__hx_x && __hx_q() { :; }; $__hx_t"$'\n{ __hx_again; } '"$__hx_z" EXIT
 		else
 			builtin trap -- "$__hx_x" EXIT
 		fi
@@ -32,7 +41,8 @@ __hx_trap() {
 	((${#__hx_d[@]} == 0)) || builtin trap -- "$__hx_a" "${__hx_d[@]}"
 }
 __hx_show() {
-	local __hx_g __hx_k="'\\''" __hx_d=() __hx_m=1
+	builtin local __hx_d __hx_g __hx_k __hx_m
+	__hx_d=() __hx_k="'\\''" __hx_m=1
 	if (($#)); then
 		__hx_m=
 		for __hx_g; do
@@ -51,29 +61,30 @@ __hx_show() {
 # that the global one is given shows only where nothing hides it. What can be taken away is, unless the tenant's trap is
 # still to see it; the names of the others are told. A reference does not show an attribute of its own.
 __hx_locals() {
-	local __hx_n __hx_a= __hx_e
-	__hx_h=
+	\builtin local __hx_a __hx_d __hx_i __hx_n
+	__hx_a= __hx_d=() __hx_h=
 	for __hx_n in "${FUNCNAME[@]}"; do
 		[[ $__hx_n == __hx_* || $__hx_n == main || $__hx_n == source ]] || __hx_a=inside
 	done
-	[[ $__hx_a ]] && ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 501)) || return 0
-	__hx_e=("${!_@}" "${!a@}" "${!b@}" "${!c@}" "${!d@}" "${!e@}" "${!f@}" "${!g@}" "${!h@}" "${!i@}" "${!j@}" "${!k@}" "${!l@}" "${!m@}" \
-		"${!n@}" "${!o@}" "${!p@}" "${!q@}" "${!r@}" "${!s@}" "${!t@}" "${!u@}" "${!v@}" "${!w@}" "${!x@}" "${!y@}" "${!z@}" "${!A@}" \
-		"${!B@}" "${!C@}" "${!D@}" "${!E@}" "${!F@}" "${!G@}" "${!H@}" "${!I@}" "${!J@}" "${!K@}" "${!L@}" "${!M@}" "${!N@}" "${!O@}" \
-		"${!P@}" "${!Q@}" "${!R@}" "${!S@}" "${!T@}" "${!U@}" "${!V@}" "${!W@}" "${!X@}" "${!Y@}" "${!Z@}")
+	if [[ $__hx_a ]] && ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 501)); then
+		__hx_d=("${!_@}" "${!a@}" "${!b@}" "${!c@}" "${!d@}" "${!e@}" "${!f@}" "${!g@}" "${!h@}" "${!i@}" "${!j@}" "${!k@}" "${!l@}" "${!m@}" \
+			"${!n@}" "${!o@}" "${!p@}" "${!q@}" "${!r@}" "${!s@}" "${!t@}" "${!u@}" "${!v@}" "${!w@}" "${!x@}" "${!y@}" "${!z@}" "${!A@}" \
+			"${!B@}" "${!C@}" "${!D@}" "${!E@}" "${!F@}" "${!G@}" "${!H@}" "${!I@}" "${!J@}" "${!K@}" "${!L@}" "${!M@}" "${!N@}" "${!O@}" \
+			"${!P@}" "${!Q@}" "${!R@}" "${!S@}" "${!T@}" "${!U@}" "${!V@}" "${!W@}" "${!X@}" "${!Y@}" "${!Z@}")
+	fi
 	# With many the time grows with their square.
-	((${#__hx_e[@]} <= 1000)) || return 0
-	for __hx_n in "${__hx_e[@]}"; do
-		[[ $__hx_n != __hx_* ]] || continue
-		for __hx_i in 1 2 3 4 5 6 7 8 9; do
-			[[ ! -R $__hx_n ]] || break
-			\builtin declare -gt "$__hx_n"
-			__hx_a=${!__hx_n@a}
-			\builtin declare -g +t "$__hx_n"
-			[[ $__hx_a != *t* ]] || continue 2
-			[[ ! $__hx_t ]] && \builtin unset -v "$__hx_n" || break
+	((${#__hx_d[@]} <= 1000)) || __hx_d=()
+	for __hx_n in "${__hx_d[@]}"; do
+		[[ $__hx_n == __hx_* ]] && __hx_a=t || __hx_a=
+		for ((__hx_i = 0; __hx_i < 9; __hx_i++)); do
+			if [[ $__hx_a != *t* && ! -R $__hx_n ]]; then
+				\builtin declare -gt "$__hx_n"
+				__hx_a=${!__hx_n@a}
+				\builtin declare -g +t "$__hx_n"
+				[[ $__hx_a == *t* ]] || { [[ ! $__hx_t ]] && \builtin unset -v "$__hx_n"; } || __hx_i=9
+			fi
 		done
-		__hx_h+=" $__hx_n"
+		[[ $__hx_a == *t* ]] || __hx_h+=" $__hx_n"
 	done
 	[[ $__hx_p ]]
 }
@@ -87,43 +98,42 @@ __hx_save() {
 			\builtin printf '\0' && \builtin declare -p &&
 			\builtin printf '\0' && \builtin alias -p &&
 			# Nothing of ours is kept but what the tenant's trap still needs; what runs goes on.
-			{ [[ $__hx_t ]] || \builtin unset -f __hx_again __hx_bare __hx_exit __hx_locals __hx_save __hx_show __hx_trap || :; } &&
+			{ [[ $__hx_t ]] || \builtin unset -f __hx_again __hx_bare __hx_change __hx_exit __hx_locals __hx_mark __hx_own __hx_save __hx_show __hx_trap || :; } &&
 			\builtin printf '\0' && \builtin declare -f &&
-			\builtin printf '\0' && \builtin declare -Fx &&
+			\builtin printf '\0%s\n' "$__hx_e" && \builtin declare -Fx &&
 			\builtin printf '\0%s\n' "$__hx_s" &&
-			{ \builtin declare -f alias builtin declare enable printf pwd set shopt umask || [[ $__hx_p ]]; } &&
+			{ \builtin declare -f "${__hx_v[@]}" || [[ $__hx_p ]]; } &&
 			\builtin printf '\0%s\0]' "$__hx_h"
 	} >"$__hx_w"
 }
 # In a subshell: where the tenant's own functions stand before the builtins, or these are switched off. Of builtins only
-# the special ones, in POSIX mode, come before functions; of those that are in the way, exporting prints the text.
+# the special ones, in POSIX mode, come before functions.
 __hx_bare() {
 	POSIXLY_CORRECT=y
 	\set +euvx
-	for __hx_p in alias builtin declare enable printf pwd set shopt umask; do
-		\export -f "$__hx_p"
-	done
-	__hx_s=$(\unset -f export; \unset POSIXLY_CORRECT; \export -pf)
-	\unset -f alias builtin declare enable printf pwd set shopt umask
+	__hx_e=$(\unset -f typeset; \typeset -Fx) || \return
+	__hx_s=$(\unset -f typeset; \typeset -f "${__hx_v[@]}")
+	\unset -f "${__hx_v[@]}"
 	\unset POSIXLY_CORRECT
 	\enable alias builtin declare printf pwd umask
 }
 __hx_exit() {
-	__hx_r=$? __hx_f=$- __hx_o=$SHELLOPTS __hx_b=$BASHOPTS
+	__hx_f=$- __hx_o=$SHELLOPTS __hx_b=$BASHOPTS
 	\builtin set +euvx || :
 	\builtin trap - DEBUG ERR RETURN || :
+	((__hx_u)) && __hx_b+=:expand_aliases
 	# GLOBIGNORE switches it, and BASHOPTS does not tell.
 	[[ ${GLOBIGNORE-} || $__hx_b == *dotglob* ]] && { \builtin shopt -q dotglob && __hx_b+=:dotglob || __hx_b=${__hx_b/dotglob/}; }
-	__hx_save || (__hx_bare; __hx_save) || :
+	__hx_save || (__hx_bare && __hx_save) || :
 	if [[ $__hx_t ]]; then
 		[[ $__hx_f != *e* ]] || \builtin set -e
 		[[ $__hx_f != *u* ]] || \builtin set -u
 		[[ $__hx_f != *x* ]] || \builtin set -x
-		return "$__hx_r"
+		\builtin return "$__hx_r"
 	fi
 }
 __hx_again() {
 	\builtin set +euvx || :
-	__hx_save || (__hx_bare; __hx_save)
+	__hx_save || (__hx_bare && __hx_save)
 }
 builtin trap -- "$__hx_x" EXIT

@@ -15,6 +15,21 @@ pytestmark = pytest.mark.anyio
 COMMANDS = 25
 NAMES = ("a", "b", "c", "x_y", "E")
 FUNCTIONS = ("f", "g", "ls2")
+BUILTINS = (
+    "alias",
+    "builtin",
+    "cd",
+    "declare",
+    "enable",
+    "export",
+    "local",
+    "printf",
+    "pwd",
+    "set",
+    "shopt",
+    "umask",
+    "unalias",
+)
 VALUES = (
     "1",
     "'two words'",
@@ -130,6 +145,13 @@ OF_BASH = (
     "echo {{1..3}} *",
     'echo "${{{n}[@]}}"',
     "echo $ref",
+    "{f}() {{ coproc true; wait; coproc {{ true; }}; wait; }}",
+    *(f"alias '{word}'" for word in ("{{={{ :;", "}}=}}")),
+    "unalias '{{' 2>&1",
+    *(f'{name}() {{{{ command {name} "$@"; }}}}' for name in BUILTINS),
+    *(f"export -f {name}" for name in BUILTINS),
+    f"unset -f {' '.join(BUILTINS)}",
+    "shopt -p inherit_errexit",
 )
 STATE_OF_ALL = "alias | grep -v __hx | sort; set +o | sort; umask; pwd; export -p | grep -E ' (a|b|c|x_y|E)='"
 STATE_OF_BASH = (
