@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
+from functools import partial
 from typing import Any, TypeVar
 
 import anyio
@@ -155,6 +158,21 @@ async def ended(work: Callable[[], Awaitable[T]]) -> T:
 
     await Deed(keep).wait()
     return given[0]
+
+
+def interrupt_main() -> None:
+    """Let the main thread be interrupted as by Ctrl-C, if that does anything here. The event loop itself does it: in a
+    task of it trio would raise KeyboardInterrupt there.
+    """
+    if not callable(signal.getsignal(signal.SIGINT)):
+        return
+    send = partial(signal.pthread_kill, threading.main_thread().ident or 0, signal.SIGINT)
+    if (loop := asyncio_loop()) is not None:
+        loop.call_soon(send)
+        return
+    import trio
+
+    trio.lowlevel.current_trio_token().run_sync_soon(send)
 
 
 def _detached(work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None] | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from hermes_exec.event_loop import cancelled_from_outside
+from hermes_exec.event_loop import cancelled_from_outside, interrupt_main
 from hermes_exec.kinds import masked
 from hermes_exec.results import PoolEvent
 
@@ -66,8 +66,15 @@ class Events(AsyncIterator[PoolEvent]):
         self.end()
 
 
+def _pass_on(error: BaseException, what: str) -> None:
+    """Log what a callback raised. An interrupt goes to the main thread, as if it had come there."""
+    logger.error(what, exc_info=error)
+    if isinstance(error, KeyboardInterrupt):
+        interrupt_main()
+
+
 class Hub:
-    """Hands events to iterators, to the tracer and to the callback, in order. Errors of the callback are logged."""
+    """Hands events to iterators, to the tracer and to the callback, in order. What the callback raises is logged."""
 
     def __init__(self, on_event: OnEvent | None, secrets: list[str] | None = None) -> None:
         self.tracer: Tracer | None = None
@@ -104,8 +111,8 @@ class Hub:
             return
         try:
             told = self._on_event(event)
-        except Exception:
-            logger.exception("on_event failed for %s", type(event).__name__)
+        except BaseException as error:  # noqa: BLE001 - it would end whatever task of the pool told the event
+            _pass_on(error, f"on_event failed for {type(event).__name__}")
             return
         if inspect.isawaitable(told):
             self._pending.append(told)
@@ -118,8 +125,8 @@ class Hub:
                 told = self._pending.popleft()
                 try:
                     await told
-                except Exception:
-                    logger.exception("on_event failed")
+                except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - as in `emit`
+                    _pass_on(error, "on_event failed")
                 except asyncio.CancelledError:
                     if cancelled_from_outside():
                         raise

@@ -76,7 +76,8 @@ class SandboxPool:
         idle_timeout_s: Boxes above the minimum go when they were idle for so long.
         max_lifetime_s: Older boxes lend no more and are replaced.
         run_id: Label of the boxes (random by default), for `hermes-exec reap`.
-        on_event: Called with each event, sync or async.
+        on_event: Called with each event, sync or async. What it raises is logged; KeyboardInterrupt then goes to the
+            main thread.
         on_pull: Called with the progress of image pulls, from any thread.
         trace: File for the metadata of each frame and event as JSON lines, never what is in them (`hermes-exec trace
             FILE` shows it), or a `Tracer` such as `hermes_exec.otel.OpenTelemetry()`.

@@ -246,6 +246,42 @@ def test_a_callback_that_awaits_what_was_cancelled_is_logged(caplog: pytest.LogC
     assert len(seen) > 2
 
 
+@pytest.mark.parametrize("awaited", [False, True])
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("face", ["asyncio", "trio", "blocking"])
+@pytest.mark.parametrize("when", ["Ready", "Lent"])
+def test_an_interrupt_in_a_callback_goes_to_the_main_thread_and_an_exit_is_logged(
+    when: str, face: str, raised: type[BaseException], awaited: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def on_event(event: PoolEvent) -> None:
+        if type(event).__name__ == when:
+            raise raised("of the callback")
+
+    async def later(event: PoolEvent) -> None:
+        on_event(event)
+
+    made = partial(SandboxPool, "local", base_dir=str(tmp_path), on_event=later if awaited else on_event)
+
+    async def main() -> str:
+        async with made() as pool, pool.slot() as slot:
+            return (await slot.run("sleep 0.2; echo hello")).stdout
+
+    def run() -> str:
+        if face != "blocking":
+            return anyio.run(main, backend=face)
+        with made() as pool, pool.slot() as slot:
+            return slot.run("sleep 0.2; echo hello").stdout
+
+    if raised is KeyboardInterrupt:
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    else:
+        assert run() == "hello\n"
+    told = [record.getMessage() for record in caplog.records if record.exc_info]
+    assert told == ["on_event failed" if awaited else f"on_event failed for {when}"]
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("library", ["asyncio", "trio"])
 def test_an_event_loop_that_ends_with_an_open_pool_ends_its_boxes(library: str) -> None:
     async def main() -> int:
