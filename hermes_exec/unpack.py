@@ -62,6 +62,8 @@ class _Unpacker:
     bytes: int = 0
     refused: list[str] = field(default_factory=list)
     folders: dict[str, tuple[int, float]] = field(default_factory=dict)
+    locked: dict[str, int] = field(default_factory=dict)
+    """Modes that directories had which were there and did not let their owner in."""
     kept: tuple[list[str], int] | None = None
     """The directory of the entry before, and a descriptor of it."""
 
@@ -105,14 +107,10 @@ class _Unpacker:
 
     def entry(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         parts = _parts(member.name)
-        if not parts:
-            if not member.isdir():
-                raise _Refused("no name")
-            self.folders[""] = (member.mode & PERMISSIONS, _time(member))
-            return
+        if not parts and not member.isdir():
+            raise _Refused("no name")
         if member.isdir():
-            with self.inside(parts):
-                self.folders["/".join(parts)] = (member.mode & PERMISSIONS, _time(member))
+            self.directory(parts, member)
             return
         folder = self.holder(parts[:-1])
         if member.issym():
@@ -124,6 +122,23 @@ class _Unpacker:
         else:
             raise _Refused("neither a file, nor a directory, nor a link")
         self.files += 1
+
+    def directory(self, parts: list[str], member: tarfile.TarInfo) -> None:
+        """Make a directory, or let its owner in: what is in it can be replaced until it gets its own mode."""
+        name = "/".join(parts)
+        with self.inside(parts) as folder:
+            mode = stat.S_IMODE(os.fstat(folder).st_mode)
+            if mode & stat.S_IRWXU != stat.S_IRWXU:
+                with contextlib.suppress(PermissionError):
+                    os.fchmod(folder, mode | stat.S_IRWXU)
+                    self.locked.setdefault(name, mode)
+        self.folders[name] = (member.mode & PERMISSIONS, _time(member))
+
+    def lock(self) -> None:
+        """Give directories back the modes that they had, where the stream ended early."""
+        for name in sorted(self.locked, key=_depth, reverse=True):
+            with contextlib.suppress(_Refused, OSError), self.inside(_parts(name), make=False) as folder:
+                os.fchmod(folder, self.locked[name])
 
     def file(self, folder: int, name: str, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         source = archive.extractfile(member)
@@ -168,11 +183,15 @@ class _Unpacker:
 
     def finish(self) -> None:
         """Give directories their modes and times when everything in them is written, the deepest first."""
-        for name in sorted(self.folders, key=lambda name: name.count("/") if name else -1, reverse=True):
+        for name in sorted(self.folders, key=_depth, reverse=True):
             mode, mtime = self.folders[name]
             with contextlib.suppress(_Refused), self.inside(_parts(name), make=False) as folder:
                 os.fchmod(folder, mode)
                 os.utime(folder, (mtime, mtime))
+
+
+def _depth(name: str) -> int:
+    return name.count("/") if name else -1
 
 
 def _time(member: tarfile.TarInfo) -> float:
@@ -244,6 +263,9 @@ def unpack(top: str, receive: Callable[[], bytes]) -> TreeCopied:
         while receive():
             pass
         return TreeCopied(unpacker.files, unpacker.bytes, tuple(unpacker.refused))
+    except BaseException:
+        unpacker.lock()
+        raise
     finally:
         unpacker.close()
         os.close(descriptor)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import os
 import resource
 import stat
+import sys
 import tarfile
+import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -187,6 +191,47 @@ def test_pack_and_unpack_agree(tmp_path: Path) -> None:
     assert sorted(p.relative_to(top) for p in top.rglob("*")) == sorted(
         p.relative_to(tmp_path / "to") for p in (tmp_path / "to").rglob("*")
     )
+
+
+def as_ordinary_user(work: Callable[[], object]) -> None:
+    """In a thread that may do with files what one user may, where this one is root."""
+    libc = ctypes.CDLL(None)
+
+    def ordinary() -> None:
+        if os.geteuid() == 0:
+            libc.setfsuid(65534)
+        work()
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(ordinary).result()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="each thread has file system rights of its own on Linux")
+def test_read_only_folders_that_are_there_are_written_to() -> None:
+    with tempfile.TemporaryDirectory() as made:  # pytest's own are closed for others
+        to = Path(made)
+        if os.geteuid() == 0:
+            os.chown(to, 65534, -1)
+        write_twice(to)
+
+
+def write_twice(to: Path) -> None:
+    entries = [
+        (member("d", tarfile.DIRTYPE, mode=0o555), b""),
+        (member("d/e", tarfile.DIRTYPE, mode=0o500), b""),
+        (member("d/e/file"), b"x" * 5000),
+    ]
+    as_ordinary_user(lambda: unpack(str(to), pieces(stream(*entries))))
+    entries[-1] = (member("d/e/file"), b"y" * 5000)
+    whole = stream(*entries)
+    with pytest.raises(tarfile.ReadError):
+        as_ordinary_user(lambda: unpack(str(to), pieces(whole[:3000])))
+    assert [stat.S_IMODE((to / name).stat().st_mode) for name in ("d", "d/e")] == [0o555, 0o500]
+    assert (to / "d/e/file").read_bytes() == b"x" * 5000
+    as_ordinary_user(lambda: unpack(str(to), pieces(whole)))
+    assert [stat.S_IMODE((to / name).stat().st_mode) for name in ("d", "d/e")] == [0o555, 0o500]
+    assert (to / "d/e/file").read_bytes() == b"y" * 5000
+    assert [path.name for path in (to / "d/e").iterdir()] == ["file"]
 
 
 def test_entries_may_come_in_any_order_of_folders(tmp_path: Path) -> None:
