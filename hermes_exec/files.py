@@ -86,7 +86,8 @@ class Files:
         """Write a file whole, atomically: others see the old content or the new one, also when the call is cancelled.
 
         A file that is there keeps its mode and owner, a link is written through to its target, and a file with several
-        links or in a folder that takes no new ones is written in place. `mode` None is 0o644 for a new file; `parents`
+        links or in a folder that takes no new ones is written in place when the content has come, which waits beside it
+        or in the slot's temporary folder and takes room there. `mode` None is 0o644 for a new file; `parents`
         makes missing folders; `append` adds to the end instead.
         """
         if not isinstance(data, bytes | bytearray | memoryview):

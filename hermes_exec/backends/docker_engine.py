@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MAX_CALLS = 16
 """Calls of one backend that may be under way at once; each occupies a thread and a connection."""
+CLOSED_TIMEOUT_S = 5
+"""Longest time for one answer when the engine was left: for threads that undo what nobody waits for."""
 REFUSAL = re.compile(r"unable to find (user|group) |network \S+ not found|could not select device driver")
 """What the daemon says, with another status than 400, of a configuration that can never be."""
 ANSWERED_UNTIL: ContextVar[float] = ContextVar("ANSWERED_UNTIL", default=math.inf)
@@ -99,10 +101,12 @@ class Engine:
                 self._drop_connections()
 
     def close(self) -> None:
-        """Close the connections, and let nobody wait any more. What threads still do they finish."""
+        """Close the connections, and let nobody wait any more. What threads still do they finish, less patiently."""
         self._closed = True
         for scope in self._making:
             scope.cancel()
+        if self._client is not None:
+            self._client.api.timeout = min(self._client.api.timeout, CLOSED_TIMEOUT_S)
         self._drop_connections()
 
     def _drop_connections(self) -> None:

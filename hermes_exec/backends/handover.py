@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 from collections.abc import Callable
@@ -53,17 +54,22 @@ async def make_in_thread(
         LaunchError: the patience ended.
     """
     handover: _Handover[T] = _Handover()
+    ended = threading.Event()
 
     def work() -> T:
-        made = make()
-        if not handover.give(made):
-            unmake(made)
-        return made
+        try:
+            made = make()
+            if not handover.give(made):
+                unmake(made)
+            return made
+        finally:
+            ended.set()
 
     try:
         with patience or anyio.CancelScope(shield=True) as scope:
             made = await anyio.to_thread.run_sync(work, limiter=limiter, abandon_on_cancel=True)
         if scope.cancelled_caught:
+            atexit.register(ended.wait)  # trio's threads end with the program
             raise LaunchError("what was being made is not waited for any more")
         await anyio.lowlevel.checkpoint_if_cancelled()
     except BaseException:

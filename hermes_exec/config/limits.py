@@ -27,7 +27,8 @@ class Limits(ConfigModel):
     runner too, with some 4 MiB for each slot: less than 8 is refused."""
     pids: Positive | None = None
     """Processes and threads at one time. A command that finds none left is a result with exit code 126. What the runner
-    of a container and the agents of its slots need comes on top."""
+    of a container and the agents of its slots need comes on top, some 30 for the one and for each of the others: with
+    few of its slots in use more can be had."""
     disk_mb: Positive | None = None
     """Space that may be written, in MiB."""
     open_files: Positive | None = None

@@ -309,9 +309,10 @@ func (a *agent) treeOf(c command, seen map[key]bool) (map[int]proc, []string, er
 		return nil, nil, err
 	}
 	tenants := a.tenants(all)
-	// Where a tenant can give up every handle, what did so and started since may be of the command.
-	evasive := a.setup.Track.Count == 0 || a.setup.Level == isolate.Box
-	claimed := a.claim(tenants, evasive)
+	claimed := a.claim(tenants, a.setup.Track.Count == 0 || a.setup.Level == isolate.Box)
+	// What gave up every handle may be of the command when it started since.
+	// Without marks there is much that never had one.
+	evasive := a.setup.Track.Count == 0 && a.marks.top != 0 || a.setup.Level == isolate.Box
 	out := map[int]proc{}
 	var handles []string
 	for pid, p := range tenants {
@@ -321,12 +322,28 @@ func (a *agent) treeOf(c command, seen map[key]bool) (map[int]proc, []string, er
 			handles = append(handles, claimed.handle[pid])
 		case seen[p.key()]:
 			out[pid] = p
-		case evasive && claimed.handle[pid] == "" && c.start > 0 && p.start >= c.start:
+		case evasive && claimed.handle[pid] == "" && c.start > 0 && startedSince(c.start, p, tenants):
 			out[pid] = p
 			handles = append(handles, byLateness)
 		}
 	}
 	return out, handles, nil
+}
+
+// startedSince is true for a process that started at start or later, and so did
+// its ancestors: not for what an older one goes on starting.
+func startedSince(start uint64, p proc, all map[int]proc) bool {
+	for range len(all) {
+		if p.start < start {
+			return false
+		}
+		parent, alive := all[p.parent]
+		if !alive {
+			return true
+		}
+		p = parent
+	}
+	return true
 }
 
 // killAll ends every process of the slot.

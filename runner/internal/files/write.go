@@ -198,7 +198,7 @@ func replace(target string, old fs.FileInfo, mode *uint32, in io.Reader, spare s
 	if old != nil && isErrno(err, syscall.EACCES, syscall.EPERM, syscall.EROFS) {
 		inPlace = true
 		if temp, err = createTemp(spare, true); err != nil {
-			return 0, convert(spare, err)
+			return rewrite(target, mode, in, 0) // there is no other place, so as it comes
 		}
 	}
 	if err != nil {
@@ -279,7 +279,11 @@ func moveIn(temp *os.File, target string, old fs.FileInfo, mode *uint32, inPlace
 	if _, err := temp.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	return errors.Join(rewrite(target, mode, temp), os.Remove(temp.Name()))
+	whole, err := temp.Stat()
+	if err == nil {
+		_, err = rewrite(target, mode, temp, whole.Size())
+	}
+	return errors.Join(err, os.Remove(temp.Name()))
 }
 
 func setMode(temp *os.File, old fs.FileInfo, mode *uint32) error {
@@ -292,33 +296,29 @@ func setMode(temp *os.File, old fs.FileInfo, mode *uint32) error {
 	return nil
 }
 
-// rewrite writes the contents of temp over those of target, which stays as it
-// is where the disk has no room for them.
-func rewrite(target string, mode *uint32, temp *os.File) error {
+// rewrite writes new contents over those of target, which stays as it is where
+// the disk has no room for size bytes.
+func rewrite(target string, mode *uint32, in io.Reader, size int64) (int64, error) {
 	file, err := openForWriting(target, 0)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer file.Close()
-	made, err := temp.Stat()
-	if err != nil {
-		return err
-	}
-	if err := reserve(file, made.Size()); err != nil {
-		return err
+	if err := reserve(file, size); err != nil {
+		return 0, err
 	}
 	// The old end is cut last, so that a reader never sees an empty file.
-	n, err := io.CopyBuffer(onlyWriter{file}, onlyReader{temp}, make([]byte, 64<<10))
+	n, err := io.CopyBuffer(onlyWriter{file}, onlyReader{in}, make([]byte, 64<<10))
 	if err != nil {
-		return inPart(target, n, err)
+		return n, inPart(target, n, err)
 	}
 	if err := file.Truncate(n); err != nil {
-		return err
+		return n, err
 	}
 	if mode != nil {
-		return syscall.Fchmod(int(file.Fd()), *mode)
+		return n, syscall.Fchmod(int(file.Fd()), *mode)
 	}
-	return nil
+	return n, nil
 }
 
 // inPart is what is told of a file that could be written in place only, and

@@ -57,11 +57,11 @@ func TestFunctionsNamedAsBuiltinsChangeNothingElse(t *testing.T) {
 	for _, name := range []string{"alias", "builtin", "declare", "echo", "enable", "local", "printf", "set", "shopt", "typeset", "unalias", "unset"} {
 		exported := "BASH_FUNC_" + name + "\n"
 		for text, want := range map[string]string{
-			name + "() { :; }":                              "",
-			name + "() { :; }; export -f " + name:           exported,
-			name + "() { :; }; command set -a":              "all\n",
-			"set -a; " + name + "() { :; }":                 exported + "all\n",
-			"set -a; " + name + "() { :; }; command set +a": exported,
+			name + "() { command echo called; }":                              "",
+			name + "() { command echo called; }; export -f " + name:           exported,
+			name + "() { command echo called; }; command set -a":              "all\n",
+			"set -a; " + name + "() { command echo called; }":                 exported + "all\n",
+			"set -a; " + name + "() { command echo called; }; command set +a": exported,
 		} {
 			for _, before := range []string{"", "builtin() { :; }; "} {
 				s := open(t, shells[0])
@@ -97,6 +97,10 @@ func TestCoprocessesInFunctions(t *testing.T) {
 		s.expect("f; COPROC too; shopt -q expand_aliases; echo $?; unset -f shopt alias unalias; alias", "in\nmine too\n0\nalias COPROC='echo mine'\nalias cat='echo never'\n", 0)
 		s.expect("unalias COPROC", "", 0)
 		s.expect("f; alias", "in\nalias cat='echo never'\n", 0)
+		s.expect("COPROC() { echo ours; }", "", 0)
+		s.expect("COPROC; declare -F f g printf", "ours\nf\ng\nprintf\n", 0)
+		s.expect("unset -f COPROC", "", 0)
+		s.run("f() { coproc \\cat; echo in >&${COPROC[1]}; exec {COPROC[1]}>&-; read -r x <&${COPROC[0]}; echo $x; }")
 		s.expect("shopt -u expand_aliases", "", 0)
 		s.expect("f; shopt -q expand_aliases || echo off", "in\noff\n", 0)
 	}
@@ -156,6 +160,8 @@ func TestAliasesOfBraces(t *testing.T) {
 			s.expect("echo $V; shopt -q expand_aliases && alias | grep -c mine", "new\n1\n", 0)
 			s.expect("unalias -a", "", 0)
 			s.expect("{ echo $V; }", "new\n", 0)
+			s.expect(text+"; shopt -u expand_aliases", "", 0)
+			s.expect("shopt -q expand_aliases || { echo off; }", "off\n", 0)
 		}
 	}
 }

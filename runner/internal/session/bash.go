@@ -3,6 +3,7 @@ package session
 import (
 	_ "embed"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -144,12 +145,16 @@ func (bash) decode(s *State, record [][]byte, call *Call) (next *saved, part boo
 	if umask := strings.TrimSpace(string(record[5])); umask != "" && strings.Trim(umask, "01234567") == "" {
 		next.before += "umask " + umask + "\n"
 	}
-	exports, functions := string(record[9]), strings.Trim(string(record[10]), "\n")
+	defined, exports, functions := string(record[8]), string(record[9]), strings.Trim(string(record[10]), "\n")
+	if functions != "" {
+		// What is exported comes again, and declare may be a function.
+		defined, functions = exported.ReplaceAllString(defined, "}"), exported.ReplaceAllString(functions, "}")
+	}
 	named, unnamed := "", ""
-	if strings.Contains(string(record[8]), "coproc COPROC ") {
+	if strings.Contains(defined, "coproc COPROC ") && !strings.Contains("\n"+defined, "\nCOPROC () ") {
 		named, unnamed = coprocNamed, coprocUnnamed
 	}
-	next.after = globIgnored + named + withoutOurTrap(string(record[8]))
+	next.after = globIgnored + named + withoutOurTrap(defined)
 	if functions != "" {
 		next.after += withoutInTheWay + shopts(shoptions)
 		if !slices.Contains(shoptions, "inherit_errexit") {
@@ -214,6 +219,9 @@ func withoutOurTrap(functions string) string {
 // special builtins come before functions. It leaves options of that mode behind.
 var withoutInTheWay = posixMode + "=y\n\\unset -f " + strings.Join(inTheWay, " ") + "\n\\unset " + posixMode + "\n"
 
+// exported is what declare -f prints of an exported function behind it.
+var exported = regexp.MustCompile(`(?m)^}\ndeclare -fx .*$`)
+
 // lastFunctions makes the function that defines what is in the way, when all
 // options are set. Which of it is exported is marked before, for afterwards no
 // builtin can be called, and is not left to set -a.
@@ -229,7 +237,8 @@ func lastFunctions(functions, exports string) string {
 }
 
 // A coprocess of a simple command has no name, but declare -f prints one, which
-// would be read as the command's first word. An alias takes that away.
+// would be read as the command's first word. An alias takes that away, where no
+// function has that name.
 const (
 	coprocNamed   = "alias COPROC=\nshopt -s expand_aliases\n"
 	coprocUnnamed = "unalias COPROC\nshopt -u expand_aliases\n"

@@ -1,7 +1,8 @@
 # A redirection, without which traces and a trap on DEBUG would show, needs a word that can be an alias: not so `((`, on a
-# line of its own before. A restricted shell may only redirect input, which hides its complaint.
+# line of its own before, which turns aliases off if one is in the way. The length of BASHOPTS tells whether they were on.
+# A restricted shell may only redirect input, which hides its complaint.
 __hx_z='2</dev/null >/dev/null 2>&1' __hx_t= __hx_s= __hx_e=
-__hx_x='((__hx_r=$?, __hx_u=0${BASH_ALIASES["{"]+1}${BASH_ALIASES["}"]+1})) '$__hx_z$' && \\builtin shopt -u expand_aliases\n{ __hx_exit; } '$__hx_z
+__hx_x='((__hx_r=$?, __hx_u=${#BASHOPTS}, 0${BASH_ALIASES["{"]+1}${BASH_ALIASES["}"]+1})) '$__hx_z$' && \\builtin shopt -u expand_aliases\n{ __hx_exit; } '$__hx_z
 trap() {
 	# set -x shows the call, and no more.
 	{ [[ $- == *x* ]] && builtin local - && builtin set +x; } 2</dev/null
@@ -121,7 +122,7 @@ __hx_exit() {
 	__hx_f=$- __hx_o=$SHELLOPTS __hx_b=$BASHOPTS
 	\builtin set +euvx || :
 	\builtin trap - DEBUG ERR RETURN || :
-	((__hx_u)) && __hx_b+=:expand_aliases
+	((__hx_u == ${#__hx_b})) || __hx_b+=:expand_aliases
 	# GLOBIGNORE switches it, and BASHOPTS does not tell.
 	[[ ${GLOBIGNORE-} || $__hx_b == *dotglob* ]] && { \builtin shopt -q dotglob && __hx_b+=:dotglob || __hx_b=${__hx_b/dotglob/}; }
 	__hx_save || (__hx_bare && __hx_save) || :

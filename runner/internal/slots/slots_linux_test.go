@@ -360,6 +360,28 @@ func TestKillWholeTree(t *testing.T) {
 	})
 }
 
+// A server that gave up every handle goes on with its own, whoever is killed.
+func TestAKillSparesWhatAnOlderProcessStarts(t *testing.T) {
+	eachRung(t, func(t *testing.T, b *box, _ SlotFacts) {
+		const server = `while :; do sleep 0.05 || echo hit >>hits; : >served; done`
+		b.sh("a", "bash -c 'ulimit -R 1000000; env -i setsid -f bash -c \"("+server+") &\"'; until [ -e served ]; do sleep 0.01; done")
+		for range 5 {
+			c, err := b.spawn("a", nil, "sleep", "1000")
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.sh("a", "rm served; until [ -e served ]; do sleep 0.01; done; sleep 0.02")
+			var receipt link.Receipt
+			if err := b.call("a", link.OpKill, link.Kill{Token: c.token}, &receipt); err != nil || receipt.Found != 1 || receipt.Left != 0 {
+				t.Errorf("%v %+v", err, receipt)
+			}
+		}
+		if out := b.sh("a", "rm served; until [ -e served ]; do sleep 0.01; done; cat hits 2>/dev/null || :"); out != "" {
+			t.Error("its children were killed")
+		}
+	})
+}
+
 func (b *box) count(token uint64) int {
 	var list link.Processes
 	if err := b.call("a", link.OpProcesses, struct{}{}, &list); err != nil {

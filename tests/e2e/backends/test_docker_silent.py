@@ -185,6 +185,36 @@ def test_a_program_ends(how: str, engine: SilentEngine, docker_image: Callable[[
     assert program.returncode in {0, 1}  # input() found its end
 
 
+LAUNCHER = """
+import sys
+import anyio
+from hermes_exec import SandboxPool
+
+async def main(base_url, image, run_id):
+    async with SandboxPool("docker", image=image, base_url=base_url, run_id=run_id, shutdown_timeout_s=0.5) as pool:
+        with anyio.move_on_after(1):
+            await pool.acquire()
+    print("left", flush=True)
+
+anyio.run(main, *sys.argv[2:], backend=sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("library", ["asyncio", "trio"])
+def test_a_program_does_not_end_before_what_it_launches_is_undone(
+    library: str, engine: SilentEngine, docker_image: Callable[[str], str], run_id: str
+) -> None:
+    engine.be_silent("POST .*/start")
+    command = [sys.executable, "-c", LAUNCHER, library, engine.base_url, docker_image("busybox"), run_id]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "left\n"
+        assert containers(run_id) == 1
+        engine.cut_the_silent()
+        program.wait(60)
+    assert (program.returncode, containers(run_id)) == (0, 0)
+
+
 async def test_an_engine_that_takes_no_connections(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as full:
         full.bind(str(tmp_path / "full.sock"))
