@@ -3,7 +3,6 @@ package session
 import (
 	_ "embed"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -148,7 +147,7 @@ func (bash) decode(s *State, record [][]byte, call *Call) (next *saved, part boo
 	defined, exports, functions := string(record[8]), string(record[9]), strings.Trim(string(record[10]), "\n")
 	if functions != "" {
 		// What is exported comes again, and declare may be a function.
-		defined, functions = exported.ReplaceAllString(defined, "}"), exported.ReplaceAllString(functions, "}")
+		defined, functions = withoutExports(defined), withoutExports(functions)
 	}
 	named, unnamed := "", ""
 	if strings.Contains(defined, "coproc COPROC ") && !strings.Contains("\n"+defined, "\nCOPROC () ") {
@@ -219,8 +218,17 @@ func withoutOurTrap(functions string) string {
 // special builtins come before functions. It leaves options of that mode behind.
 var withoutInTheWay = posixMode + "=y\n\\unset -f " + strings.Join(inTheWay, " ") + "\n\\unset " + posixMode + "\n"
 
-// exported is what declare -f prints of an exported function behind it.
-var exported = regexp.MustCompile(`(?m)^}\ndeclare -fx .*$`)
+// withoutExports leaves out what declare -f prints behind an exported function.
+func withoutExports(functions string) string {
+	var kept []string
+	lines := strings.Split(functions, "\n")
+	for i, line := range lines {
+		if i == 0 || lines[i-1] != "}" || !strings.HasPrefix(line, "declare -fx ") {
+			kept = append(kept, line)
+		}
+	}
+	return strings.Join(kept, "\n")
+}
 
 // lastFunctions makes the function that defines what is in the way, when all
 // options are set. Which of it is exported is marked before, for afterwards no
