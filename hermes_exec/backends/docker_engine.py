@@ -35,6 +35,12 @@ ANSWERED_UNTIL: ContextVar[float] = ContextVar("ANSWERED_UNTIL", default=math.in
 """The moment of `time.monotonic` past which no answer of an engine is waited for."""
 
 
+def deadline() -> float:
+    """That of the caller, as `anyio.current_time` counts; infinite without one and where it is cancelled already."""
+    found = anyio.current_effective_deadline()
+    return found if found > anyio.current_time() else math.inf
+
+
 class Engine:
     """One Docker engine. The SDK is imported, and the engine spoken to, when it is first needed.
 
@@ -71,9 +77,7 @@ class Engine:
         Work that was begun goes on when nobody waits for it any more; no answer is then waited for past the deadline
         of the caller.
         """
-        left_s = anyio.current_effective_deadline() - anyio.current_time()
-        within_s = left_s if left_s > 0 else math.inf
-        task = partial(self.call_now, work, within_s)
+        task = partial(self.call_now, work, deadline() - anyio.current_time())
         return await anyio.to_thread.run_sync(task, limiter=self._limiter, abandon_on_cancel=True)
 
     async def make(self, work: Callable[[DockerClient], T], unmake: Callable[[T], None]) -> T:

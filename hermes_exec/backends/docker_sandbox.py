@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import socket
 import ssl
@@ -15,7 +14,7 @@ import anyio
 
 from hermes_exec.backends.base import SandboxStatus
 from hermes_exec.backends.docker_changes import Layers, changes_of, layers_of, unseen_mounts
-from hermes_exec.backends.docker_engine import Engine, status_of
+from hermes_exec.backends.docker_engine import Engine, deadline, status_of
 from hermes_exec.backends.docker_options import BASE_DIR, NAME_LABEL, RUNNER
 from hermes_exec.backends.docker_stream import DockerStream
 from hermes_exec.errors import BackendUnavailable, ChannelLost, ExecError, SandboxDied
@@ -171,9 +170,7 @@ class DockerSandbox:
         A cancelled caller waits for it, one whose deadline comes does not.
         """
         self._drop_stream()
-        deadline = anyio.current_effective_deadline()
-        until = deadline if deadline > anyio.current_time() else math.inf
-        with anyio.CancelScope(shield=True, deadline=until) as scope:
+        with anyio.CancelScope(shield=True, deadline=deadline()) as scope:
             await self._engine.call(self._remove)
         if scope.cancelled_caught:
             raise BackendUnavailable("the Docker daemon did not remove the container in time")

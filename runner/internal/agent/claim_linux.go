@@ -64,16 +64,11 @@ func (c claims) inherit(procs map[int]proc) {
 		if c.token[pid] != 0 {
 			continue
 		}
-		for range len(procs) {
-			if token := c.token[p.parent]; token != 0 {
+		for each := range lineage(procs, p) {
+			if token := c.token[each.parent]; token != 0 {
 				c.set(pid, token, byParent)
 				break
 			}
-			parent, ok := procs[p.parent]
-			if !ok {
-				break
-			}
-			p = parent
 		}
 	}
 }

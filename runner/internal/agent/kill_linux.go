@@ -333,15 +333,10 @@ func (a *agent) treeOf(c command, seen map[key]bool) (map[int]proc, []string, er
 // startedSince is true for a process that started at start or later, and so did
 // its ancestors: not for what an older one goes on starting.
 func startedSince(start uint64, p proc, all map[int]proc) bool {
-	for range len(all) {
-		if p.start < start {
+	for each := range lineage(all, p) {
+		if each.start < start {
 			return false
 		}
-		parent, alive := all[p.parent]
-		if !alive {
-			return true
-		}
-		p = parent
 	}
 	return true
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"iter"
 	"os"
 	"strconv"
 	"strings"
@@ -181,28 +182,36 @@ func (a *agent) boxTenants(all, out map[int]proc) {
 	}
 }
 
+// lineage is p and its ancestors that are visible, the nearest first.
+func lineage(all map[int]proc, p proc) iter.Seq[proc] {
+	return func(yield func(proc) bool) {
+		for range len(all) + 1 {
+			if !yield(p) {
+				return
+			}
+			parent, alive := all[p.parent]
+			if !alive {
+				return
+			}
+			p = parent
+		}
+	}
+}
+
 // root is the topmost ancestor of p that is visible.
 func root(all map[int]proc, p proc) int {
-	for range 1 << 16 {
-		parent, ok := all[p.parent]
-		if !ok {
-			return p.pid
-		}
-		p = parent
+	top := p.pid
+	for each := range lineage(all, p) {
+		top = each.pid
 	}
-	return p.pid
+	return top
 }
 
 func descends(all map[int]proc, p proc, from int) bool {
-	for range 1 << 16 {
-		if p.parent == from {
+	for each := range lineage(all, p) {
+		if each.parent == from {
 			return true
 		}
-		parent, ok := all[p.parent]
-		if !ok {
-			return false
-		}
-		p = parent
 	}
 	return false
 }

@@ -270,17 +270,12 @@ func (u *unpacker) folder(name string, h *tar.Header) error {
 // gets the archive's mode: what is in it can be replaced. It tells the mode that
 // it changed. The folder of somebody else stays as it is.
 func unlock(dir *os.Root) (locked *uint32, err error) {
-	self, err := dir.OpenFile(".", os.O_RDONLY|syscall.O_DIRECTORY, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer self.Close()
-	info, err := self.Stat()
+	info, err := dir.Stat(".")
 	if err != nil {
 		return nil, err
 	}
 	mode := unixMode(info)
-	if mode&0o700 == 0o700 || syscall.Fchmod(int(self.Fd()), mode|0o700) != nil {
+	if mode&0o700 == 0o700 || setFolderMode(dir, mode|0o700) != nil {
 		return nil, nil
 	}
 	return &mode, nil
@@ -299,8 +294,7 @@ func (u *unpacker) lockFolders() {
 }
 
 func (u *unpacker) finishFolders() {
-	for i := len(u.folders) - 1; i >= 0; i-- {
-		f := u.folders[i]
+	for _, f := range slices.Backward(u.folders) {
 		dir, err := u.parent(f.name)
 		if err == nil {
 			err = setFolder(dir, f)

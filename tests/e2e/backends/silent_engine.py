@@ -6,6 +6,7 @@ import re
 import selectors
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -59,8 +60,8 @@ class SilentEngine:
         self._listener.close()
         assert not any(thread.is_alive() for thread in self._threads)
 
-    def _begin(self, work: object, *arguments: object) -> None:
-        thread = threading.Thread(target=work, args=arguments, daemon=True)  # type: ignore[arg-type]
+    def _begin(self, work: Callable[..., None], *arguments: socket.socket) -> None:
+        thread = threading.Thread(target=work, args=arguments, daemon=True)
         self._threads.append(thread)
         thread.start()
 
