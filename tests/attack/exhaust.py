@@ -73,15 +73,16 @@ async def start(field: Arena, attack: Attack, **more: int) -> Process:
 async def end_of(process: Process, patience_s: float) -> str:
     """What it said in the end, or how it ended; it is killed when it does not end."""
     try:
-        result = await process.wait(patience_s)
-    except TimeoutError:
-        await process.kill()
-        return "limit: it had to be ended"
+        try:
+            result = await process.wait(patience_s)
+        except TimeoutError:
+            await process.kill()
+            return "limit: it had to be ended"
+        if result.oom_killed or result.signal is not None:
+            return f"limit: ended by signal {result.signal}" + (", out of memory" if result.oom_killed else "")
+        kept, _ = await process.output(0)
     except ExecError as error:
         return f"limit: {type(error).__name__}"
-    if result.oom_killed or result.signal is not None:
-        return f"limit: ended by signal {result.signal}" + (", out of memory" if result.oom_killed else "")
-    kept, _ = await process.output(0)
     return kept.decode(errors="replace")[-200:]
 
 

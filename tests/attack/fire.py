@@ -6,8 +6,10 @@ import os
 import shutil
 import sys
 import tempfile
+import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from hermes_exec.errors import ExecError
@@ -30,25 +32,23 @@ async def fire(
     much: int,
     rounds: int | None = None,
 ) -> dict[str, Outcome]:
-    """Fire these rows, those with the network first."""
+    """Fire these rows, those with the network first; after one that breaks the next has a fresh arena."""
     outcomes: dict[str, Outcome] = {}
     for network in (True, False):
-        here = [row for row in rows if row.attack.network == network]
-        if not here:
-            continue
-        async with AsyncExitStack() as stack:
-            field: Arena | None = None
-            for row in here:
-                if field is None:
-                    field = await stack.enter_async_context(arena(rung, planted, image, seconds, much, network=network))
-                times = row.attack.rounds if seconds >= LONG_S else 1
-                outcome = together([await fire_one(field, row) for _ in range(min(times, rounds or times))])
-                outcomes[row.id] = outcome
-                print(
-                    f"{rung.id}: {row.id}: {outcome.verdict}: {outcome.detail.strip()[-100:]!r}",
-                    file=sys.stderr,
-                    flush=True,
-                )
+        waiting = deque(row for row in rows if row.attack.network == network)
+        while waiting:
+            async with arena(rung, planted, image, seconds, much, network=network) as field:
+                broken = False
+                while waiting and not broken:
+                    row = waiting.popleft()
+                    times = row.attack.rounds if seconds >= LONG_S else 1
+                    try:
+                        outcome = together([await fire_one(field, row) for _ in range(min(times, rounds or times))])
+                    except Exception:  # noqa: BLE001 - whatever it is, it is the outcome of this row alone
+                        broken, outcome = True, Outcome("not tried", traceback.format_exc())
+                    outcomes[row.id] = outcome
+                    shown = outcome.detail if broken else repr(outcome.detail.strip()[-100:])
+                    print(f"{rung.id}: {row.id}: {outcome.verdict}: {shown}", file=sys.stderr, flush=True)
     return outcomes
 
 
