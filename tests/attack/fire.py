@@ -38,18 +38,24 @@ async def fire(
         waiting = deque(row for row in rows if row.attack.network == network)
         while waiting:
             async with arena(rung, planted, image, seconds, much, network=network) as field:
-                broken = False
-                while waiting and not broken:
-                    row = waiting.popleft()
-                    times = row.attack.rounds if seconds >= LONG_S else 1
-                    try:
-                        outcome = together([await fire_one(field, row) for _ in range(min(times, rounds or times))])
-                    except Exception:  # noqa: BLE001 - whatever it is, it is the outcome of this row alone
-                        broken, outcome = True, Outcome("not tried", traceback.format_exc())
-                    outcomes[row.id] = outcome
-                    shown = outcome.detail if broken else repr(outcome.detail.strip()[-100:])
-                    print(f"{rung.id}: {row.id}: {outcome.verdict}: {shown}", file=sys.stderr, flush=True)
+                await fire_in(field, waiting, rounds, outcomes)
     return outcomes
+
+
+async def fire_in(field: Arena, waiting: deque[Row], rounds: int | None, outcomes: dict[str, Outcome]) -> None:
+    """Fire what waits, to the end or to the first that breaks, whose outcome says why."""
+    while waiting:
+        row = waiting.popleft()
+        told = f"{field.rung.id}: {row.id}"
+        times = row.attack.rounds if field.seconds >= LONG_S else 1
+        try:
+            outcome = together([await fire_one(field, row) for _ in range(min(times, rounds or times))])
+        except Exception:  # noqa: BLE001 - whatever it is, it is the outcome of this row alone
+            outcomes[row.id] = Outcome("not tried", traceback.format_exc())
+            print(f"{told}: {outcomes[row.id].detail}", file=sys.stderr, flush=True)
+            return
+        outcomes[row.id] = outcome
+        print(f"{told}: {outcome.verdict}: {outcome.detail.strip()[-100:]!r}", file=sys.stderr, flush=True)
 
 
 async def fire_one(field: Arena, row: Row) -> Outcome:

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import io
 import os
 import pathlib
 import signal
@@ -47,19 +48,21 @@ def memory(target: Target) -> None:
 
 def shared_memory(target: Target) -> None:
     """Says `ready` when /dev/shm is full, or when it has taken more than slots share anywhere."""
-    block = bytes(MIB)
     with open("/dev/shm/flood", "wb", buffering=0) as file:
-        for number in range(MUCH_MIB):
-            if number == SHARED_MIB:
-                show("ready")
-            try:
-                file.write(block)
-            except OSError as error:
-                if number < SHARED_MIB:
-                    show("ready")
-                _hold(target, f"limit: {number} MiB in /dev/shm, then {errno.errorcode[error.errno or 0]}")
-                return
-    _hold(target, f"unlimited: {MUCH_MIB} MiB")
+        stopped = _take(file, SHARED_MIB)
+        show("ready")
+        stopped = stopped or _take(file, MUCH_MIB - SHARED_MIB)
+        _hold(target, stopped or f"unlimited: {MUCH_MIB} MiB")
+
+
+def _take(file: io.FileIO, most_mib: int) -> str:
+    """Write so much more, and tell what stopped it; empty when nothing did."""
+    try:
+        for _ in range(most_mib):
+            file.write(bytes(MIB))
+    except OSError as error:
+        return f"limit: {file.tell() // MIB} MiB in /dev/shm, then {errno.errorcode[error.errno or 0]}"
+    return ""
 
 
 def count_processes(target: Target) -> None:
