@@ -26,10 +26,10 @@ type slot struct {
 	way       isolate.Way
 	name      bool // a line of ours is in the box's passwd
 	modes     modes
-	fifos     string     // where the slot sees them
-	waste     *discarded // what the last reset took away
-	was       manifest   // of a whole box
-	container bool       // the slot sees the image's files, and may write to some
+	fifos     string       // where the slot sees them
+	waste     []*discarded // what resets took away and may not be gone
+	was       manifest     // of a whole box
+	container bool         // the slot sees the image's files, and may write to some
 
 	relief relief
 
@@ -112,10 +112,10 @@ func (s *slot) makeDirs() error {
 // tenant's files are gone.
 func (s *slot) remakeDirs() error {
 	err := s.makeDirs()
-	if err == nil || s.waste == nil {
+	if err == nil || len(s.waste) == 0 {
 		return err
 	}
-	s.waste.wait(wipeBudget)
+	s.m.trash.settle(s.waste)
 	for _, part := range parts {
 		_ = os.Remove(filepath.Join(s.dir, part))
 	}
@@ -173,11 +173,11 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 // a whole box root could have made files that cannot be removed: there it is
 // waited for.
 func (s *slot) clear() []string {
-	left := s.waste.left()
-	s.waste = nil
+	going, left := s.m.trash.settle(s.waste)
+	s.waste = going
 	if s.setup.Level != isolate.Box {
 		if waste, err := s.m.trash.take(s.dir); err == nil {
-			s.waste = waste
+			s.waste = append(s.waste, waste)
 			waste.wait(wipeGrace)
 			return left
 		}
@@ -261,7 +261,8 @@ func (s *slot) removeTraces() error {
 	}
 	var problems []error
 	if waste, err := s.m.trash.take(s.dir); err == nil {
-		left = append(append(left, s.waste.left()...), waste.left()...)
+		_, more := s.m.trash.settle(append(s.waste, waste))
+		left = append(left, more...)
 	} else {
 		w := newWiper(wipeBudget)
 		w.wipe(s.dir)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -20,8 +21,10 @@ const (
 // trash is a directory of the runner's own, where trees lie that no tenant can
 // reach any more until they are removed.
 type trash struct {
-	dir   string
-	turns chan struct{}
+	dir      string
+	turns    chan struct{}
+	patience time.Duration // with trees of earlier resets
+	steps    atomic.Int64  // entries that were looked at, of all trees
 
 	mu   sync.Mutex
 	next int
@@ -31,7 +34,7 @@ func newTrash(dir string) (*trash, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("slots: %w", err)
 	}
-	return &trash{dir: dir, turns: make(chan struct{}, wipersAtOnce)}, nil
+	return &trash{dir: dir, turns: make(chan struct{}, wipersAtOnce), patience: wipeBudget}, nil
 }
 
 // discarded is a tree on its way out.
@@ -52,18 +55,15 @@ func (t *trash) take(path string) (*discarded, error) {
 	d := &discarded{done: make(chan struct{})}
 	go func() {
 		defer close(d.done)
-		w := wiper{turns: t.turns}
+		w := wiper{trash: t}
 		w.wipe(to)
 		d.problems = w.problems
 	}()
 	return d, nil
 }
 
-// wait is false when d is not removed within a time. Nothing is always removed.
+// wait is false when d is not removed within a time.
 func (d *discarded) wait(within time.Duration) bool {
-	if d == nil {
-		return true
-	}
 	timer := time.NewTimer(within)
 	defer timer.Stop()
 	select {
@@ -74,13 +74,19 @@ func (d *discarded) wait(within time.Duration) bool {
 	}
 }
 
-// left says what of d is still there after the time that a reset has.
-func (d *discarded) left() []string {
-	switch {
-	case !d.wait(wipeBudget):
-		return []string{fmt.Sprintf("what a tenant left is not removed within %v", wipeBudget)}
-	case d == nil:
-		return nil
+// settle waits a while for trees. It returns those that are still going away,
+// which harms nobody, and what cannot be removed.
+func (t *trash) settle(trees []*discarded) (going []*discarded, problems []string) {
+	until, before := time.Now().Add(t.patience), t.steps.Load()
+	for _, d := range trees {
+		if d.wait(time.Until(until)) {
+			problems = append(problems, d.problems...)
+		} else {
+			going = append(going, d)
+		}
 	}
-	return d.problems
+	if len(going) > 0 && t.steps.Load() == before {
+		problems = append(problems, fmt.Sprintf("nothing of what a tenant left was removed within %v", t.patience))
+	}
+	return going, problems
 }

@@ -32,8 +32,8 @@ const (
 // step is relative to an open directory. Directories that forbid it are opened
 // up, and those that are too deep to hold open are moved up first.
 type wiper struct {
-	until    time.Time     // zero: as long as it takes
-	turns    chan struct{} // one is taken for some steps at a time; nil: no need to
+	until    time.Time // zero: as long as it takes
+	trash    *trash    // takes one of its turns for some steps at a time; nil: no need to
 	steps    int
 	late     bool
 	problems []string
@@ -56,9 +56,9 @@ func (w *wiper) wipe(path string) bool {
 	}
 	defer parent.Close()
 	w.top = int(parent.Fd())
-	if w.turns != nil {
-		w.turns <- struct{}{}
-		defer func() { <-w.turns }()
+	if w.trash != nil {
+		w.trash.turns <- struct{}{}
+		defer func() { <-w.trash.turns }()
 	}
 	next := w.moved + 1
 	gone := w.remove(w.top, filepath.Base(path), path, 0)
@@ -74,6 +74,9 @@ func (w *wiper) movedName(n int) string { return fmt.Sprintf(".wipe-%d-%p-%d", o
 
 // step is false when the time is over.
 func (w *wiper) step(path string) bool {
+	if w.trash != nil {
+		w.trash.steps.Add(1)
+	}
 	if w.steps++; w.late || w.steps%stepsAtOnce != 0 {
 		return !w.late
 	}
@@ -82,9 +85,9 @@ func (w *wiper) step(path string) bool {
 		w.problem(path, fmt.Errorf("not removed within %v", wipeBudget))
 		return false
 	}
-	if w.turns != nil {
-		<-w.turns
-		w.turns <- struct{}{}
+	if w.trash != nil {
+		<-w.trash.turns
+		w.trash.turns <- struct{}{}
 	}
 	return true
 }
