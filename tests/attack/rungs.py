@@ -12,7 +12,8 @@ from hermes_exec.config import Limits
 
 # Small, so that what uses them up does no harm even where they do not hold.
 SLOT = Limits(memory_mb=192, pids=64, cpus=0.5, open_files=256, file_size_mb=64)
-BOX = Limits(memory_mb=512, pids=256, cpus=1.0)
+# No cpus: slots have no part of them at `uid`, so that one slot would stop the others (docs/isolation.md).
+BOX = Limits(memory_mb=512, pids=256)
 
 
 @dataclass(frozen=True)
