@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import warnings
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
@@ -27,6 +28,14 @@ class BackendCase:
     id: str
     backend: str
     options: dict[str, Any] = field(default_factory=dict)
+
+
+def pytest_configure() -> None:
+    """Take interrupts, also where a shell has started the tests in the background, which ignores them."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 def pytest_report_header() -> list[str]:
