@@ -100,7 +100,7 @@ class World:
         """Everything succeeds from here on and every holder gives back, until nobody waits."""
         for _ in range(300):
             wake_at = self.settle()
-            moving = self.phase(Phase.LAUNCHING) + self.phase(Phase.CLOSING)
+            moving = self.phase(Phase.LAUNCHING) + self.phase(Phase.CLOSING) + self.phase(Phase.LOST)
             if not self.ledger.waiters and not self.held and not moving:
                 return
             self.launch_all()
