@@ -223,7 +223,7 @@ func grow(args []string) error {
 // thrash takes memory until a file of 2 MiB, which it reads again and again,
 // has to be read from the disk each time, and goes on reading.
 func thrash(args []string) error {
-	const size, block = 2 << 20, 128 << 10
+	const size, block = 2 << 20, 16 << 10
 	f, err := os.OpenFile(arg(args, 0), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err

@@ -89,13 +89,14 @@ async def test_memory_is_out_when_a_program_can_only_read_its_files_again_and_ag
     await slot.files.upload(runner_binary.path(), "runner")
     neighbour = await slot.spawn("read line; echo $line", stdin=True)
     assert neighbour.stdin is not None
-    spared = 0
-    for _ in range(3):
+    for _ in range(10):
         before = (await slot.run(KILLS)).stdout
         result = await slot.run("exec ./runner applet thrash file", timeout_s=100)
         assert (result.oom_killed, result.exit_code, result.signal) == (True, 137, 9)
-        spared += (await slot.run(KILLS)).stdout == before
-    assert spared, "the kernel was faster three times"
+        if (await slot.run(KILLS)).stdout == before:
+            break
+    else:
+        raise AssertionError("the kernel was faster ten times")
     await neighbour.stdin.send(b"done\n")
     assert not (await neighbour.wait(60)).oom_killed
     assert not (await slot.run("true")).oom_killed
