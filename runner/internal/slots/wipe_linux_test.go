@@ -53,6 +53,25 @@ func TestWipeStopsAtItsTime(t *testing.T) {
 	}
 }
 
+// holdWipers holds up whoever removes things from the trash, until letGo.
+func (b *box) holdWipers() (letGo func()) {
+	for range wipersAtOnce {
+		b.trash.turns <- struct{}{}
+	}
+	return func() {
+		for range wipersAtOnce {
+			<-b.trash.turns
+		}
+	}
+}
+
+func (b *box) waitForEmptyTrash() {
+	b.waitFor(func() bool {
+		left, err := os.ReadDir(b.trash.dir)
+		return err == nil && len(left) == 0
+	})
+}
+
 func TestResetsDoNotWaitForAHugeTree(t *testing.T) {
 	b := newBox(t, probed())
 	b.create(CreateParams{Slot: "a", PrivateRoot: true, Network: true})
@@ -60,30 +79,20 @@ func TestResetsDoNotWaitForAHugeTree(t *testing.T) {
 	workspace := filepath.Join(b.base, "slots", "a", "workspace")
 	b.sh("a", "mkdir huge")
 	manyEntries(t, workspace+"/huge", 20_000)
-	reset := func(slot string) time.Duration {
-		began := time.Now()
+	reset := func(slot string) {
 		if r, err := b.Reset(context.Background(), slot); err != nil || !r.Clean {
 			t.Fatalf("%s: %+v %v", slot, r, err)
 		}
-		return time.Since(began)
 	}
-	// Whoever removes things is held up, as long as this test likes.
-	for range wipersAtOnce {
-		b.trash.turns <- struct{}{}
-	}
+	letGo := b.holdWipers()
 	reset("a")
 	if out := b.sh("a", "ls -A . $HOME $TMPDIR | grep -c huge; ls -A "+b.trash.dir+" >/dev/null 2>&1 && echo seen || true"); out != "0" {
 		t.Errorf("the next tenant sees %q", out)
 	}
 	reset("b")
-	for range wipersAtOnce {
-		<-b.trash.turns
-	}
+	letGo()
 	reset("a") // waits for what the first left
-	b.waitFor(func() bool {
-		left, err := os.ReadDir(b.trash.dir)
-		return err == nil && len(left) == 0
-	})
+	b.waitForEmptyTrash()
 }
 
 // What still goes away when a reset has waited long enough harms nobody; what
@@ -94,9 +103,7 @@ func TestResetsWaitForAHugeTreeOnlyAWhile(t *testing.T) {
 	b.create(CreateParams{Slot: "a", PrivateRoot: true, Network: true})
 	b.sh("a", "mkdir huge")
 	manyEntries(t, filepath.Join(b.base, "slots", "a", "workspace", "huge"), 20_000)
-	for range wipersAtOnce {
-		b.trash.turns <- struct{}{}
-	}
+	letGo := b.holdWipers()
 	reset := func() ResetResult {
 		r, err := b.Reset(context.Background(), "a")
 		if err != nil {
@@ -133,11 +140,6 @@ func TestResetsWaitForAHugeTreeOnlyAWhile(t *testing.T) {
 	}
 	close(stop)
 	<-stopped
-	for range wipersAtOnce {
-		<-b.trash.turns
-	}
-	b.waitFor(func() bool {
-		left, err := os.ReadDir(b.trash.dir)
-		return err == nil && len(left) == 0
-	})
+	letGo()
+	b.waitForEmptyTrash()
 }
