@@ -5,7 +5,7 @@ PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export GOTOOLCHAIN := local
 
-.PHONY: help setup runner engine images demo test test-faults test-packages fuzz soak check bench docs build clean
+.PHONY: help setup runner engine images demo test quick attack test-faults test-packages fuzz soak check bench docs build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -28,8 +28,14 @@ images: engine ## the images of the tests, made without a registry
 demo: ## a small language model works on real tasks in isolated slots
 	@.ci/demo
 
-test: setup ## all tests: Python on real engines, and the runner's own
+quick: setup ## three minutes of tests: unit tests, the runner's own, the conformance suite on local and on busybox
+	@.ci/test quick
+
+test: setup ## all tests: Python on real engines, and the runner's own with the race detector; of attacks and of images a sample
 	@.ci/test
+
+attack: setup ## every attack on every rung, and every behaviour on every image: what `make test` takes a sample of
+	@.ci/test attack
 
 test-faults: setup ## random work under 500 seeds of faults on local and 100 on Docker, 50 drivers killed on each (over an hour)
 	@$(PY) -m tests.faults local 0-499 --at-once 3
