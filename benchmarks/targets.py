@@ -72,7 +72,8 @@ def targets() -> Iterator[Target]:
         for words in memory.KINDS.values():
             for what, most in ((memory.RUNNER, 10), (memory.INIT, 3)):
                 yield Target(f"{name}: {what}, {words}", most, " MiB", _figure(f"{name}: {what}, {words}"))
-    yield _time(start.IMPORT, 150, start.DISCIPLINE, start.IMPORT)
+    for name, most in ((start.IMPORT, 150), (start.IMPORT_POOL, 200), (start.RUN, 350)):
+        yield _time(name, most, start.DISCIPLINE, name)
 
 
 def _sample(measured: Measured, discipline: str, name: str) -> Sample:

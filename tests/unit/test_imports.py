@@ -91,6 +91,17 @@ def test_using_the_package_loads_no_vendor_sdk() -> None:
     assert loaded("from hermes_exec import SandboxPool; SandboxPool()", *vendors) == ""
 
 
+def test_importing_the_pool_loads_nothing_that_it_is_run_with() -> None:
+    heavy = ("pydantic", "asyncio", "importlib.metadata", "tarfile", "rich", "typer", "yaml", "docker", "openai")
+    assert loaded("from hermes_exec import SandboxPool", *heavy, "hermes_exec.config", "hermes_exec.channel") == ""
+
+
+def test_entry_points_are_looked_up_for_other_names_than_our_own_only() -> None:
+    build = "from hermes_exec.cli.app import build_app; build_app"
+    assert loaded(f"{build}('run'); import hermes_exec.backends.registry", "importlib.metadata") == ""
+    assert loaded(f"{build}('no such command')", "importlib.metadata") == "importlib.metadata"
+
+
 @pytest.mark.parametrize("package", ["hermes_exec", "hermes_agent", "hermes_batch"])
 def test_importing_a_package_loads_nothing(package: str) -> None:
     heavy = ("anyio", "asyncio", "pydantic", "rich", "typer", "yaml", "hermes_exec.pool", "hermes_exec.config")
