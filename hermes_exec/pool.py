@@ -175,8 +175,7 @@ class SandboxPool:
         Raises:
             ConfigError: the file cannot be read, or a name or value in it is wrong.
         """
-        from hermes_exec.config import read_config
-        from hermes_exec.settings import with_profile
+        from hermes_exec.config import read_config, with_profile
 
         values = read_config(source)
         if profile is not None:
