@@ -65,4 +65,4 @@ build: setup ## sdist and wheel, into dist/
 	@$(PY) -m hatchling build
 
 clean: ## removes what the targets made, but neither engine nor images
-	rm -rf .venv .venv-newest .cache site dist build hermes_exec/_runner .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-newest .cache site dist build hermes_exec/_runner hermes_exec/testing/_applets .mypy_cache .ruff_cache .hypothesis

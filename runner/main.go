@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"hermes-exec/runner/internal/agent"
-	"hermes-exec/runner/internal/applet"
 	"hermes-exec/runner/internal/isolate"
 	"hermes-exec/runner/internal/rt"
 	"hermes-exec/runner/internal/serve"
@@ -41,8 +40,6 @@ func run(args []string) int {
 		return runServe(args[1:])
 	case "attach":
 		return runAttach(args[1:])
-	case "applet": // small programs for the conformance suite
-		return applet.Main(args[1:])
 	case "agent":
 		return agent.Main(args[1:])
 	case "probe":

@@ -74,8 +74,7 @@ def pytest_report_header() -> list[str]:
 
     lines = [f"engines required: {', '.join(sorted(REQUIRED)) or 'none'}", f"sample: {SEED}={os.environ[SEED]}"]
     try:
-        key = build_key(ROOT / "runner", find_go())
-        current = is_current(ROOT / "hermes_exec" / "_runner", key)
+        current = is_current(ROOT, build_key(ROOT / "runner", find_go()))
     except RunnerBuildError as error:
         lines.append(f"runner: {error}")
     else:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hatch_build import TARGETS, RunnerBuildError, build_runners
+from hatch_build import PROGRAMS, TARGETS, RunnerBuildError, build_runners
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (
@@ -37,7 +37,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in SOURCES:
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("_runner", "__pycache__"))
+            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("_runner", "_applets", "__pycache__"))
         else:
             shutil.copy2(source, copy / name)
     return copy
@@ -57,17 +57,18 @@ def test_wheel_carries_the_runner_and_an_sdist_builds_the_same(checkout: Path, t
     wheel = build(checkout, "wheel", tmp_path / "wheel")
     assert wheel.name.endswith("-py3-none-any.whl")
     with zipfile.ZipFile(wheel) as archive:
-        manifest = json.loads(archive.read("hermes_exec/_runner/manifest.json"))
-        assert set(manifest) == {target.name for target in TARGETS}
-        for name, digest in manifest.items():
-            assert hashlib.sha256(archive.read(f"hermes_exec/_runner/{name}")).hexdigest() == digest
+        for program in PROGRAMS:
+            manifest = json.loads(archive.read(f"{program.folder}/manifest.json"))
+            assert set(manifest) == {program.file(target) for target in TARGETS}
+            for name, digest in manifest.items():
+                assert hashlib.sha256(archive.read(f"{program.folder}/{name}")).hexdigest() == digest
         names = archive.namelist()
     assert {"hermes_exec/py.typed", "hermes_agent/py.typed", "hermes_batch/py.typed"} <= set(names)
     assert not [name for name in names if name.startswith(("tests", "benchmarks", "runner")) or "/." in name]
 
     sdist = build(checkout, "sdist", tmp_path / "sdist")
     with tarfile.open(sdist) as archive:
-        assert not [name for name in archive.getnames() if "_runner/" in name]
+        assert not [name for name in archive.getnames() if "_runner/" in name or "_applets/" in name]
         archive.extractall(tmp_path / "unpacked", filter="data")
     (unpacked,) = (tmp_path / "unpacked").iterdir()
     again = build(unpacked, "wheel", tmp_path / "again")
@@ -79,11 +80,12 @@ def test_wheel_carries_the_runner_and_an_sdist_builds_the_same(checkout: Path, t
 def test_unchanged_sources_are_not_built_again(checkout: Path) -> None:
     build_runners(checkout)
     assert min(time_of_rebuild(checkout) for _ in range(3)) < 1.0
-    damaged = checkout / "hermes_exec" / "_runner" / TARGETS[0].name
-    good = damaged.read_bytes()
-    damaged.write_bytes(b"something else")
-    assert build_runners(checkout)
-    assert damaged.read_bytes() == good
+    for program in PROGRAMS:
+        damaged = checkout / program.folder / program.file(TARGETS[0])
+        good = damaged.read_bytes()
+        damaged.write_bytes(b"something else")
+        assert build_runners(checkout)
+        assert damaged.read_bytes() == good
 
 
 def time_of_rebuild(checkout: Path) -> float:

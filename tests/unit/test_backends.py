@@ -183,7 +183,6 @@ def test_runner_binaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.path.stat().st_mode & 0o111
     with pytest.raises(BackendUnavailable, match="only for"):
         runner_binary.find_runner("linux", "riscv64")
-    runner_binary._verified.cache_clear()
     monkeypatch.setattr(runner_binary, "DIRECTORY", tmp_path)
     with pytest.raises(BackendUnavailable, match="make runner"):
         runner_binary.find_runner()
@@ -191,4 +190,3 @@ def test_runner_binaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     (tmp_path / "runner-linux-amd64").write_bytes(b"changed")
     with pytest.raises(BackendUnavailable, match="not the one that was built"):
         runner_binary.find_runner("linux", "amd64")
-    runner_binary._verified.cache_clear()

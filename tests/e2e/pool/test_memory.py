@@ -10,7 +10,8 @@ from typing import Any
 import anyio
 import pytest
 
-from hermes_exec import Died, ErrorCause, PoolEvent, SandboxDied, SandboxPool, Slot, runner_binary
+from hermes_exec import Died, ErrorCause, PoolEvent, SandboxDied, SandboxPool, Slot
+from hermes_exec.testing.applets import find_applets
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 Image = Callable[[str], str]
@@ -86,12 +87,12 @@ KILLS = "cat /sys/fs/cgroup/memory/memory.oom_control /sys/fs/cgroup/memory.even
 async def test_memory_is_out_when_a_program_can_only_read_its_files_again_and_again(short_slot: Slot) -> None:
     """The kernel ends nothing as long as there is one page left of a file, and by luck later. A neighbour is spared."""
     slot = short_slot
-    await slot.files.upload(runner_binary.path(), "runner")
+    await slot.files.upload(find_applets(), "applets")
     neighbour = await slot.spawn("read line; echo $line", stdin=True)
     assert neighbour.stdin is not None
     for _ in range(10):
         before = (await slot.run(KILLS)).stdout
-        result = await slot.run("exec ./runner applet thrash file", timeout_s=100)
+        result = await slot.run("exec ./applets thrash file", timeout_s=100)
         assert (result.oom_killed, result.exit_code, result.signal) == (True, 137, 9)
         if (await slot.run(KILLS)).stdout == before:
             break

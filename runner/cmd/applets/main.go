@@ -1,7 +1,7 @@
-// Package applet holds small programs for the conformance suite, so that its
+// Command applets is the small programs of the conformance suite, so that its
 // checks run the same in an image without a shell or coreutils: the suite puts
-// the runner's file into a slot and starts it there as `applet NAME ARG…`.
-package applet
+// this file into a slot and starts it there as `applets NAME ARG…`.
+package main
 
 import (
 	"crypto/sha256"
@@ -42,8 +42,10 @@ var programs = map[string]program{
 	"listen": listen, "dial": dial, "abstract": abstract, "reach": reach,
 }
 
-// Main runs the applet args[0] and gives its exit code.
-func Main(args []string) int {
+func main() { os.Exit(run(os.Args[1:])) }
+
+// run gives the exit code of the applet args[0].
+func run(args []string) int {
 	if len(args) == 0 || programs[args[0]] == nil {
 		fmt.Fprintln(os.Stderr, "no such applet")
 		return 2

@@ -1,4 +1,4 @@
-package applet
+package main
 
 import (
 	"os"
@@ -9,19 +9,20 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "applet" {
-		os.Exit(Main(os.Args[2:]))
+	if os.Getenv("APPLETS_MAIN") != "" {
+		main()
 	}
 	os.Exit(m.Run())
 }
 
-func run(t *testing.T, stdin string, args ...string) (string, int) {
+func execute(t *testing.T, stdin string, args ...string) (string, int) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(self, append([]string{"applet"}, args...)...)
+	cmd := exec.Command(self, args...)
+	cmd.Env = append(os.Environ(), "APPLETS_MAIN=1")
 	cmd.Stdin = strings.NewReader(stdin)
 	cmd.WaitDelay = 5 * time.Second
 	out, err := cmd.CombinedOutput()
@@ -45,7 +46,7 @@ func TestApplets(t *testing.T) {
 		{"", []string{"signal", "15"}, "", -1}, {"", []string{"tty"}, "no\n", 0}, {"", []string{"kill", "99999999", "0"}, "ESRCH\n", 0},
 		{"", []string{"alternate", "1", "0"}, "out 0\nerr 0\n", 0}, {"", []string{"fill", dir + "/f", "1"}, "ok\n", 0}, {"", []string{"dial", "127.0.0.1", "1"}, "ECONNREFUSED\n", 0},
 	} {
-		if out, code := run(t, c.stdin, c.args...); out != c.want || code != c.code {
+		if out, code := execute(t, c.stdin, c.args...); out != c.want || code != c.code {
 			t.Errorf("%v: %q %d", c.args, out, code)
 		}
 	}
