@@ -64,7 +64,9 @@ def test_wheel_carries_the_runner_and_an_sdist_builds_the_same(checkout: Path, t
                 assert hashlib.sha256(archive.read(f"{program.folder}/{name}")).hexdigest() == digest
         names = archive.namelist()
     assert {"hermes_exec/py.typed", "hermes_agent/py.typed", "hermes_batch/py.typed"} <= set(names)
-    assert not [name for name in names if name.startswith(("tests", "benchmarks", "runner")) or "/." in name]
+    assert not [
+        name for name in names if name.startswith(("tests", "benchmarks", "examples", "runner")) or "/." in name
+    ]
 
     sdist = build(checkout, "sdist", tmp_path / "sdist")
     with tarfile.open(sdist) as archive:

@@ -37,7 +37,6 @@ READS_ENVIRONMENT = (
     "hermes_exec.pool",  # SandboxPool.from_env
     "hermes_agent.command",
     "hermes_batch.command",
-    "hermes_batch.demo",
 )
 
 
