@@ -16,8 +16,8 @@ setup: .venv/.ready runner ## .venv with everything that the other targets need
 .venv/.ready: pyproject.toml .ci/setup
 	@.ci/setup
 
-runner: .venv/.ready ## the static runner binaries (built anew only when their sources changed)
-	@$(PY) hatch_build.py
+runner: .venv/.ready ## the Go programs for this machine, anew only when their sources changed (PLATFORMS="linux/arm64" or all: for others)
+	@$(PY) hatch_build.py $(PLATFORMS)
 
 engine: .venv/.ready ## a Docker daemon that answers (root only: installs and starts one; HERMES_NO_ENGINE=1 declines)
 	@.ci/engine
@@ -61,7 +61,7 @@ bench: setup ## measured beside the alternatives, into benchmarks/RESULTS.md (10
 docs: setup ## the site, into site/
 	@$(PY) -m zensical build --clean --strict
 
-build: setup ## sdist and wheel, into dist/
+build: setup ## sdist and wheel with the Go programs for all platforms, into dist/
 	@$(PY) -m hatchling build
 
 clean: ## removes what the targets made, but neither engine nor images

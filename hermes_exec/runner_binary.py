@@ -13,7 +13,8 @@ from hermes_exec.errors import BackendUnavailable
 
 DIRECTORY = Path(__file__).parent / "_runner"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv8": "arm64", "armv8l": "arm64"}
-MEND = "run `pip install --force-reinstall hermes-exec`, or in a checkout `make runner`"
+CHECKOUT = (Path(__file__).parents[1] / "runner" / "main.go").is_file()
+MEND = "run `make runner`" if CHECKOUT else "run `pip install --force-reinstall hermes-exec`"
 
 
 class RunnerBinary(NamedTuple):
@@ -41,19 +42,21 @@ def find_program(directory: Path, program: str, os_name: str | None = None, arch
     """One of the Go programs of this installation for a platform, as ``find_runner``."""
     system = (os_name or platform.system()).lower()
     machine = (arch or platform.machine()).lower()
-    return _verified(directory, program, f"{system}-{ARCHITECTURES.get(machine, machine)}")
+    return _verified(directory, program, f"{system}/{ARCHITECTURES.get(machine, machine)}")
 
 
 @cache
 def _verified(directory: Path, program: str, target: str) -> RunnerBinary:
-    name = f"{program}-{target}"
+    name = f"{program}-{target.replace('/', '-')}"
     file = directory / name
     try:
         wanted = json.loads((directory / "manifest.json").read_text("utf-8"))[name]
         found = hashlib.sha256(file.read_bytes()).hexdigest()
     except KeyError:
-        built = ", ".join(sorted(p.name.removeprefix(f"{program}-") for p in directory.glob(f"{program}-*")))
-        raise BackendUnavailable(f"there is no {program} for {target}, only for {built}") from None
+        files = sorted(directory.glob(f"{program}-*"))
+        built = ", ".join(file.name.removeprefix(f"{program}-").replace("-", "/") for file in files)
+        more = f": run `make runner PLATFORMS={target}`" if CHECKOUT else ""
+        raise BackendUnavailable(f"there is no {program} for {target}, only for {built}{more}") from None
     except (OSError, ValueError, TypeError) as error:
         raise BackendUnavailable(f"the binary {name} is missing: {MEND}") from error
     if found != wanted:

@@ -70,11 +70,11 @@ def _own_temporary_directory(config: pytest.Config) -> None:
 
 def pytest_report_header() -> list[str]:
     """Say which engines must be there, and whether the runner binaries are those of the sources."""
-    from hatch_build import RunnerBuildError, build_key, find_go, is_current
+    from hatch_build import RunnerBuildError, build_key, find_go, is_current, targets_here
 
     lines = [f"engines required: {', '.join(sorted(REQUIRED)) or 'none'}", f"sample: {SEED}={os.environ[SEED]}"]
     try:
-        current = is_current(ROOT, build_key(ROOT / "runner", find_go()))
+        current = is_current(ROOT, build_key(ROOT / "runner", find_go()), targets_here())
     except RunnerBuildError as error:
         lines.append(f"runner: {error}")
     else:
