@@ -2,7 +2,6 @@ package serve
 
 import (
 	"context"
-	"errors"
 	"os"
 	"syscall"
 	"time"
@@ -65,7 +64,7 @@ func (s *Server) start(slot *slotState, agent *Agent, l launch) (*command, error
 	for _, f := range l.extra {
 		fds = append(fds, int(f.Fd()))
 	}
-	cmd.exit = s.expectExit(slot, l.token)
+	cmd.exit = s.expectExit(l.token)
 	request := spawnRequest{theirs: &theirs}
 	request.Spawn = link.Spawn{Token: l.token, Argv: l.argv, Env: l.env, Cwd: link.Bytes(l.cwd), User: l.user, PTY: l.pty}
 	if l.hold {
@@ -77,22 +76,6 @@ func (s *Server) start(slot *slotState, agent *Agent, l launch) (*command, error
 	if err != nil && link.AsError(err).Kind == "too_large" {
 		// Far more than the system takes, were it to be asked.
 		cmd.spawned, err = link.Spawned{ExitCode: 126, Reason: "argument list too long"}, nil
-	}
-	if err != nil && interrupted(err) {
-		// It may have run, as what killed the agent, and has not outlived it.
-		if l.pty != nil {
-			// Its terminal is gone; pipes without another end are as good.
-			l.pty, l.merge, l.stdin = nil, true, true
-			if err := cmd.pipes(l, &theirs); err != nil {
-				cmd.closePipes()
-				return nil, err
-			}
-		}
-		killed := make(chan link.Exit, 1)
-		killed <- link.Exit{Token: l.token, ExitCode: 128 + 9, Signal: 9}
-		s.forgetExit(l.token)
-		cmd.exit, cmd.spawned.Started = killed, true
-		return cmd, nil
 	}
 	if err != nil || !cmd.spawned.Started {
 		s.forgetExit(l.token)
@@ -212,30 +195,18 @@ func pipeFDs(readable bool) (ours, theirs int, err error) {
 	return mine, other, nil
 }
 
-// interrupted is true for a call whose agent was killed and replaced.
-func interrupted(err error) bool {
-	var e *link.Error
-	return errors.As(err, &e) && e.Errno == "EINTR"
-}
-
 func closeFDs(fds []int) {
 	for _, fd := range fds {
 		_ = syscall.Close(fd)
 	}
 }
 
-// expected is where the exit of a command is waited for.
-type expected struct {
-	slot *slotState
-	exit chan<- link.Exit
-}
-
 // expectExit must be called before the process is started: its exit may be
 // told before the answer to the start is read here.
-func (s *Server) expectExit(slot *slotState, token uint64) <-chan link.Exit {
+func (s *Server) expectExit(token uint64) <-chan link.Exit {
 	ch := make(chan link.Exit, 1)
 	s.exitsMu.Lock()
-	s.exits[token] = expected{slot, ch}
+	s.exits[token] = ch
 	s.exitsMu.Unlock()
 	return ch
 }
@@ -248,11 +219,11 @@ func (s *Server) forgetExit(token uint64) {
 
 func (s *Server) exited(_ string, e link.Exit) {
 	s.exitsMu.Lock()
-	w := s.exits[e.Token]
+	told := s.exits[e.Token]
 	delete(s.exits, e.Token)
 	s.exitsMu.Unlock()
-	if w.exit != nil {
-		w.exit <- e
+	if told != nil {
+		told <- e
 	}
 }
 
@@ -266,9 +237,6 @@ func (s *Server) kill(slot *slotState, token uint64) (link.Receipt, error) {
 	if _, err := slot.call(ctx, link.OpKill, link.Kill{Token: token, GraceS: killGrace}, &receipt); err != nil {
 		if slot.ctx.Err() != nil {
 			return receipt, slot.cause()
-		}
-		if interrupted(err) {
-			return tidy(link.Receipt{Found: 1, Killed: 1}), nil // it was ended with the agent
 		}
 		if e := link.AsError(err); e.Kind == "slot_closed" {
 			return receipt, e // a reset ends everything, and proves it

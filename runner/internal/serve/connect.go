@@ -31,11 +31,7 @@ func (s *Server) netConnect(c *conversation, params json.RawMessage) (any, error
 	}
 	ctx, leave := slot.join(c.ctx)
 	defer leave()
-	var fds []int
-	err = s.asked(ctx, p.Slot, agent, func(agent *Agent) (again bool, err error) {
-		fds, err = agent.Call(ctx, link.OpConnect, link.Connect{Host: p.Host, Port: p.Port, TimeoutS: connectTime}, nil)
-		return true, err
-	})
+	fds, err := agent.Call(ctx, link.OpConnect, link.Connect{Host: p.Host, Port: p.Port, TimeoutS: connectTime}, nil)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)

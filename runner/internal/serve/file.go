@@ -47,12 +47,7 @@ func fileMethod(name string, carry func(*fileCall) (any, error)) method {
 		}
 		ctx, leave := slot.join(c.ctx)
 		defer leave()
-		var result any
-		err = s.asked(ctx, p.Slot, agent, func(agent *Agent) (again bool, err error) {
-			f := &fileCall{c: c, ctx: ctx, agent: agent, op: link.FileOp{Method: name, Params: params}, length: p.Length}
-			result, err = carry(f)
-			return looks[name] && !f.answering, err
-		})
+		result, err := carry(&fileCall{c: c, ctx: ctx, agent: agent, op: link.FileOp{Method: name, Params: params}, length: p.Length})
 		if err != nil {
 			if cause := context.Cause(ctx); cause != nil {
 				return nil, cause
@@ -63,17 +58,13 @@ func fileMethod(name string, carry func(*fileCall) (any, error)) method {
 	}
 }
 
-// looks names the methods that change nothing.
-var looks = map[string]bool{"file.read": true, "file.get_tree": true, "file.stat": true, "file.list": true, "file.search": true, "file.glob": true}
-
 // fileCall is one file operation under way.
 type fileCall struct {
-	c         *conversation
-	ctx       context.Context
-	agent     *Agent
-	op        link.FileOp
-	length    *int64
-	answering bool // the driver has got a part of the answer
+	c      *conversation
+	ctx    context.Context
+	agent  *Agent
+	op     link.FileOp
+	length *int64
 }
 
 func (f *fileCall) call(limit time.Duration, fds ...int) (link.FileResult, error) {
@@ -159,7 +150,6 @@ func (f *fileCall) fetch() (any, error) {
 		_ = ours.SetReadDeadline(time.Now().Add(fileProgress))
 		n, err := ours.Read(buffer[:])
 		if n > 0 {
-			f.answering = true
 			if err := f.c.send(1, buffer[:n], false); err != nil {
 				return nil, err
 			}

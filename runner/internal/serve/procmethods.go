@@ -267,9 +267,6 @@ func (s *Server) procSignal(c *conversation, p *process, q *procParams) (any, er
 	ctx, leave := p.slot.join(c.ctx)
 	defer leave()
 	_, err := p.slot.call(ctx, link.OpSignal, link.Signal{Token: p.token, Number: q.Signal}, nil)
-	if interrupted(err) {
-		return nil, errGone // it has not outlived its agent
-	}
 	return nil, err
 }
 

@@ -65,7 +65,7 @@ type Server struct {
 	handshakes    []conn // not authenticated yet, oldest first
 
 	exitsMu sync.Mutex
-	exits   map[uint64]expected
+	exits   map[uint64]chan<- link.Exit // where the exit of a command is waited for, by token
 
 	lease  atomic.Int64 // nanoseconds
 	spoken atomic.Bool  // something was heard since the last tick
@@ -97,13 +97,12 @@ func New(config Config) (*Server, error) {
 	s := &Server{
 		config: config, bootID: hex.EncodeToString(id), slots: config.Slots, log: config.Log,
 		conversations: map[uint64]*conversation{}, states: map[string]*slotState{}, processes: map[string]*process{},
-		sessions: map[string]*shellSession{}, exits: map[uint64]expected{}, devNull: devNull,
+		sessions: map[string]*shellSession{}, exits: map[uint64]chan<- link.Exit{}, devNull: devNull,
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.lease.Store(int64(config.Lease))
 	s.slots.OnExit(s.exited)
 	s.slots.OnDeath(s.slotDied)
-	s.slots.OnReplaced(s.agentReplaced)
 	return s, nil
 }
 

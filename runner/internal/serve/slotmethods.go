@@ -33,11 +33,7 @@ func (s *Server) slotProcesses(c *conversation, params json.RawMessage) (any, er
 	ctx, leave := slot.join(c.ctx)
 	defer leave()
 	var got link.Processes
-	err = s.asked(ctx, slot.id, agent, func(agent *Agent) (bool, error) {
-		_, err := agent.Call(ctx, link.OpProcesses, struct{}{}, &got)
-		return true, err
-	})
-	if err != nil {
+	if _, err := agent.Call(ctx, link.OpProcesses, struct{}{}, &got); err != nil {
 		return nil, s.startError(slot, err)
 	}
 	list := make([]processInfo, 0, len(got.Processes))

@@ -22,7 +22,6 @@ type Slots interface {
 	KillAll(ctx context.Context, slot string) (link.Receipt, error)
 	OnExit(func(slot string, e link.Exit))
 	OnDeath(func(slot string, why *link.Error))
-	OnReplaced(func(slot string, why *link.Error))
 	Watch(paths []link.Bytes)
 	Close(ctx context.Context) link.Receipt
 }
@@ -85,23 +84,6 @@ func (s *Server) slot(ctx context.Context, id string) (*slotState, *Agent, error
 	return state, agent, nil
 }
 
-// maxAsked is how often something is asked for whose agents are killed.
-const maxAsked = 4
-
-// asked asks an agent, and the one that takes its place when the tenant kills
-// it meanwhile, if ask says that this does no harm.
-func (s *Server) asked(ctx context.Context, slot string, agent *Agent, ask func(*Agent) (again bool, err error)) error {
-	for n := 1; ; n++ {
-		again, err := ask(agent)
-		if err == nil || !again || n == maxAsked || !interrupted(err) {
-			return err
-		}
-		if agent, err = s.slots.Agent(ctx, slot); err != nil {
-			return err
-		}
-	}
-}
-
 // endSlot ends everything that serve holds for a slot.
 func (s *Server) endSlot(id string, why *wire.Error) {
 	s.mu.Lock()
@@ -133,29 +115,6 @@ func (s *Server) endSlot(id string, why *wire.Error) {
 }
 
 func (s *Server) slotDied(slot string, why *link.Error) { s.endSlot(slot, asWire(why)) }
-
-// agentReplaced tells every command of the slot that it was killed with the
-// agent. It is called before there is another agent that could start one.
-func (s *Server) agentReplaced(slot string, why *link.Error) {
-	s.log.Printf("slot %s gets another agent: %s", slot, why.Message)
-	s.mu.Lock()
-	state := s.states[slot]
-	s.mu.Unlock()
-	if state == nil {
-		return
-	}
-	var killed []uint64
-	s.exitsMu.Lock()
-	for token, w := range s.exits {
-		if w.slot == state {
-			killed = append(killed, token)
-		}
-	}
-	s.exitsMu.Unlock()
-	for _, token := range killed {
-		s.exited(slot, link.Exit{Token: token, ExitCode: 128 + 9, Signal: 9, OOMKilled: why.Detail["oom"]})
-	}
-}
 
 // keep holds a pipe that outlives its command; it is closed with the slot.
 func (st *slotState) keep(f *os.File) {

@@ -47,8 +47,6 @@ type Handle struct {
 	died     *link.Error // how, as an answer; set with it
 	oomKills int64       // of the box, when it was started
 	expected atomic.Bool
-	judged   chan struct{} // closed when it is known what the end means for the slot
-	replaced bool          // another agent took its place
 }
 
 // Call is Conn.Call with an error of the protocol for an agent that is gone.
@@ -61,14 +59,11 @@ func (h *Handle) Call(ctx context.Context, op string, in, out any, fds ...int) (
 		return nil, failure("slot_closed", "the slot was reset or destroyed")
 	}
 	select {
-	case <-h.judged:
+	case <-h.ended:
+		return nil, h.died
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if h.replaced {
-		return nil, &link.Error{Kind: "os", Errno: "EINTR", Message: "the box's tenant killed everything while this ran, it may be done or not"}
-	}
-	return nil, h.died
 }
 
 // group is how many of some lanes there are.
@@ -105,81 +100,62 @@ func (h *Handle) expectEnd() { h.expected.Store(true) }
 
 func (h *Handle) terminate() { _ = h.process.Kill() }
 
-// agent returns the running agent or starts one. Where it has just ended, the
-// one that takes its place is waited for.
+// agent returns the running agent or starts one. One that died is not replaced
+// before the slot is reset.
 func (s *slot) agent(ctx context.Context) (*Handle, error) {
-	for {
-		if h := s.running(); h != nil {
-			return h, nil
-		}
-		h, judged, err := s.agentNow(ctx)
-		if judged == nil {
-			return h, err
-		}
-		select {
-		case <-judged:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+	if h, _ := s.current(); h != nil {
+		return h, nil
 	}
-}
-
-// agentNow is agent, or what to wait for while it is not known what the end of
-// the last one means for the slot.
-func (s *slot) agentNow(ctx context.Context) (h *Handle, judged <-chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone {
-		return nil, nil, failure("no_slot", "no slot %q", s.id)
+		return nil, failure("no_slot", "no slot %q", s.id)
 	}
-	if h := s.running(); h != nil {
-		return h, nil, nil
+	h, died := s.current()
+	switch {
+	case h != nil:
+		return h, nil
+	case died != nil:
+		return nil, died
 	}
-	s.handleMu.Lock()
-	died, judging := s.died, s.judging
-	s.handleMu.Unlock()
-	if died == nil {
-		h, err = s.start(ctx)
-		return h, nil, err
-	}
-	select {
-	case <-judging:
-		return nil, nil, died
-	default:
-		return nil, judging, nil
-	}
+	return s.start(ctx)
 }
 
-func (s *slot) running() *Handle {
+// current is the running agent, or why the last one ended unasked, or neither.
+func (s *slot) current() (*Handle, *link.Error) {
 	s.handleMu.Lock()
 	defer s.handleMu.Unlock()
-	return s.handle
+	return s.handle, s.died
 }
 
-// start is called with mu held.
+// start makes a new agent the slot's; mu is held. One that found no room for
+// its threads is started once more: the room may be there again, and then
+// nothing would tell why it failed. So is one that stands still.
 func (s *slot) start(ctx context.Context) (*Handle, error) {
-	h, err := s.boot(ctx)
+	h, again, err := s.boot(ctx)
+	if again {
+		h, _, err = s.boot(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return h, s.publish(h)
-}
-
-// boot starts an agent that nobody uses yet. One that found no room for its
-// threads is started once more: the room may be there again, and then nothing
-// would tell why it failed. So is one that stands still.
-func (s *slot) boot(ctx context.Context) (*Handle, error) {
-	h, again, err := s.bootOnce(ctx)
-	if again {
-		h, _, err = s.bootOnce(ctx)
+	s.handleMu.Lock()
+	defer s.handleMu.Unlock()
+	select {
+	case <-h.ended:
+		return nil, h.died
+	default:
 	}
-	return h, err
+	s.handle, s.died = h, nil
+	return h, nil
 }
 
 // crash is how an agent ends that its own runtime gives up.
 const crash = "exit status 2"
 
-func (s *slot) bootOnce(ctx context.Context) (h *Handle, again bool, err error) {
+// boot starts an agent that nobody uses yet; again says that it may be tried
+// once more.
+func (s *slot) boot(ctx context.Context) (h *Handle, again bool, err error) {
 	if h, err = s.launch(); err != nil {
 		return nil, false, failure(whyNot(err), "the slot's init cannot be started: %v", err)
 	}
@@ -252,19 +228,6 @@ func whyNot(err error) string {
 	return "isolation"
 }
 
-// publish makes h the slot's agent.
-func (s *slot) publish(h *Handle) error {
-	s.handleMu.Lock()
-	defer s.handleMu.Unlock()
-	select {
-	case <-h.ended:
-		return h.died
-	default:
-	}
-	s.handle, s.died = h, nil
-	return nil
-}
-
 // setUp makes the lanes and has the agent prepare itself.
 func (s *slot) setUp(ctx context.Context, h *Handle) error {
 	var fds []int
@@ -317,7 +280,7 @@ func (s *slot) launch() (*Handle, error) {
 		rt.Disown(process.Pid)
 		return nil, err
 	}
-	h := &Handle{slot: s, Conn: conn, Facts: s.facts, Env: s.env, process: process, oomKills: oomKills(), ended: make(chan struct{}), judged: make(chan struct{})}
+	h := &Handle{slot: s, Conn: conn, Facts: s.facts, Env: s.env, process: process, oomKills: oomKills(), ended: make(chan struct{})}
 	linkDown := make(chan struct{})
 	go func() {
 		defer close(linkDown)
@@ -367,7 +330,7 @@ func (s *slot) watch(h *Handle, linkDown <-chan struct{}) {
 	if current {
 		s.handle = nil
 		if !h.expected.Load() {
-			s.died, s.judging = h.died, h.judged
+			s.died = h.died
 		}
 	}
 	s.handleMu.Unlock()
@@ -375,53 +338,9 @@ func (s *slot) watch(h *Handle, linkDown <-chan struct{}) {
 		group.close()
 	}
 	close(h.ended)
-	defer close(h.judged)
-	if !current || h.expected.Load() {
-		return
-	}
-	if h.replaced = s.replace(h.died); !h.replaced {
+	if current && !h.expected.Load() {
 		s.m.onDeath(s.id, h.died)
 	}
-}
-
-// replace gives a whole box a new agent for the one that its tenant has killed
-// (`kill -9 -1` of root), which ends everything that is still there. The runner
-// itself is out of reach: it is the init of the box. False when the slot stays
-// dead: on other rungs, and when the new one is killed before all is ended.
-func (s *slot) replace(why *link.Error) bool {
-	if s.setup.Level != isolate.Box || os.Getpid() != 1 {
-		return false
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.handleMu.Lock()
-	over := s.gone || s.died == nil // by a reset
-	s.handleMu.Unlock()
-	if over {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
-	defer cancel()
-	h, err := s.boot(ctx)
-	if err != nil {
-		return false
-	}
-	var receipt link.Receipt
-	_, err = h.Conn.Call(ctx, link.OpKillAll, struct{}{}, &receipt)
-	if err == nil && receipt.Left > 0 {
-		err = fmt.Errorf("%d processes are left", receipt.Left)
-	}
-	if err == nil {
-		s.m.onReplaced(s.id, why)
-		err = s.publish(h)
-	}
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "runner: slot %s (%s) gets no new agent: %v\n", s.id, why.Message, err)
-		h.expectEnd()
-		h.terminate()
-		return false
-	}
-	return true
 }
 
 func wasKilled(state *os.ProcessState) bool {

@@ -32,8 +32,6 @@ type Manager struct {
 	onExit  func(slot string, e link.Exit)
 	onDeath func(slot string, why *link.Error)
 
-	onReplaced func(slot string, why *link.Error)
-
 	openPlaces func() []string // of a container: where anybody may leave files
 
 	setupLook time.Duration // how often an agent is looked at that does not get ready
@@ -78,7 +76,7 @@ func NewManager(baseDir string, facts isolate.Facts, selfExe string) (*Manager, 
 	}
 	m := &Manager{
 		base: base, facts: facts, exe: selfExe, since: isolate.BootTicks(), boot: hex.EncodeToString(random), ids: newAllocator(facts), trash: trash, slots: map[string]*slot{},
-		onExit: func(string, link.Exit) {}, onDeath: func(string, *link.Error) {}, onReplaced: func(string, *link.Error) {},
+		onExit: func(string, link.Exit) {}, onDeath: func(string, *link.Error) {},
 		setupLook: setupTimeout / setupLooks,
 	}
 	m.openPlaces = sync.OnceValue(func() []string { return findOpenPlaces(m.home()) })
@@ -111,10 +109,6 @@ func (m *Manager) OnExit(f func(slot string, e link.Exit)) { m.onExit = f }
 
 // OnDeath sets who hears of agents that ended unasked.
 func (m *Manager) OnDeath(f func(slot string, why *link.Error)) { m.onDeath = f }
-
-// OnReplaced sets who hears, before a slot goes on with another agent, that
-// the last one ended unasked and everything in the slot with it.
-func (m *Manager) OnReplaced(f func(slot string, why *link.Error)) { m.onReplaced = f }
 
 // Create makes a slot. Its agent is started at first use.
 func (m *Manager) Create(ctx context.Context, p CreateParams) (SlotFacts, error) {
@@ -253,7 +247,7 @@ func (m *Manager) KillAll(ctx context.Context, id string) (link.Receipt, error) 
 	if err != nil {
 		return link.Receipt{}, err
 	}
-	h := s.running()
+	h, _ := s.current()
 	if h == nil {
 		return link.Receipt{Handles: []string{}}, nil
 	}

@@ -39,8 +39,7 @@ type slot struct {
 	handleMu sync.Mutex
 	ownUID   bool // the slot's uid is nobody else's
 	handle   *Handle
-	died     *link.Error     // why the last agent ended unasked
-	judging  <-chan struct{} // closed when it is known whether another takes its place; set with died
+	died     *link.Error // why the last agent ended unasked
 }
 
 // modes of the slot's directories.
@@ -193,17 +192,12 @@ func (s *slot) clear() []string {
 // alone may have left processes that only another agent can find.
 func (s *slot) end(ctx context.Context) link.Receipt {
 	receipt := link.Receipt{Handles: []string{}}
-	s.handleMu.Lock()
-	h, died := s.handle, s.died
-	s.handleMu.Unlock()
+	h, died := s.current()
 	if h == nil && died == nil {
 		return receipt
 	}
 	ctx = context.WithoutCancel(ctx) // ending a slot is not called off half way
 	if h == nil && !s.setup.View.Pids {
-		s.handleMu.Lock()
-		s.died = nil
-		s.handleMu.Unlock()
 		var err error
 		if h, err = s.succeed(ctx); err != nil {
 			receipt.Left = 1
