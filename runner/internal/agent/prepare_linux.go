@@ -76,12 +76,6 @@ func (a *agent) prepare(s isolate.Setup) (isolate.Ready, error) {
 	if s.Watch > 0 {
 		go a.watch(s.Watch)
 	}
-	if a.rooms.Memory != nil {
-		go a.relieveThrash(a.rooms.Memory, true)
-	}
-	if a.rooms.BoxMemory != nil {
-		go a.relieveThrash(a.rooms.BoxMemory, s.Level == isolate.Box)
-	}
 	rt.Spare(spareThreads)
 	a.quiet = rt.NewQuiet()
 	a.ready.Store(true)

@@ -8,10 +8,7 @@ import (
 )
 
 // Room is how much of something a cgroup may use, and uses.
-type Room struct {
-	used, most *os.File
-	stat       *os.File // of memory; nil where there is none
-}
+type Room struct{ used, most *os.File }
 
 // Rooms are those of a slot's own groups and of its box; nil where nothing is
 // bounded. They are held open, for a view may hide their paths.
@@ -71,9 +68,6 @@ func openRoom(controller, dir string, v2 bool) *Room {
 		return nil
 	}
 	r := &Room{used: used, most: most}
-	if controller == "memory" {
-		r.stat, _ = os.Open(filepath.Join(dir, "memory.stat"))
-	}
 	if r.Most() == unbounded {
 		r.Close()
 		return nil
@@ -86,7 +80,6 @@ func (r *Room) Close() {
 	if r != nil {
 		r.used.Close()
 		r.most.Close()
-		r.stat.Close()
 	}
 }
 
@@ -120,47 +113,4 @@ func readNumber(f *os.File) (int64, bool) {
 	n, _ := f.ReadAt(buf[:], 0)
 	value, err := strconv.ParseInt(strings.TrimSpace(string(buf[:n])), 10, 64)
 	return value, err == nil
-}
-
-// Paging is how a group of memory gets on with the pages of files.
-type Paging struct {
-	Cache    int64 // bytes of files that it has, and that may be dropped for other memory
-	Refaults int64 // bytes that were dropped and read again, since the group was made
-	Faults   int64 // how often a program has waited for a page to be read
-}
-
-// Paging reads it; false where the kernel does not tell.
-func (r *Room) Paging() (Paging, bool) {
-	if r == nil || r.stat == nil {
-		return Paging{}, false
-	}
-	buf := make([]byte, 16<<10)
-	n, _ := r.stat.ReadAt(buf, 0)
-	return parsePaging(string(buf[:n]))
-}
-
-// parsePaging reads memory.stat (Documentation/admin-guide/cgroup-v2.rst and
-// cgroup-v1/memory.rst of the kernel). Version 1 has the sums over the groups
-// below under names of their own.
-func parsePaging(stat string) (p Paging, ok bool) {
-	numbers := map[string]int64{}
-	for line := range strings.Lines(stat) {
-		name, number, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if value, err := strconv.ParseInt(number, 10, 64); err == nil {
-			numbers[name] = value
-		}
-	}
-	below := ""
-	if _, old := numbers["total_inactive_file"]; old {
-		below = "total_"
-	}
-	refaults, ok := numbers[below+"workingset_refault_file"]
-	if !ok { // before Linux 5.9
-		refaults, ok = numbers[below+"workingset_refault"]
-	}
-	return Paging{
-		Cache:    numbers[below+"active_file"] + numbers[below+"inactive_file"],
-		Refaults: refaults * int64(os.Getpagesize()),
-		Faults:   numbers[below+"pgmajfault"],
-	}, ok
 }
