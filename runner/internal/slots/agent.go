@@ -19,8 +19,6 @@ import (
 // thousand times that in a box whose share of the processors is small.
 const (
 	setupTimeout = 45 * time.Second // the driver gives a slot 60
-	setupLooks   = 45
-	stillLooks   = 10
 	stopTimeout  = 20 * time.Second
 	// unreadPatience is how long what an agent has said may be unread when it
 	// has ended.
@@ -130,7 +128,7 @@ func (s *slot) current() (*Handle, *link.Error) {
 
 // start makes a new agent the slot's; mu is held. One that found no room for
 // its threads is started once more: the room may be there again, and then
-// nothing would tell why it failed. So is one that stands still.
+// nothing would tell why it failed.
 func (s *slot) start(ctx context.Context) (*Handle, error) {
 	h, again, err := s.boot(ctx)
 	if again {
@@ -159,9 +157,8 @@ func (s *slot) boot(ctx context.Context) (h *Handle, again bool, err error) {
 	if h, err = s.launch(); err != nil {
 		return nil, false, failure(whyNot(err), "the slot's init cannot be started: %v", err)
 	}
-	ctx, giveUp := context.WithCancelCause(ctx)
-	defer giveUp(nil)
-	go s.watchBoot(ctx, h, giveUp)
+	ctx, cancel := context.WithTimeoutCause(ctx, s.m.setupTimeout, errSlowSetup)
+	defer cancel()
 	if err := s.setUp(ctx, h); err != nil {
 		h.expectEnd()
 		h.terminate()
@@ -176,44 +173,12 @@ func (s *slot) boot(ctx context.Context) (h *Handle, again bool, err error) {
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
-		return nil, errors.Is(err, errStill), failure(whyNot(err), "the slot's init did not get ready: %v (%s)", err, h.how)
+		return nil, false, failure(whyNot(err), "the slot's init did not get ready: %v (%s)", err, h.how)
 	}
 	return h, false, nil
 }
 
-// errStill is the end of an agent none of whose threads did anything.
-var errStill = errors.New("it stood still")
-
-// watchBoot gives up an agent that does not get ready. The time is counted in
-// looks: where the whole machine stands still, one of them is late, no more.
-func (s *slot) watchBoot(ctx context.Context, h *Handle, giveUp context.CancelCauseFunc) {
-	var used int64
-	still := 0
-	for range setupLooks {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(s.m.setupLook):
-		}
-		now := threadsOf(h.process.Pid)
-		// What bubblewrap starts for us is not looked at.
-		if still++; !now.waiting || now.used != used || s.way == isolate.WayBwrap {
-			still = 0
-		}
-		if used = now.used; still == stillLooks {
-			giveUp(fmt.Errorf("%w for %v, its threads in %s", errStill, stillLooks*s.m.setupLook, now.where))
-			return
-		}
-	}
-	giveUp(fmt.Errorf("it took longer than %v: the box may have too little of the processors (its threads in %s)", setupLooks*s.m.setupLook, threadsOf(h.process.Pid).where))
-}
-
-// threads is what the threads of a process do.
-type threads struct {
-	where   string // names of the kernel's functions in which they wait, or of their states
-	waiting bool   // all of them, for something to happen
-	used    int64  // of the processors by now, in ticks
-}
+var errSlowSetup = errors.New("it took too long: the box may have too little of the processors")
 
 // whyNot tells a box that is full from one in which an agent cannot be had.
 func whyNot(err error) string {

@@ -21,8 +21,6 @@ func onStarter(do func() (*os.Process, error)) (*os.Process, error) { return do(
 
 func (s *slot) wipeShared() []string { return nil }
 
-func threadsOf(int) threads { return threads{where: "nobody knows what"} }
-
 func oomKills() int64 { return 0 }
 
 func boxFull() bool { return false }

@@ -34,7 +34,7 @@ type Manager struct {
 
 	openPlaces func() []string // of a container: where anybody may leave files
 
-	setupLook time.Duration // how often an agent is looked at that does not get ready
+	setupTimeout time.Duration // how long an agent may take to get ready
 }
 
 // home is the directory of a container that is all ours.
@@ -77,7 +77,7 @@ func NewManager(baseDir string, facts isolate.Facts, selfExe string) (*Manager, 
 	m := &Manager{
 		base: base, facts: facts, exe: selfExe, since: isolate.BootTicks(), boot: hex.EncodeToString(random), ids: newAllocator(facts), trash: trash, slots: map[string]*slot{},
 		onExit: func(string, link.Exit) {}, onDeath: func(string, *link.Error) {},
-		setupLook: setupTimeout / setupLooks,
+		setupTimeout: setupTimeout,
 	}
 	m.openPlaces = sync.OnceValue(func() []string { return findOpenPlaces(m.home()) })
 	if err := m.tellGroups(); err != nil {

@@ -1,12 +1,8 @@
 package slots
 
 import (
-	"fmt"
 	"os"
 	"runtime"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 
@@ -56,36 +52,6 @@ func oomKills() int64 {
 }
 
 func boxFull() bool { return isolate.BoxFull() }
-
-// threadsOf looks at the threads of a process. Where its kernel functions may
-// not be seen there are states only.
-func threadsOf(pid int) threads {
-	dir := fmt.Sprintf("/proc/%d/task/", pid)
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return threads{where: err.Error()}
-	}
-	out := threads{waiting: true}
-	var names []string
-	for _, entry := range entries {
-		f := statFields(dir + entry.Name() + "/")
-		if len(f) < 13 {
-			continue
-		}
-		user, _ := strconv.ParseInt(f[11], 10, 64)
-		system, _ := strconv.ParseInt(f[12], 10, 64)
-		out.used += user + system
-		out.waiting = out.waiting && f[0] == "S"
-		name := f[0]
-		if wchan, err := os.ReadFile(dir + entry.Name() + "/wchan"); err == nil && len(wchan) > 1 {
-			name = string(wchan)
-		}
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	out.where = strings.Join(names, ", ")
-	return out
-}
 
 type starting struct {
 	do   func() (*os.Process, error)
