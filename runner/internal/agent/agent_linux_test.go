@@ -156,31 +156,3 @@ func TestLookupLikeAShell(t *testing.T) {
 		t.Error(path, strconv.Itoa(int(errno)))
 	}
 }
-
-func TestMarksNameCommandsHoweverManyThereWere(t *testing.T) {
-	const top = 1 << 62
-	var m marks
-	m.begin(top, func(token uint64) bool { return token == 3 || token%100_000 == 0 })
-	for token := uint64(1); token <= 1_500_000; token++ {
-		m.add(token)
-		if got, ours := m.named(top - (token - 1)); got != token || !ours {
-			t.Fatalf("the newest of %d commands is taken for %d, %v", token, got, ours)
-		}
-	}
-	if len(m.token) > 3*keptEnded {
-		t.Errorf("%d commands are kept", len(m.token))
-	}
-	for _, kept := range []uint64{3, 100_000, 1_400_000} {
-		if got, ours := m.named(top - (kept - 1)); got != kept || !ours {
-			t.Errorf("command %d, which is known, is taken for %d, %v", kept, got, ours)
-		}
-	}
-	if got, ours := m.named(top - 4); got != 0 || !ours {
-		t.Errorf("a forgotten command is taken for %d, %v", got, ours)
-	}
-	for _, foreign := range []uint64{top + 1, top - 1_500_000, 0} {
-		if _, ours := m.named(foreign); ours {
-			t.Errorf("%d is no mark of ours", foreign)
-		}
-	}
-}

@@ -13,7 +13,6 @@ const (
 	bySession  = "session"
 	byParent   = "descendants"
 	byMarker   = "environment"
-	byLimit    = "inherited_limit"
 	byLateness = "started_since"
 )
 
@@ -25,8 +24,6 @@ func (a *agent) claim(procs map[int]proc, markers bool) claims {
 	for pid, p := range procs {
 		if token, ok := a.byGroup(p); ok {
 			c.set(pid, token, byGroupID)
-		} else if token, ours := a.marks.of(pid); ours {
-			c.set(pid, token, byLimit)
 		}
 	}
 	for pid, p := range procs {

@@ -311,8 +311,7 @@ func (a *agent) treeOf(c command, seen map[key]bool) (map[int]proc, []string, er
 	tenants := a.tenants(all)
 	claimed := a.claim(tenants, a.setup.Track.Count == 0 || a.setup.Level == isolate.Box)
 	// What gave up every handle may be of the command when it started since.
-	// Without marks there is much that never had one.
-	evasive := a.setup.Track.Count == 0 && a.marks.top != 0 || a.setup.Level == isolate.Box
+	evasive := a.setup.Track.Count == 0 || a.setup.Level == isolate.Box
 	out := map[int]proc{}
 	var handles []string
 	for pid, p := range tenants {

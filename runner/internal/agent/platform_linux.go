@@ -20,7 +20,6 @@ type platform struct {
 	half         int64    // of the memory that there is for the slot
 	groupFD      *os.File // version 2 cgroup that commands are cloned into
 	childLimits  bool     // each command needs limits of its own
-	marks        marks
 	score        score
 	watched      atomic.Int64 // processes that the memory watchdog has ended
 	killing      sync.Mutex   // held while the whole slot is ended

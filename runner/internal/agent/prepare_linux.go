@@ -66,12 +66,6 @@ func (a *agent) prepare(s isolate.Setup) (isolate.Ready, error) {
 	for _, j := range joins {
 		_ = j.Close()
 	}
-	if s.Track.Count == 0 {
-		a.marks.init(func(token uint64) bool {
-			_, known := a.table.get(token)
-			return known
-		})
-	}
 	go a.reap()
 	if s.Watch > 0 {
 		go a.watch(s.Watch)

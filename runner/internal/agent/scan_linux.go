@@ -226,12 +226,9 @@ func (a *agent) tracked(p proc) bool {
 	return false
 }
 
-// marked says whether a process carries a mark of this agent, or this runner's
-// marker in the environment that it was started with.
+// marked says whether a process carries this runner's marker in the environment
+// that it was started with.
 func (a *agent) marked(pid int) bool {
-	if _, ours := a.marks.of(pid); ours {
-		return true
-	}
 	_, ok := a.markedToken(pid)
 	return ok
 }

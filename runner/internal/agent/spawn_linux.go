@@ -84,9 +84,7 @@ func (a *agent) fork(path string, s link.Spawn, attr *syscall.ProcAttr, user iso
 	c.oom.mark(a)
 	start := func() (int, error) {
 		a.table.expect(c)
-		return a.marks.fork(s.Token, func() (int, error) {
-			return a.score.fork(func() (int, error) { return a.forkExec(c, path, textStrings(s.Argv), attr, user) })
-		})
+		return a.score.fork(func() (int, error) { return a.forkExec(c, path, textStrings(s.Argv), attr, user) })
 	}
 	pid, err := start()
 	for wait := time.Millisecond; err == syscall.ETXTBSY && wait < 100*time.Millisecond; wait *= 2 {

@@ -40,21 +40,6 @@ func TestUnescapeMount(t *testing.T) {
 	}
 }
 
-func TestReadMark(t *testing.T) {
-	const table = "Limit                     Soft Limit           Hard Limit           Units     \n" +
-		"Max realtime priority     0                    0                    \n" +
-		"Max realtime timeout      4611686018427387000  4611686018427387001  us        \n"
-	if mark, ok := ReadMark([]byte(table)); !ok || mark != 4611686018427387001 {
-		t.Error(mark, ok)
-	}
-	if _, ok := ReadMark([]byte(strings.ReplaceAll(table, "4611686018427387001", "unlimited"))); ok {
-		t.Error("unlimited is no mark")
-	}
-	if _, ok := ReadMark(nil); ok {
-		t.Error("nothing is no mark")
-	}
-}
-
 func TestOOMCounterOfThisSystem(t *testing.T) {
 	f := BoxOOMFile()
 	if f == nil {

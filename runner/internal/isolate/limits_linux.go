@@ -3,8 +3,6 @@ package isolate
 import (
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"syscall"
 	"unsafe"
 
@@ -17,7 +15,6 @@ const (
 	rlimitCore   = 4
 	rlimitNproc  = 6
 	rlimitNofile = 7
-	rlimitRttime = 15
 )
 
 // AgentThreads is how many tasks of a slot's agent count against a limit of
@@ -97,32 +94,4 @@ func prlimit(pid, resource int, value, old *syscall.Rlimit) error {
 		return errno
 	}
 	return nil
-}
-
-// InheritMark sets the limit of real-time scheduling of this process, which
-// bounds nobody when it is huge, to value. It is inherited over fork, exec and
-// setsid, it shows in /proc, and an ordinary user can lower but never raise
-// it: a mark for what a command starts where no group ids may be set.
-func InheritMark(value uint64) error {
-	return prlimit(0, rlimitRttime, &syscall.Rlimit{Cur: value, Max: value}, nil)
-}
-
-// CanMark says whether this process may still choose marks freely.
-func CanMark() bool {
-	var old syscall.Rlimit
-	return prlimit(0, rlimitRttime, nil, &old) == nil && old.Max == ^uint64(0)
-}
-
-// ReadMark finds the mark in /proc/PID/limits.
-func ReadMark(limits []byte) (uint64, bool) {
-	_, rest, ok := strings.Cut(string(limits), "Max realtime timeout")
-	if !ok {
-		return 0, false
-	}
-	fields := strings.Fields(rest)
-	if len(fields) < 2 {
-		return 0, false
-	}
-	value, err := strconv.ParseUint(fields[1], 10, 64)
-	return value, err == nil
 }

@@ -12,10 +12,7 @@ import (
 // root in a whole box can change here without being let in: limits,
 // processors, scheduling and what is dumped. The same text is the same state.
 func standing() string {
-	limits := slices.DeleteFunc(strings.Split(slurpFile("/proc/self/limits"), "\n"), func(line string) bool {
-		return strings.HasPrefix(line, "Max realtime timeout") // the mark of the newest command
-	})
-	state := []string{strings.Join(limits, "\n"), slurpFile("/proc/self/coredump_filter"), slurpFile("/proc/self/autogroup")}
+	state := []string{slurpFile("/proc/self/limits"), slurpFile("/proc/self/coredump_filter"), slurpFile("/proc/self/autogroup")}
 	tasks, _ := os.ReadDir("/proc/self/task")
 	threads := make([]string, 0, len(tasks))
 	for _, task := range tasks {
