@@ -46,7 +46,6 @@ type conversation struct {
 	ctx    context.Context // ends with CANCEL or with the server
 	cancel context.CancelCauseFunc
 	in     input
-	ticket *ticket // its place in the line of a session
 
 	mu           sync.Mutex
 	room         sync.Cond

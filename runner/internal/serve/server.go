@@ -281,9 +281,6 @@ func (s *Server) request(st *stream, id uint64, payload []byte) error {
 	c.stream = st
 	s.seen.add(id)
 	s.conversations[id] = c
-	if decodeErr == nil {
-		s.queue(c, &m)
-	}
 	s.mu.Unlock()
 	if decodeErr != nil {
 		c.respond(encodeResponse(nil, badRequest("%v", decodeErr)))
@@ -316,9 +313,6 @@ func (s *Server) answer(st *stream, id uint64, why *wire.Error) {
 
 func (s *Server) carryOut(c *conversation, m wire.RequestMessage) {
 	result, err := s.guarded(c, m)
-	if c.ticket != nil {
-		c.ticket.leave()
-	}
 	if s.ctx.Err() != nil {
 		return // GOODBYE says what happened; a half-ended answer would mislead
 	}

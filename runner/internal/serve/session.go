@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,7 +12,6 @@ import (
 
 	"hermes-exec/runner/internal/link"
 	"hermes-exec/runner/internal/session"
-	"hermes-exec/runner/internal/wire"
 )
 
 // maxSaved bounds the state of a session; a larger one is not kept.
@@ -22,85 +20,22 @@ const maxSaved = 16 << 20
 // fewestFiles is what a shell needs to put its own descriptors aside.
 const fewestFiles = 16
 
-// shellSession is a session and the line of commands that wait for it.
+// shellSession is a session, which runs one command at a time. Their order is
+// the driver's.
 type shellSession struct {
 	id    string
 	slot  *slotState
 	agent *Agent
 	shell session.Shell
 
+	free  chan struct{} // holds one while no command runs
 	mu    sync.Mutex
-	tail  chan struct{} // closed when the last command in line is over
 	state *session.State
 
 	channel *channel // nil before the first command
 	busy    bool     // a command writes to it
-	entered bool     // a command has run in its directory; of whose turn it is
+	entered bool     // a command has run in its directory; of the command that runs
 	ended   bool
-}
-
-// ticket is a place in the line of a session.
-type ticket struct {
-	before <-chan struct{} // nil: nobody was there
-	mine   chan struct{}
-}
-
-// line takes a place behind every command that came before. It is called in
-// the order of arrival; leave must be called.
-func (x *shellSession) line() *ticket {
-	t := &ticket{mine: make(chan struct{})}
-	x.mu.Lock()
-	t.before, x.tail = x.tail, t.mine
-	x.mu.Unlock()
-	return t
-}
-
-// wait returns when the session is free.
-func (t *ticket) wait(ctx context.Context) error {
-	if t.before == nil {
-		return nil
-	}
-	select {
-	case <-t.before:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// leave lets the next one in, after those before.
-func (t *ticket) leave() {
-	select {
-	case <-t.before:
-		close(t.mine)
-		return
-	default:
-	}
-	if t.before == nil {
-		close(t.mine)
-		return
-	}
-	go func() {
-		<-t.before
-		close(t.mine)
-	}()
-}
-
-// queue gives a request its place in the line of its session. Requests are
-// carried out side by side, so this is done while they are read.
-func (s *Server) queue(c *conversation, m *wire.RequestMessage) {
-	if m.Method != "exec.run" || !bytes.Contains(m.Params, []byte(`"session"`)) {
-		return
-	}
-	var p struct {
-		Session string `json:"session"`
-	}
-	if err := json.Unmarshal(m.Params, &p); err != nil || p.Session == "" {
-		return // carrying it out says what is wrong
-	}
-	if x := s.sessions[p.Session]; x != nil {
-		c.ticket = x.line()
-	}
 }
 
 func (s *Server) sessionOpen(c *conversation, params json.RawMessage) (any, error) {
@@ -119,7 +54,8 @@ func (s *Server) sessionOpen(c *conversation, params json.RawMessage) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	x := &shellSession{id: "s" + strconv.FormatUint(c.id, 10), slot: slot, agent: agent}
+	x := &shellSession{id: "s" + strconv.FormatUint(c.id, 10), slot: slot, agent: agent, free: make(chan struct{}, 1)}
+	x.free <- struct{}{}
 	var known bool
 	if x.shell, known = session.Best(agent.Shells, agent.Shell); !known {
 		return nil, badRequest("this image has no shell, and a session needs one")
@@ -212,11 +148,11 @@ func (s *Server) runInSession(c *conversation, slot *slotState, agent *Agent, p 
 	}
 	ctx, done := slot.join(c.ctx)
 	defer done()
-	if c.ticket == nil {
-		c.ticket = x.line()
-	}
-	if err := c.ticket.wait(ctx); err != nil {
-		return nil, err
+	select {
+	case <-x.free:
+		defer func() { x.free <- struct{}{} }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
 	saving, works := newSaving(x), false
 	defer func() { x.done(works) }()
@@ -265,7 +201,8 @@ func cannotEnter(err error, cwd string) bool {
 
 // moved is err with where the session goes on.
 func moved(err error, to string) error {
-	e := *link.AsError(err)
+	e := *asWire(err)
+	e.Detail = map[string]link.Bytes{"cwd": link.Bytes(to)}
 	e.Message = "nothing ran, for the session's directory cannot be entered any more; the next command starts in " + to
 	return &e
 }
