@@ -17,9 +17,6 @@ func MakeGroups(Facts, string, link.Limits) ([]Join, map[string]string, error) {
 	return nil, map[string]string{}, nil
 }
 
-// LiftCPU has no limit to lift here.
-func LiftCPU([]Join) (restore func() error) { return func() error { return nil } }
-
 // RemoveGroups has nothing to remove here.
 func RemoveGroups([]Join) error { return nil }
 

@@ -75,11 +75,10 @@ func (h *Handle) groups() []group {
 	return []group{{&h.spawning, spawnLanes}, {&h.filing, fileLanes}, {&h.walking, treeLanes}, {&h.spilling, spillLanes}}
 }
 
-func (h *Handle) call(ctx context.Context, op string, in, out any, fds ...int) (got []int, err error) {
+func (h *Handle) call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {
 	switch op {
 	case link.OpSpawn:
-		h.slot.relieved(slowStart, func() { got, err = h.spawning.call(ctx, op, in, out, fds...) })
-		return got, err
+		return h.spawning.call(ctx, op, in, out, fds...)
 	case link.OpFile:
 		if f, ok := in.(link.FileOp); ok && single[f.Method] {
 			return h.filing.call(ctx, op, in, out, fds...)
@@ -87,9 +86,6 @@ func (h *Handle) call(ctx context.Context, op string, in, out any, fds ...int) (
 		return h.walking.call(ctx, op, in, out, fds...)
 	case link.OpSpill:
 		return h.spilling.call(ctx, op, in, out, fds...)
-	case link.OpKill, link.OpKillAll:
-		h.slot.relieved(slowKill, func() { got, err = h.Conn.Call(ctx, op, in, out, fds...) })
-		return got, err
 	}
 	return h.Conn.Call(ctx, op, in, out, fds...)
 }

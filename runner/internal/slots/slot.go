@@ -31,8 +31,6 @@ type slot struct {
 	was       manifest     // of a whole box
 	container bool         // the slot sees the image's files, and may write to some
 
-	relief relief
-
 	mu   sync.Mutex
 	gone bool
 
@@ -155,9 +153,6 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 		result.Differences = append(result.Differences, err.Error())
 	}
 	result.Differences = append(result.Differences, s.verify()...)
-	if err := s.relief.lost(); err != nil {
-		result.Differences = append(result.Differences, err.Error())
-	}
 	result.Clean = len(result.Differences) == 0
 	if s.setup.Level == isolate.Box {
 		result.Changed = append(s.m.changed(), s.was.changed()...)
@@ -205,7 +200,7 @@ func (s *slot) end(ctx context.Context) link.Receipt {
 		}
 	}
 	if h != nil {
-		s.relieved(slowKill, func() { receipt.Add(s.stop(ctx, h)) })
+		receipt.Add(s.stop(ctx, h))
 	}
 	return receipt
 }
