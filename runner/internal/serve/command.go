@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/wire"
 )
 
@@ -49,7 +50,7 @@ type command struct {
 
 // start makes the pipes and has the agent fork. It fails with an error only
 // when nothing can be said about the program itself.
-func (s *Server) start(slot *slotState, agent *Agent, l launch) (*command, error) {
+func (s *Server) start(slot *slotState, agent *slots.Agent, l launch) (*command, error) {
 	cmd := &command{slot: slot, token: l.token}
 	var theirs []int
 	defer func() { closeFDs(theirs) }()

@@ -82,7 +82,7 @@ func (b *box) start(lease time.Duration) {
 	if testing.Verbose() {
 		logger = log.New(os.Stderr, "", log.Lmicroseconds)
 	}
-	b.server, err = serve.New(serve.Config{Base: b.base, Lease: lease, Slots: serve.Managed(manager), Isolation: probed(), Version: "test", Log: logger})
+	b.server, err = serve.New(serve.Config{Base: b.base, Lease: lease, Slots: manager, Isolation: probed(), Version: "test", Log: logger})
 	if err != nil {
 		b.t.Fatal(err)
 	}

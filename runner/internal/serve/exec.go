@@ -11,6 +11,7 @@ import (
 	"hermes-exec/runner/internal/link"
 	"hermes-exec/runner/internal/output"
 	"hermes-exec/runner/internal/session"
+	"hermes-exec/runner/internal/slots"
 )
 
 // live is the channel of a stream's output as it comes.
@@ -132,7 +133,7 @@ func shellArgv(shell, text string) (script, error) {
 }
 
 // run starts a command, waits for its end and returns what there is to tell.
-func (s *Server) run(c *conversation, slot *slotState, agent *Agent, p *commandParams, l launch) (*exitResult, link.Exit, error) {
+func (s *Server) run(c *conversation, slot *slotState, agent *slots.Agent, p *commandParams, l launch) (*exitResult, link.Exit, error) {
 	var none link.Exit
 	// A slot's commands that are under way at the same time would wait for each
 	// other: few can be held.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/wire"
 )
 
@@ -62,7 +63,7 @@ func fileMethod(name string, carry func(*fileCall) (any, error)) method {
 type fileCall struct {
 	c      *conversation
 	ctx    context.Context
-	agent  *Agent
+	agent  *slots.Agent
 	op     link.FileOp
 	length *int64
 }

@@ -66,7 +66,7 @@ func FuzzStream(f *testing.F) {
 				t.Skip("it would do something")
 			}
 		}
-		server, err := serve.New(serve.Config{Base: "/nowhere", Lease: time.Minute, Slots: serve.Managed(manager), Version: "fuzz"})
+		server, err := serve.New(serve.Config{Base: "/nowhere", Lease: time.Minute, Slots: manager, Version: "fuzz"})
 		if err != nil {
 			t.Fatal(err)
 		}

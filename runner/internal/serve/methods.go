@@ -3,7 +3,9 @@ package serve
 import (
 	"encoding/json"
 
+	"hermes-exec/runner/internal/isolate"
 	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/slots"
 )
 
 // method carries out one request. The result is encoded as JSON; nil is {}.
@@ -34,7 +36,7 @@ type slotParams struct {
 }
 
 // namedSlot is the slot that a request names, with its agent.
-func (s *Server) namedSlot(c *conversation, params json.RawMessage) (*slotState, *Agent, error) {
+func (s *Server) namedSlot(c *conversation, params json.RawMessage) (*slotState, *slots.Agent, error) {
 	var p slotParams
 	if err := decode(params, &p); err != nil {
 		return nil, nil, err
@@ -47,18 +49,15 @@ type killedResult struct {
 }
 
 func (s *Server) slotCreate(c *conversation, params json.RawMessage) (any, error) {
-	var p struct {
-		slotParams
-		Level string `json:"level"`
-	}
+	var p slots.CreateParams
 	if err := decode(params, &p); err != nil {
 		return nil, err
 	}
 	if p.Slot == "" {
 		return nil, badRequest("slot is missing")
 	}
-	created, err := s.slots.Create(c.ctx, params)
-	if err == nil && p.Level == "box" {
+	created, err := s.slots.Create(c.ctx, p)
+	if err == nil && p.Level == isolate.Box {
 		// The one slot of a box is wanted soon. Where its agent cannot be had, its first use says why.
 		go func() { _, _ = s.slots.Agent(s.ctx, p.Slot) }()
 	}

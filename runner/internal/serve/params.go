@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/slots"
 )
 
 const (
@@ -117,7 +118,7 @@ func environment(base []string, call map[string]link.Bytes) []link.Bytes {
 
 // directory makes a cwd absolute. The text is left as it is: ".." after a
 // symbolic link is the kernel's to resolve.
-func directory(agent *Agent, cwd *link.Bytes) string {
+func directory(agent *slots.Agent, cwd *link.Bytes) string {
 	switch {
 	case cwd == nil:
 		return agent.Workspace

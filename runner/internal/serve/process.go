@@ -13,6 +13,7 @@ import (
 
 	"hermes-exec/runner/internal/link"
 	"hermes-exec/runner/internal/output"
+	"hermes-exec/runner/internal/slots"
 )
 
 const (
@@ -94,7 +95,7 @@ func (s *Server) procSpawn(c *conversation, params json.RawMessage) (any, error)
 }
 
 // procLaunch makes the launch; without argv the image has no shell.
-func (s *Server) procLaunch(c *conversation, slot *slotState, agent *Agent, p *commandParams) (launch, link.Spawned, error) {
+func (s *Server) procLaunch(c *conversation, slot *slotState, agent *slots.Agent, p *commandParams) (launch, link.Spawned, error) {
 	if p.Session != "" {
 		x, err := s.session(p.Session, slot)
 		if err != nil {

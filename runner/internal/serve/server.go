@@ -20,6 +20,7 @@ import (
 
 	"hermes-exec/runner/internal/link"
 	"hermes-exec/runner/internal/rt"
+	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/wire"
 )
 
@@ -38,7 +39,7 @@ const (
 type Config struct {
 	Base      string        // directory of this runner; the socket is below it
 	Lease     time.Duration // before the first HELLO says otherwise; 0: 60 s
-	Slots     Slots
+	Slots     *slots.Manager
 	Isolation any // facts of the probe, for READY
 	Version   string
 	Log       *log.Logger
@@ -48,7 +49,7 @@ type Config struct {
 type Server struct {
 	config  Config
 	bootID  string
-	slots   Slots
+	slots   *slots.Manager
 	log     *log.Logger
 	ctx     context.Context // ends with the server
 	cancel  context.CancelCauseFunc

@@ -12,6 +12,7 @@ import (
 
 	"hermes-exec/runner/internal/link"
 	"hermes-exec/runner/internal/session"
+	"hermes-exec/runner/internal/slots"
 )
 
 // maxSaved bounds the state of a session; a larger one is not kept.
@@ -25,7 +26,7 @@ const fewestFiles = 16
 type shellSession struct {
 	id    string
 	slot  *slotState
-	agent *Agent
+	agent *slots.Agent
 	shell session.Shell
 
 	free  chan struct{} // holds one while no command runs
@@ -141,7 +142,7 @@ func (x *shellSession) prepare(c *conversation, p *commandParams, save string) (
 }
 
 // runInSession is exec.run with a session.
-func (s *Server) runInSession(c *conversation, slot *slotState, agent *Agent, p *commandParams) (any, error) {
+func (s *Server) runInSession(c *conversation, slot *slotState, agent *slots.Agent, p *commandParams) (any, error) {
 	x, err := s.session(p.Session, slot)
 	if err != nil {
 		return nil, err

@@ -10,34 +10,9 @@ import (
 
 	"hermes-exec/runner/internal/link"
 	"hermes-exec/runner/internal/output"
+	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/wire"
 )
-
-// Slots makes and ends slots; it is slots.Manager behind the types of the wire.
-type Slots interface {
-	Create(ctx context.Context, params json.RawMessage) (any, error)
-	Agent(ctx context.Context, slot string) (*Agent, error)
-	Reset(ctx context.Context, slot string) (any, error)
-	Destroy(ctx context.Context, slot string) (link.Receipt, error)
-	KillAll(ctx context.Context, slot string) (link.Receipt, error)
-	OnExit(func(slot string, e link.Exit))
-	OnDeath(func(slot string, why *link.Error))
-	Watch(paths []link.Bytes)
-	Close(ctx context.Context) link.Receipt
-}
-
-// Agent is a running slot.
-type Agent struct {
-	// Call asks the slot's agent (link.Conn.Call).
-	Call      func(ctx context.Context, op string, in, out any, fds ...int) ([]int, error)
-	Env       []string // complete base environment, KEY=VALUE
-	Workspace string
-	Shell     string            // path of the best shell, "" when there is none
-	Shells    map[string]string // name → path
-	OpenFiles int               // the limit of each process, 0 for none
-	// FIFO makes one that the slot's commands can write to (slots.Handle.FIFO).
-	FIFO func(name string) (fd int, inside string, remove func(), err error)
-}
 
 // slotState is what serve holds for one life of a slot: from its first use to
 // its next reset.
@@ -51,7 +26,7 @@ type slotState struct {
 	views   atomic.Pointer[[]*view] // nil while nobody looks
 
 	mu       sync.Mutex
-	agent    *Agent
+	agent    *slots.Agent
 	leftover map[*os.File]struct{} // pipes whose command has ended but not all writers
 	ended    bool
 }
@@ -61,7 +36,7 @@ var (
 )
 
 // slot gives the state of a slot and its running agent.
-func (s *Server) slot(ctx context.Context, id string) (*slotState, *Agent, error) {
+func (s *Server) slot(ctx context.Context, id string) (*slotState, *slots.Agent, error) {
 	if id == "" {
 		return nil, nil, badRequest("slot is missing")
 	}

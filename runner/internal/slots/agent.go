@@ -27,13 +27,16 @@ const (
 	endPatience = unreadPatience + 5*time.Second
 )
 
-// Handle is a running agent.
-type Handle struct {
-	Conn  *link.Conn
-	Facts SlotFacts
-	Env   []string // the slot's base environment, KEY=VALUE
+// Agent is a running agent.
+type Agent struct {
+	Env       []string // the slot's base environment, KEY=VALUE
+	Workspace string
+	Shell     string            // path of the best shell, "" when there is none
+	Shells    map[string]string // what it is → its path
+	OpenFiles int64             // the limit of each of the slot's processes, 0 for none
 
 	slot *slot
+	conn *link.Conn
 
 	spawning lanes // lead to the threads that commands are forked from
 	filing   lanes // lead to those that have the slot's file system rights
@@ -47,8 +50,9 @@ type Handle struct {
 	expected atomic.Bool
 }
 
-// Call is Conn.Call with an error of the protocol for an agent that is gone.
-func (h *Handle) Call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {
+// Call asks the agent (link.Conn.Call) on the lane for op, and gives an error of
+// the protocol for one that is gone.
+func (h *Agent) Call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {
 	got, err := h.call(ctx, op, in, out, fds...)
 	if !errors.Is(err, link.ErrClosed) {
 		return got, err
@@ -71,11 +75,11 @@ type group struct {
 }
 
 // groups lists the lanes in the order in which the agent gets them.
-func (h *Handle) groups() []group {
+func (h *Agent) groups() []group {
 	return []group{{&h.spawning, spawnLanes}, {&h.filing, fileLanes}, {&h.walking, treeLanes}, {&h.spilling, spillLanes}}
 }
 
-func (h *Handle) call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {
+func (h *Agent) call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {
 	switch op {
 	case link.OpSpawn:
 		return h.spawning.call(ctx, op, in, out, fds...)
@@ -87,16 +91,16 @@ func (h *Handle) call(ctx context.Context, op string, in, out any, fds ...int) (
 	case link.OpSpill:
 		return h.spilling.call(ctx, op, in, out, fds...)
 	}
-	return h.Conn.Call(ctx, op, in, out, fds...)
+	return h.conn.Call(ctx, op, in, out, fds...)
 }
 
-func (h *Handle) expectEnd() { h.expected.Store(true) }
+func (h *Agent) expectEnd() { h.expected.Store(true) }
 
-func (h *Handle) terminate() { _ = h.process.Kill() }
+func (h *Agent) terminate() { _ = h.process.Kill() }
 
 // agent returns the running agent or starts one. One that died is not replaced
 // before the slot is reset.
-func (s *slot) agent(ctx context.Context) (*Handle, error) {
+func (s *slot) agent(ctx context.Context) (*Agent, error) {
 	if h, _ := s.current(); h != nil {
 		return h, nil
 	}
@@ -116,7 +120,7 @@ func (s *slot) agent(ctx context.Context) (*Handle, error) {
 }
 
 // current is the running agent, or why the last one ended unasked, or neither.
-func (s *slot) current() (*Handle, *link.Error) {
+func (s *slot) current() (*Agent, *link.Error) {
 	s.handleMu.Lock()
 	defer s.handleMu.Unlock()
 	return s.handle, s.died
@@ -125,7 +129,7 @@ func (s *slot) current() (*Handle, *link.Error) {
 // start makes a new agent the slot's; mu is held. One that found no room for
 // its threads is started once more: the room may be there again, and then
 // nothing would tell why it failed.
-func (s *slot) start(ctx context.Context) (*Handle, error) {
+func (s *slot) start(ctx context.Context) (*Agent, error) {
 	h, again, err := s.boot(ctx)
 	if again {
 		h, _, err = s.boot(ctx)
@@ -149,7 +153,7 @@ const crash = "exit status 2"
 
 // boot starts an agent that nobody uses yet; again says that it may be tried
 // once more.
-func (s *slot) boot(ctx context.Context) (h *Handle, again bool, err error) {
+func (s *slot) boot(ctx context.Context) (h *Agent, again bool, err error) {
 	if h, err = s.launch(); err != nil {
 		return nil, false, failure(whyNot(err), "the slot's init cannot be started: %v", err)
 	}
@@ -190,10 +194,10 @@ func whyNot(err error) string {
 }
 
 // setUp makes the lanes and has the agent prepare itself.
-func (s *slot) setUp(ctx context.Context, h *Handle) error {
+func (s *slot) setUp(ctx context.Context, h *Agent) error {
 	var fds []int
 	for _, group := range h.groups() {
-		theirs, err := group.open(h.Conn, group.n)
+		theirs, err := group.open(h.conn, group.n)
 		defer closeFiles(theirs)
 		if err != nil {
 			return err
@@ -204,12 +208,12 @@ func (s *slot) setUp(ctx context.Context, h *Handle) error {
 	}
 	s.setup.SpawnLanes = spawnLanes
 	var ready isolate.Ready
-	_, err := h.Conn.Call(ctx, isolate.OpSetup, s.setup, &ready, fds...)
+	_, err := h.conn.Call(ctx, isolate.OpSetup, s.setup, &ready, fds...)
 	return err
 }
 
 // launch starts the agent's process and the reading of its link.
-func (s *slot) launch() (*Handle, error) {
+func (s *slot) launch() (*Agent, error) {
 	ours, theirs, err := link.Pair()
 	if err != nil {
 		return nil, err
@@ -241,7 +245,16 @@ func (s *slot) launch() (*Handle, error) {
 		rt.Disown(process.Pid)
 		return nil, err
 	}
-	h := &Handle{slot: s, Conn: conn, Facts: s.facts, Env: s.env, process: process, oomKills: oomKills(), ended: make(chan struct{})}
+	h := &Agent{
+		slot: s, conn: conn, Env: s.env, Workspace: string(s.facts.Workspace), Shells: s.facts.Shells,
+		process: process, oomKills: oomKills(), ended: make(chan struct{}),
+	}
+	if s.facts.Shell != nil {
+		h.Shell = h.Shells[*s.facts.Shell]
+	}
+	if limit := s.setup.Limits.OpenFiles; limit != nil {
+		h.OpenFiles = *limit
+	}
 	linkDown := make(chan struct{})
 	go func() {
 		defer close(linkDown)
@@ -265,7 +278,7 @@ func (s *slot) event(op string, body json.RawMessage) {
 
 // watch waits for the agent's end. Exits that were on their way are delivered
 // before the death is.
-func (s *slot) watch(h *Handle, linkDown <-chan struct{}) {
+func (s *slot) watch(h *Agent, linkDown <-chan struct{}) {
 	// A wait of its own would hold a thread for each slot.
 	<-rt.Ended(h.process.Pid)
 	state, err := h.process.Wait()
@@ -284,7 +297,7 @@ func (s *slot) watch(h *Handle, linkDown <-chan struct{}) {
 	case <-time.After(unreadPatience):
 		// A process of the slot that holds the link open cannot exist, but a
 		// reader that is stuck must not keep the end from being told.
-		h.Conn.Close()
+		h.conn.Close()
 	}
 	s.handleMu.Lock()
 	current := s.handle == h

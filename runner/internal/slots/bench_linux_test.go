@@ -55,7 +55,7 @@ func BenchmarkNoop(b *testing.B) {
 			var times []time.Duration
 			for i := range b.N {
 				began := time.Now()
-				s := link.Spawn{Token: uint64(i + 1), Argv: []link.Bytes{"/bin/true"}, Cwd: h.Facts.Workspace, Env: []link.Bytes{"PATH=/usr/bin:/bin"}}
+				s := link.Spawn{Token: uint64(i + 1), Argv: []link.Bytes{"/bin/true"}, Cwd: h.slot.facts.Workspace, Env: []link.Bytes{"PATH=/usr/bin:/bin"}}
 				var spawned link.Spawned
 				if _, err := h.Call(context.Background(), link.OpSpawn, s, &spawned, int(fd), int(fd), int(fd)); err != nil {
 					b.Fatal(err)

@@ -192,7 +192,7 @@ func (m *Manager) Facts(id string) (SlotFacts, error) {
 }
 
 // Agent returns the running agent of a slot and starts it when there is none.
-func (m *Manager) Agent(ctx context.Context, id string) (*Handle, error) {
+func (m *Manager) Agent(ctx context.Context, id string) (*Agent, error) {
 	s, err := m.slot(id)
 	if err != nil {
 		return nil, err

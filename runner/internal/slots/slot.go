@@ -36,7 +36,7 @@ type slot struct {
 
 	handleMu sync.Mutex
 	ownUID   bool // the slot's uid is nobody else's
-	handle   *Handle
+	handle   *Agent
 	died     *link.Error // why the last agent ended unasked
 }
 
@@ -206,7 +206,7 @@ func (s *slot) end(ctx context.Context) link.Receipt {
 }
 
 // succeed starts an agent behind one that died.
-func (s *slot) succeed(ctx context.Context) (*Handle, error) {
+func (s *slot) succeed(ctx context.Context) (*Agent, error) {
 	s.setup.Successor = true
 	defer func() { s.setup.Successor = false }()
 	return s.start(ctx)
@@ -214,12 +214,12 @@ func (s *slot) succeed(ctx context.Context) (*Handle, error) {
 
 // stop ends an agent. Where it is init of a pid namespace its own end is the
 // proof that nothing is left.
-func (s *slot) stop(ctx context.Context, h *Handle) link.Receipt {
+func (s *slot) stop(ctx context.Context, h *Agent) link.Receipt {
 	receipt := link.Receipt{Handles: []string{}}
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
 	h.expectEnd()
-	_, err := h.Conn.Call(ctx, isolate.OpStop, struct{}{}, &receipt)
+	_, err := h.conn.Call(ctx, isolate.OpStop, struct{}{}, &receipt)
 	if err != nil && !s.setup.View.Pids {
 		receipt.Left = max(receipt.Left, 1)
 	}

@@ -142,7 +142,7 @@ func (b *box) spawn(slot string, change func(*link.Spawn), argv ...string) (comm
 	c := command{token: b.token, exit: make(chan link.Exit, 1), out: r}
 	b.exits[c.token] = c.exit
 	b.mu.Unlock()
-	s := link.Spawn{Token: c.token, Cwd: h.Facts.Workspace}
+	s := link.Spawn{Token: c.token, Cwd: h.slot.facts.Workspace}
 	for _, a := range argv {
 		s.Argv = append(s.Argv, link.Bytes(a))
 	}
@@ -450,7 +450,7 @@ func TestAgentDeath(t *testing.T) {
 			t.Fatalf("%+v %v", r, err)
 		}
 		b.sh("a", "true")
-		if n := strays(t, h.Facts.UID); n != 0 && os.Geteuid() == 0 {
+		if n := strays(t, h.slot.facts.UID); n != 0 && os.Geteuid() == 0 {
 			t.Errorf("%d processes of the slot's uid", n)
 		}
 	})

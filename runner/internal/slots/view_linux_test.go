@@ -206,7 +206,7 @@ func TestTerminal(t *testing.T) {
 		b.exits[token] = make(chan link.Exit, 1)
 		exit := b.exits[token]
 		b.mu.Unlock()
-		s := link.Spawn{Token: token, Cwd: h.Facts.Workspace, PTY: &link.PTY{Rows: 33, Cols: 77},
+		s := link.Spawn{Token: token, Cwd: h.slot.facts.Workspace, PTY: &link.PTY{Rows: 33, Cols: 77},
 			Argv: []link.Bytes{"/bin/sh", "-c", "stty size; test -t 0 && test -t 2 && echo tty; tty > /dev/null && echo > /dev/tty && echo open"}}
 		for _, e := range h.Env {
 			s.Env = append(s.Env, link.Bytes(e))
