@@ -14,8 +14,8 @@ import (
 
 	"hermes-exec/runner/internal/agent"
 	"hermes-exec/runner/internal/applet"
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/rt"
+	"hermes-exec/runner/internal/initproc"
+	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/serve"
 	"hermes-exec/runner/internal/slots"
 )
@@ -56,11 +56,11 @@ func run(args []string) int {
 }
 
 func runServe(args []string) int {
-	rt.StartFresh()
+	initproc.StartFresh()
 	// The other half is for the commands and the driver: threads that look for
 	// work of this program only take from theirs.
 	procs := min(runtime.GOMAXPROCS(0), max(1, min(8, runtime.NumCPU()/2)))
-	rt.Init(rt.Options{Threads: 20, Procs: procs, GCPercent: 50, Subreaper: true})
+	initproc.Init(initproc.Options{Threads: 20, Procs: procs, GCPercent: 50, Subreaper: true})
 	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
 	base := flags.String("base", "", "directory of this runner")
 	lease := flags.Float64("lease-s", 60, "seconds until the first driver must have spoken")
@@ -71,8 +71,8 @@ func runServe(args []string) int {
 		fmt.Fprint(os.Stderr, usage)
 		return 2
 	}
-	terminations := rt.Terminations()
-	rt.ReapOrphans()
+	terminations := initproc.Terminations()
+	initproc.ReapOrphans()
 	var out io.Writer = os.Stderr
 	if *logFile != "" {
 		file, err := os.OpenFile(*logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -106,7 +106,7 @@ func runServe(args []string) int {
 }
 
 func newServer(base string, lease time.Duration, logger *log.Logger) (*serve.Server, error) {
-	facts := isolate.Probe()
+	facts := isolation.Probe()
 	manager, err := slots.NewManager(base, facts, selfExe())
 	if err != nil {
 		return nil, err
@@ -127,17 +127,17 @@ func selfExe() string {
 }
 
 func runProbe() int {
-	rt.Init(rt.Options{})
+	initproc.Init(initproc.Options{})
 	out := json.NewEncoder(os.Stdout)
 	out.SetIndent("", "  ")
-	if err := out.Encode(isolate.Probe()); err != nil {
+	if err := out.Encode(isolation.Probe()); err != nil {
 		return 1
 	}
 	return 0
 }
 
 func runAttach(args []string) int {
-	rt.Init(rt.Options{})
+	initproc.Init(initproc.Options{})
 	flags := flag.NewFlagSet("attach", flag.ContinueOnError)
 	base := flags.String("base", "", "directory of the serving runner")
 	if err := flags.Parse(args); err != nil || *base == "" || flags.NArg() > 0 {

@@ -12,9 +12,9 @@ import (
 	"syscall"
 	"time"
 
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/link"
-	"hermes-exec/runner/internal/rt"
+	"hermes-exec/runner/internal/initproc"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
 )
 
 func (a *agent) begin() {}
@@ -24,21 +24,21 @@ type platform struct {
 	killing sync.Mutex // held while the whole slot is ended
 }
 
-func (a *agent) prepare(s isolate.Setup) (isolate.Ready, error) {
+func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	if a.ready.Load() {
-		return isolate.Ready{}, &link.Error{Kind: "internal", Message: "the agent is set up already"}
+		return isolation.Ready{}, &ipc.Error{Kind: "internal", Message: "the agent is set up already"}
 	}
 	a.setup = s
-	a.slotUser = isolate.User{Name: s.UserName, UID: s.UID, GID: s.GID, Home: s.Home}
+	a.slotUser = isolation.User{Name: s.UserName, UID: s.UID, GID: s.GID, Home: s.Home}
 	asIs := func() error { return nil }
 	if err := a.startLanes(asIs, asIs); err != nil {
-		return isolate.Ready{}, err
+		return isolation.Ready{}, err
 	}
 	syscall.Umask(0o022)
 	go a.reap()
-	a.quiet = rt.NewQuiet()
+	a.quiet = initproc.NewQuiet()
 	a.ready.Store(true)
-	return isolate.Ready{PID: os.Getpid()}, nil
+	return isolation.Ready{PID: os.Getpid()}, nil
 }
 
 // reap waits for every child.
@@ -60,10 +60,10 @@ func (a *agent) reap() {
 	}
 }
 
-func (a *agent) launch(s link.Spawn, _ isolate.User, fds []int) outcome {
+func (a *agent) launch(s ipc.Spawn, _ isolation.User, fds []int) outcome {
 	out := outcome{master: -1}
 	if s.PTY != nil {
-		out.err = &link.Error{Kind: "bad_request", Message: "terminals are not available on this system"}
+		out.err = &ipc.Error{Kind: "bad_request", Message: "terminals are not available on this system"}
 		return out
 	}
 	cwd := string(s.Cwd)
@@ -98,7 +98,7 @@ func (a *agent) launch(s link.Spawn, _ isolate.User, fds []int) outcome {
 		errno, _ := errnoOf(err)
 		return cannot(argv[0], errno, true)
 	}
-	c.pid, c.start = pid, isolate.BootTicks()
+	c.pid, c.start = pid, isolation.BootTicks()
 	out.command = c
 	return out
 }
@@ -145,11 +145,11 @@ func lookup(name, cwd string, env []string) (string, syscall.Errno) {
 	return "", syscall.ENOENT
 }
 
-func (a *agent) kill(k link.Kill) (link.Receipt, error) {
+func (a *agent) kill(k ipc.Kill) (ipc.Receipt, error) {
 	return a.killGroups([]uint64{k.Token}, time.Duration(min(max(k.GraceS, 0), 3)*float64(time.Second))), nil
 }
 
-func (a *agent) killAll() link.Receipt {
+func (a *agent) killAll() ipc.Receipt {
 	a.killing.Lock()
 	defer a.killing.Unlock()
 	a.table.mu.Lock()
@@ -159,9 +159,9 @@ func (a *agent) killAll() link.Receipt {
 }
 
 // killGroups ends process groups, the one handle that there is here.
-func (a *agent) killGroups(tokens []uint64, grace time.Duration) link.Receipt {
+func (a *agent) killGroups(tokens []uint64, grace time.Duration) ipc.Receipt {
 	began := time.Now()
-	receipt := link.Receipt{Handles: []string{"process_group"}, Rounds: 1}
+	receipt := ipc.Receipt{Handles: []string{"process_group"}, Rounds: 1}
 	for _, token := range tokens {
 		c, ok := a.table.get(token)
 		if !ok || syscall.Kill(-c.pid, 0) != nil {
@@ -195,12 +195,12 @@ func gone(group int, within time.Duration) bool {
 }
 
 // processes lists the leaders; there is no /proc to find others in.
-func (a *agent) processes() link.Processes {
+func (a *agent) processes() ipc.Processes {
 	a.table.mu.Lock()
 	defer a.table.mu.Unlock()
-	out := link.Processes{Processes: []link.Process{}}
+	out := ipc.Processes{Processes: []ipc.Process{}}
 	for pid, c := range a.table.byPID {
-		out.Processes = append(out.Processes, link.Process{PID: pid, Argv: []link.Bytes{}, Token: c.token, State: "R"})
+		out.Processes = append(out.Processes, ipc.Process{PID: pid, Argv: []ipc.Bytes{}, Token: c.token, State: "R"})
 	}
 	return out
 }
@@ -211,7 +211,7 @@ type oomMark struct {
 	shared  bool
 }
 
-func (a *agent) lacked(oomMark, link.Exit, bool, bool) bool { return false }
+func (a *agent) lacked(oomMark, ipc.Exit, bool, bool) bool { return false }
 
 func maxRSS(u syscall.Rusage) int64 { return u.Maxrss }
 
@@ -224,7 +224,7 @@ func duplicate(fd int) (int, error) {
 }
 
 // awaitShortly leaves it to the reaper.
-func (a *agent) awaitShortly(*command, time.Duration) *link.Exit {
+func (a *agent) awaitShortly(*command, time.Duration) *ipc.Exit {
 	a.table.wake()
 	return nil
 }

@@ -9,9 +9,9 @@ import (
 	"syscall"
 	"time"
 
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/link"
-	"hermes-exec/runner/internal/rt"
+	"hermes-exec/runner/internal/initproc"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
 )
 
 const (
@@ -58,7 +58,7 @@ func (s *sweep) pass() (alive map[int]proc, fresh int) {
 	alive, handles, err := s.find(s.seen)
 	s.failed = err != nil
 	// All that is not reaped yet is counted before it is.
-	s.doubtful = rt.HasDead() || s.a.strays.Load() != before
+	s.doubtful = initproc.HasDead() || s.a.strays.Load() != before
 	for _, p := range alive {
 		if k := p.key(); !s.seen[k] {
 			s.seen[k] = true
@@ -78,7 +78,7 @@ func (s *sweep) pass() (alive map[int]proc, fresh int) {
 // over is the proof that nobody of the whole slot is left, which costs less
 // than a look at all processes.
 func (s *sweep) over() bool {
-	if !s.whole || !s.a.rooted || !rt.Childless() {
+	if !s.whole || !s.a.rooted || !initproc.Childless() {
 		return false
 	}
 	s.left, s.failed, s.doubtful = 0, false, false
@@ -198,7 +198,7 @@ func (s *sweep) signalAll(procs map[int]proc, sig syscall.Signal) {
 
 // signalProc signals a process and not one that got its number since.
 func signalProc(p proc, sig syscall.Signal) {
-	fd, err := isolate.PidfdOpen(p.pid)
+	fd, err := isolation.PidfdOpen(p.pid)
 	if err == nil {
 		defer syscall.Close(fd)
 	} else if err == syscall.ESRCH {
@@ -213,7 +213,7 @@ func signalProc(p proc, sig syscall.Signal) {
 		_ = syscall.Kill(p.pid, sig)
 		return
 	}
-	_ = isolate.PidfdSignal(fd, sig)
+	_ = isolation.PidfdSignal(fd, sig)
 }
 
 // signalEverybody signals all processes of the slot in one step that no fork
@@ -222,23 +222,23 @@ func (a *agent) signalEverybody(sig syscall.Signal) bool {
 	switch {
 	case a.setup.View.Pids && os.Getpid() == 1 && os.Getppid() == 0:
 		return syscall.Kill(-1, sig) == nil
-	case a.setup.Switch && a.setup.Level != isolate.Box && a.setup.UID != 0:
+	case a.setup.Switch && a.setup.Level != isolation.Box && a.setup.UID != 0:
 		return a.asUser(a.slotUser, func() error { return syscall.Kill(-1, sig) }) == nil
 	}
 	return false
 }
 
-// asUser is isolate.AsUser on a thread that has the user's file system rights:
+// asUser is isolation.AsUser on a thread that has the user's file system rights:
 // coming back to root takes them along.
-func (a *agent) asUser(user isolate.User, do func() error) error {
-	err := isolate.AsUser(user.UID, user.GID, do)
-	if again := isolate.ThreadFS(user.UID, user.GID, user.Groups); err == nil {
+func (a *agent) asUser(user isolation.User, do func() error) error {
+	err := isolation.AsUser(user.UID, user.GID, do)
+	if again := isolation.ThreadFS(user.UID, user.GID, user.Groups); err == nil {
 		err = again
 	}
 	return err
 }
 
-func (s *sweep) receipt() link.Receipt {
+func (s *sweep) receipt() ipc.Receipt {
 	handles := make([]string, 0, len(s.handles))
 	for h := range s.handles {
 		handles = append(handles, h)
@@ -248,21 +248,21 @@ func (s *sweep) receipt() link.Receipt {
 	if s.failed || s.doubtful {
 		left = max(left, 1)
 	}
-	return link.Receipt{Found: len(s.seen), Killed: max(0, len(s.seen)-left), Left: left, Rounds: s.rounds, Handles: handles, DurationS: time.Since(s.began).Seconds()}
+	return ipc.Receipt{Found: len(s.seen), Killed: max(0, len(s.seen)-left), Left: left, Rounds: s.rounds, Handles: handles, DurationS: time.Since(s.began).Seconds()}
 }
 
 // kill ends one command with all that it has started.
-func (a *agent) kill(k link.Kill) (link.Receipt, error) {
+func (a *agent) kill(k ipc.Kill) (ipc.Receipt, error) {
 	c, known := a.table.get(k.Token)
 	if !known && a.setup.Track.Count == 0 {
-		return link.Receipt{Handles: []string{}}, nil
+		return ipc.Receipt{Handles: []string{}}, nil
 	}
-	var receipt link.Receipt
+	var receipt ipc.Receipt
 	a.killers.do(func() { receipt = a.killCommand(c, k) })
 	return receipt, nil
 }
 
-func (a *agent) killCommand(c command, k link.Kill) link.Receipt {
+func (a *agent) killCommand(c command, k ipc.Kill) ipc.Receipt {
 	c.token = k.Token
 	grace := time.Duration(min(max(k.GraceS, 0), 3) * float64(time.Second))
 	s := a.newSweep(func(seen map[key]bool) (map[int]proc, []string, error) { return a.treeOf(c, seen) }, killBudget)
@@ -309,9 +309,9 @@ func (a *agent) treeOf(c command, seen map[key]bool) (map[int]proc, []string, er
 		return nil, nil, err
 	}
 	tenants := a.tenants(all)
-	claimed := a.claim(tenants, a.setup.Track.Count == 0 || a.setup.Level == isolate.Box)
+	claimed := a.claim(tenants, a.setup.Track.Count == 0 || a.setup.Level == isolation.Box)
 	// What gave up every handle may be of the command when it started since.
-	evasive := a.setup.Track.Count == 0 || a.setup.Level == isolate.Box
+	evasive := a.setup.Track.Count == 0 || a.setup.Level == isolation.Box
 	out := map[int]proc{}
 	var handles []string
 	for pid, p := range tenants {
@@ -341,10 +341,10 @@ func startedSince(start uint64, p proc, all map[int]proc) bool {
 }
 
 // killAll ends every process of the slot.
-func (a *agent) killAll() link.Receipt {
+func (a *agent) killAll() ipc.Receipt {
 	a.killing.Lock()
 	defer a.killing.Unlock()
-	var receipt link.Receipt
+	var receipt ipc.Receipt
 	a.killers.do(func() {
 		a.table.mu.Lock()
 		for _, c := range a.table.byPID {
@@ -382,7 +382,7 @@ func (a *agent) everybody(seen map[key]bool) (map[int]proc, []string, error) {
 	switch {
 	case a.setup.View.Pids:
 		handle = "pid_namespace"
-	case a.setup.Level == isolate.Box:
+	case a.setup.Level == isolation.Box:
 		handle = "box"
 	case a.setup.Switch:
 		handle = "uid"

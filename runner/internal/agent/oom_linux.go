@@ -3,8 +3,8 @@ package agent
 import (
 	"syscall"
 
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
 )
 
 // oomMark is what was counted when a command started.
@@ -16,7 +16,7 @@ type oomMark struct {
 }
 
 func (m *oomMark) mark(a *agent) {
-	kills, _ := isolate.ReadOOM(a.oom)
+	kills, _ := isolation.ReadOOM(a.oom)
 	m.watched = a.watched.Load()
 	m.kills, m.elsewhere = kills+m.watched, a.oomElsewhere.Load()
 }
@@ -26,14 +26,14 @@ func (m *oomMark) mark(a *agent) {
 // part of it. Nobody sees the ends of the parts, so that is concluded: from the
 // slot's own count, where no other command ran meanwhile, or else from a part
 // that had more than half of all memory, for the largest process is ended.
-func (a *agent) lacked(m oomMark, exit link.Exit, killed, alone bool) bool {
+func (a *agent) lacked(m oomMark, exit ipc.Exit, killed, alone bool) bool {
 	itself := exit.ExitCode == 128+int(syscall.SIGKILL) && !killed
 	largest := exit.MaxRSS > a.half && exit.MaxRSS > ownPeak()
 	alone = alone && (a.oomOwn || a.setup.Watch > 0)
 	if !itself && !largest && !alone {
 		return false
 	}
-	count, ok := isolate.ReadOOM(a.oom)
+	count, ok := isolation.ReadOOM(a.oom)
 	if !ok && a.setup.Watch == 0 {
 		return false
 	}

@@ -4,7 +4,7 @@ import (
 	"runtime"
 	"syscall"
 
-	"hermes-exec/runner/internal/rt"
+	"hermes-exec/runner/internal/initproc"
 )
 
 const wAll = 0x40000000
@@ -41,7 +41,7 @@ func (a *agent) reap() {
 // shows, if that is of nobody or of a command that is being killed: during a
 // sweep no such process disappears uncounted. It returns the pid, or -1.
 func (a *agent) countStray() int {
-	pid := rt.AwaitDead()
+	pid := initproc.AwaitDead()
 	if pid <= 0 {
 		return -1
 	}

@@ -7,8 +7,8 @@ import (
 	"syscall"
 	"time"
 
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
 )
 
 const (
@@ -68,7 +68,7 @@ func (a *agent) usedUp(errno syscall.Errno) string {
 		switch {
 		case a.rooms.Memory.Left() < leastMemory && limits.MemoryMB != nil:
 			return fmt.Sprintf("the slot has used its %d MiB of memory", *limits.MemoryMB)
-		case a.rooms.BoxMemory.Left() < leastMemory && a.setup.Level == isolate.Box:
+		case a.rooms.BoxMemory.Left() < leastMemory && a.setup.Level == isolation.Box:
 			return "the box has used all of its memory"
 		}
 	}
@@ -78,7 +78,7 @@ func (a *agent) usedUp(errno syscall.Errno) string {
 // took says whether the slot has the box for itself or has taken more of its
 // processes than all other slots.
 func (a *agent) took() bool {
-	if a.setup.Level == isolate.Box {
+	if a.setup.Level == isolation.Box {
 		return true
 	}
 	own, others := a.tasks()
@@ -120,7 +120,7 @@ func (a *agent) tasks() (own, others int64) {
 
 // refused tells a failure of the program or of the tenant, which are results,
 // from one of the system.
-func (a *agent) refused(s link.Spawn, cwd string, why refusal) outcome {
+func (a *agent) refused(s ipc.Spawn, cwd string, why refusal) outcome {
 	if why.blame != "" {
 		return outcome{master: -1, code: 126, reason: "cannot fork: " + why.errno.Error() + ": " + why.blame}
 	}
@@ -135,5 +135,5 @@ func (a *agent) refused(s link.Spawn, cwd string, why refusal) outcome {
 }
 
 func exhausted(what string, err error) error {
-	return &link.Error{Kind: "exhausted", Message: what + ": " + err.Error()}
+	return &ipc.Error{Kind: "exhausted", Message: what + ": " + err.Error()}
 }

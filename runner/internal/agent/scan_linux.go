@@ -8,7 +8,7 @@ import (
 	"strings"
 	"syscall"
 
-	"hermes-exec/runner/internal/isolate"
+	"hermes-exec/runner/internal/isolation"
 )
 
 // proc is one living process as /proc shows it.
@@ -141,7 +141,7 @@ func (a *agent) tenants(all map[int]proc) map[int]proc {
 				out[pid] = p
 			}
 		}
-	case s.Level == isolate.Box:
+	case s.Level == isolation.Box:
 		a.boxTenants(all, out)
 	case s.Switch:
 		for pid, p := range all {

@@ -10,8 +10,8 @@ import (
 	"time"
 	"unsafe"
 
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
 )
 
 const (
@@ -23,10 +23,10 @@ const (
 )
 
 // launch runs on a spawner thread.
-func (a *agent) launch(s link.Spawn, user isolate.User, fds []int) outcome {
+func (a *agent) launch(s ipc.Spawn, user isolation.User, fds []int) outcome {
 	out := outcome{master: -1}
 	if a.setup.Switch {
-		if err := isolate.ThreadFS(user.UID, user.GID, user.Groups); err != nil {
+		if err := isolation.ThreadFS(user.UID, user.GID, user.Groups); err != nil {
 			out.err = osError("become "+user.Name, "", err)
 			return out
 		}
@@ -79,8 +79,8 @@ func (a *agent) launch(s link.Spawn, user isolate.User, fds []int) outcome {
 	return out
 }
 
-func (a *agent) fork(path string, s link.Spawn, attr *syscall.ProcAttr, user isolate.User) (*command, refusal) {
-	c := &command{token: s.Token, start: isolate.BootTicks()}
+func (a *agent) fork(path string, s ipc.Spawn, attr *syscall.ProcAttr, user isolation.User) (*command, refusal) {
+	c := &command{token: s.Token, start: isolation.BootTicks()}
 	c.oom.mark(a)
 	start := func() (int, error) {
 		a.table.expect(c)
@@ -135,7 +135,7 @@ func lookup(name, cwd string, env []string) (string, syscall.Errno) {
 			return path, 0
 		case syscall.EACCES:
 			// A directory that may not be searched hides its programs: it is passed over.
-			if !errors.Is(isolate.Accessible(fdcwd, absolute(dir, cwd), execute), syscall.EACCES) {
+			if !errors.Is(isolation.Accessible(fdcwd, absolute(dir, cwd), execute), syscall.EACCES) {
 				result = errno
 			}
 		}
@@ -164,7 +164,7 @@ func executable(path, cwd string) syscall.Errno {
 	if st.Mode&syscall.S_IFMT != syscall.S_IFREG {
 		return syscall.EACCES
 	}
-	if err := isolate.Accessible(fdcwd, path, execute); err != nil && err != syscall.ENOSYS {
+	if err := isolation.Accessible(fdcwd, path, execute); err != nil && err != syscall.ENOSYS {
 		errno, _ := errnoOf(err)
 		return errno
 	}
@@ -189,7 +189,7 @@ func duplicate(fd int) (int, error) {
 	return int(n), nil
 }
 
-func textStrings(list []link.Bytes) []string {
+func textStrings(list []ipc.Bytes) []string {
 	out := make([]string, len(list), len(list)+1)
 	for i, b := range list {
 		out[i] = string(b)
@@ -198,7 +198,7 @@ func textStrings(list []link.Bytes) []string {
 }
 
 // openPTY opens a terminal on the calling thread, whose user it will belong to.
-func openPTY(size link.PTY) (master, slave int, err error) {
+func openPTY(size ipc.PTY) (master, slave int, err error) {
 	master, err = syscall.Open("/dev/ptmx", syscall.O_RDWR|syscall.O_NOCTTY|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, -1, &os.PathError{Op: "open", Path: "/dev/ptmx", Err: err}

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"syscall"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 )
 
 // keptEnded is how many commands that have ended stay known, so that what
@@ -22,7 +22,7 @@ type command struct {
 	killed  bool // by us
 	cwd     string
 	replied bool
-	exit    *link.Exit
+	exit    *ipc.Exit
 }
 
 type status struct {
@@ -190,7 +190,7 @@ func (t *table) update(token uint64, change func(c *command)) {
 }
 
 // announce sends the exit of c, after the reply that it was spawned.
-func (a *agent) announce(c *command, exit link.Exit) {
+func (a *agent) announce(c *command, exit ipc.Exit) {
 	a.table.mu.Lock()
 	if !c.replied {
 		c.exit = &exit
@@ -198,7 +198,7 @@ func (a *agent) announce(c *command, exit link.Exit) {
 		return
 	}
 	a.table.mu.Unlock()
-	_ = a.conn.Event(link.EventExit, exit)
+	_ = a.conn.Event(ipc.EventExit, exit)
 }
 
 func (a *agent) repliedTo(c *command) {
@@ -207,7 +207,7 @@ func (a *agent) repliedTo(c *command) {
 	exit := c.exit
 	a.table.mu.Unlock()
 	if exit != nil {
-		_ = a.conn.Event(link.EventExit, *exit)
+		_ = a.conn.Event(ipc.EventExit, *exit)
 	}
 }
 
@@ -215,8 +215,8 @@ func (a *agent) repliedTo(c *command) {
 func (a *agent) finish(c *command, s status) { a.announce(c, a.exitOf(c, s)) }
 
 // exitOf turns a wait status into an Exit.
-func (a *agent) exitOf(c *command, s status) link.Exit {
-	exit := link.Exit{
+func (a *agent) exitOf(c *command, s status) ipc.Exit {
+	exit := ipc.Exit{
 		Token: c.token, UserS: seconds(s.usage.Utime), SystemS: seconds(s.usage.Stime), MaxRSS: maxRSS(s.usage),
 	}
 	if s.wait.Signaled() {
@@ -227,7 +227,7 @@ func (a *agent) exitOf(c *command, s status) link.Exit {
 	}
 	a.table.mu.Lock()
 	killed, alone := c.killed, !c.oom.shared && c.oom.entries == a.table.entries
-	exit.Cwd = link.Bytes(c.cwd)
+	exit.Cwd = ipc.Bytes(c.cwd)
 	a.table.mu.Unlock()
 	exit.OOMKilled = a.lacked(c.oom, exit, killed, alone)
 	return exit

@@ -19,7 +19,7 @@ import (
 	"syscall"
 	"time"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 )
 
 type program func(args []string) error
@@ -78,7 +78,7 @@ func outcome(err error) error {
 	word := "ok"
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
-		word = link.ErrnoName(errno)
+		word = ipc.ErrnoName(errno)
 	} else if err != nil {
 		word = err.Error()
 	}

@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"time"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/wire"
 )
@@ -23,11 +23,11 @@ const (
 // launch describes a process to start.
 type launch struct {
 	token uint64
-	argv  []link.Bytes
-	env   []link.Bytes
+	argv  []ipc.Bytes
+	env   []ipc.Bytes
 	cwd   string
 	user  string
-	pty   *link.PTY
+	pty   *ipc.PTY
 	merge bool // stderr into stdout
 	stdin bool // a pipe; else /dev/null
 	extra []*os.File
@@ -39,11 +39,11 @@ type launch struct {
 type command struct {
 	slot    *slotState
 	token   uint64
-	spawned link.Spawned
+	spawned ipc.Spawned
 	stdin   *os.File // nil: /dev/null
 	stdout  *source
 	stderr  *source // nil when merged, or on a terminal
-	exit    <-chan link.Exit
+	exit    <-chan ipc.Exit
 	started time.Time
 	held    bool // holdTime is over
 }
@@ -67,16 +67,16 @@ func (s *Server) start(slot *slotState, agent *slots.Agent, l launch) (*command,
 	}
 	cmd.exit = s.expectExit(l.token)
 	request := spawnRequest{theirs: &theirs}
-	request.Spawn = link.Spawn{Token: l.token, Argv: l.argv, Env: l.env, Cwd: link.Bytes(l.cwd), User: l.user, PTY: l.pty}
+	request.Spawn = ipc.Spawn{Token: l.token, Argv: l.argv, Env: l.env, Cwd: ipc.Bytes(l.cwd), User: l.user, PTY: l.pty}
 	if l.hold {
 		request.HoldMS = int(holdTime / time.Millisecond)
 	}
 	// A start is never broken off in between: what may run must be known.
-	got, err := agent.Call(slot.ctx, link.OpSpawn, request, &cmd.spawned, fds...)
+	got, err := agent.Call(slot.ctx, ipc.OpSpawn, request, &cmd.spawned, fds...)
 	cmd.started = time.Now().Add(-time.Duration(cmd.spawned.RanS * float64(time.Second)))
-	if err != nil && link.AsError(err).Kind == "too_large" {
+	if err != nil && ipc.AsError(err).Kind == "too_large" {
 		// Far more than the system takes, were it to be asked.
-		cmd.spawned, err = link.Spawned{ExitCode: 126, Reason: "argument list too long"}, nil
+		cmd.spawned, err = ipc.Spawned{ExitCode: 126, Reason: "argument list too long"}, nil
 	}
 	if err != nil || !cmd.spawned.Started {
 		s.forgetExit(l.token)
@@ -103,7 +103,7 @@ func (s *Server) start(slot *slotState, agent *slots.Agent, l launch) (*command,
 
 // spawnRequest gives the other ends of the pipes away.
 type spawnRequest struct {
-	link.Spawn
+	ipc.Spawn
 	theirs *[]int
 }
 
@@ -204,8 +204,8 @@ func closeFDs(fds []int) {
 
 // expectExit must be called before the process is started: its exit may be
 // told before the answer to the start is read here.
-func (s *Server) expectExit(token uint64) <-chan link.Exit {
-	ch := make(chan link.Exit, 1)
+func (s *Server) expectExit(token uint64) <-chan ipc.Exit {
+	ch := make(chan ipc.Exit, 1)
 	s.exitsMu.Lock()
 	s.exits[token] = ch
 	s.exitsMu.Unlock()
@@ -218,7 +218,7 @@ func (s *Server) forgetExit(token uint64) {
 	s.exitsMu.Unlock()
 }
 
-func (s *Server) exited(_ string, e link.Exit) {
+func (s *Server) exited(_ string, e ipc.Exit) {
 	s.exitsMu.Lock()
 	told := s.exits[e.Token]
 	delete(s.exits, e.Token)
@@ -230,20 +230,20 @@ func (s *Server) exited(_ string, e link.Exit) {
 
 // kill ends the tree of a command. A receipt with Left 1 says that the agent
 // did not answer; the error is why the slot ended.
-func (s *Server) kill(slot *slotState, token uint64) (link.Receipt, error) {
+func (s *Server) kill(slot *slotState, token uint64) (ipc.Receipt, error) {
 	ctx, cancel := context.WithTimeout(slot.ctx, killTime)
 	defer cancel()
 	begun := time.Now()
-	var receipt link.Receipt
-	if _, err := slot.call(ctx, link.OpKill, link.Kill{Token: token, GraceS: killGrace}, &receipt); err != nil {
+	var receipt ipc.Receipt
+	if _, err := slot.call(ctx, ipc.OpKill, ipc.Kill{Token: token, GraceS: killGrace}, &receipt); err != nil {
 		if slot.ctx.Err() != nil {
 			return receipt, slot.cause()
 		}
-		if e := link.AsError(err); e.Kind == "slot_closed" {
+		if e := ipc.AsError(err); e.Kind == "slot_closed" {
 			return receipt, e // a reset ends everything, and proves it
 		}
 		s.log.Printf("kill of %d: %v", token, err)
-		receipt = link.Receipt{Found: 1, Left: 1, DurationS: time.Since(begun).Seconds()}
+		receipt = ipc.Receipt{Found: 1, Left: 1, DurationS: time.Since(begun).Seconds()}
 	}
 	return tidy(receipt), nil
 }

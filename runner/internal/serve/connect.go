@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"net"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/wire"
 )
 
@@ -31,7 +31,7 @@ func (s *Server) netConnect(c *conversation, params json.RawMessage) (any, error
 	}
 	ctx, leave := slot.join(c.ctx)
 	defer leave()
-	fds, err := agent.Call(ctx, link.OpConnect, link.Connect{Host: p.Host, Port: p.Port, TimeoutS: connectTime}, nil)
+	fds, err := agent.Call(ctx, ipc.OpConnect, ipc.Connect{Host: p.Host, Port: p.Port, TimeoutS: connectTime}, nil)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)

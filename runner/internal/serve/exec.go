@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/output"
 	"hermes-exec/runner/internal/session"
 	"hermes-exec/runner/internal/slots"
@@ -51,16 +51,16 @@ type exitResult struct {
 	Stderr      output.Kept      `json:"stderr,omitzero"`
 	Merged      output.Kept      `json:"merged,omitzero"`
 	Segments    []output.Segment `json:"segments,omitempty"`
-	Spill       *link.Bytes      `json:"spill_path,omitempty"`
-	StderrSpill *link.Bytes      `json:"stderr_spill_path,omitempty"`
-	Killed      *link.Receipt    `json:"killed,omitempty"`
+	Spill       *ipc.Bytes       `json:"spill_path,omitempty"`
+	StderrSpill *ipc.Bytes       `json:"stderr_spill_path,omitempty"`
+	Killed      *ipc.Receipt     `json:"killed,omitempty"`
 	Started     bool             `json:"started"`
 	Reason      *string          `json:"reason,omitempty"`
-	Cwd         *link.Bytes      `json:"cwd,omitempty"`
+	Cwd         *ipc.Bytes       `json:"cwd,omitempty"`
 	StateLost   string           `json:"state_lost,omitempty"`
 }
 
-func (r *exitResult) take(e link.Exit) {
+func (r *exitResult) take(e ipc.Exit) {
 	r.ExitCode, r.OOMKilled = e.ExitCode, e.OOMKilled
 	if e.Signal != 0 {
 		r.Signal = &e.Signal
@@ -105,13 +105,13 @@ func (s *Server) execRun(c *conversation, params json.RawMessage) (any, error) {
 	return result, err
 }
 
-func noShell() link.Spawned {
-	return link.Spawned{ExitCode: 127, Reason: "this image has no shell: pass the command as a list of arguments"}
+func noShell() ipc.Spawned {
+	return ipc.Spawned{ExitCode: 127, Reason: "this image has no shell: pass the command as a list of arguments"}
 }
 
 // script is a shell with the text that it runs.
 type script struct {
-	argv  []link.Bytes
+	argv  []ipc.Bytes
 	files []*os.File // to become 3, 4, …
 }
 
@@ -119,9 +119,9 @@ type script struct {
 // argument holds at most 128 KiB. Both are `shell -c` with the shell as $0.
 func shellArgv(shell, text string) (script, error) {
 	if len(text) <= maxShortScript {
-		argv := []link.Bytes{link.Bytes(shell)}
+		argv := []ipc.Bytes{ipc.Bytes(shell)}
 		for _, argument := range session.Text(text) {
-			argv = append(argv, link.Bytes(argument))
+			argv = append(argv, ipc.Bytes(argument))
 		}
 		return script{argv: argv}, nil
 	}
@@ -129,12 +129,12 @@ func shellArgv(shell, text string) (script, error) {
 	if err != nil {
 		return script{}, err
 	}
-	return script{argv: []link.Bytes{link.Bytes(shell), "-c", link.Bytes(". " + fdPath(3)), link.Bytes(shell)}, files: []*os.File{file}}, nil
+	return script{argv: []ipc.Bytes{ipc.Bytes(shell), "-c", ipc.Bytes(". " + fdPath(3)), ipc.Bytes(shell)}, files: []*os.File{file}}, nil
 }
 
 // run starts a command, waits for its end and returns what there is to tell.
-func (s *Server) run(c *conversation, slot *slotState, agent *slots.Agent, p *commandParams, l launch) (*exitResult, link.Exit, error) {
-	var none link.Exit
+func (s *Server) run(c *conversation, slot *slotState, agent *slots.Agent, p *commandParams, l launch) (*exitResult, ipc.Exit, error) {
+	var none ipc.Exit
 	// A slot's commands that are under way at the same time would wait for each
 	// other: few can be held.
 	alone := slot.running.Add(1) == 1
@@ -191,7 +191,7 @@ func (s *Server) startError(slot *slotState, err error) error {
 
 // notStarted is the result for a program that could not be executed. The
 // reason is on stderr too, where a shell would have put it.
-func (s *Server) notStarted(c *conversation, p *commandParams, slot *slotState, why link.Spawned) (*exitResult, error) {
+func (s *Server) notStarted(c *conversation, p *commandParams, slot *slotState, why ipc.Spawned) (*exitResult, error) {
 	collector := output.NewCollector(p.limit(), nil, "")
 	stream := output.Stderr
 	if p.MergeStderr {
@@ -241,7 +241,7 @@ func startedEvent(cmd *command) []byte {
 
 // await waits for the exit of a command, and ends it at its timeout, when the
 // driver cancels, or with the slot.
-func (s *Server) await(c *conversation, cmd *command, pumps pumps, p *commandParams, result *exitResult) (link.Exit, error) {
+func (s *Server) await(c *conversation, cmd *command, pumps pumps, p *commandParams, result *exitResult) (ipc.Exit, error) {
 	select {
 	case exit := <-cmd.exit:
 		return exit, nil // before there are timers
@@ -275,7 +275,7 @@ func (s *Server) await(c *conversation, cmd *command, pumps pumps, p *commandPar
 			}
 			continue
 		case <-cmd.slot.ctx.Done():
-			return link.Exit{}, cmd.slot.cause()
+			return ipc.Exit{}, cmd.slot.cause()
 		case <-expired:
 			result.TimedOut = true
 		case <-c.ctx.Done():
@@ -285,10 +285,10 @@ func (s *Server) await(c *conversation, cmd *command, pumps pumps, p *commandPar
 	}
 }
 
-func (s *Server) endCommand(cmd *command, result *exitResult) (link.Exit, error) {
+func (s *Server) endCommand(cmd *command, result *exitResult) (ipc.Exit, error) {
 	receipt, err := s.kill(cmd.slot, cmd.token)
 	if err != nil {
-		return link.Exit{}, err
+		return ipc.Exit{}, err
 	}
 	result.Killed = &receipt
 	timer := time.NewTimer(afterKill)
@@ -297,10 +297,10 @@ func (s *Server) endCommand(cmd *command, result *exitResult) (link.Exit, error)
 	case exit := <-cmd.exit:
 		return exit, nil
 	case <-cmd.slot.ctx.Done():
-		return link.Exit{}, cmd.slot.cause()
+		return ipc.Exit{}, cmd.slot.cause()
 	case <-timer.C:
 		s.forgetExit(cmd.token)
-		return link.Exit{Token: cmd.token, ExitCode: 128 + 9, Signal: 9}, nil
+		return ipc.Exit{Token: cmd.token, ExitCode: 128 + 9, Signal: 9}, nil
 	}
 }
 
@@ -308,11 +308,11 @@ func (s *Server) endCommand(cmd *command, result *exitResult) (link.Exit, error)
 func sendKept(c *conversation, result *exitResult, kept output.Result) error {
 	result.Stdout, result.Stderr, result.Merged, result.Segments = kept.Stdout, kept.Stderr, kept.Merged, kept.Segments
 	if kept.StdoutSpill != "" {
-		path := link.Bytes(kept.StdoutSpill)
+		path := ipc.Bytes(kept.StdoutSpill)
 		result.Spill = &path
 	}
 	if kept.StderrSpill != "" {
-		path := link.Bytes(kept.StderrSpill)
+		path := ipc.Bytes(kept.StderrSpill)
 		result.StderrSpill = &path
 	}
 	for channel, parts := range [][][]byte{output.Stdout: kept.StdoutParts, output.Stderr: kept.StderrParts, output.Merged: kept.MergedParts} {

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/wire"
 )
@@ -18,7 +18,7 @@ const (
 	fileProgress = 60 * time.Second
 	// treeTime bounds operations over a whole tree that report no progress.
 	treeTime = 30 * time.Minute
-	// committed is the byte that ends complete data (link.FileOp.Committed).
+	// committed is the byte that ends complete data (ipc.FileOp.Committed).
 	committed = 1
 )
 
@@ -48,7 +48,7 @@ func fileMethod(name string, carry func(*fileCall) (any, error)) method {
 		}
 		ctx, leave := slot.join(c.ctx)
 		defer leave()
-		result, err := carry(&fileCall{c: c, ctx: ctx, agent: agent, op: link.FileOp{Method: name, Params: params}, length: p.Length})
+		result, err := carry(&fileCall{c: c, ctx: ctx, agent: agent, op: ipc.FileOp{Method: name, Params: params}, length: p.Length})
 		if err != nil {
 			if cause := context.Cause(ctx); cause != nil {
 				return nil, cause
@@ -64,19 +64,19 @@ type fileCall struct {
 	c      *conversation
 	ctx    context.Context
 	agent  *slots.Agent
-	op     link.FileOp
+	op     ipc.FileOp
 	length *int64
 }
 
-func (f *fileCall) call(limit time.Duration, fds ...int) (link.FileResult, error) {
-	var result link.FileResult
+func (f *fileCall) call(limit time.Duration, fds ...int) (ipc.FileResult, error) {
+	var result ipc.FileResult
 	ctx := f.ctx
 	if limit > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(f.ctx, limit, errNoProgress)
 		defer cancel()
 	}
-	_, err := f.agent.Call(ctx, link.OpFile, f.op, &result, fds...)
+	_, err := f.agent.Call(ctx, ipc.OpFile, f.op, &result, fds...)
 	if err != nil && f.ctx.Err() == nil && ctx.Err() != nil {
 		err = errNoProgress
 	}
@@ -102,7 +102,7 @@ func orEmpty(result json.RawMessage) any {
 // read asks for the bytes inside the answer first; a file that is too large
 // for that comes through a pipe.
 func (f *fileCall) read() (any, error) {
-	if f.length == nil || *f.length <= link.InlineLimit {
+	if f.length == nil || *f.length <= ipc.InlineLimit {
 		f.op.Small = true
 		result, err := f.call(fileProgress)
 		if err != nil {
@@ -120,7 +120,7 @@ func (f *fileCall) read() (any, error) {
 }
 
 type fileAnswer struct {
-	result link.FileResult
+	result ipc.FileResult
 	err    error
 }
 
@@ -181,7 +181,7 @@ func (f *fileCall) write() (any, error) {
 	var content []byte
 	complete, err := f.c.receive(f.ctx, func(piece []byte) error {
 		content = append(content, piece...)
-		if len(content) > link.InlineLimit {
+		if len(content) > ipc.InlineLimit {
 			return errTooLong
 		}
 		return nil

@@ -5,7 +5,7 @@ import (
 	"os"
 	"syscall"
 
-	"hermes-exec/runner/internal/rt"
+	"hermes-exec/runner/internal/initproc"
 )
 
 // processEnded gives what tells of the end of the process at the other end of
@@ -21,8 +21,8 @@ func processEnded(c *net.UnixConn) func() bool {
 		return nil
 	}
 	syscall.CloseOnExec(process)
-	return func() bool { return rt.Readable(process, 0) }
+	return func() bool { return initproc.Readable(process, 0) }
 }
 
 // alone says whether nobody is at the other end of a stream any more.
-func alone(stream *os.File) bool { return rt.HungUp(int(stream.Fd())) }
+func alone(stream *os.File) bool { return initproc.HungUp(int(stream.Fd())) }

@@ -3,8 +3,8 @@ package serve
 import (
 	"encoding/json"
 
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/slots"
 )
 
@@ -57,7 +57,7 @@ func (s *Server) slotCreate(c *conversation, params json.RawMessage) (any, error
 		return nil, badRequest("slot is missing")
 	}
 	created, err := s.slots.Create(c.ctx, p)
-	if err == nil && p.Level == isolate.Box {
+	if err == nil && p.Level == isolation.Box {
 		// The one slot of a box is wanted soon. Where its agent cannot be had, its first use says why.
 		go func() { _, _ = s.slots.Agent(s.ctx, p.Slot) }()
 	}
@@ -97,7 +97,7 @@ func (s *Server) boxInfo(*conversation, json.RawMessage) (any, error) { return s
 
 func (s *Server) boxWatch(_ *conversation, params json.RawMessage) (any, error) {
 	var p struct {
-		Paths []link.Bytes `json:"paths"`
+		Paths []ipc.Bytes `json:"paths"`
 	}
 	if err := decode(params, &p); err != nil {
 		return nil, err

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/slots"
 )
 
@@ -30,20 +30,20 @@ func decode(params json.RawMessage, into any) error {
 
 // commandParams are those that exec.run and proc.spawn share.
 type commandParams struct {
-	Slot        string                `json:"slot"`
-	Shell       *link.Bytes           `json:"shell"`
-	Argv        []link.Bytes          `json:"argv"`
-	Cwd         *link.Bytes           `json:"cwd"`
-	Env         map[string]link.Bytes `json:"env"`
-	User        string                `json:"user"`
-	Stdin       bool                  `json:"stdin"`
-	TimeoutS    *float64              `json:"timeout_s"`
-	OutputLimit *int64                `json:"output_limit_bytes"`
-	MergeStderr bool                  `json:"merge_stderr"`
-	Stream      bool                  `json:"stream"`
-	Session     string                `json:"session"`
-	PTY         *link.PTY             `json:"pty"`
-	Tag         *string               `json:"tag"`
+	Slot        string               `json:"slot"`
+	Shell       *ipc.Bytes           `json:"shell"`
+	Argv        []ipc.Bytes          `json:"argv"`
+	Cwd         *ipc.Bytes           `json:"cwd"`
+	Env         map[string]ipc.Bytes `json:"env"`
+	User        string               `json:"user"`
+	Stdin       bool                 `json:"stdin"`
+	TimeoutS    *float64             `json:"timeout_s"`
+	OutputLimit *int64               `json:"output_limit_bytes"`
+	MergeStderr bool                 `json:"merge_stderr"`
+	Stream      bool                 `json:"stream"`
+	Session     string               `json:"session"`
+	PTY         *ipc.PTY             `json:"pty"`
+	Tag         *string              `json:"tag"`
 }
 
 func (p *commandParams) check() error {
@@ -76,7 +76,7 @@ func checkTimeout(seconds *float64) error {
 	return nil
 }
 
-func checkEnv(env map[string]link.Bytes) error {
+func checkEnv(env map[string]ipc.Bytes) error {
 	for name := range env {
 		if name == "" || strings.ContainsAny(name, "=\x00") {
 			return badRequest("%q is no name for an environment variable", name)
@@ -102,23 +102,23 @@ func timerFor(seconds *float64) (<-chan time.Time, func() bool) {
 }
 
 // environment puts the call's variables over the slot's.
-func environment(base []string, call map[string]link.Bytes) []link.Bytes {
-	env := make([]link.Bytes, 0, len(base)+len(call))
+func environment(base []string, call map[string]ipc.Bytes) []ipc.Bytes {
+	env := make([]ipc.Bytes, 0, len(base)+len(call))
 	for _, entry := range base {
 		name, _, _ := strings.Cut(entry, "=")
 		if _, replaced := call[name]; !replaced {
-			env = append(env, link.Bytes(entry))
+			env = append(env, ipc.Bytes(entry))
 		}
 	}
 	for name, value := range call {
-		env = append(env, link.Bytes(name)+"="+value)
+		env = append(env, ipc.Bytes(name)+"="+value)
 	}
 	return env
 }
 
 // directory makes a cwd absolute. The text is left as it is: ".." after a
 // symbolic link is the kernel's to resolve.
-func directory(agent *slots.Agent, cwd *link.Bytes) string {
+func directory(agent *slots.Agent, cwd *ipc.Bytes) string {
 	switch {
 	case cwd == nil:
 		return agent.Workspace

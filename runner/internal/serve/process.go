@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/output"
 	"hermes-exec/runner/internal/slots"
 )
@@ -30,7 +30,7 @@ type process struct {
 	slot      *slotState
 	token     uint64
 	pid       int
-	command   link.Bytes
+	command   ipc.Bytes
 	tag       *string
 	startedAt time.Time
 	terminal  *os.File // the master side, nil without one
@@ -51,7 +51,7 @@ type process struct {
 type processFacts struct {
 	Process     string      `json:"process"`
 	PID         int         `json:"pid"`
-	Command     link.Bytes  `json:"command"`
+	Command     ipc.Bytes   `json:"command"`
 	Tag         *string     `json:"tag"`
 	StartedAt   float64     `json:"started_at"`
 	AgeS        float64     `json:"age_s"`
@@ -95,28 +95,28 @@ func (s *Server) procSpawn(c *conversation, params json.RawMessage) (any, error)
 }
 
 // procLaunch makes the launch; without argv the image has no shell.
-func (s *Server) procLaunch(c *conversation, slot *slotState, agent *slots.Agent, p *commandParams) (launch, link.Spawned, error) {
+func (s *Server) procLaunch(c *conversation, slot *slotState, agent *slots.Agent, p *commandParams) (launch, ipc.Spawned, error) {
 	if p.Session != "" {
 		x, err := s.session(p.Session, slot)
 		if err != nil {
-			return launch{}, link.Spawned{}, err
+			return launch{}, ipc.Spawned{}, err
 		}
 		l, _, err := x.prepare(c, p, "")
-		return l, link.Spawned{}, err
+		return l, ipc.Spawned{}, err
 	}
 	l := launch{
 		token: c.id, argv: p.Argv, env: environment(agent.Env, p.Env), cwd: directory(agent, p.Cwd),
 		user: p.User, merge: p.MergeStderr, stdin: p.Stdin, pty: p.PTY,
 	}
 	if p.Shell == nil {
-		return l, link.Spawned{}, nil
+		return l, ipc.Spawned{}, nil
 	}
 	if agent.Shell == "" {
 		return launch{}, noShell(), nil
 	}
 	script, err := shellArgv(agent.Shell, string(*p.Shell))
 	l.argv, l.extra = script.argv, script.files
-	return l, link.Spawned{}, err
+	return l, ipc.Spawned{}, err
 }
 
 // adoptProcess makes a process of a started command, or an ended one of a
@@ -158,7 +158,7 @@ func (s *Server) adoptProcess(cmd *command, p *commandParams) *process {
 	return proc
 }
 
-func commandText(p *commandParams) link.Bytes {
+func commandText(p *commandParams) ipc.Bytes {
 	if p.Shell != nil {
 		return *p.Shell
 	}
@@ -166,7 +166,7 @@ func commandText(p *commandParams) link.Bytes {
 	for i, argument := range p.Argv {
 		words[i] = string(argument)
 	}
-	return link.Bytes(strings.Join(words, " "))
+	return ipc.Bytes(strings.Join(words, " "))
 }
 
 // forgetOldest drops the processes that ended first, when there are very many.
@@ -199,7 +199,7 @@ func (s *Server) watch(p *process, cmd *command) {
 	defer contain(s.log, "process")
 	pumps := pumpsOf(cmd, p.sink)
 	pumps.start()
-	var exit link.Exit
+	var exit ipc.Exit
 	select {
 	case exit = <-cmd.exit:
 	case <-p.slot.ctx.Done():

@@ -11,7 +11,7 @@ import (
 	"time"
 	"unsafe"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/output"
 )
 
@@ -43,7 +43,7 @@ func procMethod(do func(s *Server, c *conversation, p *process, q *procParams) (
 		p := s.processes[q.Process]
 		s.mu.Unlock()
 		if p == nil {
-			return nil, &link.Error{Kind: "no_process", Message: "no process " + strconv.Quote(q.Process)}
+			return nil, &ipc.Error{Kind: "no_process", Message: "no process " + strconv.Quote(q.Process)}
 		}
 		return do(s, c, p, &q)
 	}
@@ -163,8 +163,8 @@ func (s *Server) procFollow(c *conversation, p *process, q *procParams) (any, er
 
 var (
 	errNoStdin = badRequest("the process was started without stdin, or it was closed")
-	errEnded   = &link.Error{Kind: "os", Errno: "EPIPE", Message: "the process has ended"}
-	errGone    = &link.Error{Kind: "os", Errno: "ESRCH", Message: "the process has ended"}
+	errEnded   = &ipc.Error{Kind: "os", Errno: "EPIPE", Message: "the process has ended"}
+	errGone    = &ipc.Error{Kind: "os", Errno: "ESRCH", Message: "the process has ended"}
 )
 
 // withoutStdin tells a process that has no input from one that never started.
@@ -266,7 +266,7 @@ func (s *Server) procSignal(c *conversation, p *process, q *procParams) (any, er
 	}
 	ctx, leave := p.slot.join(c.ctx)
 	defer leave()
-	_, err := p.slot.call(ctx, link.OpSignal, link.Signal{Token: p.token, Number: q.Signal}, nil)
+	_, err := p.slot.call(ctx, ipc.OpSignal, ipc.Signal{Token: p.token, Number: q.Signal}, nil)
 	return nil, err
 }
 

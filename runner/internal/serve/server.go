@@ -18,8 +18,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"hermes-exec/runner/internal/link"
-	"hermes-exec/runner/internal/rt"
+	"hermes-exec/runner/internal/initproc"
+	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/wire"
 )
@@ -66,7 +66,7 @@ type Server struct {
 	handshakes    []conn // not authenticated yet, oldest first
 
 	exitsMu sync.Mutex
-	exits   map[uint64]chan<- link.Exit // where the exit of a command is waited for, by token
+	exits   map[uint64]chan<- ipc.Exit // where the exit of a command is waited for, by token
 
 	lease  atomic.Int64 // nanoseconds
 	spoken atomic.Bool  // something was heard since the last tick
@@ -98,7 +98,7 @@ func New(config Config) (*Server, error) {
 	s := &Server{
 		config: config, bootID: hex.EncodeToString(id), slots: config.Slots, log: config.Log,
 		conversations: map[uint64]*conversation{}, states: map[string]*slotState{}, processes: map[string]*process{},
-		sessions: map[string]*shellSession{}, exits: map[uint64]chan<- link.Exit{}, devNull: devNull,
+		sessions: map[string]*shellSession{}, exits: map[uint64]chan<- ipc.Exit{}, devNull: devNull,
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.lease.Store(int64(config.Lease))
@@ -175,7 +175,7 @@ func (s *Server) keepLease() {
 			quiet = 0
 		} else if before := quiet; before <= quietTime {
 			if quiet += now.Sub(last); quiet > quietTime {
-				rt.FreeMemory()
+				initproc.FreeMemory()
 			}
 		}
 		last = now
@@ -371,7 +371,7 @@ func asWire(err error) *wire.Error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return &wire.Error{Kind: "canceled", Message: err.Error()}
 	}
-	e := link.AsError(err)
+	e := ipc.AsError(err)
 	if e.Kind == "" {
 		e.Kind = "internal"
 	}

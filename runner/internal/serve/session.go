@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/session"
 	"hermes-exec/runner/internal/slots"
 )
@@ -41,9 +41,9 @@ type shellSession struct {
 
 func (s *Server) sessionOpen(c *conversation, params json.RawMessage) (any, error) {
 	var p struct {
-		Slot string                `json:"slot"`
-		Cwd  *link.Bytes           `json:"cwd"`
-		Env  map[string]link.Bytes `json:"env"`
+		Slot string               `json:"slot"`
+		Cwd  *ipc.Bytes           `json:"cwd"`
+		Env  map[string]ipc.Bytes `json:"env"`
 	}
 	if err := decode(params, &p); err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func (s *Server) session(id string, slot *slotState) (*shellSession, error) {
 	defer s.mu.Unlock()
 	x := s.sessions[id]
 	if x == nil || slot != nil && x.slot != slot {
-		return nil, &link.Error{Kind: "no_session", Message: "no session " + strconv.Quote(id) + " in this slot"}
+		return nil, &ipc.Error{Kind: "no_session", Message: "no session " + strconv.Quote(id) + " in this slot"}
 	}
 	return x, nil
 }
@@ -125,10 +125,10 @@ func (x *shellSession) prepare(c *conversation, p *commandParams, save string) (
 	x.mu.Unlock()
 	l = launch{token: c.id, cwd: program.Cwd, user: p.User, merge: p.MergeStderr, stdin: p.Stdin, pty: p.PTY}
 	for _, argument := range program.Argv {
-		l.argv = append(l.argv, link.Bytes(argument))
+		l.argv = append(l.argv, ipc.Bytes(argument))
 	}
 	for _, entry := range program.Env {
-		l.env = append(l.env, link.Bytes(entry))
+		l.env = append(l.env, ipc.Bytes(entry))
 	}
 	for _, content := range program.Files {
 		file, err := memoryFile("session", string(content))
@@ -175,11 +175,11 @@ func (s *Server) runInSession(c *conversation, slot *slotState, agent *slots.Age
 		return nil, err
 	}
 	x.entered = true
-	where := link.Bytes(l.cwd)
+	where := ipc.Bytes(l.cwd)
 	if result.Started {
 		x.mu.Lock()
 		kept := x.state.Done(call, saving.kept, string(exit.Cwd))
-		where = link.Bytes(x.state.Cwd())
+		where = ipc.Bytes(x.state.Cwd())
 		x.mu.Unlock()
 		works = kept // else the tenant may have removed it
 		if !kept {
@@ -193,7 +193,7 @@ func (s *Server) runInSession(c *conversation, slot *slotState, agent *slots.Age
 // cannotEnter tells that the directory that a session was in is not there any
 // more, or nowhere that it can go to.
 func cannotEnter(err error, cwd string) bool {
-	var e *link.Error
+	var e *ipc.Error
 	if !errors.As(err, &e) || string(e.Path) != cwd {
 		return false
 	}
@@ -203,7 +203,7 @@ func cannotEnter(err error, cwd string) bool {
 // moved is err with where the session goes on.
 func moved(err error, to string) error {
 	e := *asWire(err)
-	e.Detail = map[string]link.Bytes{"cwd": link.Bytes(to)}
+	e.Detail = map[string]ipc.Bytes{"cwd": ipc.Bytes(to)}
 	e.Message = "nothing ran, for the session's directory cannot be entered any more; the next command starts in " + to
 	return &e
 }
@@ -300,7 +300,7 @@ func (v *saving) take(p []byte) {
 }
 
 // whyLost says why a session does not go on from where its command ended.
-func (v *saving) whyLost(exit link.Exit) string {
+func (v *saving) whyLost(exit ipc.Exit) string {
 	const before = "; the session goes on from the state before this command"
 	switch {
 	case v.err != nil:

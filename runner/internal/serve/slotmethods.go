@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 	"time"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 )
 
-func tidy(r link.Receipt) link.Receipt {
+func tidy(r ipc.Receipt) ipc.Receipt {
 	if r.Handles == nil {
 		r.Handles = []string{}
 	}
@@ -17,12 +17,12 @@ func tidy(r link.Receipt) link.Receipt {
 
 // processInfo is a living process of a slot as the driver sees it.
 type processInfo struct {
-	PID       int          `json:"pid"`
-	Argv      []link.Bytes `json:"argv"`
-	StartedAt float64      `json:"started_at"`
-	RSS       int64        `json:"rss_bytes"`
-	RequestID *uint64      `json:"request_id"`
-	State     string       `json:"state"`
+	PID       int         `json:"pid"`
+	Argv      []ipc.Bytes `json:"argv"`
+	StartedAt float64     `json:"started_at"`
+	RSS       int64       `json:"rss_bytes"`
+	RequestID *uint64     `json:"request_id"`
+	State     string      `json:"state"`
 }
 
 func (s *Server) slotProcesses(c *conversation, params json.RawMessage) (any, error) {
@@ -32,15 +32,15 @@ func (s *Server) slotProcesses(c *conversation, params json.RawMessage) (any, er
 	}
 	ctx, leave := slot.join(c.ctx)
 	defer leave()
-	var got link.Processes
-	if _, err := agent.Call(ctx, link.OpProcesses, struct{}{}, &got); err != nil {
+	var got ipc.Processes
+	if _, err := agent.Call(ctx, ipc.OpProcesses, struct{}{}, &got); err != nil {
 		return nil, s.startError(slot, err)
 	}
 	list := make([]processInfo, 0, len(got.Processes))
 	for _, p := range got.Processes {
 		info := processInfo{PID: p.PID, Argv: p.Argv, StartedAt: p.StartedAt, RSS: p.RSS, State: p.State}
 		if info.Argv == nil {
-			info.Argv = []link.Bytes{}
+			info.Argv = []ipc.Bytes{}
 		}
 		if p.Token != 0 {
 			info.RequestID = &p.Token

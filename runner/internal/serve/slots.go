@@ -8,7 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/output"
 	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/wire"
@@ -89,7 +89,7 @@ func (s *Server) endSlot(id string, why *wire.Error) {
 	state.mu.Unlock()
 }
 
-func (s *Server) slotDied(slot string, why *link.Error) { s.endSlot(slot, asWire(why)) }
+func (s *Server) slotDied(slot string, why *ipc.Error) { s.endSlot(slot, asWire(why)) }
 
 // keep holds a pipe that outlives its command; it is closed with the slot.
 func (st *slotState) keep(f *os.File) {
@@ -140,8 +140,8 @@ func (st *slotState) call(ctx context.Context, op string, in, out any) ([]int, e
 }
 
 func (st *slotState) openSpill(name string) (*os.File, string, error) {
-	var where link.Spilled
-	fds, err := st.call(st.ctx, link.OpSpill, link.Spill{Name: name}, &where)
+	var where ipc.Spilled
+	fds, err := st.call(st.ctx, ipc.OpSpill, ipc.Spill{Name: name}, &where)
 	if err != nil {
 		return nil, "", err
 	}
@@ -154,12 +154,12 @@ func (st *slotState) openSpill(name string) (*os.File, string, error) {
 }
 
 func (st *slotState) removeSpill(path string) {
-	params, err := json.Marshal(map[string]any{"path": link.Bytes(path), "recursive": false, "missing_ok": true})
+	params, err := json.Marshal(map[string]any{"path": ipc.Bytes(path), "recursive": false, "missing_ok": true})
 	if err != nil {
 		return
 	}
 	// A tenant may have removed it first; nothing depends on the answer.
-	_, _ = st.call(st.ctx, link.OpFile, link.FileOp{Method: "file.remove", Params: params}, nil)
+	_, _ = st.call(st.ctx, ipc.OpFile, ipc.FileOp{Method: "file.remove", Params: params}, nil)
 }
 
 func filesOf(fds []int) []*os.File {

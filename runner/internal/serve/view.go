@@ -6,7 +6,7 @@ import (
 	"slices"
 	"sync"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 )
 
 const (
@@ -30,14 +30,14 @@ type view struct {
 
 // viewEvent is an EVENT of slot.view; Data goes as base64.
 type viewEvent struct {
-	Event    string      `json:"event"`
-	ID       uint64      `json:"id,omitempty"`
-	PID      int         `json:"pid,omitempty"`
-	Command  *link.Bytes `json:"command,omitempty"`
-	Stream   int         `json:"stream,omitempty"`
-	Data     []byte      `json:"data,omitempty"`
-	ExitCode *int        `json:"exit_code,omitempty"`
-	Bytes    int64       `json:"bytes,omitempty"`
+	Event    string     `json:"event"`
+	ID       uint64     `json:"id,omitempty"`
+	PID      int        `json:"pid,omitempty"`
+	Command  *ipc.Bytes `json:"command,omitempty"`
+	Stream   int        `json:"stream,omitempty"`
+	Data     []byte     `json:"data,omitempty"`
+	ExitCode *int       `json:"exit_code,omitempty"`
+	Bytes    int64      `json:"bytes,omitempty"`
 }
 
 func (v *view) add(e viewEvent) {

@@ -10,9 +10,9 @@ import (
 	"syscall"
 	"time"
 
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/link"
-	"hermes-exec/runner/internal/rt"
+	"hermes-exec/runner/internal/initproc"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
 )
 
 // How long processes that are all right may take: some milliseconds, and a
@@ -36,7 +36,7 @@ type Agent struct {
 	OpenFiles int64             // the limit of each of the slot's processes, 0 for none
 
 	slot *slot
-	conn *link.Conn
+	conn *ipc.Conn
 
 	spawning lanes // lead to the threads that commands are forked from
 	filing   lanes // lead to those that have the slot's file system rights
@@ -45,16 +45,16 @@ type Agent struct {
 	process  *os.Process
 	ended    chan struct{} // the process has been waited for
 	how      string
-	died     *link.Error // how, as an answer; set with it
-	oomKills int64       // of the box, when it was started
+	died     *ipc.Error // how, as an answer; set with it
+	oomKills int64      // of the box, when it was started
 	expected atomic.Bool
 }
 
-// Call asks the agent (link.Conn.Call) on the lane for op, and gives an error of
+// Call asks the agent (ipc.Conn.Call) on the lane for op, and gives an error of
 // the protocol for one that is gone.
 func (h *Agent) Call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {
 	got, err := h.call(ctx, op, in, out, fds...)
-	if !errors.Is(err, link.ErrClosed) {
+	if !errors.Is(err, ipc.ErrClosed) {
 		return got, err
 	}
 	if h.expected.Load() {
@@ -81,14 +81,14 @@ func (h *Agent) groups() []group {
 
 func (h *Agent) call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {
 	switch op {
-	case link.OpSpawn:
+	case ipc.OpSpawn:
 		return h.spawning.call(ctx, op, in, out, fds...)
-	case link.OpFile:
-		if f, ok := in.(link.FileOp); ok && single[f.Method] {
+	case ipc.OpFile:
+		if f, ok := in.(ipc.FileOp); ok && single[f.Method] {
 			return h.filing.call(ctx, op, in, out, fds...)
 		}
 		return h.walking.call(ctx, op, in, out, fds...)
-	case link.OpSpill:
+	case ipc.OpSpill:
 		return h.spilling.call(ctx, op, in, out, fds...)
 	}
 	return h.conn.Call(ctx, op, in, out, fds...)
@@ -120,7 +120,7 @@ func (s *slot) agent(ctx context.Context) (*Agent, error) {
 }
 
 // current is the running agent, or why the last one ended unasked, or neither.
-func (s *slot) current() (*Agent, *link.Error) {
+func (s *slot) current() (*Agent, *ipc.Error) {
 	s.handleMu.Lock()
 	defer s.handleMu.Unlock()
 	return s.handle, s.died
@@ -163,7 +163,7 @@ func (s *slot) boot(ctx context.Context) (h *Agent, again bool, err error) {
 		h.expectEnd()
 		h.terminate()
 		<-h.ended
-		var e *link.Error
+		var e *ipc.Error
 		if errors.As(err, &e) {
 			return nil, false, e
 		}
@@ -207,14 +207,14 @@ func (s *slot) setUp(ctx context.Context, h *Agent) error {
 		}
 	}
 	s.setup.SpawnLanes = spawnLanes
-	var ready isolate.Ready
-	_, err := h.conn.Call(ctx, isolate.OpSetup, s.setup, &ready, fds...)
+	var ready isolation.Ready
+	_, err := h.conn.Call(ctx, isolation.OpSetup, s.setup, &ready, fds...)
 	return err
 }
 
 // launch starts the agent's process and the reading of its link.
 func (s *slot) launch() (*Agent, error) {
-	ours, theirs, err := link.Pair()
+	ours, theirs, err := ipc.Pair()
 	if err != nil {
 		return nil, err
 	}
@@ -226,7 +226,7 @@ func (s *slot) launch() (*Agent, error) {
 	}
 	defer null.Close()
 	var process *os.Process
-	_, err = rt.Own(func() (int, error) {
+	_, err = initproc.Own(func() (int, error) {
 		p, err := onStarter(func() (*os.Process, error) { return s.begin(null, theirs) })
 		if err != nil {
 			return 0, err
@@ -238,11 +238,11 @@ func (s *slot) launch() (*Agent, error) {
 		ours.Close()
 		return nil, err
 	}
-	conn, err := link.New(ours)
+	conn, err := ipc.New(ours)
 	if err != nil {
 		_ = process.Kill()
 		_, _ = process.Wait()
-		rt.Disown(process.Pid)
+		initproc.Disown(process.Pid)
 		return nil, err
 	}
 	h := &Agent{
@@ -265,11 +265,11 @@ func (s *slot) launch() (*Agent, error) {
 }
 
 func (s *slot) event(op string, body json.RawMessage) {
-	if op != link.EventExit {
+	if op != ipc.EventExit {
 		return
 	}
-	var e link.Exit
-	if err := link.Decode(body, &e); err != nil {
+	var e ipc.Exit
+	if err := ipc.Decode(body, &e); err != nil {
 		fmt.Fprintln(os.Stderr, "runner: bad exit event:", err)
 		return
 	}
@@ -280,17 +280,17 @@ func (s *slot) event(op string, body json.RawMessage) {
 // before the death is.
 func (s *slot) watch(h *Agent, linkDown <-chan struct{}) {
 	// A wait of its own would hold a thread for each slot.
-	<-rt.Ended(h.process.Pid)
+	<-initproc.Ended(h.process.Pid)
 	state, err := h.process.Wait()
-	rt.Disown(h.process.Pid)
+	initproc.Disown(h.process.Pid)
 	h.how = describeEnd(state, err)
 	oom := wasKilled(state) && oomKills() > h.oomKills
 	if oom {
 		h.how += ", out of memory"
 	}
-	h.died = &link.Error{
+	h.died = &ipc.Error{
 		Kind: "slot_died", Message: fmt.Sprintf("the slot's init has ended (%s); reset the slot", h.how),
-		Detail: map[string]bool{"oom": oom, "whole_box": s.setup.Level == isolate.Box},
+		Detail: map[string]bool{"oom": oom, "whole_box": s.setup.Level == isolation.Box},
 	}
 	select {
 	case <-linkDown:

@@ -6,15 +6,15 @@ import (
 	"sort"
 	"strings"
 
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/session"
 )
 
 // describe fills in the facts of a slot that is set up.
 func (s *slot) describe(p CreateParams) {
 	u := s.setup
-	s.facts.Workspace, s.facts.Home, s.facts.Tmp = link.Bytes(u.Workspace), link.Bytes(u.Home), link.Bytes(u.Tmp)
+	s.facts.Workspace, s.facts.Home, s.facts.Tmp = ipc.Bytes(u.Workspace), ipc.Bytes(u.Home), ipc.Bytes(u.Tmp)
 	s.facts.UID, s.facts.GID, s.facts.UserName = int(u.UID), int(u.GID), u.UserName
 	s.facts.Shells = shells()
 	s.facts.Shell = best(s.facts.Shells)
@@ -26,9 +26,9 @@ func (s *slot) describe(p CreateParams) {
 	iso := &s.facts.Isolation
 	iso.Level = u.Level
 	switch u.Level {
-	case isolate.Box:
+	case isolation.Box:
 		iso.Filesystem, iso.Processes, iso.Users, iso.Network = "the whole box", "the whole box", "the whole box, as "+u.UserName, "the box's"
-	case isolate.Namespaces:
+	case isolation.Namespaces:
 		s.describeNamespaces()
 	default:
 		s.describeShared(p)
@@ -41,7 +41,7 @@ func (s *slot) describeNamespaces() {
 	u, iso := s.setup, &s.facts.Isolation
 	iso.PriceMS = s.m.facts.PriceMS
 	iso.Filesystem = "private mount namespace: the system read-only, own workspace, home, /tmp, /dev/shm"
-	if u.View.Kind == isolate.ViewBox {
+	if u.View.Kind == isolation.ViewBox {
 		iso.Filesystem = "private mount namespace: the image, own workspace, home, /dev/shm"
 		if u.Tmp == "/tmp" {
 			iso.Filesystem += ", /tmp"
@@ -49,9 +49,9 @@ func (s *slot) describeNamespaces() {
 	}
 	iso.Processes = "own pid and ipc namespaces"
 	switch s.way {
-	case isolate.WayDirect:
+	case isolation.WayDirect:
 		iso.Users = "own uid, no capabilities"
-	case isolate.WayIdentity:
+	case isolation.WayIdentity:
 		iso.Users = "own uid in a user namespace, no capabilities"
 	default:
 		iso.Users = "the runner's uid in a user namespace of its own, no capabilities"
@@ -72,10 +72,10 @@ func (s *slot) describeShared(p CreateParams) {
 	iso.Processes = "shared table; signals by uid"
 	iso.Users = "own uid, no_new_privs"
 	switch {
-	case u.Level == isolate.None && !u.Switch, u.Level == isolate.None && !p.PrivateRoot:
+	case u.Level == isolation.None && !u.Switch, u.Level == isolation.None && !p.PrivateRoot:
 		iso.Users, iso.Filesystem = "shared: "+u.UserName, "shared with the box"
 		iso.Processes = "shared with the box"
-	case u.Level == isolate.UID && !s.name:
+	case u.Level == isolation.UID && !s.name:
 		iso.Users = "own uid without a passwd name, no_new_privs"
 	}
 	if u.Landlock != nil {
@@ -153,7 +153,7 @@ var allowed = []string{"LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ"}
 
 // environment is the slot's base environment: in a box the image's, then the
 // pool's, then what the slot is.
-func environment(p CreateParams, setup isolate.Setup) []string {
+func environment(p CreateParams, setup isolation.Setup) []string {
 	env := map[string]string{}
 	if p.PrivateRoot {
 		for _, key := range allowed {

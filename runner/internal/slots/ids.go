@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"sync"
 
-	"hermes-exec/runner/internal/isolate"
+	"hermes-exec/runner/internal/isolation"
 )
 
 // allocator gives every slot of a boot a uid that nobody else has. Where all
@@ -16,20 +16,20 @@ type allocator struct {
 	first uint32
 	count uint32
 	next  uint32
-	track isolate.IDRange
+	track isolation.IDRange
 }
 
-func newAllocator(f isolate.Facts) *allocator {
+func newAllocator(f isolation.Facts) *allocator {
 	var raw [4]byte
 	_, _ = rand.Read(raw[:])
 	random := binary.NativeEndian.Uint32(raw[:])
 	ids := f.IDs
 	if ids.First == 0 && ids.Count >= 1<<32-2 {
 		// 0x10000000 … 0x6fffffff for uids, above 2^31 for the group ids of commands.
-		return &allocator{first: 0x10000000 + random%0x5ff0*0x10000, count: 0xffff, track: isolate.IDRange{First: 0x80000000, Count: 0x70000000}}
+		return &allocator{first: 0x10000000 + random%0x5ff0*0x10000, count: 0xffff, track: isolation.IDRange{First: 0x80000000, Count: 0x70000000}}
 	}
 	quarter := ids.Count / 4
-	a := &allocator{first: ids.First + 2*quarter, count: quarter - 1, track: isolate.IDRange{First: ids.First + 3*quarter, Count: quarter - 600}}
+	a := &allocator{first: ids.First + 2*quarter, count: quarter - 1, track: isolation.IDRange{First: ids.First + 3*quarter, Count: quarter - 600}}
 	if quarter < 1024 {
 		a.track.Count = 0
 	}
@@ -43,7 +43,7 @@ func (a *allocator) take() (uint32, error) {
 	for a.next < a.count {
 		uid := a.first + a.next
 		a.next++
-		if uid != 0 && uid != 65534 && !isolate.NumberTaken(uid) {
+		if uid != 0 && uid != 65534 && !isolation.NumberTaken(uid) {
 			return uid, nil
 		}
 	}

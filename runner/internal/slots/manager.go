@@ -11,14 +11,14 @@ import (
 	"sync"
 	"time"
 
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
 )
 
 // Manager holds the slots of one box.
 type Manager struct {
 	base  string
-	facts isolate.Facts
+	facts isolation.Facts
 	exe   string
 	boot  string
 	ids   *allocator
@@ -29,8 +29,8 @@ type Manager struct {
 	slots   map[string]*slot
 	watched map[string]entry // paths of the box, as they were when Watch was called
 	closed  bool
-	onExit  func(slot string, e link.Exit)
-	onDeath func(slot string, why *link.Error)
+	onExit  func(slot string, e ipc.Exit)
+	onDeath func(slot string, why *ipc.Error)
 
 	openPlaces func() []string // of a container: where anybody may leave files
 
@@ -47,7 +47,7 @@ func (m *Manager) home() string {
 
 // NewManager keeps slots below baseDir, which it makes when it is not there.
 // selfExe is this program, as a path that an agent can be started from.
-func NewManager(baseDir string, facts isolate.Facts, selfExe string) (*Manager, error) {
+func NewManager(baseDir string, facts isolation.Facts, selfExe string) (*Manager, error) {
 	base, err := filepath.Abs(baseDir)
 	if err != nil {
 		return nil, fmt.Errorf("slots: %w", err)
@@ -75,8 +75,8 @@ func NewManager(baseDir string, facts isolate.Facts, selfExe string) (*Manager, 
 		return nil, fmt.Errorf("slots: %w", err)
 	}
 	m := &Manager{
-		base: base, facts: facts, exe: selfExe, since: isolate.BootTicks(), boot: hex.EncodeToString(random), ids: newAllocator(facts), trash: trash, slots: map[string]*slot{},
-		onExit: func(string, link.Exit) {}, onDeath: func(string, *link.Error) {},
+		base: base, facts: facts, exe: selfExe, since: isolation.BootTicks(), boot: hex.EncodeToString(random), ids: newAllocator(facts), trash: trash, slots: map[string]*slot{},
+		onExit: func(string, ipc.Exit) {}, onDeath: func(string, *ipc.Error) {},
 		setupTimeout: setupTimeout,
 	}
 	m.openPlaces = sync.OnceValue(func() []string { return findOpenPlaces(m.home()) })
@@ -105,10 +105,10 @@ func (m *Manager) tellGroups() error {
 
 // OnExit sets who hears of commands that ended. It must not block; set it
 // before the first slot is made.
-func (m *Manager) OnExit(f func(slot string, e link.Exit)) { m.onExit = f }
+func (m *Manager) OnExit(f func(slot string, e ipc.Exit)) { m.onExit = f }
 
 // OnDeath sets who hears of agents that ended unasked.
-func (m *Manager) OnDeath(f func(slot string, why *link.Error)) { m.onDeath = f }
+func (m *Manager) OnDeath(f func(slot string, why *ipc.Error)) { m.onDeath = f }
 
 // Create makes a slot. Its agent is started at first use.
 func (m *Manager) Create(ctx context.Context, p CreateParams) (SlotFacts, error) {
@@ -145,7 +145,7 @@ func (m *Manager) Create(ctx context.Context, p CreateParams) (SlotFacts, error)
 
 // Watch remembers how these paths are now. The reset of a slot that has the
 // whole box tells which of them have changed since.
-func (m *Manager) Watch(paths []link.Bytes) {
+func (m *Manager) Watch(paths []ipc.Bytes) {
 	watched := make(map[string]entry, len(paths))
 	for _, path := range paths {
 		watched[string(path)] = entryAt(string(path))
@@ -215,19 +215,19 @@ func (m *Manager) Reset(ctx context.Context, id string) (ResetResult, error) {
 }
 
 // Destroy ends everything in a slot and forgets it.
-func (m *Manager) Destroy(ctx context.Context, id string) (link.Receipt, error) {
+func (m *Manager) Destroy(ctx context.Context, id string) (ipc.Receipt, error) {
 	s, err := m.slot(id)
 	if err != nil {
-		return link.Receipt{}, err
+		return ipc.Receipt{}, err
 	}
 	return m.destroy(ctx, s)
 }
 
-func (m *Manager) destroy(ctx context.Context, s *slot) (link.Receipt, error) {
+func (m *Manager) destroy(ctx context.Context, s *slot) (ipc.Receipt, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone {
-		return link.Receipt{Handles: []string{}}, nil
+		return ipc.Receipt{Handles: []string{}}, nil
 	}
 	receipt := s.end(ctx)
 	err := s.removeTraces()
@@ -242,22 +242,22 @@ func (m *Manager) destroy(ctx context.Context, s *slot) (link.Receipt, error) {
 }
 
 // KillAll ends every process of a slot but its agent.
-func (m *Manager) KillAll(ctx context.Context, id string) (link.Receipt, error) {
+func (m *Manager) KillAll(ctx context.Context, id string) (ipc.Receipt, error) {
 	s, err := m.slot(id)
 	if err != nil {
-		return link.Receipt{}, err
+		return ipc.Receipt{}, err
 	}
 	h, _ := s.current()
 	if h == nil {
-		return link.Receipt{Handles: []string{}}, nil
+		return ipc.Receipt{Handles: []string{}}, nil
 	}
-	var receipt link.Receipt
-	_, err = h.Call(ctx, link.OpKillAll, struct{}{}, &receipt)
+	var receipt ipc.Receipt
+	_, err = h.Call(ctx, ipc.OpKillAll, struct{}{}, &receipt)
 	return receipt, err
 }
 
 // Close ends everything of every slot and removes the base directory.
-func (m *Manager) Close(ctx context.Context) link.Receipt {
+func (m *Manager) Close(ctx context.Context) ipc.Receipt {
 	m.mu.Lock()
 	m.closed = true
 	all := make([]*slot, 0, len(m.slots))
@@ -265,7 +265,7 @@ func (m *Manager) Close(ctx context.Context) link.Receipt {
 		all = append(all, s)
 	}
 	m.mu.Unlock()
-	total := link.Receipt{Handles: []string{}}
+	total := ipc.Receipt{Handles: []string{}}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	gate := make(chan struct{}, 8)

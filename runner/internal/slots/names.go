@@ -5,21 +5,21 @@ import (
 	"strings"
 	"sync"
 
-	"hermes-exec/runner/internal/isolate"
+	"hermes-exec/runner/internal/isolation"
 )
 
 var namesMu sync.Mutex
 
 // addName gives the slot's uid a name in the box's own files.
-func addName(u isolate.Setup, shell string) error {
+func addName(u isolation.Setup, shell string) error {
 	namesMu.Lock()
 	defer namesMu.Unlock()
-	user := isolate.User{Name: u.UserName, UID: u.UID, GID: u.GID, Home: u.Home}
-	if err := appendLine("/etc/passwd", isolate.PasswdLine(user, shell)); err != nil {
+	user := isolation.User{Name: u.UserName, UID: u.UID, GID: u.GID, Home: u.Home}
+	if err := appendLine("/etc/passwd", isolation.PasswdLine(user, shell)); err != nil {
 		return err
 	}
 	// A group without a name is no more than untidy.
-	_ = appendLine("/etc/group", isolate.GroupLine(user))
+	_ = appendLine("/etc/group", isolation.GroupLine(user))
 	return nil
 }
 
@@ -42,7 +42,7 @@ func appendLine(path, line string) error {
 	return err
 }
 
-func removeName(u isolate.Setup) error {
+func removeName(u isolation.Setup) error {
 	namesMu.Lock()
 	defer namesMu.Unlock()
 	for _, path := range []string{"/etc/passwd", "/etc/group"} {

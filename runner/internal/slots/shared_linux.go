@@ -10,7 +10,7 @@ import (
 	"strings"
 	"syscall"
 
-	"hermes-exec/runner/internal/isolate"
+	"hermes-exec/runner/internal/isolation"
 )
 
 // sharedPlaces are directories of the box in which every user may leave files.
@@ -20,7 +20,7 @@ var sharedPlaces = []string{"/dev/shm", "/tmp", "/var/tmp", "/run/lock", "/dev/m
 // it shares with others: files there, and System V IPC objects.
 func (s *slot) wipeShared() []string {
 	u := s.setup
-	if u.Level == isolate.Box {
+	if u.Level == isolation.Box {
 		return s.was.restore()
 	}
 	if !u.Switch || u.UID == 0 {
@@ -47,7 +47,7 @@ func (s *slot) wipeShared() []string {
 // clearKeys empties the keyrings of a uid, which the kernel keeps for some time
 // after its last process. The problems are what is left.
 func clearKeys(uid, gid uint32) []string {
-	if err := asThreadOf(uid, gid, isolate.ClearUserKeys); err != nil {
+	if err := asThreadOf(uid, gid, isolation.ClearUserKeys); err != nil {
 		return []string{"the keys of the slot's user cannot be removed: " + err.Error()}
 	}
 	return nil
@@ -59,7 +59,7 @@ func asThreadOf(uid, gid uint32, do func() error) error {
 	go func() {
 		// Never unlocked: the thread ends with this goroutine.
 		runtime.LockOSThread()
-		done <- isolate.AsUser(uid, gid, do)
+		done <- isolation.AsUser(uid, gid, do)
 	}()
 	return <-done
 }

@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"time"
 
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
 )
 
 // slot is one leased workspace. mu is held by whoever changes its state:
@@ -21,9 +21,9 @@ type slot struct {
 	id        string
 	dir       string
 	facts     SlotFacts
-	setup     isolate.Setup
+	setup     isolation.Setup
 	env       []string
-	way       isolate.Way
+	way       isolation.Way
 	name      bool // a line of ours is in the box's passwd
 	modes     modes
 	fifos     string       // where the slot sees them
@@ -37,7 +37,7 @@ type slot struct {
 	handleMu sync.Mutex
 	ownUID   bool // the slot's uid is nobody else's
 	handle   *Agent
-	died     *link.Error // why the last agent ended unasked
+	died     *ipc.Error // why the last agent ended unasked
 }
 
 // modes of the slot's directories.
@@ -59,7 +59,7 @@ func (s *slot) create(p CreateParams) error {
 	if err := s.makeDirs(); err != nil {
 		return failure("internal", "slot %s: %v", s.id, err)
 	}
-	if s.setup.Level == isolate.Box {
+	if s.setup.Level == isolation.Box {
 		s.was = newManifest(s.m.home(), s.dir)
 	}
 	s.container = !p.PrivateRoot
@@ -73,7 +73,7 @@ func (s *slot) makeDirs() error {
 	if err := os.Mkdir(s.dir, 0o711); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	if s.setup.Switch || s.setup.Level == isolate.Box {
+	if s.setup.Switch || s.setup.Level == isolation.Box {
 		if err := os.Chmod(s.dir, 0o711); err != nil {
 			return err
 		}
@@ -154,7 +154,7 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 	}
 	result.Differences = append(result.Differences, s.verify()...)
 	result.Clean = len(result.Differences) == 0
-	if s.setup.Level == isolate.Box {
+	if s.setup.Level == isolation.Box {
 		result.Changed = append(s.m.changed(), s.was.changed()...)
 	}
 	s.handleMu.Lock()
@@ -169,7 +169,7 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 func (s *slot) clear() []string {
 	going, left := s.m.trash.settle(s.waste)
 	s.waste = going
-	if s.setup.Level != isolate.Box {
+	if s.setup.Level != isolation.Box {
 		if waste, err := s.m.trash.take(s.dir); err == nil {
 			s.waste = append(s.waste, waste)
 			waste.wait(wipeGrace)
@@ -185,8 +185,8 @@ func (s *slot) clear() []string {
 
 // end stops the agent and with it everything in the slot. An agent that died
 // alone may have left processes that only another agent can find.
-func (s *slot) end(ctx context.Context) link.Receipt {
-	receipt := link.Receipt{Handles: []string{}}
+func (s *slot) end(ctx context.Context) ipc.Receipt {
+	receipt := ipc.Receipt{Handles: []string{}}
 	h, died := s.current()
 	if h == nil && died == nil {
 		return receipt
@@ -214,12 +214,12 @@ func (s *slot) succeed(ctx context.Context) (*Agent, error) {
 
 // stop ends an agent. Where it is init of a pid namespace its own end is the
 // proof that nothing is left.
-func (s *slot) stop(ctx context.Context, h *Agent) link.Receipt {
-	receipt := link.Receipt{Handles: []string{}}
+func (s *slot) stop(ctx context.Context, h *Agent) ipc.Receipt {
+	receipt := ipc.Receipt{Handles: []string{}}
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
 	h.expectEnd()
-	_, err := h.conn.Call(ctx, isolate.OpStop, struct{}{}, &receipt)
+	_, err := h.conn.Call(ctx, isolation.OpStop, struct{}{}, &receipt)
 	if err != nil && !s.setup.View.Pids {
 		receipt.Left = max(receipt.Left, 1)
 	}
@@ -245,7 +245,7 @@ func (s *slot) stop(ctx context.Context, h *Agent) link.Receipt {
 // the tenant of a whole box left elsewhere in it stays: it is the box's now.
 func (s *slot) removeTraces() error {
 	var left []string
-	if s.setup.Level != isolate.Box {
+	if s.setup.Level != isolation.Box {
 		left = s.wipeShared()
 	}
 	var problems []error
@@ -260,7 +260,7 @@ func (s *slot) removeTraces() error {
 	for _, p := range left {
 		problems = append(problems, errors.New(p))
 	}
-	problems = append(problems, isolate.RemoveGroups(s.setup.Cgroups))
+	problems = append(problems, isolation.RemoveGroups(s.setup.Cgroups))
 	if s.name {
 		problems = append(problems, removeName(s.setup))
 	}

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"syscall"
 
-	"hermes-exec/runner/internal/isolate"
+	"hermes-exec/runner/internal/isolation"
 )
 
 const rlimitsWork = true
@@ -14,7 +14,7 @@ const rlimitsWork = true
 // scoped says whether Landlock keeps abstract sockets and signals within the
 // slot.
 func (s *slot) scoped() bool {
-	return (s.setup.Level == isolate.Namespaces || s.setup.Level == isolate.UID) && isolate.CanScope(s.m.facts.LandlockABI)
+	return (s.setup.Level == isolation.Namespaces || s.setup.Level == isolation.UID) && isolation.CanScope(s.m.facts.LandlockABI)
 }
 
 // begin starts the slot's agent with theirs as its end of the link.
@@ -23,17 +23,17 @@ func (s *slot) begin(null, theirs *os.File) (*os.Process, error) {
 	argv := []string{"runner", "agent"}
 	// One behind an agent that died has to signal what that one left.
 	if s.scoped() && !s.setup.Successor {
-		scope := isolate.ScopeArg
+		scope := isolation.ScopeArg
 		if s.setup.Landlock != nil {
-			scope = isolate.ScopeFilesArg
+			scope = isolation.ScopeFilesArg
 		}
 		argv = append(argv, scope)
 	}
-	if s.way != isolate.WayBwrap {
-		return isolate.Start(s.way, s.setup.View.Network, argv, std, theirs)
+	if s.way != isolation.WayBwrap {
+		return isolation.Start(s.way, s.setup.View.Network, argv, std, theirs)
 	}
 	exe := s.m.exe
-	if real, err := os.Readlink(isolate.SelfExe); err == nil {
+	if real, err := os.Readlink(isolation.SelfExe); err == nil {
 		exe = real
 	}
 	if err := s.setup.View.PrepareBwrap(); err != nil {
@@ -43,15 +43,15 @@ func (s *slot) begin(null, theirs *os.File) (*os.Process, error) {
 	return os.StartProcess(s.m.facts.BwrapPath, s.setup.View.BwrapArgs(exe, argv[1:]), attr)
 }
 
-var boxOOM = sync.OnceValue(isolate.BoxOOMFile)
+var boxOOM = sync.OnceValue(isolation.BoxOOMFile)
 
 // oomKills counts the processes that the box has lost for want of memory.
 func oomKills() int64 {
-	count, _ := isolate.ReadOOM(boxOOM())
+	count, _ := isolation.ReadOOM(boxOOM())
 	return count
 }
 
-func boxFull() bool { return isolate.BoxFull() }
+func boxFull() bool { return isolation.BoxFull() }
 
 type starting struct {
 	do   func() (*os.Process, error)
