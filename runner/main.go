@@ -14,6 +14,7 @@ import (
 
 	"hermes-exec/runner/internal/agent"
 	"hermes-exec/runner/internal/applet"
+	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/serve"
@@ -89,14 +90,14 @@ func runServe(args []string) int {
 		return 1
 	}
 	if *driver != "" {
-		go server.Dial(*driver)
+		go server.Endpoint.Dial(*driver)
 	}
 	if *parent != 0 {
 		go server.Follow(func() bool { return os.Getppid() != *parent })
 	}
 	go func() {
 		<-terminations
-		server.End("the runner was told to end")
+		server.End("shutdown", "the runner was told to end")
 	}()
 	if err := server.Run(); err != nil {
 		logger.Print(err)
@@ -144,7 +145,7 @@ func runAttach(args []string) int {
 		fmt.Fprint(os.Stderr, usage)
 		return 2
 	}
-	if err := serve.Attach(*base, os.Stdin, os.Stdout); err != nil {
+	if err := channel.Attach(*base, os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "runner", err)
 		return 1
 	}

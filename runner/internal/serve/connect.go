@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net"
 
+	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/wire"
 )
@@ -13,7 +14,7 @@ import (
 const connectTime = 30
 
 // netConnect carries one TCP connection of the slot's network.
-func (s *Server) netConnect(c *conversation, params json.RawMessage) (any, error) {
+func (s *Server) netConnect(c *channel.Conversation, params json.RawMessage) (any, error) {
 	var p struct {
 		Slot string `json:"slot"`
 		Host string `json:"host"`
@@ -23,13 +24,13 @@ func (s *Server) netConnect(c *conversation, params json.RawMessage) (any, error
 		return nil, err
 	}
 	if p.Host == "" || p.Port < 1 || p.Port > 65535 {
-		return nil, badRequest("host %q and port %d are no address", p.Host, p.Port)
+		return nil, channel.BadRequest("host %q and port %d are no address", p.Host, p.Port)
 	}
-	slot, agent, err := s.slot(c.ctx, p.Slot)
+	slot, agent, err := s.slot(c.Ctx, p.Slot)
 	if err != nil {
 		return nil, err
 	}
-	ctx, leave := slot.join(c.ctx)
+	ctx, leave := slot.join(c.Ctx)
 	defer leave()
 	fds, err := agent.Call(ctx, ipc.OpConnect, ipc.Connect{Host: p.Host, Port: p.Port, TimeoutS: connectTime}, nil)
 	if err != nil {
@@ -44,23 +45,23 @@ func (s *Server) netConnect(c *conversation, params json.RawMessage) (any, error
 	}
 	defer peer.Close()
 	defer context.AfterFunc(ctx, func() { _ = peer.Close() })()
-	c.event([]byte(`{"event":"connected"}`), false)
+	c.Event([]byte(`{"event":"connected"}`), false)
 	received := make(chan struct{})
 	go func() {
 		defer close(received)
-		defer contain(s.log, "connection")
-		_, err := c.receive(ctx, func(piece []byte) error {
+		defer channel.Contain(s.log, "connection")
+		_, err := c.Receive(ctx, func(piece []byte) error {
 			_, err := peer.Write(piece)
 			return err
 		})
 		if err != nil {
-			c.in.discard()
-			c.grantInput()
+			c.DiscardInput()
+			c.GrantInput()
 		}
 		_ = peer.CloseWrite()
 	}()
 	err = relay(c, peer)
-	c.sendEnd(0)
+	c.SendEnd(0)
 	<-received
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -87,13 +88,13 @@ func connection(fds []int) (*net.TCPConn, error) {
 }
 
 // relay sends what the peer says. A connection that breaks ends like any other.
-func relay(c *conversation, peer *net.TCPConn) error {
+func relay(c *channel.Conversation, peer *net.TCPConn) error {
 	buffer := readBuffers.Get().(*[wire.MaxData]byte)
 	defer readBuffers.Put(buffer)
 	for {
 		n, err := peer.Read(buffer[:])
 		if n > 0 {
-			if err := c.send(0, buffer[:n], false); err != nil {
+			if err := c.Send(0, buffer[:n], false); err != nil {
 				return err
 			}
 		}

@@ -93,7 +93,7 @@ func (b *box) start(lease time.Duration) {
 		}
 	}()
 	b.t.Cleanup(func() {
-		b.server.End("test over")
+		b.server.End("shutdown", "test over")
 		b.waitEnd(patience)
 	})
 }
@@ -121,7 +121,7 @@ func (b *box) dial() net.Conn {
 		}
 		f.Close()
 	}
-	go b.server.Serve(ends[1])
+	go b.server.Endpoint.Serve(ends[1])
 	return ends[0]
 }
 

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/output"
 	"hermes-exec/runner/internal/session"
@@ -68,7 +69,7 @@ func (r *exitResult) take(e ipc.Exit) {
 	r.Usage = usage{e.UserS, e.SystemS, e.MaxRSS}
 }
 
-func (s *Server) execRun(c *conversation, params json.RawMessage) (any, error) {
+func (s *Server) execRun(c *channel.Conversation, params json.RawMessage) (any, error) {
 	var p commandParams
 	if err := decode(params, &p); err != nil {
 		return nil, err
@@ -77,9 +78,9 @@ func (s *Server) execRun(c *conversation, params json.RawMessage) (any, error) {
 		return nil, err
 	}
 	if p.PTY != nil || p.Tag != nil {
-		return nil, badRequest("exec.run takes neither pty nor tag")
+		return nil, channel.BadRequest("exec.run takes neither pty nor tag")
 	}
-	slot, agent, err := s.slot(c.ctx, p.Slot)
+	slot, agent, err := s.slot(c.Ctx, p.Slot)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +88,7 @@ func (s *Server) execRun(c *conversation, params json.RawMessage) (any, error) {
 		return s.runInSession(c, slot, agent, &p)
 	}
 	l := launch{
-		token: c.id, argv: p.Argv, env: environment(agent.Env, p.Env), cwd: directory(agent, p.Cwd),
+		token: c.ID, argv: p.Argv, env: environment(agent.Env, p.Env), cwd: directory(agent, p.Cwd),
 		user: p.User, merge: p.MergeStderr, stdin: p.Stdin,
 	}
 	if p.Shell != nil {
@@ -133,7 +134,7 @@ func shellArgv(shell, text string) (script, error) {
 }
 
 // run starts a command, waits for its end and returns what there is to tell.
-func (s *Server) run(c *conversation, slot *slotState, agent *slots.Agent, p *commandParams, l launch) (*exitResult, ipc.Exit, error) {
+func (s *Server) run(c *channel.Conversation, slot *slotState, agent *slots.Agent, p *commandParams, l launch) (*exitResult, ipc.Exit, error) {
 	var none ipc.Exit
 	// A slot's commands that are under way at the same time would wait for each
 	// other: few can be held.
@@ -149,8 +150,8 @@ func (s *Server) run(c *conversation, slot *slotState, agent *slots.Agent, p *co
 		result, err := s.notStarted(c, p, slot, cmd.spawned)
 		return result, none, err
 	}
-	slot.showStart(c.id, cmd.spawned.PID, p)
-	collector := output.NewCollector(p.limit(), slot.spills, strconv.FormatUint(c.id, 10))
+	slot.showStart(c.ID, cmd.spawned.PID, p)
+	collector := output.NewCollector(p.limit(), slot.spills, strconv.FormatUint(c.ID, 10))
 	pumps := pumpsOf(cmd, func(stream int) func([]byte) {
 		return sinkFor(c, slot, collector, stream, live[stream], p.Stream)
 	})
@@ -158,7 +159,7 @@ func (s *Server) run(c *conversation, slot *slotState, agent *slots.Agent, p *co
 		pumps = append(pumps, l.saved)
 	}
 	if p.Stream {
-		c.event(startedEvent(cmd), true)
+		c.Event(startedEvent(cmd), true)
 		pumps.start()
 	}
 	if cmd.stdin != nil {
@@ -167,7 +168,7 @@ func (s *Server) run(c *conversation, slot *slotState, agent *slots.Agent, p *co
 	result := &exitResult{Started: true}
 	exit, err := s.await(c, cmd, pumps, p, result)
 	if cmd.stdin != nil {
-		c.in.discard()
+		c.DiscardInput()
 		_ = cmd.stdin.Close()
 	}
 	if err != nil {
@@ -177,7 +178,7 @@ func (s *Server) run(c *conversation, slot *slotState, agent *slots.Agent, p *co
 	result.DurationS = time.Since(cmd.started).Seconds()
 	result.take(exit)
 	pumps.finish()
-	slot.showEnd(c.id, result.ExitCode)
+	slot.showEnd(c.ID, result.ExitCode)
 	return result, exit, sendKept(c, result, collector.Finish())
 }
 
@@ -191,7 +192,7 @@ func (s *Server) startError(slot *slotState, err error) error {
 
 // notStarted is the result for a program that could not be executed. The
 // reason is on stderr too, where a shell would have put it.
-func (s *Server) notStarted(c *conversation, p *commandParams, slot *slotState, why ipc.Spawned) (*exitResult, error) {
+func (s *Server) notStarted(c *channel.Conversation, p *commandParams, slot *slotState, why ipc.Spawned) (*exitResult, error) {
 	collector := output.NewCollector(p.limit(), nil, "")
 	stream := output.Stderr
 	if p.MergeStderr {
@@ -202,35 +203,35 @@ func (s *Server) notStarted(c *conversation, p *commandParams, slot *slotState, 
 	return result, sendKept(c, result, collector.Finish())
 }
 
-func sinkFor(c *conversation, slot *slotState, collector *output.Collector, stream int, live uint16, streaming bool) func([]byte) {
+func sinkFor(c *channel.Conversation, slot *slotState, collector *output.Collector, stream int, live uint16, streaming bool) func([]byte) {
 	if !streaming {
 		return func(p []byte) {
 			collector.Write(stream, p)
-			slot.showOutput(c.id, stream, p)
+			slot.showOutput(c.ID, stream, p)
 		}
 	}
 	return func(p []byte) {
 		collector.Write(stream, p)
-		slot.showOutput(c.id, stream, p)
-		if c.fragments() > manyFragments {
+		slot.showOutput(c.ID, stream, p)
+		if c.Fragments() > manyFragments {
 			time.Sleep(fragmentPause)
 		}
 		// The conversation being over does not end the command's output.
-		_ = c.send(live, p, false)
+		_ = c.Send(live, p, false)
 	}
 }
 
 // feed writes the driver's input to the command. Whether the command reads it
 // is the command's business.
-func feed(c *conversation, stdin *os.File, log *log.Logger) {
-	defer contain(log, "input")
-	_, err := c.receive(c.ctx, func(piece []byte) error {
+func feed(c *channel.Conversation, stdin *os.File, log *log.Logger) {
+	defer channel.Contain(log, "input")
+	_, err := c.Receive(c.Ctx, func(piece []byte) error {
 		_, err := stdin.Write(piece)
 		return err
 	})
 	if err != nil {
-		c.in.discard()
-		c.grantInput()
+		c.DiscardInput()
+		c.GrantInput()
 	}
 	_ = stdin.Close()
 }
@@ -241,7 +242,7 @@ func startedEvent(cmd *command) []byte {
 
 // await waits for the exit of a command, and ends it at its timeout, when the
 // driver cancels, or with the slot.
-func (s *Server) await(c *conversation, cmd *command, pumps pumps, p *commandParams, result *exitResult) (ipc.Exit, error) {
+func (s *Server) await(c *channel.Conversation, cmd *command, pumps pumps, p *commandParams, result *exitResult) (ipc.Exit, error) {
 	select {
 	case exit := <-cmd.exit:
 		return exit, nil // before there are timers
@@ -269,16 +270,16 @@ func (s *Server) await(c *conversation, cmd *command, pumps pumps, p *commandPar
 			}
 			pumps.startLate()
 			if p.Stream {
-				c.flush()
+				c.Flush()
 			} else {
-				c.event(startedEvent(cmd), false)
+				c.Event(startedEvent(cmd), false)
 			}
 			continue
 		case <-cmd.slot.ctx.Done():
 			return ipc.Exit{}, cmd.slot.cause()
 		case <-expired:
 			result.TimedOut = true
-		case <-c.ctx.Done():
+		case <-c.Ctx.Done():
 			result.Canceled = true
 		}
 		return s.endCommand(cmd, result)
@@ -305,7 +306,7 @@ func (s *Server) endCommand(cmd *command, result *exitResult) (ipc.Exit, error) 
 }
 
 // sendKept sends what was kept of the output and describes it in the result.
-func sendKept(c *conversation, result *exitResult, kept output.Result) error {
+func sendKept(c *channel.Conversation, result *exitResult, kept output.Result) error {
 	result.Stdout, result.Stderr, result.Merged, result.Segments = kept.Stdout, kept.Stderr, kept.Merged, kept.Segments
 	if kept.StdoutSpill != "" {
 		path := ipc.Bytes(kept.StdoutSpill)
@@ -317,7 +318,7 @@ func sendKept(c *conversation, result *exitResult, kept output.Result) error {
 	}
 	for channel, parts := range [][][]byte{output.Stdout: kept.StdoutParts, output.Stderr: kept.StderrParts, output.Merged: kept.MergedParts} {
 		for _, part := range parts {
-			if err := c.send(uint16(channel), part, true); err != nil {
+			if err := c.Send(uint16(channel), part, true); err != nil {
 				return fmt.Errorf("output: %w", err)
 			}
 		}

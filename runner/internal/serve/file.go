@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/wire"
@@ -34,7 +35,7 @@ var fileMethods = map[string]func(*fileCall) (any, error){
 }
 
 func fileMethod(name string, carry func(*fileCall) (any, error)) method {
-	return func(s *Server, c *conversation, params json.RawMessage) (any, error) {
+	return func(s *Server, c *channel.Conversation, params json.RawMessage) (any, error) {
 		var p struct {
 			Slot   string `json:"slot"`
 			Length *int64 `json:"length"`
@@ -42,11 +43,11 @@ func fileMethod(name string, carry func(*fileCall) (any, error)) method {
 		if err := decode(params, &p); err != nil {
 			return nil, err
 		}
-		slot, agent, err := s.slot(c.ctx, p.Slot)
+		slot, agent, err := s.slot(c.Ctx, p.Slot)
 		if err != nil {
 			return nil, err
 		}
-		ctx, leave := slot.join(c.ctx)
+		ctx, leave := slot.join(c.Ctx)
 		defer leave()
 		result, err := carry(&fileCall{c: c, ctx: ctx, agent: agent, op: ipc.FileOp{Method: name, Params: params}, length: p.Length})
 		if err != nil {
@@ -61,7 +62,7 @@ func fileMethod(name string, carry func(*fileCall) (any, error)) method {
 
 // fileCall is one file operation under way.
 type fileCall struct {
-	c      *conversation
+	c      *channel.Conversation
 	ctx    context.Context
 	agent  *slots.Agent
 	op     ipc.FileOp
@@ -109,7 +110,7 @@ func (f *fileCall) read() (any, error) {
 			return nil, err
 		}
 		if !result.TooLarge {
-			if err := f.c.send(1, result.Inline, true); err != nil {
+			if err := f.c.Send(1, result.Inline, true); err != nil {
 				return nil, err
 			}
 			return orEmpty(result.Result), nil
@@ -151,7 +152,7 @@ func (f *fileCall) fetch() (any, error) {
 		_ = ours.SetReadDeadline(time.Now().Add(fileProgress))
 		n, err := ours.Read(buffer[:])
 		if n > 0 {
-			if err := f.c.send(1, buffer[:n], false); err != nil {
+			if err := f.c.Send(1, buffer[:n], false); err != nil {
 				return nil, err
 			}
 		}
@@ -179,7 +180,7 @@ func (f *fileCall) finish(answer <-chan fileAnswer) (any, error) {
 // write puts a short content into the message itself.
 func (f *fileCall) write() (any, error) {
 	var content []byte
-	complete, err := f.c.receive(f.ctx, func(piece []byte) error {
+	complete, err := f.c.Receive(f.ctx, func(piece []byte) error {
 		content = append(content, piece...)
 		if len(content) > ipc.InlineLimit {
 			return errTooLong
@@ -192,7 +193,7 @@ func (f *fileCall) write() (any, error) {
 	case err != nil:
 		return nil, err
 	case !complete:
-		return nil, errCanceled
+		return nil, channel.ErrCanceled
 	}
 	if content == nil {
 		content = []byte{}
@@ -224,7 +225,7 @@ func (f *fileCall) storeFrom(first []byte) (any, error) {
 	early := make(chan fileAnswer, 1)
 	go func() {
 		a := <-answer
-		f.c.in.discard() // the agent wants no more
+		f.c.DiscardInput() // the agent wants no more
 		early <- a
 	}()
 	put := func(piece []byte) error {
@@ -234,7 +235,7 @@ func (f *fileCall) storeFrom(first []byte) (any, error) {
 	}
 	complete := false
 	if err = put(first); err == nil {
-		complete, err = f.c.receive(f.ctx, put)
+		complete, err = f.c.Receive(f.ctx, put)
 	}
 	if err == nil && complete {
 		err = put([]byte{committed})

@@ -70,9 +70,9 @@ func FuzzStream(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer server.End("over")
+		defer server.End("shutdown", "over")
 		driver := &said{input: append(wire.AppendFrame(nil, wire.Hello, 0, 0, []byte(hello)), input...)}
-		server.Serve(driver)
+		server.Endpoint.Serve(driver)
 		driver.check(t)
 	})
 }

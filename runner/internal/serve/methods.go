@@ -3,13 +3,14 @@ package serve
 import (
 	"encoding/json"
 
+	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/slots"
 )
 
 // method carries out one request. The result is encoded as JSON; nil is {}.
-type method func(s *Server, c *conversation, params json.RawMessage) (any, error)
+type method func(s *Server, c *channel.Conversation, params json.RawMessage) (any, error)
 
 var methods = map[string]method{}
 
@@ -36,27 +37,27 @@ type slotParams struct {
 }
 
 // namedSlot is the slot that a request names, with its agent.
-func (s *Server) namedSlot(c *conversation, params json.RawMessage) (*slotState, *slots.Agent, error) {
+func (s *Server) namedSlot(c *channel.Conversation, params json.RawMessage) (*slotState, *slots.Agent, error) {
 	var p slotParams
 	if err := decode(params, &p); err != nil {
 		return nil, nil, err
 	}
-	return s.slot(c.ctx, p.Slot)
+	return s.slot(c.Ctx, p.Slot)
 }
 
 type killedResult struct {
 	Killed any `json:"killed"`
 }
 
-func (s *Server) slotCreate(c *conversation, params json.RawMessage) (any, error) {
+func (s *Server) slotCreate(c *channel.Conversation, params json.RawMessage) (any, error) {
 	var p slots.CreateParams
 	if err := decode(params, &p); err != nil {
 		return nil, err
 	}
 	if p.Slot == "" {
-		return nil, badRequest("slot is missing")
+		return nil, channel.BadRequest("slot is missing")
 	}
-	created, err := s.slots.Create(c.ctx, p)
+	created, err := s.slots.Create(c.Ctx, p)
 	if err == nil && p.Level == isolation.Box {
 		// The one slot of a box is wanted soon. Where its agent cannot be had, its first use says why.
 		go func() { _, _ = s.slots.Agent(s.ctx, p.Slot) }()
@@ -64,7 +65,7 @@ func (s *Server) slotCreate(c *conversation, params json.RawMessage) (any, error
 	return created, err
 }
 
-func (s *Server) slotReset(c *conversation, params json.RawMessage) (any, error) {
+func (s *Server) slotReset(c *channel.Conversation, params json.RawMessage) (any, error) {
 	var p slotParams
 	if err := decode(params, &p); err != nil {
 		return nil, err
@@ -74,7 +75,7 @@ func (s *Server) slotReset(c *conversation, params json.RawMessage) (any, error)
 	return s.slots.Reset(s.ctx, p.Slot)
 }
 
-func (s *Server) slotDestroy(c *conversation, params json.RawMessage) (any, error) {
+func (s *Server) slotDestroy(c *channel.Conversation, params json.RawMessage) (any, error) {
 	var p slotParams
 	if err := decode(params, &p); err != nil {
 		return nil, err
@@ -84,7 +85,7 @@ func (s *Server) slotDestroy(c *conversation, params json.RawMessage) (any, erro
 	return killedResult{tidy(receipt)}, err
 }
 
-func (s *Server) slotKillAll(c *conversation, params json.RawMessage) (any, error) {
+func (s *Server) slotKillAll(c *channel.Conversation, params json.RawMessage) (any, error) {
 	var p slotParams
 	if err := decode(params, &p); err != nil {
 		return nil, err
@@ -93,9 +94,9 @@ func (s *Server) slotKillAll(c *conversation, params json.RawMessage) (any, erro
 	return killedResult{tidy(receipt)}, err
 }
 
-func (s *Server) boxInfo(*conversation, json.RawMessage) (any, error) { return s.facts(), nil }
+func (s *Server) boxInfo(*channel.Conversation, json.RawMessage) (any, error) { return s.Facts(), nil }
 
-func (s *Server) boxWatch(_ *conversation, params json.RawMessage) (any, error) {
+func (s *Server) boxWatch(_ *channel.Conversation, params json.RawMessage) (any, error) {
 	var p struct {
 		Paths []ipc.Bytes `json:"paths"`
 	}
@@ -106,7 +107,7 @@ func (s *Server) boxWatch(_ *conversation, params json.RawMessage) (any, error) 
 	return nil, nil
 }
 
-func (s *Server) boxShutdown(*conversation, json.RawMessage) (any, error) {
+func (s *Server) boxShutdown(*channel.Conversation, json.RawMessage) (any, error) {
 	s.shutdownSoon()
 	return nil, nil
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/slots"
 )
@@ -23,7 +24,7 @@ func decode(params json.RawMessage, into any) error {
 		params = json.RawMessage("{}")
 	}
 	if err := json.Unmarshal(params, into); err != nil {
-		return badRequest("params: %v", err)
+		return channel.BadRequest("params: %v", err)
 	}
 	return nil
 }
@@ -49,19 +50,19 @@ type commandParams struct {
 func (p *commandParams) check() error {
 	switch {
 	case p.Shell == nil && len(p.Argv) == 0:
-		return badRequest("neither shell nor argv is given")
+		return channel.BadRequest("neither shell nor argv is given")
 	case p.Shell != nil && len(p.Argv) > 0:
-		return badRequest("both shell and argv are given")
+		return channel.BadRequest("both shell and argv are given")
 	case p.Session != "" && p.Shell == nil:
-		return badRequest("a session takes shell text, not argv")
+		return channel.BadRequest("a session takes shell text, not argv")
 	case len(p.Argv) > 0 && p.Argv[0] == "":
-		return badRequest("argv[0] is empty")
+		return channel.BadRequest("argv[0] is empty")
 	case p.Cwd != nil && *p.Cwd == "":
-		return badRequest("cwd is empty")
+		return channel.BadRequest("cwd is empty")
 	case p.OutputLimit != nil && (*p.OutputLimit < 0 || *p.OutputLimit > maxOutputLimit):
-		return badRequest("output_limit_bytes %d is not in 0 … %d", *p.OutputLimit, maxOutputLimit)
+		return channel.BadRequest("output_limit_bytes %d is not in 0 … %d", *p.OutputLimit, maxOutputLimit)
 	case p.PTY != nil && (p.PTY.Rows == 0 || p.PTY.Cols == 0):
-		return badRequest("a terminal has at least one row and one column")
+		return channel.BadRequest("a terminal has at least one row and one column")
 	}
 	if err := checkTimeout(p.TimeoutS); err != nil {
 		return err
@@ -71,7 +72,7 @@ func (p *commandParams) check() error {
 
 func checkTimeout(seconds *float64) error {
 	if seconds != nil && (math.IsNaN(*seconds) || *seconds <= 0 || *seconds > 1e9) {
-		return badRequest("timeout_s %v is out of range", *seconds)
+		return channel.BadRequest("timeout_s %v is out of range", *seconds)
 	}
 	return nil
 }
@@ -79,7 +80,7 @@ func checkTimeout(seconds *float64) error {
 func checkEnv(env map[string]ipc.Bytes) error {
 	for name := range env {
 		if name == "" || strings.ContainsAny(name, "=\x00") {
-			return badRequest("%q is no name for an environment variable", name)
+			return channel.BadRequest("%q is no name for an environment variable", name)
 		}
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/output"
 	"hermes-exec/runner/internal/slots"
@@ -64,7 +65,7 @@ type processFacts struct {
 
 func seconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
 
-func (s *Server) procSpawn(c *conversation, params json.RawMessage) (any, error) {
+func (s *Server) procSpawn(c *channel.Conversation, params json.RawMessage) (any, error) {
 	var p commandParams
 	if err := decode(params, &p); err != nil {
 		return nil, err
@@ -73,9 +74,9 @@ func (s *Server) procSpawn(c *conversation, params json.RawMessage) (any, error)
 		return nil, err
 	}
 	if p.TimeoutS != nil || p.Stream {
-		return nil, badRequest("proc.spawn takes neither timeout_s nor stream")
+		return nil, channel.BadRequest("proc.spawn takes neither timeout_s nor stream")
 	}
-	slot, agent, err := s.slot(c.ctx, p.Slot)
+	slot, agent, err := s.slot(c.Ctx, p.Slot)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +85,7 @@ func (s *Server) procSpawn(c *conversation, params json.RawMessage) (any, error)
 		return nil, err
 	}
 	defer closeAll(l.extra)
-	cmd := &command{slot: slot, token: c.id, spawned: missing, started: time.Now()}
+	cmd := &command{slot: slot, token: c.ID, spawned: missing, started: time.Now()}
 	if len(l.argv) > 0 {
 		if cmd, err = s.start(slot, agent, l); err != nil {
 			return nil, err
@@ -95,7 +96,7 @@ func (s *Server) procSpawn(c *conversation, params json.RawMessage) (any, error)
 }
 
 // procLaunch makes the launch; without argv the image has no shell.
-func (s *Server) procLaunch(c *conversation, slot *slotState, agent *slots.Agent, p *commandParams) (launch, ipc.Spawned, error) {
+func (s *Server) procLaunch(c *channel.Conversation, slot *slotState, agent *slots.Agent, p *commandParams) (launch, ipc.Spawned, error) {
 	if p.Session != "" {
 		x, err := s.session(p.Session, slot)
 		if err != nil {
@@ -105,7 +106,7 @@ func (s *Server) procLaunch(c *conversation, slot *slotState, agent *slots.Agent
 		return l, ipc.Spawned{}, err
 	}
 	l := launch{
-		token: c.id, argv: p.Argv, env: environment(agent.Env, p.Env), cwd: directory(agent, p.Cwd),
+		token: c.ID, argv: p.Argv, env: environment(agent.Env, p.Env), cwd: directory(agent, p.Cwd),
 		user: p.User, merge: p.MergeStderr, stdin: p.Stdin, pty: p.PTY,
 	}
 	if p.Shell == nil {
@@ -196,7 +197,7 @@ func (p *process) closeLogs() {
 
 // watch reads what the process prints and waits for its end.
 func (s *Server) watch(p *process, cmd *command) {
-	defer contain(s.log, "process")
+	defer channel.Contain(s.log, "process")
 	pumps := pumpsOf(cmd, p.sink)
 	pumps.start()
 	var exit ipc.Exit

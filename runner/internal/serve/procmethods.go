@@ -11,6 +11,7 @@ import (
 	"time"
 	"unsafe"
 
+	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/output"
 )
@@ -33,8 +34,8 @@ type procParams struct {
 }
 
 // procMethod finds the process that a method is about.
-func procMethod(do func(s *Server, c *conversation, p *process, q *procParams) (any, error)) method {
-	return func(s *Server, c *conversation, params json.RawMessage) (any, error) {
+func procMethod(do func(s *Server, c *channel.Conversation, p *process, q *procParams) (any, error)) method {
+	return func(s *Server, c *channel.Conversation, params json.RawMessage) (any, error) {
 		var q procParams
 		if err := decode(params, &q); err != nil {
 			return nil, err
@@ -49,7 +50,7 @@ func procMethod(do func(s *Server, c *conversation, p *process, q *procParams) (
 	}
 }
 
-func (s *Server) procList(c *conversation, params json.RawMessage) (any, error) {
+func (s *Server) procList(c *channel.Conversation, params json.RawMessage) (any, error) {
 	slot, _, err := s.namedSlot(c, params)
 	if err != nil {
 		return nil, err
@@ -70,7 +71,7 @@ func (s *Server) procList(c *conversation, params json.RawMessage) (any, error) 
 	return map[string]any{"processes": list}, nil
 }
 
-func (s *Server) procWait(c *conversation, p *process, q *procParams) (any, error) {
+func (s *Server) procWait(c *channel.Conversation, p *process, q *procParams) (any, error) {
 	if q.TimeoutS != nil && *q.TimeoutS == 0 {
 		return map[string]any{"exit": p.result()}, nil
 	}
@@ -82,8 +83,8 @@ func (s *Server) procWait(c *conversation, p *process, q *procParams) (any, erro
 	select {
 	case <-p.ended:
 	case <-expired:
-	case <-c.ctx.Done():
-		return nil, context.Cause(c.ctx)
+	case <-c.Ctx.Done():
+		return nil, context.Cause(c.Ctx)
 	case <-p.slot.ctx.Done():
 		return nil, p.slot.cause()
 	}
@@ -96,12 +97,12 @@ func (p *process) log(q *procParams) (*output.Log, error) {
 		stream = *q.Stream
 	}
 	if stream != output.Stdout && stream != output.Stderr {
-		return nil, badRequest("stream %d is neither 1 nor 2", stream)
+		return nil, channel.BadRequest("stream %d is neither 1 nor 2", stream)
 	}
 	return p.logs[stream], nil
 }
 
-func (s *Server) procRead(c *conversation, p *process, q *procParams) (any, error) {
+func (s *Server) procRead(c *channel.Conversation, p *process, q *procParams) (any, error) {
 	log, err := p.log(q)
 	if err != nil {
 		return nil, err
@@ -111,7 +112,7 @@ func (s *Server) procRead(c *conversation, p *process, q *procParams) (any, erro
 		limit = *q.Limit
 	}
 	if limit < 0 || limit > maxRead {
-		return nil, badRequest("limit %d is not in 0 … %d", limit, maxRead)
+		return nil, channel.BadRequest("limit %d is not in 0 … %d", limit, maxRead)
 	}
 	var data []byte
 	from, end := int64(-1), false
@@ -128,18 +129,18 @@ func (s *Server) procRead(c *conversation, p *process, q *procParams) (any, erro
 			break
 		}
 	}
-	if err := c.send(1, data, true); err != nil {
+	if err := c.Send(1, data, true); err != nil {
 		return nil, err
 	}
 	return map[string]any{"offset": from, "next_offset": from + int64(len(data)), "end": end}, nil
 }
 
-func (s *Server) procFollow(c *conversation, p *process, q *procParams) (any, error) {
+func (s *Server) procFollow(c *channel.Conversation, p *process, q *procParams) (any, error) {
 	log, err := p.log(q)
 	if err != nil {
 		return nil, err
 	}
-	ctx, leave := p.slot.join(c.ctx)
+	ctx, leave := p.slot.join(c.Ctx)
 	defer leave()
 	f := log.Follow(q.Offset)
 	for {
@@ -147,7 +148,7 @@ func (s *Server) procFollow(c *conversation, p *process, q *procParams) (any, er
 		if !ok {
 			break
 		}
-		if err := c.send(1, data, false); err != nil {
+		if err := c.Send(1, data, false); err != nil {
 			f.Close()
 			return nil, err
 		}
@@ -162,7 +163,7 @@ func (s *Server) procFollow(c *conversation, p *process, q *procParams) (any, er
 }
 
 var (
-	errNoStdin = badRequest("the process was started without stdin, or it was closed")
+	errNoStdin = channel.BadRequest("the process was started without stdin, or it was closed")
 	errEnded   = &ipc.Error{Kind: "os", Errno: "EPIPE", Message: "the process has ended"}
 	errGone    = &ipc.Error{Kind: "os", Errno: "ESRCH", Message: "the process has ended"}
 )
@@ -175,7 +176,7 @@ func (p *process) withoutStdin() error {
 	return errNoStdin
 }
 
-func (s *Server) procWrite(c *conversation, p *process, _ *procParams) (any, error) {
+func (s *Server) procWrite(c *channel.Conversation, p *process, _ *procParams) (any, error) {
 	if p.stdin == nil {
 		return nil, p.withoutStdin()
 	}
@@ -184,7 +185,7 @@ func (s *Server) procWrite(c *conversation, p *process, _ *procParams) (any, err
 	if p.input.Err() != nil {
 		return nil, context.Cause(p.input)
 	}
-	ctx, leave := join(c.ctx, p.input)
+	ctx, leave := join(c.Ctx, p.input)
 	defer leave()
 	stop := context.AfterFunc(ctx, func() { _ = p.stdin.SetWriteDeadline(time.Unix(1, 0)) })
 	defer func() {
@@ -192,7 +193,7 @@ func (s *Server) procWrite(c *conversation, p *process, _ *procParams) (any, err
 		_ = p.stdin.SetWriteDeadline(time.Time{})
 	}()
 	written := int64(0)
-	_, err := c.receive(ctx, func(piece []byte) error {
+	_, err := c.Receive(ctx, func(piece []byte) error {
 		n, err := p.stdin.Write(piece)
 		written += int64(n)
 		if n > 0 {
@@ -204,14 +205,14 @@ func (s *Server) procWrite(c *conversation, p *process, _ *procParams) (any, err
 		return err
 	})
 	// A process that ends once it has its input took what was written.
-	ended := err == nil && c.ctx.Err() == nil && p.slot.ctx.Err() == nil
+	ended := err == nil && c.Ctx.Err() == nil && p.slot.ctx.Err() == nil
 	if ctx.Err() != nil && !(ended && written > 0) {
 		return nil, context.Cause(ctx)
 	}
 	return map[string]any{"written": written}, err
 }
 
-func (s *Server) procCloseStdin(_ *conversation, p *process, _ *procParams) (any, error) {
+func (s *Server) procCloseStdin(_ *channel.Conversation, p *process, _ *procParams) (any, error) {
 	switch {
 	case p.stdin == nil:
 		return nil, p.withoutStdin()
@@ -260,30 +261,30 @@ func endOfInput(terminal *os.File) (end []byte, disabled bool) {
 	}
 }
 
-func (s *Server) procSignal(c *conversation, p *process, q *procParams) (any, error) {
+func (s *Server) procSignal(c *channel.Conversation, p *process, q *procParams) (any, error) {
 	if q.Signal < 1 || q.Signal > 64 {
-		return nil, badRequest("signal %d", q.Signal)
+		return nil, channel.BadRequest("signal %d", q.Signal)
 	}
-	ctx, leave := p.slot.join(c.ctx)
+	ctx, leave := p.slot.join(c.Ctx)
 	defer leave()
 	_, err := p.slot.call(ctx, ipc.OpSignal, ipc.Signal{Token: p.token, Number: q.Signal}, nil)
 	return nil, err
 }
 
-func (s *Server) procKill(_ *conversation, p *process, _ *procParams) (any, error) {
+func (s *Server) procKill(_ *channel.Conversation, p *process, _ *procParams) (any, error) {
 	receipt, err := s.kill(p.slot, p.token)
 	return killedResult{receipt}, err
 }
 
-func (s *Server) procResize(_ *conversation, p *process, q *procParams) (any, error) {
+func (s *Server) procResize(_ *channel.Conversation, p *process, q *procParams) (any, error) {
 	if q.Rows == 0 || q.Cols == 0 {
-		return nil, badRequest("a terminal has at least one row and one column")
+		return nil, channel.BadRequest("a terminal has at least one row and one column")
 	}
 	if p.result() != nil {
 		return nil, errGone
 	}
 	if p.terminal == nil {
-		return nil, badRequest("the process has no terminal")
+		return nil, channel.BadRequest("the process has no terminal")
 	}
 	raw, err := p.terminal.SyscallConn()
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"time"
 
+	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/output"
 	"hermes-exec/runner/internal/wire"
 )
@@ -118,7 +119,7 @@ func (ps pumps) finish() {
 		}
 		_ = p.source.waitable()
 		go func() {
-			defer contain(p.slot.log, "output")
+			defer channel.Contain(p.slot.log, "output")
 			p.throwAway()
 		}()
 	}
@@ -127,7 +128,7 @@ func (ps pumps) finish() {
 func (p *pump) finished() { p.once.Do(func() { close(p.done) }) }
 
 func (p *pump) run() {
-	defer contain(p.slot.log, "output")
+	defer channel.Contain(p.slot.log, "output")
 	defer p.finished()
 	defer p.flood.close()
 	for {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/session"
 	"hermes-exec/runner/internal/slots"
@@ -33,13 +34,13 @@ type shellSession struct {
 	mu    sync.Mutex
 	state *session.State
 
-	channel *channel // nil before the first command
-	busy    bool     // a command writes to it
-	entered bool     // a command has run in its directory; of the command that runs
+	fifo    *fifo // nil before the first command
+	busy    bool  // a command writes to it
+	entered bool  // a command has run in its directory; of the command that runs
 	ended   bool
 }
 
-func (s *Server) sessionOpen(c *conversation, params json.RawMessage) (any, error) {
+func (s *Server) sessionOpen(c *channel.Conversation, params json.RawMessage) (any, error) {
 	var p struct {
 		Slot string               `json:"slot"`
 		Cwd  *ipc.Bytes           `json:"cwd"`
@@ -51,18 +52,18 @@ func (s *Server) sessionOpen(c *conversation, params json.RawMessage) (any, erro
 	if err := checkEnv(p.Env); err != nil {
 		return nil, err
 	}
-	slot, agent, err := s.slot(c.ctx, p.Slot)
+	slot, agent, err := s.slot(c.Ctx, p.Slot)
 	if err != nil {
 		return nil, err
 	}
-	x := &shellSession{id: "s" + strconv.FormatUint(c.id, 10), slot: slot, agent: agent, free: make(chan struct{}, 1)}
+	x := &shellSession{id: "s" + strconv.FormatUint(c.ID, 10), slot: slot, agent: agent, free: make(chan struct{}, 1)}
 	x.free <- struct{}{}
 	var known bool
 	if x.shell, known = session.Best(agent.Shells, agent.Shell); !known {
-		return nil, badRequest("this image has no shell, and a session needs one")
+		return nil, channel.BadRequest("this image has no shell, and a session needs one")
 	}
 	if agent.OpenFiles > 0 && agent.OpenFiles < fewestFiles {
-		return nil, badRequest("a session needs at least %d open files, and a process of this slot may have %d", fewestFiles, agent.OpenFiles)
+		return nil, channel.BadRequest("a session needs at least %d open files, and a process of this slot may have %d", fewestFiles, agent.OpenFiles)
 	}
 	entries := environment(agent.Env, p.Env)
 	env := make([]string, len(entries))
@@ -79,7 +80,7 @@ func (s *Server) sessionOpen(c *conversation, params json.RawMessage) (any, erro
 	return map[string]any{"session": x.id, "shell": x.shell.Name, "keeps": x.shell.Keeps()}, nil
 }
 
-func (s *Server) sessionClose(_ *conversation, params json.RawMessage) (any, error) {
+func (s *Server) sessionClose(_ *channel.Conversation, params json.RawMessage) (any, error) {
 	var p struct {
 		Session string `json:"session"`
 	}
@@ -109,7 +110,7 @@ func (s *Server) session(id string, slot *slotState) (*shellSession, error) {
 
 // prepare makes the launch for a command of the session. save is the path of
 // the FIFO that its state goes to, "" where it is not kept.
-func (x *shellSession) prepare(c *conversation, p *commandParams, save string) (l launch, call session.Call, err error) {
+func (x *shellSession) prepare(c *channel.Conversation, p *commandParams, save string) (l launch, call session.Call, err error) {
 	call = session.Call{Env: map[string]string{}, Save: save, FDPath: fdPath}
 	for name, value := range p.Env {
 		call.Env[name] = string(value)
@@ -123,7 +124,7 @@ func (x *shellSession) prepare(c *conversation, p *commandParams, save string) (
 	}
 	program := x.state.Command(string(*p.Shell), call)
 	x.mu.Unlock()
-	l = launch{token: c.id, cwd: program.Cwd, user: p.User, merge: p.MergeStderr, stdin: p.Stdin, pty: p.PTY}
+	l = launch{token: c.ID, cwd: program.Cwd, user: p.User, merge: p.MergeStderr, stdin: p.Stdin, pty: p.PTY}
 	for _, argument := range program.Argv {
 		l.argv = append(l.argv, ipc.Bytes(argument))
 	}
@@ -142,12 +143,12 @@ func (x *shellSession) prepare(c *conversation, p *commandParams, save string) (
 }
 
 // runInSession is exec.run with a session.
-func (s *Server) runInSession(c *conversation, slot *slotState, agent *slots.Agent, p *commandParams) (any, error) {
+func (s *Server) runInSession(c *channel.Conversation, slot *slotState, agent *slots.Agent, p *commandParams) (any, error) {
 	x, err := s.session(p.Session, slot)
 	if err != nil {
 		return nil, err
 	}
-	ctx, done := slot.join(c.ctx)
+	ctx, done := slot.join(c.Ctx)
 	defer done()
 	select {
 	case <-x.free:
@@ -202,72 +203,72 @@ func cannotEnter(err error, cwd string) bool {
 
 // moved is err with where the session goes on.
 func moved(err error, to string) error {
-	e := *asWire(err)
+	e := *channel.AsWire(err)
 	e.Detail = map[string]ipc.Bytes{"cwd": ipc.Bytes(to)}
 	e.Message = "nothing ran, for the session's directory cannot be entered any more; the next command starts in " + to
 	return &e
 }
 
-// channel is the FIFO that the shells of a session write their state to.
-type channel struct {
+// fifo is the one that the shells of a session write their state to.
+type fifo struct {
 	path   string // in the slot
 	source *source
 	remove func()
 }
 
-func (ch *channel) close() {
+func (ch *fifo) close() {
 	ch.remove()
 	ch.source.close()
 }
 
-// open gives the session's channel, empty; done must be called. It is there
+// open gives the session's FIFO, empty; done must be called. It is there
 // from the first command on, for a FIFO takes longer to make than to use.
-func (x *shellSession) open() (*channel, error) {
+func (x *shellSession) open() (*fifo, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.ended {
 		return nil, errSlotClosed
 	}
-	if x.channel == nil {
+	if x.fifo == nil {
 		fd, path, remove, err := x.agent.FIFO(x.id)
 		if err != nil {
 			return nil, err
 		}
-		x.channel = &channel{path: path, source: &source{fd: fd}, remove: remove}
+		x.fifo = &fifo{path: path, source: &source{fd: fd}, remove: remove}
 	}
-	if file := x.channel.source.file; file != nil {
+	if file := x.fifo.source.file; file != nil {
 		_ = file.SetReadDeadline(time.Time{})
 	}
-	left := pump{source: x.channel.source, sink: func([]byte) {}}
+	left := pump{source: x.fifo.source, sink: func([]byte) {}}
 	left.drain()
 	x.busy = true
-	return x.channel, nil
+	return x.fifo, nil
 }
 
-// done gives the channel back. One that may not work any more is replaced.
+// done gives the FIFO back. One that may not work any more is replaced.
 func (x *shellSession) done(works bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.busy = false
 	if !works || x.ended {
-		x.closeChannel()
+		x.closeFIFO()
 	}
 }
 
-// end closes the channel for good, once nobody uses it.
+// end closes the FIFO for good, once nobody uses it.
 func (x *shellSession) end() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.ended = true
 	if !x.busy {
-		x.closeChannel()
+		x.closeFIFO()
 	}
 }
 
-func (x *shellSession) closeChannel() {
-	if x.channel != nil {
-		x.channel.close()
-		x.channel = nil
+func (x *shellSession) closeFIFO() {
+	if x.fifo != nil {
+		x.fifo.close()
+		x.fifo = nil
 	}
 }
 

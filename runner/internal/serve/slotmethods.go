@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
 )
 
@@ -25,12 +26,12 @@ type processInfo struct {
 	State     string      `json:"state"`
 }
 
-func (s *Server) slotProcesses(c *conversation, params json.RawMessage) (any, error) {
+func (s *Server) slotProcesses(c *channel.Conversation, params json.RawMessage) (any, error) {
 	slot, agent, err := s.namedSlot(c, params)
 	if err != nil {
 		return nil, err
 	}
-	ctx, leave := slot.join(c.ctx)
+	ctx, leave := slot.join(c.Ctx)
 	defer leave()
 	var got ipc.Processes
 	if _, err := agent.Call(ctx, ipc.OpProcesses, struct{}{}, &got); err != nil {
@@ -58,6 +59,6 @@ func (s *Server) shutdownSoon() {
 		ctx, cancel := context.WithTimeout(s.ctx, lastWords)
 		defer cancel()
 		<-ctx.Done()
-		s.end("shutdown", "the driver asked for it")
+		s.End("shutdown", "the driver asked for it")
 	}()
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/output"
 	"hermes-exec/runner/internal/slots"
@@ -38,7 +39,7 @@ var (
 // slot gives the state of a slot and its running agent.
 func (s *Server) slot(ctx context.Context, id string) (*slotState, *slots.Agent, error) {
 	if id == "" {
-		return nil, nil, badRequest("slot is missing")
+		return nil, nil, channel.BadRequest("slot is missing")
 	}
 	agent, err := s.slots.Agent(ctx, id)
 	if err != nil {
@@ -89,7 +90,7 @@ func (s *Server) endSlot(id string, why *wire.Error) {
 	state.mu.Unlock()
 }
 
-func (s *Server) slotDied(slot string, why *ipc.Error) { s.endSlot(slot, asWire(why)) }
+func (s *Server) slotDied(slot string, why *ipc.Error) { s.endSlot(slot, channel.AsWire(why)) }
 
 // keep holds a pipe that outlives its command; it is closed with the slot.
 func (st *slotState) keep(f *os.File) {

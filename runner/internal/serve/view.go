@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
 )
 
@@ -72,17 +73,17 @@ func (v *view) take() []viewEvent {
 
 // slotView tells what the slot's commands and processes print from now on,
 // until it is called off or the slot is reset.
-func (s *Server) slotView(c *conversation, params json.RawMessage) (any, error) {
+func (s *Server) slotView(c *channel.Conversation, params json.RawMessage) (any, error) {
 	slot, _, err := s.namedSlot(c, params)
 	if err != nil {
 		return nil, err
 	}
-	ctx, leave := slot.join(c.ctx)
+	ctx, leave := slot.join(c.Ctx)
 	defer leave()
 	v := &view{news: make(chan struct{}, 1)}
 	slot.addView(v)
 	defer slot.removeView(v)
-	c.event([]byte(`{"event":"viewing"}`), false)
+	c.Event([]byte(`{"event":"viewing"}`), false)
 	for {
 		select {
 		case <-v.news:
@@ -91,44 +92,26 @@ func (s *Server) slotView(c *conversation, params json.RawMessage) (any, error) 
 		events := v.take()
 		for i := range events {
 			// The last words before a reset are few enough to go without credit.
-			if !c.roomWithin(ctx) {
-				c.tellAll(append(events[i:], v.take()...))
+			if !c.RoomWithin(ctx) {
+				tellAll(c, append(events[i:], v.take()...))
 				break
 			}
-			c.tellAll(events[i : i+1])
+			tellAll(c, events[i:i+1])
 		}
-		c.flush()
+		c.Flush()
 		if ctx.Err() != nil {
-			c.tellAll(v.take())
+			tellAll(c, v.take())
 			return nil, context.Cause(ctx)
 		}
 	}
 }
 
-func (c *conversation) tellAll(events []viewEvent) {
+func tellAll(c *channel.Conversation, events []viewEvent) {
 	for _, e := range events {
 		if encoded, err := json.Marshal(e); err == nil {
-			c.event(encoded, true)
+			c.Event(encoded, true)
 		}
 	}
-}
-
-// roomWithin waits while the driver is a whole window behind. It is false when
-// ctx ended first.
-func (c *conversation) roomWithin(ctx context.Context) bool {
-	stop := context.AfterFunc(ctx, func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.room.Broadcast()
-	})
-	defer stop()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for c.end-c.acked >= c.window && !c.closed && ctx.Err() == nil {
-		c.wake()
-		c.room.Wait()
-	}
-	return ctx.Err() == nil
 }
 
 func (st *slotState) addView(v *view) {

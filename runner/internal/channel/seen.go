@@ -1,4 +1,4 @@
-package serve
+package channel
 
 import (
 	"maps"

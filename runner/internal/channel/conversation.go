@@ -1,4 +1,4 @@
-package serve
+package channel
 
 import (
 	"context"
@@ -39,11 +39,11 @@ func (c *chunk) release() {
 	c.data = nil
 }
 
-// conversation is one request with what it sends and receives. It outlives the
+// Conversation is one request with what it sends and receives. It outlives the
 // stream: what was sent is kept until the driver has consumed it.
-type conversation struct {
-	id     uint64
-	ctx    context.Context // ends with CANCEL or with the server
+type Conversation struct {
+	ID     uint64
+	Ctx    context.Context // ends with CANCEL or with the server
 	cancel context.CancelCauseFunc
 	in     input
 
@@ -63,16 +63,16 @@ type conversation struct {
 	closed       bool
 }
 
-func newConversation(parent context.Context, id uint64, window int64) *conversation {
-	c := &conversation{id: id, window: window}
+func newConversation(parent context.Context, id uint64, window int64) *Conversation {
+	c := &Conversation{ID: id, window: window}
 	c.room.L = &c.mu
 	c.in.init()
-	c.ctx, c.cancel = context.WithCancelCause(parent)
+	c.Ctx, c.cancel = context.WithCancelCause(parent)
 	return c
 }
 
 // close frees everything: the driver has the response, or the server ends.
-func (c *conversation) close() {
+func (c *Conversation) close() {
 	c.cancel(context.Canceled)
 	c.in.close()
 	c.mu.Lock()
@@ -87,9 +87,9 @@ func (c *conversation) close() {
 
 var errForgotten = errors.New("the conversation is over")
 
-// send queues data, waiting while the driver is a whole window behind. With
+// Send queues data, waiting while the driver is a whole window behind. With
 // quiet the writer is not woken yet: more follows at once.
-func (c *conversation) send(channel uint16, data []byte, quiet bool) error {
+func (c *Conversation) Send(channel uint16, data []byte, quiet bool) error {
 	for len(data) > 0 {
 		n := min(len(data), wire.MaxData)
 		c.mu.Lock()
@@ -107,7 +107,7 @@ func (c *conversation) send(channel uint16, data []byte, quiet bool) error {
 	return nil
 }
 
-func (c *conversation) waitForRoom() error {
+func (c *Conversation) waitForRoom() error {
 	for c.end-c.acked >= c.window && !c.closed && !c.answered {
 		c.wake()
 		c.room.Wait()
@@ -118,7 +118,7 @@ func (c *conversation) waitForRoom() error {
 	return nil
 }
 
-func (c *conversation) append(channel uint16, data []byte) {
+func (c *Conversation) append(channel uint16, data []byte) {
 	if n := len(c.chunks); n > 0 {
 		last := &c.chunks[n-1]
 		if last.kind == wire.Data && last.channel == channel && len(last.data)+len(data) <= wire.MaxData {
@@ -138,16 +138,16 @@ func (c *conversation) append(channel uint16, data []byte) {
 	c.end += int64(len(data))
 }
 
-// fragments says how many pieces wait for the driver. A tenant that switches
+// Fragments says how many pieces wait for the driver. A tenant that switches
 // between streams with every byte makes many; readers slow down for it.
-func (c *conversation) fragments() int {
+func (c *Conversation) Fragments() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.chunks)
 }
 
-// sendEnd says that a channel carries no more.
-func (c *conversation) sendEnd(channel uint16) {
+// SendEnd says that a channel carries no more.
+func (c *Conversation) SendEnd(channel uint16) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed || c.answered {
@@ -157,8 +157,8 @@ func (c *conversation) sendEnd(channel uint16) {
 	c.wake()
 }
 
-// event queues an EVENT of encoded JSON.
-func (c *conversation) event(encoded []byte, quiet bool) {
+// Event queues an EVENT of encoded JSON.
+func (c *Conversation) Event(encoded []byte, quiet bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed || c.answered {
@@ -171,15 +171,20 @@ func (c *conversation) event(encoded []byte, quiet bool) {
 	}
 }
 
-// flush wakes the writer for what was queued quietly.
-func (c *conversation) flush() {
+// Flush wakes the writer for what was queued quietly.
+func (c *Conversation) Flush() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.wake()
 }
 
-// respond queues the RESPONSE; nothing may be sent after it.
-func (c *conversation) respond(encoded []byte) {
+// Respond queues the RESPONSE; nothing may be sent after it.
+func (c *Conversation) Respond(result any, err error) { c.respond(encodeResponse(result, err)) }
+
+// DiscardInput drops what is there and what will come: nobody reads it any more.
+func (c *Conversation) DiscardInput() { c.in.discard() }
+
+func (c *Conversation) respond(encoded []byte) {
 	c.in.discard()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -191,20 +196,20 @@ func (c *conversation) respond(encoded []byte) {
 	c.wake()
 }
 
-func (c *conversation) wake() {
+func (c *Conversation) wake() {
 	if c.stream != nil && !c.queued && c.pending() {
 		c.queued = true
 		c.stream.enqueue(c)
 	}
 }
 
-func (c *conversation) pending() bool {
+func (c *Conversation) pending() bool {
 	return c.next < len(c.chunks) || c.answered && c.answeredTo < len(c.response)
 }
 
 // take adds frames for stream s to batch, about one turn of them, and says
 // whether there are more.
-func (c *conversation) take(s *stream, batch []byte) (out []byte, more bool) {
+func (c *Conversation) take(s *stream, batch []byte) (out []byte, more bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.stream != s {
@@ -217,7 +222,7 @@ func (c *conversation) take(s *stream, batch []byte) (out []byte, more bool) {
 		if len(batch)+wire.HeaderSize+wire.PositionSize+len(rest) > limit {
 			return batch, true
 		}
-		batch = wire.AppendPositioned(batch, piece.kind, piece.channel, c.id, piece.position+int64(c.offset), rest)
+		batch = wire.AppendPositioned(batch, piece.kind, piece.channel, c.ID, piece.position+int64(c.offset), rest)
 		c.sent = max(c.sent, piece.end())
 		c.next, c.offset = c.next+1, 0
 	}
@@ -231,7 +236,7 @@ func (c *conversation) take(s *stream, batch []byte) (out []byte, more bool) {
 		if n < len(rest) {
 			flags = wire.More
 		}
-		batch = wire.AppendFrame(batch, wire.Response, flags, c.id, rest[:n])
+		batch = wire.AppendFrame(batch, wire.Response, flags, c.ID, rest[:n])
 		c.answeredTo += n
 	}
 	c.queued = false
@@ -239,7 +244,7 @@ func (c *conversation) take(s *stream, batch []byte) (out []byte, more bool) {
 }
 
 // credit handles CREDIT: the driver has consumed everything before position.
-func (c *conversation) credit(position int64) error {
+func (c *Conversation) credit(position int64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if position > c.sent {
@@ -273,7 +278,7 @@ func (c *conversation) credit(position int64) error {
 
 // attach lets stream s go on from position, and says what the driver's input
 // was received up to. With fromStart everything that is still held is sent again.
-func (c *conversation) attach(s *stream, position int64, fromStart bool) error {
+func (c *Conversation) attach(s *stream, position int64, fromStart bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -308,7 +313,7 @@ func (c *conversation) attach(s *stream, position int64, fromStart bool) error {
 }
 
 // detach is called when the stream is gone; only for the stream it was on.
-func (c *conversation) detach(s *stream) {
+func (c *Conversation) detach(s *stream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.stream == s {
@@ -318,10 +323,28 @@ func (c *conversation) detach(s *stream) {
 
 // tell sends a small frame about the conversation on its stream, if it has one.
 // Nothing may follow a RESPONSE.
-func (c *conversation) tell(frame []byte) {
+func (c *Conversation) tell(frame []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.stream != nil && !c.answered {
 		c.stream.control(frame)
 	}
+}
+
+// RoomWithin waits while the driver is a whole window behind. It is false when
+// ctx ended first.
+func (c *Conversation) RoomWithin(ctx context.Context) bool {
+	stop := context.AfterFunc(ctx, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.room.Broadcast()
+	})
+	defer stop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.end-c.acked >= c.window && !c.closed && ctx.Err() == nil {
+		c.wake()
+		c.room.Wait()
+	}
+	return ctx.Err() == nil
 }

@@ -1,4 +1,4 @@
-package serve
+package channel
 
 import (
 	"context"
@@ -8,8 +8,8 @@ import (
 	"hermes-exec/runner/internal/wire"
 )
 
-// inputWindow is how far the driver may be ahead of what was consumed.
-const inputWindow = 512 << 10
+// InputWindow is how far the driver may be ahead of what was consumed.
+const InputWindow = 512 << 10
 
 // input is what the driver sends in a conversation: channel 0 until END.
 type input struct {
@@ -42,7 +42,7 @@ func (in *input) push(position int64, data []byte) (grant bool, err error) {
 	if in.ended {
 		return false, fmt.Errorf("%w: DATA after END", wire.ErrProtocol)
 	}
-	if in.received-in.granted > inputWindow {
+	if in.received-in.granted > InputWindow {
 		return false, fmt.Errorf("%w: DATA beyond the window", wire.ErrProtocol)
 	}
 	in.received += int64(len(data))
@@ -101,7 +101,7 @@ func (in *input) done(piece []byte) (grant bool) {
 	if cap(piece) == wire.MaxData {
 		chunkBuffers.Put((*[wire.MaxData]byte)(piece[:wire.MaxData]))
 	}
-	return in.consumed-in.granted >= inputWindow/4
+	return in.consumed-in.granted >= InputWindow/4
 }
 
 // grant gives the position for a CREDIT frame.
@@ -137,9 +137,9 @@ func (in *input) close() {
 	in.arrived.Broadcast()
 }
 
-// receive gives every piece of input to use, until END (complete), until use
+// Receive gives every piece of input to use, until END (complete), until use
 // fails, or until ctx ends, and grants credit for what was used up.
-func (c *conversation) receive(ctx context.Context, use func(piece []byte) error) (complete bool, err error) {
+func (c *Conversation) Receive(ctx context.Context, use func(piece []byte) error) (complete bool, err error) {
 	stop := context.AfterFunc(ctx, c.in.discard)
 	defer stop()
 	for {
@@ -149,7 +149,7 @@ func (c *conversation) receive(ctx context.Context, use func(piece []byte) error
 		}
 		err := use(piece)
 		if c.in.done(piece) {
-			c.grantInput()
+			c.GrantInput()
 		}
 		if err != nil {
 			return false, err
@@ -157,6 +157,7 @@ func (c *conversation) receive(ctx context.Context, use func(piece []byte) error
 	}
 }
 
-func (c *conversation) grantInput() {
-	c.tell(wire.AppendPositioned(nil, wire.Credit, 0, c.id, c.in.grant(), nil))
+// GrantInput lets the driver send as much as was consumed.
+func (c *Conversation) GrantInput() {
+	c.tell(wire.AppendPositioned(nil, wire.Credit, 0, c.ID, c.in.grant(), nil))
 }

@@ -1,3 +1,3 @@
-package serve
+package channel
 
 func withShortPath(path string, use func(short string) error) error { return use(path) }

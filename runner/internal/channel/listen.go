@@ -1,4 +1,4 @@
-package serve
+package channel
 
 import (
 	"crypto/hmac"
@@ -48,9 +48,7 @@ func listen(base string) (*net.UnixListener, error) {
 	return listener, nil
 }
 
-func removeSocket(base string) { _ = os.Remove(socketPath(base)) }
-
-func (s *Server) accept(listener *net.UnixListener) {
+func (s *Endpoint) accept(listener *net.UnixListener) {
 	for {
 		c, err := listener.AcceptUnix()
 		if err != nil {
@@ -68,23 +66,23 @@ func (s *Server) accept(listener *net.UnixListener) {
 
 // Dial calls a driver that waits on a socket, and speaks with it there.
 // Without an answer the driver comes by way of `runner attach`.
-func (s *Server) Dial(path string) {
+func (s *Endpoint) Dial(path string) {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		s.log.Printf("dial: %v", err)
 		return
 	}
-	defer contain(s.log, "stream")
+	defer Contain(s.log, "stream")
 	if ended := processEnded(c); ended != nil {
-		go s.Follow(ended)
+		go s.owner.Follow(ended)
 	}
 	s.Serve(c)
 }
 
 // connected takes one connection of `runner attach` to its end.
-func (s *Server) connected(attached *net.UnixConn) {
+func (s *Endpoint) connected(attached *net.UnixConn) {
 	defer attached.Close()
-	defer contain(s.log, "stream")
+	defer Contain(s.log, "stream")
 	s.admit(attached)
 	timer := time.AfterFunc(handshakeTime, func() { _ = attached.Close() })
 	c, err := receiveStream(attached)
@@ -99,7 +97,7 @@ func (s *Server) connected(attached *net.UnixConn) {
 
 // admit counts a connection that has not proven itself; the oldest of too
 // many is closed.
-func (s *Server) admit(c conn) {
+func (s *Endpoint) admit(c conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.handshakes = append(s.handshakes, c)
@@ -109,7 +107,7 @@ func (s *Server) admit(c conn) {
 	}
 }
 
-func (s *Server) dismiss(c conn) {
+func (s *Endpoint) dismiss(c conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, have := range s.handshakes {
@@ -121,7 +119,7 @@ func (s *Server) dismiss(c conn) {
 }
 
 // Serve speaks the protocol on one connection until it ends, and closes it.
-func (s *Server) Serve(c conn) {
+func (s *Endpoint) Serve(c conn) {
 	order := s.opened.Add(1)
 	s.admit(c)
 	timer := time.AfterFunc(handshakeTime, func() { _ = c.Close() })
@@ -129,7 +127,7 @@ func (s *Server) Serve(c conn) {
 	hello, err := s.handshake(c, reader)
 	s.dismiss(c) // before the driver knows: who comes next must not close it
 	if err == nil {
-		err = writeJSON(c, wire.Ready, s.facts())
+		err = writeJSON(c, wire.Ready, s.owner.Facts())
 	}
 	timer.Stop()
 	if err != nil {
@@ -169,7 +167,7 @@ type refusal struct{ reason, message string }
 func (r *refusal) Error() string { return r.reason + ": " + r.message }
 
 // handshake is all of it but READY.
-func (s *Server) handshake(c conn, reader *wire.Reader) (wire.HelloMessage, error) {
+func (s *Endpoint) handshake(c conn, reader *wire.Reader) (wire.HelloMessage, error) {
 	var none wire.HelloMessage
 	h, payload, err := reader.Next()
 	if err != nil {
@@ -213,7 +211,7 @@ func (s *Server) handshake(c conn, reader *wire.Reader) (wire.HelloMessage, erro
 }
 
 // keyFor claims the runner, or gives the key that a proof has to be made with.
-func (s *Server) keyFor(claim []byte) ([]byte, error) {
+func (s *Endpoint) keyFor(claim []byte) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

@@ -1,4 +1,4 @@
-package serve
+package channel
 
 import (
 	"encoding/json"
@@ -32,7 +32,7 @@ type conn interface {
 // stream is one authenticated connection of the driver. One goroutine reads
 // it, one writes it.
 type stream struct {
-	server *Server
+	end    *Endpoint
 	order  uint64 // among all streams, by when they were opened
 	conn   conn
 	reader *wire.Reader
@@ -40,7 +40,7 @@ type stream struct {
 	mu       sync.Mutex
 	wakeup   chan struct{}
 	controls []byte // encoded frames that go before everything else
-	queue    []*conversation
+	queue    []*Conversation
 	ending   bool // GOODBYE is the last of controls
 	closed   chan struct{}
 	once     sync.Once
@@ -51,9 +51,9 @@ type stream struct {
 	skipping     map[uint64]struct{} // requests that were too large
 }
 
-func newStream(server *Server, c conn, reader *wire.Reader) *stream {
+func newStream(end *Endpoint, c conn, reader *wire.Reader) *stream {
 	return &stream{
-		server: server, conn: c, reader: reader, wakeup: make(chan struct{}, 1), closed: make(chan struct{}),
+		end: end, conn: c, reader: reader, wakeup: make(chan struct{}, 1), closed: make(chan struct{}),
 		partial: map[uint64][]byte{}, skipping: map[uint64]struct{}{},
 	}
 }
@@ -67,7 +67,7 @@ func (s *stream) close() {
 
 // enqueue gives a conversation its place in the round. It is called with the
 // conversation locked.
-func (s *stream) enqueue(c *conversation) {
+func (s *stream) enqueue(c *Conversation) {
 	s.mu.Lock()
 	s.queue = append(s.queue, c)
 	s.mu.Unlock()
@@ -122,7 +122,7 @@ func goodbyeFrame(reason, message string) []byte {
 // of each conversation that has something, around and around.
 func (s *stream) write() {
 	defer s.close()
-	defer contain(s.server.log, "stream")
+	defer Contain(s.end.log, "stream")
 	var batch []byte
 	for {
 		select {
@@ -187,7 +187,7 @@ func (s *stream) read() error {
 		if s.retired.Load() {
 			return errReplaced
 		}
-		s.server.heard()
+		s.end.owner.Heard()
 		if err := s.frame(header, payload); err != nil {
 			return err
 		}
@@ -214,7 +214,7 @@ func (s *stream) frame(h wire.Header, payload []byte) error {
 			return fmt.Errorf("%w: GOODBYE: %w", wire.ErrProtocol, err)
 		}
 		if m.Reason == "shutdown" {
-			s.server.end("shutdown", "the driver asked for it")
+			s.end.owner.End("shutdown", "the driver asked for it")
 		}
 		return errDetached
 	case wire.Data, wire.End, wire.Credit, wire.Ack, wire.Cancel:
@@ -225,7 +225,7 @@ func (s *stream) frame(h wire.Header, payload []byte) error {
 
 // about handles the frames that speak of a conversation that exists.
 func (s *stream) about(h wire.Header, payload []byte) error {
-	c, seen := s.server.conversation(h.ID)
+	c, seen := s.end.conversation(h.ID)
 	if c == nil {
 		if !seen {
 			return fmt.Errorf("%w: frame type %d for id %d, which was never requested", wire.ErrProtocol, h.Type, h.ID)
@@ -234,9 +234,9 @@ func (s *stream) about(h wire.Header, payload []byte) error {
 	}
 	switch h.Type {
 	case wire.Ack:
-		return s.server.acknowledge(c)
+		return s.end.acknowledge(c)
 	case wire.Cancel:
-		c.cancel(errCanceled)
+		c.cancel(ErrCanceled)
 		return nil
 	}
 	position, err := wire.Position(payload)
@@ -254,7 +254,7 @@ func (s *stream) about(h wire.Header, payload []byte) error {
 	}
 	grant, err := c.in.push(position, payload[wire.PositionSize:])
 	if grant {
-		c.grantInput()
+		c.GrantInput()
 	}
 	return err
 }
@@ -274,7 +274,7 @@ func (s *stream) request(h wire.Header, payload []byte) error {
 			if h.Flags&wire.More != 0 {
 				s.skipping[h.ID] = struct{}{}
 			}
-			return s.server.refuse(s, h.ID, &wire.Error{Kind: "too_large", Message: fmt.Sprintf("a request of more than %d bytes", wire.MaxMessage)})
+			return s.end.refuse(s, h.ID, &wire.Error{Kind: "too_large", Message: fmt.Sprintf("a request of more than %d bytes", wire.MaxMessage)})
 		}
 		whole = append(earlier, payload...)
 		s.partialBytes += len(payload)
@@ -285,7 +285,7 @@ func (s *stream) request(h wire.Header, payload []byte) error {
 		s.partialBytes -= len(whole)
 		delete(s.partial, h.ID)
 	}
-	return s.server.request(s, h.ID, whole)
+	return s.end.request(s, h.ID, whole)
 }
 
 func (s *stream) resume(h wire.Header, payload []byte) error {
@@ -293,7 +293,7 @@ func (s *stream) resume(h wire.Header, payload []byte) error {
 	if err != nil {
 		return err
 	}
-	c, _ := s.server.conversation(h.ID)
+	c, _ := s.end.conversation(h.ID)
 	if c == nil {
 		s.control(wire.AppendResumed(nil, h.ID, false, 0))
 		return nil
