@@ -67,3 +67,14 @@ func BadRequest(format string, args ...any) *wire.Error {
 
 // ErrCanceled is the cause of a Conversation that the driver has given up.
 var ErrCanceled = &wire.Error{Kind: "canceled", Message: "the request was canceled"}
+
+// Decode reads the params of a method; any mistake in them is bad_request.
+func Decode(params json.RawMessage, into any) error {
+	if len(params) == 0 {
+		params = json.RawMessage("{}")
+	}
+	if err := json.Unmarshal(params, into); err != nil {
+		return BadRequest("params: %v", err)
+	}
+	return nil
+}

@@ -7,6 +7,7 @@ import (
 
 	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/pipe"
 	"hermes-exec/runner/internal/wire"
 )
 
@@ -20,17 +21,17 @@ func (s *Server) netConnect(c *channel.Conversation, params json.RawMessage) (an
 		Host string `json:"host"`
 		Port int    `json:"port"`
 	}
-	if err := decode(params, &p); err != nil {
+	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
 	if p.Host == "" || p.Port < 1 || p.Port > 65535 {
 		return nil, channel.BadRequest("host %q and port %d are no address", p.Host, p.Port)
 	}
-	slot, agent, err := s.slot(c.Ctx, p.Slot)
+	slot, agent, err := s.exec.Slot(c.Ctx, p.Slot)
 	if err != nil {
 		return nil, err
 	}
-	ctx, leave := slot.join(c.Ctx)
+	ctx, leave := slot.Join(c.Ctx)
 	defer leave()
 	fds, err := agent.Call(ctx, ipc.OpConnect, ipc.Connect{Host: p.Host, Port: p.Port, TimeoutS: connectTime}, nil)
 	if err != nil {
@@ -70,8 +71,8 @@ func (s *Server) netConnect(c *channel.Conversation, params json.RawMessage) (an
 }
 
 func connection(fds []int) (*net.TCPConn, error) {
-	files := filesOf(fds)
-	defer closeAll(files)
+	files := pipe.Files(fds)
+	defer pipe.CloseFiles(files)
 	if len(files) != 1 {
 		return nil, &wire.Error{Kind: "internal", Message: "the agent opened no connection"}
 	}
@@ -89,8 +90,8 @@ func connection(fds []int) (*net.TCPConn, error) {
 
 // relay sends what the peer says. A connection that breaks ends like any other.
 func relay(c *channel.Conversation, peer *net.TCPConn) error {
-	buffer := readBuffers.Get().(*[wire.MaxData]byte)
-	defer readBuffers.Put(buffer)
+	buffer := pipe.Buffers.Get().(*[wire.MaxData]byte)
+	defer pipe.Buffers.Put(buffer)
 	for {
 		n, err := peer.Read(buffer[:])
 		if n > 0 {

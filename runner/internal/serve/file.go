@@ -10,6 +10,7 @@ import (
 
 	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/pipe"
 	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/wire"
 )
@@ -40,14 +41,14 @@ func fileMethod(name string, carry func(*fileCall) (any, error)) method {
 			Slot   string `json:"slot"`
 			Length *int64 `json:"length"`
 		}
-		if err := decode(params, &p); err != nil {
+		if err := channel.Decode(params, &p); err != nil {
 			return nil, err
 		}
-		slot, agent, err := s.slot(c.Ctx, p.Slot)
+		slot, agent, err := s.exec.Slot(c.Ctx, p.Slot)
 		if err != nil {
 			return nil, err
 		}
-		ctx, leave := slot.join(c.Ctx)
+		ctx, leave := slot.Join(c.Ctx)
 		defer leave()
 		result, err := carry(&fileCall{c: c, ctx: ctx, agent: agent, op: ipc.FileOp{Method: name, Params: params}, length: p.Length})
 		if err != nil {
@@ -138,16 +139,16 @@ func (f *fileCall) begin(theirs int) <-chan fileAnswer {
 
 // fetch sends what the agent writes into a pipe.
 func (f *fileCall) fetch() (any, error) {
-	ours, theirs, err := pipeFor(true)
+	ours, theirs, err := pipe.NewFile(true)
 	if err != nil {
 		return nil, err
 	}
-	widen(theirs)
+	pipe.Widen(theirs)
 	defer ours.Close()
 	defer context.AfterFunc(f.ctx, func() { _ = ours.Close() })()
 	answer := f.begin(theirs)
-	buffer := readBuffers.Get().(*[wire.MaxData]byte)
-	defer readBuffers.Put(buffer)
+	buffer := pipe.Buffers.Get().(*[wire.MaxData]byte)
+	defer pipe.Buffers.Put(buffer)
 	for {
 		_ = ours.SetReadDeadline(time.Now().Add(fileProgress))
 		n, err := ours.Read(buffer[:])
@@ -209,11 +210,11 @@ func (f *fileCall) store() (any, error) { return f.storeFrom(nil) }
 // storeFrom gives the agent the driver's input through a pipe; first is what
 // was read already.
 func (f *fileCall) storeFrom(first []byte) (any, error) {
-	ours, theirs, err := pipeFor(false)
+	ours, theirs, err := pipe.NewFile(false)
 	if err != nil {
 		return nil, err
 	}
-	widen(theirs)
+	pipe.Widen(theirs)
 	defer ours.Close()
 	defer context.AfterFunc(f.ctx, func() { _ = ours.Close() })()
 	f.op.Committed = true

@@ -9,15 +9,14 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"os"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"hermes-exec/runner/internal/channel"
+	"hermes-exec/runner/internal/exec"
 	"hermes-exec/runner/internal/initproc"
-	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/wire"
 )
@@ -48,20 +47,12 @@ type Server struct {
 	config Config
 	bootID string
 	slots  *slots.Manager
+	exec   *exec.Runner
+	log    *log.Logger
+	ctx    context.Context // ends with the server
+	cancel context.CancelCauseFunc
 	// Endpoint is where the streams of the driver arrive.
 	Endpoint *channel.Endpoint
-	log      *log.Logger
-	ctx      context.Context // ends with the server
-	cancel   context.CancelCauseFunc
-	devNull  *os.File
-
-	mu        sync.Mutex
-	states    map[string]*slotState
-	processes map[string]*process
-	sessions  map[string]*shellSession
-
-	exitsMu sync.Mutex
-	exits   map[uint64]chan<- ipc.Exit // where the exit of a command is waited for, by token
 
 	lease  atomic.Int64 // nanoseconds
 	spoken atomic.Bool  // something was heard since the last tick
@@ -85,21 +76,15 @@ func New(config Config) (*Server, error) {
 	if config.Lease <= 0 {
 		config.Lease = firstContact
 	}
-	devNull, err := os.Open(os.DevNull)
-	if err != nil {
-		return nil, fmt.Errorf("standard input of commands: %w", err)
-	}
 	s := &Server{
 		config: config, bootID: hex.EncodeToString(id), slots: config.Slots, log: config.Log,
-		states: map[string]*slotState{}, processes: map[string]*process{},
-		sessions: map[string]*shellSession{}, exits: map[uint64]chan<- ipc.Exit{}, devNull: devNull,
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.Endpoint = channel.NewEndpoint(s.ctx, s, config.Base, s.bootID, s.log)
 	s.lease.Store(int64(config.Lease))
-	s.slots.OnExit(s.exited)
-	s.slots.OnDeath(s.slotDied)
-	return s, nil
+	var err error
+	s.exec, err = exec.New(s.ctx, s.slots, s.log)
+	return s, err
 }
 
 // Run serves until the driver, the lease or end says that it is over, then

@@ -1,3 +1,3 @@
-package serve
+package pipe
 
 const sysMemfdCreate = 319

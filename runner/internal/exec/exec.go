@@ -1,4 +1,4 @@
-package serve
+package exec
 
 import (
 	"encoding/json"
@@ -11,6 +11,7 @@ import (
 	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/output"
+	"hermes-exec/runner/internal/pipe"
 	"hermes-exec/runner/internal/session"
 	"hermes-exec/runner/internal/slots"
 )
@@ -69,9 +70,9 @@ func (r *exitResult) take(e ipc.Exit) {
 	r.Usage = usage{e.UserS, e.SystemS, e.MaxRSS}
 }
 
-func (s *Server) execRun(c *channel.Conversation, params json.RawMessage) (any, error) {
+func (r *Runner) execRun(c *channel.Conversation, params json.RawMessage) (any, error) {
 	var p commandParams
-	if err := decode(params, &p); err != nil {
+	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
 	if err := p.check(); err != nil {
@@ -80,12 +81,12 @@ func (s *Server) execRun(c *channel.Conversation, params json.RawMessage) (any, 
 	if p.PTY != nil || p.Tag != nil {
 		return nil, channel.BadRequest("exec.run takes neither pty nor tag")
 	}
-	slot, agent, err := s.slot(c.Ctx, p.Slot)
+	slot, agent, err := r.Slot(c.Ctx, p.Slot)
 	if err != nil {
 		return nil, err
 	}
 	if p.Session != "" {
-		return s.runInSession(c, slot, agent, &p)
+		return r.runInSession(c, slot, agent, &p)
 	}
 	l := launch{
 		token: c.ID, argv: p.Argv, env: environment(agent.Env, p.Env), cwd: directory(agent, p.Cwd),
@@ -93,16 +94,16 @@ func (s *Server) execRun(c *channel.Conversation, params json.RawMessage) (any, 
 	}
 	if p.Shell != nil {
 		if agent.Shell == "" {
-			return s.notStarted(c, &p, slot, noShell())
+			return r.notStarted(c, &p, slot, noShell())
 		}
 		script, err := shellArgv(agent.Shell, string(*p.Shell))
 		if err != nil {
 			return nil, err
 		}
-		defer closeAll(script.files)
+		defer pipe.CloseFiles(script.files)
 		l.argv, l.extra = script.argv, script.files
 	}
-	result, _, err := s.run(c, slot, agent, &p, l)
+	result, _, err := r.run(c, slot, agent, &p, l)
 	return result, err
 }
 
@@ -126,28 +127,28 @@ func shellArgv(shell, text string) (script, error) {
 		}
 		return script{argv: argv}, nil
 	}
-	file, err := memoryFile("script", "exec 3<&-; "+text)
+	file, err := pipe.MemoryFile("script", "exec 3<&-; "+text)
 	if err != nil {
 		return script{}, err
 	}
-	return script{argv: []ipc.Bytes{ipc.Bytes(shell), "-c", ipc.Bytes(". " + fdPath(3)), ipc.Bytes(shell)}, files: []*os.File{file}}, nil
+	return script{argv: []ipc.Bytes{ipc.Bytes(shell), "-c", ipc.Bytes(". " + pipe.FDPath(3)), ipc.Bytes(shell)}, files: []*os.File{file}}, nil
 }
 
 // run starts a command, waits for its end and returns what there is to tell.
-func (s *Server) run(c *channel.Conversation, slot *slotState, agent *slots.Agent, p *commandParams, l launch) (*exitResult, ipc.Exit, error) {
+func (r *Runner) run(c *channel.Conversation, slot *Slot, agent *slots.Agent, p *commandParams, l launch) (*exitResult, ipc.Exit, error) {
 	var none ipc.Exit
 	// A slot's commands that are under way at the same time would wait for each
 	// other: few can be held.
 	alone := slot.running.Add(1) == 1
 	defer slot.running.Add(-1)
 	l.hold = alone && !p.Stream && !p.Stdin && (p.TimeoutS == nil || *p.TimeoutS > startedDelay.Seconds())
-	cmd, err := s.start(slot, agent, l)
+	cmd, err := r.start(slot, agent, l)
 	if err != nil {
 		return nil, none, err
 	}
 	if !cmd.spawned.Started {
 		cmd.closePipes()
-		result, err := s.notStarted(c, p, slot, cmd.spawned)
+		result, err := r.notStarted(c, p, slot, cmd.spawned)
 		return result, none, err
 	}
 	slot.showStart(c.ID, cmd.spawned.PID, p)
@@ -163,10 +164,10 @@ func (s *Server) run(c *channel.Conversation, slot *slotState, agent *slots.Agen
 		pumps.start()
 	}
 	if cmd.stdin != nil {
-		go feed(c, cmd.stdin, s.log)
+		go feed(c, cmd.stdin, r.log)
 	}
 	result := &exitResult{Started: true}
-	exit, err := s.await(c, cmd, pumps, p, result)
+	exit, err := r.await(c, cmd, pumps, p, result)
 	if cmd.stdin != nil {
 		c.DiscardInput()
 		_ = cmd.stdin.Close()
@@ -182,17 +183,9 @@ func (s *Server) run(c *channel.Conversation, slot *slotState, agent *slots.Agen
 	return result, exit, sendKept(c, result, collector.Finish())
 }
 
-// startError tells a slot that ended in between from one that cannot start.
-func (s *Server) startError(slot *slotState, err error) error {
-	if slot.ctx.Err() != nil {
-		return slot.cause()
-	}
-	return err
-}
-
 // notStarted is the result for a program that could not be executed. The
 // reason is on stderr too, where a shell would have put it.
-func (s *Server) notStarted(c *channel.Conversation, p *commandParams, slot *slotState, why ipc.Spawned) (*exitResult, error) {
+func (r *Runner) notStarted(c *channel.Conversation, p *commandParams, slot *Slot, why ipc.Spawned) (*exitResult, error) {
 	collector := output.NewCollector(p.limit(), nil, "")
 	stream := output.Stderr
 	if p.MergeStderr {
@@ -203,7 +196,7 @@ func (s *Server) notStarted(c *channel.Conversation, p *commandParams, slot *slo
 	return result, sendKept(c, result, collector.Finish())
 }
 
-func sinkFor(c *channel.Conversation, slot *slotState, collector *output.Collector, stream int, live uint16, streaming bool) func([]byte) {
+func sinkFor(c *channel.Conversation, slot *Slot, collector *output.Collector, stream int, live uint16, streaming bool) func([]byte) {
 	if !streaming {
 		return func(p []byte) {
 			collector.Write(stream, p)
@@ -242,7 +235,7 @@ func startedEvent(cmd *command) []byte {
 
 // await waits for the exit of a command, and ends it at its timeout, when the
 // driver cancels, or with the slot.
-func (s *Server) await(c *channel.Conversation, cmd *command, pumps pumps, p *commandParams, result *exitResult) (ipc.Exit, error) {
+func (r *Runner) await(c *channel.Conversation, cmd *command, pumps pumps, p *commandParams, result *exitResult) (ipc.Exit, error) {
 	select {
 	case exit := <-cmd.exit:
 		return exit, nil // before there are timers
@@ -282,12 +275,12 @@ func (s *Server) await(c *channel.Conversation, cmd *command, pumps pumps, p *co
 		case <-c.Ctx.Done():
 			result.Canceled = true
 		}
-		return s.endCommand(cmd, result)
+		return r.endCommand(cmd, result)
 	}
 }
 
-func (s *Server) endCommand(cmd *command, result *exitResult) (ipc.Exit, error) {
-	receipt, err := s.kill(cmd.slot, cmd.token)
+func (r *Runner) endCommand(cmd *command, result *exitResult) (ipc.Exit, error) {
+	receipt, err := cmd.slot.kill(cmd.token)
 	if err != nil {
 		return ipc.Exit{}, err
 	}
@@ -300,7 +293,7 @@ func (s *Server) endCommand(cmd *command, result *exitResult) (ipc.Exit, error) 
 	case <-cmd.slot.ctx.Done():
 		return ipc.Exit{}, cmd.slot.cause()
 	case <-timer.C:
-		s.forgetExit(cmd.token)
+		r.forgetExit(cmd.token)
 		return ipc.Exit{Token: cmd.token, ExitCode: 128 + 9, Signal: 9}, nil
 	}
 }

@@ -1,12 +1,12 @@
-package serve
+package exec
 
 import (
-	"context"
 	"os"
 	"syscall"
 	"time"
 
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/pipe"
 	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/wire"
 )
@@ -37,12 +37,12 @@ type launch struct {
 
 // command is a started process with our ends of its pipes.
 type command struct {
-	slot    *slotState
+	slot    *Slot
 	token   uint64
 	spawned ipc.Spawned
 	stdin   *os.File // nil: /dev/null
-	stdout  *source
-	stderr  *source // nil when merged, or on a terminal
+	stdout  *pipe.Source
+	stderr  *pipe.Source // nil when merged, or on a terminal
 	exit    <-chan ipc.Exit
 	started time.Time
 	held    bool // holdTime is over
@@ -50,22 +50,22 @@ type command struct {
 
 // start makes the pipes and has the agent fork. It fails with an error only
 // when nothing can be said about the program itself.
-func (s *Server) start(slot *slotState, agent *slots.Agent, l launch) (*command, error) {
+func (r *Runner) start(slot *Slot, agent *slots.Agent, l launch) (*command, error) {
 	cmd := &command{slot: slot, token: l.token}
 	var theirs []int
-	defer func() { closeFDs(theirs) }()
+	defer func() { pipe.CloseFDs(theirs) }()
 	if err := cmd.pipes(l, &theirs); err != nil {
 		cmd.closePipes()
 		return nil, err
 	}
 	var fds []int
 	if l.pty == nil {
-		fds = childFDs(l, theirs, int(s.devNull.Fd()))
+		fds = childFDs(l, theirs, int(r.devNull.Fd()))
 	}
 	for _, f := range l.extra {
 		fds = append(fds, int(f.Fd()))
 	}
-	cmd.exit = s.expectExit(l.token)
+	cmd.exit = r.expectExit(l.token)
 	request := spawnRequest{theirs: &theirs}
 	request.Spawn = ipc.Spawn{Token: l.token, Argv: l.argv, Env: l.env, Cwd: ipc.Bytes(l.cwd), User: l.user, PTY: l.pty}
 	if l.hold {
@@ -79,24 +79,24 @@ func (s *Server) start(slot *slotState, agent *slots.Agent, l launch) (*command,
 		cmd.spawned, err = ipc.Spawned{ExitCode: 126, Reason: "argument list too long"}, nil
 	}
 	if err != nil || !cmd.spawned.Started {
-		s.forgetExit(l.token)
-		closeFDs(got)
+		r.forgetExit(l.token)
+		pipe.CloseFDs(got)
 	}
 	if cmd.held = l.hold; cmd.spawned.Exit != nil {
-		s.exited("", *cmd.spawned.Exit)
+		r.exited(*cmd.spawned.Exit)
 	}
 	if err != nil {
 		cmd.closePipes()
-		return nil, s.startError(slot, err)
+		return nil, slot.startError(err)
 	}
 	if l.pty != nil && cmd.spawned.Started {
 		if len(got) != 1 {
-			closeFDs(got)
+			pipe.CloseFDs(got)
 			return nil, &wire.Error{Kind: "internal", Message: "the agent opened no terminal"}
 		}
 		_ = syscall.SetNonblock(got[0], true)
 		cmd.stdin = os.NewFile(uintptr(got[0]), "terminal")
-		cmd.stdout = &source{file: cmd.stdin}
+		cmd.stdout = &pipe.Source{File: cmd.stdin}
 	}
 	return cmd, nil
 }
@@ -109,7 +109,7 @@ type spawnRequest struct {
 
 // Sent closes ours while the command starts.
 func (r spawnRequest) Sent() {
-	closeFDs(*r.theirs)
+	pipe.CloseFDs(*r.theirs)
 	*r.theirs = nil
 }
 
@@ -118,30 +118,30 @@ func (c *command) pipes(l launch, theirs *[]int) error {
 	if l.pty != nil {
 		return nil
 	}
-	pipe := func(readable bool) (int, error) {
-		ours, other, err := pipeFDs(readable)
+	end := func(readable bool) (int, error) {
+		ours, other, err := pipe.New(readable)
 		if err == nil {
 			*theirs = append(*theirs, other)
 		}
 		return ours, err
 	}
 	if l.stdin {
-		fd, err := pipe(false)
+		fd, err := end(false)
 		if err != nil {
 			return err
 		}
 		c.stdin = os.NewFile(uintptr(fd), "pipe")
 	}
-	fd, err := pipe(true)
+	fd, err := end(true)
 	if err != nil {
 		return err
 	}
-	c.stdout = &source{fd: fd}
+	c.stdout = &pipe.Source{FD: fd}
 	if l.merge {
 		return nil
 	}
-	if fd, err = pipe(true); err == nil {
-		c.stderr = &source{fd: fd}
+	if fd, err = end(true); err == nil {
+		c.stderr = &pipe.Source{FD: fd}
 	}
 	return err
 }
@@ -162,88 +162,35 @@ func (c *command) closePipes() {
 	if c.stdin != nil {
 		_ = c.stdin.Close()
 	}
-	for _, s := range []*source{c.stdout, c.stderr} {
+	for _, s := range []*pipe.Source{c.stdout, c.stderr} {
 		if s != nil {
-			s.close()
+			s.Close()
 		}
-	}
-}
-
-// pipeFor is pipeFDs with our end as a file.
-func pipeFor(readable bool) (ours *os.File, theirs int, err error) {
-	fd, theirs, err := pipeFDs(readable)
-	if err != nil {
-		return nil, -1, err
-	}
-	return os.NewFile(uintptr(fd), "pipe"), theirs, nil
-}
-
-// pipeFDs makes a pipe: our end does not block, theirs does. readable says
-// which end is ours.
-func pipeFDs(readable bool) (ours, theirs int, err error) {
-	r, w, err := rawPipe()
-	if err != nil {
-		return -1, -1, &wire.Error{Kind: "exhausted", Message: "no pipe can be had: " + err.Error()}
-	}
-	mine, other := w, r
-	if readable {
-		mine, other = r, w
-	}
-	if err := notBlocking(mine); err != nil {
-		closeFDs([]int{r, w})
-		return -1, -1, err
-	}
-	return mine, other, nil
-}
-
-func closeFDs(fds []int) {
-	for _, fd := range fds {
-		_ = syscall.Close(fd)
 	}
 }
 
 // expectExit must be called before the process is started: its exit may be
 // told before the answer to the start is read here.
-func (s *Server) expectExit(token uint64) <-chan ipc.Exit {
+func (r *Runner) expectExit(token uint64) <-chan ipc.Exit {
 	ch := make(chan ipc.Exit, 1)
-	s.exitsMu.Lock()
-	s.exits[token] = ch
-	s.exitsMu.Unlock()
+	r.exitsMu.Lock()
+	r.exits[token] = ch
+	r.exitsMu.Unlock()
 	return ch
 }
 
-func (s *Server) forgetExit(token uint64) {
-	s.exitsMu.Lock()
-	delete(s.exits, token)
-	s.exitsMu.Unlock()
+func (r *Runner) forgetExit(token uint64) {
+	r.exitsMu.Lock()
+	delete(r.exits, token)
+	r.exitsMu.Unlock()
 }
 
-func (s *Server) exited(_ string, e ipc.Exit) {
-	s.exitsMu.Lock()
-	told := s.exits[e.Token]
-	delete(s.exits, e.Token)
-	s.exitsMu.Unlock()
+func (r *Runner) exited(e ipc.Exit) {
+	r.exitsMu.Lock()
+	told := r.exits[e.Token]
+	delete(r.exits, e.Token)
+	r.exitsMu.Unlock()
 	if told != nil {
 		told <- e
 	}
-}
-
-// kill ends the tree of a command. A receipt with Left 1 says that the agent
-// did not answer; the error is why the slot ended.
-func (s *Server) kill(slot *slotState, token uint64) (ipc.Receipt, error) {
-	ctx, cancel := context.WithTimeout(slot.ctx, killTime)
-	defer cancel()
-	begun := time.Now()
-	var receipt ipc.Receipt
-	if _, err := slot.call(ctx, ipc.OpKill, ipc.Kill{Token: token, GraceS: killGrace}, &receipt); err != nil {
-		if slot.ctx.Err() != nil {
-			return receipt, slot.cause()
-		}
-		if e := ipc.AsError(err); e.Kind == "slot_closed" {
-			return receipt, e // a reset ends everything, and proves it
-		}
-		s.log.Printf("kill of %d: %v", token, err)
-		receipt = ipc.Receipt{Found: 1, Left: 1, DurationS: time.Since(begun).Seconds()}
-	}
-	return tidy(receipt), nil
 }

@@ -1,13 +1,13 @@
-package serve
+package pipe
 
 import (
 	"fmt"
 	"os"
 )
 
-func fdPath(fd int) string { return fmt.Sprintf("/dev/fd/%d", fd) }
+func FDPath(fd int) string { return fmt.Sprintf("/dev/fd/%d", fd) }
 
-func memoryFile(name, content string) (*os.File, error) {
+func MemoryFile(name, content string) (*os.File, error) {
 	file, err := unlinkedFile(name)
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package serve
+package pipe
 
 import (
 	"os"
@@ -6,14 +6,15 @@ import (
 	"syscall"
 )
 
-// yielder lets everybody else go first. Gosched does not: while any goroutine can
+// Yielder lets everybody else go first. Gosched does not: while any goroutine can
 // run, the runtime looks for what came on descriptors every 10 ms only, so that
 // a flood on its one processor makes all other calls wait for so long. This
 // waits for a byte of its own until the runtime has looked. The zero value has
 // no descriptors until it is used.
-type yielder struct{ reader, writer *os.File }
+type Yielder struct{ reader, writer *os.File }
 
-func (y *yielder) yield() {
+// Yield does.
+func (y *Yielder) Yield() {
 	if y.reader == nil {
 		var err error
 		if y.reader, y.writer, err = os.Pipe(); err != nil {
@@ -33,12 +34,13 @@ func (y *yielder) yield() {
 			rung = true
 			return err != nil
 		}
-		_, err := readSome(fd, one)
+		_, err := Read(fd, one)
 		return err != syscall.EAGAIN
 	})
 }
 
-func (y *yielder) close() {
+// Close gives its descriptors back.
+func (y *Yielder) Close() {
 	if y.reader != nil {
 		_ = y.reader.Close()
 		_ = y.writer.Close()

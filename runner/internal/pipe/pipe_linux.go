@@ -1,4 +1,4 @@
-package serve
+package pipe
 
 import (
 	"syscall"
@@ -7,8 +7,8 @@ import (
 
 const (
 	fionread    = 0x541b
-	getTerminal = syscall.TCGETS
-	noCharacter = 0 // what a character of a terminal is that is disabled
+	GetTerminal = syscall.TCGETS
+	NoCharacter = 0 // what a character of a terminal is that is disabled
 )
 
 func rawPipe() (r, w int, err error) {
@@ -19,15 +19,15 @@ func rawPipe() (r, w int, err error) {
 	return fds[0], fds[1], nil
 }
 
-// widen makes a pipe hold more, where that is allowed: the larger it is, the
+// Widen makes a pipe hold more, where that is allowed: the larger it is, the
 // less often the two ends wait for each other.
-func widen(fd int) {
+func Widen(fd int) {
 	const setPipeSize, size = 1031, 1 << 20
 	_, _, _ = syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), setPipeSize, size)
 }
 
-// waiting is how many bytes can be read at once.
-func waiting(fd uintptr) int {
+// Waiting is how many bytes can be read at once.
+func Waiting(fd uintptr) int {
 	var n int32
 	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, fd, fionread, uintptr(unsafe.Pointer(&n))); errno != 0 {
 		return 0

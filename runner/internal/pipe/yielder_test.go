@@ -1,4 +1,4 @@
-package serve
+package pipe
 
 import (
 	"net"
@@ -54,12 +54,12 @@ func TestOthersGoFirst(t *testing.T) {
 			}
 		}
 	}()
-	var flood yielder
+	var flood Yielder
 	const turns = 2000
 	for range turns {
 		for begun := time.Now(); time.Since(begun) < 20*time.Microsecond; {
 		}
-		flood.yield()
+		flood.Yield()
 	}
 	_ = theirs.Close()
 	if n := <-rounds; n < turns/4 {

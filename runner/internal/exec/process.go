@@ -1,4 +1,4 @@
-package serve
+package exec
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/output"
+	"hermes-exec/runner/internal/pipe"
 	"hermes-exec/runner/internal/slots"
 )
 
@@ -28,7 +29,7 @@ const (
 // process is a long-lived command: proc.spawn.
 type process struct {
 	id        string
-	slot      *slotState
+	slot      *Slot
 	token     uint64
 	pid       int
 	command   ipc.Bytes
@@ -65,9 +66,9 @@ type processFacts struct {
 
 func seconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
 
-func (s *Server) procSpawn(c *channel.Conversation, params json.RawMessage) (any, error) {
+func (r *Runner) procSpawn(c *channel.Conversation, params json.RawMessage) (any, error) {
 	var p commandParams
-	if err := decode(params, &p); err != nil {
+	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
 	if err := p.check(); err != nil {
@@ -76,29 +77,29 @@ func (s *Server) procSpawn(c *channel.Conversation, params json.RawMessage) (any
 	if p.TimeoutS != nil || p.Stream {
 		return nil, channel.BadRequest("proc.spawn takes neither timeout_s nor stream")
 	}
-	slot, agent, err := s.slot(c.Ctx, p.Slot)
+	slot, agent, err := r.Slot(c.Ctx, p.Slot)
 	if err != nil {
 		return nil, err
 	}
-	l, missing, err := s.procLaunch(c, slot, agent, &p)
+	l, missing, err := r.procLaunch(c, slot, agent, &p)
 	if err != nil {
 		return nil, err
 	}
-	defer closeAll(l.extra)
+	defer pipe.CloseFiles(l.extra)
 	cmd := &command{slot: slot, token: c.ID, spawned: missing, started: time.Now()}
 	if len(l.argv) > 0 {
-		if cmd, err = s.start(slot, agent, l); err != nil {
+		if cmd, err = r.start(slot, agent, l); err != nil {
 			return nil, err
 		}
 	}
-	proc := s.adoptProcess(cmd, &p)
+	proc := r.adoptProcess(cmd, &p)
 	return map[string]any{"process": proc.id, "pid": proc.pid}, nil
 }
 
 // procLaunch makes the launch; without argv the image has no shell.
-func (s *Server) procLaunch(c *channel.Conversation, slot *slotState, agent *slots.Agent, p *commandParams) (launch, ipc.Spawned, error) {
+func (r *Runner) procLaunch(c *channel.Conversation, slot *Slot, agent *slots.Agent, p *commandParams) (launch, ipc.Spawned, error) {
 	if p.Session != "" {
-		x, err := s.session(p.Session, slot)
+		x, err := r.session(p.Session, slot)
 		if err != nil {
 			return launch{}, ipc.Spawned{}, err
 		}
@@ -122,7 +123,7 @@ func (s *Server) procLaunch(c *channel.Conversation, slot *slotState, agent *slo
 
 // adoptProcess makes a process of a started command, or an ended one of a
 // command that could not be.
-func (s *Server) adoptProcess(cmd *command, p *commandParams) *process {
+func (r *Runner) adoptProcess(cmd *command, p *commandParams) *process {
 	proc := &process{
 		id: "p" + strconv.FormatUint(cmd.token, 10), slot: cmd.slot, token: cmd.token, pid: cmd.spawned.PID, tag: p.Tag, startedAt: cmd.started,
 		stdin: cmd.stdin, ended: make(chan struct{}), command: commandText(p),
@@ -133,7 +134,7 @@ func (s *Server) adoptProcess(cmd *command, p *commandParams) *process {
 	proc.logs[output.Stderr] = output.NewLog(p.limit(), cmd.slot.spills, name+"-stderr")
 	proc.unbind = context.AfterFunc(cmd.slot.ctx, proc.closeLogs)
 	if p.PTY != nil && cmd.spawned.Started {
-		proc.terminal = cmd.stdout.file
+		proc.terminal = cmd.stdout.File
 	}
 	if !cmd.spawned.Started {
 		cmd.closePipes()
@@ -148,13 +149,13 @@ func (s *Server) adoptProcess(cmd *command, p *commandParams) *process {
 		proc.logs[stream].Write([]byte(cmd.spawned.Reason + end))
 		proc.finish(&exitResult{ExitCode: cmd.spawned.ExitCode, Reason: &cmd.spawned.Reason})
 	}
-	s.mu.Lock()
-	s.processes[proc.id] = proc
-	s.forgetOldest(cmd.slot)
-	s.mu.Unlock()
+	r.mu.Lock()
+	r.processes[proc.id] = proc
+	r.forgetOldest(cmd.slot)
+	r.mu.Unlock()
 	if cmd.spawned.Started {
 		cmd.slot.showStart(cmd.token, proc.pid, p)
-		go s.watch(proc, cmd)
+		go r.watch(proc, cmd)
 	}
 	return proc
 }
@@ -171,9 +172,9 @@ func commandText(p *commandParams) ipc.Bytes {
 }
 
 // forgetOldest drops the processes that ended first, when there are very many.
-func (s *Server) forgetOldest(slot *slotState) {
+func (r *Runner) forgetOldest(slot *Slot) {
 	var ended []*process
-	for _, p := range s.processes {
+	for _, p := range r.processes {
 		if p.slot == slot && p.result() != nil {
 			ended = append(ended, p)
 		}
@@ -183,7 +184,7 @@ func (s *Server) forgetOldest(slot *slotState) {
 	}
 	slices.SortFunc(ended, func(a, b *process) int { return a.endTime().Compare(b.endTime()) })
 	for _, p := range ended[:len(ended)-maxEnded] {
-		delete(s.processes, p.id)
+		delete(r.processes, p.id)
 		if p.unbind() {
 			p.closeLogs()
 		}
@@ -196,8 +197,8 @@ func (p *process) closeLogs() {
 }
 
 // watch reads what the process prints and waits for its end.
-func (s *Server) watch(p *process, cmd *command) {
-	defer channel.Contain(s.log, "process")
+func (r *Runner) watch(p *process, cmd *command) {
+	defer channel.Contain(r.log, "process")
 	pumps := pumpsOf(cmd, p.sink)
 	pumps.start()
 	var exit ipc.Exit

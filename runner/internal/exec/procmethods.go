@@ -1,4 +1,4 @@
-package serve
+package exec
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/output"
+	"hermes-exec/runner/internal/pipe"
 )
 
 const (
@@ -34,35 +35,35 @@ type procParams struct {
 }
 
 // procMethod finds the process that a method is about.
-func procMethod(do func(s *Server, c *channel.Conversation, p *process, q *procParams) (any, error)) method {
-	return func(s *Server, c *channel.Conversation, params json.RawMessage) (any, error) {
+func procMethod(do func(p *process, c *channel.Conversation, q *procParams) (any, error)) Method {
+	return func(r *Runner, c *channel.Conversation, params json.RawMessage) (any, error) {
 		var q procParams
-		if err := decode(params, &q); err != nil {
+		if err := channel.Decode(params, &q); err != nil {
 			return nil, err
 		}
-		s.mu.Lock()
-		p := s.processes[q.Process]
-		s.mu.Unlock()
+		r.mu.Lock()
+		p := r.processes[q.Process]
+		r.mu.Unlock()
 		if p == nil {
 			return nil, &ipc.Error{Kind: "no_process", Message: "no process " + strconv.Quote(q.Process)}
 		}
-		return do(s, c, p, &q)
+		return do(p, c, &q)
 	}
 }
 
-func (s *Server) procList(c *channel.Conversation, params json.RawMessage) (any, error) {
-	slot, _, err := s.namedSlot(c, params)
+func (r *Runner) procList(c *channel.Conversation, params json.RawMessage) (any, error) {
+	slot, _, err := r.namedSlot(c, params)
 	if err != nil {
 		return nil, err
 	}
 	var all []*process
-	s.mu.Lock()
-	for _, p := range s.processes {
+	r.mu.Lock()
+	for _, p := range r.processes {
 		if p.slot == slot {
 			all = append(all, p)
 		}
 	}
-	s.mu.Unlock()
+	r.mu.Unlock()
 	slices.SortFunc(all, func(a, b *process) int { return a.startedAt.Compare(b.startedAt) })
 	list := make([]processFacts, len(all))
 	for i, p := range all {
@@ -71,7 +72,7 @@ func (s *Server) procList(c *channel.Conversation, params json.RawMessage) (any,
 	return map[string]any{"processes": list}, nil
 }
 
-func (s *Server) procWait(c *channel.Conversation, p *process, q *procParams) (any, error) {
+func (p *process) wait(c *channel.Conversation, q *procParams) (any, error) {
 	if q.TimeoutS != nil && *q.TimeoutS == 0 {
 		return map[string]any{"exit": p.result()}, nil
 	}
@@ -102,7 +103,7 @@ func (p *process) log(q *procParams) (*output.Log, error) {
 	return p.logs[stream], nil
 }
 
-func (s *Server) procRead(c *channel.Conversation, p *process, q *procParams) (any, error) {
+func (p *process) read(c *channel.Conversation, q *procParams) (any, error) {
 	log, err := p.log(q)
 	if err != nil {
 		return nil, err
@@ -135,12 +136,12 @@ func (s *Server) procRead(c *channel.Conversation, p *process, q *procParams) (a
 	return map[string]any{"offset": from, "next_offset": from + int64(len(data)), "end": end}, nil
 }
 
-func (s *Server) procFollow(c *channel.Conversation, p *process, q *procParams) (any, error) {
+func (p *process) follow(c *channel.Conversation, q *procParams) (any, error) {
 	log, err := p.log(q)
 	if err != nil {
 		return nil, err
 	}
-	ctx, leave := p.slot.join(c.Ctx)
+	ctx, leave := p.slot.Join(c.Ctx)
 	defer leave()
 	f := log.Follow(q.Offset)
 	for {
@@ -176,7 +177,7 @@ func (p *process) withoutStdin() error {
 	return errNoStdin
 }
 
-func (s *Server) procWrite(c *channel.Conversation, p *process, _ *procParams) (any, error) {
+func (p *process) write(c *channel.Conversation, _ *procParams) (any, error) {
 	if p.stdin == nil {
 		return nil, p.withoutStdin()
 	}
@@ -212,7 +213,7 @@ func (s *Server) procWrite(c *channel.Conversation, p *process, _ *procParams) (
 	return map[string]any{"written": written}, err
 }
 
-func (s *Server) procCloseStdin(_ *channel.Conversation, p *process, _ *procParams) (any, error) {
+func (p *process) closeStdin(_ *channel.Conversation, _ *procParams) (any, error) {
 	switch {
 	case p.stdin == nil:
 		return nil, p.withoutStdin()
@@ -247,36 +248,36 @@ func endOfInput(terminal *os.File) (end []byte, disabled bool) {
 	var settings syscall.Termios
 	errno := syscall.ENOTTY
 	err = raw.Control(func(fd uintptr) {
-		_, _, errno = syscall.Syscall(syscall.SYS_IOCTL, fd, getTerminal, uintptr(unsafe.Pointer(&settings)))
+		_, _, errno = syscall.Syscall(syscall.SYS_IOCTL, fd, pipe.GetTerminal, uintptr(unsafe.Pointer(&settings)))
 	})
 	switch chosen := settings.Cc[syscall.VEOF]; {
 	case err != nil || errno != 0:
 		return []byte{usual}, false
-	case chosen == noCharacter && settings.Lflag&syscall.ICANON != 0:
+	case chosen == pipe.NoCharacter && settings.Lflag&syscall.ICANON != 0:
 		return nil, true
-	case chosen == noCharacter:
+	case chosen == pipe.NoCharacter:
 		return []byte{usual}, false
 	default:
 		return []byte{chosen}, false
 	}
 }
 
-func (s *Server) procSignal(c *channel.Conversation, p *process, q *procParams) (any, error) {
+func (p *process) signal(c *channel.Conversation, q *procParams) (any, error) {
 	if q.Signal < 1 || q.Signal > 64 {
 		return nil, channel.BadRequest("signal %d", q.Signal)
 	}
-	ctx, leave := p.slot.join(c.Ctx)
+	ctx, leave := p.slot.Join(c.Ctx)
 	defer leave()
 	_, err := p.slot.call(ctx, ipc.OpSignal, ipc.Signal{Token: p.token, Number: q.Signal}, nil)
 	return nil, err
 }
 
-func (s *Server) procKill(_ *channel.Conversation, p *process, _ *procParams) (any, error) {
-	receipt, err := s.kill(p.slot, p.token)
-	return killedResult{receipt}, err
+func (p *process) kill(_ *channel.Conversation, _ *procParams) (any, error) {
+	receipt, err := p.slot.kill(p.token)
+	return Killed(receipt), err
 }
 
-func (s *Server) procResize(_ *channel.Conversation, p *process, q *procParams) (any, error) {
+func (p *process) resize(_ *channel.Conversation, q *procParams) (any, error) {
 	if q.Rows == 0 || q.Cols == 0 {
 		return nil, channel.BadRequest("a terminal has at least one row and one column")
 	}
@@ -291,7 +292,7 @@ func (s *Server) procResize(_ *channel.Conversation, p *process, q *procParams) 
 		return nil, err
 	}
 	var errno syscall.Errno
-	if err := raw.Control(func(fd uintptr) { errno = setWindow(fd, q.Rows, q.Cols) }); err != nil {
+	if err := raw.Control(func(fd uintptr) { errno = pipe.SetWindow(fd, q.Rows, q.Cols) }); err != nil {
 		return nil, err
 	}
 	if errno != 0 {

@@ -1,4 +1,4 @@
-package serve
+package exec
 
 import (
 	"context"
@@ -73,12 +73,12 @@ func (v *view) take() []viewEvent {
 
 // slotView tells what the slot's commands and processes print from now on,
 // until it is called off or the slot is reset.
-func (s *Server) slotView(c *channel.Conversation, params json.RawMessage) (any, error) {
-	slot, _, err := s.namedSlot(c, params)
+func (r *Runner) slotView(c *channel.Conversation, params json.RawMessage) (any, error) {
+	slot, _, err := r.namedSlot(c, params)
 	if err != nil {
 		return nil, err
 	}
-	ctx, leave := slot.join(c.Ctx)
+	ctx, leave := slot.Join(c.Ctx)
 	defer leave()
 	v := &view{news: make(chan struct{}, 1)}
 	slot.addView(v)
@@ -114,7 +114,7 @@ func tellAll(c *channel.Conversation, events []viewEvent) {
 	}
 }
 
-func (st *slotState) addView(v *view) {
+func (st *Slot) addView(v *view) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	var views []*view
@@ -125,7 +125,7 @@ func (st *slotState) addView(v *view) {
 	st.views.Store(&views)
 }
 
-func (st *slotState) removeView(v *view) {
+func (st *Slot) removeView(v *view) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	views := slices.DeleteFunc(slices.Clone(*st.views.Load()), func(other *view) bool { return other == v })
@@ -136,7 +136,7 @@ func (st *slotState) removeView(v *view) {
 	st.views.Store(&views)
 }
 
-func (st *slotState) tellViews(e viewEvent) {
+func (st *Slot) tellViews(e viewEvent) {
 	if views := st.views.Load(); views != nil {
 		for _, v := range *views {
 			v.add(e)
@@ -145,7 +145,7 @@ func (st *slotState) tellViews(e viewEvent) {
 }
 
 // showOutput, showStart and showEnd cost next to nothing while nobody looks.
-func (st *slotState) showOutput(id uint64, stream int, p []byte) {
+func (st *Slot) showOutput(id uint64, stream int, p []byte) {
 	if st.views.Load() == nil {
 		return
 	}
@@ -154,7 +154,7 @@ func (st *slotState) showOutput(id uint64, stream int, p []byte) {
 	}
 }
 
-func (st *slotState) showStart(id uint64, pid int, p *commandParams) {
+func (st *Slot) showStart(id uint64, pid int, p *commandParams) {
 	if st.views.Load() == nil {
 		return
 	}
@@ -163,7 +163,7 @@ func (st *slotState) showStart(id uint64, pid int, p *commandParams) {
 	st.tellViews(viewEvent{Event: "started", ID: id, PID: pid, Command: &text})
 }
 
-func (st *slotState) showEnd(id uint64, exitCode int) {
+func (st *Slot) showEnd(id uint64, exitCode int) {
 	if st.views.Load() != nil {
 		st.tellViews(viewEvent{Event: "ended", ID: id, ExitCode: &exitCode})
 	}

@@ -1,4 +1,4 @@
-package serve
+package pipe
 
 import (
 	"fmt"
@@ -9,11 +9,11 @@ import (
 
 const mfdCloexec = 1
 
-func fdPath(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
+func FDPath(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
 
-// memoryFile is a file without a name that a process of another uid can open
+// MemoryFile is a file without a name that a process of another uid can open
 // again through its descriptor, which a pipe would not allow.
-func memoryFile(name, content string) (*os.File, error) {
+func MemoryFile(name, content string) (*os.File, error) {
 	label, err := syscall.BytePtrFromString(name)
 	if err != nil {
 		return nil, err

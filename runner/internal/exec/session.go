@@ -1,4 +1,4 @@
-package serve
+package exec
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 
 	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/pipe"
 	"hermes-exec/runner/internal/session"
 	"hermes-exec/runner/internal/slots"
 )
@@ -26,7 +27,7 @@ const fewestFiles = 16
 // the driver's.
 type shellSession struct {
 	id    string
-	slot  *slotState
+	slot  *Slot
 	agent *slots.Agent
 	shell session.Shell
 
@@ -40,19 +41,19 @@ type shellSession struct {
 	ended   bool
 }
 
-func (s *Server) sessionOpen(c *channel.Conversation, params json.RawMessage) (any, error) {
+func (r *Runner) sessionOpen(c *channel.Conversation, params json.RawMessage) (any, error) {
 	var p struct {
 		Slot string               `json:"slot"`
 		Cwd  *ipc.Bytes           `json:"cwd"`
 		Env  map[string]ipc.Bytes `json:"env"`
 	}
-	if err := decode(params, &p); err != nil {
+	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
 	if err := checkEnv(p.Env); err != nil {
 		return nil, err
 	}
-	slot, agent, err := s.slot(c.Ctx, p.Slot)
+	slot, agent, err := r.Slot(c.Ctx, p.Slot)
 	if err != nil {
 		return nil, err
 	}
@@ -71,37 +72,37 @@ func (s *Server) sessionOpen(c *channel.Conversation, params json.RawMessage) (a
 		env[i] = string(entry)
 	}
 	x.state = session.Open(x.shell, directory(agent, p.Cwd), env)
-	s.mu.Lock()
-	s.sessions[x.id] = x
-	s.mu.Unlock()
+	r.mu.Lock()
+	r.sessions[x.id] = x
+	r.mu.Unlock()
 	if slot.ctx.Err() != nil {
 		return nil, slot.cause()
 	}
 	return map[string]any{"session": x.id, "shell": x.shell.Name, "keeps": x.shell.Keeps()}, nil
 }
 
-func (s *Server) sessionClose(_ *channel.Conversation, params json.RawMessage) (any, error) {
+func (r *Runner) sessionClose(_ *channel.Conversation, params json.RawMessage) (any, error) {
 	var p struct {
 		Session string `json:"session"`
 	}
-	if err := decode(params, &p); err != nil {
+	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
-	x, err := s.session(p.Session, nil)
+	x, err := r.session(p.Session, nil)
 	if err != nil {
 		return nil, err
 	}
 	x.end()
-	s.mu.Lock()
-	delete(s.sessions, p.Session)
-	s.mu.Unlock()
+	r.mu.Lock()
+	delete(r.sessions, p.Session)
+	r.mu.Unlock()
 	return nil, nil
 }
 
-func (s *Server) session(id string, slot *slotState) (*shellSession, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	x := s.sessions[id]
+func (r *Runner) session(id string, slot *Slot) (*shellSession, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	x := r.sessions[id]
 	if x == nil || slot != nil && x.slot != slot {
 		return nil, &ipc.Error{Kind: "no_session", Message: "no session " + strconv.Quote(id) + " in this slot"}
 	}
@@ -111,7 +112,7 @@ func (s *Server) session(id string, slot *slotState) (*shellSession, error) {
 // prepare makes the launch for a command of the session. save is the path of
 // the FIFO that its state goes to, "" where it is not kept.
 func (x *shellSession) prepare(c *channel.Conversation, p *commandParams, save string) (l launch, call session.Call, err error) {
-	call = session.Call{Env: map[string]string{}, Save: save, FDPath: fdPath}
+	call = session.Call{Env: map[string]string{}, Save: save, FDPath: pipe.FDPath}
 	for name, value := range p.Env {
 		call.Env[name] = string(value)
 	}
@@ -132,9 +133,9 @@ func (x *shellSession) prepare(c *channel.Conversation, p *commandParams, save s
 		l.env = append(l.env, ipc.Bytes(entry))
 	}
 	for _, content := range program.Files {
-		file, err := memoryFile("session", string(content))
+		file, err := pipe.MemoryFile("session", string(content))
 		if err != nil {
-			closeAll(l.extra)
+			pipe.CloseFiles(l.extra)
 			return l, call, err
 		}
 		l.extra = append(l.extra, file)
@@ -143,12 +144,12 @@ func (x *shellSession) prepare(c *channel.Conversation, p *commandParams, save s
 }
 
 // runInSession is exec.run with a session.
-func (s *Server) runInSession(c *channel.Conversation, slot *slotState, agent *slots.Agent, p *commandParams) (any, error) {
-	x, err := s.session(p.Session, slot)
+func (r *Runner) runInSession(c *channel.Conversation, slot *Slot, agent *slots.Agent, p *commandParams) (any, error) {
+	x, err := r.session(p.Session, slot)
 	if err != nil {
 		return nil, err
 	}
-	ctx, done := slot.join(c.Ctx)
+	ctx, done := slot.Join(c.Ctx)
 	defer done()
 	select {
 	case <-x.free:
@@ -162,9 +163,9 @@ func (s *Server) runInSession(c *channel.Conversation, slot *slotState, agent *s
 	if err != nil {
 		return nil, err
 	}
-	defer closeAll(l.extra)
+	defer pipe.CloseFiles(l.extra)
 	l.saved = saving.pump
-	result, exit, err := s.run(c, slot, agent, p, l)
+	result, exit, err := r.run(c, slot, agent, p, l)
 	if p.Cwd == nil && x.entered && l.cwd != agent.Workspace && cannotEnter(err, l.cwd) {
 		// Nothing may run where it was not meant to, nor every later command fail.
 		x.mu.Lock()
@@ -212,13 +213,13 @@ func moved(err error, to string) error {
 // fifo is the one that the shells of a session write their state to.
 type fifo struct {
 	path   string // in the slot
-	source *source
+	source *pipe.Source
 	remove func()
 }
 
 func (ch *fifo) close() {
 	ch.remove()
-	ch.source.close()
+	ch.source.Close()
 }
 
 // open gives the session's FIFO, empty; done must be called. It is there
@@ -227,16 +228,16 @@ func (x *shellSession) open() (*fifo, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.ended {
-		return nil, errSlotClosed
+		return nil, ErrSlotClosed
 	}
 	if x.fifo == nil {
 		fd, path, remove, err := x.agent.FIFO(x.id)
 		if err != nil {
 			return nil, err
 		}
-		x.fifo = &fifo{path: path, source: &source{fd: fd}, remove: remove}
+		x.fifo = &fifo{path: path, source: &pipe.Source{FD: fd}, remove: remove}
 	}
-	if file := x.fifo.source.file; file != nil {
+	if file := x.fifo.source.File; file != nil {
 		_ = file.SetReadDeadline(time.Time{})
 	}
 	left := pump{source: x.fifo.source, sink: func([]byte) {}}

@@ -1,4 +1,4 @@
-package serve
+package pipe
 
 import (
 	"syscall"
@@ -13,8 +13,8 @@ func notBlocking(fd int) error {
 	return nil
 }
 
-// setWindow sets the size of a terminal.
-func setWindow(fd uintptr, rows, cols uint16) syscall.Errno {
+// SetWindow sets the size of a terminal.
+func SetWindow(fd uintptr, rows, cols uint16) syscall.Errno {
 	size := [4]uint16{rows, cols}
 	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, fd, syscall.TIOCSWINSZ, uintptr(unsafe.Pointer(&size)))
 	return errno

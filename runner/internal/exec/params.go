@@ -1,7 +1,6 @@
-package serve
+package exec
 
 import (
-	"encoding/json"
 	"math"
 	"strings"
 	"time"
@@ -17,17 +16,6 @@ const (
 	// maxShortScript is the longest script that goes into an argument list.
 	maxShortScript = 64 << 10
 )
-
-// decode reads the params of a method; any mistake in them is bad_request.
-func decode(params json.RawMessage, into any) error {
-	if len(params) == 0 {
-		params = json.RawMessage("{}")
-	}
-	if err := json.Unmarshal(params, into); err != nil {
-		return channel.BadRequest("params: %v", err)
-	}
-	return nil
-}
 
 // commandParams are those that exec.run and proc.spawn share.
 type commandParams struct {

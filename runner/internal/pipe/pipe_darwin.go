@@ -1,4 +1,4 @@
-package serve
+package pipe
 
 import (
 	"syscall"
@@ -7,8 +7,8 @@ import (
 
 const (
 	fionread    = 0x4004667f
-	getTerminal = syscall.TIOCGETA
-	noCharacter = 0xff // what a character of a terminal is that is disabled
+	GetTerminal = syscall.TIOCGETA
+	NoCharacter = 0xff // what a character of a terminal is that is disabled
 )
 
 func rawPipe() (r, w int, err error) {
@@ -23,8 +23,8 @@ func rawPipe() (r, w int, err error) {
 	return fds[0], fds[1], nil
 }
 
-// waiting is how many bytes can be read at once.
-func waiting(fd uintptr) int {
+// Waiting is how many bytes can be read at once.
+func Waiting(fd uintptr) int {
 	var n int32
 	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, fd, fionread, uintptr(unsafe.Pointer(&n))); errno != 0 {
 		return 0
@@ -32,5 +32,5 @@ func waiting(fd uintptr) int {
 	return int(n)
 }
 
-// widen has nothing to do here.
-func widen(int) {}
+// Widen has nothing to do here.
+func Widen(int) {}

@@ -1,17 +1,15 @@
-package serve
+package exec
 
 import (
-	"os"
 	"sync"
 	"syscall"
 	"time"
 
 	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/output"
+	"hermes-exec/runner/internal/pipe"
 	"hermes-exec/runner/internal/wire"
 )
-
-var readBuffers = sync.Pool{New: func() any { return new([wire.MaxData]byte) }}
 
 // manyFragments is where a reader starts to wait for more bytes at a time.
 const (
@@ -19,53 +17,18 @@ const (
 	fragmentPause = 5 * time.Millisecond
 )
 
-// source is our end of a pipe or a terminal. It becomes a file, which the
-// runtime's poller is told of, only once it is waited for.
-type source struct {
-	fd   int
-	file *os.File
-}
-
-func (s *source) waitable() *os.File {
-	if s.file == nil {
-		s.file = os.NewFile(uintptr(s.fd), "pipe")
-	}
-	return s.file
-}
-
-// use gives the descriptor to f, which must not wait.
-func (s *source) use(f func(fd uintptr)) error {
-	if s.file == nil {
-		f(uintptr(s.fd))
-		return nil
-	}
-	raw, err := s.file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	return raw.Control(f)
-}
-
-func (s *source) close() {
-	if s.file != nil {
-		_ = s.file.Close()
-		return
-	}
-	_ = syscall.Close(s.fd)
-}
-
 // pump reads one pipe of a command. It never waits for the end of the pipe
 // once the command has ended: what is there is taken, and what others write
 // later is thrown away, so that they neither block nor get SIGPIPE.
 type pump struct {
-	slot     *slotState
-	source   *source
+	slot     *Slot
+	source   *pipe.Source
 	sink     func(p []byte)
 	late     bool // nothing is expected before the command ends: it is started by startLate
 	ours     bool // another closes it, and what comes after the command stays unread
 	terminal bool // its other end may be closed for a while, and ours hangs up who has it when it is closed
 	started  bool
-	flood    yielder
+	flood    pipe.Yielder
 	ending   chan struct{} // the command has ended
 	done     chan struct{} // the sink has had everything
 	once     sync.Once
@@ -76,7 +39,7 @@ type pumps []*pump
 
 // pumpsOf gives what will read the output of a command, to a sink for each stream.
 func pumpsOf(cmd *command, sink func(stream int) func([]byte)) pumps {
-	all := pumps{{slot: cmd.slot, source: cmd.stdout, sink: sink(output.Stdout), terminal: cmd.stdin != nil && cmd.stdin == cmd.stdout.file}}
+	all := pumps{{slot: cmd.slot, source: cmd.stdout, sink: sink(output.Stdout), terminal: cmd.stdin != nil && cmd.stdin == cmd.stdout.File}}
 	if cmd.stderr != nil {
 		all = append(all, &pump{slot: cmd.slot, source: cmd.stderr, sink: sink(output.Stderr)})
 	}
@@ -93,7 +56,7 @@ func (ps pumps) begin(late bool) {
 	for _, p := range ps {
 		if !p.started && (late || !p.late) {
 			p.started, p.ending, p.done = true, make(chan struct{}), make(chan struct{})
-			_ = p.source.waitable()
+			_ = p.source.Waitable()
 			go p.run()
 		}
 	}
@@ -104,7 +67,7 @@ func (ps pumps) begin(late bool) {
 func (ps pumps) finish() {
 	for _, p := range ps {
 		if p.started {
-			_ = p.source.file.SetReadDeadline(time.Unix(1, 0))
+			_ = p.source.File.SetReadDeadline(time.Unix(1, 0))
 			close(p.ending)
 			<-p.done
 			continue
@@ -114,10 +77,10 @@ func (ps pumps) finish() {
 			continue
 		}
 		if ended {
-			p.source.close()
+			p.source.Close()
 			continue
 		}
-		_ = p.source.waitable()
+		_ = p.source.Waitable()
 		go func() {
 			defer channel.Contain(p.slot.log, "output")
 			p.throwAway()
@@ -130,7 +93,7 @@ func (p *pump) finished() { p.once.Do(func() { close(p.done) }) }
 func (p *pump) run() {
 	defer channel.Contain(p.slot.log, "output")
 	defer p.finished()
-	defer p.flood.close()
+	defer p.flood.Close()
 	for {
 		n, err := p.take(p.sink)
 		if err != nil {
@@ -141,7 +104,7 @@ func (p *pump) run() {
 			continue
 		}
 		if n <= 0 {
-			p.source.close()
+			p.source.Close()
 			return
 		}
 	}
@@ -151,7 +114,7 @@ func (p *pump) run() {
 		return
 	}
 	if ended {
-		p.source.close()
+		p.source.Close()
 		return
 	}
 	p.throwAway()
@@ -172,10 +135,10 @@ func (p *pump) awaitReopening() {
 
 // throwAway reads what others still write, until they end or the slot does.
 func (p *pump) throwAway() {
-	file := p.source.file
+	file := p.source.File
 	p.slot.keep(file)
 	defer p.slot.release(file)
-	defer p.flood.close()
+	defer p.flood.Close()
 	_ = file.SetReadDeadline(time.Time{})
 	for {
 		if n, err := p.take(func([]byte) {}); n <= 0 || err != nil {
@@ -187,7 +150,7 @@ func (p *pump) throwAway() {
 // take is read, after which a flood lets everybody else go first.
 func (p *pump) take(sink func([]byte)) (n int, err error) {
 	if n, err = p.read(sink); n == wire.MaxData {
-		p.flood.yield()
+		p.flood.Yield()
 	}
 	return n, err
 }
@@ -195,16 +158,16 @@ func (p *pump) take(sink func([]byte)) (n int, err error) {
 // read waits for output and hands it on; none is the end of the pipe. A buffer
 // is held only while there is something in it.
 func (p *pump) read(sink func([]byte)) (n int, err error) {
-	raw, err := p.source.file.SyscallConn()
+	raw, err := p.source.File.SyscallConn()
 	if err != nil {
 		return 0, err
 	}
 	var scratch *[wire.MaxData]byte
 	err = raw.Read(func(fd uintptr) bool {
-		scratch = readBuffers.Get().(*[wire.MaxData]byte)
+		scratch = pipe.Buffers.Get().(*[wire.MaxData]byte)
 		var err error
-		if n, err = readSome(fd, scratch[:]); err == syscall.EAGAIN {
-			readBuffers.Put(scratch)
+		if n, err = pipe.Read(fd, scratch[:]); err == syscall.EAGAIN {
+			pipe.Buffers.Put(scratch)
 			return false
 		}
 		return true
@@ -212,36 +175,28 @@ func (p *pump) read(sink func([]byte)) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	defer readBuffers.Put(scratch)
+	defer pipe.Buffers.Put(scratch)
 	if n > 0 {
 		sink(scratch[:n])
 	}
 	return n, nil
 }
 
-func readSome(fd uintptr, p []byte) (n int, err error) {
-	for {
-		if n, err = syscall.Read(int(fd), p); err != syscall.EINTR {
-			return n, err
-		}
-	}
-}
-
 // drain takes what is in the pipe now, and no more: a writer that lives on
 // could go on for ever.
 func (p *pump) drain() (ended bool) {
-	scratch := readBuffers.Get().(*[wire.MaxData]byte)
-	defer readBuffers.Put(scratch)
+	scratch := pipe.Buffers.Get().(*[wire.MaxData]byte)
+	defer pipe.Buffers.Put(scratch)
 	left := -1
 	for {
 		n := 0
 		var failed error
-		err := p.source.use(func(fd uintptr) {
+		err := p.source.Use(func(fd uintptr) {
 			if left < 0 {
-				left = waiting(fd)
+				left = pipe.Waiting(fd)
 			}
 			// At least one byte is asked for, to notice the end of the pipe.
-			n, failed = readSome(fd, scratch[:min(max(left, 1), len(scratch))])
+			n, failed = pipe.Read(fd, scratch[:min(max(left, 1), len(scratch))])
 		})
 		switch {
 		case failed == syscall.EAGAIN:
