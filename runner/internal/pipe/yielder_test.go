@@ -65,6 +65,6 @@ func TestOthersGoFirst(t *testing.T) {
 	if n := <-rounds; n < turns/4 {
 		t.Errorf("%d rounds in %d turns", n, turns)
 	}
-	flood.close()
-	flood.close()
+	flood.Close()
+	flood.Close()
 }
