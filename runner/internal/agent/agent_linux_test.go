@@ -5,41 +5,9 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
+
+	"hermes-exec/runner/internal/proc"
 )
-
-func TestParseStat(t *testing.T) {
-	const line = "123 (a) b ( c\n) R 1 120 119 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 1000 42 18446744073709551615"
-	p, ok := parseStat([]byte(line))
-	if !ok || p.pid != 123 || p.parent != 1 || p.group != 120 || p.session != 119 || p.start != 98765 || p.state != 'R' || p.rssPages != 42 || p.kernel {
-		t.Errorf("%+v %v", p, ok)
-	}
-	for _, bad := range []string{"", "1", "1 (x", "1 (x) R 1"} {
-		if _, ok := parseStat([]byte(bad)); ok {
-			t.Errorf("%q was taken", bad)
-		}
-	}
-	const zombie = "5 (z) Z 1 5 5 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 0 0 0"
-	if _, ok := parseStat([]byte(zombie)); ok {
-		t.Error("a zombie lives")
-	}
-	const headless = "5 (z) Z 1 5 5 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 98765 0 0 0"
-	if _, ok := parseStat([]byte(headless)); !ok {
-		t.Error("threads outlive the first of them")
-	}
-}
-
-func TestParseStatus(t *testing.T) {
-	var p proc
-	if !p.parseStatus([]byte("Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t0\t0\t0\t0\nFDSize:\t64\nGroups:\t7 4294967290 \nNStgid:\t1\n")) {
-		t.Fatal("refused")
-	}
-	if p.uids != [3]uint32{1, 2, 3} || len(p.groups) != 2 || p.groups[1] != 4294967290 {
-		t.Errorf("%+v", p)
-	}
-	if p.parseStatus(nil) {
-		t.Error("an ended process has no credentials")
-	}
-}
 
 func TestStatusBeforeEntryIsNotLost(t *testing.T) {
 	var tab table
@@ -128,11 +96,11 @@ func TestTableForgetsOldCommands(t *testing.T) {
 }
 
 func TestSignalSparesTheNextOwnerOfANumber(t *testing.T) {
-	p, ok := parseStat(slurp("/proc/self/stat", make([]byte, 4096)))
-	if !ok || p.pid != os.Getpid() {
+	p, ok := proc.ParseStat(proc.Read("/proc/self/stat", make([]byte, 4096)))
+	if !ok || p.PID != os.Getpid() {
 		t.Fatal(p, ok)
 	}
-	p.start++
+	p.Start++
 	signalProc(p, syscall.SIGKILL) // would end this test
 }
 

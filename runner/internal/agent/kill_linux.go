@@ -12,6 +12,7 @@ import (
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/proc"
 )
 
 const (
@@ -30,9 +31,9 @@ const (
 type sweep struct {
 	a        *agent
 	whole    bool // everybody of the slot is meant
-	find     func(seen map[key]bool) (map[int]proc, []string, error)
+	find     func(seen map[proc.Key]bool) (map[int]proc.Process, []string, error)
 	began    time.Time
-	seen     map[key]bool
+	seen     map[proc.Key]bool
 	handles  map[string]bool
 	rounds   int
 	left     int
@@ -42,17 +43,17 @@ type sweep struct {
 	deadline time.Time
 }
 
-func (a *agent) newSweep(find func(map[key]bool) (map[int]proc, []string, error), budget time.Duration) *sweep {
+func (a *agent) newSweep(find func(map[proc.Key]bool) (map[int]proc.Process, []string, error), budget time.Duration) *sweep {
 	now := time.Now()
 	a.sweeps.Add(1)
-	return &sweep{a: a, find: find, began: now, seen: map[key]bool{}, handles: map[string]bool{}, deadline: now.Add(budget)}
+	return &sweep{a: a, find: find, began: now, seen: map[proc.Key]bool{}, handles: map[string]bool{}, deadline: now.Add(budget)}
 }
 
 // end is called when no more passes follow.
 func (s *sweep) end() { s.a.sweeps.Add(-1) }
 
 // pass looks once. It returns who lives and how many of them are new.
-func (s *sweep) pass() (alive map[int]proc, fresh int) {
+func (s *sweep) pass() (alive map[int]proc.Process, fresh int) {
 	s.rounds++
 	before := s.a.strays.Load()
 	alive, handles, err := s.find(s.seen)
@@ -60,7 +61,7 @@ func (s *sweep) pass() (alive map[int]proc, fresh int) {
 	// All that is not reaped yet is counted before it is.
 	s.doubtful = initproc.HasDead() || s.a.strays.Load() != before
 	for _, p := range alive {
-		if k := p.key(); !s.seen[k] {
+		if k := p.Key(); !s.seen[k] {
 			s.seen[k] = true
 			fresh++
 		}
@@ -133,7 +134,7 @@ func (s *sweep) finish() {
 
 // freeze stops processes until none is new, so that they can be killed
 // without others appearing meanwhile.
-func (s *sweep) freeze(alive map[int]proc) map[int]proc {
+func (s *sweep) freeze(alive map[int]proc.Process) map[int]proc.Process {
 	for range 50 {
 		if time.Now().After(s.deadline) {
 			return alive
@@ -169,7 +170,7 @@ func (s *sweep) freezeSlot() bool {
 		now = before
 	}
 	for pid, p := range s.a.tenants(now) {
-		if _, ours := alive[pid]; !ours && before[pid].state != 'T' {
+		if _, ours := alive[pid]; !ours && before[pid].State != 'T' {
 			signalProc(p, syscall.SIGCONT)
 		}
 	}
@@ -187,9 +188,9 @@ func wait(changed <-chan struct{}, at time.Duration) {
 
 // signalAll signals the oldest first: a parent must not live to see its
 // children die and report an end of its own making.
-func (s *sweep) signalAll(procs map[int]proc, sig syscall.Signal) {
-	byAge := slices.SortedFunc(maps.Values(procs), func(a, b proc) int {
-		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.pid, b.pid))
+func (s *sweep) signalAll(procs map[int]proc.Process, sig syscall.Signal) {
+	byAge := slices.SortedFunc(maps.Values(procs), func(a, b proc.Process) int {
+		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.PID, b.PID))
 	})
 	for _, p := range byAge {
 		signalProc(p, sig)
@@ -197,20 +198,20 @@ func (s *sweep) signalAll(procs map[int]proc, sig syscall.Signal) {
 }
 
 // signalProc signals a process and not one that got its number since.
-func signalProc(p proc, sig syscall.Signal) {
-	fd, err := isolation.PidfdOpen(p.pid)
+func signalProc(p proc.Process, sig syscall.Signal) {
+	fd, err := isolation.PidfdOpen(p.PID)
 	if err == nil {
 		defer syscall.Close(fd)
 	} else if err == syscall.ESRCH {
 		return
 	}
 	var buf [1024]byte
-	now, ok := parseStat(slurp("/proc/"+strconv.Itoa(p.pid)+"/stat", buf[:]))
-	if !ok || now.start != p.start {
+	now, ok := proc.ParseStat(proc.Read("/proc/"+strconv.Itoa(p.PID)+"/stat", buf[:]))
+	if !ok || now.Start != p.Start {
 		return
 	}
 	if err != nil {
-		_ = syscall.Kill(p.pid, sig)
+		_ = syscall.Kill(p.PID, sig)
 		return
 	}
 	_ = isolation.PidfdSignal(fd, sig)
@@ -265,7 +266,7 @@ func (a *agent) kill(k ipc.Kill) (ipc.Receipt, error) {
 func (a *agent) killCommand(c command, k ipc.Kill) ipc.Receipt {
 	c.token = k.Token
 	grace := time.Duration(min(max(k.GraceS, 0), 3) * float64(time.Second))
-	s := a.newSweep(func(seen map[key]bool) (map[int]proc, []string, error) { return a.treeOf(c, seen) }, killBudget)
+	s := a.newSweep(func(seen map[proc.Key]bool) (map[int]proc.Process, []string, error) { return a.treeOf(c, seen) }, killBudget)
 	defer s.end()
 	alive, _ := s.pass()
 	a.table.update(k.Token, func(entry *command) {
@@ -285,7 +286,7 @@ func (a *agent) killCommand(c command, k ipc.Kill) ipc.Receipt {
 }
 
 // terminate asks first. What is stopped must go on to hear it.
-func (s *sweep) terminate(alive map[int]proc, grace time.Duration) {
+func (s *sweep) terminate(alive map[int]proc.Process, grace time.Duration) {
 	s.signalAll(alive, syscall.SIGTERM)
 	s.signalAll(alive, syscall.SIGCONT)
 	until := time.Now().Add(grace)
@@ -303,7 +304,7 @@ func (s *sweep) terminate(alive map[int]proc, grace time.Duration) {
 }
 
 // treeOf finds the living processes of a command.
-func (a *agent) treeOf(c command, seen map[key]bool) (map[int]proc, []string, error) {
+func (a *agent) treeOf(c command, seen map[proc.Key]bool) (map[int]proc.Process, []string, error) {
 	all, err := a.snapshot()
 	if err != nil {
 		return nil, nil, err
@@ -312,14 +313,14 @@ func (a *agent) treeOf(c command, seen map[key]bool) (map[int]proc, []string, er
 	claimed := a.claim(tenants, a.setup.Track.Count == 0 || a.setup.Level == isolation.Box)
 	// What gave up every handle may be of the command when it started since.
 	evasive := a.setup.Track.Count == 0 || a.setup.Level == isolation.Box
-	out := map[int]proc{}
+	out := map[int]proc.Process{}
 	var handles []string
 	for pid, p := range tenants {
 		switch {
 		case claimed.token[pid] == c.token && c.token != 0:
 			out[pid] = p
 			handles = append(handles, claimed.handle[pid])
-		case seen[p.key()]:
+		case seen[p.Key()]:
 			out[pid] = p
 		case evasive && claimed.handle[pid] == "" && c.start > 0 && startedSince(c.start, p, tenants):
 			out[pid] = p
@@ -331,9 +332,9 @@ func (a *agent) treeOf(c command, seen map[key]bool) (map[int]proc, []string, er
 
 // startedSince is true for a process that started at start or later, and so did
 // its ancestors: not for what an older one goes on starting.
-func startedSince(start uint64, p proc, all map[int]proc) bool {
-	for each := range lineage(all, p) {
-		if each.start < start {
+func startedSince(start uint64, p proc.Process, all map[int]proc.Process) bool {
+	for each := range proc.Lineage(all, p) {
+		if each.Start < start {
 			return false
 		}
 	}
@@ -367,14 +368,14 @@ func (a *agent) killAll() ipc.Receipt {
 	return receipt
 }
 
-func (a *agent) everybody(seen map[key]bool) (map[int]proc, []string, error) {
+func (a *agent) everybody(seen map[proc.Key]bool) (map[int]proc.Process, []string, error) {
 	all, err := a.snapshot()
 	if err != nil {
 		return nil, nil, err
 	}
 	out := a.tenants(all)
 	for pid, p := range all {
-		if seen[p.key()] {
+		if seen[p.Key()] {
 			out[pid] = p
 		}
 	}

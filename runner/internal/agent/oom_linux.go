@@ -3,8 +3,8 @@ package agent
 import (
 	"syscall"
 
+	"hermes-exec/runner/internal/cgroup"
 	"hermes-exec/runner/internal/ipc"
-	"hermes-exec/runner/internal/isolation"
 )
 
 // oomMark is what was counted when a command started.
@@ -16,7 +16,7 @@ type oomMark struct {
 }
 
 func (m *oomMark) mark(a *agent) {
-	kills, _ := isolation.ReadOOM(a.oom)
+	kills, _ := cgroup.ReadOOM(a.oom)
 	m.watched = a.watched.Load()
 	m.kills, m.elsewhere = kills+m.watched, a.oomElsewhere.Load()
 }
@@ -33,7 +33,7 @@ func (a *agent) lacked(m oomMark, exit ipc.Exit, killed, alone bool) bool {
 	if !itself && !largest && !alone {
 		return false
 	}
-	count, ok := isolation.ReadOOM(a.oom)
+	count, ok := cgroup.ReadOOM(a.oom)
 	if !ok && a.setup.Watch == 0 {
 		return false
 	}

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/cgroup"
 )
 
 // platform is what only Linux gives an agent.
@@ -16,7 +16,7 @@ type platform struct {
 	// oomElsewhere counts ends by SIGKILL of what was no part of a command any
 	// more, and of commands that are told to have lacked memory.
 	oomElsewhere atomic.Int64
-	rooms        isolation.Rooms
+	rooms        cgroup.Rooms
 	half         int64    // of the memory that there is for the slot
 	groupFD      *os.File // version 2 cgroup that commands are cloned into
 	childLimits  bool     // each command needs limits of its own

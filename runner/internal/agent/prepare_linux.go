@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"hermes-exec/runner/internal/cgroup"
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
@@ -31,9 +32,9 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	a.childLimits = isolation.NeedsChildLimits(s.Limits)
 	a.slotUser = isolation.User{Name: s.UserName, UID: s.UID, GID: s.GID, Home: s.Home, Groups: s.Groups}
 	// These are looked up by their paths in the box, which the view may hide.
-	a.oom, a.oomOwn = isolation.OOMFile(s.Cgroups)
+	a.oom, a.oomOwn = cgroup.OOMFile(s.Cgroups)
 	a.oomOwn = a.oomOwn || s.Level == isolation.Box
-	a.rooms = isolation.OpenRooms(s.Cgroups)
+	a.rooms = cgroup.OpenRooms(s.Cgroups)
 	a.half = a.halfOfMemory()
 	joins, err := a.openGroups()
 	if err != nil {

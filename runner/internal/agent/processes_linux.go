@@ -1,15 +1,13 @@
 package agent
 
 import (
-	"bytes"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/proc"
 )
 
 // argvBudget bounds how long a listing reads arguments: a process that forks
@@ -31,35 +29,14 @@ func (a *agent) processes() ipc.Processes {
 		for pid, p := range tenants {
 			shown := []ipc.Bytes{}
 			if time.Since(began) < argvBudget {
-				shown = argv(pid)
+				shown = proc.Argv(pid)
 			}
 			out.Processes = append(out.Processes, ipc.Process{
-				PID: pid, Argv: shown, StartedAt: float64(boot.Add(time.Duration(p.start)*10*time.Millisecond).UnixMilli()) / 1000,
-				RSS: p.rssPages * int64(os.Getpagesize()), Token: claimed.token[pid], State: string(p.state),
+				PID: pid, Argv: shown, StartedAt: float64(boot.Add(time.Duration(p.Start)*10*time.Millisecond).UnixMilli()) / 1000,
+				RSS: p.RSSPages * int64(os.Getpagesize()), Token: claimed.token[pid], State: string(p.State),
 			})
 		}
 	})
 	slices.SortFunc(out.Processes, func(x, y ipc.Process) int { return x.PID - y.PID })
-	return out
-}
-
-// argv is what the process shows; a tenant can make it anything. One that shows
-// nothing, as in the middle of an exec, has its short name in brackets, as ps
-// has it.
-func argv(pid int) []ipc.Bytes {
-	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
-	if err != nil {
-		return []ipc.Bytes{}
-	}
-	if len(data) == 0 {
-		var buf [64]byte
-		return []ipc.Bytes{ipc.Bytes("[" + strings.TrimSuffix(string(slurp("/proc/"+strconv.Itoa(pid)+"/comm", buf[:])), "\n") + "]")}
-	}
-	const most = 64 << 10
-	data = data[:min(len(data), most)]
-	out := []ipc.Bytes{}
-	for _, part := range bytes.Split(bytes.TrimSuffix(data, []byte{0}), []byte{0}) {
-		out = append(out, ipc.Bytes(part))
-	}
 	return out
 }

@@ -107,11 +107,11 @@ func (a *agent) tasks() (own, others int64) {
 			return
 		}
 		for _, p := range a.tenants(all) {
-			own += p.threads
+			own += p.Threads
 		}
 		for _, p := range all {
-			if p.start >= a.setup.Since && p.pid != a.setup.ServePID && p.parent != a.setup.ServePID {
-				others += p.threads
+			if p.Start >= a.setup.Since && p.PID != a.setup.ServePID && p.Parent != a.setup.ServePID {
+				others += p.Threads
 			}
 		}
 	})

@@ -1,11 +1,10 @@
 package agent
 
 import (
-	"bytes"
-	"os"
-	"strconv"
 	"syscall"
 	"time"
+
+	"hermes-exec/runner/internal/proc"
 )
 
 const watchEvery = 200 * time.Millisecond
@@ -25,31 +24,16 @@ func (a *agent) watchOnce(limit int64) {
 		return
 	}
 	var total, most int64
-	var largest proc
+	var largest proc.Process
 	for _, p := range a.tenants(all) {
-		own := ownMemory(p.pid)
+		own := proc.OwnMemory(p.PID)
 		total += own
 		if own > most {
 			most, largest = own, p
 		}
 	}
-	if total > limit && largest.pid != 0 {
+	if total > limit && largest.PID != 0 {
 		a.watched.Add(1)
 		signalProc(largest, syscall.SIGKILL)
 	}
-}
-
-// ownMemory is what a process has resident and does not share.
-func ownMemory(pid int) int64 {
-	var buf [256]byte
-	f := bytes.Fields(slurp("/proc/"+strconv.Itoa(pid)+"/statm", buf[:]))
-	if len(f) < 3 {
-		return 0
-	}
-	resident, err1 := strconv.ParseInt(string(f[1]), 10, 64)
-	shared, err2 := strconv.ParseInt(string(f[2]), 10, 64)
-	if err1 != nil || err2 != nil {
-		return 0
-	}
-	return (resident - shared) * int64(os.Getpagesize())
 }

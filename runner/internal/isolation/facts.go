@@ -4,6 +4,8 @@
 // program prints.
 package isolation
 
+import "hermes-exec/runner/internal/cgroup"
+
 // Rungs of the isolation ladder, lowest first.
 const (
 	None       = "none"
@@ -41,15 +43,15 @@ type Facts struct {
 	Cgroup        string            `json:"cgroup"`
 	Bubblewrap    bool              `json:"bubblewrap"`
 
-	Way       Way      `json:"-"`
-	BwrapPath string   `json:"-"`
-	Loopback  bool     `json:"-"` // a network of its own can have its loopback interface
-	Root      bool     `json:"-"` // this process has uid 0
-	Switch    bool     `json:"-"` // it may become other uids and gids
-	Setgroups bool     `json:"-"` // it may set additional groups
-	IDs       IDRange  `json:"-"` // the uids that exist in this box
-	Cgroups   []Cgroup `json:"-"` // controllers in which we may make groups
-	PriceMS   float64  `json:"-"` // what one set of namespaces took to make
+	Way       Way            `json:"-"`
+	BwrapPath string         `json:"-"`
+	Loopback  bool           `json:"-"` // a network of its own can have its loopback interface
+	Root      bool           `json:"-"` // this process has uid 0
+	Switch    bool           `json:"-"` // it may become other uids and gids
+	Setgroups bool           `json:"-"` // it may set additional groups
+	IDs       IDRange        `json:"-"` // the uids that exist in this box
+	Cgroups   []cgroup.Group `json:"-"` // controllers in which we may make groups
+	PriceMS   float64        `json:"-"` // what one set of namespaces took to make
 }
 
 // Has says whether a rung can be given.
@@ -67,10 +69,3 @@ func (f Facts) Has(rung string) bool {
 
 // IDRange is a run of user and group ids.
 type IDRange struct{ First, Count uint32 }
-
-// Cgroup is one hierarchy in which a group for a slot may be made.
-type Cgroup struct {
-	Controller string // "memory", "pids", "cpu"; "" for a version 2 directory
-	Dir        string // our own group there
-	V2         bool
-}

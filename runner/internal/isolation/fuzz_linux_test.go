@@ -6,6 +6,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"hermes-exec/runner/internal/proc"
 )
 
 func FuzzMountTable(f *testing.F) {
@@ -13,17 +15,11 @@ func FuzzMountTable(f *testing.F) {
 	f.Add(`\`, "")
 	f.Add(`\777\08`, ",,")
 	f.Fuzz(func(t *testing.T, path, options string) {
-		if out := unescapeMount(path); len(out) > len(path) || !strings.Contains(path, `\`) && out != path {
+		if out := proc.Unescape(path); len(out) > len(path) || !strings.Contains(path, `\`) && out != path {
 			t.Fatalf("%q became %q", path, out)
 		}
 		_ = mountFlags(options)
 	})
-}
-
-func FuzzCounters(f *testing.F) {
-	f.Add([]byte("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"))
-	f.Add([]byte("oom_kill -9999999999999999999"))
-	f.Fuzz(func(t *testing.T, input []byte) { _, _ = oomLine(input) })
 }
 
 // The image's own passwd says who its users are.

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"hermes-exec/runner/internal/proc"
 )
 
 const (
@@ -54,7 +56,7 @@ func remountTree(root string, attr uint64) error {
 		if len(fields) < 6 {
 			continue
 		}
-		at := unescapeMount(fields[4])
+		at := proc.Unescape(fields[4])
 		if at != root && !strings.HasPrefix(at, root+"/") {
 			continue
 		}
@@ -85,24 +87,6 @@ func mountFlags(options string) uintptr {
 		flags |= names[o]
 	}
 	return flags
-}
-
-func unescapeMount(s string) string {
-	if !strings.Contains(s, `\`) {
-		return s
-	}
-	var out strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				out.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		out.WriteByte(s[i])
-	}
-	return out.String()
 }
 
 // handle opens a directory so that it can still be mounted from when its path

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"hermes-exec/runner/internal/cgroup"
 	"hermes-exec/runner/internal/initproc"
 )
 
@@ -24,7 +25,7 @@ const ProbeArg = "--probe"
 // Probe tries what this box allows.
 func Probe() Facts {
 	f := Facts{Reasons: map[string]string{}, Root: os.Geteuid() == 0, IDs: mappedIDs(), LandlockABI: LandlockABI()}
-	f.Cgroup, f.Cgroups = probeCgroups()
+	f.Cgroup, f.Cgroups = cgroup.Probe()
 	f.Switch, f.Setgroups, f.Reasons[UID] = probeSwitch(f)
 	if f.Switch {
 		delete(f.Reasons, UID)

@@ -1,6 +1,9 @@
 package isolation
 
-import "hermes-exec/runner/internal/ipc"
+import (
+	"hermes-exec/runner/internal/cgroup"
+	"hermes-exec/runner/internal/ipc"
+)
 
 // Setup is what an agent needs to know; it is the first message on its link.
 type Setup struct {
@@ -17,13 +20,13 @@ type Setup struct {
 
 	SpawnLanes int `json:"spawn_lanes"` // how many of the descriptors that come along lead to threads that fork
 
-	View      View       `json:"view"`
-	Workspace string     `json:"workspace"`
-	Home      string     `json:"home"`
-	Tmp       string     `json:"tmp"`
-	Limits    ipc.Limits `json:"limits"`
-	Cgroups   []Join     `json:"cgroups,omitempty"`
-	Landlock  *Landlock  `json:"landlock,omitempty"`
+	View      View          `json:"view"`
+	Workspace string        `json:"workspace"`
+	Home      string        `json:"home"`
+	Tmp       string        `json:"tmp"`
+	Limits    ipc.Limits    `json:"limits"`
+	Cgroups   []cgroup.Join `json:"cgroups,omitempty"`
+	Landlock  *Landlock     `json:"landlock,omitempty"`
 	// RLimits names the limits that have no cgroup and are held by rlimits.
 	RLimits []string `json:"rlimits,omitempty"`
 	// Watch is the memory limit in bytes that a watchdog holds, 0 for none.
@@ -34,13 +37,6 @@ type Setup struct {
 	Successor bool `json:"successor,omitempty"`
 	// Since is the time (BootTicks) before which no tenant has started anything.
 	Since uint64 `json:"since"`
-}
-
-// Join is a cgroup that the slot's commands go into.
-type Join struct {
-	Controller string `json:"controller"`
-	Dir        string `json:"dir"`
-	V2         bool   `json:"v2"`
 }
 
 // View is the file system that a slot sees.

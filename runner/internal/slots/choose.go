@@ -7,6 +7,7 @@ import (
 	"sort"
 	"strings"
 
+	"hermes-exec/runner/internal/cgroup"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 )
@@ -235,7 +236,7 @@ func below(path, dir string) bool { return path == dir || strings.HasPrefix(path
 func (s *slot) limit(p CreateParams) error {
 	l := p.Limits
 	s.setup.Limits = l
-	joins, how, err := isolation.MakeGroups(s.m.facts, s.m.groupName(s.id), l)
+	joins, how, err := cgroup.Make(s.m.facts.Cgroups, s.m.groupName(s.id), l)
 	if err != nil {
 		return failure("internal", "%v", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"hermes-exec/runner/internal/cgroup"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 )
@@ -260,7 +261,7 @@ func (s *slot) removeTraces() error {
 	for _, p := range left {
 		problems = append(problems, errors.New(p))
 	}
-	problems = append(problems, isolation.RemoveGroups(s.setup.Cgroups))
+	problems = append(problems, cgroup.Remove(s.setup.Cgroups))
 	if s.name {
 		problems = append(problems, removeName(s.setup))
 	}

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"hermes-exec/runner/internal/proc"
 )
 
 // standing is what the next tenant's processes inherit of this one, and what
@@ -33,11 +35,11 @@ func thread(tid int) string {
 		realtimeField = 40
 	)
 	path := "/proc/self/task/" + strconv.Itoa(tid) + "/"
-	f := statFields(path)
+	f := proc.Fields([]byte(slurpFile(path + "stat")))
 	if len(f) < realtimeField-1 {
 		return ""
 	}
-	state := []string{"nice " + f[niceField-3], "priority " + f[realtimeField-3], "policy " + f[realtimeField-2]}
+	state := []string{"nice " + string(f[niceField-3]), "priority " + string(f[realtimeField-3]), "policy " + string(f[realtimeField-2])}
 	for line := range strings.Lines(slurpFile(path + "status")) {
 		if strings.HasPrefix(line, "Cpus_allowed:") || strings.HasPrefix(line, "Mems_allowed:") {
 			state = append(state, strings.TrimSpace(line))
@@ -45,13 +47,6 @@ func thread(tid int) string {
 	}
 	io, _, _ := syscall.RawSyscall(syscall.SYS_IOPRIO_GET, ioprioGet, uintptr(tid), 0)
 	return strings.Join(append(state, "io "+strconv.Itoa(int(io))), ", ")
-}
-
-// statFields are those of the stat of a task (its directory ends with a slash).
-// They are counted from 1 by proc(5), and the first two are cut off.
-func statFields(path string) []string {
-	stat := slurpFile(path + "stat")
-	return strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 }
 
 // attributes are the extended attributes of a folder or file, which ACLs are

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"syscall"
 
+	"hermes-exec/runner/internal/cgroup"
 	"hermes-exec/runner/internal/isolation"
 )
 
@@ -43,15 +44,15 @@ func (s *slot) begin(null, theirs *os.File) (*os.Process, error) {
 	return os.StartProcess(s.m.facts.BwrapPath, s.setup.View.BwrapArgs(exe, argv[1:]), attr)
 }
 
-var boxOOM = sync.OnceValue(isolation.BoxOOMFile)
+var boxOOM = sync.OnceValue(cgroup.BoxOOMFile)
 
 // oomKills counts the processes that the box has lost for want of memory.
 func oomKills() int64 {
-	count, _ := isolation.ReadOOM(boxOOM())
+	count, _ := cgroup.ReadOOM(boxOOM())
 	return count
 }
 
-func boxFull() bool { return isolation.BoxFull() }
+func boxFull() bool { return cgroup.BoxFull() }
 
 type starting struct {
 	do   func() (*os.Process, error)

@@ -1,4 +1,4 @@
-package isolation
+package cgroup
 
 import (
 	"bytes"
@@ -12,12 +12,13 @@ import (
 	"time"
 
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/proc"
 )
 
 var wanted = []string{"memory", "pids", "cpu"}
 
-// probeCgroups finds the hierarchies in which a group can be made below ours.
-func probeCgroups() (version string, out []Cgroup) {
+// Probe finds the hierarchies in which a group can be made below ours.
+func Probe() (version string, out []Group) {
 	own := ownCgroups()
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -29,14 +30,14 @@ func probeCgroups() (version string, out []Cgroup) {
 		if !ok || len(f) < 5 || len(g) < 3 || !strings.HasPrefix(g[0], "cgroup") {
 			continue
 		}
-		root, at := f[3], unescapeMount(f[4])
+		root, at := f[3], proc.Unescape(f[4])
 		if g[0] == "cgroup2" {
 			out = append(out, v2Groups(below(at, root, own[""]))...)
 			continue
 		}
 		for _, c := range wanted {
 			if dir := below(at, root, own[c]); hasWord(g[2], c) && own[c] != "" && enforced(c, dir) && canMakeGroup(dir) {
-				out = append(out, Cgroup{Controller: c, Dir: dir})
+				out = append(out, Group{Controller: c, Dir: dir})
 			}
 		}
 	}
@@ -98,25 +99,25 @@ func canMakeGroup(dir string) bool {
 	return syscall.Rmdir(trial) == nil
 }
 
-func v2Groups(dir string) []Cgroup {
+func v2Groups(dir string) []Group {
 	data, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
 	if err != nil || !canMakeGroup(dir) {
 		return nil
 	}
-	var out []Cgroup
+	var out []Group
 	for _, c := range wanted {
 		for _, have := range strings.Fields(string(data)) {
 			if have == c {
-				out = append(out, Cgroup{Controller: c, Dir: dir, V2: true})
+				out = append(out, Group{Controller: c, Dir: dir, V2: true})
 			}
 		}
 	}
 	return out
 }
 
-// MakeGroups makes the slot's groups and sets its limits on them. how tells
+// Make makes the slot's groups and sets its limits on them. how tells
 // which limits are held and by what; the rest is the caller's.
-func MakeGroups(f Facts, name string, l ipc.Limits) (joins []Join, how map[string]string, err error) {
+func Make(groups []Group, name string, l ipc.Limits) (joins []Join, how map[string]string, err error) {
 	how = map[string]string{}
 	if l.MemoryMB == nil && l.PIDs == nil && l.CPUs == nil {
 		return nil, how, nil
@@ -132,7 +133,7 @@ func MakeGroups(f Facts, name string, l ipc.Limits) (joins []Join, how map[strin
 		settings["cpu"] = func(dir string, v2 bool) error { return setCPU(dir, v2, *l.CPUs) }
 	}
 	made := map[string]bool{}
-	for _, c := range f.Cgroups {
+	for _, c := range groups {
 		apply := settings[c.Controller]
 		if apply == nil || how[limitName[c.Controller]] != "" {
 			continue
@@ -244,8 +245,8 @@ func setCPU(dir string, v2 bool, cpus float64) error {
 // version 2 share a directory.
 func (j Join) holds(controller string) bool { return j.V2 || j.Controller == controller }
 
-// RemoveGroups removes the groups of a slot whose processes are gone.
-func RemoveGroups(joins []Join) error {
+// Remove removes the groups of a slot whose processes are gone.
+func Remove(joins []Join) error {
 	var first error
 	for _, j := range joins {
 		err := syscall.Rmdir(j.Dir)
@@ -255,7 +256,7 @@ func RemoveGroups(joins []Join) error {
 			err = syscall.Rmdir(j.Dir)
 		}
 		if err != nil && !errors.Is(err, syscall.ENOENT) && first == nil {
-			first = pathError("rmdir", j.Dir, err)
+			first = &os.PathError{Op: "rmdir", Path: j.Dir, Err: err}
 		}
 	}
 	return first
