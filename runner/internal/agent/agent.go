@@ -17,6 +17,7 @@ import (
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/memory"
 )
 
 const linkFD = 3
@@ -25,18 +26,24 @@ const linkFD = 3
 type agent struct {
 	conn  *ipc.Conn
 	lanes []*ipc.Conn // one for each thread that is prepared for work of the slot
-	setup isolation.Setup
 	ready atomic.Bool
 
-	table    table
-	slotUser isolation.User
-	quiet    *initproc.Quiet
+	tenancy
+	losses memory.Losses
+	quiet  *initproc.Quiet
 	platform
 
 	// closing is held shared by a fork and exclusively by whoever wants that
 	// no new process appears.
 	closing  sync.RWMutex
 	stopping bool
+}
+
+// tenancy is what belongs to the slot, and to which command.
+type tenancy struct {
+	setup    isolation.Setup
+	slotUser isolation.User
+	table    table
 }
 
 // Main is the `agent` subcommand. It returns the exit code.

@@ -20,11 +20,11 @@ const (
 
 // claim attributes processes in the order of how much a handle can be relied
 // on. markers also looks into environments, which costs more.
-func (a *agent) claim(procs map[int]proc.Process, markers bool) claims {
+func (t *tenancy) claim(procs map[int]proc.Process, markers bool) claims {
 	c := claims{token: make(map[int]uint64, len(procs)), handle: make(map[int]string, len(procs))}
-	leaders := a.table.leaders()
+	leaders := t.table.leaders()
 	for pid, p := range procs {
-		if token, ok := a.byGroup(p); ok {
+		if token, ok := t.byGroup(p); ok {
 			c.set(pid, token, byGroupID)
 		}
 	}
@@ -33,7 +33,7 @@ func (a *agent) claim(procs map[int]proc.Process, markers bool) claims {
 			continue
 		}
 		for _, number := range [2]int{p.Session, p.Group} {
-			if token, ok := leaders[number]; ok && a.stillLeads(procs, number, token) {
+			if token, ok := leaders[number]; ok && t.stillLeads(procs, number, token) {
 				c.set(pid, token, bySession)
 				break
 			}
@@ -44,7 +44,7 @@ func (a *agent) claim(procs map[int]proc.Process, markers bool) claims {
 			if c.token[pid] != 0 {
 				continue
 			}
-			if token, ok := a.markedToken(pid); ok {
+			if token, ok := t.markedToken(pid); ok {
 				c.set(pid, token, byMarker)
 			}
 		}
@@ -74,13 +74,13 @@ func (c claims) inherit(procs map[int]proc.Process) {
 
 // byGroup reads the additional group id that names the command. Where few ids
 // exist they come round again: a process older than the command is another's.
-func (a *agent) byGroup(p proc.Process) (uint64, bool) {
-	t := a.setup.Track
+func (t *tenancy) byGroup(p proc.Process) (uint64, bool) {
+	track := t.setup.Track
 	for _, g := range p.Groups {
-		if t.Count == 0 || g < t.First || g-t.First >= t.Count {
+		if track.Count == 0 || g < track.First || g-track.First >= track.Count {
 			continue
 		}
-		return a.table.newest(uint64(g-t.First), uint64(t.Count), p.Start)
+		return t.table.newest(uint64(g-track.First), uint64(track.Count), p.Start)
 	}
 	return 0, false
 }
@@ -107,12 +107,12 @@ func (t *table) newest(rest, count, start uint64) (uint64, bool) {
 
 // stillLeads is false when the number of a command's leader, which has ended,
 // belongs to another process now.
-func (a *agent) stillLeads(procs map[int]proc.Process, number int, token uint64) bool {
+func (t *tenancy) stillLeads(procs map[int]proc.Process, number int, token uint64) bool {
 	const oneSecond = 100
 	p, alive := procs[number]
 	if !alive {
 		return true
 	}
-	c, ok := a.table.get(token)
+	c, ok := t.table.get(token)
 	return !ok || !c.ended || p.Start <= c.start+oneSecond
 }

@@ -205,14 +205,6 @@ func (a *agent) processes() ipc.Processes {
 	return out
 }
 
-// oomMark and lacked: this system ends nobody for want of memory.
-type oomMark struct {
-	entries int64
-	shared  bool
-}
-
-func (a *agent) lacked(oomMark, ipc.Exit, bool, bool) bool { return false }
-
 func maxRSS(u syscall.Rusage) int64 { return u.Maxrss }
 
 func duplicate(fd int) (int, error) {

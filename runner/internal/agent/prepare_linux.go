@@ -11,6 +11,7 @@ import (
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/memory"
 )
 
 const (
@@ -32,10 +33,8 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	a.childLimits = isolation.NeedsChildLimits(s.Limits)
 	a.slotUser = isolation.User{Name: s.UserName, UID: s.UID, GID: s.GID, Home: s.Home, Groups: s.Groups}
 	// These are looked up by their paths in the box, which the view may hide.
-	a.oom, a.oomOwn = cgroup.OOMFile(s.Cgroups)
-	a.oomOwn = a.oomOwn || s.Level == isolation.Box
 	a.rooms = cgroup.OpenRooms(s.Cgroups)
-	a.half = a.halfOfMemory()
+	a.losses.Open(s.Cgroups, a.rooms, s.Watch, s.Level == isolation.Box)
 	joins, err := a.openGroups()
 	if err != nil {
 		return isolation.Ready{}, cannotIsolate(err)
@@ -69,7 +68,7 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	}
 	go a.reap()
 	if s.Watch > 0 {
-		go a.watch(s.Watch)
+		go a.watchMemory(s.Watch)
 	}
 	initproc.Spare(spareThreads)
 	a.quiet = initproc.NewQuiet()
@@ -179,4 +178,24 @@ func (a *agent) prepareSpawner(tasks []*os.File) error {
 		return isolation.ThreadLandlock(*a.setup.Landlock)
 	}
 	return nil
+}
+
+const watchEvery = 200 * time.Millisecond
+
+// watchMemory holds a memory limit where no cgroup can: it ends the largest
+// process of the slot whenever all of them together have more than limit bytes
+// of memory of their own. What grows faster than it looks gets further first.
+func (a *agent) watchMemory(limit int64) {
+	for range time.Tick(watchEvery) {
+		a.killers.do(func() {
+			all, err := a.snapshot()
+			if err != nil {
+				return
+			}
+			if largest, over := memory.Over(limit, a.tenants(all)); over {
+				a.losses.Watched()
+				signalProc(largest, syscall.SIGKILL)
+			}
+		})
+	}
 }

@@ -12,7 +12,7 @@ import (
 
 // snapshot lists the living processes that /proc shows, without zombies. Of
 // those that are older than any tenant only the ancestry is of interest.
-func (a *agent) snapshot() (map[int]proc.Process, error) {
+func (t *tenancy) snapshot() (map[int]proc.Process, error) {
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil, err
@@ -22,7 +22,7 @@ func (a *agent) snapshot() (map[int]proc.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	credentials := a.setup.Switch || a.setup.Track.Count > 0
+	credentials := t.setup.Switch || t.setup.Track.Count > 0
 	out := make(map[int]proc.Process, len(names))
 	buf := make([]byte, 8192)
 	for _, name := range names {
@@ -33,7 +33,7 @@ func (a *agent) snapshot() (map[int]proc.Process, error) {
 		if !ok || p.Kernel {
 			continue
 		}
-		if credentials && p.Start >= a.setup.Since && !p.ParseStatus(proc.Read("/proc/"+name+"/status", buf)) {
+		if credentials && p.Start >= t.setup.Since && !p.ParseStatus(proc.Read("/proc/"+name+"/status", buf)) {
 			continue
 		}
 		out[p.PID] = p
@@ -42,8 +42,8 @@ func (a *agent) snapshot() (map[int]proc.Process, error) {
 }
 
 // tenants keeps those processes of all that belong to the slot.
-func (a *agent) tenants(all map[int]proc.Process) map[int]proc.Process {
-	s := a.setup
+func (t *tenancy) tenants(all map[int]proc.Process) map[int]proc.Process {
+	s := t.setup
 	out := make(map[int]proc.Process, len(all))
 	self := os.Getpid()
 	switch {
@@ -54,7 +54,7 @@ func (a *agent) tenants(all map[int]proc.Process) map[int]proc.Process {
 			}
 		}
 	case s.Level == isolation.Box:
-		a.boxTenants(all, out)
+		t.boxTenants(all, out)
 	case s.Switch:
 		for pid, p := range all {
 			if pid != self && p.Start >= s.Since && (p.UIDs[0] == s.UID || p.UIDs[1] == s.UID || p.UIDs[2] == s.UID) {
@@ -63,7 +63,7 @@ func (a *agent) tenants(all map[int]proc.Process) map[int]proc.Process {
 		}
 	default:
 		for pid, p := range all {
-			if pid != self && p.Start >= s.Since && (proc.Descends(all, p, self) || a.marked(pid)) {
+			if pid != self && p.Start >= s.Since && (proc.Descends(all, p, self) || t.marked(pid)) {
 				out[pid] = p
 			}
 		}
@@ -74,8 +74,8 @@ func (a *agent) tenants(all map[int]proc.Process) map[int]proc.Process {
 // boxTenants: in a whole box all that started after the runner is the
 // tenant's, save the runner, its ancestors and what came in from outside (a
 // process whose parent is in another pid namespace shows parent 0).
-func (a *agent) boxTenants(all, out map[int]proc.Process) {
-	serve, known := all[a.setup.ServePID]
+func (t *tenancy) boxTenants(all, out map[int]proc.Process) {
+	serve, known := all[t.setup.ServePID]
 	ours := map[int]bool{os.Getpid(): true, 1: true}
 	for p, ok := serve, known; ok && !ours[p.PID]; p, ok = all[p.Parent] {
 		ours[p.PID] = true
@@ -84,20 +84,20 @@ func (a *agent) boxTenants(all, out map[int]proc.Process) {
 		ours[serve.PID] = true
 	}
 	for pid, p := range all {
-		if ours[pid] || p.Start < a.setup.Since {
+		if ours[pid] || p.Start < t.setup.Since {
 			continue
 		}
-		if from := proc.Root(all, p); from != 1 && from != serve.PID && all[from].Parent == 0 && !a.tracked(p) {
+		if from := proc.Root(all, p); from != 1 && from != serve.PID && all[from].Parent == 0 && !t.tracked(p) {
 			continue
 		}
 		out[pid] = p
 	}
 }
 
-func (a *agent) tracked(p proc.Process) bool {
-	t := a.setup.Track
+func (t *tenancy) tracked(p proc.Process) bool {
+	track := t.setup.Track
 	for _, g := range p.Groups {
-		if t.Count > 0 && g >= t.First && g-t.First < t.Count {
+		if track.Count > 0 && g >= track.First && g-track.First < track.Count {
 			return true
 		}
 	}
@@ -106,17 +106,17 @@ func (a *agent) tracked(p proc.Process) bool {
 
 // marked says whether a process carries this runner's marker in the environment
 // that it was started with.
-func (a *agent) marked(pid int) bool {
-	_, ok := a.markedToken(pid)
+func (t *tenancy) marked(pid int) bool {
+	_, ok := t.markedToken(pid)
 	return ok
 }
 
-func (a *agent) markedToken(pid int) (uint64, bool) {
+func (t *tenancy) markedToken(pid int) (uint64, bool) {
 	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
 	if err != nil {
 		return 0, false
 	}
-	return tokenIn(data, a.setup.Boot+"."+a.setup.Slot)
+	return tokenIn(data, t.setup.Boot+"."+t.setup.Slot)
 }
 
 // tokenIn finds the mark of a command of this slot in an environment.

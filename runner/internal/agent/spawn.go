@@ -113,19 +113,19 @@ func cannot(program string, errno syscall.Errno, found bool) outcome {
 
 // userFor is who a command runs as. Only a tenant that has the whole box may
 // choose.
-func (a *agent) userFor(name string) (isolation.User, error) {
-	own := a.slotUser
+func (t *tenancy) userFor(name string) (isolation.User, error) {
+	own := t.slotUser
 	if name == "" || name == own.Name || name == fmt.Sprint(own.UID) {
 		return own, nil
 	}
-	if a.setup.Level != isolation.Box {
+	if t.setup.Level != isolation.Box {
 		return own, &ipc.Error{Kind: "user", Message: fmt.Sprintf("commands of this slot run as %s; user %q can be had only where the slot is a whole box", own.Name, name)}
 	}
 	user, err := isolation.LookupUser(name)
 	if err != nil {
 		return own, &ipc.Error{Kind: "user", Message: err.Error()}
 	}
-	if !a.setup.Switch && (user.UID != own.UID || user.GID != own.GID) {
+	if !t.setup.Switch && (user.UID != own.UID || user.GID != own.GID) {
 		return own, &ipc.Error{Kind: "user", Message: fmt.Sprintf("the runner is uid %d and cannot become %q", own.UID, name)}
 	}
 	return user, nil

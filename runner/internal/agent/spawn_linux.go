@@ -81,10 +81,10 @@ func (a *agent) launch(s ipc.Spawn, user isolation.User, fds []int) outcome {
 
 func (a *agent) fork(path string, s ipc.Spawn, attr *syscall.ProcAttr, user isolation.User) (*command, refusal) {
 	c := &command{token: s.Token, start: isolation.BootTicks()}
-	c.oom.mark(a)
+	c.losses = a.losses.Mark()
 	start := func() (int, error) {
 		a.table.expect(c)
-		return a.score.fork(func() (int, error) { return a.forkExec(c, path, textStrings(s.Argv), attr, user) })
+		return a.score.Fork(func() (int, error) { return a.forkExec(c, path, textStrings(s.Argv), attr, user) })
 	}
 	pid, err := start()
 	for wait := time.Millisecond; err == syscall.ETXTBSY && wait < 100*time.Millisecond; wait *= 2 {
@@ -171,12 +171,12 @@ func executable(path, cwd string) syscall.Errno {
 	return 0
 }
 
-func (a *agent) trackingGID(token uint64) (uint32, bool) {
-	t := a.setup.Track
-	if t.Count == 0 {
+func (t *tenancy) trackingGID(token uint64) (uint32, bool) {
+	track := t.setup.Track
+	if track.Count == 0 {
 		return 0, false
 	}
-	return t.First + uint32(token%uint64(t.Count)), true
+	return track.First + uint32(token%uint64(track.Count)), true
 }
 
 func maxRSS(u syscall.Rusage) int64 { return u.Maxrss << 10 }

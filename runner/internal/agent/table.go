@@ -5,6 +5,7 @@ import (
 	"syscall"
 
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/memory"
 )
 
 // keptEnded is how many commands that have ended stay known, so that what
@@ -15,9 +16,11 @@ const keptEnded = 4096
 type command struct {
 	token   uint64
 	pid     int
-	start   uint64 // clock ticks after boot, 0 unknown
-	oom     oomMark
-	ticket  uint64 // of its fork while that is in flight
+	start   uint64      // clock ticks after boot, 0 unknown
+	losses  memory.Mark // when it started
+	entries int64       // of the table then
+	shared  bool        // others ran then
+	ticket  uint64      // of its fork while that is in flight
 	ended   bool
 	killed  bool // by us
 	cwd     string
@@ -105,7 +108,7 @@ func (t *table) abandoned(c *command) {
 func (t *table) entered(c *command) (end *status) {
 	t.mu.Lock()
 	t.entries++
-	c.oom.entries, c.oom.shared = t.entries, len(t.byPID) > 0
+	c.entries, c.shared = t.entries, len(t.byPID) > 0
 	if s, ok := t.reapedEarly(c.pid, c); ok {
 		delete(t.early, c.pid)
 		end = &s
@@ -226,10 +229,10 @@ func (a *agent) exitOf(c *command, s status) ipc.Exit {
 		exit.ExitCode = s.wait.ExitStatus()
 	}
 	a.table.mu.Lock()
-	killed, alone := c.killed, !c.oom.shared && c.oom.entries == a.table.entries
+	killed, alone := c.killed, !c.shared && c.entries == a.table.entries
 	exit.Cwd = ipc.Bytes(c.cwd)
 	a.table.mu.Unlock()
-	exit.OOMKilled = a.lacked(c.oom, exit, killed, alone)
+	exit.OOMKilled = a.losses.LostToOOM(c.losses, exit, killed, alone)
 	return exit
 }
 

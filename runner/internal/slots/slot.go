@@ -195,7 +195,7 @@ func (s *slot) end(ctx context.Context) ipc.Receipt {
 	ctx = context.WithoutCancel(ctx) // ending a slot is not called off half way
 	if h == nil && !s.setup.View.Pids {
 		var err error
-		if h, err = s.succeed(ctx); err != nil {
+		if h, err = s.startSuccessor(ctx); err != nil {
 			receipt.Left = 1
 			return receipt
 		}
@@ -206,8 +206,8 @@ func (s *slot) end(ctx context.Context) ipc.Receipt {
 	return receipt
 }
 
-// succeed starts an agent behind one that died.
-func (s *slot) succeed(ctx context.Context) (*Agent, error) {
+// startSuccessor starts an agent behind one that died.
+func (s *slot) startSuccessor(ctx context.Context) (*Agent, error) {
 	s.setup.Successor = true
 	defer func() { s.setup.Successor = false }()
 	return s.start(ctx)

@@ -1,4 +1,4 @@
-package agent
+package memory
 
 import (
 	"os"
@@ -12,18 +12,18 @@ import (
 // slot ends, as an agent goes before the serving runner.
 const commandScore = 1000
 
-// score is this process's /proc/self/oom_score_adj: a command has the one that
+// Score is this process's /proc/self/oom_score_adj: a command has the one that
 // its agent has when it forks.
-type score struct {
+type Score struct {
 	mu    sync.Mutex
 	file  *os.File // nil: it cannot be changed to and fro
 	own   int
 	forks int
 }
 
-// init is called while this process may still write its own: not any more when
+// Init is called while this process may still write its own: not any more when
 // it has become undumpable and has no privileges.
-func (s *score) init() {
+func (s *Score) Init() {
 	file, err := os.OpenFile("/proc/self/oom_score_adj", os.O_RDWR, 0)
 	if err != nil {
 		return
@@ -39,14 +39,14 @@ func (s *score) init() {
 	s.set(s.own)
 }
 
-// fork has what do forks be the kernel's first choice.
-func (s *score) fork(do func() (int, error)) (int, error) {
+// Fork has what do forks be the kernel's first choice.
+func (s *Score) Fork(do func() (int, error)) (int, error) {
 	s.enter(1)
 	defer s.enter(-1)
 	return do()
 }
 
-func (s *score) enter(more int) {
+func (s *Score) enter(more int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.forks
@@ -62,7 +62,7 @@ func (s *score) enter(more int) {
 
 // set leaves the score as it is where it cannot be changed: then a command and
 // its agent have the same.
-func (s *score) set(to int) {
+func (s *Score) set(to int) {
 	if _, err := s.file.WriteString(strconv.Itoa(to)); err != nil {
 		_ = s.file.Close()
 		s.file = nil
