@@ -153,9 +153,9 @@ func (a *agent) handleLane(ctx context.Context, op string, m *ipc.Message) (any,
 	case ipc.OpSpawn:
 		return carried(m, func(s ipc.Spawn) (any, []int, error) { return a.spawn(s, m) })
 	case ipc.OpFile:
-		return carried(m, func(f ipc.FileOp) (any, []int, error) { return a.file(ctx, f, m) })
+		return carried(m, func(f ipc.FileOp) (any, []int, error) { return file(ctx, a.setup, f, m) })
 	case ipc.OpSpill:
-		return carried(m, a.spill)
+		return carried(m, func(s ipc.Spill) (any, []int, error) { return spill(a.setup.Tmp, s) })
 	}
 	return nil, nil, &ipc.Error{Kind: "bad_request", Message: "no lane is for " + strconv.Quote(op)}
 }
@@ -198,11 +198,11 @@ func (a *agent) stop() ipc.Receipt {
 	return a.killAll()
 }
 
-func (a *agent) signal(s ipc.Signal) (struct{}, error) {
+func (t *tenancy) signal(s ipc.Signal) (struct{}, error) {
 	if s.Number < 1 || s.Number > 64 {
 		return struct{}{}, &ipc.Error{Kind: "bad_request", Message: fmt.Sprintf("signal %d", s.Number)}
 	}
-	err := a.table.whileAlive(s.Token, func(pid int) error { return syscall.Kill(-pid, syscall.Signal(s.Number)) })
+	err := t.table.whileAlive(s.Token, func(pid int) error { return syscall.Kill(-pid, syscall.Signal(s.Number)) })
 	if err != nil {
 		return struct{}{}, osError("signal", "", err)
 	}

@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -15,14 +14,19 @@ import (
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/program"
 )
 
-func (a *agent) begin() {}
-
 // platform is what only some systems give an agent.
-type platform struct {
+type platform struct{ killer }
+
+// killer ends processes of the slot.
+type killer struct {
+	*tenancy
 	killing sync.Mutex // held while the whole slot is ended
 }
+
+func (a *agent) begin() { a.killer.tenancy = &a.tenancy }
 
 func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	if a.ready.Load() {
@@ -70,7 +74,7 @@ func (a *agent) launch(s ipc.Spawn, _ isolation.User, fds []int) outcome {
 	if cwd == "" {
 		cwd = a.setup.Workspace
 	}
-	if err := enterable(cwd); err != nil {
+	if err := program.Enterable(cwd); err != nil {
 		out.err = osError("working directory "+strconv.Quote(cwd), cwd, err)
 		return out
 	}
@@ -82,7 +86,7 @@ func (a *agent) launch(s ipc.Spawn, _ isolation.User, fds []int) outcome {
 	for i, v := range s.Argv {
 		argv[i] = string(v)
 	}
-	path, errno := lookup(argv[0], cwd, env)
+	path, errno := program.Lookup(argv[0], cwd, env)
 	if errno != 0 {
 		return cannot(argv[0], errno, errno != syscall.ENOENT)
 	}
@@ -103,72 +107,30 @@ func (a *agent) launch(s ipc.Spawn, _ isolation.User, fds []int) outcome {
 	return out
 }
 
-func enterable(dir string) error {
-	st, err := os.Stat(dir)
-	if err != nil {
-		return err
-	}
-	if !st.IsDir() {
-		return syscall.ENOTDIR
-	}
-	return syscall.Access(dir, 1)
+func (k *killer) kill(what ipc.Kill) (ipc.Receipt, error) {
+	return k.killGroups([]uint64{what.Token}, time.Duration(min(max(what.GraceS, 0), 3)*float64(time.Second))), nil
 }
 
-func lookup(name, cwd string, env []string) (string, syscall.Errno) {
-	usable := func(path string) syscall.Errno {
-		at := path
-		if !strings.HasPrefix(at, "/") {
-			at = cwd + "/" + at
-		}
-		st, err := os.Stat(at)
-		if err != nil {
-			errno, _ := errnoOf(err)
-			return errno
-		}
-		if !st.Mode().IsRegular() || st.Mode().Perm()&0o111 == 0 {
-			return syscall.EACCES
-		}
-		return 0
-	}
-	if strings.Contains(name, "/") {
-		return name, usable(name)
-	}
-	for _, e := range env {
-		if list, ok := strings.CutPrefix(e, "PATH="); ok {
-			for _, dir := range strings.Split(list, ":") {
-				if usable(dir+"/"+name) == 0 {
-					return dir + "/" + name, 0
-				}
-			}
-		}
-	}
-	return "", syscall.ENOENT
-}
-
-func (a *agent) kill(k ipc.Kill) (ipc.Receipt, error) {
-	return a.killGroups([]uint64{k.Token}, time.Duration(min(max(k.GraceS, 0), 3)*float64(time.Second))), nil
-}
-
-func (a *agent) killAll() ipc.Receipt {
-	a.killing.Lock()
-	defer a.killing.Unlock()
-	a.table.mu.Lock()
-	tokens := slices.Clone(a.table.old)
-	a.table.mu.Unlock()
-	return a.killGroups(tokens, 0)
+func (k *killer) killAll() ipc.Receipt {
+	k.killing.Lock()
+	defer k.killing.Unlock()
+	k.table.mu.Lock()
+	tokens := slices.Clone(k.table.old)
+	k.table.mu.Unlock()
+	return k.killGroups(tokens, 0)
 }
 
 // killGroups ends process groups, the one handle that there is here.
-func (a *agent) killGroups(tokens []uint64, grace time.Duration) ipc.Receipt {
+func (k *killer) killGroups(tokens []uint64, grace time.Duration) ipc.Receipt {
 	began := time.Now()
 	receipt := ipc.Receipt{Handles: []string{"process_group"}, Rounds: 1}
 	for _, token := range tokens {
-		c, ok := a.table.get(token)
+		c, ok := k.table.get(token)
 		if !ok || syscall.Kill(-c.pid, 0) != nil {
 			continue
 		}
 		receipt.Found++
-		a.table.update(token, func(c *command) { c.killed = true })
+		k.table.update(token, func(c *command) { c.killed = true })
 		if grace > 0 {
 			_ = syscall.Kill(-c.pid, syscall.SIGTERM)
 			_ = syscall.Kill(-c.pid, syscall.SIGCONT)
@@ -195,11 +157,11 @@ func gone(group int, within time.Duration) bool {
 }
 
 // processes lists the leaders; there is no /proc to find others in.
-func (a *agent) processes() ipc.Processes {
-	a.table.mu.Lock()
-	defer a.table.mu.Unlock()
+func (k *killer) processes() ipc.Processes {
+	k.table.mu.Lock()
+	defer k.table.mu.Unlock()
 	out := ipc.Processes{Processes: []ipc.Process{}}
-	for pid, c := range a.table.byPID {
+	for pid, c := range k.table.byPID {
 		out.Processes = append(out.Processes, ipc.Process{PID: pid, Argv: []ipc.Bytes{}, Token: c.token, State: "R"})
 	}
 	return out

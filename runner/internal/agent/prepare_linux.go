@@ -80,8 +80,8 @@ func cannotIsolate(err error) error { return &ipc.Error{Kind: "isolation", Messa
 
 // neededCaps are what the agent needs to start commands as the slot's user and
 // to kill them.
-func (a *agent) neededCaps() []int {
-	if a.setup.Switch {
+func (t *tenancy) neededCaps() []int {
+	if t.setup.Switch {
 		return []int{isolation.CapSetuid, isolation.CapSetgid, isolation.CapKill, isolation.CapSetpcap}
 	}
 	return nil
@@ -89,11 +89,11 @@ func (a *agent) neededCaps() []int {
 
 // dropCaps leaves the agent with what it needs. A tenant that has the whole
 // box gets root's own.
-func (a *agent) dropCaps(drop func(...int) error) error {
-	if a.setup.Level == isolation.Box {
+func (t *tenancy) dropCaps(drop func(...int) error) error {
+	if t.setup.Level == isolation.Box {
 		return nil
 	}
-	return drop(a.neededCaps()...)
+	return drop(t.neededCaps()...)
 }
 
 // openGroups opens what puts a thread or a child into the slot's cgroups.

@@ -15,15 +15,15 @@ import (
 const argvBudget = 500 * time.Millisecond
 
 // processes lists what lives in the slot.
-func (a *agent) processes() ipc.Processes {
+func (k *killer) processes() ipc.Processes {
 	out := ipc.Processes{Processes: []ipc.Process{}}
-	a.killers.do(func() {
-		all, err := a.snapshot()
+	k.killers.do(func() {
+		all, err := k.snapshot()
 		if err != nil {
 			return
 		}
-		tenants := a.tenants(all)
-		claimed := a.claim(tenants, a.setup.Track.Count == 0)
+		tenants := k.tenants(all)
+		claimed := k.claim(tenants, k.setup.Track.Count == 0)
 		began := time.Now()
 		boot := began.Add(-time.Duration(isolation.BootTicks()) * 10 * time.Millisecond)
 		for pid, p := range tenants {

@@ -10,6 +10,7 @@ import (
 	"hermes-exec/runner/internal/cgroup"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/program"
 )
 
 const (
@@ -136,7 +137,7 @@ func (a *agent) refused(s ipc.Spawn, cwd string, why refusal) outcome {
 	case syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ENOSPC:
 		return outcome{master: -1, err: exhausted("no process can be started, and not because of this slot", why.errno)}
 	}
-	if err := enterable(cwd); err != nil {
+	if err := program.Enterable(cwd); err != nil {
 		return outcome{master: -1, err: osError("working directory "+strconv.Quote(cwd), cwd, err)}
 	}
 	return cannot(string(s.Argv[0]), why.errno, true)
