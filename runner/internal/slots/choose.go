@@ -10,10 +10,11 @@ import (
 	"hermes-exec/runner/internal/cgroup"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/users"
 )
 
 // choose settles the rung and the user.
-func (s *slot) choose(p CreateParams) error {
+func (s *rung) choose(p CreateParams) error {
 	f := s.m.facts
 	level := p.Level
 	if level == "" || level == "auto" {
@@ -41,7 +42,7 @@ func (s *slot) choose(p CreateParams) error {
 	return s.chooseUser(p)
 }
 
-func (s *slot) cannot(why string) error { return failure("isolation", "%s", why) }
+func (s *rung) cannot(why string) error { return failure("isolation", "%s", why) }
 
 func reasons(f isolation.Facts) string {
 	var out []string
@@ -54,19 +55,19 @@ func reasons(f isolation.Facts) string {
 	return strings.Join(out, "; ")
 }
 
-func (s *slot) chooseUser(p CreateParams) error {
+func (s *rung) chooseUser(p CreateParams) error {
 	f := s.m.facts
 	level := s.setup.Level
 	s.ownUID = f.Switch && (level == isolation.Namespaces || level == isolation.UID || level == isolation.None && p.PrivateRoot)
 	if s.ownUID {
-		uid, err := s.m.ids.take()
+		uid, err := s.m.ids.Take()
 		if err != nil {
 			return err
 		}
 		s.setup.UID, s.setup.GID, s.setup.Groups = uid, uid, []uint32{}
 		s.setup.UserName = "slot"
 		if level != isolation.Namespaces {
-			s.setup.UserName = fmt.Sprintf("slot%d", s.m.ids.index(uid))
+			s.setup.UserName = fmt.Sprintf("slot%d", s.m.ids.Index(uid))
 		}
 	} else if err := s.boxUser(p.User); err != nil {
 		return err
@@ -76,14 +77,14 @@ func (s *slot) chooseUser(p CreateParams) error {
 		s.setup.Switch = false
 	}
 	if s.setup.Switch && f.Setgroups {
-		s.setup.Track = s.m.ids.track
+		s.setup.Track = s.m.ids.Track
 	}
 	return nil
 }
 
 // boxUser is whom commands run as where the slot has no uid of its own: the
 // image's user in a box, else whoever the runner is.
-func (s *slot) boxUser(name string) error {
+func (s *rung) boxUser(name string) error {
 	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
 	level := s.setup.Level
 	asked := level == isolation.Box || level == isolation.None
@@ -116,7 +117,7 @@ func (s *slot) boxUser(name string) error {
 }
 
 // place settles what the slot sees where.
-func (s *slot) place(p CreateParams) error {
+func (s *rung) place(p CreateParams) error {
 	at := func(part string) string { return filepath.Join(s.dir, part) }
 	s.setup.Workspace, s.setup.Home, s.setup.Tmp, s.fifos = at("workspace"), at("home"), at("tmp"), at(fifos)
 	switch s.setup.Level {
@@ -140,12 +141,12 @@ func (s *slot) place(p CreateParams) error {
 		return s.cannot("the network can be taken away only with namespaces: " + s.m.facts.Reasons[isolation.Namespaces])
 	}
 	if s.setup.Level == isolation.UID && !p.PrivateRoot {
-		s.name = addName(s.setup, s.shellPath()) == nil
+		s.name = users.AddName(s.user(), s.shellPath()) == nil
 	}
 	return nil
 }
 
-func (s *slot) placeView(p CreateParams) {
+func (s *rung) placeView(p CreateParams) {
 	at := func(part string) string { return filepath.Join(s.dir, part) }
 	v := isolation.View{
 		Kind: isolation.ViewBox, Staging: at("root"), BaseDir: s.m.base, Hostname: "slot", Network: p.Network, Pids: true,
@@ -165,7 +166,7 @@ func (s *slot) placeView(p CreateParams) {
 	if p.PrivateRoot || isDir("/var/tmp") && !below(s.m.base, "/var/tmp") {
 		v.Binds = append(v.Binds, isolation.Bind{Source: at("var-tmp"), Target: "/var/tmp"})
 	}
-	user := isolation.User{Name: s.setup.UserName, UID: s.setup.UID, GID: s.setup.GID, Home: s.setup.Home}
+	user := s.user()
 	if p.PrivateRoot {
 		v.Passwd, v.Group = isolation.PasswdFor(user, s.shellPath()), isolation.GroupFor(user)
 	} else {
@@ -188,7 +189,7 @@ func fileAnd(path, line string) string {
 }
 
 // reachable checks that the slot's user can get to its directories.
-func (s *slot) reachable() error {
+func (s *rung) reachable() error {
 	if !s.setup.Switch {
 		return nil
 	}
@@ -208,7 +209,7 @@ func (s *slot) reachable() error {
 
 // landlock leaves a slot at rung uid its own directories and what is the
 // box's, but no directory that slots share.
-func (s *slot) landlock() *isolation.Landlock {
+func (s *rung) landlock() *isolation.Landlock {
 	if s.m.facts.LandlockABI == 0 {
 		return nil
 	}
@@ -233,7 +234,7 @@ func isDir(path string) bool {
 func below(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
 
 // limit settles by what each limit is held.
-func (s *slot) limit(p CreateParams) error {
+func (s *rung) limit(p CreateParams) error {
 	l := p.Limits
 	s.setup.Limits = l
 	joins, how, err := cgroup.Make(s.m.facts.Cgroups, s.m.groupName(s.id), l)

@@ -9,7 +9,7 @@ import (
 
 const rlimitsWork = false
 
-func (s *slot) scoped() bool { return false }
+func (s *rung) scoped() bool { return false }
 
 func (s *slot) begin(null, theirs *os.File) (*os.Process, error) {
 	return os.StartProcess(s.m.exe, []string{"runner", "agent"}, &os.ProcAttr{

@@ -13,6 +13,8 @@ import (
 
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/users"
+	"hermes-exec/runner/internal/wipe"
 )
 
 // Manager holds the slots of one box.
@@ -21,8 +23,8 @@ type Manager struct {
 	facts isolation.Facts
 	exe   string
 	boot  string
-	ids   *allocator
-	trash *trash
+	ids   *users.Allocator
+	trash *wipe.Trash
 	since uint64
 
 	mu      sync.Mutex
@@ -66,7 +68,7 @@ func NewManager(baseDir string, facts isolation.Facts, selfExe string) (*Manager
 			}
 		}
 	}
-	trash, err := newTrash(filepath.Join(base, "trash"))
+	trash, err := wipe.NewTrash(filepath.Join(base, "trash"))
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +77,7 @@ func NewManager(baseDir string, facts isolation.Facts, selfExe string) (*Manager
 		return nil, fmt.Errorf("slots: %w", err)
 	}
 	m := &Manager{
-		base: base, facts: facts, exe: selfExe, since: isolation.BootTicks(), boot: hex.EncodeToString(random), ids: newAllocator(facts), trash: trash, slots: map[string]*slot{},
+		base: base, facts: facts, exe: selfExe, since: isolation.BootTicks(), boot: hex.EncodeToString(random), ids: users.NewAllocator(facts), trash: trash, slots: map[string]*slot{},
 		onExit: func(string, ipc.Exit) {}, onDeath: func(string, *ipc.Error) {},
 		setupTimeout: setupTimeout,
 	}
@@ -124,7 +126,7 @@ func (m *Manager) Create(ctx context.Context, p CreateParams) (SlotFacts, error)
 		m.mu.Unlock()
 		return SlotFacts{}, failure("bad_request", "slot %q exists", p.Slot)
 	}
-	s := &slot{m: m, id: p.Slot, dir: filepath.Join(m.base, "slots", p.Slot)}
+	s := &slot{rung: rung{m: m, id: p.Slot, dir: filepath.Join(m.base, "slots", p.Slot)}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m.slots[p.Slot] = s
@@ -285,7 +287,7 @@ func (m *Manager) Close(ctx context.Context) ipc.Receipt {
 		}()
 	}
 	wg.Wait()
-	if problems := wipe(m.base); len(problems) > 0 {
+	if problems := wipe.Tree(m.base); len(problems) > 0 {
 		fmt.Fprintln(os.Stderr, "runner: left behind:", problems[0])
 	}
 	return total

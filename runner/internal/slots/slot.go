@@ -13,30 +13,41 @@ import (
 	"hermes-exec/runner/internal/cgroup"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/users"
+	"hermes-exec/runner/internal/wipe"
 )
+
+// rung is what a slot is made of: chosen at its creation, the same until its end.
+type rung struct {
+	m      *Manager
+	id     string
+	dir    string
+	facts  SlotFacts
+	setup  isolation.Setup
+	env    []string
+	way    isolation.Way
+	ownUID bool // the slot's uid is nobody else's
+	name   bool // a line of ours is in the box's passwd
+	modes  modes
+	fifos  string // where the slot sees them
+}
+
+func (s *rung) user() isolation.User {
+	return isolation.User{Name: s.setup.UserName, UID: s.setup.UID, GID: s.setup.GID, Home: s.setup.Home}
+}
 
 // slot is one leased workspace. mu is held by whoever changes its state:
 // creating, starting the agent, resetting, destroying.
 type slot struct {
-	m         *Manager
-	id        string
-	dir       string
-	facts     SlotFacts
-	setup     isolation.Setup
-	env       []string
-	way       isolation.Way
-	name      bool // a line of ours is in the box's passwd
-	modes     modes
-	fifos     string       // where the slot sees them
-	waste     []*discarded // what resets took away and may not be gone
-	was       manifest     // of a whole box
-	container bool         // the slot sees the image's files, and may write to some
+	rung
+	waste     []*wipe.Discarded // what resets took away and may not be gone
+	was       manifest          // of a whole box
+	container bool              // the slot sees the image's files, and may write to some
 
 	mu   sync.Mutex
 	gone bool
 
 	handleMu sync.Mutex
-	ownUID   bool // the slot's uid is nobody else's
 	handle   *Agent
 	died     *ipc.Error // why the last agent ended unasked
 }
@@ -113,7 +124,7 @@ func (s *slot) remakeDirs() error {
 	if err == nil || len(s.waste) == 0 {
 		return err
 	}
-	s.m.trash.settle(s.waste)
+	s.m.trash.Settle(s.waste)
 	for _, part := range parts {
 		_ = os.Remove(filepath.Join(s.dir, part))
 	}
@@ -168,20 +179,20 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 // a whole box root could have made files that cannot be removed: there it is
 // waited for.
 func (s *slot) clear() []string {
-	going, left := s.m.trash.settle(s.waste)
+	going, left := s.m.trash.Settle(s.waste)
 	s.waste = going
 	if s.setup.Level != isolation.Box {
-		if waste, err := s.m.trash.take(s.dir); err == nil {
+		if waste, err := s.m.trash.Take(s.dir); err == nil {
 			s.waste = append(s.waste, waste)
-			waste.wait(wipeGrace)
+			waste.Wait(wipe.Grace)
 			return left
 		}
 	}
-	w := newWiper(wipeBudget)
+	w := wipe.New(wipe.Budget)
 	for _, part := range parts {
-		w.wipe(filepath.Join(s.dir, part))
+		w.Wipe(filepath.Join(s.dir, part))
 	}
-	return append(left, w.problems...)
+	return append(left, w.Problems...)
 }
 
 // end stops the agent and with it everything in the slot. An agent that died
@@ -250,20 +261,20 @@ func (s *slot) removeTraces() error {
 		left = s.wipeShared()
 	}
 	var problems []error
-	if waste, err := s.m.trash.take(s.dir); err == nil {
-		_, more := s.m.trash.settle(append(s.waste, waste))
+	if waste, err := s.m.trash.Take(s.dir); err == nil {
+		_, more := s.m.trash.Settle(append(s.waste, waste))
 		left = append(left, more...)
 	} else {
-		w := newWiper(wipeBudget)
-		w.wipe(s.dir)
-		left = append(left, w.problems...)
+		w := wipe.New(wipe.Budget)
+		w.Wipe(s.dir)
+		left = append(left, w.Problems...)
 	}
 	for _, p := range left {
 		problems = append(problems, errors.New(p))
 	}
 	problems = append(problems, cgroup.Remove(s.setup.Cgroups))
 	if s.name {
-		problems = append(problems, removeName(s.setup))
+		problems = append(problems, users.RemoveName(s.setup.UserName))
 	}
 	return errors.Join(problems...)
 }

@@ -14,7 +14,7 @@ const rlimitsWork = true
 
 // scoped says whether Landlock keeps abstract sockets and signals within the
 // slot.
-func (s *slot) scoped() bool {
+func (s *rung) scoped() bool {
 	return (s.setup.Level == isolation.Namespaces || s.setup.Level == isolation.UID) && isolation.CanScope(s.m.facts.LandlockABI)
 }
 

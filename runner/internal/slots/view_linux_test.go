@@ -16,6 +16,7 @@ import (
 
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/wipe"
 )
 
 func needs(t *testing.T, rung string) {
@@ -332,7 +333,7 @@ ln -s %[2]s %[3]s/link; mkdir %[3]s/shut; ln %[2]s/kept %[3]s/shut/hard; chmod 0
 	if out, err := exec.Command("/bin/sh", "-c", script).CombinedOutput(); err != nil {
 		t.Fatal(err, string(out))
 	}
-	if problems := wipe(tree); len(problems) > 0 {
+	if problems := wipe.Tree(tree); len(problems) > 0 {
 		t.Error(problems)
 	}
 	if left, _ := os.ReadDir(root); len(left) != 0 {

@@ -1,4 +1,4 @@
-package slots
+package users
 
 import (
 	"os"
@@ -10,11 +10,10 @@ import (
 
 var namesMu sync.Mutex
 
-// addName gives the slot's uid a name in the box's own files.
-func addName(u isolation.Setup, shell string) error {
+// AddName gives a slot's user a name in the box's own files.
+func AddName(user isolation.User, shell string) error {
 	namesMu.Lock()
 	defer namesMu.Unlock()
-	user := isolation.User{Name: u.UserName, UID: u.UID, GID: u.GID, Home: u.Home}
 	if err := appendLine("/etc/passwd", isolation.PasswdLine(user, shell)); err != nil {
 		return err
 	}
@@ -42,11 +41,12 @@ func appendLine(path, line string) error {
 	return err
 }
 
-func removeName(u isolation.Setup) error {
+// RemoveName takes it away.
+func RemoveName(name string) error {
 	namesMu.Lock()
 	defer namesMu.Unlock()
 	for _, path := range []string{"/etc/passwd", "/etc/group"} {
-		if err := removeLine(path, u.UserName+":x:"); err != nil {
+		if err := removeLine(path, name+":x:"); err != nil {
 			return err
 		}
 	}

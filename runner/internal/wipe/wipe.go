@@ -1,4 +1,5 @@
-package slots
+// Package wipe removes the trees that tenants leave.
+package wipe
 
 import (
 	"errors"
@@ -10,42 +11,44 @@ import (
 	"time"
 )
 
-// wipeBudget bounds what one wipe may take of a reset.
-const wipeBudget = 10 * time.Second
+// Budget bounds what one wipe may take of a reset.
+const Budget = 10 * time.Second
 
-// wipe removes a tree, however long that takes, and returns what could not be
+// Tree removes a tree, however long that takes, and returns what could not be
 // removed.
-func wipe(path string) []string {
-	w := &wiper{}
-	w.wipe(path)
-	return w.problems
+func Tree(path string) []string {
+	w := &Wiper{}
+	w.Wipe(path)
+	return w.Problems
 }
 
 const (
-	deepest      = 200
+	// Deepest is how many directories are held open.
+	Deepest      = 200
 	mostProblems = 20
 	// stepsAtOnce is how many entries are removed between two looks at the time.
 	stepsAtOnce = 256
 )
 
-// wiper removes trees. It never follows a link and never leaves a tree: every
+// Wiper removes trees. It never follows a link and never leaves a tree: every
 // step is relative to an open directory. Directories that forbid it are opened
 // up, and those that are too deep to hold open are moved up first.
-type wiper struct {
+type Wiper struct {
 	until    time.Time // zero: as long as it takes
-	trash    *trash    // takes one of its turns for some steps at a time; nil: no need to
+	trash    *Trash    // takes one of its turns for some steps at a time; nil: no need to
 	steps    int
 	late     bool
-	problems []string
+	Problems []string // what could not be removed
 
 	top   int // where deep directories are moved to
 	moved int
 }
 
-func newWiper(budget time.Duration) *wiper { return &wiper{until: time.Now().Add(budget)} }
+// New makes a Wiper that takes no longer than budget.
+func New(budget time.Duration) *Wiper { return &Wiper{until: time.Now().Add(budget)} }
 
-// wipe says whether path is gone.
-func (w *wiper) wipe(path string) bool {
+// Wipe says whether path is gone.
+func (w *Wiper) Wipe(path string) bool {
 	parent, err := os.Open(filepath.Dir(path))
 	if errors.Is(err, fs.ErrNotExist) {
 		return true
@@ -57,8 +60,8 @@ func (w *wiper) wipe(path string) bool {
 	defer parent.Close()
 	w.top = int(parent.Fd())
 	if w.trash != nil {
-		w.trash.turns <- struct{}{}
-		defer func() { <-w.trash.turns }()
+		w.trash.Turns <- struct{}{}
+		defer func() { <-w.trash.Turns }()
 	}
 	next := w.moved + 1
 	gone := w.remove(w.top, filepath.Base(path), path, 0)
@@ -70,10 +73,10 @@ func (w *wiper) wipe(path string) bool {
 }
 
 // movedName of the nth directory that was too deep.
-func (w *wiper) movedName(n int) string { return fmt.Sprintf(".wipe-%d-%p-%d", os.Getpid(), w, n) }
+func (w *Wiper) movedName(n int) string { return fmt.Sprintf(".wipe-%d-%p-%d", os.Getpid(), w, n) }
 
 // step is false when the time is over.
-func (w *wiper) step(path string) bool {
+func (w *Wiper) step(path string) bool {
 	if w.trash != nil {
 		w.trash.steps.Add(1)
 	}
@@ -82,25 +85,25 @@ func (w *wiper) step(path string) bool {
 	}
 	if !w.until.IsZero() && time.Now().After(w.until) {
 		w.late = true
-		w.problem(path, fmt.Errorf("not removed within %v", wipeBudget))
+		w.problem(path, fmt.Errorf("not removed within %v", Budget))
 		return false
 	}
 	if w.trash != nil {
-		<-w.trash.turns
-		w.trash.turns <- struct{}{}
+		<-w.trash.Turns
+		w.trash.Turns <- struct{}{}
 	}
 	return true
 }
 
-func (w *wiper) problem(path string, err error) {
-	if len(w.problems) < mostProblems {
-		w.problems = append(w.problems, fmt.Sprintf("%s: %v", path, err))
+func (w *Wiper) problem(path string, err error) {
+	if len(w.Problems) < mostProblems {
+		w.Problems = append(w.Problems, fmt.Sprintf("%s: %v", path, err))
 	}
 }
 
 // remove takes away the entry name of the directory dir and says whether it is
 // gone from there.
-func (w *wiper) remove(dir int, name, path string, depth int) bool {
+func (w *Wiper) remove(dir int, name, path string, depth int) bool {
 	if !w.step(path) {
 		return false
 	}
@@ -115,7 +118,7 @@ func (w *wiper) remove(dir int, name, path string, depth int) bool {
 	if unlink(dir, name, true) == nil {
 		return true
 	}
-	if depth >= deepest {
+	if depth >= Deepest {
 		if err := rename(dir, name, w.top, w.movedName(w.moved+1)); err == nil {
 			w.moved++
 			return true
@@ -138,15 +141,15 @@ func (w *wiper) remove(dir int, name, path string, depth int) bool {
 }
 
 // empty removes everything in the open directory fd and closes it.
-func (w *wiper) empty(fd int, path string, depth int) {
+func (w *Wiper) empty(fd int, path string, depth int) {
 	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
-	eachName(f, func(name string) bool { return w.remove(int(f.Fd()), name, path+"/"+name, depth+1) })
+	EachName(f, func(name string) bool { return w.remove(int(f.Fd()), name, path+"/"+name, depth+1) })
 }
 
-// eachName reads a directory a part at a time, since it may be huge, and again
+// EachName reads a directory a part at a time, since it may be huge, and again
 // as long as do says that it took an entry away: others can be skipped then.
-func eachName(dir *os.File, do func(name string) (removed bool)) {
+func EachName(dir *os.File, do func(name string) (removed bool)) {
 	for again := true; again; {
 		again = false
 		for {
