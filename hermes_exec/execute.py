@@ -38,16 +38,19 @@ async def execute(
     on_output: OnOutput | None = None,
     seen: Callable[[dict[str, Any]], object] | None = None,
 ) -> RunResult:
-    """Run `exec.run` with checked params and give its result; `seen` gets the answer itself. Raises as `Slot.run`."""
+    """Run `exec.run` with checked params and give its result; `seen` gets the answer itself, or what an error tells in
+    its `detail`. Raises as `Slot.run`.
+    """
     feed = checked_stdin(stdin)
     params["timeout_s"] = timeout_s = checked_timeout(timeout_s)
     params["stdin"] = feed is not None
     params["stream"] = on_output is not None
     execution = _Execution(tenure, params, feed, timeout_s, on_output)
-    result = await execution.run()
-    if seen is not None and execution.answer is not None:
-        seen(execution.answer)
-    return result
+    try:
+        return await execution.run()
+    finally:
+        if seen is not None and execution.answer is not None:
+            seen(execution.answer)
 
 
 def checked_stdin(stdin: Stdin) -> bytes | AsyncIterable[bytes] | None:
@@ -123,6 +126,8 @@ class _Execution:
             merged = self.params["merge_stderr"]
             result = run_result(self.answer, self.output, merged=merged, request_id=conversation.id)
         except (RemoteError, *TRANSPORT_ERRORS) as error:
+            if isinstance(error, RemoteError):
+                self.answer = error.detail
             await tenure.fail(error)
         if result.killed is not None:
             tenure.see(result.killed)

@@ -32,9 +32,9 @@ class Files:
     Relative paths are relative to the workspace. A name that is not UTF-8 is given as bytes, or as str with surrogate
     escapes, and comes back as the latter. Every call raises the standard OSError of what it met (FileNotFoundError,
     PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError, ENOSPC, …) with the path; FIFOs, sockets
-    and devices are refused at once, and 60 s without progress is a TimeoutError. InterruptedError says that root in a
-    whole box killed everything meanwhile: a change may be done or not. ConfigError says, before anything is
-    done, that an argument cannot be; SlotClosed, SandboxDied, OutcomeUnknown and ChannelLost are as for `Slot.run`.
+    and devices are refused at once, and 60 s without progress is a TimeoutError. ConfigError says, before
+    anything is done, that an argument cannot be; SlotClosed, SandboxDied, OutcomeUnknown and ChannelLost are as for
+    `Slot.run`.
     """
 
     def __init__(self, slot: Any) -> None:  # noqa: ANN401 - a Slot; naming it would be an import circle

@@ -54,7 +54,6 @@ class Session:
         self._slot, self._tenure = slot, tenure
         self._checked = command_params(slot.id, "", cwd=cwd, env=env)
         self._id: str | None = None
-        self._entered = False
         self._busy = False
         self._line: deque[anyio.Event] = deque()
         self._closed = False
@@ -101,13 +100,9 @@ class Session:
                 result = await execute(
                     self._tenure, params, stdin=stdin, timeout_s=timeout_s, on_output=on_output, seen=answer.update
                 )
-            except OSError as error:
-                if self._entered and cwd is None and error.filename == self.cwd:
-                    self.cwd = self._slot.workspace
-                raise
-            self._entered = True
-            if answer.get("cwd") is not None:
-                self.cwd = from_wire(answer["cwd"], "cwd")
+            finally:
+                if answer.get("cwd") is not None:
+                    self.cwd = from_wire(answer["cwd"], "cwd")
         return result.check() if check else result
 
     async def spawn(

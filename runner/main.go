@@ -13,8 +13,9 @@ import (
 	"time"
 
 	"hermes-exec/runner/internal/agent"
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/rt"
+	"hermes-exec/runner/internal/channel"
+	"hermes-exec/runner/internal/initproc"
+	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/serve"
 	"hermes-exec/runner/internal/slots"
 )
@@ -53,11 +54,11 @@ func run(args []string) int {
 }
 
 func runServe(args []string) int {
-	rt.StartFresh()
+	initproc.StartFresh()
 	// The other half is for the commands and the driver: threads that look for
 	// work of this program only take from theirs.
 	procs := min(runtime.GOMAXPROCS(0), max(1, min(8, runtime.NumCPU()/2)))
-	rt.Init(rt.Options{Threads: 20, Procs: procs, GCPercent: 50, Subreaper: true})
+	initproc.Init(initproc.Options{Threads: 20, Procs: procs, GCPercent: 50, Subreaper: true})
 	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
 	base := flags.String("base", "", "directory of this runner")
 	lease := flags.Float64("lease-s", 60, "seconds until the first driver must have spoken")
@@ -68,8 +69,8 @@ func runServe(args []string) int {
 		fmt.Fprint(os.Stderr, usage)
 		return 2
 	}
-	terminations := rt.Terminations()
-	rt.ReapOrphans()
+	terminations := initproc.Terminations()
+	initproc.ReapOrphans()
 	var out io.Writer = os.Stderr
 	if *logFile != "" {
 		file, err := os.OpenFile(*logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -86,14 +87,14 @@ func runServe(args []string) int {
 		return 1
 	}
 	if *driver != "" {
-		go server.Dial(*driver)
+		go server.Endpoint.Dial(*driver)
 	}
 	if *parent != 0 {
 		go server.Follow(func() bool { return os.Getppid() != *parent })
 	}
 	go func() {
 		<-terminations
-		server.End("the runner was told to end")
+		server.End("shutdown", "the runner was told to end")
 	}()
 	if err := server.Run(); err != nil {
 		logger.Print(err)
@@ -103,12 +104,12 @@ func runServe(args []string) int {
 }
 
 func newServer(base string, lease time.Duration, logger *log.Logger) (*serve.Server, error) {
-	facts := isolate.Probe()
+	facts := isolation.Probe()
 	manager, err := slots.NewManager(base, facts, selfExe())
 	if err != nil {
 		return nil, err
 	}
-	return serve.New(serve.Config{Base: base, Lease: lease, Slots: serve.Managed(manager), Isolation: facts, Version: version, Log: logger})
+	return serve.New(serve.Config{Base: base, Lease: lease, Slots: manager, Isolation: facts, Version: version, Log: logger})
 }
 
 // selfExe is a path of this program that stays right when its file is moved.
@@ -124,24 +125,24 @@ func selfExe() string {
 }
 
 func runProbe() int {
-	rt.Init(rt.Options{})
+	initproc.Init(initproc.Options{})
 	out := json.NewEncoder(os.Stdout)
 	out.SetIndent("", "  ")
-	if err := out.Encode(isolate.Probe()); err != nil {
+	if err := out.Encode(isolation.Probe()); err != nil {
 		return 1
 	}
 	return 0
 }
 
 func runAttach(args []string) int {
-	rt.Init(rt.Options{})
+	initproc.Init(initproc.Options{})
 	flags := flag.NewFlagSet("attach", flag.ContinueOnError)
 	base := flags.String("base", "", "directory of the serving runner")
 	if err := flags.Parse(args); err != nil || *base == "" || flags.NArg() > 0 {
 		fmt.Fprint(os.Stderr, usage)
 		return 2
 	}
-	if err := serve.Attach(*base, os.Stdin, os.Stdout); err != nil {
+	if err := channel.Attach(*base, os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "runner", err)
 		return 1
 	}

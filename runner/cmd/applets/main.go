@@ -19,7 +19,7 @@ import (
 	"syscall"
 	"time"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 )
 
 type program func(args []string) error
@@ -36,7 +36,7 @@ var programs = map[string]program{
 	"link":    func(a []string) error { return os.Link(arg(a, 0), arg(a, 1)) },
 	"fifo":    func(a []string) error { return syscall.Mkfifo(arg(a, 0), 0o600) },
 	"sleep":   sleep, "exit": exit, "cwd": cwd, "spew": spew, "alternate": alternate,
-	"signal": raise, "stubborn": stubborn, "grow": grow, "thrash": thrash, "count": count, "sum": sum, "fds": fds, "status": status,
+	"signal": raise, "stubborn": stubborn, "grow": grow, "count": count, "sum": sum, "fds": fds, "status": status,
 	"open": open, "fill": fill, "kill": kill, "ps": ps, "ptrace": ptrace, "namespace": namespace, "tty": tty, "umask": umask,
 	"leave": leave, "tree": tree, "bomb": bomb, "many": many, "daemon": daemon,
 	"listen": listen, "dial": dial, "abstract": abstract, "reach": reach,
@@ -80,7 +80,7 @@ func outcome(err error) error {
 	word := "ok"
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
-		word = link.ErrnoName(errno)
+		word = ipc.ErrnoName(errno)
 	} else if err != nil {
 		word = err.Error()
 	}
@@ -220,48 +220,6 @@ func grow(args []string) error {
 	time.Sleep(seconds(args, 1))
 	runtime.KeepAlive(all)
 	return nil
-}
-
-// thrash takes memory until a file of 2 MiB, which it reads again and again,
-// has to be read from the disk each time, and goes on reading.
-func thrash(args []string) error {
-	const size, block = 2 << 20, 16 << 10
-	f, err := os.OpenFile(arg(args, 0), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	if _, err := f.Write(make([]byte, size)); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	pages, err := syscall.Mmap(int(f.Fd()), 0, size, syscall.PROT_READ, syscall.MAP_SHARED)
-	if err != nil {
-		return err
-	}
-	var all [][]byte
-	for sum := byte(0); ; {
-		before := waits()
-		for i := 0; i < size; i += 4096 {
-			sum += pages[i]
-		}
-		if waits()-before < 4 {
-			held := make([]byte, block)
-			for i := 0; i < block; i += 4096 {
-				held[i] = 1 + sum
-			}
-			all = append(all, held)
-		}
-		runtime.KeepAlive(all)
-	}
-}
-
-// waits is how often this process has waited for a page to be read.
-func waits() int64 {
-	var usage syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &usage)
-	return int64(usage.Majflt)
 }
 
 func count([]string) error {

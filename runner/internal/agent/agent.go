@@ -14,23 +14,23 @@ import (
 	"syscall"
 	"time"
 
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/link"
-	"hermes-exec/runner/internal/rt"
+	"hermes-exec/runner/internal/initproc"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/memory"
 )
 
 const linkFD = 3
 
 // agent serves one slot.
 type agent struct {
-	conn  *link.Conn
-	lanes []*link.Conn // one for each thread that is prepared for work of the slot
-	setup isolate.Setup
+	conn  *ipc.Conn
+	lanes []*ipc.Conn // one for each thread that is prepared for work of the slot
 	ready atomic.Bool
 
-	table    table
-	slotUser isolate.User
-	quiet    *rt.Quiet
+	tenancy
+	losses memory.Losses
+	quiet  *initproc.Quiet
 	platform
 
 	// closing is held shared by a fork and exclusively by whoever wants that
@@ -39,18 +39,25 @@ type agent struct {
 	stopping bool
 }
 
+// tenancy is what belongs to the slot, and to which command.
+type tenancy struct {
+	setup    isolation.Setup
+	slotUser isolation.User
+	table    table
+}
+
 // Main is the `agent` subcommand. It returns the exit code.
 func Main(args []string) int {
 	if len(args) > 0 {
 		switch args[0] {
-		case isolate.EnterArg:
-			return isolate.Enter(args[1:])
-		case isolate.ProbeArg:
-			return isolate.ProbeChild()
-		case isolate.NoopArg:
+		case isolation.EnterArg:
+			return isolation.Enter(args[1:])
+		case isolation.ProbeArg:
+			return isolation.ProbeChild()
+		case isolation.NoopArg:
 			return 0
-		case isolate.ScopeArg, isolate.ScopeFilesArg:
-			err := isolate.Scope([]string{"runner", "agent"}, args[0] == isolate.ScopeFilesArg)
+		case isolation.ScopeArg, isolation.ScopeFilesArg:
+			err := isolation.Scope([]string{"runner", "agent"}, args[0] == isolation.ScopeFilesArg)
 			fmt.Fprintln(os.Stderr, "runner agent:", err)
 			return 1
 		}
@@ -59,13 +66,13 @@ func Main(args []string) int {
 		fmt.Fprintln(os.Stderr, "runner agent is started by runner serve")
 		return 2
 	}
-	rt.DeafToChildren()
+	initproc.DeafToChildren()
 	a := &agent{}
 	a.begin()
-	rt.Init(rt.Options{Procs: 3, GCPercent: 25, Subreaper: true})
-	rt.Terminations()
+	initproc.Init(initproc.Options{Procs: 3, GCPercent: 25, Subreaper: true})
+	initproc.Terminations()
 	syscall.CloseOnExec(linkFD)
-	conn, err := link.New(os.NewFile(linkFD, "link"))
+	conn, err := ipc.New(os.NewFile(linkFD, "link"))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "runner agent:", err)
 		return 1
@@ -80,11 +87,11 @@ func Main(args []string) int {
 	return 0
 }
 
-var errNotSetUp = &link.Error{Kind: "internal", Message: "the agent is not set up"}
+var errNotSetUp = &ipc.Error{Kind: "internal", Message: "the agent is not set up"}
 
-func (a *agent) handle(ctx context.Context, op string, m *link.Message) (any, []int, error) {
+func (a *agent) handle(ctx context.Context, op string, m *ipc.Message) (any, []int, error) {
 	defer m.CloseFDs()
-	if op == isolate.OpSetup {
+	if op == isolation.OpSetup {
 		return a.setUp(m)
 	}
 	if !a.ready.Load() {
@@ -92,18 +99,18 @@ func (a *agent) handle(ctx context.Context, op string, m *link.Message) (any, []
 	}
 	defer a.quiet.Used()
 	switch op {
-	case link.OpKill:
+	case ipc.OpKill:
 		return decoded(m, a.kill)
-	case link.OpSignal:
+	case ipc.OpSignal:
 		return decoded(m, a.signal)
-	case link.OpKillAll:
+	case ipc.OpKillAll:
 		return a.killAll(), nil, nil
-	case isolate.OpStop:
+	case isolation.OpStop:
 		return stopped{a.stop()}, nil, nil
-	case link.OpProcesses:
+	case ipc.OpProcesses:
 		return a.processes(), nil, nil
-	case link.OpConnect:
-		return carried(m, func(c link.Connect) (any, []int, error) {
+	case ipc.OpConnect:
+		return carried(m, func(c ipc.Connect) (any, []int, error) {
 			fd, err := connect(ctx, c)
 			if err != nil {
 				return nil, nil, err
@@ -111,12 +118,12 @@ func (a *agent) handle(ctx context.Context, op string, m *link.Message) (any, []
 			return struct{}{}, []int{fd}, nil
 		})
 	}
-	return nil, nil, &link.Error{Kind: "bad_request", Message: "unknown operation " + strconv.Quote(op)}
+	return nil, nil, &ipc.Error{Kind: "bad_request", Message: "unknown operation " + strconv.Quote(op)}
 }
 
 // setUp prepares the slot. The descriptors are lanes, each of them served by a
 // thread that commands are forked from, and after these by one for files.
-func (a *agent) setUp(m *link.Message) (any, []int, error) {
+func (a *agent) setUp(m *ipc.Message) (any, []int, error) {
 	for _, fd := range m.FDs {
 		a.lanes = append(a.lanes, a.conn.ServedLane(fd))
 	}
@@ -127,7 +134,7 @@ func (a *agent) setUp(m *link.Message) (any, []int, error) {
 // startLanes starts a thread for each lane, prepared for what comes by it.
 func (a *agent) startLanes(forSpawn, forFiles func() error) error {
 	n := min(a.setup.SpawnLanes, len(a.lanes))
-	serve := func(lanes []*link.Conn, prepare func() error) error {
+	serve := func(lanes []*ipc.Conn, prepare func() error) error {
 		return startThreads(len(lanes), prepare, func(i int) { _ = lanes[i].Serve(a.handleLane) })
 	}
 	if err := serve(a.lanes[:n], forSpawn); err != nil {
@@ -136,29 +143,29 @@ func (a *agent) startLanes(forSpawn, forFiles func() error) error {
 	return serve(a.lanes[n:], forFiles)
 }
 
-func (a *agent) handleLane(ctx context.Context, op string, m *link.Message) (any, []int, error) {
+func (a *agent) handleLane(ctx context.Context, op string, m *ipc.Message) (any, []int, error) {
 	defer m.CloseFDs()
 	if !a.ready.Load() {
 		return nil, nil, errNotSetUp
 	}
 	defer a.quiet.Used()
 	switch op {
-	case link.OpSpawn:
-		return carried(m, func(s link.Spawn) (any, []int, error) { return a.spawn(s, m) })
-	case link.OpFile:
-		return carried(m, func(f link.FileOp) (any, []int, error) { return a.file(ctx, f, m) })
-	case link.OpSpill:
-		return carried(m, a.spill)
+	case ipc.OpSpawn:
+		return carried(m, func(s ipc.Spawn) (any, []int, error) { return a.spawn(s, m) })
+	case ipc.OpFile:
+		return carried(m, func(f ipc.FileOp) (any, []int, error) { return file(ctx, a.setup, f, m) })
+	case ipc.OpSpill:
+		return carried(m, func(s ipc.Spill) (any, []int, error) { return spill(a.setup.Tmp, s) })
 	}
-	return nil, nil, &link.Error{Kind: "bad_request", Message: "no lane is for " + strconv.Quote(op)}
+	return nil, nil, &ipc.Error{Kind: "bad_request", Message: "no lane is for " + strconv.Quote(op)}
 }
 
 // stopped ends the agent once its receipt is on the way.
-type stopped struct{ link.Receipt }
+type stopped struct{ ipc.Receipt }
 
 func (stopped) Replied() { syscall.Exit(0) }
 
-func decoded[In, Out any](m *link.Message, do func(In) (Out, error)) (any, []int, error) {
+func decoded[In, Out any](m *ipc.Message, do func(In) (Out, error)) (any, []int, error) {
 	return carried(m, func(in In) (any, []int, error) {
 		out, err := do(in)
 		if err != nil {
@@ -169,15 +176,15 @@ func decoded[In, Out any](m *link.Message, do func(In) (Out, error)) (any, []int
 }
 
 // carried is decoded for an answer with descriptors.
-func carried[In any](m *link.Message, do func(In) (any, []int, error)) (any, []int, error) {
+func carried[In any](m *ipc.Message, do func(In) (any, []int, error)) (any, []int, error) {
 	var in In
-	if err := link.Decode(m.Body, &in); err != nil {
+	if err := ipc.Decode(m.Body, &in); err != nil {
 		return nil, nil, badRequest(err)
 	}
 	return do(in)
 }
 
-func badRequest(err error) error { return &link.Error{Kind: "bad_request", Message: err.Error()} }
+func badRequest(err error) error { return &ipc.Error{Kind: "bad_request", Message: err.Error()} }
 
 // refuseNew makes every later spawn fail and waits for those under way.
 func (a *agent) refuseNew() {
@@ -186,16 +193,16 @@ func (a *agent) refuseNew() {
 	a.closing.Unlock()
 }
 
-func (a *agent) stop() link.Receipt {
+func (a *agent) stop() ipc.Receipt {
 	a.refuseNew()
 	return a.killAll()
 }
 
-func (a *agent) signal(s link.Signal) (struct{}, error) {
+func (t *tenancy) signal(s ipc.Signal) (struct{}, error) {
 	if s.Number < 1 || s.Number > 64 {
-		return struct{}{}, &link.Error{Kind: "bad_request", Message: fmt.Sprintf("signal %d", s.Number)}
+		return struct{}{}, &ipc.Error{Kind: "bad_request", Message: fmt.Sprintf("signal %d", s.Number)}
 	}
-	err := a.table.whileAlive(s.Token, func(pid int) error { return syscall.Kill(-pid, syscall.Signal(s.Number)) })
+	err := t.table.whileAlive(s.Token, func(pid int) error { return syscall.Kill(-pid, syscall.Signal(s.Number)) })
 	if err != nil {
 		return struct{}{}, osError("signal", "", err)
 	}
@@ -203,17 +210,17 @@ func (a *agent) signal(s link.Signal) (struct{}, error) {
 }
 
 func osError(what, path string, err error) error {
-	e := link.AsError(err)
+	e := ipc.AsError(err)
 	if e.Kind == "internal" {
 		return e
 	}
-	return &link.Error{Kind: "os", Message: fmt.Sprintf("%s: %v", what, err), Errno: e.Errno, Path: link.Bytes(path)}
+	return &ipc.Error{Kind: "os", Message: fmt.Sprintf("%s: %v", what, err), Errno: e.Errno, Path: ipc.Bytes(path)}
 }
 
 // connect dials from here, which is inside the slot's network.
-func connect(ctx context.Context, c link.Connect) (int, error) {
+func connect(ctx context.Context, c ipc.Connect) (int, error) {
 	if c.Port < 1 || c.Port > 65535 {
-		return -1, &link.Error{Kind: "bad_request", Message: fmt.Sprintf("port %d", c.Port)}
+		return -1, &ipc.Error{Kind: "bad_request", Message: fmt.Sprintf("port %d", c.Port)}
 	}
 	timeout := time.Duration(c.TimeoutS * float64(time.Second))
 	if timeout <= 0 {
@@ -225,18 +232,18 @@ func connect(ctx context.Context, c link.Connect) (int, error) {
 	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(c.Host, strconv.Itoa(c.Port)))
 	if err != nil {
 		if ctx.Err() != nil {
-			return -1, &link.Error{Kind: "os", Message: err.Error(), Errno: "ETIMEDOUT"}
+			return -1, &ipc.Error{Kind: "os", Message: err.Error(), Errno: "ETIMEDOUT"}
 		}
-		e := link.AsError(err)
+		e := ipc.AsError(err)
 		if e.Kind != "os" {
-			e = &link.Error{Kind: "os", Message: err.Error(), Errno: "EHOSTUNREACH"}
+			e = &ipc.Error{Kind: "os", Message: err.Error(), Errno: "EHOSTUNREACH"}
 		}
 		return -1, e
 	}
 	defer conn.Close()
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
-		return -1, &link.Error{Kind: "internal", Message: "not a TCP connection"}
+		return -1, &ipc.Error{Kind: "internal", Message: "not a TCP connection"}
 	}
 	raw, err := tcp.SyscallConn()
 	if err != nil {

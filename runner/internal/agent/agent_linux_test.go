@@ -2,44 +2,11 @@ package agent
 
 import (
 	"os"
-	"strconv"
 	"syscall"
 	"testing"
+
+	"hermes-exec/runner/internal/proc"
 )
-
-func TestParseStat(t *testing.T) {
-	const line = "123 (a) b ( c\n) R 1 120 119 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 1000 42 18446744073709551615"
-	p, ok := parseStat([]byte(line))
-	if !ok || p.pid != 123 || p.parent != 1 || p.group != 120 || p.session != 119 || p.start != 98765 || p.state != 'R' || p.rssPages != 42 || p.kernel {
-		t.Errorf("%+v %v", p, ok)
-	}
-	for _, bad := range []string{"", "1", "1 (x", "1 (x) R 1"} {
-		if _, ok := parseStat([]byte(bad)); ok {
-			t.Errorf("%q was taken", bad)
-		}
-	}
-	const zombie = "5 (z) Z 1 5 5 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 0 0 0"
-	if _, ok := parseStat([]byte(zombie)); ok {
-		t.Error("a zombie lives")
-	}
-	const headless = "5 (z) Z 1 5 5 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 98765 0 0 0"
-	if _, ok := parseStat([]byte(headless)); !ok {
-		t.Error("threads outlive the first of them")
-	}
-}
-
-func TestParseStatus(t *testing.T) {
-	var p proc
-	if !p.parseStatus([]byte("Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t0\t0\t0\t0\nFDSize:\t64\nGroups:\t7 4294967290 \nNStgid:\t1\n")) {
-		t.Fatal("refused")
-	}
-	if p.uids != [3]uint32{1, 2, 3} || len(p.groups) != 2 || p.groups[1] != 4294967290 {
-		t.Errorf("%+v", p)
-	}
-	if p.parseStatus(nil) {
-		t.Error("an ended process has no credentials")
-	}
-}
 
 func TestStatusBeforeEntryIsNotLost(t *testing.T) {
 	var tab table
@@ -128,59 +95,10 @@ func TestTableForgetsOldCommands(t *testing.T) {
 }
 
 func TestSignalSparesTheNextOwnerOfANumber(t *testing.T) {
-	p, ok := parseStat(slurp("/proc/self/stat", make([]byte, 4096)))
-	if !ok || p.pid != os.Getpid() {
+	p, ok := proc.ParseStat(proc.Read("/proc/self/stat", make([]byte, 4096)))
+	if !ok || p.PID != os.Getpid() {
 		t.Fatal(p, ok)
 	}
-	p.start++
+	p.Start++
 	signalProc(p, syscall.SIGKILL) // would end this test
-}
-
-func TestLookupLikeAShell(t *testing.T) {
-	dir := t.TempDir()
-	for name, mode := range map[string]os.FileMode{"run": 0o755, "data": 0o644} {
-		if err := os.WriteFile(dir+"/"+name, nil, mode); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Mkdir(dir+"/sub", 0o755); err != nil {
-		t.Fatal(err)
-	}
-	env := []string{"PATH=/no/such:" + dir}
-	for name, want := range map[string]syscall.Errno{"run": 0, "data": syscall.EACCES, "sub": syscall.EACCES, "none": syscall.ENOENT, "./run": 0, "./none": syscall.ENOENT, "run/x": syscall.ENOENT} {
-		if _, errno := lookup(name, dir, env); errno != want {
-			t.Errorf("%s: %v", name, errno)
-		}
-	}
-	if path, errno := lookup("run", dir, []string{"PATH=:/x"}); errno != 0 || path != "./run" {
-		t.Error(path, strconv.Itoa(int(errno)))
-	}
-}
-
-func TestMarksNameCommandsHoweverManyThereWere(t *testing.T) {
-	const top = 1 << 62
-	var m marks
-	m.begin(top, func(token uint64) bool { return token == 3 || token%100_000 == 0 })
-	for token := uint64(1); token <= 1_500_000; token++ {
-		m.add(token)
-		if got, ours := m.named(top - (token - 1)); got != token || !ours {
-			t.Fatalf("the newest of %d commands is taken for %d, %v", token, got, ours)
-		}
-	}
-	if len(m.token) > 3*keptEnded {
-		t.Errorf("%d commands are kept", len(m.token))
-	}
-	for _, kept := range []uint64{3, 100_000, 1_400_000} {
-		if got, ours := m.named(top - (kept - 1)); got != kept || !ours {
-			t.Errorf("command %d, which is known, is taken for %d, %v", kept, got, ours)
-		}
-	}
-	if got, ours := m.named(top - 4); got != 0 || !ours {
-		t.Errorf("a forgotten command is taken for %d, %v", got, ours)
-	}
-	for _, foreign := range []uint64{top + 1, top - 1_500_000, 0} {
-		if _, ours := m.named(foreign); ours {
-			t.Errorf("%d is no mark of ours", foreign)
-		}
-	}
 }

@@ -1,5 +1,7 @@
 package agent
 
+import "hermes-exec/runner/internal/proc"
+
 // claims says which command each of the given processes belongs to, and by
 // which handle that is known. 0 is nobody's, or with a handle the one of a
 // command that is not known any more.
@@ -13,28 +15,25 @@ const (
 	bySession  = "session"
 	byParent   = "descendants"
 	byMarker   = "environment"
-	byLimit    = "inherited_limit"
 	byLateness = "started_since"
 )
 
 // claim attributes processes in the order of how much a handle can be relied
 // on. markers also looks into environments, which costs more.
-func (a *agent) claim(procs map[int]proc, markers bool) claims {
+func (t *tenancy) claim(procs map[int]proc.Process, markers bool) claims {
 	c := claims{token: make(map[int]uint64, len(procs)), handle: make(map[int]string, len(procs))}
-	leaders := a.table.leaders()
+	leaders := t.table.leaders()
 	for pid, p := range procs {
-		if token, ok := a.byGroup(p); ok {
+		if token, ok := t.byGroup(p); ok {
 			c.set(pid, token, byGroupID)
-		} else if token, ours := a.marks.of(pid); ours {
-			c.set(pid, token, byLimit)
 		}
 	}
 	for pid, p := range procs {
 		if c.token[pid] != 0 {
 			continue
 		}
-		for _, number := range [2]int{p.session, p.group} {
-			if token, ok := leaders[number]; ok && a.stillLeads(procs, number, token) {
+		for _, number := range [2]int{p.Session, p.Group} {
+			if token, ok := leaders[number]; ok && t.stillLeads(procs, number, token) {
 				c.set(pid, token, bySession)
 				break
 			}
@@ -45,7 +44,7 @@ func (a *agent) claim(procs map[int]proc, markers bool) claims {
 			if c.token[pid] != 0 {
 				continue
 			}
-			if token, ok := a.markedToken(pid); ok {
+			if token, ok := t.markedToken(pid); ok {
 				c.set(pid, token, byMarker)
 			}
 		}
@@ -59,13 +58,13 @@ func (c claims) set(pid int, token uint64, handle string) {
 }
 
 // inherit gives what nobody claims to the nearest claimed ancestor.
-func (c claims) inherit(procs map[int]proc) {
+func (c claims) inherit(procs map[int]proc.Process) {
 	for pid, p := range procs {
 		if c.token[pid] != 0 {
 			continue
 		}
-		for each := range lineage(procs, p) {
-			if token := c.token[each.parent]; token != 0 {
+		for each := range proc.Lineage(procs, p) {
+			if token := c.token[each.Parent]; token != 0 {
 				c.set(pid, token, byParent)
 				break
 			}
@@ -75,13 +74,13 @@ func (c claims) inherit(procs map[int]proc) {
 
 // byGroup reads the additional group id that names the command. Where few ids
 // exist they come round again: a process older than the command is another's.
-func (a *agent) byGroup(p proc) (uint64, bool) {
-	t := a.setup.Track
-	for _, g := range p.groups {
-		if t.Count == 0 || g < t.First || g-t.First >= t.Count {
+func (t *tenancy) byGroup(p proc.Process) (uint64, bool) {
+	track := t.setup.Track
+	for _, g := range p.Groups {
+		if track.Count == 0 || g < track.First || g-track.First >= track.Count {
 			continue
 		}
-		return a.table.newest(uint64(g-t.First), uint64(t.Count), p.start)
+		return t.table.newest(uint64(g-track.First), uint64(track.Count), p.Start)
 	}
 	return 0, false
 }
@@ -108,12 +107,12 @@ func (t *table) newest(rest, count, start uint64) (uint64, bool) {
 
 // stillLeads is false when the number of a command's leader, which has ended,
 // belongs to another process now.
-func (a *agent) stillLeads(procs map[int]proc, number int, token uint64) bool {
+func (t *tenancy) stillLeads(procs map[int]proc.Process, number int, token uint64) bool {
 	const oneSecond = 100
 	p, alive := procs[number]
 	if !alive {
 		return true
 	}
-	c, ok := a.table.get(token)
-	return !ok || !c.ended || p.start <= c.start+oneSecond
+	c, ok := t.table.get(token)
+	return !ok || !c.ended || p.Start <= c.start+oneSecond
 }

@@ -7,38 +7,42 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/link"
-	"hermes-exec/runner/internal/rt"
+	"hermes-exec/runner/internal/initproc"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/program"
 )
 
-func (a *agent) begin() {}
-
 // platform is what only some systems give an agent.
-type platform struct {
+type platform struct{ killer }
+
+// killer ends processes of the slot.
+type killer struct {
+	*tenancy
 	killing sync.Mutex // held while the whole slot is ended
 }
 
-func (a *agent) prepare(s isolate.Setup) (isolate.Ready, error) {
+func (a *agent) begin() { a.killer.tenancy = &a.tenancy }
+
+func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	if a.ready.Load() {
-		return isolate.Ready{}, &link.Error{Kind: "internal", Message: "the agent is set up already"}
+		return isolation.Ready{}, &ipc.Error{Kind: "internal", Message: "the agent is set up already"}
 	}
 	a.setup = s
-	a.slotUser = isolate.User{Name: s.UserName, UID: s.UID, GID: s.GID, Home: s.Home}
+	a.slotUser = isolation.User{Name: s.UserName, UID: s.UID, GID: s.GID, Home: s.Home}
 	asIs := func() error { return nil }
 	if err := a.startLanes(asIs, asIs); err != nil {
-		return isolate.Ready{}, err
+		return isolation.Ready{}, err
 	}
 	syscall.Umask(0o022)
 	go a.reap()
-	a.quiet = rt.NewQuiet()
+	a.quiet = initproc.NewQuiet()
 	a.ready.Store(true)
-	return isolate.Ready{PID: os.Getpid()}, nil
+	return isolation.Ready{PID: os.Getpid()}, nil
 }
 
 // reap waits for every child.
@@ -60,17 +64,17 @@ func (a *agent) reap() {
 	}
 }
 
-func (a *agent) launch(s link.Spawn, _ isolate.User, fds []int) outcome {
+func (a *agent) launch(s ipc.Spawn, _ isolation.User, fds []int) outcome {
 	out := outcome{master: -1}
 	if s.PTY != nil {
-		out.err = &link.Error{Kind: "bad_request", Message: "terminals are not available on this system"}
+		out.err = &ipc.Error{Kind: "bad_request", Message: "terminals are not available on this system"}
 		return out
 	}
 	cwd := string(s.Cwd)
 	if cwd == "" {
 		cwd = a.setup.Workspace
 	}
-	if err := enterable(cwd); err != nil {
+	if err := program.Enterable(cwd); err != nil {
 		out.err = osError("working directory "+strconv.Quote(cwd), cwd, err)
 		return out
 	}
@@ -82,7 +86,7 @@ func (a *agent) launch(s link.Spawn, _ isolate.User, fds []int) outcome {
 	for i, v := range s.Argv {
 		argv[i] = string(v)
 	}
-	path, errno := lookup(argv[0], cwd, env)
+	path, errno := program.Lookup(argv[0], cwd, env)
 	if errno != 0 {
 		return cannot(argv[0], errno, errno != syscall.ENOENT)
 	}
@@ -98,77 +102,35 @@ func (a *agent) launch(s link.Spawn, _ isolate.User, fds []int) outcome {
 		errno, _ := errnoOf(err)
 		return cannot(argv[0], errno, true)
 	}
-	c.pid, c.start = pid, isolate.BootTicks()
+	c.pid, c.start = pid, isolation.BootTicks()
 	out.command = c
 	return out
 }
 
-func enterable(dir string) error {
-	st, err := os.Stat(dir)
-	if err != nil {
-		return err
-	}
-	if !st.IsDir() {
-		return syscall.ENOTDIR
-	}
-	return syscall.Access(dir, 1)
+func (k *killer) kill(what ipc.Kill) (ipc.Receipt, error) {
+	return k.killGroups([]uint64{what.Token}, time.Duration(min(max(what.GraceS, 0), 3)*float64(time.Second))), nil
 }
 
-func lookup(name, cwd string, env []string) (string, syscall.Errno) {
-	usable := func(path string) syscall.Errno {
-		at := path
-		if !strings.HasPrefix(at, "/") {
-			at = cwd + "/" + at
-		}
-		st, err := os.Stat(at)
-		if err != nil {
-			errno, _ := errnoOf(err)
-			return errno
-		}
-		if !st.Mode().IsRegular() || st.Mode().Perm()&0o111 == 0 {
-			return syscall.EACCES
-		}
-		return 0
-	}
-	if strings.Contains(name, "/") {
-		return name, usable(name)
-	}
-	for _, e := range env {
-		if list, ok := strings.CutPrefix(e, "PATH="); ok {
-			for _, dir := range strings.Split(list, ":") {
-				if usable(dir+"/"+name) == 0 {
-					return dir + "/" + name, 0
-				}
-			}
-		}
-	}
-	return "", syscall.ENOENT
-}
-
-func (a *agent) kill(k link.Kill) (link.Receipt, error) {
-	return a.killGroups([]uint64{k.Token}, time.Duration(min(max(k.GraceS, 0), 3)*float64(time.Second))), nil
-}
-
-func (a *agent) killAll() link.Receipt {
-	a.killing.Lock()
-	defer a.killing.Unlock()
-	a.table.mu.Lock()
-	tokens := slices.Clone(a.table.old)
-	a.table.mu.Unlock()
-	return a.killGroups(tokens, 0)
+func (k *killer) killAll() ipc.Receipt {
+	k.killing.Lock()
+	defer k.killing.Unlock()
+	k.table.mu.Lock()
+	tokens := slices.Clone(k.table.old)
+	k.table.mu.Unlock()
+	return k.killGroups(tokens, 0)
 }
 
 // killGroups ends process groups, the one handle that there is here.
-func (a *agent) killGroups(tokens []uint64, grace time.Duration) link.Receipt {
+func (k *killer) killGroups(tokens []uint64, grace time.Duration) ipc.Receipt {
 	began := time.Now()
-	receipt := link.Receipt{Handles: []string{"process_group"}, Rounds: 1}
+	receipt := ipc.Receipt{Handles: []string{"process_group"}, Rounds: 1}
 	for _, token := range tokens {
-		c, ok := a.table.get(token)
+		c, ok := k.table.get(token)
 		if !ok || syscall.Kill(-c.pid, 0) != nil {
 			continue
 		}
 		receipt.Found++
-		a.table.update(token, func(c *command) { c.killed = true })
+		k.table.update(token, func(c *command) { c.killed = true })
 		if grace > 0 {
 			_ = syscall.Kill(-c.pid, syscall.SIGTERM)
 			_ = syscall.Kill(-c.pid, syscall.SIGCONT)
@@ -195,23 +157,15 @@ func gone(group int, within time.Duration) bool {
 }
 
 // processes lists the leaders; there is no /proc to find others in.
-func (a *agent) processes() link.Processes {
-	a.table.mu.Lock()
-	defer a.table.mu.Unlock()
-	out := link.Processes{Processes: []link.Process{}}
-	for pid, c := range a.table.byPID {
-		out.Processes = append(out.Processes, link.Process{PID: pid, Argv: []link.Bytes{}, Token: c.token, State: "R"})
+func (k *killer) processes() ipc.Processes {
+	k.table.mu.Lock()
+	defer k.table.mu.Unlock()
+	out := ipc.Processes{Processes: []ipc.Process{}}
+	for pid, c := range k.table.byPID {
+		out.Processes = append(out.Processes, ipc.Process{PID: pid, Argv: []ipc.Bytes{}, Token: c.token, State: "R"})
 	}
 	return out
 }
-
-// oomMark and lacked: this system ends nobody for want of memory.
-type oomMark struct {
-	entries int64
-	shared  bool
-}
-
-func (a *agent) lacked(oomMark, link.Exit, bool, bool) bool { return false }
 
 func maxRSS(u syscall.Rusage) int64 { return u.Maxrss }
 
@@ -224,7 +178,7 @@ func duplicate(fd int) (int, error) {
 }
 
 // awaitShortly leaves it to the reaper.
-func (a *agent) awaitShortly(*command, time.Duration) *link.Exit {
+func (a *agent) awaitShortly(*command, time.Duration) *ipc.Exit {
 	a.table.wake()
 	return nil
 }

@@ -9,17 +9,18 @@ import (
 	"syscall"
 
 	"hermes-exec/runner/internal/files"
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
 )
 
 // file carries out a file operation, on a thread that has the slot's rights.
-func (a *agent) file(ctx context.Context, op link.FileOp, m *link.Message) (any, []int, error) {
+func file(ctx context.Context, s isolation.Setup, op ipc.FileOp, m *ipc.Message) (any, []int, error) {
 	var data *os.File
 	if len(m.FDs) > 0 {
 		data = os.NewFile(uintptr(m.FDs[0]), "data")
 		m.FDs = m.FDs[1:]
 	}
-	result, err := files.Do(ctx, files.Env{Workspace: a.setup.Workspace, Tmp: a.setup.Tmp}, op, data)
+	result, err := files.Do(ctx, files.Env{Workspace: s.Workspace, Tmp: s.Tmp}, op, data)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -27,14 +28,14 @@ func (a *agent) file(ctx context.Context, op link.FileOp, m *link.Message) (any,
 }
 
 // spill makes a new file in the slot's tmp, as the slot.
-func (a *agent) spill(s link.Spill) (any, []int, error) {
+func spill(tmp string, s ipc.Spill) (any, []int, error) {
 	if s.Name == "" || strings.ContainsAny(s.Name, "/\x00") || s.Name == "." || s.Name == ".." {
-		return nil, nil, &link.Error{Kind: "bad_request", Message: fmt.Sprintf("spill name %q", s.Name)}
+		return nil, nil, &ipc.Error{Kind: "bad_request", Message: fmt.Sprintf("spill name %q", s.Name)}
 	}
-	at := path.Join(a.setup.Tmp, s.Name)
+	at := path.Join(tmp, s.Name)
 	fd, err := syscall.Open(at, syscall.O_RDWR|syscall.O_CREAT|syscall.O_EXCL|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, nil, osError("spill", at, err)
 	}
-	return link.Spilled{Path: link.Bytes(at)}, []int{fd}, nil
+	return ipc.Spilled{Path: ipc.Bytes(at)}, []int{fd}, nil
 }

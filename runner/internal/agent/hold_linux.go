@@ -4,15 +4,15 @@ import (
 	"syscall"
 	"time"
 
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/link"
-	"hermes-exec/runner/internal/rt"
+	"hermes-exec/runner/internal/initproc"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
 )
 
 // awaitShortly waits for the end of a command on the thread that has started
 // it, so that no other one need be woken. It returns nil when the command goes
 // on or the reaper has its status, which then tells its end.
-func (a *agent) awaitShortly(c *command, most time.Duration) *link.Exit {
+func (a *agent) awaitShortly(c *command, most time.Duration) *ipc.Exit {
 	var s status
 	if !endsWithin(c.pid, most) {
 		a.table.wake()
@@ -23,7 +23,7 @@ func (a *agent) awaitShortly(c *command, most time.Duration) *link.Exit {
 		return nil
 	}
 	a.table.reaped(c.pid, s)
-	if !rt.Childless() {
+	if !initproc.Childless() {
 		a.table.wake() // what it has left behind is the reaper's now
 	}
 	exit := a.exitOf(c, s)
@@ -31,10 +31,10 @@ func (a *agent) awaitShortly(c *command, most time.Duration) *link.Exit {
 }
 
 func endsWithin(pid int, most time.Duration) bool {
-	fd, err := isolate.PidfdOpen(pid)
+	fd, err := isolation.PidfdOpen(pid)
 	if err != nil {
 		return false
 	}
 	defer syscall.Close(fd)
-	return rt.Readable(fd, most)
+	return initproc.Readable(fd, most)
 }

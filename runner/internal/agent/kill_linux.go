@@ -6,12 +6,15 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/link"
-	"hermes-exec/runner/internal/rt"
+	"hermes-exec/runner/internal/initproc"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/proc"
 )
 
 const (
@@ -26,13 +29,25 @@ const (
 	crowd          = 32
 )
 
+// killer ends processes of the slot.
+type killer struct {
+	*tenancy
+	killers *pool        // threads with the slot's user rights, to look at processes and signal them
+	killing sync.Mutex   // held while the whole slot is ended
+	sweeps  atomic.Int32 // kills under way
+	// strays counts, while kills are under way, who has ended: orphans, and the
+	// leaders of commands that are being killed.
+	strays atomic.Uint64
+	rooted bool // all that a tenant has started hangs on a child of this process
+}
+
 // sweep is one kill under way: it remembers every process that it has seen.
 type sweep struct {
-	a        *agent
+	k        *killer
 	whole    bool // everybody of the slot is meant
-	find     func(seen map[key]bool) (map[int]proc, []string, error)
+	find     func(seen map[proc.Key]bool) (map[int]proc.Process, []string, error)
 	began    time.Time
-	seen     map[key]bool
+	seen     map[proc.Key]bool
 	handles  map[string]bool
 	rounds   int
 	left     int
@@ -42,26 +57,26 @@ type sweep struct {
 	deadline time.Time
 }
 
-func (a *agent) newSweep(find func(map[key]bool) (map[int]proc, []string, error), budget time.Duration) *sweep {
+func (k *killer) newSweep(find func(map[proc.Key]bool) (map[int]proc.Process, []string, error), budget time.Duration) *sweep {
 	now := time.Now()
-	a.sweeps.Add(1)
-	return &sweep{a: a, find: find, began: now, seen: map[key]bool{}, handles: map[string]bool{}, deadline: now.Add(budget)}
+	k.sweeps.Add(1)
+	return &sweep{k: k, find: find, began: now, seen: map[proc.Key]bool{}, handles: map[string]bool{}, deadline: now.Add(budget)}
 }
 
 // end is called when no more passes follow.
-func (s *sweep) end() { s.a.sweeps.Add(-1) }
+func (s *sweep) end() { s.k.sweeps.Add(-1) }
 
 // pass looks once. It returns who lives and how many of them are new.
-func (s *sweep) pass() (alive map[int]proc, fresh int) {
+func (s *sweep) pass() (alive map[int]proc.Process, fresh int) {
 	s.rounds++
-	before := s.a.strays.Load()
+	before := s.k.strays.Load()
 	alive, handles, err := s.find(s.seen)
 	s.failed = err != nil
 	// All that is not reaped yet is counted before it is.
-	s.doubtful = rt.HasDead() || s.a.strays.Load() != before
+	s.doubtful = initproc.HasDead() || s.k.strays.Load() != before
 	for _, p := range alive {
-		if k := p.key(); !s.seen[k] {
-			s.seen[k] = true
+		if id := p.Key(); !s.seen[id] {
+			s.seen[id] = true
 			fresh++
 		}
 	}
@@ -78,7 +93,7 @@ func (s *sweep) pass() (alive map[int]proc, fresh int) {
 // over is the proof that nobody of the whole slot is left, which costs less
 // than a look at all processes.
 func (s *sweep) over() bool {
-	if !s.whole || !s.a.rooted || !rt.Childless() {
+	if !s.whole || !s.k.rooted || !initproc.Childless() {
 		return false
 	}
 	s.left, s.failed, s.doubtful = 0, false, false
@@ -94,7 +109,7 @@ func (s *sweep) proven() bool { return s.empty >= 2 && !s.doubtful }
 // settle waits for those that have been killed.
 func (s *sweep) settle() {
 	for until := time.Now().Add(longPause); time.Now().Before(until); {
-		changed := s.a.table.onChange()
+		changed := s.k.table.onChange()
 		if s.over() {
 			return
 		}
@@ -106,7 +121,7 @@ func (s *sweep) settle() {
 func (s *sweep) finish() {
 	pause := firstPause
 	for rounds := 0; !s.proven() && !s.over(); rounds++ {
-		changed := s.a.table.onChange()
+		changed := s.k.table.onChange()
 		alive, fresh := s.pass()
 		if s.empty > 0 && !s.doubtful {
 			continue
@@ -133,7 +148,7 @@ func (s *sweep) finish() {
 
 // freeze stops processes until none is new, so that they can be killed
 // without others appearing meanwhile.
-func (s *sweep) freeze(alive map[int]proc) map[int]proc {
+func (s *sweep) freeze(alive map[int]proc.Process) map[int]proc.Process {
 	for range 50 {
 		if time.Now().After(s.deadline) {
 			return alive
@@ -151,8 +166,8 @@ func (s *sweep) freeze(alive map[int]proc) map[int]proc {
 // the time there is, and is over before it can be counted otherwise. Other
 // commands go on afterwards, save those that were stopped before.
 func (s *sweep) freezeSlot() bool {
-	before, err := s.a.snapshot()
-	if err != nil || !s.a.signalEverybody(syscall.SIGSTOP) {
+	before, err := s.k.snapshot()
+	if err != nil || !s.k.signalEverybody(syscall.SIGSTOP) {
 		return false
 	}
 	// A stop takes effect when its process comes out of the kernel.
@@ -164,12 +179,12 @@ func (s *sweep) freezeSlot() bool {
 		alive, fresh = s.pass()
 	}
 	s.signalAll(alive, syscall.SIGKILL)
-	now, err := s.a.snapshot()
+	now, err := s.k.snapshot()
 	if err != nil {
 		now = before
 	}
-	for pid, p := range s.a.tenants(now) {
-		if _, ours := alive[pid]; !ours && before[pid].state != 'T' {
+	for pid, p := range s.k.tenants(now) {
+		if _, ours := alive[pid]; !ours && before[pid].State != 'T' {
 			signalProc(p, syscall.SIGCONT)
 		}
 	}
@@ -187,9 +202,9 @@ func wait(changed <-chan struct{}, at time.Duration) {
 
 // signalAll signals the oldest first: a parent must not live to see its
 // children die and report an end of its own making.
-func (s *sweep) signalAll(procs map[int]proc, sig syscall.Signal) {
-	byAge := slices.SortedFunc(maps.Values(procs), func(a, b proc) int {
-		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.pid, b.pid))
+func (s *sweep) signalAll(procs map[int]proc.Process, sig syscall.Signal) {
+	byAge := slices.SortedFunc(maps.Values(procs), func(a, b proc.Process) int {
+		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.PID, b.PID))
 	})
 	for _, p := range byAge {
 		signalProc(p, sig)
@@ -197,48 +212,48 @@ func (s *sweep) signalAll(procs map[int]proc, sig syscall.Signal) {
 }
 
 // signalProc signals a process and not one that got its number since.
-func signalProc(p proc, sig syscall.Signal) {
-	fd, err := isolate.PidfdOpen(p.pid)
+func signalProc(p proc.Process, sig syscall.Signal) {
+	fd, err := isolation.PidfdOpen(p.PID)
 	if err == nil {
 		defer syscall.Close(fd)
 	} else if err == syscall.ESRCH {
 		return
 	}
 	var buf [1024]byte
-	now, ok := parseStat(slurp("/proc/"+strconv.Itoa(p.pid)+"/stat", buf[:]))
-	if !ok || now.start != p.start {
+	now, ok := proc.ParseStat(proc.Read("/proc/"+strconv.Itoa(p.PID)+"/stat", buf[:]))
+	if !ok || now.Start != p.Start {
 		return
 	}
 	if err != nil {
-		_ = syscall.Kill(p.pid, sig)
+		_ = syscall.Kill(p.PID, sig)
 		return
 	}
-	_ = isolate.PidfdSignal(fd, sig)
+	_ = isolation.PidfdSignal(fd, sig)
 }
 
 // signalEverybody signals all processes of the slot in one step that no fork
 // can slip through, where the kernel has such a step for us; false elsewhere.
-func (a *agent) signalEverybody(sig syscall.Signal) bool {
+func (k *killer) signalEverybody(sig syscall.Signal) bool {
 	switch {
-	case a.setup.View.Pids && os.Getpid() == 1 && os.Getppid() == 0:
+	case k.setup.View.Pids && os.Getpid() == 1 && os.Getppid() == 0:
 		return syscall.Kill(-1, sig) == nil
-	case a.setup.Switch && a.setup.Level != isolate.Box && a.setup.UID != 0:
-		return a.asUser(a.slotUser, func() error { return syscall.Kill(-1, sig) }) == nil
+	case k.setup.Switch && k.setup.Level != isolation.Box && k.setup.UID != 0:
+		return k.asUser(k.slotUser, func() error { return syscall.Kill(-1, sig) }) == nil
 	}
 	return false
 }
 
-// asUser is isolate.AsUser on a thread that has the user's file system rights:
+// asUser is isolation.AsUser on a thread that has the user's file system rights:
 // coming back to root takes them along.
-func (a *agent) asUser(user isolate.User, do func() error) error {
-	err := isolate.AsUser(user.UID, user.GID, do)
-	if again := isolate.ThreadFS(user.UID, user.GID, user.Groups); err == nil {
+func (k *killer) asUser(user isolation.User, do func() error) error {
+	err := isolation.AsUser(user.UID, user.GID, do)
+	if again := isolation.ThreadFS(user.UID, user.GID, user.Groups); err == nil {
 		err = again
 	}
 	return err
 }
 
-func (s *sweep) receipt() link.Receipt {
+func (s *sweep) receipt() ipc.Receipt {
 	handles := make([]string, 0, len(s.handles))
 	for h := range s.handles {
 		handles = append(handles, h)
@@ -248,27 +263,27 @@ func (s *sweep) receipt() link.Receipt {
 	if s.failed || s.doubtful {
 		left = max(left, 1)
 	}
-	return link.Receipt{Found: len(s.seen), Killed: max(0, len(s.seen)-left), Left: left, Rounds: s.rounds, Handles: handles, DurationS: time.Since(s.began).Seconds()}
+	return ipc.Receipt{Found: len(s.seen), Killed: max(0, len(s.seen)-left), Left: left, Rounds: s.rounds, Handles: handles, DurationS: time.Since(s.began).Seconds()}
 }
 
 // kill ends one command with all that it has started.
-func (a *agent) kill(k link.Kill) (link.Receipt, error) {
-	c, known := a.table.get(k.Token)
-	if !known && a.setup.Track.Count == 0 {
-		return link.Receipt{Handles: []string{}}, nil
+func (k *killer) kill(what ipc.Kill) (ipc.Receipt, error) {
+	c, known := k.table.get(what.Token)
+	if !known && k.setup.Track.Count == 0 {
+		return ipc.Receipt{Handles: []string{}}, nil
 	}
-	var receipt link.Receipt
-	a.killers.do(func() { receipt = a.killCommand(c, k) })
+	var receipt ipc.Receipt
+	k.killers.do(func() { receipt = k.killCommand(c, what) })
 	return receipt, nil
 }
 
-func (a *agent) killCommand(c command, k link.Kill) link.Receipt {
-	c.token = k.Token
-	grace := time.Duration(min(max(k.GraceS, 0), 3) * float64(time.Second))
-	s := a.newSweep(func(seen map[key]bool) (map[int]proc, []string, error) { return a.treeOf(c, seen) }, killBudget)
+func (k *killer) killCommand(c command, what ipc.Kill) ipc.Receipt {
+	c.token = what.Token
+	grace := time.Duration(min(max(what.GraceS, 0), 3) * float64(time.Second))
+	s := k.newSweep(func(seen map[proc.Key]bool) (map[int]proc.Process, []string, error) { return k.treeOf(c, seen) }, killBudget)
 	defer s.end()
 	alive, _ := s.pass()
-	a.table.update(k.Token, func(entry *command) {
+	k.table.update(what.Token, func(entry *command) {
 		if entry.ended {
 			return
 		}
@@ -285,13 +300,13 @@ func (a *agent) killCommand(c command, k link.Kill) link.Receipt {
 }
 
 // terminate asks first. What is stopped must go on to hear it.
-func (s *sweep) terminate(alive map[int]proc, grace time.Duration) {
+func (s *sweep) terminate(alive map[int]proc.Process, grace time.Duration) {
 	s.signalAll(alive, syscall.SIGTERM)
 	s.signalAll(alive, syscall.SIGCONT)
 	until := time.Now().Add(grace)
 	pause := firstPause
 	for {
-		changed := s.a.table.onChange()
+		changed := s.k.table.onChange()
 		alive, _ = s.pass()
 		rest := time.Until(until)
 		if len(alive) == 0 || rest <= 0 {
@@ -303,24 +318,23 @@ func (s *sweep) terminate(alive map[int]proc, grace time.Duration) {
 }
 
 // treeOf finds the living processes of a command.
-func (a *agent) treeOf(c command, seen map[key]bool) (map[int]proc, []string, error) {
-	all, err := a.snapshot()
+func (k *killer) treeOf(c command, seen map[proc.Key]bool) (map[int]proc.Process, []string, error) {
+	all, err := k.snapshot()
 	if err != nil {
 		return nil, nil, err
 	}
-	tenants := a.tenants(all)
-	claimed := a.claim(tenants, a.setup.Track.Count == 0 || a.setup.Level == isolate.Box)
+	tenants := k.tenants(all)
+	claimed := k.claim(tenants, k.setup.Track.Count == 0 || k.setup.Level == isolation.Box)
 	// What gave up every handle may be of the command when it started since.
-	// Without marks there is much that never had one.
-	evasive := a.setup.Track.Count == 0 && a.marks.top != 0 || a.setup.Level == isolate.Box
-	out := map[int]proc{}
+	evasive := k.setup.Track.Count == 0 || k.setup.Level == isolation.Box
+	out := map[int]proc.Process{}
 	var handles []string
 	for pid, p := range tenants {
 		switch {
 		case claimed.token[pid] == c.token && c.token != 0:
 			out[pid] = p
 			handles = append(handles, claimed.handle[pid])
-		case seen[p.key()]:
+		case seen[p.Key()]:
 			out[pid] = p
 		case evasive && claimed.handle[pid] == "" && c.start > 0 && startedSince(c.start, p, tenants):
 			out[pid] = p
@@ -332,9 +346,9 @@ func (a *agent) treeOf(c command, seen map[key]bool) (map[int]proc, []string, er
 
 // startedSince is true for a process that started at start or later, and so did
 // its ancestors: not for what an older one goes on starting.
-func startedSince(start uint64, p proc, all map[int]proc) bool {
-	for each := range lineage(all, p) {
-		if each.start < start {
+func startedSince(start uint64, p proc.Process, all map[int]proc.Process) bool {
+	for each := range proc.Lineage(all, p) {
+		if each.Start < start {
 			return false
 		}
 	}
@@ -342,23 +356,23 @@ func startedSince(start uint64, p proc, all map[int]proc) bool {
 }
 
 // killAll ends every process of the slot.
-func (a *agent) killAll() link.Receipt {
-	a.killing.Lock()
-	defer a.killing.Unlock()
-	var receipt link.Receipt
-	a.killers.do(func() {
-		a.table.mu.Lock()
-		for _, c := range a.table.byPID {
+func (k *killer) killAll() ipc.Receipt {
+	k.killing.Lock()
+	defer k.killing.Unlock()
+	var receipt ipc.Receipt
+	k.killers.do(func() {
+		k.table.mu.Lock()
+		for _, c := range k.table.byPID {
 			c.killed = true
 		}
-		a.table.mu.Unlock()
-		s := a.newSweep(a.everybody, killBudget)
+		k.table.mu.Unlock()
+		s := k.newSweep(k.everybody, killBudget)
 		defer s.end()
 		s.whole = true
 		if !s.over() {
 			// What stands still is counted faster, and forks no more.
-			a.signalEverybody(syscall.SIGSTOP)
-			if alive, _ := s.pass(); len(alive) > 0 && a.signalEverybody(syscall.SIGKILL) {
+			k.signalEverybody(syscall.SIGSTOP)
+			if alive, _ := s.pass(); len(alive) > 0 && k.signalEverybody(syscall.SIGKILL) {
 				s.settle()
 			}
 			s.finish()
@@ -368,24 +382,24 @@ func (a *agent) killAll() link.Receipt {
 	return receipt
 }
 
-func (a *agent) everybody(seen map[key]bool) (map[int]proc, []string, error) {
-	all, err := a.snapshot()
+func (k *killer) everybody(seen map[proc.Key]bool) (map[int]proc.Process, []string, error) {
+	all, err := k.snapshot()
 	if err != nil {
 		return nil, nil, err
 	}
-	out := a.tenants(all)
+	out := k.tenants(all)
 	for pid, p := range all {
-		if seen[p.key()] {
+		if seen[p.Key()] {
 			out[pid] = p
 		}
 	}
 	handle := "descendants"
 	switch {
-	case a.setup.View.Pids:
+	case k.setup.View.Pids:
 		handle = "pid_namespace"
-	case a.setup.Level == isolate.Box:
+	case k.setup.Level == isolation.Box:
 		handle = "box"
-	case a.setup.Switch:
+	case k.setup.Switch:
 		handle = "uid"
 	}
 	if len(out) == 0 {

@@ -2,37 +2,25 @@ package agent
 
 import (
 	"os"
-	"sync"
-	"sync/atomic"
 
-	"hermes-exec/runner/internal/isolate"
+	"hermes-exec/runner/internal/memory"
 )
 
 // platform is what only Linux gives an agent.
 type platform struct {
-	killers *pool    // threads with the slot's user rights, to look at processes and signal them
-	oom     *os.File // counter of out-of-memory kills
-	oomOwn  bool     // which counts this slot's only
-	// oomElsewhere counts ends by SIGKILL of what was no part of a command any
-	// more, and of commands that are told to have lacked memory.
-	oomElsewhere atomic.Int64
-	rooms        isolate.Rooms
-	half         int64    // of the memory that there is for the slot
-	groupFD      *os.File // version 2 cgroup that commands are cloned into
-	childLimits  bool     // each command needs limits of its own
-	marks        marks
-	score        score
-	watched      atomic.Int64 // processes that the memory watchdog has ended
-	killing      sync.Mutex   // held while the whole slot is ended
-	sweeps       atomic.Int32 // kills under way
-	// strays counts, while kills are under way, who has ended: orphans, and the
-	// leaders of commands that are being killed.
-	strays atomic.Uint64
-	rooted bool // all that a tenant has started hangs on a child of this process
+	killer
+	exhaustion
+	score       memory.Score
+	groupFD     *os.File // version 2 cgroup that commands are cloned into
+	childLimits bool     // each command needs limits of its own
 }
 
 // begin does what only a process can that is not yet protected.
-func (a *agent) begin() { a.score.init() }
+func (a *agent) begin() {
+	a.score.Init()
+	a.killer.tenancy = &a.tenancy
+	a.exhaustion.tenancy, a.exhaustion.killer = &a.tenancy, &a.killer
+}
 
 // onChange is closed when the next process has ended.
 func (t *table) onChange() <-chan struct{} {

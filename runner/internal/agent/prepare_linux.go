@@ -7,9 +7,11 @@ import (
 	"syscall"
 	"time"
 
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/link"
-	"hermes-exec/runner/internal/rt"
+	"hermes-exec/runner/internal/cgroup"
+	"hermes-exec/runner/internal/initproc"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/memory"
 )
 
 const (
@@ -19,93 +21,79 @@ const (
 
 // prepare makes this process what the slot needs. It runs once, before
 // anything of a tenant does.
-func (a *agent) prepare(s isolate.Setup) (isolate.Ready, error) {
+func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	began := time.Now()
 	if a.ready.Load() {
-		return isolate.Ready{}, &link.Error{Kind: "internal", Message: "the agent is set up already"}
+		return isolation.Ready{}, &ipc.Error{Kind: "internal", Message: "the agent is set up already"}
 	}
 	a.setup = s
 	// In a whole box others may have come in; an agent before this one may have
 	// left processes to somebody else.
-	a.rooted = s.Level != isolate.Box && !s.Successor && (s.View.Pids || rt.Subreaper())
-	a.childLimits = isolate.NeedsChildLimits(s.Limits)
-	a.slotUser = isolate.User{Name: s.UserName, UID: s.UID, GID: s.GID, Home: s.Home, Groups: s.Groups}
+	a.rooted = s.Level != isolation.Box && !s.Successor && (s.View.Pids || initproc.Subreaper())
+	a.childLimits = isolation.NeedsChildLimits(s.Limits)
+	a.slotUser = isolation.User{Name: s.UserName, UID: s.UID, GID: s.GID, Home: s.Home, Groups: s.Groups}
 	// These are looked up by their paths in the box, which the view may hide.
-	a.oom, a.oomOwn = isolate.OOMFile(s.Cgroups)
-	a.oomOwn = a.oomOwn || s.Level == isolate.Box
-	a.rooms = isolate.OpenRooms(s.Cgroups)
-	a.half = a.halfOfMemory()
+	a.rooms = cgroup.OpenRooms(s.Cgroups)
+	a.losses.Open(s.Cgroups, a.rooms, s.Watch, s.Level == isolation.Box)
 	joins, err := a.openGroups()
 	if err != nil {
-		return isolate.Ready{}, cannotIsolate(err)
+		return isolation.Ready{}, cannotIsolate(err)
 	}
 	if err := s.View.Enter(); err != nil {
-		return isolate.Ready{}, cannotIsolate(err)
+		return isolation.Ready{}, cannotIsolate(err)
 	}
 	if s.View.Pids && (os.Getpid() != 1 || os.Getppid() != 0) {
-		return isolate.Ready{}, cannotIsolate(fmt.Errorf("pid %d is not init of a pid namespace", os.Getpid()))
+		return isolation.Ready{}, cannotIsolate(fmt.Errorf("pid %d is not init of a pid namespace", os.Getpid()))
 	}
 	syscall.Umask(0o022)
-	if err := isolate.ProcessLimits(s.Limits, s.RLimits); err != nil {
-		return isolate.Ready{}, cannotIsolate(err)
+	if err := isolation.ProcessLimits(s.Limits, s.RLimits); err != nil {
+		return isolation.Ready{}, cannotIsolate(err)
 	}
-	if s.Level == isolate.Box || !s.Switch {
-		if err := isolate.LeaveDescriptors(); err != nil {
-			return isolate.Ready{}, cannotIsolate(err)
+	if s.Level == isolation.Box || !s.Switch {
+		if err := isolation.LeaveDescriptors(); err != nil {
+			return isolation.Ready{}, cannotIsolate(err)
 		}
 	}
-	if err := a.dropCaps(isolate.KeepCaps); err != nil {
-		return isolate.Ready{}, cannotIsolate(err)
+	if err := a.dropCaps(isolation.KeepCaps); err != nil {
+		return isolation.Ready{}, cannotIsolate(err)
 	}
 	// There may be hundreds of agents, most of them waiting. Before the threads:
 	// their stacks would keep what the view has used.
 	debug.FreeOSMemory()
 	if err := a.makeThreads(joins); err != nil {
-		return isolate.Ready{}, cannotIsolate(err)
+		return isolation.Ready{}, cannotIsolate(err)
 	}
 	for _, j := range joins {
 		_ = j.Close()
 	}
-	if s.Track.Count == 0 {
-		a.marks.init(func(token uint64) bool {
-			_, known := a.table.get(token)
-			return known
-		})
-	}
 	go a.reap()
 	if s.Watch > 0 {
-		go a.watch(s.Watch)
+		go a.watchMemory(s.Watch)
 	}
-	if a.rooms.Memory != nil {
-		go a.relieveThrash(a.rooms.Memory, true)
-	}
-	if a.rooms.BoxMemory != nil {
-		go a.relieveThrash(a.rooms.BoxMemory, s.Level == isolate.Box)
-	}
-	rt.Spare(spareThreads)
-	a.quiet = rt.NewQuiet()
+	initproc.Spare(spareThreads)
+	a.quiet = initproc.NewQuiet()
 	a.ready.Store(true)
-	return isolate.Ready{PID: os.Getpid(), SetupMS: float64(time.Since(began).Microseconds()) / 1000, Landlock: s.Landlock != nil}, nil
+	return isolation.Ready{PID: os.Getpid(), SetupMS: float64(time.Since(began).Microseconds()) / 1000, Landlock: s.Landlock != nil}, nil
 }
 
-func cannotIsolate(err error) error { return &link.Error{Kind: "isolation", Message: err.Error()} }
+func cannotIsolate(err error) error { return &ipc.Error{Kind: "isolation", Message: err.Error()} }
 
 // neededCaps are what the agent needs to start commands as the slot's user and
 // to kill them.
-func (a *agent) neededCaps() []int {
-	if a.setup.Switch {
-		return []int{isolate.CapSetuid, isolate.CapSetgid, isolate.CapKill, isolate.CapSetpcap}
+func (t *tenancy) neededCaps() []int {
+	if t.setup.Switch {
+		return []int{isolation.CapSetuid, isolation.CapSetgid, isolation.CapKill, isolation.CapSetpcap}
 	}
 	return nil
 }
 
 // dropCaps leaves the agent with what it needs. A tenant that has the whole
 // box gets root's own.
-func (a *agent) dropCaps(drop func(...int) error) error {
-	if a.setup.Level == isolate.Box {
+func (t *tenancy) dropCaps(drop func(...int) error) error {
+	if t.setup.Level == isolation.Box {
 		return nil
 	}
-	return drop(a.neededCaps()...)
+	return drop(t.neededCaps()...)
 }
 
 // openGroups opens what puts a thread or a child into the slot's cgroups.
@@ -129,17 +117,17 @@ func (a *agent) openGroups() (tasks []*os.File, err error) {
 func (a *agent) makeThreads(tasks []*os.File) error {
 	s := a.setup
 	user := func() error {
-		if err := a.dropCaps(isolate.ThreadKeepCaps); err != nil {
+		if err := a.dropCaps(isolation.ThreadKeepCaps); err != nil {
 			return err
 		}
 		if !s.Switch {
 			return nil
 		}
-		return isolate.ThreadFS(s.UID, s.GID, s.Groups)
+		return isolation.ThreadFS(s.UID, s.GID, s.Groups)
 	}
 	err := a.startLanes(func() error { return a.prepareSpawner(tasks) }, func() error {
 		if s.Landlock != nil {
-			if err := isolate.ThreadLandlock(*s.Landlock); err != nil {
+			if err := isolation.ThreadLandlock(*s.Landlock); err != nil {
 				return err
 			}
 		}
@@ -149,7 +137,7 @@ func (a *agent) makeThreads(tasks []*os.File) error {
 		return err
 	}
 	a.killers, err = newPool(killThreads, func() error {
-		if s.Level == isolate.Box {
+		if s.Level == isolation.Box {
 			return nil
 		}
 		return user()
@@ -158,36 +146,56 @@ func (a *agent) makeThreads(tasks []*os.File) error {
 }
 
 func (a *agent) prepareSpawner(tasks []*os.File) error {
-	rt.PromptTimers()
-	isolate.ThreadOwnKeyring()
+	initproc.PromptTimers()
+	isolation.ThreadOwnKeyring()
 	for _, f := range tasks {
 		if _, err := f.WriteAt([]byte("0"), 0); err != nil {
 			return fmt.Errorf("cgroup: %w", err)
 		}
 	}
-	if a.setup.Level == isolate.Box {
+	if a.setup.Level == isolation.Box {
 		// root may do as it likes in its box, but not look into the runner.
-		_ = isolate.ThreadDropBounding(isolate.CapSysPtrace)
+		_ = isolation.ThreadDropBounding(isolation.CapSysPtrace)
 		return nil
 	}
-	if err := a.dropCaps(isolate.ThreadKeepCaps); err != nil {
+	if err := a.dropCaps(isolation.ThreadKeepCaps); err != nil {
 		return err
 	}
 	if a.setup.Switch {
-		if err := isolate.ThreadDropAllBounding(); err != nil {
+		if err := isolation.ThreadDropAllBounding(); err != nil {
 			return err
 		}
 	}
-	if err := isolate.ThreadNoNewPrivs(); err != nil {
+	if err := isolation.ThreadNoNewPrivs(); err != nil {
 		return err
 	}
 	if a.setup.View.Pids && !a.setup.View.Network {
-		if err := isolate.ThreadNoOtherNetworks(); err != nil {
+		if err := isolation.ThreadNoOtherNetworks(); err != nil {
 			return err
 		}
 	}
 	if a.setup.Landlock != nil {
-		return isolate.ThreadLandlock(*a.setup.Landlock)
+		return isolation.ThreadLandlock(*a.setup.Landlock)
 	}
 	return nil
+}
+
+const watchEvery = 200 * time.Millisecond
+
+// watchMemory holds a memory limit where no cgroup can: it ends the largest
+// process of the slot whenever all of them together have more than limit bytes
+// of memory of their own. What grows faster than it looks gets further first.
+func (a *agent) watchMemory(limit int64) {
+	for range time.Tick(watchEvery) {
+		a.killers.do(func() {
+			all, err := a.snapshot()
+			if err != nil {
+				return
+			}
+			if largest, over := memory.Over(limit, a.tenants(all)); over {
+				a.losses.Watched()
+				signalProc(largest, syscall.SIGKILL)
+			}
+		})
+	}
 }

@@ -4,7 +4,7 @@ import (
 	"runtime"
 	"syscall"
 
-	"hermes-exec/runner/internal/rt"
+	"hermes-exec/runner/internal/initproc"
 )
 
 const wAll = 0x40000000
@@ -31,7 +31,7 @@ func (a *agent) reap() {
 			if c := a.table.reaped(pid, s); c != nil {
 				a.finish(c, s)
 			} else if s.wait.Signaled() && s.wait.Signal() == syscall.SIGKILL {
-				a.oomElsewhere.Add(1)
+				a.losses.Elsewhere()
 			}
 		}
 	}
@@ -40,15 +40,15 @@ func (a *agent) reap() {
 // countStray waits for the next death and counts it while its process still
 // shows, if that is of nobody or of a command that is being killed: during a
 // sweep no such process disappears uncounted. It returns the pid, or -1.
-func (a *agent) countStray() int {
-	pid := rt.AwaitDead()
+func (k *killer) countStray() int {
+	pid := initproc.AwaitDead()
 	if pid <= 0 {
 		return -1
 	}
-	a.table.mu.Lock()
-	defer a.table.mu.Unlock()
-	if c := a.table.byPID[pid]; c == nil || c.killed {
-		a.strays.Add(1)
+	k.table.mu.Lock()
+	defer k.table.mu.Unlock()
+	if c := k.table.byPID[pid]; c == nil || c.killed {
+		k.strays.Add(1)
 	}
 	return pid
 }

@@ -7,8 +7,10 @@ import (
 	"syscall"
 	"time"
 
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/cgroup"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/program"
 )
 
 const (
@@ -28,15 +30,22 @@ type refusal struct {
 	blame string
 }
 
+// exhaustion says what a slot or its box has no more of.
+type exhaustion struct {
+	*tenancy
+	killer *killer
+	rooms  cgroup.Rooms
+}
+
 // retry tries a start again that failed for want of room, until it is known
 // that the tenant itself has taken that.
-func (a *agent) retry(start func() (int, error), err error) (int, refusal) {
+func (e *exhaustion) retry(start func() (int, error), err error) (int, refusal) {
 	for try := 1; ; try++ {
 		errno, ok := errnoOf(err)
 		if !ok {
 			errno = syscall.EINVAL
 		}
-		if blame := a.usedUp(errno); blame != "" {
+		if blame := e.exhaustedBySlot(errno); blame != "" {
 			return 0, refusal{errno, blame}
 		}
 		if errno != syscall.EAGAIN || try == startTries {
@@ -51,67 +60,67 @@ func (a *agent) retry(start func() (int, error), err error) (int, refusal) {
 	}
 }
 
-// usedUp says, where a start failed with errno, what this slot's tenant has
+// exhaustedBySlot says, where a start failed with errno, what this slot's tenant has
 // used up: a limit of the slot, or one of the box that it has for itself or
 // has taken most of. Empty when it is not the tenant's doing.
-func (a *agent) usedUp(errno syscall.Errno) string {
-	limits := a.setup.Limits
+func (e *exhaustion) exhaustedBySlot(errno syscall.Errno) string {
+	limits := e.setup.Limits
 	switch errno {
 	case syscall.EAGAIN:
 		switch {
-		case a.rooms.PIDs.Left() <= 0, a.uidFull():
+		case e.rooms.PIDs.Left() <= 0, e.uidFull():
 			return fmt.Sprintf("the slot has all of its %d processes", *limits.PIDs)
-		case a.rooms.BoxPIDs.Left() <= 0 && a.took():
+		case e.rooms.BoxPIDs.Left() <= 0 && e.ownsMostTasks():
 			return "the box may have no more processes"
 		}
 	case syscall.ENOMEM:
 		switch {
-		case a.rooms.Memory.Left() < leastMemory && limits.MemoryMB != nil:
+		case e.rooms.Memory.Left() < leastMemory && limits.MemoryMB != nil:
 			return fmt.Sprintf("the slot has used its %d MiB of memory", *limits.MemoryMB)
-		case a.rooms.BoxMemory.Left() < leastMemory && a.setup.Level == isolate.Box:
+		case e.rooms.BoxMemory.Left() < leastMemory && e.setup.Level == isolation.Box:
 			return "the box has used all of its memory"
 		}
 	}
 	return ""
 }
 
-// took says whether the slot has the box for itself or has taken more of its
+// ownsMostTasks says whether the slot has the box for itself or has taken more of its
 // processes than all other slots.
-func (a *agent) took() bool {
-	if a.setup.Level == isolate.Box {
+func (e *exhaustion) ownsMostTasks() bool {
+	if e.setup.Level == isolation.Box {
 		return true
 	}
-	own, others := a.tasks()
-	if a.setup.View.Pids {
-		others = a.rooms.BoxPIDs.Most() / 2 // it sees no others
+	own, others := e.tasks()
+	if e.setup.View.Pids {
+		others = e.rooms.BoxPIDs.Most() / 2 // it sees no others
 	}
 	return own > others
 }
 
 // uidFull says whether the slot's user has all the tasks that its rlimit
 // leaves it. They are not counted in one moment, so most of them are enough.
-func (a *agent) uidFull() bool {
-	if a.setup.Limits.PIDs == nil || !slices.Contains(a.setup.RLimits, "pids") {
+func (e *exhaustion) uidFull() bool {
+	if e.setup.Limits.PIDs == nil || !slices.Contains(e.setup.RLimits, "pids") {
 		return false
 	}
-	own, _ := a.tasks()
-	return own*4 >= *a.setup.Limits.PIDs*3
+	own, _ := e.tasks()
+	return own*4 >= *e.setup.Limits.PIDs*3
 }
 
 // tasks counts the threads of the slot's processes, and of those that other
 // slots have started, where they are seen.
-func (a *agent) tasks() (own, others int64) {
-	a.killers.do(func() {
-		all, err := a.snapshot()
+func (e *exhaustion) tasks() (own, others int64) {
+	e.killer.killers.do(func() {
+		all, err := e.snapshot()
 		if err != nil {
 			return
 		}
-		for _, p := range a.tenants(all) {
-			own += p.threads
+		for _, p := range e.tenants(all) {
+			own += p.Threads
 		}
 		for _, p := range all {
-			if p.start >= a.setup.Since && p.pid != a.setup.ServePID && p.parent != a.setup.ServePID {
-				others += p.threads
+			if p.Start >= e.setup.Since && p.PID != e.setup.ServePID && p.Parent != e.setup.ServePID {
+				others += p.Threads
 			}
 		}
 	})
@@ -120,7 +129,7 @@ func (a *agent) tasks() (own, others int64) {
 
 // refused tells a failure of the program or of the tenant, which are results,
 // from one of the system.
-func (a *agent) refused(s link.Spawn, cwd string, why refusal) outcome {
+func (a *agent) refused(s ipc.Spawn, cwd string, why refusal) outcome {
 	if why.blame != "" {
 		return outcome{master: -1, code: 126, reason: "cannot fork: " + why.errno.Error() + ": " + why.blame}
 	}
@@ -128,12 +137,12 @@ func (a *agent) refused(s link.Spawn, cwd string, why refusal) outcome {
 	case syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ENOSPC:
 		return outcome{master: -1, err: exhausted("no process can be started, and not because of this slot", why.errno)}
 	}
-	if err := enterable(cwd); err != nil {
+	if err := program.Enterable(cwd); err != nil {
 		return outcome{master: -1, err: osError("working directory "+strconv.Quote(cwd), cwd, err)}
 	}
 	return cannot(string(s.Argv[0]), why.errno, true)
 }
 
 func exhausted(what string, err error) error {
-	return &link.Error{Kind: "exhausted", Message: what + ": " + err.Error()}
+	return &ipc.Error{Kind: "exhausted", Message: what + ": " + err.Error()}
 }

@@ -6,13 +6,13 @@ import (
 	"syscall"
 	"time"
 
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
 )
 
 // spawned is the reply to OpSpawn; the command's exit waits for it.
 type spawned struct {
-	link.Spawned
+	ipc.Spawned
 	a *agent
 	c *command
 }
@@ -25,19 +25,19 @@ func (s spawned) Replied() {
 }
 
 // spawn runs on a thread that is prepared for it.
-func (a *agent) spawn(s link.Spawn, m *link.Message) (any, []int, error) {
+func (a *agent) spawn(s ipc.Spawn, m *ipc.Message) (any, []int, error) {
 	if len(s.Argv) == 0 || s.Argv[0] == "" {
-		return nil, nil, &link.Error{Kind: "bad_request", Message: "argv is empty"}
+		return nil, nil, &ipc.Error{Kind: "bad_request", Message: "argv is empty"}
 	}
 	if s.PTY == nil && len(m.FDs) < 3 {
-		return nil, nil, &link.Error{Kind: "bad_request", Message: fmt.Sprintf("%d descriptors for a command", len(m.FDs))}
+		return nil, nil, &ipc.Error{Kind: "bad_request", Message: fmt.Sprintf("%d descriptors for a command", len(m.FDs))}
 	}
 	user, err := a.userFor(s.User)
 	if err != nil {
 		return nil, nil, err
 	}
 	if _, known := a.table.get(s.Token); known {
-		return nil, nil, &link.Error{Kind: "bad_request", Message: fmt.Sprintf("token %d was used before", s.Token)}
+		return nil, nil, &ipc.Error{Kind: "bad_request", Message: fmt.Sprintf("token %d was used before", s.Token)}
 	}
 	// A fork may return when the command is over already.
 	began := time.Now()
@@ -47,7 +47,7 @@ func (a *agent) spawn(s link.Spawn, m *link.Message) (any, []int, error) {
 		return nil, nil, out.err
 	}
 	c := out.command
-	result := spawned{Spawned: link.Spawned{Started: c != nil, ExitCode: out.code, Reason: out.reason}, a: a, c: c}
+	result := spawned{Spawned: ipc.Spawned{Started: c != nil, ExitCode: out.code, Reason: out.reason}, a: a, c: c}
 	if c == nil {
 		return result, nil, nil
 	}
@@ -63,11 +63,11 @@ func (a *agent) spawn(s link.Spawn, m *link.Message) (any, []int, error) {
 }
 
 // start launches a command and enters it in the table.
-func (a *agent) start(s link.Spawn, user isolate.User, fds []int) outcome {
+func (a *agent) start(s ipc.Spawn, user isolation.User, fds []int) outcome {
 	a.closing.RLock()
 	defer a.closing.RUnlock()
 	if a.stopping {
-		return outcome{err: &link.Error{Kind: "slot_closed", Message: "the slot is being reset"}}
+		return outcome{err: &ipc.Error{Kind: "slot_closed", Message: "the slot is being reset"}}
 	}
 	out := a.launch(s, user, fds)
 	if out.command == nil {
@@ -113,20 +113,20 @@ func cannot(program string, errno syscall.Errno, found bool) outcome {
 
 // userFor is who a command runs as. Only a tenant that has the whole box may
 // choose.
-func (a *agent) userFor(name string) (isolate.User, error) {
-	own := a.slotUser
+func (t *tenancy) userFor(name string) (isolation.User, error) {
+	own := t.slotUser
 	if name == "" || name == own.Name || name == fmt.Sprint(own.UID) {
 		return own, nil
 	}
-	if a.setup.Level != isolate.Box {
-		return own, &link.Error{Kind: "user", Message: fmt.Sprintf("commands of this slot run as %s; user %q can be had only where the slot is a whole box", own.Name, name)}
+	if t.setup.Level != isolation.Box {
+		return own, &ipc.Error{Kind: "user", Message: fmt.Sprintf("commands of this slot run as %s; user %q can be had only where the slot is a whole box", own.Name, name)}
 	}
-	user, err := isolate.LookupUser(name)
+	user, err := isolation.LookupUser(name)
 	if err != nil {
-		return own, &link.Error{Kind: "user", Message: err.Error()}
+		return own, &ipc.Error{Kind: "user", Message: err.Error()}
 	}
-	if !a.setup.Switch && (user.UID != own.UID || user.GID != own.GID) {
-		return own, &link.Error{Kind: "user", Message: fmt.Sprintf("the runner is uid %d and cannot become %q", own.UID, name)}
+	if !t.setup.Switch && (user.UID != own.UID || user.GID != own.GID) {
+		return own, &ipc.Error{Kind: "user", Message: fmt.Sprintf("the runner is uid %d and cannot become %q", own.UID, name)}
 	}
 	return user, nil
 }

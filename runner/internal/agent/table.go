@@ -4,7 +4,8 @@ import (
 	"sync"
 	"syscall"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/memory"
 )
 
 // keptEnded is how many commands that have ended stay known, so that what
@@ -15,14 +16,16 @@ const keptEnded = 4096
 type command struct {
 	token   uint64
 	pid     int
-	start   uint64 // clock ticks after boot, 0 unknown
-	oom     oomMark
-	ticket  uint64 // of its fork while that is in flight
+	start   uint64      // clock ticks after boot, 0 unknown
+	losses  memory.Mark // when it started
+	entries int64       // of the table then
+	shared  bool        // others ran then
+	ticket  uint64      // of its fork while that is in flight
 	ended   bool
 	killed  bool // by us
 	cwd     string
 	replied bool
-	exit    *link.Exit
+	exit    *ipc.Exit
 }
 
 type status struct {
@@ -105,7 +108,7 @@ func (t *table) abandoned(c *command) {
 func (t *table) entered(c *command) (end *status) {
 	t.mu.Lock()
 	t.entries++
-	c.oom.entries, c.oom.shared = t.entries, len(t.byPID) > 0
+	c.entries, c.shared = t.entries, len(t.byPID) > 0
 	if s, ok := t.reapedEarly(c.pid, c); ok {
 		delete(t.early, c.pid)
 		end = &s
@@ -190,7 +193,7 @@ func (t *table) update(token uint64, change func(c *command)) {
 }
 
 // announce sends the exit of c, after the reply that it was spawned.
-func (a *agent) announce(c *command, exit link.Exit) {
+func (a *agent) announce(c *command, exit ipc.Exit) {
 	a.table.mu.Lock()
 	if !c.replied {
 		c.exit = &exit
@@ -198,7 +201,7 @@ func (a *agent) announce(c *command, exit link.Exit) {
 		return
 	}
 	a.table.mu.Unlock()
-	_ = a.conn.Event(link.EventExit, exit)
+	_ = a.conn.Event(ipc.EventExit, exit)
 }
 
 func (a *agent) repliedTo(c *command) {
@@ -207,7 +210,7 @@ func (a *agent) repliedTo(c *command) {
 	exit := c.exit
 	a.table.mu.Unlock()
 	if exit != nil {
-		_ = a.conn.Event(link.EventExit, *exit)
+		_ = a.conn.Event(ipc.EventExit, *exit)
 	}
 }
 
@@ -215,8 +218,8 @@ func (a *agent) repliedTo(c *command) {
 func (a *agent) finish(c *command, s status) { a.announce(c, a.exitOf(c, s)) }
 
 // exitOf turns a wait status into an Exit.
-func (a *agent) exitOf(c *command, s status) link.Exit {
-	exit := link.Exit{
+func (a *agent) exitOf(c *command, s status) ipc.Exit {
+	exit := ipc.Exit{
 		Token: c.token, UserS: seconds(s.usage.Utime), SystemS: seconds(s.usage.Stime), MaxRSS: maxRSS(s.usage),
 	}
 	if s.wait.Signaled() {
@@ -226,10 +229,10 @@ func (a *agent) exitOf(c *command, s status) link.Exit {
 		exit.ExitCode = s.wait.ExitStatus()
 	}
 	a.table.mu.Lock()
-	killed, alone := c.killed, !c.oom.shared && c.oom.entries == a.table.entries
-	exit.Cwd = link.Bytes(c.cwd)
+	killed, alone := c.killed, !c.shared && c.entries == a.table.entries
+	exit.Cwd = ipc.Bytes(c.cwd)
 	a.table.mu.Unlock()
-	exit.OOMKilled = a.lacked(c.oom, exit, killed, alone)
+	exit.OOMKilled = a.losses.LostToOOM(c.losses, exit, killed, alone)
 	return exit
 }
 

@@ -3,13 +3,13 @@ package agent
 import (
 	"syscall"
 
-	"hermes-exec/runner/internal/isolate"
+	"hermes-exec/runner/internal/isolation"
 )
 
 // forkExec starts a command. Limits that the agent could not live with itself
 // (open files, CPU time) are set while the command is stopped at its first
 // instruction, so that it never runs without them.
-func (a *agent) forkExec(c *command, path string, argv []string, attr *syscall.ProcAttr, user isolate.User) (int, error) {
+func (a *agent) forkExec(c *command, path string, argv []string, attr *syscall.ProcAttr, user isolation.User) (int, error) {
 	if !a.childLimits {
 		return syscall.ForkExec(path, argv, attr)
 	}
@@ -19,7 +19,7 @@ func (a *agent) forkExec(c *command, path string, argv []string, attr *syscall.P
 		return 0, err
 	}
 	a.table.untilStopped(pid, c)
-	limit := func() error { return isolate.ChildLimits(pid, a.setup.Limits) }
+	limit := func() error { return isolation.ChildLimits(pid, a.setup.Limits) }
 	if a.setup.Switch && user.UID != 0 {
 		// Without CAP_SYS_RESOURCE limits can be set by the same user only.
 		err = a.asUser(user, limit)

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 )
 
 // endsAfter is a context that ends after it was looked at a number of times.
@@ -35,8 +35,8 @@ func stopped(t *testing.T, dir, method string, looks int, params any) {
 	}
 	ctx := &endsAfter{Context: context.Background()}
 	ctx.left.Store(int64(looks))
-	_, err = Do(ctx, Env{Workspace: dir}, link.FileOp{Method: method, Params: raw}, nil)
-	var e *link.Error
+	_, err = Do(ctx, Env{Workspace: dir}, ipc.FileOp{Method: method, Params: raw}, nil)
+	var e *ipc.Error
 	if !errors.As(err, &e) || e.Kind != "canceled" {
 		t.Errorf("%s after %d looks: %v", method, looks, err)
 	}

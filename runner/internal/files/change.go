@@ -9,15 +9,15 @@ import (
 	"strings"
 	"syscall"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 )
 
 func makeDir(r *request) (any, error) {
 	var p struct {
-		Path    link.Bytes `json:"path"`
-		Mode    *uint32    `json:"mode"`
-		Parents bool       `json:"parents"`
-		ExistOK bool       `json:"exist_ok"`
+		Path    ipc.Bytes `json:"path"`
+		Mode    *uint32   `json:"mode"`
+		Parents bool      `json:"parents"`
+		ExistOK bool      `json:"exist_ok"`
 	}
 	if err := r.decode(&p); err != nil {
 		return nil, err
@@ -58,9 +58,9 @@ func trimSlashes(path string) string {
 
 func removePath(r *request) (any, error) {
 	var p struct {
-		Path      link.Bytes `json:"path"`
-		Recursive bool       `json:"recursive"`
-		MissingOK bool       `json:"missing_ok"`
+		Path      ipc.Bytes `json:"path"`
+		Recursive bool      `json:"recursive"`
+		MissingOK bool      `json:"missing_ok"`
 	}
 	if err := r.decode(&p); err != nil {
 		return nil, err
@@ -87,8 +87,8 @@ func removePath(r *request) (any, error) {
 
 func chmodPath(r *request) (any, error) {
 	var p struct {
-		Path link.Bytes `json:"path"`
-		Mode *uint32    `json:"mode"`
+		Path ipc.Bytes `json:"path"`
+		Mode *uint32   `json:"mode"`
 	}
 	if err := r.decode(&p); err != nil {
 		return nil, err
@@ -108,9 +108,9 @@ func chmodPath(r *request) (any, error) {
 
 func movePath(r *request) (any, error) {
 	var p struct {
-		Source    link.Bytes `json:"source"`
-		Target    link.Bytes `json:"target"`
-		Overwrite bool       `json:"overwrite"`
+		Source    ipc.Bytes `json:"source"`
+		Target    ipc.Bytes `json:"target"`
+		Overwrite bool      `json:"overwrite"`
 	}
 	if err := r.decode(&p); err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func movePath(r *request) (any, error) {
 	return nil, moveAcross(r.ctx, source, target)
 }
 
-func (r *request) resolvePair(a, b link.Bytes) (source, target string, err error) {
+func (r *request) resolvePair(a, b ipc.Bytes) (source, target string, err error) {
 	if source, err = r.resolve(a); err == nil {
 		target, err = r.resolve(b)
 	}
@@ -151,7 +151,7 @@ func moveAcross(ctx context.Context, source, target string) error {
 	c := newCopier(ctx, filepath.Dir(target), true)
 	err := c.copy(source, temp)
 	if err == nil && len(c.skipped) > 0 {
-		err = &link.Error{Kind: "os", Errno: "EXDEV", Path: link.Bytes(source), Message: "cannot be moved to another file system: " + c.skipped[0]}
+		err = &ipc.Error{Kind: "os", Errno: "EXDEV", Path: ipc.Bytes(source), Message: "cannot be moved to another file system: " + c.skipped[0]}
 	}
 	if err == nil {
 		err = convert(target, os.Rename(temp, target))

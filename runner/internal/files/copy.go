@@ -10,15 +10,15 @@ import (
 	"strings"
 	"syscall"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/search"
 )
 
 func copyPath(r *request) (any, error) {
 	var p struct {
-		Source    link.Bytes `json:"source"`
-		Target    link.Bytes `json:"target"`
-		Recursive bool       `json:"recursive"`
+		Source    ipc.Bytes `json:"source"`
+		Target    ipc.Bytes `json:"target"`
+		Recursive bool      `json:"recursive"`
 	}
 	if err := r.decode(&p); err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func (c *copier) copy(source, target string) error {
 		return convert(source, err)
 	}
 	if info.IsDir() && strings.HasPrefix(target+"/", source+"/") {
-		return &link.Error{Kind: "os", Errno: "EINVAL", Path: link.Bytes(target), Message: fmt.Sprintf("%s: cannot be copied into itself", source)}
+		return &ipc.Error{Kind: "os", Errno: "EINVAL", Path: ipc.Bytes(target), Message: fmt.Sprintf("%s: cannot be copied into itself", source)}
 	}
 	return c.entry(source, target, info)
 }
@@ -117,7 +117,7 @@ func (c *copier) file(in *os.File, info fs.FileInfo, target string) error {
 	old, err := os.Lstat(target)
 	switch {
 	case err == nil && os.SameFile(old, info):
-		return &link.Error{Kind: "os", Errno: "EINVAL", Path: link.Bytes(target), Message: target + ": source and target are the same file"}
+		return &ipc.Error{Kind: "os", Errno: "EINVAL", Path: ipc.Bytes(target), Message: target + ": source and target are the same file"}
 	case err == nil && old.Mode()&fs.ModeSymlink != 0:
 		if err = os.Remove(target); err == nil {
 			old = nil

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"syscall"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/search"
 )
 
@@ -36,7 +36,7 @@ func (e Env) spare() string {
 type request struct {
 	ctx context.Context
 	env Env
-	op  link.FileOp
+	op  ipc.FileOp
 	in  io.Reader // the bytes of file.write and file.put_tree
 	out io.Writer // where file.read and file.get_tree send theirs; nil when inline
 }
@@ -50,14 +50,14 @@ var methods = map[string]method{
 }
 
 // Do carries out op until ctx ends. data is the pipe end that came with it, or
-// nil; it is closed before Do returns. Errors are of type *link.Error.
-func Do(ctx context.Context, env Env, op link.FileOp, data *os.File) (link.FileResult, error) {
+// nil; it is closed before Do returns. Errors are of type *ipc.Error.
+func Do(ctx context.Context, env Env, op ipc.FileOp, data *os.File) (ipc.FileResult, error) {
 	r := &request{ctx: ctx, env: env, op: op, in: bytes.NewReader(op.Inline)}
 	if data != nil {
 		defer data.Close()
 		s, err := newStream(data)
 		if err != nil {
-			return link.FileResult{}, convert("", err)
+			return ipc.FileResult{}, convert("", err)
 		}
 		defer s.Close()
 		r.in, r.out = s, s
@@ -67,7 +67,7 @@ func Do(ctx context.Context, env Env, op link.FileOp, data *os.File) (link.FileR
 	}
 	// It may have waited for its thread.
 	if err := search.Canceled(ctx); err != nil {
-		return link.FileResult{}, err
+		return ipc.FileResult{}, err
 	}
 	if op.Method == "file.read" {
 		result, err := readFile(r)
@@ -75,24 +75,24 @@ func Do(ctx context.Context, env Env, op link.FileOp, data *os.File) (link.FileR
 	}
 	do := methods[op.Method]
 	if do == nil {
-		return link.FileResult{}, badRequest("unknown method %q", op.Method)
+		return ipc.FileResult{}, badRequest("unknown method %q", op.Method)
 	}
 	value, err := do(r)
 	if err != nil {
-		return link.FileResult{}, convert("", err)
+		return ipc.FileResult{}, convert("", err)
 	}
 	return encode(value)
 }
 
-func encode(value any) (link.FileResult, error) {
+func encode(value any) (ipc.FileResult, error) {
 	if value == nil {
-		return link.FileResult{Result: json.RawMessage("{}")}, nil
+		return ipc.FileResult{Result: json.RawMessage("{}")}, nil
 	}
 	raw, err := json.Marshal(value)
 	if err != nil {
-		return link.FileResult{}, &link.Error{Kind: "internal", Message: err.Error()}
+		return ipc.FileResult{}, &ipc.Error{Kind: "internal", Message: err.Error()}
 	}
-	return link.FileResult{Result: raw}, nil
+	return ipc.FileResult{Result: raw}, nil
 }
 
 func searchTree(r *request) (any, error) { return search.Search(r.ctx, r.env.Workspace, r.op.Params) }
@@ -112,17 +112,17 @@ func (r *request) decode(into any) error {
 
 // resolve makes a path absolute. It is not cleaned: `..` behind a symbolic
 // link is the kernel's to interpret.
-func (r *request) resolve(path link.Bytes) (string, error) {
+func (r *request) resolve(path ipc.Bytes) (string, error) {
 	return search.Resolve(r.env.Workspace, string(path))
 }
 
 func badRequest(format string, args ...any) error {
-	return &link.Error{Kind: "bad_request", Message: fmt.Sprintf(format, args...)}
+	return &ipc.Error{Kind: "bad_request", Message: fmt.Sprintf(format, args...)}
 }
 
 // refuse is the answer for what is no regular file where one is needed.
 func refuse(path string, mode fs.FileMode) error {
-	return &link.Error{Kind: "os", Errno: "EINVAL", Path: link.Bytes(path), Message: fmt.Sprintf("%s: is a %s, not a regular file", path, typeName(mode))}
+	return &ipc.Error{Kind: "os", Errno: "EINVAL", Path: ipc.Bytes(path), Message: fmt.Sprintf("%s: is a %s, not a regular file", path, typeName(mode))}
 }
 
 // convert turns an error into the form that travels, with path where the
@@ -131,18 +131,18 @@ func convert(path string, err error) error {
 	if err == nil {
 		return nil
 	}
-	var done *link.Error
+	var done *ipc.Error
 	if errors.As(err, &done) {
 		return done
 	}
 	var errno syscall.Errno
 	if !errors.As(err, &errno) {
-		return &link.Error{Kind: "internal", Message: err.Error(), Path: link.Bytes(path)}
+		return &ipc.Error{Kind: "internal", Message: err.Error(), Path: ipc.Bytes(path)}
 	}
 	if path == "" {
 		path = pathOf(err)
 	}
-	return &link.Error{Kind: "os", Errno: link.ErrnoName(errno), Path: link.Bytes(path), Message: strings.TrimPrefix(path+": "+errno.Error(), ": ")}
+	return &ipc.Error{Kind: "os", Errno: ipc.ErrnoName(errno), Path: ipc.Bytes(path), Message: strings.TrimPrefix(path+": "+errno.Error(), ": ")}
 }
 
 func pathOf(err error) string {

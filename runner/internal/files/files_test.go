@@ -15,16 +15,16 @@ import (
 	"testing"
 	"time"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 )
 
-func do(t *testing.T, dir, method string, params any, inline []byte) (map[string]any, link.FileResult, error) {
+func do(t *testing.T, dir, method string, params any, inline []byte) (map[string]any, ipc.FileResult, error) {
 	t.Helper()
 	raw, err := json.Marshal(params)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := Do(context.Background(), Env{Workspace: dir}, link.FileOp{Method: method, Params: raw, Inline: inline, Small: method == "file.read"}, nil)
+	r, err := Do(context.Background(), Env{Workspace: dir}, ipc.FileOp{Method: method, Params: raw, Inline: inline, Small: method == "file.read"}, nil)
 	var out map[string]any
 	if err == nil && len(r.Result) > 0 {
 		if err := json.Unmarshal(r.Result, &out); err != nil {
@@ -47,7 +47,7 @@ func wantErrno(t *testing.T, dir, method string, params any, errno string) {
 	t.Helper()
 	start := time.Now()
 	_, _, err := do(t, dir, method, params, []byte("x"))
-	var e *link.Error
+	var e *ipc.Error
 	if !errors.As(err, &e) || e.Kind != "os" || e.Errno != errno || e.Path == "" {
 		t.Errorf("%s %v: %#v, want %s", method, params, err, errno)
 	}
@@ -90,7 +90,7 @@ func modeOf(t *testing.T, path string) os.FileMode {
 }
 
 // throughPipe runs op with a pipe whose other end feed works on.
-func throughPipe(t *testing.T, dir string, op link.FileOp, params any, feed func(f *os.File)) (link.FileResult, error) {
+func throughPipe(t *testing.T, dir string, op ipc.FileOp, params any, feed func(f *os.File)) (ipc.FileResult, error) {
 	t.Helper()
 	raw, err := json.Marshal(params)
 	if err != nil {
@@ -124,33 +124,33 @@ func TestReadIsByteTrue(t *testing.T) {
 	}
 	name := "a\nb \xff'\""
 	write(t, filepath.Join(dir, name), string(all), 0o644)
-	_, r, err := do(t, dir, "file.read", m{"path": link.Bytes(name)}, nil)
+	_, r, err := do(t, dir, "file.read", m{"path": ipc.Bytes(name)}, nil)
 	if err != nil || !bytes.Equal(r.Inline, all) || string(r.Result) != `{"size":256,"read":256}` {
 		t.Errorf("%v %q %s", err, r.Inline, r.Result)
 	}
-	_, r, err = do(t, dir, "file.read", m{"path": link.Bytes(name), "offset": 250, "length": 3}, nil)
+	_, r, err = do(t, dir, "file.read", m{"path": ipc.Bytes(name), "offset": 250, "length": 3}, nil)
 	if err != nil || !bytes.Equal(r.Inline, all[250:253]) {
 		t.Errorf("%v %q", err, r.Inline)
 	}
-	if _, r, err = do(t, dir, "file.read", m{"path": link.Bytes(name), "offset": 999}, nil); err != nil || len(r.Inline) != 0 {
+	if _, r, err = do(t, dir, "file.read", m{"path": ipc.Bytes(name), "offset": 999}, nil); err != nil || len(r.Inline) != 0 {
 		t.Errorf("behind the end: %v %q", err, r.Inline)
 	}
 }
 
 func TestReadLimits(t *testing.T) {
 	dir := t.TempDir()
-	write(t, dir+"/f", strings.Repeat("x", link.InlineLimit+1), 0o644)
+	write(t, dir+"/f", strings.Repeat("x", ipc.InlineLimit+1), 0o644)
 	if _, r, err := do(t, dir, "file.read", m{"path": "f"}, nil); err != nil || !r.TooLarge {
 		t.Errorf("inline: %v %+v", err, r)
 	}
 	_, _, err := do(t, dir, "file.read", m{"path": "f", "limit": 100}, nil)
-	var e *link.Error
+	var e *ipc.Error
 	if !errors.As(err, &e) || e.Kind != "too_large" || !strings.Contains(e.Message, "65537") {
 		t.Errorf("%v", err)
 	}
 	var got []byte
-	_, err = throughPipe(t, dir, link.FileOp{Method: "file.read"}, m{"path": "f"}, func(f *os.File) { got, _ = io.ReadAll(f) })
-	if err != nil || len(got) != link.InlineLimit+1 {
+	_, err = throughPipe(t, dir, ipc.FileOp{Method: "file.read"}, m{"path": "f"}, func(f *os.File) { got, _ = io.ReadAll(f) })
+	if err != nil || len(got) != ipc.InlineLimit+1 {
 		t.Errorf("%v, %d bytes", err, len(got))
 	}
 	if _, r, err := do(t, dir, "file.read", m{"path": "f", "length": 10, "limit": 10}, nil); err != nil || len(r.Inline) != 10 {
@@ -322,9 +322,9 @@ func asUser(t *testing.T) bool {
 func TestBrokenOffWriteKeepsTheOldFile(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/f", "old", 0o644)
-	op := link.FileOp{Method: "file.write", Committed: true}
+	op := ipc.FileOp{Method: "file.write", Committed: true}
 	_, err := throughPipe(t, dir, op, m{"path": "f"}, func(f *os.File) { _, _ = f.WriteString("half of it") })
-	var e *link.Error
+	var e *ipc.Error
 	if !errors.As(err, &e) || e.Kind != "canceled" || content(t, dir+"/f") != "old" {
 		t.Errorf("%v %q", err, content(t, dir+"/f"))
 	}
@@ -347,7 +347,7 @@ func TestStandstillIsATimeout(t *testing.T) {
 	defer func() { progressTimeout = 60 * time.Second }()
 	dir := t.TempDir()
 	write(t, dir+"/f", strings.Repeat("x", 1<<20), 0o644)
-	for _, op := range []link.FileOp{{Method: "file.write"}, {Method: "file.put_tree"}, {Method: "file.read"}, {Method: "file.get_tree"}} {
+	for _, op := range []ipc.FileOp{{Method: "file.write"}, {Method: "file.put_tree"}, {Method: "file.read"}, {Method: "file.get_tree"}} {
 		path := map[bool]string{true: ".", false: "f"}[op.Method == "file.get_tree"]
 		if op.Method == "file.put_tree" {
 			path = "tree"
@@ -362,7 +362,7 @@ func TestStandstillIsATimeout(t *testing.T) {
 		_, err := Do(context.Background(), Env{Workspace: dir}, op, theirs)
 		r.Close()
 		w.Close()
-		var e *link.Error
+		var e *ipc.Error
 		if !errors.As(err, &e) || e.Kind != "timeout" {
 			t.Errorf("%s: %v", op.Method, err)
 		}
@@ -446,7 +446,7 @@ func TestChanges(t *testing.T) {
 	}
 	for _, method := range []string{"file.stat", "file.write", "file.chmod", "nonsense"} {
 		_, _, err := do(t, dir, method, m{"path": "", "mode": 1}, nil)
-		var e *link.Error
+		var e *ipc.Error
 		if !errors.As(err, &e) || e.Kind != "bad_request" {
 			t.Errorf("%s: %v", method, err)
 		}

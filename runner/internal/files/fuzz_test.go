@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 )
 
 func archiveOf(f *testing.F, format tar.Format) []byte {
@@ -45,11 +45,11 @@ func FuzzPutTree(f *testing.F) {
 		}
 		defer os.RemoveAll(around)
 		top := filepath.Join(around, "top")
-		result, err := Do(context.Background(), Env{Workspace: around}, link.FileOp{Method: "file.put_tree", Params: []byte(`{"path":"top"}`), Inline: input}, nil)
+		result, err := Do(context.Background(), Env{Workspace: around}, ipc.FileOp{Method: "file.put_tree", Params: []byte(`{"path":"top"}`), Inline: input}, nil)
 		if err == nil && len(result.Result) > 32<<20 {
 			t.Fatalf("an answer of %d bytes", len(result.Result))
 		}
-		if err != nil && link.AsError(err).Kind == "internal" {
+		if err != nil && ipc.AsError(err).Kind == "internal" {
 			t.Fatal(err)
 		}
 		there, err := os.ReadDir(around)

@@ -13,7 +13,7 @@ import (
 	"slices"
 	"syscall"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/search"
 )
 
@@ -36,7 +36,7 @@ type packer struct {
 
 func getTree(r *request) (any, error) {
 	var p struct {
-		Path link.Bytes `json:"path"`
+		Path ipc.Bytes `json:"path"`
 	}
 	if err := r.decode(&p); err != nil {
 		return nil, err

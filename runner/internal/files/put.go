@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 )
 
 const (
@@ -57,7 +57,7 @@ func (e refusal) Error() string { return string(e) }
 
 func putTree(r *request) (any, error) {
 	var p struct {
-		Path link.Bytes `json:"path"`
+		Path ipc.Bytes `json:"path"`
 	}
 	if err := r.decode(&p); err != nil {
 		return nil, err

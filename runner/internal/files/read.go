@@ -8,14 +8,14 @@ import (
 	"os"
 	"syscall"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 )
 
 type readParams struct {
-	Path   link.Bytes `json:"path"`
-	Offset int64      `json:"offset"`
-	Length *int64     `json:"length"`
-	Limit  *int64     `json:"limit"`
+	Path   ipc.Bytes `json:"path"`
+	Offset int64     `json:"offset"`
+	Length *int64    `json:"length"`
+	Limit  *int64    `json:"limit"`
 }
 
 type readResult struct {
@@ -58,26 +58,26 @@ func needRegular(path string, info os.FileInfo) error {
 	return nil
 }
 
-func readFile(r *request) (link.FileResult, error) {
+func readFile(r *request) (ipc.FileResult, error) {
 	var p readParams
 	if err := r.decode(&p); err != nil {
-		return link.FileResult{}, err
+		return ipc.FileResult{}, err
 	}
 	if p.Offset < 0 || (p.Length != nil && *p.Length < 0) || (p.Limit != nil && *p.Limit < 0) {
-		return link.FileResult{}, badRequest("offset, length and limit must not be negative")
+		return ipc.FileResult{}, badRequest("offset, length and limit must not be negative")
 	}
 	path, err := r.resolve(p.Path)
 	if err != nil {
-		return link.FileResult{}, err
+		return ipc.FileResult{}, err
 	}
 	file, info, err := openRegular(path)
 	if err != nil {
-		return link.FileResult{}, err
+		return ipc.FileResult{}, err
 	}
 	defer file.Close()
 	if p.Offset > 0 {
 		if _, err := file.Seek(p.Offset, io.SeekStart); err != nil {
-			return link.FileResult{}, convert(path, err)
+			return ipc.FileResult{}, convert(path, err)
 		}
 	}
 	inline := r.out == nil
@@ -89,18 +89,18 @@ func readFile(r *request) (link.FileResult, error) {
 	}
 	n, err := p.copy(r.out, file)
 	if err != nil {
-		return link.FileResult{}, convert(path, err)
+		return ipc.FileResult{}, convert(path, err)
 	}
 	return result(readResult{Size: max(info.Size(), p.Offset+n), Read: n}, nil)
 }
 
 var errInlineTooLarge = errors.New("over the inline limit")
 
-func answerTooLarge(err error) (link.FileResult, error) {
+func answerTooLarge(err error) (ipc.FileResult, error) {
 	if errors.Is(err, errInlineTooLarge) {
-		return link.FileResult{TooLarge: true}, nil
+		return ipc.FileResult{TooLarge: true}, nil
 	}
-	return link.FileResult{}, err
+	return ipc.FileResult{}, err
 }
 
 // check compares what the file's size promises with the limits, before a byte is sent.
@@ -112,14 +112,14 @@ func (p *readParams) check(size int64, inline bool) error {
 	if p.Limit != nil && want > *p.Limit {
 		return p.tooLarge(size)
 	}
-	if inline && want > link.InlineLimit {
+	if inline && want > ipc.InlineLimit {
 		return errInlineTooLarge
 	}
 	return nil
 }
 
 func (p *readParams) tooLarge(size int64) error {
-	return &link.Error{Kind: "too_large", Path: p.Path,
+	return &ipc.Error{Kind: "too_large", Path: p.Path,
 		Message: fmt.Sprintf("%s: %d bytes from offset %d are over the limit of %d bytes", p.Path, size-p.Offset, p.Offset, *p.Limit)}
 }
 
@@ -142,31 +142,31 @@ func (p *readParams) copy(out io.Writer, file io.Reader) (int64, error) {
 	return n, err
 }
 
-func (p *readParams) readInline(path string, file io.Reader, size int64) (link.FileResult, error) {
+func (p *readParams) readInline(path string, file io.Reader, size int64) (ipc.FileResult, error) {
 	buffer := &sink{}
 	n, err := p.copy(buffer, file)
 	if err != nil {
 		if errors.Is(err, errInlineTooLarge) {
-			return link.FileResult{TooLarge: true}, nil
+			return ipc.FileResult{TooLarge: true}, nil
 		}
-		return link.FileResult{}, convert(path, err)
+		return ipc.FileResult{}, convert(path, err)
 	}
 	return result(readResult{Size: max(size, p.Offset+n), Read: n}, buffer.data)
 }
 
-func result(value any, inline []byte) (link.FileResult, error) {
+func result(value any, inline []byte) (ipc.FileResult, error) {
 	raw, err := json.Marshal(value)
 	if err != nil {
-		return link.FileResult{}, &link.Error{Kind: "internal", Message: err.Error()}
+		return ipc.FileResult{}, &ipc.Error{Kind: "internal", Message: err.Error()}
 	}
-	return link.FileResult{Result: raw, Inline: inline}, nil
+	return ipc.FileResult{Result: raw, Inline: inline}, nil
 }
 
-// sink keeps at most link.InlineLimit bytes.
+// sink keeps at most ipc.InlineLimit bytes.
 type sink struct{ data []byte }
 
 func (s *sink) Write(p []byte) (int, error) {
-	if len(s.data)+len(p) > link.InlineLimit {
+	if len(s.data)+len(p) > ipc.InlineLimit {
 		return 0, errInlineTooLarge
 	}
 	s.data = append(s.data, p...)

@@ -9,22 +9,22 @@ import (
 	"strings"
 	"syscall"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/search"
 )
 
 // Stat is one file as the protocol tells it.
 type Stat struct {
-	Path   link.Bytes  `json:"path"`
-	Name   link.Bytes  `json:"name"`
-	Type   string      `json:"type"`
-	Size   int64       `json:"size"`
-	Mode   uint32      `json:"mode"`
-	UID    int         `json:"uid"`
-	GID    int         `json:"gid"`
-	MTime  float64     `json:"mtime"`
-	Links  int64       `json:"links"`
-	Target *link.Bytes `json:"target,omitempty"`
+	Path   ipc.Bytes  `json:"path"`
+	Name   ipc.Bytes  `json:"name"`
+	Type   string     `json:"type"`
+	Size   int64      `json:"size"`
+	Mode   uint32     `json:"mode"`
+	UID    int        `json:"uid"`
+	GID    int        `json:"gid"`
+	MTime  float64    `json:"mtime"`
+	Links  int64      `json:"links"`
+	Target *ipc.Bytes `json:"target,omitempty"`
 }
 
 func typeName(mode fs.FileMode) string {
@@ -80,11 +80,11 @@ func versionOf(info fs.FileInfo) version {
 // real where the link's target can be read.
 func newStat(path, real string, info fs.FileInfo) Stat {
 	uid, gid := owner(info)
-	s := Stat{Path: link.Bytes(path), Name: link.Bytes(baseName(path, info)), Type: typeName(info.Mode()), Size: info.Size(), Mode: unixMode(info),
+	s := Stat{Path: ipc.Bytes(path), Name: ipc.Bytes(baseName(path, info)), Type: typeName(info.Mode()), Size: info.Size(), Mode: unixMode(info),
 		UID: uid, GID: gid, MTime: float64(info.ModTime().UnixNano()) / 1e9, Links: linkCount(info)}
 	if s.Type == "link" {
 		if target, err := os.Readlink(real); err == nil {
-			t := link.Bytes(target)
+			t := ipc.Bytes(target)
 			s.Target = &t
 		}
 	}
@@ -100,8 +100,8 @@ func baseName(path string, info fs.FileInfo) string {
 
 func statFile(r *request) (any, error) {
 	var p struct {
-		Path   link.Bytes `json:"path"`
-		Follow *bool      `json:"follow"`
+		Path   ipc.Bytes `json:"path"`
+		Follow *bool     `json:"follow"`
 	}
 	if err := r.decode(&p); err != nil {
 		return nil, err
@@ -141,9 +141,9 @@ type lister struct {
 
 func listDir(r *request) (any, error) {
 	var p struct {
-		Path      link.Bytes `json:"path"`
-		Recursive bool       `json:"recursive"`
-		Limit     *int       `json:"limit"`
+		Path      ipc.Bytes `json:"path"`
+		Recursive bool      `json:"recursive"`
+		Limit     *int      `json:"limit"`
 	}
 	if err := r.decode(&p); err != nil {
 		return nil, err

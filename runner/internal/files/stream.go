@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"time"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 )
 
 // progressTimeout is how long a transfer may stand still.
@@ -70,17 +70,17 @@ func streamError(err error) error {
 	case err == nil || err == io.EOF:
 		return err
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return &link.Error{Kind: "timeout", Message: "no data moved for " + progressTimeout.String()}
+		return &ipc.Error{Kind: "timeout", Message: "no data moved for " + progressTimeout.String()}
 	case errors.Is(err, syscall.EPIPE), errors.Is(err, os.ErrClosed):
 		return errBrokenOff
 	}
 	return err
 }
 
-var errBrokenOff = &link.Error{Kind: "canceled", Message: "the data stream was broken off"}
+var errBrokenOff = &ipc.Error{Kind: "canceled", Message: "the data stream was broken off"}
 
 // committed passes a stream on whose last byte says that it is complete (see
-// link.FileOp.Committed); that byte is taken out.
+// ipc.FileOp.Committed); that byte is taken out.
 type committed struct {
 	source io.Reader
 	buffer [32 << 10]byte

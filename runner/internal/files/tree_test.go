@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 )
 
 func archive(t *testing.T, headers ...tar.Header) []byte {
@@ -48,7 +48,7 @@ func archive(t *testing.T, headers ...tar.Header) []byte {
 
 func put(t *testing.T, dir, path string, stream []byte) (treeResult, error) {
 	t.Helper()
-	r, err := throughPipe(t, dir, link.FileOp{Method: "file.put_tree", Committed: true}, m{"path": path}, func(f *os.File) {
+	r, err := throughPipe(t, dir, ipc.FileOp{Method: "file.put_tree", Committed: true}, m{"path": path}, func(f *os.File) {
 		_, _ = f.Write(append(stream, 1))
 	})
 	var out treeResult
@@ -62,7 +62,7 @@ func get(t *testing.T, dir, path string) (map[string]*tar.Header, map[string]str
 	t.Helper()
 	headers, data := map[string]*tar.Header{}, map[string]string{}
 	var readErr error
-	r, err := throughPipe(t, dir, link.FileOp{Method: "file.get_tree"}, m{"path": path}, func(f *os.File) {
+	r, err := throughPipe(t, dir, ipc.FileOp{Method: "file.get_tree"}, m{"path": path}, func(f *os.File) {
 		in := tar.NewReader(f)
 		for readErr == nil {
 			var h *tar.Header
@@ -101,7 +101,7 @@ func TestTreeThereAndBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	var stream bytes.Buffer
-	r, err := throughPipe(t, dir, link.FileOp{Method: "file.get_tree"}, m{"path": "s"}, func(f *os.File) { _, _ = io.Copy(&stream, f) })
+	r, err := throughPipe(t, dir, ipc.FileOp{Method: "file.get_tree"}, m{"path": "s"}, func(f *os.File) { _, _ = io.Copy(&stream, f) })
 	if err != nil || !strings.Contains(string(r.Result), "fifo: is a fifo") {
 		t.Fatalf("%v %s", err, r.Result)
 	}
@@ -225,7 +225,7 @@ func TestBrokenAndHugeStreams(t *testing.T) {
 	whole := archive(t, tar.Header{Name: "a"}, tar.Header{Name: "b"})
 	for _, stream := range [][]byte{whole[:1500], []byte(strings.Repeat("garbage", 300)), whole[:515]} {
 		_, err := put(t, dir, "d", stream)
-		var e *link.Error
+		var e *ipc.Error
 		if !errors.As(err, &e) || e.Kind != "bad_request" {
 			t.Errorf("%d bytes: %v", len(stream), err)
 		}
@@ -294,8 +294,8 @@ func TestGetTreeOfOneFileAndOfNothing(t *testing.T) {
 	if headers, _, _ = get(t, dir, "none"); len(headers) != 0 {
 		t.Errorf("%v", headers)
 	}
-	_, err := throughPipe(t, dir, link.FileOp{Method: "file.get_tree"}, m{"path": "gone"}, func(f *os.File) { _, _ = io.Copy(io.Discard, f) })
-	var e *link.Error
+	_, err := throughPipe(t, dir, ipc.FileOp{Method: "file.get_tree"}, m{"path": "gone"}, func(f *os.File) { _, _ = io.Copy(io.Discard, f) })
+	var e *ipc.Error
 	if !errors.As(err, &e) || e.Errno != "ENOENT" {
 		t.Error(err)
 	}

@@ -12,14 +12,14 @@ import (
 	"strings"
 	"syscall"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 )
 
 type writeParams struct {
-	Path    link.Bytes `json:"path"`
-	Mode    *uint32    `json:"mode"`
-	Parents bool       `json:"parents"`
-	Append  bool       `json:"append"`
+	Path    ipc.Bytes `json:"path"`
+	Mode    *uint32   `json:"mode"`
+	Parents bool      `json:"parents"`
+	Append  bool      `json:"append"`
 }
 
 type writeResult struct {
@@ -328,8 +328,8 @@ func inPart(target string, n int64, err error) error {
 	if n == 0 || !errors.As(err, &errno) {
 		return err
 	}
-	return &link.Error{
-		Kind: "os", Errno: link.ErrnoName(errno), Path: link.Bytes(target),
+	return &ipc.Error{
+		Kind: "os", Errno: ipc.ErrnoName(errno), Path: ipc.Bytes(target),
 		Message: fmt.Sprintf("%s: %s; it is written in place, and its first %d bytes are new ones", target, errno, n),
 	}
 }

@@ -4,10 +4,10 @@ import (
 	"context"
 	"io"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 )
 
-var errCanceled = &link.Error{Kind: "canceled", Message: "the operation was cancelled"}
+var errCanceled = &ipc.Error{Kind: "canceled", Message: "the operation was cancelled"}
 
 // Canceled is the answer of an operation whose ctx has ended, else nil.
 func Canceled(ctx context.Context) error {

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 )
 
 const (
@@ -22,7 +22,7 @@ const (
 
 // job is one opened file on its way through the search.
 type job struct {
-	path link.Bytes
+	path ipc.Bytes
 	file *os.File
 	done chan struct{}
 
@@ -70,7 +70,7 @@ func (c *contentSearch) run(root string, info fs.FileInfo) (*Result, error) {
 		}
 	}()
 	var failed []string
-	open := func(path string, shown link.Bytes) {
+	open := func(path string, shown ipc.Bytes) {
 		j, err := openJob(path, shown)
 		switch {
 		case err != nil && len(failed) < maxErrors:
@@ -107,7 +107,7 @@ func (c *contentSearch) run(root string, info fs.FileInfo) (*Result, error) {
 
 // openJob opens a regular file without waiting for anybody; nil for an empty
 // one or one that is gone.
-func openJob(path string, shown link.Bytes) (*job, error) {
+func openJob(path string, shown ipc.Bytes) (*job, error) {
 	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY|syscall.O_CLOEXEC, 0)
 	if err == syscall.ENOENT {
 		return nil, nil

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 )
 
 // newest keeps the n newest files of any number.
@@ -104,8 +104,8 @@ func (p *params) listFiles(ctx context.Context, root string, info fs.FileInfo) (
 
 // GlobResult is the answer of file.glob.
 type GlobResult struct {
-	Paths []link.Bytes `json:"paths"`
-	Total int          `json:"total"`
+	Paths []ipc.Bytes `json:"paths"`
+	Total int         `json:"total"`
 }
 
 // Glob carries out file.glob: files and folders below path whose path matches
@@ -113,9 +113,9 @@ type GlobResult struct {
 // has one.
 func Glob(ctx context.Context, workspace string, raw json.RawMessage) (*GlobResult, error) {
 	var p struct {
-		Pattern link.Bytes `json:"pattern"`
-		Path    link.Bytes `json:"path"`
-		Limit   *int       `json:"limit"`
+		Pattern ipc.Bytes `json:"pattern"`
+		Path    ipc.Bytes `json:"path"`
+		Limit   *int      `json:"limit"`
 	}
 	if err := json.Unmarshal(raw, &p); err != nil {
 		return nil, badRequest("file.glob: %v", err)
@@ -139,7 +139,7 @@ func Glob(ctx context.Context, workspace string, raw json.RawMessage) (*GlobResu
 		if asked == string(p.Path) {
 			return nil, osError(root, err)
 		}
-		return &GlobResult{Paths: []link.Bytes{}}, nil
+		return &GlobResult{Paths: []ipc.Bytes{}}, nil
 	}
 	glob, err := compileGlob(pattern)
 	if err != nil {
@@ -149,7 +149,7 @@ func Glob(ctx context.Context, workspace string, raw json.RawMessage) (*GlobResu
 	if p.Limit != nil {
 		keep.n = min(*p.Limit, maxLimit)
 	}
-	result := &GlobResult{Paths: []link.Bytes{}}
+	result := &GlobResult{Paths: []ipc.Bytes{}}
 	w := &walker{ctx: ctx, hidden: strings.HasPrefix(pattern, ".") || strings.Contains(pattern, "/."), maxDepth: strings.Count(pattern, "/") + 1}
 	if strings.Contains(pattern, "**") {
 		w.maxDepth = 0

@@ -7,7 +7,7 @@ import (
 	"regexp"
 	"unicode/utf8"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 )
 
 const (
@@ -36,7 +36,7 @@ type scanner struct {
 	keptSize int
 	full     bool // a match was not kept for want of room
 	line     int
-	before   []link.Bytes
+	before   []ipc.Bytes
 	binary   bool
 }
 
@@ -138,7 +138,7 @@ func (s *scanner) keep(text []byte, column int) {
 		s.full = true
 		return
 	}
-	m := Match{Line: s.line, Column: column, Text: s.cut(text), Before: append([]link.Bytes{}, s.before...), After: []link.Bytes{}}
+	m := Match{Line: s.line, Column: column, Text: s.cut(text), Before: append([]ipc.Bytes{}, s.before...), After: []ipc.Bytes{}}
 	s.keptSize += len(m.Text)*2 + 64
 	for _, b := range m.Before {
 		s.keptSize += len(b)
@@ -156,15 +156,15 @@ func (s *scanner) after(text []byte) {
 }
 
 // cut shortens a line without splitting a character.
-func (s *scanner) cut(text []byte) link.Bytes {
+func (s *scanner) cut(text []byte) ipc.Bytes {
 	if len(text) <= s.maxLine {
-		return link.Bytes(text)
+		return ipc.Bytes(text)
 	}
 	end := s.maxLine
 	for end > 0 && end > s.maxLine-utf8.UTFMax && !utf8.RuneStart(text[end]) {
 		end--
 	}
-	return link.Bytes(text[:end])
+	return ipc.Bytes(text[:end])
 }
 
 // longLine takes a line that does not fit into the buffer, in overlapping

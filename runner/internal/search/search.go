@@ -13,7 +13,7 @@ import (
 	"regexp"
 	"syscall"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 )
 
 const (
@@ -27,18 +27,18 @@ const (
 )
 
 type params struct {
-	Pattern     link.Bytes  `json:"pattern"`
-	Path        link.Bytes  `json:"path"`
-	Regex       *bool       `json:"regex"`
-	IgnoreCase  bool        `json:"ignore_case"`
-	Target      string      `json:"target"`
-	Glob        *link.Bytes `json:"glob"`
-	Context     int         `json:"context"`
-	Limit       *int        `json:"limit"`
-	Offset      int         `json:"offset"`
-	Hidden      bool        `json:"hidden"`
-	IgnoreFiles *bool       `json:"ignore_files"`
-	MaxLine     int         `json:"max_line"`
+	Pattern     ipc.Bytes  `json:"pattern"`
+	Path        ipc.Bytes  `json:"path"`
+	Regex       *bool      `json:"regex"`
+	IgnoreCase  bool       `json:"ignore_case"`
+	Target      string     `json:"target"`
+	Glob        *ipc.Bytes `json:"glob"`
+	Context     int        `json:"context"`
+	Limit       *int       `json:"limit"`
+	Offset      int        `json:"offset"`
+	Hidden      bool       `json:"hidden"`
+	IgnoreFiles *bool      `json:"ignore_files"`
+	MaxLine     int        `json:"max_line"`
 
 	limit  int
 	filter *nameFilter
@@ -46,19 +46,19 @@ type params struct {
 
 // Match is one line that matches; column counts bytes from 1.
 type Match struct {
-	Path   link.Bytes   `json:"path"`
-	Line   int          `json:"line"`
-	Column int          `json:"column"`
-	Text   link.Bytes   `json:"text"`
-	Before []link.Bytes `json:"before"`
-	After  []link.Bytes `json:"after"`
+	Path   ipc.Bytes   `json:"path"`
+	Line   int         `json:"line"`
+	Column int         `json:"column"`
+	Text   ipc.Bytes   `json:"text"`
+	Before []ipc.Bytes `json:"before"`
+	After  []ipc.Bytes `json:"after"`
 }
 
 // File is a file with matches, or one that a glob names.
 type File struct {
-	Path  link.Bytes `json:"path"`
-	Count int        `json:"count"`
-	MTime float64    `json:"mtime"`
+	Path  ipc.Bytes `json:"path"`
+	Count int       `json:"count"`
+	MTime float64   `json:"mtime"`
 }
 
 // Result is the answer of file.search.
@@ -73,7 +73,7 @@ type Result struct {
 }
 
 func badRequest(format string, args ...any) error {
-	return &link.Error{Kind: "bad_request", Message: fmt.Sprintf(format, args...)}
+	return &ipc.Error{Kind: "bad_request", Message: fmt.Sprintf(format, args...)}
 }
 
 func reason(err error) string {
@@ -89,7 +89,7 @@ func osError(path string, err error) error {
 	if !errors.As(err, &errno) {
 		return err
 	}
-	return &link.Error{Kind: "os", Errno: link.ErrnoName(errno), Path: link.Bytes(path), Message: path + ": " + errno.Error()}
+	return &ipc.Error{Kind: "os", Errno: ipc.ErrnoName(errno), Path: ipc.Bytes(path), Message: path + ": " + errno.Error()}
 }
 
 // Search carries out file.search until ctx ends.
@@ -110,7 +110,7 @@ func Search(ctx context.Context, workspace string, raw json.RawMessage) (*Result
 		return nil, osError(root, err)
 	}
 	if !info.IsDir() && !info.Mode().IsRegular() {
-		return nil, &link.Error{Kind: "os", Errno: "EINVAL", Path: link.Bytes(root), Message: root + ": is neither a folder nor a regular file"}
+		return nil, &ipc.Error{Kind: "os", Errno: "EINVAL", Path: ipc.Bytes(root), Message: root + ": is neither a folder nor a regular file"}
 	}
 	if p.Target == "files" {
 		return p.listFiles(ctx, root, info)

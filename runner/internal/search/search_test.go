@@ -14,7 +14,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 )
 
 func tree(t *testing.T, files map[string]string) string {
@@ -131,10 +131,10 @@ func TestWindowBehindWhatOneFileMayKeep(t *testing.T) {
 func TestContext(t *testing.T) {
 	dir := tree(t, map[string]string{"f": "1\n2\nhit\nhit\n5\n6\n7\n"})
 	r := find(t, dir, map[string]any{"pattern": "hit", "context": 2})
-	equal(t, r.Matches[0].Before, []link.Bytes{"1", "2"})
-	equal(t, r.Matches[0].After, []link.Bytes{"hit", "5"})
-	equal(t, r.Matches[1].Before, []link.Bytes{"2", "hit"})
-	equal(t, r.Matches[1].After, []link.Bytes{"5", "6"})
+	equal(t, r.Matches[0].Before, []ipc.Bytes{"1", "2"})
+	equal(t, r.Matches[0].After, []ipc.Bytes{"hit", "5"})
+	equal(t, r.Matches[1].Before, []ipc.Bytes{"2", "hit"})
+	equal(t, r.Matches[1].After, []ipc.Bytes{"5", "6"})
 }
 
 func TestPatternIsOnlyAPattern(t *testing.T) {
@@ -150,7 +150,7 @@ func TestBadRequestsSayWhy(t *testing.T) {
 	dir := tree(t, map[string]string{"f": "x"})
 	for _, p := range []map[string]any{{"pattern": "a("}, {"pattern": ""}, {"pattern": "a", "offset": -1}, {"pattern": "a", "target": "words"}, {"pattern": "(?P<n>a)(?=b)"}, {"pattern": 7}} {
 		_, err := tryFind(dir, p)
-		var e *link.Error
+		var e *ipc.Error
 		if !errors.As(err, &e) || e.Kind != "bad_request" || e.Message == "" {
 			t.Errorf("%v: %v", p, err)
 		}
@@ -159,7 +159,7 @@ func TestBadRequestsSayWhy(t *testing.T) {
 	if !strings.Contains(err.Error(), "missing closing") {
 		t.Error(err)
 	}
-	var e *link.Error
+	var e *ipc.Error
 	if _, err = tryFind(dir, map[string]any{"pattern": "a", "path": "gone"}); !errors.As(err, &e) || e.Errno != "ENOENT" {
 		t.Error(err)
 	}
@@ -229,7 +229,7 @@ func TestLinkLoopsAndSpecialFiles(t *testing.T) {
 	}
 	mkfifo(t, filepath.Join(dir, "fifo"))
 	equal(t, lines(find(t, dir, map[string]any{"pattern": "hit"})), []string{"d/f:1:1:hit"})
-	var e *link.Error
+	var e *ipc.Error
 	if _, err := tryFind(dir, map[string]any{"pattern": "hit", "path": "fifo"}); !errors.As(err, &e) || e.Errno != "EINVAL" {
 		t.Error(err)
 	}
@@ -256,7 +256,7 @@ func TestFilesByTimeNewestFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	equal(t, g.Paths, []link.Bytes{"c.py", "s/b.py", "a.py"})
+	equal(t, g.Paths, []ipc.Bytes{"c.py", "s/b.py", "a.py"})
 }
 
 func TestGlobPaths(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 )
 
 const (
@@ -177,13 +177,13 @@ func (w *walker) read(path string, isRoot bool) ([]fs.DirEntry, error) {
 }
 
 // shownPath is a path as the answer tells it: below what the caller asked for.
-func shownPath(asked, relative string) link.Bytes {
+func shownPath(asked, relative string) ipc.Bytes {
 	asked = strings.TrimRight(asked, "/")
 	switch {
 	case relative == "":
-		return link.Bytes(asked)
+		return ipc.Bytes(asked)
 	case asked == ".":
-		return link.Bytes(relative)
+		return ipc.Bytes(relative)
 	}
-	return link.Bytes(asked + "/" + relative)
+	return ipc.Bytes(asked + "/" + relative)
 }

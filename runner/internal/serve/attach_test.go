@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"hermes-exec/runner/internal/serve"
+	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/wire"
 )
 
@@ -31,7 +31,7 @@ func (b *box) attached(in, out *os.File) <-chan error {
 	go func() {
 		defer copies[0].Close()
 		defer copies[1].Close()
-		result <- serve.Attach(b.base, copies[0], copies[1])
+		result <- channel.Attach(b.base, copies[0], copies[1])
 	}()
 	return result
 }
@@ -50,7 +50,7 @@ func TestAttachDoesNotWaitForARunnerWhenItsDriverIsGone(t *testing.T) {
 	pipe, other := pipePair(t)
 	other.Close()
 	for _, stream := range []*os.File{socket, pipe} {
-		if err := serve.Attach(t.TempDir(), stream, stream); err == nil || !strings.Contains(err.Error(), "nobody") {
+		if err := channel.Attach(t.TempDir(), stream, stream); err == nil || !strings.Contains(err.Error(), "nobody") {
 			t.Errorf("%s: %v", stream.Name(), err)
 		}
 	}
@@ -114,7 +114,7 @@ func TestAttachWaitsForTheSocket(t *testing.T) {
 	dir := passableDir(t)
 	in, _ := pipePair(t)
 	begun := time.Now()
-	if err := serve.Attach(dir, in, in); err == nil || time.Since(begun) < 4*time.Second {
+	if err := channel.Attach(dir, in, in); err == nil || time.Since(begun) < 4*time.Second {
 		t.Fatal(err, time.Since(begun))
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"os/exec"
 	"testing"
 
-	"hermes-exec/runner/internal/link"
-	"hermes-exec/runner/internal/rt"
+	"hermes-exec/runner/internal/initproc"
+	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/slots"
 )
 
@@ -15,10 +15,10 @@ import (
 func BenchmarkForkExec(b *testing.B) {
 	for b.Loop() {
 		cmd := exec.Command("/bin/true")
-		if err := rt.Start(cmd); err != nil {
+		if err := initproc.Start(cmd); err != nil {
 			b.Fatal(err)
 		}
-		if err := rt.Wait(cmd); err != nil {
+		if err := initproc.Wait(cmd); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -32,8 +32,8 @@ func BenchmarkAgent(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer m.Close(context.Background())
-	exits := make(chan link.Exit, 1)
-	m.OnExit(func(_ string, e link.Exit) { exits <- e })
+	exits := make(chan ipc.Exit, 1)
+	m.OnExit(func(_ string, e ipc.Exit) { exits <- e })
 	facts, err := m.Create(context.Background(), slots.CreateParams{Slot: "s", Level: "auto", Floor: "none", Network: true})
 	if err != nil {
 		b.Fatal(err)
@@ -51,8 +51,8 @@ func BenchmarkAgent(b *testing.B) {
 		}
 		token++
 		fd := int(null.Fd())
-		spawn := link.Spawn{Token: token, Argv: []link.Bytes{"/bin/true"}, Env: []link.Bytes{"PATH=/bin"}, Cwd: facts.Workspace}
-		if _, err := h.Call(context.Background(), link.OpSpawn, spawn, nil, fd, fd, fd); err != nil {
+		spawn := ipc.Spawn{Token: token, Argv: []ipc.Bytes{"/bin/true"}, Env: []ipc.Bytes{"PATH=/bin"}, Cwd: facts.Workspace}
+		if _, err := h.Call(context.Background(), ipc.OpSpawn, spawn, nil, fd, fd, fd); err != nil {
 			b.Fatal(err)
 		}
 		<-exits

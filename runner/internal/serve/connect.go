@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"net"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/channel"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/pipe"
 	"hermes-exec/runner/internal/wire"
 )
 
@@ -13,29 +15,25 @@ import (
 const connectTime = 30
 
 // netConnect carries one TCP connection of the slot's network.
-func (s *Server) netConnect(c *conversation, params json.RawMessage) (any, error) {
+func (s *Server) netConnect(c *channel.Conversation, params json.RawMessage) (any, error) {
 	var p struct {
 		Slot string `json:"slot"`
 		Host string `json:"host"`
 		Port int    `json:"port"`
 	}
-	if err := decode(params, &p); err != nil {
+	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
 	if p.Host == "" || p.Port < 1 || p.Port > 65535 {
-		return nil, badRequest("host %q and port %d are no address", p.Host, p.Port)
+		return nil, channel.BadRequest("host %q and port %d are no address", p.Host, p.Port)
 	}
-	slot, agent, err := s.slot(c.ctx, p.Slot)
+	slot, agent, err := s.exec.Slot(c.Ctx, p.Slot)
 	if err != nil {
 		return nil, err
 	}
-	ctx, leave := slot.join(c.ctx)
+	ctx, leave := slot.Join(c.Ctx)
 	defer leave()
-	var fds []int
-	err = s.asked(ctx, p.Slot, agent, func(agent *Agent) (again bool, err error) {
-		fds, err = agent.Call(ctx, link.OpConnect, link.Connect{Host: p.Host, Port: p.Port, TimeoutS: connectTime}, nil)
-		return true, err
-	})
+	fds, err := agent.Call(ctx, ipc.OpConnect, ipc.Connect{Host: p.Host, Port: p.Port, TimeoutS: connectTime}, nil)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
@@ -48,23 +46,23 @@ func (s *Server) netConnect(c *conversation, params json.RawMessage) (any, error
 	}
 	defer peer.Close()
 	defer context.AfterFunc(ctx, func() { _ = peer.Close() })()
-	c.event([]byte(`{"event":"connected"}`), false)
+	c.Event([]byte(`{"event":"connected"}`), false)
 	received := make(chan struct{})
 	go func() {
 		defer close(received)
-		defer contain(s.log, "connection")
-		_, err := c.receive(ctx, func(piece []byte) error {
+		defer channel.Contain(s.log, "connection")
+		_, err := c.Receive(ctx, func(piece []byte) error {
 			_, err := peer.Write(piece)
 			return err
 		})
 		if err != nil {
-			c.in.discard()
-			c.grantInput()
+			c.DiscardInput()
+			c.GrantInput()
 		}
 		_ = peer.CloseWrite()
 	}()
 	err = relay(c, peer)
-	c.sendEnd(0)
+	c.SendEnd(0)
 	<-received
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -73,8 +71,8 @@ func (s *Server) netConnect(c *conversation, params json.RawMessage) (any, error
 }
 
 func connection(fds []int) (*net.TCPConn, error) {
-	files := filesOf(fds)
-	defer closeAll(files)
+	files := pipe.Files(fds)
+	defer pipe.CloseFiles(files)
 	if len(files) != 1 {
 		return nil, &wire.Error{Kind: "internal", Message: "the agent opened no connection"}
 	}
@@ -91,13 +89,13 @@ func connection(fds []int) (*net.TCPConn, error) {
 }
 
 // relay sends what the peer says. A connection that breaks ends like any other.
-func relay(c *conversation, peer *net.TCPConn) error {
-	buffer := readBuffers.Get().(*[wire.MaxData]byte)
-	defer readBuffers.Put(buffer)
+func relay(c *channel.Conversation, peer *net.TCPConn) error {
+	buffer := pipe.Buffers.Get().(*[wire.MaxData]byte)
+	defer pipe.Buffers.Put(buffer)
 	for {
 		n, err := peer.Read(buffer[:])
 		if n > 0 {
-			if err := c.send(0, buffer[:n], false); err != nil {
+			if err := c.Send(0, buffer[:n], false); err != nil {
 				return err
 			}
 		}

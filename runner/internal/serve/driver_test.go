@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"hermes-exec/runner/internal/agent"
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/rt"
+	"hermes-exec/runner/internal/initproc"
+	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/serve"
 	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/wire"
@@ -34,13 +34,13 @@ func TestMain(m *testing.M) {
 	}
 	// Directories that a slot's user may not enter would be on the way.
 	_ = os.Setenv("PATH", "/usr/local/bin:/usr/bin:/bin")
-	rt.Init(rt.Options{Threads: 8, Subreaper: true})
-	rt.Terminations()
-	rt.ReapOrphans()
+	initproc.Init(initproc.Options{Threads: 8, Subreaper: true})
+	initproc.Terminations()
+	initproc.ReapOrphans()
 	os.Exit(m.Run())
 }
 
-var probed = sync.OnceValue(isolate.Probe)
+var probed = sync.OnceValue(isolation.Probe)
 
 // passableDir is a directory that a slot's user can reach.
 func passableDir(t testing.TB) string {
@@ -82,7 +82,7 @@ func (b *box) start(lease time.Duration) {
 	if testing.Verbose() {
 		logger = log.New(os.Stderr, "", log.Lmicroseconds)
 	}
-	b.server, err = serve.New(serve.Config{Base: b.base, Lease: lease, Slots: serve.Managed(manager), Isolation: probed(), Version: "test", Log: logger})
+	b.server, err = serve.New(serve.Config{Base: b.base, Lease: lease, Slots: manager, Isolation: probed(), Version: "test", Log: logger})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func (b *box) start(lease time.Duration) {
 		}
 	}()
 	b.t.Cleanup(func() {
-		b.server.End("test over")
+		b.server.End("shutdown", "test over")
 		b.waitEnd(patience)
 	})
 }
@@ -121,7 +121,7 @@ func (b *box) dial() net.Conn {
 		}
 		f.Close()
 	}
-	go b.server.Serve(ends[1])
+	go b.server.Endpoint.Serve(ends[1])
 	return ends[0]
 }
 

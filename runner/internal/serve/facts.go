@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"hermes-exec/runner/internal/channel"
 )
 
 type boxFacts struct {
@@ -35,9 +37,10 @@ type memoryFacts struct {
 	LimitBytes *int64 `json:"limit_bytes"`
 }
 
-func (s *Server) facts() boxFacts {
+// Facts are those of READY and box.info.
+func (s *Server) Facts() any {
 	f := boxFacts{
-		BootID: s.bootID, InputWindow: inputWindow, OS: runtime.GOOS, Arch: runtime.GOARCH, UID: os.Geteuid(), BaseDir: s.config.Base,
+		BootID: s.bootID, InputWindow: channel.InputWindow, OS: runtime.GOOS, Arch: runtime.GOARCH, UID: os.Geteuid(), BaseDir: s.config.Base,
 		Isolation: s.config.Isolation, Memory: memory(), Capabilities: []string{"pty", "sessions", "search", "connect", "spill"},
 	}
 	f.Runner.Version, f.Runner.SHA256, f.Runner.PID = s.config.Version, ownHash(), os.Getpid()

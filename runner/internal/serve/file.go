@@ -8,7 +8,10 @@ import (
 	"syscall"
 	"time"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/channel"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/pipe"
+	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/wire"
 )
 
@@ -17,7 +20,7 @@ const (
 	fileProgress = 60 * time.Second
 	// treeTime bounds operations over a whole tree that report no progress.
 	treeTime = 30 * time.Minute
-	// committed is the byte that ends complete data (link.FileOp.Committed).
+	// committed is the byte that ends complete data (ipc.FileOp.Committed).
 	committed = 1
 )
 
@@ -33,26 +36,21 @@ var fileMethods = map[string]func(*fileCall) (any, error){
 }
 
 func fileMethod(name string, carry func(*fileCall) (any, error)) method {
-	return func(s *Server, c *conversation, params json.RawMessage) (any, error) {
+	return func(s *Server, c *channel.Conversation, params json.RawMessage) (any, error) {
 		var p struct {
 			Slot   string `json:"slot"`
 			Length *int64 `json:"length"`
 		}
-		if err := decode(params, &p); err != nil {
+		if err := channel.Decode(params, &p); err != nil {
 			return nil, err
 		}
-		slot, agent, err := s.slot(c.ctx, p.Slot)
+		slot, agent, err := s.exec.Slot(c.Ctx, p.Slot)
 		if err != nil {
 			return nil, err
 		}
-		ctx, leave := slot.join(c.ctx)
+		ctx, leave := slot.Join(c.Ctx)
 		defer leave()
-		var result any
-		err = s.asked(ctx, p.Slot, agent, func(agent *Agent) (again bool, err error) {
-			f := &fileCall{c: c, ctx: ctx, agent: agent, op: link.FileOp{Method: name, Params: params}, length: p.Length}
-			result, err = carry(f)
-			return looks[name] && !f.answering, err
-		})
+		result, err := carry(&fileCall{c: c, ctx: ctx, agent: agent, op: ipc.FileOp{Method: name, Params: params}, length: p.Length})
 		if err != nil {
 			if cause := context.Cause(ctx); cause != nil {
 				return nil, cause
@@ -63,28 +61,24 @@ func fileMethod(name string, carry func(*fileCall) (any, error)) method {
 	}
 }
 
-// looks names the methods that change nothing.
-var looks = map[string]bool{"file.read": true, "file.get_tree": true, "file.stat": true, "file.list": true, "file.search": true, "file.glob": true}
-
 // fileCall is one file operation under way.
 type fileCall struct {
-	c         *conversation
-	ctx       context.Context
-	agent     *Agent
-	op        link.FileOp
-	length    *int64
-	answering bool // the driver has got a part of the answer
+	c      *channel.Conversation
+	ctx    context.Context
+	agent  *slots.Agent
+	op     ipc.FileOp
+	length *int64
 }
 
-func (f *fileCall) call(limit time.Duration, fds ...int) (link.FileResult, error) {
-	var result link.FileResult
+func (f *fileCall) call(limit time.Duration, fds ...int) (ipc.FileResult, error) {
+	var result ipc.FileResult
 	ctx := f.ctx
 	if limit > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(f.ctx, limit, errNoProgress)
 		defer cancel()
 	}
-	_, err := f.agent.Call(ctx, link.OpFile, f.op, &result, fds...)
+	_, err := f.agent.Call(ctx, ipc.OpFile, f.op, &result, fds...)
 	if err != nil && f.ctx.Err() == nil && ctx.Err() != nil {
 		err = errNoProgress
 	}
@@ -110,14 +104,14 @@ func orEmpty(result json.RawMessage) any {
 // read asks for the bytes inside the answer first; a file that is too large
 // for that comes through a pipe.
 func (f *fileCall) read() (any, error) {
-	if f.length == nil || *f.length <= link.InlineLimit {
+	if f.length == nil || *f.length <= ipc.InlineLimit {
 		f.op.Small = true
 		result, err := f.call(fileProgress)
 		if err != nil {
 			return nil, err
 		}
 		if !result.TooLarge {
-			if err := f.c.send(1, result.Inline, true); err != nil {
+			if err := f.c.Send(1, result.Inline, true); err != nil {
 				return nil, err
 			}
 			return orEmpty(result.Result), nil
@@ -128,7 +122,7 @@ func (f *fileCall) read() (any, error) {
 }
 
 type fileAnswer struct {
-	result link.FileResult
+	result ipc.FileResult
 	err    error
 }
 
@@ -145,22 +139,21 @@ func (f *fileCall) begin(theirs int) <-chan fileAnswer {
 
 // fetch sends what the agent writes into a pipe.
 func (f *fileCall) fetch() (any, error) {
-	ours, theirs, err := pipeFor(true)
+	ours, theirs, err := pipe.NewFile(true)
 	if err != nil {
 		return nil, err
 	}
-	widen(theirs)
+	pipe.Widen(theirs)
 	defer ours.Close()
 	defer context.AfterFunc(f.ctx, func() { _ = ours.Close() })()
 	answer := f.begin(theirs)
-	buffer := readBuffers.Get().(*[wire.MaxData]byte)
-	defer readBuffers.Put(buffer)
+	buffer := pipe.Buffers.Get().(*[wire.MaxData]byte)
+	defer pipe.Buffers.Put(buffer)
 	for {
 		_ = ours.SetReadDeadline(time.Now().Add(fileProgress))
 		n, err := ours.Read(buffer[:])
 		if n > 0 {
-			f.answering = true
-			if err := f.c.send(1, buffer[:n], false); err != nil {
+			if err := f.c.Send(1, buffer[:n], false); err != nil {
 				return nil, err
 			}
 		}
@@ -188,9 +181,9 @@ func (f *fileCall) finish(answer <-chan fileAnswer) (any, error) {
 // write puts a short content into the message itself.
 func (f *fileCall) write() (any, error) {
 	var content []byte
-	complete, err := f.c.receive(f.ctx, func(piece []byte) error {
+	complete, err := f.c.Receive(f.ctx, func(piece []byte) error {
 		content = append(content, piece...)
-		if len(content) > link.InlineLimit {
+		if len(content) > ipc.InlineLimit {
 			return errTooLong
 		}
 		return nil
@@ -201,7 +194,7 @@ func (f *fileCall) write() (any, error) {
 	case err != nil:
 		return nil, err
 	case !complete:
-		return nil, errCanceled
+		return nil, channel.ErrCanceled
 	}
 	if content == nil {
 		content = []byte{}
@@ -217,11 +210,11 @@ func (f *fileCall) store() (any, error) { return f.storeFrom(nil) }
 // storeFrom gives the agent the driver's input through a pipe; first is what
 // was read already.
 func (f *fileCall) storeFrom(first []byte) (any, error) {
-	ours, theirs, err := pipeFor(false)
+	ours, theirs, err := pipe.NewFile(false)
 	if err != nil {
 		return nil, err
 	}
-	widen(theirs)
+	pipe.Widen(theirs)
 	defer ours.Close()
 	defer context.AfterFunc(f.ctx, func() { _ = ours.Close() })()
 	f.op.Committed = true
@@ -233,7 +226,7 @@ func (f *fileCall) storeFrom(first []byte) (any, error) {
 	early := make(chan fileAnswer, 1)
 	go func() {
 		a := <-answer
-		f.c.in.discard() // the agent wants no more
+		f.c.DiscardInput() // the agent wants no more
 		early <- a
 	}()
 	put := func(piece []byte) error {
@@ -243,7 +236,7 @@ func (f *fileCall) storeFrom(first []byte) (any, error) {
 	}
 	complete := false
 	if err = put(first); err == nil {
-		complete, err = f.c.receive(f.ctx, put)
+		complete, err = f.c.Receive(f.ctx, put)
 	}
 	if err == nil && complete {
 		err = put([]byte{committed})

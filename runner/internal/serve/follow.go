@@ -18,5 +18,5 @@ func (s *Server) Follow(ended func() bool) {
 			return
 		}
 	}
-	s.end("shutdown", "the driver's process has ended")
+	s.End("shutdown", "the driver's process has ended")
 }

@@ -66,13 +66,13 @@ func FuzzStream(f *testing.F) {
 				t.Skip("it would do something")
 			}
 		}
-		server, err := serve.New(serve.Config{Base: "/nowhere", Lease: time.Minute, Slots: serve.Managed(manager), Version: "fuzz"})
+		server, err := serve.New(serve.Config{Base: "/nowhere", Lease: time.Minute, Slots: manager, Version: "fuzz"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer server.End("over")
+		defer server.End("shutdown", "over")
 		driver := &said{input: append(wire.AppendFrame(nil, wire.Hello, 0, 0, []byte(hello)), input...)}
-		server.Serve(driver)
+		server.Endpoint.Serve(driver)
 		driver.check(t)
 	})
 }

@@ -3,23 +3,22 @@ package serve
 import (
 	"encoding/json"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/channel"
+	"hermes-exec/runner/internal/exec"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/slots"
 )
 
 // method carries out one request. The result is encoded as JSON; nil is {}.
-type method func(s *Server, c *conversation, params json.RawMessage) (any, error)
+type method func(s *Server, c *channel.Conversation, params json.RawMessage) (any, error)
 
 var methods = map[string]method{}
 
 func init() {
 	for name, m := range map[string]method{
 		"slot.create": (*Server).slotCreate, "slot.reset": (*Server).slotReset, "slot.destroy": (*Server).slotDestroy,
-		"slot.kill_all": (*Server).slotKillAll, "slot.processes": (*Server).slotProcesses, "slot.view": (*Server).slotView,
-		"exec.run": (*Server).execRun, "session.open": (*Server).sessionOpen, "session.close": (*Server).sessionClose,
-		"proc.spawn": (*Server).procSpawn, "proc.list": (*Server).procList, "proc.wait": procMethod((*Server).procWait),
-		"proc.read": procMethod((*Server).procRead), "proc.follow": procMethod((*Server).procFollow), "proc.write": procMethod((*Server).procWrite),
-		"proc.close_stdin": procMethod((*Server).procCloseStdin), "proc.signal": procMethod((*Server).procSignal),
-		"proc.kill": procMethod((*Server).procKill), "proc.resize": procMethod((*Server).procResize), "net.connect": (*Server).netConnect,
+		"slot.kill_all": (*Server).slotKillAll, "net.connect": (*Server).netConnect,
 		"box.info": (*Server).boxInfo, "box.watch": (*Server).boxWatch, "box.shutdown": (*Server).boxShutdown,
 	} {
 		methods[name] = m
@@ -27,87 +26,76 @@ func init() {
 	for name, carry := range fileMethods {
 		methods[name] = fileMethod(name, carry)
 	}
+	for name, carry := range exec.Methods {
+		methods[name] = func(s *Server, c *channel.Conversation, params json.RawMessage) (any, error) {
+			return carry(s.exec, c, params)
+		}
+	}
 }
 
 type slotParams struct {
 	Slot string `json:"slot"`
 }
 
-// namedSlot is the slot that a request names, with its agent.
-func (s *Server) namedSlot(c *conversation, params json.RawMessage) (*slotState, *Agent, error) {
-	var p slotParams
-	if err := decode(params, &p); err != nil {
-		return nil, nil, err
-	}
-	return s.slot(c.ctx, p.Slot)
-}
-
-type killedResult struct {
-	Killed any `json:"killed"`
-}
-
-func (s *Server) slotCreate(c *conversation, params json.RawMessage) (any, error) {
-	var p struct {
-		slotParams
-		Level string `json:"level"`
-	}
-	if err := decode(params, &p); err != nil {
+func (s *Server) slotCreate(c *channel.Conversation, params json.RawMessage) (any, error) {
+	var p slots.CreateParams
+	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
 	if p.Slot == "" {
-		return nil, badRequest("slot is missing")
+		return nil, channel.BadRequest("slot is missing")
 	}
-	created, err := s.slots.Create(c.ctx, params)
-	if err == nil && p.Level == "box" {
+	created, err := s.slots.Create(c.Ctx, p)
+	if err == nil && p.Level == isolation.Box {
 		// The one slot of a box is wanted soon. Where its agent cannot be had, its first use says why.
 		go func() { _, _ = s.slots.Agent(s.ctx, p.Slot) }()
 	}
 	return created, err
 }
 
-func (s *Server) slotReset(c *conversation, params json.RawMessage) (any, error) {
+func (s *Server) slotReset(c *channel.Conversation, params json.RawMessage) (any, error) {
 	var p slotParams
-	if err := decode(params, &p); err != nil {
+	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
-	s.endSlot(p.Slot, errSlotClosed)
+	s.exec.EndSlot(p.Slot, exec.ErrSlotClosed)
 	// A reset that was begun is carried out: half a reset helps nobody.
 	return s.slots.Reset(s.ctx, p.Slot)
 }
 
-func (s *Server) slotDestroy(c *conversation, params json.RawMessage) (any, error) {
+func (s *Server) slotDestroy(c *channel.Conversation, params json.RawMessage) (any, error) {
 	var p slotParams
-	if err := decode(params, &p); err != nil {
+	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
-	s.endSlot(p.Slot, errSlotClosed)
+	s.exec.EndSlot(p.Slot, exec.ErrSlotClosed)
 	receipt, err := s.slots.Destroy(s.ctx, p.Slot)
-	return killedResult{tidy(receipt)}, err
+	return exec.Killed(receipt), err
 }
 
-func (s *Server) slotKillAll(c *conversation, params json.RawMessage) (any, error) {
+func (s *Server) slotKillAll(c *channel.Conversation, params json.RawMessage) (any, error) {
 	var p slotParams
-	if err := decode(params, &p); err != nil {
+	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
 	receipt, err := s.slots.KillAll(s.ctx, p.Slot)
-	return killedResult{tidy(receipt)}, err
+	return exec.Killed(receipt), err
 }
 
-func (s *Server) boxInfo(*conversation, json.RawMessage) (any, error) { return s.facts(), nil }
+func (s *Server) boxInfo(*channel.Conversation, json.RawMessage) (any, error) { return s.Facts(), nil }
 
-func (s *Server) boxWatch(_ *conversation, params json.RawMessage) (any, error) {
+func (s *Server) boxWatch(_ *channel.Conversation, params json.RawMessage) (any, error) {
 	var p struct {
-		Paths []link.Bytes `json:"paths"`
+		Paths []ipc.Bytes `json:"paths"`
 	}
-	if err := decode(params, &p); err != nil {
+	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
 	s.slots.Watch(p.Paths)
 	return nil, nil
 }
 
-func (s *Server) boxShutdown(*conversation, json.RawMessage) (any, error) {
+func (s *Server) boxShutdown(*channel.Conversation, json.RawMessage) (any, error) {
 	s.shutdownSoon()
 	return nil, nil
 }

@@ -1,5 +1,4 @@
-// Package serve is the serving runner: it authenticates the driver's streams,
-// holds conversations across them, keeps the lease, and carries out the
+// Package serve is the serving runner: it keeps the lease, and carries out the
 // methods of docs/protocol.md through the agents of the slots.
 package serve
 
@@ -7,19 +6,18 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log"
-	"os"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"hermes-exec/runner/internal/link"
-	"hermes-exec/runner/internal/rt"
+	"hermes-exec/runner/internal/channel"
+	"hermes-exec/runner/internal/exec"
+	"hermes-exec/runner/internal/initproc"
+	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/wire"
 )
 
@@ -38,7 +36,7 @@ const (
 type Config struct {
 	Base      string        // directory of this runner; the socket is below it
 	Lease     time.Duration // before the first HELLO says otherwise; 0: 60 s
-	Slots     Slots
+	Slots     *slots.Manager
 	Isolation any // facts of the probe, for READY
 	Version   string
 	Log       *log.Logger
@@ -46,32 +44,20 @@ type Config struct {
 
 // Server is one serving runner: one boot id, one key, one driver.
 type Server struct {
-	config  Config
-	bootID  string
-	slots   Slots
-	log     *log.Logger
-	ctx     context.Context // ends with the server
-	cancel  context.CancelCauseFunc
-	devNull *os.File
-
-	mu            sync.Mutex
-	key           []byte
-	current       *stream
-	conversations map[uint64]*conversation
-	seen          seenIDs
-	states        map[string]*slotState
-	processes     map[string]*process
-	sessions      map[string]*shellSession
-	handshakes    []conn // not authenticated yet, oldest first
-
-	exitsMu sync.Mutex
-	exits   map[uint64]expected
+	config Config
+	bootID string
+	slots  *slots.Manager
+	exec   *exec.Runner
+	log    *log.Logger
+	ctx    context.Context // ends with the server
+	cancel context.CancelCauseFunc
+	// Endpoint is where the streams of the driver arrive.
+	Endpoint *channel.Endpoint
 
 	lease  atomic.Int64 // nanoseconds
 	spoken atomic.Bool  // something was heard since the last tick
 	// requests since the last tick
 	requests atomic.Int64
-	opened   atomic.Uint64 // streams so far
 	once     sync.Once
 	reason   goodbyeReason
 }
@@ -90,43 +76,34 @@ func New(config Config) (*Server, error) {
 	if config.Lease <= 0 {
 		config.Lease = firstContact
 	}
-	devNull, err := os.Open(os.DevNull)
-	if err != nil {
-		return nil, fmt.Errorf("standard input of commands: %w", err)
-	}
 	s := &Server{
 		config: config, bootID: hex.EncodeToString(id), slots: config.Slots, log: config.Log,
-		conversations: map[uint64]*conversation{}, states: map[string]*slotState{}, processes: map[string]*process{},
-		sessions: map[string]*shellSession{}, exits: map[uint64]expected{}, devNull: devNull,
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	s.Endpoint = channel.NewEndpoint(s.ctx, s, config.Base, s.bootID, s.log)
 	s.lease.Store(int64(config.Lease))
-	s.slots.OnExit(s.exited)
-	s.slots.OnDeath(s.slotDied)
-	s.slots.OnReplaced(s.agentReplaced)
-	return s, nil
+	var err error
+	s.exec, err = exec.New(s.ctx, s.slots, s.log)
+	return s, err
 }
 
 // Run serves until the driver, the lease or end says that it is over, then
 // ends everything that was started.
 func (s *Server) Run() error {
 	go ownHash()
-	listener, err := listen(s.config.Base)
+	stop, err := s.Endpoint.Listen()
 	if err != nil {
 		return err
 	}
 	go s.keepLease()
-	go s.accept(listener)
 	<-s.ctx.Done()
-	_ = listener.Close()
+	stop()
 	s.shutDown()
 	return nil
 }
 
 // End makes Run return after an orderly end.
-func (s *Server) End(message string) { s.end("shutdown", message) }
-
-func (s *Server) end(reason, message string) {
+func (s *Server) End(reason, message string) {
 	s.once.Do(func() {
 		s.reason = goodbyeReason{reason, message}
 		s.log.Printf("ending: %s: %s", reason, message)
@@ -141,21 +118,17 @@ func (s *Server) shutDown() {
 	if receipt.Left > 0 {
 		s.log.Printf("%d processes are left", receipt.Left)
 	}
-	s.mu.Lock()
-	current := s.current
-	s.current = nil
-	s.mu.Unlock()
-	if current != nil {
-		current.goodbye(s.reason.reason, s.reason.message)
-		select {
-		case <-current.closed:
-		case <-ctx.Done():
-		}
-	}
-	removeSocket(s.config.Base)
+	s.Endpoint.Close(ctx, s.reason.reason, s.reason.message)
 }
 
-func (s *Server) heard() { s.spoken.Store(true) }
+// Heard notes a sign of life of the driver.
+func (s *Server) Heard() { s.spoken.Store(true) }
+
+// Attached takes the lease of a driver that has a new stream.
+func (s *Server) Attached(lease time.Duration) {
+	s.lease.Store(int64(lease))
+	s.Heard()
+}
 
 func (s *Server) keepLease() {
 	silence, quiet := time.Duration(0), time.Duration(0)
@@ -175,7 +148,7 @@ func (s *Server) keepLease() {
 			quiet = 0
 		} else if before := quiet; before <= quietTime {
 			if quiet += now.Sub(last); quiet > quietTime {
-				rt.FreeMemory()
+				initproc.FreeMemory()
 			}
 		}
 		last = now
@@ -183,150 +156,23 @@ func (s *Server) keepLease() {
 			silence = 0
 		}
 		if lease = time.Duration(s.lease.Load()); silence >= lease {
-			s.end("lease", fmt.Sprintf("nothing was heard from the driver for %v", lease))
+			s.End("lease", fmt.Sprintf("nothing was heard from the driver for %v", lease))
 			return
 		}
 	}
 }
 
-// adopt makes st the stream of this runner, tells the older one, and stops
-// every conversation until the driver resumes it. It does nothing for a stream
-// that came to it so late that the driver has opened another one since.
-func (s *Server) adopt(st *stream, lease time.Duration) bool {
-	s.lease.Store(int64(lease))
-	s.heard()
-	s.mu.Lock()
-	old := s.current
-	if old != nil && old.order > st.order {
-		s.mu.Unlock()
-		return false
-	}
-	s.current = st
-	all := make([]*conversation, 0, len(s.conversations))
-	for _, c := range s.conversations {
-		all = append(all, c)
-	}
-	s.mu.Unlock()
-	if old == nil {
-		return true
-	}
-	old.retired.Store(true)
-	for _, c := range all {
-		c.detach(old)
-	}
-	old.goodbye("replaced", "a newer stream was attached")
-	return true
-}
-
-// gone is called when a stream has ended.
-func (s *Server) gone(st *stream) {
-	s.mu.Lock()
-	if s.current == st {
-		s.current = nil
-	}
-	all := make([]*conversation, 0, len(s.conversations))
-	for _, c := range s.conversations {
-		all = append(all, c)
-	}
-	s.mu.Unlock()
-	for _, c := range all {
-		c.detach(st)
-	}
-}
-
-func (s *Server) conversation(id uint64) (c *conversation, seen bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.conversations[id], s.seen.has(id)
-}
-
-// acknowledge handles ACK: the driver has the response.
-func (s *Server) acknowledge(c *conversation) error {
-	c.mu.Lock()
-	answered := c.answered
-	c.mu.Unlock()
-	if !answered {
-		return fmt.Errorf("%w: ACK of id %d, which has no response", wire.ErrProtocol, c.id)
-	}
-	s.mu.Lock()
-	delete(s.conversations, c.id)
-	s.mu.Unlock()
-	c.close()
-	return nil
-}
-
-// request begins a conversation, or joins the stream to the one of that id.
-func (s *Server) request(st *stream, id uint64, payload []byte) error {
-	m, decodeErr := wire.DecodeRequest(payload)
-	s.mu.Lock()
-	if s.current != st {
-		s.mu.Unlock()
-		return errDetached
-	}
-	if c := s.conversations[id]; c != nil {
-		s.mu.Unlock()
-		return c.attach(st, 0, true)
-	}
-	if s.seen.has(id) {
-		s.mu.Unlock()
-		s.answer(st, id, &wire.Error{Kind: "stale", Message: "the request was acknowledged before"})
-		return nil
-	}
-	if decodeErr == nil && (m.Window < 0 || m.Window > maxWindow) {
-		decodeErr = fmt.Errorf("window of %d bytes, the most is %d", m.Window, maxWindow)
-	}
-	if m.Window <= 0 || decodeErr != nil {
-		m.Window = defaultWindow
-	}
-	c := newConversation(s.ctx, id, m.Window)
-	c.stream = st
-	s.seen.add(id)
-	s.conversations[id] = c
-	if decodeErr == nil {
-		s.queue(c, &m)
-	}
-	s.mu.Unlock()
-	if decodeErr != nil {
-		c.respond(encodeResponse(nil, badRequest("%v", decodeErr)))
-		return nil
-	}
+// Begin carries out a request.
+func (s *Server) Begin(c *channel.Conversation, m wire.RequestMessage) {
 	s.requests.Add(1)
-	go s.carryOut(c, m)
-	return nil
-}
-
-// refuse answers a request whose text was not kept.
-func (s *Server) refuse(st *stream, id uint64, why *wire.Error) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.current != st || s.seen.has(id) {
-		return nil
-	}
-	c := newConversation(s.ctx, id, defaultWindow)
-	c.stream = st
-	s.seen.add(id)
-	s.conversations[id] = c
-	c.respond(encodeResponse(nil, why))
-	return nil
-}
-
-// answer responds to an id without a conversation.
-func (s *Server) answer(st *stream, id uint64, why *wire.Error) {
-	st.control(wire.AppendFrame(nil, wire.Response, 0, id, encodeResponse(nil, why)))
-}
-
-func (s *Server) carryOut(c *conversation, m wire.RequestMessage) {
 	result, err := s.guarded(c, m)
-	if c.ticket != nil {
-		c.ticket.leave()
-	}
 	if s.ctx.Err() != nil {
 		return // GOODBYE says what happened; a half-ended answer would mislead
 	}
-	c.respond(encodeResponse(result, err))
+	c.Respond(result, err)
 }
 
-func (s *Server) guarded(c *conversation, m wire.RequestMessage) (result any, err error) {
+func (s *Server) guarded(c *channel.Conversation, m wire.RequestMessage) (result any, err error) {
 	defer func() {
 		if fault := recover(); fault != nil {
 			s.log.Printf("%s: %v\n%s", m.Method, fault, debug.Stack())
@@ -335,61 +181,7 @@ func (s *Server) guarded(c *conversation, m wire.RequestMessage) (result any, er
 	}()
 	method := methods[m.Method]
 	if method == nil {
-		return nil, badRequest("unknown method %q", m.Method)
+		return nil, channel.BadRequest("unknown method %q", m.Method)
 	}
 	return method(s, c, m.Params)
 }
-
-// contain is deferred in the goroutines of one conversation or stream: a fault
-// there must not end the runner of all the others.
-func contain(log *log.Logger, what string) {
-	if fault := recover(); fault != nil {
-		log.Printf("%s: %v\n%s", what, fault, debug.Stack())
-	}
-}
-
-func encodeResponse(result any, err error) []byte {
-	if err != nil {
-		result = nil
-	} else if result == nil {
-		result = struct{}{}
-	}
-	encoded, encodeErr := json.Marshal(wire.ResponseMessage{Result: result, Error: asWire(err)})
-	if encodeErr == nil && len(encoded) > wire.MaxMessage {
-		encodeErr = fmt.Errorf("a result of %d bytes", len(encoded))
-		return encodeResponse(nil, &wire.Error{Kind: "too_large", Message: encodeErr.Error()})
-	}
-	if encodeErr != nil {
-		return encodeResponse(nil, &wire.Error{Kind: "internal", Message: encodeErr.Error()})
-	}
-	return encoded
-}
-
-// asWire gives an error the form of the protocol.
-func asWire(err error) *wire.Error {
-	if err == nil {
-		return nil
-	}
-	var w *wire.Error
-	if errors.As(err, &w) {
-		return w
-	}
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return &wire.Error{Kind: "canceled", Message: err.Error()}
-	}
-	e := link.AsError(err)
-	if e.Kind == "" {
-		e.Kind = "internal"
-	}
-	w = &wire.Error{Kind: e.Kind, Message: e.Message, Errno: e.Errno, Path: e.Path}
-	if e.Detail != nil {
-		w.Detail = e.Detail
-	}
-	return w
-}
-
-func badRequest(format string, args ...any) *wire.Error {
-	return &wire.Error{Kind: "bad_request", Message: fmt.Sprintf(format, args...)}
-}
-
-var errCanceled = &wire.Error{Kind: "canceled", Message: "the request was canceled"}

@@ -519,7 +519,7 @@ func TestAStreamThatWasGivenUpDoesNotTakeThePlaceOfANewerOne(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		b.server.Serve(slow)
+		b.server.Endpoint.Serve(slow)
 	}()
 	if err := d.handshake(ours, wire.NewReader(ours), 60); err != nil {
 		t.Fatal(err)

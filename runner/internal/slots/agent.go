@@ -10,17 +10,15 @@ import (
 	"syscall"
 	"time"
 
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/link"
-	"hermes-exec/runner/internal/rt"
+	"hermes-exec/runner/internal/initproc"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
 )
 
 // How long processes that are all right may take: some milliseconds, and a
 // thousand times that in a box whose share of the processors is small.
 const (
 	setupTimeout = 45 * time.Second // the driver gives a slot 60
-	setupLooks   = 45
-	stillLooks   = 10
 	stopTimeout  = 20 * time.Second
 	// unreadPatience is how long what an agent has said may be unread when it
 	// has ended.
@@ -29,13 +27,16 @@ const (
 	endPatience = unreadPatience + 5*time.Second
 )
 
-// Handle is a running agent.
-type Handle struct {
-	Conn  *link.Conn
-	Facts SlotFacts
-	Env   []string // the slot's base environment, KEY=VALUE
+// Agent is a running agent.
+type Agent struct {
+	Env       []string // the slot's base environment, KEY=VALUE
+	Workspace string
+	Shell     string            // path of the best shell, "" when there is none
+	Shells    map[string]string // what it is → its path
+	OpenFiles int64             // the limit of each of the slot's processes, 0 for none
 
 	slot *slot
+	conn *ipc.Conn
 
 	spawning lanes // lead to the threads that commands are forked from
 	filing   lanes // lead to those that have the slot's file system rights
@@ -44,31 +45,27 @@ type Handle struct {
 	process  *os.Process
 	ended    chan struct{} // the process has been waited for
 	how      string
-	died     *link.Error // how, as an answer; set with it
-	oomKills int64       // of the box, when it was started
+	died     *ipc.Error // how, as an answer; set with it
+	oomKills int64      // of the box, when it was started
 	expected atomic.Bool
-	judged   chan struct{} // closed when it is known what the end means for the slot
-	replaced bool          // another agent took its place
 }
 
-// Call is Conn.Call with an error of the protocol for an agent that is gone.
-func (h *Handle) Call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {
+// Call asks the agent (ipc.Conn.Call) on the lane for op, and gives an error of
+// the protocol for one that is gone.
+func (h *Agent) Call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {
 	got, err := h.call(ctx, op, in, out, fds...)
-	if !errors.Is(err, link.ErrClosed) {
+	if !errors.Is(err, ipc.ErrClosed) {
 		return got, err
 	}
 	if h.expected.Load() {
 		return nil, failure("slot_closed", "the slot was reset or destroyed")
 	}
 	select {
-	case <-h.judged:
+	case <-h.ended:
+		return nil, h.died
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if h.replaced {
-		return nil, &link.Error{Kind: "os", Errno: "EINTR", Message: "the box's tenant killed everything while this ran, it may be done or not"}
-	}
-	return nil, h.died
 }
 
 // group is how many of some lanes there are.
@@ -78,119 +75,95 @@ type group struct {
 }
 
 // groups lists the lanes in the order in which the agent gets them.
-func (h *Handle) groups() []group {
+func (h *Agent) groups() []group {
 	return []group{{&h.spawning, spawnLanes}, {&h.filing, fileLanes}, {&h.walking, treeLanes}, {&h.spilling, spillLanes}}
 }
 
-func (h *Handle) call(ctx context.Context, op string, in, out any, fds ...int) (got []int, err error) {
+func (h *Agent) call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {
 	switch op {
-	case link.OpSpawn:
-		h.slot.relieved(slowStart, func() { got, err = h.spawning.call(ctx, op, in, out, fds...) })
-		return got, err
-	case link.OpFile:
-		if f, ok := in.(link.FileOp); ok && single[f.Method] {
+	case ipc.OpSpawn:
+		return h.spawning.call(ctx, op, in, out, fds...)
+	case ipc.OpFile:
+		if f, ok := in.(ipc.FileOp); ok && single[f.Method] {
 			return h.filing.call(ctx, op, in, out, fds...)
 		}
 		return h.walking.call(ctx, op, in, out, fds...)
-	case link.OpSpill:
+	case ipc.OpSpill:
 		return h.spilling.call(ctx, op, in, out, fds...)
-	case link.OpKill, link.OpKillAll:
-		h.slot.relieved(slowKill, func() { got, err = h.Conn.Call(ctx, op, in, out, fds...) })
-		return got, err
 	}
-	return h.Conn.Call(ctx, op, in, out, fds...)
+	return h.conn.Call(ctx, op, in, out, fds...)
 }
 
-func (h *Handle) expectEnd() { h.expected.Store(true) }
+func (h *Agent) expectEnd() { h.expected.Store(true) }
 
-func (h *Handle) terminate() { _ = h.process.Kill() }
+func (h *Agent) terminate() { _ = h.process.Kill() }
 
-// agent returns the running agent or starts one. Where it has just ended, the
-// one that takes its place is waited for.
-func (s *slot) agent(ctx context.Context) (*Handle, error) {
-	for {
-		if h := s.running(); h != nil {
-			return h, nil
-		}
-		h, judged, err := s.agentNow(ctx)
-		if judged == nil {
-			return h, err
-		}
-		select {
-		case <-judged:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+// agent returns the running agent or starts one. One that died is not replaced
+// before the slot is reset.
+func (s *slot) agent(ctx context.Context) (*Agent, error) {
+	if h, _ := s.current(); h != nil {
+		return h, nil
 	}
-}
-
-// agentNow is agent, or what to wait for while it is not known what the end of
-// the last one means for the slot.
-func (s *slot) agentNow(ctx context.Context) (h *Handle, judged <-chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone {
-		return nil, nil, failure("no_slot", "no slot %q", s.id)
+		return nil, failure("no_slot", "no slot %q", s.id)
 	}
-	if h := s.running(); h != nil {
-		return h, nil, nil
+	h, died := s.current()
+	switch {
+	case h != nil:
+		return h, nil
+	case died != nil:
+		return nil, died
 	}
-	s.handleMu.Lock()
-	died, judging := s.died, s.judging
-	s.handleMu.Unlock()
-	if died == nil {
-		h, err = s.start(ctx)
-		return h, nil, err
-	}
-	select {
-	case <-judging:
-		return nil, nil, died
-	default:
-		return nil, judging, nil
-	}
+	return s.start(ctx)
 }
 
-func (s *slot) running() *Handle {
+// current is the running agent, or why the last one ended unasked, or neither.
+func (s *slot) current() (*Agent, *ipc.Error) {
 	s.handleMu.Lock()
 	defer s.handleMu.Unlock()
-	return s.handle
+	return s.handle, s.died
 }
 
-// start is called with mu held.
-func (s *slot) start(ctx context.Context) (*Handle, error) {
-	h, err := s.boot(ctx)
+// start makes a new agent the slot's; mu is held. One that found no room for
+// its threads is started once more: the room may be there again, and then
+// nothing would tell why it failed.
+func (s *slot) start(ctx context.Context) (*Agent, error) {
+	h, again, err := s.boot(ctx)
+	if again {
+		h, _, err = s.boot(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return h, s.publish(h)
-}
-
-// boot starts an agent that nobody uses yet. One that found no room for its
-// threads is started once more: the room may be there again, and then nothing
-// would tell why it failed. So is one that stands still.
-func (s *slot) boot(ctx context.Context) (*Handle, error) {
-	h, again, err := s.bootOnce(ctx)
-	if again {
-		h, _, err = s.bootOnce(ctx)
+	s.handleMu.Lock()
+	defer s.handleMu.Unlock()
+	select {
+	case <-h.ended:
+		return nil, h.died
+	default:
 	}
-	return h, err
+	s.handle, s.died = h, nil
+	return h, nil
 }
 
 // crash is how an agent ends that its own runtime gives up.
 const crash = "exit status 2"
 
-func (s *slot) bootOnce(ctx context.Context) (h *Handle, again bool, err error) {
+// boot starts an agent that nobody uses yet; again says that it may be tried
+// once more.
+func (s *slot) boot(ctx context.Context) (h *Agent, again bool, err error) {
 	if h, err = s.launch(); err != nil {
 		return nil, false, failure(whyNot(err), "the slot's init cannot be started: %v", err)
 	}
-	ctx, giveUp := context.WithCancelCause(ctx)
-	defer giveUp(nil)
-	go s.watchBoot(ctx, h, giveUp)
+	ctx, cancel := context.WithTimeoutCause(ctx, s.m.setupTimeout, errSlowSetup)
+	defer cancel()
 	if err := s.setUp(ctx, h); err != nil {
 		h.expectEnd()
 		h.terminate()
 		<-h.ended
-		var e *link.Error
+		var e *ipc.Error
 		if errors.As(err, &e) {
 			return nil, false, e
 		}
@@ -200,44 +173,12 @@ func (s *slot) bootOnce(ctx context.Context) (h *Handle, again bool, err error) 
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
-		return nil, errors.Is(err, errStill), failure(whyNot(err), "the slot's init did not get ready: %v (%s)", err, h.how)
+		return nil, false, failure(whyNot(err), "the slot's init did not get ready: %v (%s)", err, h.how)
 	}
 	return h, false, nil
 }
 
-// errStill is the end of an agent none of whose threads did anything.
-var errStill = errors.New("it stood still")
-
-// watchBoot gives up an agent that does not get ready. The time is counted in
-// looks: where the whole machine stands still, one of them is late, no more.
-func (s *slot) watchBoot(ctx context.Context, h *Handle, giveUp context.CancelCauseFunc) {
-	var used int64
-	still := 0
-	for range setupLooks {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(s.m.setupLook):
-		}
-		now := threadsOf(h.process.Pid)
-		// What bubblewrap starts for us is not looked at.
-		if still++; !now.waiting || now.used != used || s.way == isolate.WayBwrap {
-			still = 0
-		}
-		if used = now.used; still == stillLooks {
-			giveUp(fmt.Errorf("%w for %v, its threads in %s", errStill, stillLooks*s.m.setupLook, now.where))
-			return
-		}
-	}
-	giveUp(fmt.Errorf("it took longer than %v: the box may have too little of the processors (its threads in %s)", setupLooks*s.m.setupLook, threadsOf(h.process.Pid).where))
-}
-
-// threads is what the threads of a process do.
-type threads struct {
-	where   string // names of the kernel's functions in which they wait, or of their states
-	waiting bool   // all of them, for something to happen
-	used    int64  // of the processors by now, in ticks
-}
+var errSlowSetup = errors.New("it took too long: the box may have too little of the processors")
 
 // whyNot tells a box that is full from one in which an agent cannot be had.
 func whyNot(err error) string {
@@ -252,24 +193,11 @@ func whyNot(err error) string {
 	return "isolation"
 }
 
-// publish makes h the slot's agent.
-func (s *slot) publish(h *Handle) error {
-	s.handleMu.Lock()
-	defer s.handleMu.Unlock()
-	select {
-	case <-h.ended:
-		return h.died
-	default:
-	}
-	s.handle, s.died = h, nil
-	return nil
-}
-
 // setUp makes the lanes and has the agent prepare itself.
-func (s *slot) setUp(ctx context.Context, h *Handle) error {
+func (s *slot) setUp(ctx context.Context, h *Agent) error {
 	var fds []int
 	for _, group := range h.groups() {
-		theirs, err := group.open(h.Conn, group.n)
+		theirs, err := group.open(h.conn, group.n)
 		defer closeFiles(theirs)
 		if err != nil {
 			return err
@@ -279,14 +207,14 @@ func (s *slot) setUp(ctx context.Context, h *Handle) error {
 		}
 	}
 	s.setup.SpawnLanes = spawnLanes
-	var ready isolate.Ready
-	_, err := h.Conn.Call(ctx, isolate.OpSetup, s.setup, &ready, fds...)
+	var ready isolation.Ready
+	_, err := h.conn.Call(ctx, isolation.OpSetup, s.setup, &ready, fds...)
 	return err
 }
 
 // launch starts the agent's process and the reading of its link.
-func (s *slot) launch() (*Handle, error) {
-	ours, theirs, err := link.Pair()
+func (s *slot) launch() (*Agent, error) {
+	ours, theirs, err := ipc.Pair()
 	if err != nil {
 		return nil, err
 	}
@@ -298,7 +226,7 @@ func (s *slot) launch() (*Handle, error) {
 	}
 	defer null.Close()
 	var process *os.Process
-	_, err = rt.Own(func() (int, error) {
+	_, err = initproc.Own(func() (int, error) {
 		p, err := onStarter(func() (*os.Process, error) { return s.begin(null, theirs) })
 		if err != nil {
 			return 0, err
@@ -310,14 +238,23 @@ func (s *slot) launch() (*Handle, error) {
 		ours.Close()
 		return nil, err
 	}
-	conn, err := link.New(ours)
+	conn, err := ipc.New(ours)
 	if err != nil {
 		_ = process.Kill()
 		_, _ = process.Wait()
-		rt.Disown(process.Pid)
+		initproc.Disown(process.Pid)
 		return nil, err
 	}
-	h := &Handle{slot: s, Conn: conn, Facts: s.facts, Env: s.env, process: process, oomKills: oomKills(), ended: make(chan struct{}), judged: make(chan struct{})}
+	h := &Agent{
+		slot: s, conn: conn, Env: s.env, Workspace: string(s.facts.Workspace), Shells: s.facts.Shells,
+		process: process, oomKills: oomKills(), ended: make(chan struct{}),
+	}
+	if s.facts.Shell != nil {
+		h.Shell = h.Shells[*s.facts.Shell]
+	}
+	if limit := s.setup.Limits.OpenFiles; limit != nil {
+		h.OpenFiles = *limit
+	}
 	linkDown := make(chan struct{})
 	go func() {
 		defer close(linkDown)
@@ -328,11 +265,11 @@ func (s *slot) launch() (*Handle, error) {
 }
 
 func (s *slot) event(op string, body json.RawMessage) {
-	if op != link.EventExit {
+	if op != ipc.EventExit {
 		return
 	}
-	var e link.Exit
-	if err := link.Decode(body, &e); err != nil {
+	var e ipc.Exit
+	if err := ipc.Decode(body, &e); err != nil {
 		fmt.Fprintln(os.Stderr, "runner: bad exit event:", err)
 		return
 	}
@@ -341,33 +278,33 @@ func (s *slot) event(op string, body json.RawMessage) {
 
 // watch waits for the agent's end. Exits that were on their way are delivered
 // before the death is.
-func (s *slot) watch(h *Handle, linkDown <-chan struct{}) {
+func (s *slot) watch(h *Agent, linkDown <-chan struct{}) {
 	// A wait of its own would hold a thread for each slot.
-	<-rt.Ended(h.process.Pid)
+	<-initproc.Ended(h.process.Pid)
 	state, err := h.process.Wait()
-	rt.Disown(h.process.Pid)
+	initproc.Disown(h.process.Pid)
 	h.how = describeEnd(state, err)
 	oom := wasKilled(state) && oomKills() > h.oomKills
 	if oom {
 		h.how += ", out of memory"
 	}
-	h.died = &link.Error{
+	h.died = &ipc.Error{
 		Kind: "slot_died", Message: fmt.Sprintf("the slot's init has ended (%s); reset the slot", h.how),
-		Detail: map[string]bool{"oom": oom, "whole_box": s.setup.Level == isolate.Box},
+		Detail: map[string]bool{"oom": oom, "whole_box": s.setup.Level == isolation.Box},
 	}
 	select {
 	case <-linkDown:
 	case <-time.After(unreadPatience):
 		// A process of the slot that holds the link open cannot exist, but a
 		// reader that is stuck must not keep the end from being told.
-		h.Conn.Close()
+		h.conn.Close()
 	}
 	s.handleMu.Lock()
 	current := s.handle == h
 	if current {
 		s.handle = nil
 		if !h.expected.Load() {
-			s.died, s.judging = h.died, h.judged
+			s.died = h.died
 		}
 	}
 	s.handleMu.Unlock()
@@ -375,53 +312,9 @@ func (s *slot) watch(h *Handle, linkDown <-chan struct{}) {
 		group.close()
 	}
 	close(h.ended)
-	defer close(h.judged)
-	if !current || h.expected.Load() {
-		return
-	}
-	if h.replaced = s.replace(h.died); !h.replaced {
+	if current && !h.expected.Load() {
 		s.m.onDeath(s.id, h.died)
 	}
-}
-
-// replace gives a whole box a new agent for the one that its tenant has killed
-// (`kill -9 -1` of root), which ends everything that is still there. The runner
-// itself is out of reach: it is the init of the box. False when the slot stays
-// dead: on other rungs, and when the new one is killed before all is ended.
-func (s *slot) replace(why *link.Error) bool {
-	if s.setup.Level != isolate.Box || os.Getpid() != 1 {
-		return false
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.handleMu.Lock()
-	over := s.gone || s.died == nil // by a reset
-	s.handleMu.Unlock()
-	if over {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
-	defer cancel()
-	h, err := s.boot(ctx)
-	if err != nil {
-		return false
-	}
-	var receipt link.Receipt
-	_, err = h.Conn.Call(ctx, link.OpKillAll, struct{}{}, &receipt)
-	if err == nil && receipt.Left > 0 {
-		err = fmt.Errorf("%d processes are left", receipt.Left)
-	}
-	if err == nil {
-		s.m.onReplaced(s.id, why)
-		err = s.publish(h)
-	}
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "runner: slot %s (%s) gets no new agent: %v\n", s.id, why.Message, err)
-		h.expectEnd()
-		h.terminate()
-		return false
-	}
-	return true
 }
 
 func wasKilled(state *os.ProcessState) bool {

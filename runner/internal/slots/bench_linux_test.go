@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 )
 
 // BenchmarkNoop is one command through the agent, from the request until its
@@ -43,8 +43,8 @@ func BenchmarkNoop(b *testing.B) {
 				b.Fatal(err)
 			}
 			defer m.Close(context.Background())
-			exits := make(chan link.Exit, 1)
-			m.OnExit(func(_ string, e link.Exit) { exits <- e })
+			exits := make(chan ipc.Exit, 1)
+			m.OnExit(func(_ string, e ipc.Exit) { exits <- e })
 			if _, err := m.Create(context.Background(), CreateParams{Slot: "a", Level: level, PrivateRoot: true, Network: true}); err != nil {
 				b.Skip(err)
 			}
@@ -55,9 +55,9 @@ func BenchmarkNoop(b *testing.B) {
 			var times []time.Duration
 			for i := range b.N {
 				began := time.Now()
-				s := link.Spawn{Token: uint64(i + 1), Argv: []link.Bytes{"/bin/true"}, Cwd: h.Facts.Workspace, Env: []link.Bytes{"PATH=/usr/bin:/bin"}}
-				var spawned link.Spawned
-				if _, err := h.Call(context.Background(), link.OpSpawn, s, &spawned, int(fd), int(fd), int(fd)); err != nil {
+				s := ipc.Spawn{Token: uint64(i + 1), Argv: []ipc.Bytes{"/bin/true"}, Cwd: h.slot.facts.Workspace, Env: []ipc.Bytes{"PATH=/usr/bin:/bin"}}
+				var spawned ipc.Spawned
+				if _, err := h.Call(context.Background(), ipc.OpSpawn, s, &spawned, int(fd), int(fd), int(fd)); err != nil {
 					b.Fatal(err)
 				}
 				<-exits

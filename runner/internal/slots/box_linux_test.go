@@ -11,9 +11,9 @@ import (
 	"syscall"
 	"testing"
 
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/link"
-	"hermes-exec/runner/internal/rt"
+	"hermes-exec/runner/internal/initproc"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
 )
 
 const inTestBox = "HERMES_EXEC_TEST_BOX"
@@ -48,11 +48,11 @@ func enterTestBox() {
 	for _, dir := range []string{"/tmp", "/dev/shm", "/var/tmp"} {
 		mustMount(syscall.Mount("tmpfs", dir, "tmpfs", 0, ""))
 	}
-	rt.ReapOrphans()
+	initproc.ReapOrphans()
 }
 
 func TestWholeBox(t *testing.T) {
-	if probed().Way != isolate.WayDirect {
+	if probed().Way != isolation.WayDirect {
 		t.Skip("no namespaces can be made for it")
 	}
 	args := []string{"-test.run=InTheBox", "-test.count=1"}
@@ -77,12 +77,12 @@ func wholeBox(t *testing.T, user string) (*box, SlotFacts) {
 		t.Skip("runs inside TestWholeBox")
 	}
 	b := newBox(t, probed())
-	return b, b.create(CreateParams{Slot: "a", Level: isolate.Box, Network: true, User: user})
+	return b, b.create(CreateParams{Slot: "a", Level: isolation.Box, Network: true, User: user})
 }
 
 func TestInTheBoxAsRoot(t *testing.T) {
 	b, facts := wholeBox(t, "")
-	if facts.UID != 0 || facts.UserName != "root" || facts.Isolation.Level != isolate.Box {
+	if facts.UID != 0 || facts.UserName != "root" || facts.Isolation.Level != isolation.Box {
 		t.Errorf("%+v", facts)
 	}
 	out := b.sh("a", "id -u; id -G; grep -E '^Cap(Eff|Bnd)|NoNew' /proc/self/status; head -c 1 /proc/1/mem 2>&1; pwd")
@@ -91,7 +91,7 @@ func TestInTheBoxAsRoot(t *testing.T) {
 		t.Error(out)
 	}
 	asUser := func(user, script string) (string, error) {
-		c, err := b.spawn("a", func(s *link.Spawn) { s.User, s.Cwd = user, "/" }, "/bin/sh", "-c", script)
+		c, err := b.spawn("a", func(s *ipc.Spawn) { s.User, s.Cwd = user, "/" }, "/bin/sh", "-c", script)
 		if err != nil {
 			return "", err
 		}
@@ -127,8 +127,8 @@ func TestInTheBoxKillFindsWhatDroppedEverything(t *testing.T) {
 	}
 	<-c.exit
 	b.waitFor(func() bool {
-		var list link.Processes
-		if err := b.call("a", link.OpProcesses, struct{}{}, &list); err != nil {
+		var list ipc.Processes
+		if err := b.call("a", ipc.OpProcesses, struct{}{}, &list); err != nil {
 			t.Fatal(err)
 		}
 		asleep := 0
@@ -139,8 +139,8 @@ func TestInTheBoxKillFindsWhatDroppedEverything(t *testing.T) {
 		}
 		return asleep == 2 && len(list.Processes) == 2
 	})
-	var receipt link.Receipt
-	if err := b.call("a", link.OpKill, link.Kill{Token: c.token}, &receipt); err != nil {
+	var receipt ipc.Receipt
+	if err := b.call("a", ipc.OpKill, ipc.Kill{Token: c.token}, &receipt); err != nil {
 		t.Fatal(err)
 	}
 	if receipt.Killed != 1 || receipt.Left != 0 || len(receipt.Handles) != 1 || receipt.Handles[0] != "started_since" {
@@ -152,8 +152,8 @@ func TestInTheBoxKillFindsWhatDroppedEverything(t *testing.T) {
 }
 
 func (b *box) total() int {
-	var list link.Processes
-	if err := b.call("a", link.OpProcesses, struct{}{}, &list); err != nil {
+	var list ipc.Processes
+	if err := b.call("a", ipc.OpProcesses, struct{}{}, &list); err != nil {
 		b.t.Fatal(err)
 	}
 	return len(list.Processes)
@@ -193,7 +193,7 @@ func TestInTheBoxWatchedPathsAreCompared(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	b.Watch([]link.Bytes{link.Bytes(same), link.Bytes(other), link.Bytes(absent)})
+	b.Watch([]ipc.Bytes{ipc.Bytes(same), ipc.Bytes(other), ipc.Bytes(absent)})
 	if r, err := b.Reset(context.Background(), "a"); err != nil || !r.Clean || len(r.Changed) != 0 {
 		t.Errorf("%+v %v", r, err)
 	}
@@ -215,8 +215,6 @@ func TestInTheBoxWatchedPathsAreCompared(t *testing.T) {
 
 func TestInTheBoxKillEverybody(t *testing.T) {
 	b, _ := wholeBox(t, "")
-	replaced := make(chan string, 1)
-	b.OnReplaced(func(slot string, _ *link.Error) { replaced <- slot })
 	if _, err := b.spawn("a", nil, "setsid", "sleep", "1000"); err != nil {
 		t.Fatal(err)
 	}
@@ -224,27 +222,25 @@ func TestInTheBoxKillEverybody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The shell is spared by its own signal, and so must be ended by us.
-	if _, err := b.spawn("a", nil, "/bin/sh", "-c", "kill -9 -1; exec setsid sleep 1000"); err != nil && kind(err) != "os EINTR" {
+	// The shell is spared by its own signal, and so must be ended by the reset.
+	if _, err := b.spawn("a", nil, "/bin/sh", "-c", "kill -9 -1; exec setsid sleep 1000"); err != nil && kind(err) != "slot_died " {
 		t.Fatal(err)
 	}
-	if slot := <-replaced; slot != "a" {
-		t.Error(slot)
-	}
-	if _, err := before.Call(context.Background(), link.OpProcesses, struct{}{}, nil); err == nil || kind(err) != "os EINTR" {
+	t.Log(<-b.deaths)
+	if _, err := before.Call(context.Background(), ipc.OpProcesses, struct{}{}, nil); err == nil || kind(err) != "slot_died " {
 		t.Errorf("a call to the agent that was killed: %v", err)
+	}
+	if _, err := b.Agent(context.Background(), "a"); err == nil || kind(err) != "slot_died " {
+		t.Errorf("a call after that: %v", err)
+	}
+	if r, err := b.Reset(context.Background(), "a"); err != nil || !r.Clean {
+		t.Errorf("%+v %v", r, err)
 	}
 	if n := b.total(); n != 0 {
 		t.Errorf("%d processes are left", n)
 	}
 	if out := b.sh("a", "echo goes on"); out != "goes on" {
 		t.Errorf("%q", out)
-	}
-	if r, err := b.Reset(context.Background(), "a"); err != nil || !r.Clean {
-		t.Errorf("%+v %v", r, err)
-	}
-	if len(b.deaths) != 0 {
-		t.Error(<-b.deaths)
 	}
 }
 

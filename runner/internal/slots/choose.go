@@ -7,12 +7,14 @@ import (
 	"sort"
 	"strings"
 
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/cgroup"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/users"
 )
 
 // choose settles the rung and the user.
-func (s *slot) choose(p CreateParams) error {
+func (s *rung) choose(p CreateParams) error {
 	f := s.m.facts
 	level := p.Level
 	if level == "" || level == "auto" {
@@ -20,29 +22,29 @@ func (s *slot) choose(p CreateParams) error {
 	}
 	floor := p.Floor
 	if floor == "" {
-		floor = isolate.None
+		floor = isolation.None
 	}
 	switch {
-	case level == isolate.Box && p.PrivateRoot:
+	case level == isolation.Box && p.PrivateRoot:
 		return s.cannot("a slot has a whole box only in a container or VM that was made for it")
 	case !f.Has(level):
 		return s.cannot(fmt.Sprintf("%s cannot be given here: %s", level, f.Reasons[level]))
-	case isolate.Below(level, floor):
+	case isolation.Below(level, floor):
 		return s.cannot(fmt.Sprintf("%s is below the lowest that is accepted, %s: %s", level, floor, reasons(f)))
-	case level != isolate.Box && p.PrivateRoot && f.Root && !f.Switch:
-		return s.cannot("uid 0 has to be left on a host, and cannot be: " + f.Reasons[isolate.UID])
+	case level != isolation.Box && p.PrivateRoot && f.Root && !f.Switch:
+		return s.cannot("uid 0 has to be left on a host, and cannot be: " + f.Reasons[isolation.UID])
 	}
-	s.setup = isolate.Setup{Slot: s.id, Boot: s.m.boot, Level: level, ServePID: os.Getpid(), Since: s.m.since}
+	s.setup = isolation.Setup{Slot: s.id, Boot: s.m.boot, Level: level, ServePID: os.Getpid(), Since: s.m.since}
 	s.modes = modes{own: 0o700, tmp: 0o700}
-	if level == isolate.Namespaces {
+	if level == isolation.Namespaces {
 		s.way = f.Way
 	}
 	return s.chooseUser(p)
 }
 
-func (s *slot) cannot(why string) error { return failure("isolation", "%s", why) }
+func (s *rung) cannot(why string) error { return failure("isolation", "%s", why) }
 
-func reasons(f isolate.Facts) string {
+func reasons(f isolation.Facts) string {
 	var out []string
 	for rung, why := range f.Reasons {
 		if why != "" {
@@ -53,81 +55,81 @@ func reasons(f isolate.Facts) string {
 	return strings.Join(out, "; ")
 }
 
-func (s *slot) chooseUser(p CreateParams) error {
+func (s *rung) chooseUser(p CreateParams) error {
 	f := s.m.facts
 	level := s.setup.Level
-	s.ownUID = f.Switch && (level == isolate.Namespaces || level == isolate.UID || level == isolate.None && p.PrivateRoot)
+	s.ownUID = f.Switch && (level == isolation.Namespaces || level == isolation.UID || level == isolation.None && p.PrivateRoot)
 	if s.ownUID {
-		uid, err := s.m.ids.take()
+		uid, err := s.m.ids.Take()
 		if err != nil {
 			return err
 		}
 		s.setup.UID, s.setup.GID, s.setup.Groups = uid, uid, []uint32{}
 		s.setup.UserName = "slot"
-		if level != isolate.Namespaces {
-			s.setup.UserName = fmt.Sprintf("slot%d", s.m.ids.index(uid))
+		if level != isolation.Namespaces {
+			s.setup.UserName = fmt.Sprintf("slot%d", s.m.ids.Index(uid))
 		}
 	} else if err := s.boxUser(p.User); err != nil {
 		return err
 	}
 	s.setup.Switch = f.Switch
-	if level == isolate.Namespaces && (s.way == isolate.WaySelf || s.way == isolate.WayBwrap) {
+	if level == isolation.Namespaces && (s.way == isolation.WaySelf || s.way == isolation.WayBwrap) {
 		s.setup.Switch = false
 	}
 	if s.setup.Switch && f.Setgroups {
-		s.setup.Track = s.m.ids.track
+		s.setup.Track = s.m.ids.Track
 	}
 	return nil
 }
 
 // boxUser is whom commands run as where the slot has no uid of its own: the
 // image's user in a box, else whoever the runner is.
-func (s *slot) boxUser(name string) error {
+func (s *rung) boxUser(name string) error {
 	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
 	level := s.setup.Level
-	asked := level == isolate.Box || level == isolate.None
+	asked := level == isolation.Box || level == isolation.None
 	if s.m.facts.Switch && asked {
-		user, err := isolate.LookupUser(name)
+		user, err := isolation.LookupUser(name)
 		if err != nil {
 			return failure("user", "%v", err)
 		}
 		s.setup.UID, s.setup.GID, s.setup.Groups, s.setup.UserName = user.UID, user.GID, user.Groups, user.Name
 	} else {
-		own, err := isolate.LookupUser(fmt.Sprint(uid))
+		own, err := isolation.LookupUser(fmt.Sprint(uid))
 		if err != nil {
 			return failure("user", "%v", err)
 		}
 		s.setup.UID, s.setup.GID, s.setup.UserName = uid, gid, own.Name
 		if name != "" && asked {
-			user, err := isolate.LookupUser(name)
+			user, err := isolation.LookupUser(name)
 			if err != nil || user.UID != uid {
 				return failure("user", "the runner is uid %d and cannot become %q", uid, name)
 			}
 		}
 	}
-	if level == isolate.Namespaces {
+	if level == isolation.Namespaces {
 		s.setup.UserName = "slot"
 	}
-	if level == isolate.Box {
+	if level == isolation.Box {
 		s.modes = modes{own: 0o755, tmp: 0o777 | os.ModeSticky}
 	}
 	return nil
 }
 
 // place settles what the slot sees where.
-func (s *slot) place(p CreateParams) error {
+func (s *rung) place(p CreateParams) error {
 	at := func(part string) string { return filepath.Join(s.dir, part) }
 	s.setup.Workspace, s.setup.Home, s.setup.Tmp, s.fifos = at("workspace"), at("home"), at("tmp"), at(fifos)
 	switch s.setup.Level {
-	case isolate.Namespaces:
+	case isolation.Namespaces:
 		if !p.Network && !s.m.facts.Loopback {
 			return s.cannot("a network of its own would have no loopback interface (no CAP_NET_ADMIN)")
 		}
 		s.placeView(p)
-	case isolate.UID:
+	case isolation.UID:
 		s.setup.Landlock = s.landlock()
 		fallthrough
-	case isolate.None:
+	case isolation.None:
 		s.setup.View.Network = true
 		if err := s.reachable(); err != nil {
 			return err
@@ -135,23 +137,23 @@ func (s *slot) place(p CreateParams) error {
 	default:
 		s.setup.View.Network = true
 	}
-	if !p.Network && s.setup.View.Network && s.setup.Level != isolate.Box && p.PrivateRoot {
-		return s.cannot("the network can be taken away only with namespaces: " + s.m.facts.Reasons[isolate.Namespaces])
+	if !p.Network && s.setup.View.Network && s.setup.Level != isolation.Box && p.PrivateRoot {
+		return s.cannot("the network can be taken away only with namespaces: " + s.m.facts.Reasons[isolation.Namespaces])
 	}
-	if s.setup.Level == isolate.UID && !p.PrivateRoot {
-		s.name = addName(s.setup, s.shellPath()) == nil
+	if s.setup.Level == isolation.UID && !p.PrivateRoot {
+		s.name = users.AddName(s.user(), s.shellPath()) == nil
 	}
 	return nil
 }
 
-func (s *slot) placeView(p CreateParams) {
+func (s *rung) placeView(p CreateParams) {
 	at := func(part string) string { return filepath.Join(s.dir, part) }
-	v := isolate.View{
-		Kind: isolate.ViewBox, Staging: at("root"), BaseDir: s.m.base, Hostname: "slot", Network: p.Network, Pids: true,
-		Made: s.way == isolate.WayBwrap,
+	v := isolation.View{
+		Kind: isolation.ViewBox, Staging: at("root"), BaseDir: s.m.base, Hostname: "slot", Network: p.Network, Pids: true,
+		Made: s.way == isolation.WayBwrap,
 	}
 	if p.PrivateRoot {
-		v.Kind = isolate.ViewPrivate
+		v.Kind = isolation.ViewPrivate
 		s.setup.Workspace, s.setup.Home, s.setup.Tmp = "/workspace", "/home/"+s.setup.UserName, "/tmp"
 		s.fifos = "/run/hermes-exec/" + fifos
 		for _, r := range p.ReadOnlyPaths {
@@ -160,15 +162,15 @@ func (s *slot) placeView(p CreateParams) {
 	} else if isDir("/tmp") && !below(s.m.base, "/tmp") {
 		s.setup.Tmp = "/tmp"
 	}
-	v.Binds = []isolate.Bind{{Source: at("workspace"), Target: s.setup.Workspace}, {Source: at("home"), Target: s.setup.Home}, {Source: at("tmp"), Target: s.setup.Tmp}, {Source: at(fifos), Target: s.fifos}}
+	v.Binds = []isolation.Bind{{Source: at("workspace"), Target: s.setup.Workspace}, {Source: at("home"), Target: s.setup.Home}, {Source: at("tmp"), Target: s.setup.Tmp}, {Source: at(fifos), Target: s.fifos}}
 	if p.PrivateRoot || isDir("/var/tmp") && !below(s.m.base, "/var/tmp") {
-		v.Binds = append(v.Binds, isolate.Bind{Source: at("var-tmp"), Target: "/var/tmp"})
+		v.Binds = append(v.Binds, isolation.Bind{Source: at("var-tmp"), Target: "/var/tmp"})
 	}
-	user := isolate.User{Name: s.setup.UserName, UID: s.setup.UID, GID: s.setup.GID, Home: s.setup.Home}
+	user := s.user()
 	if p.PrivateRoot {
-		v.Passwd, v.Group = isolate.PasswdFor(user, s.shellPath()), isolate.GroupFor(user)
+		v.Passwd, v.Group = isolation.PasswdFor(user, s.shellPath()), isolation.GroupFor(user)
 	} else {
-		v.Passwd, v.Group = fileAnd("/etc/passwd", isolate.PasswdLine(user, s.shellPath())), fileAnd("/etc/group", isolate.GroupLine(user))
+		v.Passwd, v.Group = fileAnd("/etc/passwd", isolation.PasswdLine(user, s.shellPath())), fileAnd("/etc/group", isolation.GroupLine(user))
 	}
 	s.setup.View = v
 }
@@ -187,7 +189,7 @@ func fileAnd(path, line string) string {
 }
 
 // reachable checks that the slot's user can get to its directories.
-func (s *slot) reachable() error {
+func (s *rung) reachable() error {
 	if !s.setup.Switch {
 		return nil
 	}
@@ -207,11 +209,11 @@ func (s *slot) reachable() error {
 
 // landlock leaves a slot at rung uid its own directories and what is the
 // box's, but no directory that slots share.
-func (s *slot) landlock() *isolate.Landlock {
+func (s *rung) landlock() *isolation.Landlock {
 	if s.m.facts.LandlockABI == 0 {
 		return nil
 	}
-	l := &isolate.Landlock{ABI: s.m.facts.LandlockABI, Hidden: []string{s.m.base}}
+	l := &isolation.Landlock{ABI: s.m.facts.LandlockABI, Hidden: []string{s.m.base}}
 	for _, dir := range []string{"/tmp", "/var/tmp"} {
 		if real, err := filepath.EvalSymlinks(dir); err == nil {
 			l.Hidden = append(l.Hidden, real)
@@ -232,15 +234,15 @@ func isDir(path string) bool {
 func below(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
 
 // limit settles by what each limit is held.
-func (s *slot) limit(p CreateParams) error {
+func (s *rung) limit(p CreateParams) error {
 	l := p.Limits
 	s.setup.Limits = l
-	joins, how, err := isolate.MakeGroups(s.m.facts, s.m.groupName(s.id), l)
+	joins, how, err := cgroup.Make(s.m.facts.Cgroups, s.m.groupName(s.id), l)
 	if err != nil {
 		return failure("internal", "%v", err)
 	}
 	s.setup.Cgroups = joins
-	ownUID := s.setup.UID != 0 && (s.setup.Level == isolate.UID || s.setup.Level == isolate.Namespaces || s.setup.Switch && p.PrivateRoot)
+	ownUID := s.setup.UID != 0 && (s.setup.Level == isolation.UID || s.setup.Level == isolation.Namespaces || s.setup.Switch && p.PrivateRoot)
 	byRlimit := func(name, text string) {
 		s.setup.RLimits = append(s.setup.RLimits, name)
 		how[name] = text
@@ -278,7 +280,7 @@ func (s *slot) limit(p CreateParams) error {
 	return nil
 }
 
-func requested(l link.Limits) map[string]bool {
+func requested(l ipc.Limits) map[string]bool {
 	return map[string]bool{
 		"cpus": l.CPUs != nil, "memory_mb": l.MemoryMB != nil, "pids": l.PIDs != nil, "disk_mb": l.DiskMB != nil, "open_files": l.OpenFiles != nil,
 		"file_size_mb": l.FileSizeMB != nil, "cpu_time_s": l.CPUTimeS != nil,

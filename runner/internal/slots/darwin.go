@@ -9,7 +9,7 @@ import (
 
 const rlimitsWork = false
 
-func (s *slot) scoped() bool { return false }
+func (s *rung) scoped() bool { return false }
 
 func (s *slot) begin(null, theirs *os.File) (*os.Process, error) {
 	return os.StartProcess(s.m.exe, []string{"runner", "agent"}, &os.ProcAttr{
@@ -20,8 +20,6 @@ func (s *slot) begin(null, theirs *os.File) (*os.Process, error) {
 func onStarter(do func() (*os.Process, error)) (*os.Process, error) { return do() }
 
 func (s *slot) wipeShared() []string { return nil }
-
-func threadsOf(int) threads { return threads{where: "nobody knows what"} }
 
 func oomKills() int64 { return 0 }
 

@@ -14,7 +14,7 @@ const fifos = "fifos"
 // FIFO makes a FIFO for commands of the slot to write to, and opens it for
 // reading without waiting. inside is its path in the slot. It is gone when
 // remove was called, or with the next reset.
-func (h *Handle) FIFO(name string) (fd int, inside string, remove func(), err error) {
+func (h *Agent) FIFO(name string) (fd int, inside string, remove func(), err error) {
 	path := filepath.Join(h.slot.dir, fifos, name)
 	_ = os.Remove(path)
 	err = syscall.Mkfifo(path, 0o600)
@@ -40,9 +40,6 @@ func (h *Handle) FIFO(name string) (fd int, inside string, remove func(), err er
 	}
 	return fd, filepath.Join(h.slot.fifos, name), remove, nil
 }
-
-// OpenFiles is the limit of each process of the slot, nil for none.
-func (h *Handle) OpenFiles() *int64 { return h.slot.setup.Limits.OpenFiles }
 
 // makeFIFOs makes their directory afresh.
 func (s *slot) makeFIFOs() error {

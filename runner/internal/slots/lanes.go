@@ -5,7 +5,7 @@ import (
 	"os"
 	"sync"
 
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
 )
 
 const (
@@ -27,21 +27,21 @@ var single = map[string]bool{"file.read": true, "file.write": true, "file.stat":
 type lanes struct {
 	places chan struct{} // one for each that is free
 	mu     sync.Mutex
-	free   []*link.Conn
-	all    []*link.Conn
+	free   []*ipc.Conn
+	all    []*ipc.Conn
 	closed bool
 }
 
 // open makes n lanes beside conn and returns the agent's ends, also with an error.
-func (l *lanes) open(conn *link.Conn, n int) (theirs []*os.File, err error) {
+func (l *lanes) open(conn *ipc.Conn, n int) (theirs []*os.File, err error) {
 	l.places = make(chan struct{}, n)
 	for range n {
-		ours, their, err := link.Pair()
+		ours, their, err := ipc.Pair()
 		if err != nil {
 			return theirs, err
 		}
 		theirs = append(theirs, their)
-		var lane *link.Conn
+		var lane *ipc.Conn
 		// Nothing settles before the first call.
 		if lane, err = conn.NewLane(ours, func() { l.give(lane) }); err != nil {
 			return theirs, err
@@ -63,7 +63,7 @@ func (l *lanes) call(ctx context.Context, op string, in, out any, fds ...int) ([
 	return lane.Call(ctx, op, in, out, fds...)
 }
 
-func (l *lanes) add(lane *link.Conn) {
+func (l *lanes) add(lane *ipc.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.all = append(l.all, lane)
@@ -72,7 +72,7 @@ func (l *lanes) add(lane *link.Conn) {
 	}
 }
 
-func (l *lanes) take(ctx context.Context) (*link.Conn, error) {
+func (l *lanes) take(ctx context.Context) (*ipc.Conn, error) {
 	select {
 	case <-l.places:
 	case <-ctx.Done():
@@ -86,7 +86,7 @@ func (l *lanes) take(ctx context.Context) (*link.Conn, error) {
 	return lane, nil
 }
 
-func (l *lanes) give(lane *link.Conn) {
+func (l *lanes) give(lane *ipc.Conn) {
 	l.mu.Lock()
 	l.free = append(l.free, lane)
 	l.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
 )
 
 func TestRlimitsHoldFromTheFirstInstruction(t *testing.T) {
@@ -16,7 +16,7 @@ func TestRlimitsHoldFromTheFirstInstruction(t *testing.T) {
 		t.Run(level, func(t *testing.T) {
 			b := newBox(t, probed())
 			facts := b.create(CreateParams{Slot: "a", Level: level, Network: true, PrivateRoot: true,
-				Limits: link.Limits{OpenFiles: ptr[int64](77), FileSizeMB: ptr[int64](1), CPUTimeS: ptr(1.0)}})
+				Limits: ipc.Limits{OpenFiles: ptr[int64](77), FileSizeMB: ptr[int64](1), CPUTimeS: ptr(1.0)}})
 			if got := b.sh("a", "ulimit -n; ulimit -Hn; ulimit -Ht"); got != "77\n77\n1" {
 				t.Errorf("limits %q, %v", got, facts.Isolation.Limits)
 			}
@@ -46,7 +46,7 @@ func TestMemoryLimitAndOOMFact(t *testing.T) {
 	for _, level := range rungs() {
 		t.Run(level, func(t *testing.T) {
 			b := newBox(t, probed())
-			facts := b.create(CreateParams{Slot: "a", Level: level, Network: true, PrivateRoot: true, Limits: link.Limits{MemoryMB: ptr[int64](48), CPUs: ptr(0.5)}})
+			facts := b.create(CreateParams{Slot: "a", Level: level, Network: true, PrivateRoot: true, Limits: ipc.Limits{MemoryMB: ptr[int64](48), CPUs: ptr(0.5)}})
 			if how := facts.Isolation.Limits; !strings.HasPrefix(how["memory_mb"], "cgroup") || !strings.HasPrefix(how["cpus"], "cgroup") {
 				t.Fatalf("%v", how)
 			}
@@ -69,7 +69,7 @@ func TestMemoryWatchdog(t *testing.T) {
 			f := probed()
 			f.Cgroups = nil
 			b := newBox(t, f)
-			p := CreateParams{Slot: "a", Level: level, Network: true, PrivateRoot: true, Limits: link.Limits{MemoryMB: ptr[int64](48)}}
+			p := CreateParams{Slot: "a", Level: level, Network: true, PrivateRoot: true, Limits: ipc.Limits{MemoryMB: ptr[int64](48)}}
 			if _, err := b.Create(context.Background(), p); err == nil || kind(err) != "limit " {
 				t.Errorf("without best effort: %v", err)
 			}
@@ -91,12 +91,12 @@ const bomb = `$SIG{TERM} = "IGNORE"; while (1) { fork(); setpgrp(0, 0) }`
 // TestForkBombEnds runs where a limit of processes holds and nothing outside
 // the slot can be reached.
 func TestForkBombEnds(t *testing.T) {
-	needs(t, isolate.Namespaces)
+	needs(t, isolation.Namespaces)
 	if _, err := os.Stat("/usr/bin/perl"); err != nil {
 		t.Skip(err)
 	}
 	b := newBox(t, probed())
-	facts, err := b.Create(context.Background(), CreateParams{Slot: "a", Level: isolate.Namespaces, PrivateRoot: true, Limits: link.Limits{PIDs: ptr[int64](120)}})
+	facts, err := b.Create(context.Background(), CreateParams{Slot: "a", Level: isolation.Namespaces, PrivateRoot: true, Limits: ipc.Limits{PIDs: ptr[int64](120)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,8 +112,8 @@ func TestForkBombEnds(t *testing.T) {
 	began := time.Now()
 	b.waitFor(func() bool { return b.count(c.token) > 60 })
 	t.Logf("grown after %v", time.Since(began))
-	var receipt link.Receipt
-	if err := b.call("a", link.OpKill, link.Kill{Token: c.token, GraceS: 0.2}, &receipt); err != nil {
+	var receipt ipc.Receipt
+	if err := b.call("a", ipc.OpKill, ipc.Kill{Token: c.token, GraceS: 0.2}, &receipt); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("kill: %+v", receipt)
@@ -138,9 +138,9 @@ func TestForkBombEnds(t *testing.T) {
 
 // TestKillEverythingFromInside: only inside a pid namespace of its own.
 func TestKillEverythingFromInside(t *testing.T) {
-	needs(t, isolate.Namespaces)
+	needs(t, isolation.Namespaces)
 	b := newBox(t, probed())
-	b.create(CreateParams{Slot: "a", Level: isolate.Namespaces, PrivateRoot: true, Network: true})
+	b.create(CreateParams{Slot: "a", Level: isolation.Namespaces, PrivateRoot: true, Network: true})
 	if got := b.sh("a", "echo $(ls -d /proc/[0-9]* | wc -l)"); got > "9" && len(got) > 1 {
 		t.Skipf("%s processes to be seen: not a pid namespace of its own", got)
 	}

@@ -11,32 +11,32 @@ import (
 	"sync"
 	"time"
 
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/users"
+	"hermes-exec/runner/internal/wipe"
 )
 
 // Manager holds the slots of one box.
 type Manager struct {
 	base  string
-	facts isolate.Facts
+	facts isolation.Facts
 	exe   string
 	boot  string
-	ids   *allocator
-	trash *trash
+	ids   *users.Allocator
+	trash *wipe.Trash
 	since uint64
 
 	mu      sync.Mutex
 	slots   map[string]*slot
 	watched map[string]entry // paths of the box, as they were when Watch was called
 	closed  bool
-	onExit  func(slot string, e link.Exit)
-	onDeath func(slot string, why *link.Error)
-
-	onReplaced func(slot string, why *link.Error)
+	onExit  func(slot string, e ipc.Exit)
+	onDeath func(slot string, why *ipc.Error)
 
 	openPlaces func() []string // of a container: where anybody may leave files
 
-	setupLook time.Duration // how often an agent is looked at that does not get ready
+	setupTimeout time.Duration // how long an agent may take to get ready
 }
 
 // home is the directory of a container that is all ours.
@@ -49,7 +49,7 @@ func (m *Manager) home() string {
 
 // NewManager keeps slots below baseDir, which it makes when it is not there.
 // selfExe is this program, as a path that an agent can be started from.
-func NewManager(baseDir string, facts isolate.Facts, selfExe string) (*Manager, error) {
+func NewManager(baseDir string, facts isolation.Facts, selfExe string) (*Manager, error) {
 	base, err := filepath.Abs(baseDir)
 	if err != nil {
 		return nil, fmt.Errorf("slots: %w", err)
@@ -68,7 +68,7 @@ func NewManager(baseDir string, facts isolate.Facts, selfExe string) (*Manager, 
 			}
 		}
 	}
-	trash, err := newTrash(filepath.Join(base, "trash"))
+	trash, err := wipe.NewTrash(filepath.Join(base, "trash"))
 	if err != nil {
 		return nil, err
 	}
@@ -77,9 +77,9 @@ func NewManager(baseDir string, facts isolate.Facts, selfExe string) (*Manager, 
 		return nil, fmt.Errorf("slots: %w", err)
 	}
 	m := &Manager{
-		base: base, facts: facts, exe: selfExe, since: isolate.BootTicks(), boot: hex.EncodeToString(random), ids: newAllocator(facts), trash: trash, slots: map[string]*slot{},
-		onExit: func(string, link.Exit) {}, onDeath: func(string, *link.Error) {}, onReplaced: func(string, *link.Error) {},
-		setupLook: setupTimeout / setupLooks,
+		base: base, facts: facts, exe: selfExe, since: isolation.BootTicks(), boot: hex.EncodeToString(random), ids: users.NewAllocator(facts), trash: trash, slots: map[string]*slot{},
+		onExit: func(string, ipc.Exit) {}, onDeath: func(string, *ipc.Error) {},
+		setupTimeout: setupTimeout,
 	}
 	m.openPlaces = sync.OnceValue(func() []string { return findOpenPlaces(m.home()) })
 	if err := m.tellGroups(); err != nil {
@@ -107,14 +107,10 @@ func (m *Manager) tellGroups() error {
 
 // OnExit sets who hears of commands that ended. It must not block; set it
 // before the first slot is made.
-func (m *Manager) OnExit(f func(slot string, e link.Exit)) { m.onExit = f }
+func (m *Manager) OnExit(f func(slot string, e ipc.Exit)) { m.onExit = f }
 
 // OnDeath sets who hears of agents that ended unasked.
-func (m *Manager) OnDeath(f func(slot string, why *link.Error)) { m.onDeath = f }
-
-// OnReplaced sets who hears, before a slot goes on with another agent, that
-// the last one ended unasked and everything in the slot with it.
-func (m *Manager) OnReplaced(f func(slot string, why *link.Error)) { m.onReplaced = f }
+func (m *Manager) OnDeath(f func(slot string, why *ipc.Error)) { m.onDeath = f }
 
 // Create makes a slot. Its agent is started at first use.
 func (m *Manager) Create(ctx context.Context, p CreateParams) (SlotFacts, error) {
@@ -130,7 +126,7 @@ func (m *Manager) Create(ctx context.Context, p CreateParams) (SlotFacts, error)
 		m.mu.Unlock()
 		return SlotFacts{}, failure("bad_request", "slot %q exists", p.Slot)
 	}
-	s := &slot{m: m, id: p.Slot, dir: filepath.Join(m.base, "slots", p.Slot)}
+	s := &slot{rung: rung{m: m, id: p.Slot, dir: filepath.Join(m.base, "slots", p.Slot)}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m.slots[p.Slot] = s
@@ -151,7 +147,7 @@ func (m *Manager) Create(ctx context.Context, p CreateParams) (SlotFacts, error)
 
 // Watch remembers how these paths are now. The reset of a slot that has the
 // whole box tells which of them have changed since.
-func (m *Manager) Watch(paths []link.Bytes) {
+func (m *Manager) Watch(paths []ipc.Bytes) {
 	watched := make(map[string]entry, len(paths))
 	for _, path := range paths {
 		watched[string(path)] = entryAt(string(path))
@@ -198,7 +194,7 @@ func (m *Manager) Facts(id string) (SlotFacts, error) {
 }
 
 // Agent returns the running agent of a slot and starts it when there is none.
-func (m *Manager) Agent(ctx context.Context, id string) (*Handle, error) {
+func (m *Manager) Agent(ctx context.Context, id string) (*Agent, error) {
 	s, err := m.slot(id)
 	if err != nil {
 		return nil, err
@@ -221,19 +217,19 @@ func (m *Manager) Reset(ctx context.Context, id string) (ResetResult, error) {
 }
 
 // Destroy ends everything in a slot and forgets it.
-func (m *Manager) Destroy(ctx context.Context, id string) (link.Receipt, error) {
+func (m *Manager) Destroy(ctx context.Context, id string) (ipc.Receipt, error) {
 	s, err := m.slot(id)
 	if err != nil {
-		return link.Receipt{}, err
+		return ipc.Receipt{}, err
 	}
 	return m.destroy(ctx, s)
 }
 
-func (m *Manager) destroy(ctx context.Context, s *slot) (link.Receipt, error) {
+func (m *Manager) destroy(ctx context.Context, s *slot) (ipc.Receipt, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone {
-		return link.Receipt{Handles: []string{}}, nil
+		return ipc.Receipt{Handles: []string{}}, nil
 	}
 	receipt := s.end(ctx)
 	err := s.removeTraces()
@@ -248,22 +244,22 @@ func (m *Manager) destroy(ctx context.Context, s *slot) (link.Receipt, error) {
 }
 
 // KillAll ends every process of a slot but its agent.
-func (m *Manager) KillAll(ctx context.Context, id string) (link.Receipt, error) {
+func (m *Manager) KillAll(ctx context.Context, id string) (ipc.Receipt, error) {
 	s, err := m.slot(id)
 	if err != nil {
-		return link.Receipt{}, err
+		return ipc.Receipt{}, err
 	}
-	h := s.running()
+	h, _ := s.current()
 	if h == nil {
-		return link.Receipt{Handles: []string{}}, nil
+		return ipc.Receipt{Handles: []string{}}, nil
 	}
-	var receipt link.Receipt
-	_, err = h.Call(ctx, link.OpKillAll, struct{}{}, &receipt)
+	var receipt ipc.Receipt
+	_, err = h.Call(ctx, ipc.OpKillAll, struct{}{}, &receipt)
 	return receipt, err
 }
 
 // Close ends everything of every slot and removes the base directory.
-func (m *Manager) Close(ctx context.Context) link.Receipt {
+func (m *Manager) Close(ctx context.Context) ipc.Receipt {
 	m.mu.Lock()
 	m.closed = true
 	all := make([]*slot, 0, len(m.slots))
@@ -271,7 +267,7 @@ func (m *Manager) Close(ctx context.Context) link.Receipt {
 		all = append(all, s)
 	}
 	m.mu.Unlock()
-	total := link.Receipt{Handles: []string{}}
+	total := ipc.Receipt{Handles: []string{}}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	gate := make(chan struct{}, 8)
@@ -291,7 +287,7 @@ func (m *Manager) Close(ctx context.Context) link.Receipt {
 		}()
 	}
 	wg.Wait()
-	if problems := wipe(m.base); len(problems) > 0 {
+	if problems := wipe.Tree(m.base); len(problems) > 0 {
 		fmt.Fprintln(os.Stderr, "runner: left behind:", problems[0])
 	}
 	return total

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"hermes-exec/runner/internal/wipe"
 )
 
 // manifest is what a whole box had in its shared places, and in those that no
@@ -143,7 +145,7 @@ func eachShared(do func(path string, e entry) (removed bool)) {
 // restore removes what was not there and says what else is different.
 func (m manifest) restore() []string {
 	var problems []string
-	w := newWiper(wipeBudget)
+	w := wipe.New(wipe.Budget)
 	if m.entries == nil {
 		return nil
 	}
@@ -151,7 +153,7 @@ func (m manifest) restore() []string {
 	eachShared(func(path string, e entry) bool {
 		was, known := m.entries[path]
 		if !known {
-			return w.wipe(path)
+			return w.Wipe(path)
 		}
 		if !seen[path] && (was.inode != e.inode || was.changed != e.changed && !isDir(path)) {
 			problems = append(problems, path+" was changed")
@@ -159,7 +161,7 @@ func (m manifest) restore() []string {
 		seen[path] = true
 		return false
 	})
-	problems = append(problems, w.problems...)
+	problems = append(problems, w.Problems...)
 	for path := range m.entries {
 		if !seen[path] {
 			problems = append(problems, path+" was removed")

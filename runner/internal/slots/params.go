@@ -6,36 +6,36 @@ import (
 	"fmt"
 	"strings"
 
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
 )
 
 // CreateParams are the params of slot.create.
 type CreateParams struct {
-	Slot             string                `json:"slot"`
-	Level            string                `json:"level"`
-	Floor            string                `json:"floor"`
-	Network          bool                  `json:"network"`
-	Limits           link.Limits           `json:"limits"`
-	BestEffortLimits bool                  `json:"best_effort_limits"`
-	Env              map[string]link.Bytes `json:"env"`
-	ReadOnlyPaths    []link.Bytes          `json:"readonly_paths"`
-	PrivateRoot      bool                  `json:"private_root"`
-	User             string                `json:"user"`
+	Slot             string               `json:"slot"`
+	Level            string               `json:"level"`
+	Floor            string               `json:"floor"`
+	Network          bool                 `json:"network"`
+	Limits           ipc.Limits           `json:"limits"`
+	BestEffortLimits bool                 `json:"best_effort_limits"`
+	Env              map[string]ipc.Bytes `json:"env"`
+	ReadOnlyPaths    []ipc.Bytes          `json:"readonly_paths"`
+	PrivateRoot      bool                 `json:"private_root"`
+	User             string               `json:"user"`
 }
 
 // SlotFacts is the result of slot.create.
 type SlotFacts struct {
-	Workspace link.Bytes        `json:"workspace"`
-	Home      link.Bytes        `json:"home"`
-	Tmp       link.Bytes        `json:"tmp"`
+	Workspace ipc.Bytes         `json:"workspace"`
+	Home      ipc.Bytes         `json:"home"`
+	Tmp       ipc.Bytes         `json:"tmp"`
 	UID       int               `json:"uid"`
 	GID       int               `json:"gid"`
 	UserName  string            `json:"user_name"`
 	Shell     *string           `json:"shell"`   // the best of Shells, by name
 	Shells    map[string]string `json:"shells"`  // what it is (bash, dash, busybox, sh …) → its path
 	Session   *SessionFacts     `json:"session"` // null: no shell, no session
-	Isolation link.Isolation    `json:"isolation"`
+	Isolation ipc.Isolation     `json:"isolation"`
 }
 
 // SessionFacts is what a session of the slot would be.
@@ -46,24 +46,24 @@ type SessionFacts struct {
 
 // ResetResult is the result of slot.reset.
 type ResetResult struct {
-	Clean       bool         `json:"clean"`
-	Killed      link.Receipt `json:"killed"`
-	Differences []string     `json:"differences"`
-	Changed     []string     `json:"changed"` // watched paths of a whole box
+	Clean       bool        `json:"clean"`
+	Killed      ipc.Receipt `json:"killed"`
+	Differences []string    `json:"differences"`
+	Changed     []string    `json:"changed"` // watched paths of a whole box
 }
 
 func failure(kind, format string, args ...any) error {
-	return &link.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
+	return &ipc.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
 }
 
 func (p CreateParams) check() error {
 	if !validID(p.Slot) {
 		return failure("bad_request", "slot %q: 1 to 64 letters, digits, dots, dashes and underscores, not beginning with a dot", p.Slot)
 	}
-	if p.Level != "auto" && p.Level != "" && !isolate.Known(p.Level) {
+	if p.Level != "auto" && p.Level != "" && !isolation.Known(p.Level) {
 		return failure("bad_request", "unknown isolation level %q", p.Level)
 	}
-	if p.Floor != "" && !isolate.Known(p.Floor) {
+	if p.Floor != "" && !isolation.Known(p.Floor) {
 		return failure("bad_request", "unknown isolation floor %q", p.Floor)
 	}
 	for name, n := range map[string]*int64{"memory_mb": p.Limits.MemoryMB, "pids": p.Limits.PIDs, "disk_mb": p.Limits.DiskMB, "open_files": p.Limits.OpenFiles, "file_size_mb": p.Limits.FileSizeMB} {

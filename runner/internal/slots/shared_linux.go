@@ -10,7 +10,8 @@ import (
 	"strings"
 	"syscall"
 
-	"hermes-exec/runner/internal/isolate"
+	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/wipe"
 )
 
 // sharedPlaces are directories of the box in which every user may leave files.
@@ -20,7 +21,7 @@ var sharedPlaces = []string{"/dev/shm", "/tmp", "/var/tmp", "/run/lock", "/dev/m
 // it shares with others: files there, and System V IPC objects.
 func (s *slot) wipeShared() []string {
 	u := s.setup
-	if u.Level == isolate.Box {
+	if u.Level == isolation.Box {
 		return s.was.restore()
 	}
 	if !u.Switch || u.UID == 0 {
@@ -33,11 +34,11 @@ func (s *slot) wipeShared() []string {
 	if u.View.Pids && !s.container {
 		return problems
 	}
-	w := newWiper(wipeBudget)
+	w := wipe.New(wipe.Budget)
 	for _, dir := range s.sharedPlaces() {
 		s.wipeOwned(w, dir, 0)
 	}
-	problems = append(problems, w.problems...)
+	problems = append(problems, w.Problems...)
 	if u.View.Pids {
 		return problems // System V objects went with their namespace
 	}
@@ -47,7 +48,7 @@ func (s *slot) wipeShared() []string {
 // clearKeys empties the keyrings of a uid, which the kernel keeps for some time
 // after its last process. The problems are what is left.
 func clearKeys(uid, gid uint32) []string {
-	if err := asThreadOf(uid, gid, isolate.ClearUserKeys); err != nil {
+	if err := asThreadOf(uid, gid, isolation.ClearUserKeys); err != nil {
 		return []string{"the keys of the slot's user cannot be removed: " + err.Error()}
 	}
 	return nil
@@ -59,7 +60,7 @@ func asThreadOf(uid, gid uint32, do func() error) error {
 	go func() {
 		// Never unlocked: the thread ends with this goroutine.
 		runtime.LockOSThread()
-		done <- isolate.AsUser(uid, gid, do)
+		done <- isolation.AsUser(uid, gid, do)
 	}()
 	return <-done
 }
@@ -67,20 +68,17 @@ func asThreadOf(uid, gid uint32, do func() error) error {
 // wipeOwned removes what the slot has below a directory that anybody may write
 // to, and in such directories in it. What another slot has there is looked
 // through: below it may be a directory that is open.
-func (s *slot) wipeOwned(w *wiper, dir string, depth int) {
+func (s *slot) wipeOwned(w *wipe.Wiper, dir string, depth int) {
 	eachEntry(dir, func(path string, st *syscall.Stat_t) bool {
 		if st.Uid == s.setup.UID {
-			return w.wipe(path)
+			return w.Wipe(path)
 		}
-		if (isOpen(st) || s.m.ids.has(st.Uid) && isPassable(st)) && depth < deepest {
+		if (isOpen(st) || s.m.ids.Has(st.Uid) && isPassable(st)) && depth < wipe.Deepest {
 			s.wipeOwned(w, path, depth+1)
 		}
 		return false
 	})
 }
-
-// has tells whether a uid is, was or will be that of a slot.
-func (a *allocator) has(uid uint32) bool { return uid-a.first < a.count }
 
 // isOpen tells whether this is a directory that anybody may write to.
 func isOpen(st *syscall.Stat_t) bool {
@@ -200,7 +198,7 @@ func eachEntry(dir string, do func(path string, st *syscall.Stat_t) (removed boo
 		return
 	}
 	defer f.Close()
-	eachName(f, func(name string) bool {
+	wipe.EachName(f, func(name string) bool {
 		var st syscall.Stat_t
 		path := filepath.Join(dir, name)
 		return syscall.Lstat(path, &st) == nil && do(path, &st)

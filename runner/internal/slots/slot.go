@@ -10,37 +10,46 @@ import (
 	"syscall"
 	"time"
 
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/cgroup"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/users"
+	"hermes-exec/runner/internal/wipe"
 )
+
+// rung is what a slot is made of: chosen at its creation, the same until its end.
+type rung struct {
+	m      *Manager
+	id     string
+	dir    string
+	facts  SlotFacts
+	setup  isolation.Setup
+	env    []string
+	way    isolation.Way
+	ownUID bool // the slot's uid is nobody else's
+	name   bool // a line of ours is in the box's passwd
+	modes  modes
+	fifos  string // where the slot sees them
+}
+
+func (s *rung) user() isolation.User {
+	return isolation.User{Name: s.setup.UserName, UID: s.setup.UID, GID: s.setup.GID, Home: s.setup.Home}
+}
 
 // slot is one leased workspace. mu is held by whoever changes its state:
 // creating, starting the agent, resetting, destroying.
 type slot struct {
-	m         *Manager
-	id        string
-	dir       string
-	facts     SlotFacts
-	setup     isolate.Setup
-	env       []string
-	way       isolate.Way
-	name      bool // a line of ours is in the box's passwd
-	modes     modes
-	fifos     string       // where the slot sees them
-	waste     []*discarded // what resets took away and may not be gone
-	was       manifest     // of a whole box
-	container bool         // the slot sees the image's files, and may write to some
-
-	relief relief
+	rung
+	waste     []*wipe.Discarded // what resets took away and may not be gone
+	was       manifest          // of a whole box
+	container bool              // the slot sees the image's files, and may write to some
 
 	mu   sync.Mutex
 	gone bool
 
 	handleMu sync.Mutex
-	ownUID   bool // the slot's uid is nobody else's
-	handle   *Handle
-	died     *link.Error     // why the last agent ended unasked
-	judging  <-chan struct{} // closed when it is known whether another takes its place; set with died
+	handle   *Agent
+	died     *ipc.Error // why the last agent ended unasked
 }
 
 // modes of the slot's directories.
@@ -62,7 +71,7 @@ func (s *slot) create(p CreateParams) error {
 	if err := s.makeDirs(); err != nil {
 		return failure("internal", "slot %s: %v", s.id, err)
 	}
-	if s.setup.Level == isolate.Box {
+	if s.setup.Level == isolation.Box {
 		s.was = newManifest(s.m.home(), s.dir)
 	}
 	s.container = !p.PrivateRoot
@@ -76,7 +85,7 @@ func (s *slot) makeDirs() error {
 	if err := os.Mkdir(s.dir, 0o711); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	if s.setup.Switch || s.setup.Level == isolate.Box {
+	if s.setup.Switch || s.setup.Level == isolation.Box {
 		if err := os.Chmod(s.dir, 0o711); err != nil {
 			return err
 		}
@@ -115,7 +124,7 @@ func (s *slot) remakeDirs() error {
 	if err == nil || len(s.waste) == 0 {
 		return err
 	}
-	s.m.trash.settle(s.waste)
+	s.m.trash.Settle(s.waste)
 	for _, part := range parts {
 		_ = os.Remove(filepath.Join(s.dir, part))
 	}
@@ -156,11 +165,8 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 		result.Differences = append(result.Differences, err.Error())
 	}
 	result.Differences = append(result.Differences, s.verify()...)
-	if err := s.relief.lost(); err != nil {
-		result.Differences = append(result.Differences, err.Error())
-	}
 	result.Clean = len(result.Differences) == 0
-	if s.setup.Level == isolate.Box {
+	if s.setup.Level == isolation.Box {
 		result.Changed = append(s.m.changed(), s.was.changed()...)
 	}
 	s.handleMu.Lock()
@@ -173,51 +179,46 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 // a whole box root could have made files that cannot be removed: there it is
 // waited for.
 func (s *slot) clear() []string {
-	going, left := s.m.trash.settle(s.waste)
+	going, left := s.m.trash.Settle(s.waste)
 	s.waste = going
-	if s.setup.Level != isolate.Box {
-		if waste, err := s.m.trash.take(s.dir); err == nil {
+	if s.setup.Level != isolation.Box {
+		if waste, err := s.m.trash.Take(s.dir); err == nil {
 			s.waste = append(s.waste, waste)
-			waste.wait(wipeGrace)
+			waste.Wait(wipe.Grace)
 			return left
 		}
 	}
-	w := newWiper(wipeBudget)
+	w := wipe.New(wipe.Budget)
 	for _, part := range parts {
-		w.wipe(filepath.Join(s.dir, part))
+		w.Wipe(filepath.Join(s.dir, part))
 	}
-	return append(left, w.problems...)
+	return append(left, w.Problems...)
 }
 
 // end stops the agent and with it everything in the slot. An agent that died
 // alone may have left processes that only another agent can find.
-func (s *slot) end(ctx context.Context) link.Receipt {
-	receipt := link.Receipt{Handles: []string{}}
-	s.handleMu.Lock()
-	h, died := s.handle, s.died
-	s.handleMu.Unlock()
+func (s *slot) end(ctx context.Context) ipc.Receipt {
+	receipt := ipc.Receipt{Handles: []string{}}
+	h, died := s.current()
 	if h == nil && died == nil {
 		return receipt
 	}
 	ctx = context.WithoutCancel(ctx) // ending a slot is not called off half way
 	if h == nil && !s.setup.View.Pids {
-		s.handleMu.Lock()
-		s.died = nil
-		s.handleMu.Unlock()
 		var err error
-		if h, err = s.succeed(ctx); err != nil {
+		if h, err = s.startSuccessor(ctx); err != nil {
 			receipt.Left = 1
 			return receipt
 		}
 	}
 	if h != nil {
-		s.relieved(slowKill, func() { receipt.Add(s.stop(ctx, h)) })
+		receipt.Add(s.stop(ctx, h))
 	}
 	return receipt
 }
 
-// succeed starts an agent behind one that died.
-func (s *slot) succeed(ctx context.Context) (*Handle, error) {
+// startSuccessor starts an agent behind one that died.
+func (s *slot) startSuccessor(ctx context.Context) (*Agent, error) {
 	s.setup.Successor = true
 	defer func() { s.setup.Successor = false }()
 	return s.start(ctx)
@@ -225,12 +226,12 @@ func (s *slot) succeed(ctx context.Context) (*Handle, error) {
 
 // stop ends an agent. Where it is init of a pid namespace its own end is the
 // proof that nothing is left.
-func (s *slot) stop(ctx context.Context, h *Handle) link.Receipt {
-	receipt := link.Receipt{Handles: []string{}}
+func (s *slot) stop(ctx context.Context, h *Agent) ipc.Receipt {
+	receipt := ipc.Receipt{Handles: []string{}}
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
 	h.expectEnd()
-	_, err := h.Conn.Call(ctx, isolate.OpStop, struct{}{}, &receipt)
+	_, err := h.conn.Call(ctx, isolation.OpStop, struct{}{}, &receipt)
 	if err != nil && !s.setup.View.Pids {
 		receipt.Left = max(receipt.Left, 1)
 	}
@@ -256,24 +257,24 @@ func (s *slot) stop(ctx context.Context, h *Handle) link.Receipt {
 // the tenant of a whole box left elsewhere in it stays: it is the box's now.
 func (s *slot) removeTraces() error {
 	var left []string
-	if s.setup.Level != isolate.Box {
+	if s.setup.Level != isolation.Box {
 		left = s.wipeShared()
 	}
 	var problems []error
-	if waste, err := s.m.trash.take(s.dir); err == nil {
-		_, more := s.m.trash.settle(append(s.waste, waste))
+	if waste, err := s.m.trash.Take(s.dir); err == nil {
+		_, more := s.m.trash.Settle(append(s.waste, waste))
 		left = append(left, more...)
 	} else {
-		w := newWiper(wipeBudget)
-		w.wipe(s.dir)
-		left = append(left, w.problems...)
+		w := wipe.New(wipe.Budget)
+		w.Wipe(s.dir)
+		left = append(left, w.Problems...)
 	}
 	for _, p := range left {
 		problems = append(problems, errors.New(p))
 	}
-	problems = append(problems, isolate.RemoveGroups(s.setup.Cgroups))
+	problems = append(problems, cgroup.Remove(s.setup.Cgroups))
 	if s.name {
-		problems = append(problems, removeName(s.setup))
+		problems = append(problems, users.RemoveName(s.setup.UserName))
 	}
 	return errors.Join(problems...)
 }

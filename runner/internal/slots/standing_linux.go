@@ -6,16 +6,15 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"hermes-exec/runner/internal/proc"
 )
 
 // standing is what the next tenant's processes inherit of this one, and what
 // root in a whole box can change here without being let in: limits,
 // processors, scheduling and what is dumped. The same text is the same state.
 func standing() string {
-	limits := slices.DeleteFunc(strings.Split(slurpFile("/proc/self/limits"), "\n"), func(line string) bool {
-		return strings.HasPrefix(line, "Max realtime timeout") // the mark of the newest command
-	})
-	state := []string{strings.Join(limits, "\n"), slurpFile("/proc/self/coredump_filter"), slurpFile("/proc/self/autogroup")}
+	state := []string{slurpFile("/proc/self/limits"), slurpFile("/proc/self/coredump_filter"), slurpFile("/proc/self/autogroup")}
 	tasks, _ := os.ReadDir("/proc/self/task")
 	threads := make([]string, 0, len(tasks))
 	for _, task := range tasks {
@@ -36,11 +35,11 @@ func thread(tid int) string {
 		realtimeField = 40
 	)
 	path := "/proc/self/task/" + strconv.Itoa(tid) + "/"
-	f := statFields(path)
+	f := proc.Fields([]byte(slurpFile(path + "stat")))
 	if len(f) < realtimeField-1 {
 		return ""
 	}
-	state := []string{"nice " + f[niceField-3], "priority " + f[realtimeField-3], "policy " + f[realtimeField-2]}
+	state := []string{"nice " + string(f[niceField-3]), "priority " + string(f[realtimeField-3]), "policy " + string(f[realtimeField-2])}
 	for line := range strings.Lines(slurpFile(path + "status")) {
 		if strings.HasPrefix(line, "Cpus_allowed:") || strings.HasPrefix(line, "Mems_allowed:") {
 			state = append(state, strings.TrimSpace(line))
@@ -48,13 +47,6 @@ func thread(tid int) string {
 	}
 	io, _, _ := syscall.RawSyscall(syscall.SYS_IOPRIO_GET, ioprioGet, uintptr(tid), 0)
 	return strings.Join(append(state, "io "+strconv.Itoa(int(io))), ", ")
-}
-
-// statFields are those of the stat of a task (its directory ends with a slash).
-// They are counted from 1 by proc(5), and the first two are cut off.
-func statFields(path string) []string {
-	stat := slurpFile(path + "stat")
-	return strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 }
 
 // attributes are the extended attributes of a folder or file, which ACLs are

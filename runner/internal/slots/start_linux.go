@@ -1,24 +1,21 @@
 package slots
 
 import (
-	"fmt"
 	"os"
 	"runtime"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 
-	"hermes-exec/runner/internal/isolate"
+	"hermes-exec/runner/internal/cgroup"
+	"hermes-exec/runner/internal/isolation"
 )
 
 const rlimitsWork = true
 
 // scoped says whether Landlock keeps abstract sockets and signals within the
 // slot.
-func (s *slot) scoped() bool {
-	return (s.setup.Level == isolate.Namespaces || s.setup.Level == isolate.UID) && isolate.CanScope(s.m.facts.LandlockABI)
+func (s *rung) scoped() bool {
+	return (s.setup.Level == isolation.Namespaces || s.setup.Level == isolation.UID) && isolation.CanScope(s.m.facts.LandlockABI)
 }
 
 // begin starts the slot's agent with theirs as its end of the link.
@@ -27,17 +24,17 @@ func (s *slot) begin(null, theirs *os.File) (*os.Process, error) {
 	argv := []string{"runner", "agent"}
 	// One behind an agent that died has to signal what that one left.
 	if s.scoped() && !s.setup.Successor {
-		scope := isolate.ScopeArg
+		scope := isolation.ScopeArg
 		if s.setup.Landlock != nil {
-			scope = isolate.ScopeFilesArg
+			scope = isolation.ScopeFilesArg
 		}
 		argv = append(argv, scope)
 	}
-	if s.way != isolate.WayBwrap {
-		return isolate.Start(s.way, s.setup.View.Network, argv, std, theirs)
+	if s.way != isolation.WayBwrap {
+		return isolation.Start(s.way, s.setup.View.Network, argv, std, theirs)
 	}
 	exe := s.m.exe
-	if real, err := os.Readlink(isolate.SelfExe); err == nil {
+	if real, err := os.Readlink(isolation.SelfExe); err == nil {
 		exe = real
 	}
 	if err := s.setup.View.PrepareBwrap(); err != nil {
@@ -47,45 +44,15 @@ func (s *slot) begin(null, theirs *os.File) (*os.Process, error) {
 	return os.StartProcess(s.m.facts.BwrapPath, s.setup.View.BwrapArgs(exe, argv[1:]), attr)
 }
 
-var boxOOM = sync.OnceValue(isolate.BoxOOMFile)
+var boxOOM = sync.OnceValue(cgroup.BoxOOMFile)
 
 // oomKills counts the processes that the box has lost for want of memory.
 func oomKills() int64 {
-	count, _ := isolate.ReadOOM(boxOOM())
+	count, _ := cgroup.ReadOOM(boxOOM())
 	return count
 }
 
-func boxFull() bool { return isolate.BoxFull() }
-
-// threadsOf looks at the threads of a process. Where its kernel functions may
-// not be seen there are states only.
-func threadsOf(pid int) threads {
-	dir := fmt.Sprintf("/proc/%d/task/", pid)
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return threads{where: err.Error()}
-	}
-	out := threads{waiting: true}
-	var names []string
-	for _, entry := range entries {
-		f := statFields(dir + entry.Name() + "/")
-		if len(f) < 13 {
-			continue
-		}
-		user, _ := strconv.ParseInt(f[11], 10, 64)
-		system, _ := strconv.ParseInt(f[12], 10, 64)
-		out.used += user + system
-		out.waiting = out.waiting && f[0] == "S"
-		name := f[0]
-		if wchan, err := os.ReadFile(dir + entry.Name() + "/wchan"); err == nil && len(wchan) > 1 {
-			name = string(wchan)
-		}
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	out.where = strings.Join(names, ", ")
-	return out
-}
+func boxFull() bool { return cgroup.BoxFull() }
 
 type starting struct {
 	do   func() (*os.Process, error)

@@ -14,8 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"hermes-exec/runner/internal/isolate"
-	"hermes-exec/runner/internal/link"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/wipe"
 )
 
 func needs(t *testing.T, rung string) {
@@ -26,7 +27,7 @@ func needs(t *testing.T, rung string) {
 }
 
 func TestPrivateRootShowsTheSystemAndNothingElse(t *testing.T) {
-	needs(t, isolate.Namespaces)
+	needs(t, isolation.Namespaces)
 	hidden := t.TempDir()
 	if err := os.WriteFile(hidden+"/tool", []byte("#!/bin/sh\necho from hidden\n"), 0o755); err != nil {
 		t.Fatal(err)
@@ -35,8 +36,8 @@ func TestPrivateRootShowsTheSystemAndNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := newBox(t, probed())
-	facts := b.create(CreateParams{Slot: "a", Network: true, PrivateRoot: true, ReadOnlyPaths: []link.Bytes{link.Bytes(hidden)}})
-	if facts.Isolation.Level != isolate.Namespaces || facts.Workspace != "/workspace" {
+	facts := b.create(CreateParams{Slot: "a", Network: true, PrivateRoot: true, ReadOnlyPaths: []ipc.Bytes{ipc.Bytes(hidden)}})
+	if facts.Isolation.Level != isolation.Namespaces || facts.Workspace != "/workspace" {
 		t.Errorf("%+v", facts)
 	}
 	for path, want := range map[string]string{
@@ -73,7 +74,7 @@ func TestPrivateRootShowsTheSystemAndNothingElse(t *testing.T) {
 func TestSlotsDoNotReachEachOther(t *testing.T) {
 	eachRung(t, func(t *testing.T, b *box, one SlotFacts) {
 		level := one.Isolation.Level
-		if level == isolate.None && os.Geteuid() != 0 {
+		if level == isolation.None && os.Geteuid() != 0 {
 			t.Skip("slots without a uid of their own share everything")
 		}
 		two := b.create(CreateParams{Slot: "b", Level: level, Network: true, PrivateRoot: true})
@@ -92,7 +93,7 @@ func TestSlotsDoNotReachEachOther(t *testing.T) {
 			}
 		}
 		pid := victim.spawned.PID
-		if level == isolate.Namespaces {
+		if level == isolation.Namespaces {
 			// The number means another process there, or none.
 			if n := b.sh("a", "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c '[s]leep 1000' || true"); n != "0" {
 				t.Errorf("a sees b's process")
@@ -109,7 +110,7 @@ func TestSlotsDoNotReachEachOther(t *testing.T) {
 		if one.UID == two.UID && os.Geteuid() == 0 {
 			t.Error("both have one uid")
 		}
-		if one.Isolation.Level == isolate.UID && probed().LandlockABI > 0 {
+		if one.Isolation.Level == isolation.UID && probed().LandlockABI > 0 {
 			for _, attack := range []string{"touch /tmp/x", "ls /tmp", "touch /var/tmp/x"} {
 				if out, e := b.run("a", "/bin/sh", "-c", attack+" 2>&1"); e.ExitCode == 0 && attack != "ls /tmp" {
 					t.Errorf("%s worked: %s", attack, out)
@@ -121,7 +122,7 @@ func TestSlotsDoNotReachEachOther(t *testing.T) {
 }
 
 func TestNoNetworkIsLoopbackOnly(t *testing.T) {
-	needs(t, isolate.Namespaces)
+	needs(t, isolation.Namespaces)
 	host, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +143,7 @@ func TestNoNetworkIsLoopbackOnly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fds, err := h.Call(context.Background(), link.OpConnect, link.Connect{Host: "127.0.0.1", Port: port, TimeoutS: 5}, nil)
+		fds, err := h.Call(context.Background(), ipc.OpConnect, ipc.Connect{Host: "127.0.0.1", Port: port, TimeoutS: 5}, nil)
 		if err == nil {
 			if len(fds) != 1 {
 				t.Fatalf("%d descriptors", len(fds))
@@ -203,16 +204,16 @@ func TestTerminal(t *testing.T) {
 		b.mu.Lock()
 		b.token++
 		token := b.token
-		b.exits[token] = make(chan link.Exit, 1)
+		b.exits[token] = make(chan ipc.Exit, 1)
 		exit := b.exits[token]
 		b.mu.Unlock()
-		s := link.Spawn{Token: token, Cwd: h.Facts.Workspace, PTY: &link.PTY{Rows: 33, Cols: 77},
-			Argv: []link.Bytes{"/bin/sh", "-c", "stty size; test -t 0 && test -t 2 && echo tty; tty > /dev/null && echo > /dev/tty && echo open"}}
+		s := ipc.Spawn{Token: token, Cwd: h.slot.facts.Workspace, PTY: &ipc.PTY{Rows: 33, Cols: 77},
+			Argv: []ipc.Bytes{"/bin/sh", "-c", "stty size; test -t 0 && test -t 2 && echo tty; tty > /dev/null && echo > /dev/tty && echo open"}}
 		for _, e := range h.Env {
-			s.Env = append(s.Env, link.Bytes(e))
+			s.Env = append(s.Env, ipc.Bytes(e))
 		}
-		var spawned link.Spawned
-		fds, err := h.Call(context.Background(), link.OpSpawn, s, &spawned)
+		var spawned ipc.Spawned
+		fds, err := h.Call(context.Background(), ipc.OpSpawn, s, &spawned)
 		if err != nil || len(fds) != 1 {
 			t.Fatal(err, fds)
 		}
@@ -240,26 +241,26 @@ func TestFilesAndSpill(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var result link.FileResult
-		op := link.FileOp{Method: "file.write", Params: []byte(`{"path":"sub/x","parents":true}`), Inline: []byte("hello")}
-		if _, err := h.Call(context.Background(), link.OpFile, op, &result); err != nil {
+		var result ipc.FileResult
+		op := ipc.FileOp{Method: "file.write", Params: []byte(`{"path":"sub/x","parents":true}`), Inline: []byte("hello")}
+		if _, err := h.Call(context.Background(), ipc.OpFile, op, &result); err != nil {
 			t.Fatal(err)
 		}
 		if got := b.sh("a", "cat sub/x; stat -c ' %u %a' sub/x"); got != fmt.Sprintf("hello %d 644", facts.UID) {
 			t.Errorf("%q", got)
 		}
 		for path, want := range map[string]string{"/etc/shadow": "", "/proc/1/mem": "", "/etc/hermes-new": "w"} {
-			op := link.FileOp{Method: "file.read", Params: []byte(`{"path":"` + path + `"}`), Small: true}
+			op := ipc.FileOp{Method: "file.read", Params: []byte(`{"path":"` + path + `"}`), Small: true}
 			if want == "w" {
-				op = link.FileOp{Method: "file.write", Params: []byte(`{"path":"` + path + `"}`), Inline: []byte("x")}
+				op = ipc.FileOp{Method: "file.write", Params: []byte(`{"path":"` + path + `"}`), Inline: []byte("x")}
 			}
-			if _, err := h.Call(context.Background(), link.OpFile, op, &result); err == nil {
+			if _, err := h.Call(context.Background(), ipc.OpFile, op, &result); err == nil {
 				t.Errorf("%s worked", path)
 				os.Remove("/etc/hermes-new")
 			}
 		}
-		var spilled link.Spilled
-		fds, err := h.Call(context.Background(), link.OpSpill, link.Spill{Name: "out-1"}, &spilled)
+		var spilled ipc.Spilled
+		fds, err := h.Call(context.Background(), ipc.OpSpill, ipc.Spill{Name: "out-1"}, &spilled)
 		if err != nil || len(fds) != 1 {
 			t.Fatal(err)
 		}
@@ -272,7 +273,7 @@ func TestFilesAndSpill(t *testing.T) {
 			t.Errorf("%q", got)
 		}
 		b.sh("a", "ln -s /etc/passwd $TMPDIR/out-2")
-		if _, err := h.Call(context.Background(), link.OpSpill, link.Spill{Name: "out-2"}, &spilled); err == nil {
+		if _, err := h.Call(context.Background(), ipc.OpSpill, ipc.Spill{Name: "out-2"}, &spilled); err == nil {
 			t.Error("a spill went through a link")
 		}
 	})
@@ -281,8 +282,8 @@ func TestFilesAndSpill(t *testing.T) {
 func TestLevelsAndFloors(t *testing.T) {
 	b := newBox(t, probed())
 	f := probed()
-	f.Way, f.Switch, f.Highest = isolate.WayNone, false, isolate.None
-	f.Reasons = map[string]string{isolate.Namespaces: "refused for this test", isolate.UID: "refused too"}
+	f.Way, f.Switch, f.Highest = isolation.WayNone, false, isolation.None
+	f.Reasons = map[string]string{isolation.Namespaces: "refused for this test", isolation.UID: "refused too"}
 	low := newBox(t, f)
 	for name, c := range map[string]struct {
 		b    *box
@@ -294,7 +295,7 @@ func TestLevelsAndFloors(t *testing.T) {
 		"not available":   {low, CreateParams{Slot: "x", Level: "namespaces"}, "isolation "},
 		"unknown level":   {b, CreateParams{Slot: "x", Level: "best"}, "bad_request "},
 		"bad id":          {b, CreateParams{Slot: "../x"}, "bad_request "},
-		"disk limit":      {b, CreateParams{Slot: "x", PrivateRoot: true, Limits: link.Limits{DiskMB: ptr[int64](5)}}, "limit "},
+		"disk limit":      {b, CreateParams{Slot: "x", PrivateRoot: true, Limits: ipc.Limits{DiskMB: ptr[int64](5)}}, "limit "},
 	} {
 		_, err := c.b.Create(context.Background(), c.p)
 		if err == nil || kind(err) != c.want {
@@ -332,7 +333,7 @@ ln -s %[2]s %[3]s/link; mkdir %[3]s/shut; ln %[2]s/kept %[3]s/shut/hard; chmod 0
 	if out, err := exec.Command("/bin/sh", "-c", script).CombinedOutput(); err != nil {
 		t.Fatal(err, string(out))
 	}
-	if problems := wipe(tree); len(problems) > 0 {
+	if problems := wipe.Tree(tree); len(problems) > 0 {
 		t.Error(problems)
 	}
 	if left, _ := os.ReadDir(root); len(left) != 0 {

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"hermes-exec/runner/internal/wipe"
 )
 
 func manyEntries(t *testing.T, dir string, n int) {
@@ -30,9 +32,9 @@ func TestWipeOfAHugeDirectoryNeedsLittleMemory(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	w := newWiper(time.Minute)
-	if !w.wipe(dir) || len(w.problems) > 0 {
-		t.Fatal(w.problems)
+	w := wipe.New(time.Minute)
+	if !w.Wipe(dir) || len(w.Problems) > 0 {
+		t.Fatal(w.Problems)
 	}
 	runtime.ReadMemStats(&after)
 	if held := int64(after.HeapSys) - int64(before.HeapSys); held > 16<<20 {
@@ -43,9 +45,9 @@ func TestWipeOfAHugeDirectoryNeedsLittleMemory(t *testing.T) {
 func TestWipeStopsAtItsTime(t *testing.T) {
 	dir := t.TempDir() + "/huge"
 	manyEntries(t, dir, 5_000)
-	w := newWiper(-time.Second)
-	if w.wipe(dir) || len(w.problems) != 1 || !strings.Contains(w.problems[0], "not removed within") {
-		t.Error(w.problems)
+	w := wipe.New(-time.Second)
+	if w.Wipe(dir) || len(w.Problems) != 1 || !strings.Contains(w.Problems[0], "not removed within") {
+		t.Error(w.Problems)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) < 4_000 {
@@ -55,19 +57,19 @@ func TestWipeStopsAtItsTime(t *testing.T) {
 
 // holdWipers holds up whoever removes things from the trash, until letGo.
 func (b *box) holdWipers() (letGo func()) {
-	for range wipersAtOnce {
-		b.trash.turns <- struct{}{}
+	for range wipe.AtOnce {
+		b.trash.Turns <- struct{}{}
 	}
 	return func() {
-		for range wipersAtOnce {
-			<-b.trash.turns
+		for range wipe.AtOnce {
+			<-b.trash.Turns
 		}
 	}
 }
 
 func (b *box) waitForEmptyTrash() {
 	b.waitFor(func() bool {
-		left, err := os.ReadDir(b.trash.dir)
+		left, err := os.ReadDir(b.trash.Dir)
 		return err == nil && len(left) == 0
 	})
 }
@@ -86,7 +88,7 @@ func TestResetsDoNotWaitForAHugeTree(t *testing.T) {
 	}
 	letGo := b.holdWipers()
 	reset("a")
-	if out := b.sh("a", "ls -A . $HOME $TMPDIR | grep -c huge; ls -A "+b.trash.dir+" >/dev/null 2>&1 && echo seen || true"); out != "0" {
+	if out := b.sh("a", "ls -A . $HOME $TMPDIR | grep -c huge; ls -A "+b.trash.Dir+" >/dev/null 2>&1 && echo seen || true"); out != "0" {
 		t.Errorf("the next tenant sees %q", out)
 	}
 	reset("b")
@@ -99,7 +101,7 @@ func TestResetsDoNotWaitForAHugeTree(t *testing.T) {
 // does not go away at all would fill the disk.
 func TestResetsWaitForAHugeTreeOnlyAWhile(t *testing.T) {
 	b := newBox(t, probed())
-	b.trash.patience = time.Second
+	b.trash.Patience = time.Second
 	b.create(CreateParams{Slot: "a", PrivateRoot: true, Network: true})
 	b.sh("a", "mkdir huge")
 	manyEntries(t, filepath.Join(b.base, "slots", "a", "workspace", "huge"), 20_000)
@@ -123,8 +125,8 @@ func TestResetsWaitForAHugeTreeOnlyAWhile(t *testing.T) {
 		for turns := time.NewTicker(50 * time.Millisecond); ; {
 			select {
 			case <-turns.C: // some entries
-				<-b.trash.turns
-				b.trash.turns <- struct{}{}
+				<-b.trash.Turns
+				b.trash.Turns <- struct{}{}
 			case <-stop:
 				return
 			}
@@ -135,7 +137,7 @@ func TestResetsWaitForAHugeTreeOnlyAWhile(t *testing.T) {
 			t.Errorf("although it goes away: %+v", r)
 		}
 	}
-	if left, err := os.ReadDir(b.trash.dir); err != nil || len(left) == 0 {
+	if left, err := os.ReadDir(b.trash.Dir); err != nil || len(left) == 0 {
 		t.Errorf("the resets waited for all of it: %v", err)
 	}
 	close(stop)

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-
-	"hermes-exec/runner/internal/text"
 )
 
 // Version of the protocol that this program speaks.
@@ -65,11 +63,11 @@ type ResponseMessage struct {
 
 // Error of the protocol. Kind is one of the table in docs/protocol.md.
 type Error struct {
-	Kind    string     `json:"kind"`
-	Message string     `json:"message"`
-	Errno   string     `json:"errno,omitempty"`
-	Path    text.Bytes `json:"path,omitempty"`
-	Detail  any        `json:"detail,omitempty"`
+	Kind    string `json:"kind"`
+	Message string `json:"message"`
+	Errno   string `json:"errno,omitempty"`
+	Path    Bytes  `json:"path,omitempty"`
+	Detail  any    `json:"detail,omitempty"`
 }
 
 func (e *Error) Error() string { return e.Kind + ": " + e.Message }

@@ -6,6 +6,7 @@ import time
 
 import anyio
 
+from hermes_exec.errors import SandboxDied
 from hermes_exec.testing.conformance.context import Context
 from hermes_exec.testing.conformance.expect import equal, that
 from hermes_exec.testing.conformance.registry import NotGiven, check
@@ -188,18 +189,24 @@ async def check_fork_bomb_is_ended(ctx: Context) -> None:
 
 @check("kill", "helper", own_pool=True, alone=True)
 async def check_kill_everybody(ctx: Context) -> None:
-    """`kill -9 -1` inside a slot ends nothing but that slot's own, and is a result: the slot goes on, also in a whole
-    box where root's signal reaches the slot's init. Fired only in a proven process namespace of its own.
+    """`kill -9 -1` inside a slot ends nothing but that slot's own, and is a result: the slot goes on. In a whole box,
+    where root's signal reaches the slot's init, the tenant is told to have ended it. A reset mends both. Fired only in
+    a proven process namespace of its own.
     """
     if not ctx.facts.own_pids:
         raise NotGiven("not fired: the slot is not proven to have its own process namespace")
     async with ctx.pool() as pool:
         async with pool.slot() as slot:
             other = await ctx.background("sleep", 300, slot=slot)
-            result = await ctx.applet("kill", -1, 9, slot=slot, timeout_s=20)
-            that(result.exit_code in (0, 1, 137), f"exit code {result.exit_code}")
-            equal((await other.wait(timeout_s=10)).signal, 9, "signal of another process of the slot")
-            equal((await ctx.applet("echo", "goes on", slot=slot)).stdout, "goes on\n", "the slot afterwards")
+            try:
+                result = await ctx.applet("kill", -1, 9, slot=slot, timeout_s=20)
+                that(result.exit_code in (0, 1, 137), f"exit code {result.exit_code}")
+                equal((await other.wait(timeout_s=10)).signal, 9, "signal of another process of the slot")
+                equal((await ctx.applet("echo", "goes on", slot=slot)).stdout, "goes on\n", "the slot afterwards")
+            except SandboxDied as error:
+                that(slot.isolation.level == "box", f"the tenant of a slot has ended its init: {error}")
+                suspect = error.post_mortem and error.post_mortem.suspect
+                equal(suspect, "tenant", "who is suspected")
             await slot.reset()
             equal((await ctx.applet("echo", "usable", slot=slot)).stdout, "usable\n", "the slot after a reset")
         async with pool.slot() as slot:

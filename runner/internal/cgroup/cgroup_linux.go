@@ -1,0 +1,331 @@
+package cgroup
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/proc"
+)
+
+var wanted = []string{"memory", "pids", "cpu"}
+
+// Probe finds the hierarchies in which a group can be made below ours.
+func Probe() (version string, out []Group) {
+	own := ownCgroups()
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return "none", nil
+	}
+	for _, line := range strings.Split(string(mounts), "\n") {
+		pre, post, ok := strings.Cut(line, " - ")
+		f, g := strings.Fields(pre), strings.Fields(post)
+		if !ok || len(f) < 5 || len(g) < 3 || !strings.HasPrefix(g[0], "cgroup") {
+			continue
+		}
+		root, at := f[3], proc.Unescape(f[4])
+		if g[0] == "cgroup2" {
+			out = append(out, v2Groups(below(at, root, own[""]))...)
+			continue
+		}
+		for _, c := range wanted {
+			if dir := below(at, root, own[c]); hasWord(g[2], c) && own[c] != "" && enforced(c, dir) && canMakeGroup(dir) {
+				out = append(out, Group{Controller: c, Dir: dir})
+			}
+		}
+	}
+	version = "none"
+	for _, c := range out {
+		if c.V2 {
+			return "v2", out
+		}
+		version = "v1"
+	}
+	return version, out
+}
+
+// below is the directory of group path under a mount whose root is root.
+func below(mount, root, path string) string {
+	return filepath.Join(mount, strings.TrimPrefix(path, strings.TrimSuffix(root, "/")))
+}
+
+func hasWord(list, word string) bool {
+	for _, w := range strings.Split(list, ",") {
+		if w == word {
+			return true
+		}
+	}
+	return false
+}
+
+func ownCgroups() map[string]string {
+	out := map[string]string{}
+	data, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return out
+	}
+	for _, line := range strings.Split(string(data), "\n") {
+		f := strings.SplitN(line, ":", 3)
+		if len(f) != 3 {
+			continue
+		}
+		for _, c := range strings.Split(f[1], ",") {
+			out[c] = f[2]
+		}
+	}
+	return out
+}
+
+// enforced tells a controller of the kernel from one that only keeps the
+// numbers that are written to it, as gVisor's do for memory and cpu.
+func enforced(controller, dir string) bool {
+	sign := map[string]string{"memory": "memory.oom_control", "cpu": "cpu.stat"}[controller]
+	_, err := os.Stat(filepath.Join(dir, sign))
+	return err == nil
+}
+
+func canMakeGroup(dir string) bool {
+	trial := filepath.Join(dir, fmt.Sprintf("hermes-exec-probe-%d-%d", os.Getpid(), time.Now().UnixNano()))
+	if os.Mkdir(trial, 0o755) != nil {
+		return false
+	}
+	return syscall.Rmdir(trial) == nil
+}
+
+func v2Groups(dir string) []Group {
+	data, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	if err != nil || !canMakeGroup(dir) {
+		return nil
+	}
+	var out []Group
+	for _, c := range wanted {
+		for _, have := range strings.Fields(string(data)) {
+			if have == c {
+				out = append(out, Group{Controller: c, Dir: dir, V2: true})
+			}
+		}
+	}
+	return out
+}
+
+// Make makes the slot's groups and sets its limits on them. how tells
+// which limits are held and by what; the rest is the caller's.
+func Make(groups []Group, name string, l ipc.Limits) (joins []Join, how map[string]string, err error) {
+	how = map[string]string{}
+	if l.MemoryMB == nil && l.PIDs == nil && l.CPUs == nil {
+		return nil, how, nil
+	}
+	settings := map[string]func(dir string, v2 bool) error{}
+	if l.MemoryMB != nil {
+		settings["memory"] = func(dir string, v2 bool) error { return setMemory(dir, v2, *l.MemoryMB<<20) }
+	}
+	if l.PIDs != nil {
+		settings["pids"] = func(dir string, v2 bool) error { return setPIDs(dir, v2, *l.PIDs) }
+	}
+	if l.CPUs != nil {
+		settings["cpu"] = func(dir string, v2 bool) error { return setCPU(dir, v2, *l.CPUs) }
+	}
+	made := map[string]bool{}
+	for _, c := range groups {
+		apply := settings[c.Controller]
+		if apply == nil || how[limitName[c.Controller]] != "" {
+			continue
+		}
+		if c.V2 {
+			if err := delegate(c.Dir); err != nil {
+				continue
+			}
+		}
+		dir := filepath.Join(c.Dir, name)
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+			continue
+		}
+		if err := apply(dir, c.V2); err != nil {
+			if !made[dir] {
+				_ = syscall.Rmdir(dir)
+			}
+			continue
+		}
+		version := "v1"
+		if c.V2 {
+			version = "v2"
+		}
+		how[limitName[c.Controller]] = "cgroup " + version
+		if !made[dir] {
+			joins = append(joins, Join{Controller: c.Controller, Dir: dir, V2: c.V2})
+		}
+		made[dir] = true
+	}
+	return joins, how, nil
+}
+
+var limitName = map[string]string{"memory": "memory_mb", "pids": "pids", "cpu": "cpus"}
+
+// delegate lets children of a version 2 group have controllers: its own
+// processes have to go into a leaf first.
+func delegate(dir string) error {
+	on, err := os.ReadFile(filepath.Join(dir, "cgroup.subtree_control"))
+	if err == nil && strings.Contains(string(on), "memory") && strings.Contains(string(on), "pids") {
+		return nil
+	}
+	leaf := filepath.Join(dir, "hermes-exec-runner")
+	if err := os.Mkdir(leaf, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	pids, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	if err != nil {
+		return err
+	}
+	for _, pid := range strings.Fields(string(pids)) {
+		if err := set(leaf, "cgroup.procs", pid); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return err
+		}
+	}
+	for _, c := range wanted {
+		if err := set(dir, "cgroup.subtree_control", "+"+c); err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.EINVAL) {
+			return err
+		}
+	}
+	return nil
+}
+
+func set(dir, file, value string) error {
+	f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = f.WriteString(value)
+	return err
+}
+
+func setMemory(dir string, v2 bool, bytes int64) error {
+	value := strconv.FormatInt(bytes, 10)
+	if v2 {
+		// Without swap accounting there is nothing to set.
+		_ = set(dir, "memory.swap.max", "0")
+		return set(dir, "memory.max", value)
+	}
+	if err := set(dir, "memory.limit_in_bytes", value); err != nil {
+		return err
+	}
+	_ = set(dir, "memory.memsw.limit_in_bytes", value)
+	return nil
+}
+
+// setPIDs leaves room for the agent's threads, which stand in a version 1 group
+// so that their children start there.
+func setPIDs(dir string, v2 bool, count int64) error {
+	if !v2 {
+		count += 2
+	}
+	return set(dir, "pids.max", strconv.FormatInt(count, 10))
+}
+
+func setCPU(dir string, v2 bool, cpus float64) error {
+	const period = 100000
+	quota := strconv.FormatInt(max(1000, int64(cpus*period)), 10)
+	if v2 {
+		return set(dir, "cpu.max", quota+" "+strconv.Itoa(period))
+	}
+	if err := set(dir, "cpu.cfs_period_us", strconv.Itoa(period)); err != nil {
+		return err
+	}
+	return set(dir, "cpu.cfs_quota_us", quota)
+}
+
+// holds says whether the limit of a controller stands in this group: those of
+// version 2 share a directory.
+func (j Join) holds(controller string) bool { return j.V2 || j.Controller == controller }
+
+// Remove removes the groups of a slot whose processes are gone.
+func Remove(joins []Join) error {
+	var first error
+	for _, j := range joins {
+		err := syscall.Rmdir(j.Dir)
+		for wait := time.Millisecond; errors.Is(err, syscall.EBUSY) && wait < 500*time.Millisecond; wait *= 2 {
+			// The last task leaves its group a little after it has been waited for.
+			time.Sleep(wait)
+			err = syscall.Rmdir(j.Dir)
+		}
+		if err != nil && !errors.Is(err, syscall.ENOENT) && first == nil {
+			first = &os.PathError{Op: "rmdir", Path: j.Dir, Err: err}
+		}
+	}
+	return first
+}
+
+// ThreadJoin puts the calling thread into a version 1 group; its children
+// start there.
+func (j Join) ThreadJoin() error { return set(j.Dir, "tasks", "0") }
+
+// OOMFile is a counter of out-of-memory kills that rises for this slot's
+// processes, opened, or nil where there is none. own says that it rises for
+// them only.
+func OOMFile(joins []Join) (file *os.File, own bool) {
+	for _, j := range joins {
+		if !j.holds("memory") {
+			continue
+		}
+		if f, err := os.Open(filepath.Join(j.Dir, oomName(j.V2))); err == nil {
+			return f, true
+		}
+	}
+	return BoxOOMFile(), false
+}
+
+// BoxOOMFile is the counter of the box as a whole. On a host without a group
+// of our own it is the system's.
+func BoxOOMFile() *os.File {
+	own := ownCgroups()
+	for _, p := range []string{"/sys/fs/cgroup/memory" + own["memory"] + "/memory.oom_control", "/sys/fs/cgroup/memory/memory.oom_control",
+		"/sys/fs/cgroup" + own[""] + "/memory.events", "/sys/fs/cgroup/memory.events", "/proc/vmstat"} {
+		if f, err := os.Open(p); err == nil {
+			if _, ok := ReadOOM(f); ok {
+				return f
+			}
+			f.Close()
+		}
+	}
+	return nil
+}
+
+func oomName(v2 bool) string {
+	if v2 {
+		return "memory.events"
+	}
+	return "memory.oom_control"
+}
+
+// ReadOOM reads the counter.
+func ReadOOM(f *os.File) (int64, bool) {
+	if f == nil {
+		return 0, false
+	}
+	// Those of cgroups are short; /proc/vmstat is not.
+	var short [256]byte
+	n, _ := f.ReadAt(short[:], 0)
+	if n < len(short) {
+		return oomLine(short[:n])
+	}
+	long := make([]byte, 16<<10)
+	n, _ = f.ReadAt(long, 0)
+	return oomLine(long[:n])
+}
+
+func oomLine(data []byte) (int64, bool) {
+	for line := range bytes.Lines(data) {
+		if value, ok := bytes.CutPrefix(line, []byte("oom_kill ")); ok {
+			count, err := strconv.ParseInt(string(bytes.TrimSpace(value)), 10, 64)
+			return count, err == nil
+		}
+	}
+	return 0, false
+}

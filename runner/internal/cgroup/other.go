@@ -1,0 +1,13 @@
+//go:build !linux
+
+package cgroup
+
+import "hermes-exec/runner/internal/ipc"
+
+// Make holds no limit here.
+func Make([]Group, string, ipc.Limits) ([]Join, map[string]string, error) {
+	return nil, map[string]string{}, nil
+}
+
+// Remove has nothing to remove here.
+func Remove([]Join) error { return nil }

@@ -1,0 +1,350 @@
+package channel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"hermes-exec/runner/internal/wire"
+)
+
+const (
+	defaultWindow = 1 << 20
+	maxWindow     = 16 << 20
+	// turn is what one conversation may put into a batch before the next one
+	// has its turn.
+	turn = wire.HeaderSize + wire.MaxPayload
+	// pooledFrom is the size from which a chunk gets a buffer of full size.
+	pooledFrom = 8 << 10
+)
+
+var chunkBuffers = sync.Pool{New: func() any { return new([wire.MaxData]byte) }}
+
+// chunk is a piece of what the conversation sends: data of one channel, one
+// event, or the end of a channel.
+type chunk struct {
+	position int64
+	kind     wire.Type
+	channel  uint16
+	data     []byte
+}
+
+func (c *chunk) end() int64 { return c.position + int64(len(c.data)) }
+
+func (c *chunk) release() {
+	if cap(c.data) == wire.MaxData {
+		chunkBuffers.Put((*[wire.MaxData]byte)(c.data[:wire.MaxData]))
+	}
+	c.data = nil
+}
+
+// Conversation is one request with what it sends and receives. It outlives the
+// stream: what was sent is kept until the driver has consumed it.
+type Conversation struct {
+	ID     uint64
+	Ctx    context.Context // ends with CANCEL or with the server
+	cancel context.CancelCauseFunc
+	in     input
+
+	mu           sync.Mutex
+	room         sync.Cond
+	window       int64
+	chunks       []chunk // oldest first; those before next are sent
+	next, offset int     // the first byte that this stream has not sent
+	end          int64   // position after the last chunk
+	sent         int64   // highest position that any stream was given
+	acked        int64   // consumed by the driver
+	response     []byte
+	answered     bool
+	answeredTo   int // bytes of the response that this stream has sent
+	stream       *stream
+	queued       bool // in the stream's queue
+	closed       bool
+}
+
+func newConversation(parent context.Context, id uint64, window int64) *Conversation {
+	c := &Conversation{ID: id, window: window}
+	c.room.L = &c.mu
+	c.in.init()
+	c.Ctx, c.cancel = context.WithCancelCause(parent)
+	return c
+}
+
+// close frees everything: the driver has the response, or the server ends.
+func (c *Conversation) close() {
+	c.cancel(context.Canceled)
+	c.in.close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	for i := range c.chunks {
+		c.chunks[i].release()
+	}
+	c.chunks, c.response, c.stream = nil, nil, nil
+	c.room.Broadcast()
+}
+
+var errForgotten = errors.New("the conversation is over")
+
+// Send queues data, waiting while the driver is a whole window behind. With
+// quiet the writer is not woken yet: more follows at once.
+func (c *Conversation) Send(channel uint16, data []byte, quiet bool) error {
+	for len(data) > 0 {
+		n := min(len(data), wire.MaxData)
+		c.mu.Lock()
+		if err := c.waitForRoom(); err != nil {
+			c.mu.Unlock()
+			return err
+		}
+		c.append(channel, data[:n])
+		if !quiet {
+			c.wake()
+		}
+		c.mu.Unlock()
+		data = data[n:]
+	}
+	return nil
+}
+
+func (c *Conversation) waitForRoom() error {
+	for c.end-c.acked >= c.window && !c.closed && !c.answered {
+		c.wake()
+		c.room.Wait()
+	}
+	if c.closed || c.answered {
+		return errForgotten
+	}
+	return nil
+}
+
+func (c *Conversation) append(channel uint16, data []byte) {
+	if n := len(c.chunks); n > 0 {
+		last := &c.chunks[n-1]
+		if last.kind == wire.Data && last.channel == channel && len(last.data)+len(data) <= wire.MaxData {
+			if c.next == n {
+				c.next, c.offset = n-1, len(last.data)
+			}
+			last.data = append(last.data, data...)
+			c.end += int64(len(data))
+			return
+		}
+	}
+	var own []byte
+	if len(data) >= pooledFrom {
+		own = chunkBuffers.Get().(*[wire.MaxData]byte)[:0]
+	}
+	c.chunks = append(c.chunks, chunk{position: c.end, kind: wire.Data, channel: channel, data: append(own, data...)})
+	c.end += int64(len(data))
+}
+
+// Fragments says how many pieces wait for the driver. A tenant that switches
+// between streams with every byte makes many; readers slow down for it.
+func (c *Conversation) Fragments() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.chunks)
+}
+
+// SendEnd says that a channel carries no more.
+func (c *Conversation) SendEnd(channel uint16) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || c.answered {
+		return
+	}
+	c.chunks = append(c.chunks, chunk{position: c.end, kind: wire.End, channel: channel})
+	c.wake()
+}
+
+// Event queues an EVENT of encoded JSON.
+func (c *Conversation) Event(encoded []byte, quiet bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || c.answered {
+		return
+	}
+	c.chunks = append(c.chunks, chunk{position: c.end, kind: wire.Event, data: encoded})
+	c.end += int64(len(encoded))
+	if !quiet {
+		c.wake()
+	}
+}
+
+// Flush wakes the writer for what was queued quietly.
+func (c *Conversation) Flush() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wake()
+}
+
+// Respond queues the RESPONSE; nothing may be sent after it.
+func (c *Conversation) Respond(result any, err error) { c.respond(encodeResponse(result, err)) }
+
+// DiscardInput drops what is there and what will come: nobody reads it any more.
+func (c *Conversation) DiscardInput() { c.in.discard() }
+
+func (c *Conversation) respond(encoded []byte) {
+	c.in.discard()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || c.answered {
+		return
+	}
+	c.answered, c.response = true, encoded
+	c.room.Broadcast()
+	c.wake()
+}
+
+func (c *Conversation) wake() {
+	if c.stream != nil && !c.queued && c.pending() {
+		c.queued = true
+		c.stream.enqueue(c)
+	}
+}
+
+func (c *Conversation) pending() bool {
+	return c.next < len(c.chunks) || c.answered && c.answeredTo < len(c.response)
+}
+
+// take adds frames for stream s to batch, about one turn of them, and says
+// whether there are more.
+func (c *Conversation) take(s *stream, batch []byte) (out []byte, more bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stream != s {
+		return batch, false
+	}
+	limit := len(batch) + turn
+	for c.next < len(c.chunks) {
+		piece := &c.chunks[c.next]
+		rest := piece.data[c.offset:]
+		if len(batch)+wire.HeaderSize+wire.PositionSize+len(rest) > limit {
+			return batch, true
+		}
+		batch = wire.AppendPositioned(batch, piece.kind, piece.channel, c.ID, piece.position+int64(c.offset), rest)
+		c.sent = max(c.sent, piece.end())
+		c.next, c.offset = c.next+1, 0
+	}
+	for c.answered && c.answeredTo < len(c.response) {
+		rest := c.response[c.answeredTo:]
+		n := min(len(rest), wire.MaxPayload)
+		if len(batch)+wire.HeaderSize+n > limit {
+			return batch, true
+		}
+		flags := uint8(0)
+		if n < len(rest) {
+			flags = wire.More
+		}
+		batch = wire.AppendFrame(batch, wire.Response, flags, c.ID, rest[:n])
+		c.answeredTo += n
+	}
+	c.queued = false
+	return batch, false
+}
+
+// credit handles CREDIT: the driver has consumed everything before position.
+func (c *Conversation) credit(position int64) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if position > c.sent {
+		return fmt.Errorf("%w: CREDIT up to %d, sent up to %d", wire.ErrProtocol, position, c.sent)
+	}
+	if position <= c.acked {
+		return nil
+	}
+	c.acked = position
+	gone := 0
+	for gone < len(c.chunks) {
+		piece := &c.chunks[gone]
+		// An END at the position itself may not have arrived yet.
+		if piece.end() > position || piece.kind == wire.End && piece.position >= position {
+			break
+		}
+		piece.release()
+		gone++
+	}
+	if gone > 0 {
+		if c.next < gone {
+			c.offset = 0
+		}
+		kept := copy(c.chunks, c.chunks[gone:])
+		clear(c.chunks[kept:])
+		c.chunks, c.next = c.chunks[:kept], max(0, c.next-gone)
+	}
+	c.room.Broadcast()
+	return nil
+}
+
+// attach lets stream s go on from position, and says what the driver's input
+// was received up to. With fromStart everything that is still held is sent again.
+func (c *Conversation) attach(s *stream, position int64, fromStart bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil
+	}
+	if fromStart {
+		position = 0
+		if len(c.chunks) > 0 {
+			position = c.chunks[0].position
+		}
+	} else if position > c.sent || position < c.acked {
+		return fmt.Errorf("%w: RESUME at %d, consumed up to %d and sent up to %d", wire.ErrProtocol, position, c.acked, c.sent)
+	}
+	next, offset := 0, 0
+	for next < len(c.chunks) {
+		piece := &c.chunks[next]
+		if piece.end() > position || piece.kind == wire.End && piece.position >= position {
+			break
+		}
+		next++
+	}
+	if next < len(c.chunks) && c.chunks[next].position < position {
+		if c.chunks[next].kind == wire.Event {
+			return fmt.Errorf("%w: RESUME at %d inside an event", wire.ErrProtocol, position)
+		}
+		offset = int(position - c.chunks[next].position)
+	}
+	c.next, c.offset, c.answeredTo = next, offset, 0
+	c.stream, c.queued = s, false
+	c.wake()
+	return nil
+}
+
+// detach is called when the stream is gone; only for the stream it was on.
+func (c *Conversation) detach(s *stream) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stream == s {
+		c.stream, c.queued = nil, false
+	}
+}
+
+// tell sends a small frame about the conversation on its stream, if it has one.
+// Nothing may follow a RESPONSE.
+func (c *Conversation) tell(frame []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stream != nil && !c.answered {
+		c.stream.control(frame)
+	}
+}
+
+// RoomWithin waits while the driver is a whole window behind. It is false when
+// ctx ended first.
+func (c *Conversation) RoomWithin(ctx context.Context) bool {
+	stop := context.AfterFunc(ctx, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.room.Broadcast()
+	})
+	defer stop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.end-c.acked >= c.window && !c.closed && ctx.Err() == nil {
+		c.wake()
+		c.room.Wait()
+	}
+	return ctx.Err() == nil
+}

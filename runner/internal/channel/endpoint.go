@@ -1,0 +1,205 @@
+// Package channel is the runner's end of the streams to its driver: it lets the
+// driver in, and holds conversations with credit that outlive a stream
+// (docs/protocol.md); and `runner attach`, which gives it a stream.
+package channel
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"hermes-exec/runner/internal/wire"
+)
+
+// Owner is who the requests are for.
+type Owner interface {
+	// Heard is called for every frame of the driver.
+	Heard()
+	// Attached is called when the driver has proven itself on a stream.
+	Attached(lease time.Duration)
+	// Begin carries out a request, on a goroutine of its own, to Respond.
+	Begin(c *Conversation, m wire.RequestMessage)
+	// Follow watches a driver whose end can be seen.
+	Follow(ended func() bool)
+	// End is called when the driver wants the runner to end.
+	End(reason, message string)
+	// Facts are those of READY.
+	Facts() any
+}
+
+// Endpoint is where streams of one driver arrive; the newest is the one in use.
+type Endpoint struct {
+	owner  Owner
+	base   string // directory of this runner; the socket is below it
+	bootID string
+	log    *log.Logger
+	ctx    context.Context // ends with the runner
+
+	mu            sync.Mutex
+	key           []byte
+	current       *stream
+	conversations map[uint64]*Conversation
+	seen          seenIDs
+	handshakes    []conn // not authenticated yet, oldest first
+
+	opened atomic.Uint64 // streams so far
+}
+
+// NewEndpoint makes one that nobody has claimed. It lets nobody in after ctx.
+func NewEndpoint(ctx context.Context, owner Owner, base, bootID string, log *log.Logger) *Endpoint {
+	return &Endpoint{owner: owner, base: base, bootID: bootID, log: log, ctx: ctx, conversations: map[uint64]*Conversation{}}
+}
+
+// Listen makes the socket for `runner attach`; stop takes it away.
+func (s *Endpoint) Listen() (stop func(), err error) {
+	listener, err := listen(s.base)
+	if err != nil {
+		return nil, err
+	}
+	go s.accept(listener)
+	return func() {
+		_ = listener.Close()
+		_ = os.Remove(socketPath(s.base))
+	}, nil
+}
+
+// Close tells the driver why it is over, until ctx ends.
+func (s *Endpoint) Close(ctx context.Context, reason, message string) {
+	s.mu.Lock()
+	current := s.current
+	s.current = nil
+	s.mu.Unlock()
+	if current == nil {
+		return
+	}
+	current.goodbye(reason, message)
+	select {
+	case <-current.closed:
+	case <-ctx.Done():
+	}
+}
+
+// adopt makes st the stream of this runner, tells the older one, and stops
+// every conversation until the driver resumes it. It does nothing for a stream
+// that came to it so late that the driver has opened another one since.
+func (s *Endpoint) adopt(st *stream, lease time.Duration) bool {
+	s.owner.Attached(lease)
+	s.mu.Lock()
+	old := s.current
+	if old != nil && old.order > st.order {
+		s.mu.Unlock()
+		return false
+	}
+	s.current = st
+	all := make([]*Conversation, 0, len(s.conversations))
+	for _, c := range s.conversations {
+		all = append(all, c)
+	}
+	s.mu.Unlock()
+	if old == nil {
+		return true
+	}
+	old.retired.Store(true)
+	for _, c := range all {
+		c.detach(old)
+	}
+	old.goodbye("replaced", "a newer stream was attached")
+	return true
+}
+
+// gone is called when a stream has ended.
+func (s *Endpoint) gone(st *stream) {
+	s.mu.Lock()
+	if s.current == st {
+		s.current = nil
+	}
+	all := make([]*Conversation, 0, len(s.conversations))
+	for _, c := range s.conversations {
+		all = append(all, c)
+	}
+	s.mu.Unlock()
+	for _, c := range all {
+		c.detach(st)
+	}
+}
+
+func (s *Endpoint) conversation(id uint64) (c *Conversation, seen bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.conversations[id], s.seen.has(id)
+}
+
+// acknowledge handles ACK: the driver has the response.
+func (s *Endpoint) acknowledge(c *Conversation) error {
+	c.mu.Lock()
+	answered := c.answered
+	c.mu.Unlock()
+	if !answered {
+		return fmt.Errorf("%w: ACK of id %d, which has no response", wire.ErrProtocol, c.ID)
+	}
+	s.mu.Lock()
+	delete(s.conversations, c.ID)
+	s.mu.Unlock()
+	c.close()
+	return nil
+}
+
+// request begins a conversation, or joins the stream to the one of that id.
+func (s *Endpoint) request(st *stream, id uint64, payload []byte) error {
+	m, decodeErr := wire.DecodeRequest(payload)
+	s.mu.Lock()
+	if s.current != st {
+		s.mu.Unlock()
+		return errDetached
+	}
+	if c := s.conversations[id]; c != nil {
+		s.mu.Unlock()
+		return c.attach(st, 0, true)
+	}
+	if s.seen.has(id) {
+		s.mu.Unlock()
+		s.answer(st, id, &wire.Error{Kind: "stale", Message: "the request was acknowledged before"})
+		return nil
+	}
+	if decodeErr == nil && (m.Window < 0 || m.Window > maxWindow) {
+		decodeErr = fmt.Errorf("window of %d bytes, the most is %d", m.Window, maxWindow)
+	}
+	if m.Window <= 0 || decodeErr != nil {
+		m.Window = defaultWindow
+	}
+	c := newConversation(s.ctx, id, m.Window)
+	c.stream = st
+	s.seen.add(id)
+	s.conversations[id] = c
+	s.mu.Unlock()
+	if decodeErr != nil {
+		c.respond(encodeResponse(nil, BadRequest("%v", decodeErr)))
+		return nil
+	}
+	go s.owner.Begin(c, m)
+	return nil
+}
+
+// refuse answers a request whose text was not kept.
+func (s *Endpoint) refuse(st *stream, id uint64, why *wire.Error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current != st || s.seen.has(id) {
+		return nil
+	}
+	c := newConversation(s.ctx, id, defaultWindow)
+	c.stream = st
+	s.seen.add(id)
+	s.conversations[id] = c
+	c.respond(encodeResponse(nil, why))
+	return nil
+}
+
+// answer responds to an id without a conversation.
+func (s *Endpoint) answer(st *stream, id uint64, why *wire.Error) {
+	st.control(wire.AppendFrame(nil, wire.Response, 0, id, encodeResponse(nil, why)))
+}

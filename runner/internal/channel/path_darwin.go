@@ -1,0 +1,3 @@
+package channel
+
+func withShortPath(path string, use func(short string) error) error { return use(path) }

@@ -1,0 +1,28 @@
+package channel
+
+import (
+	"net"
+	"os"
+	"syscall"
+
+	"hermes-exec/runner/internal/initproc"
+)
+
+// processEnded gives what tells of the end of the process at the other end of
+// a socket; nil where the kernel does not know it in this way (before 6.5).
+func processEnded(c *net.UnixConn) func() bool {
+	const soPeerPidfd = 77
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	process := -1
+	if raw.Control(func(fd uintptr) { process, err = syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, soPeerPidfd) }) != nil || err != nil {
+		return nil
+	}
+	syscall.CloseOnExec(process)
+	return func() bool { return initproc.Readable(process, 0) }
+}
+
+// alone says whether nobody is at the other end of a stream any more.
+func alone(stream *os.File) bool { return initproc.HungUp(int(stream.Fd())) }

@@ -1,0 +1,118 @@
+package exec
+
+import (
+	"math"
+	"strings"
+	"time"
+
+	"hermes-exec/runner/internal/channel"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/slots"
+)
+
+const (
+	defaultOutputLimit = 1 << 20
+	maxOutputLimit     = 256 << 20
+	// maxShortScript is the longest script that goes into an argument list.
+	maxShortScript = 64 << 10
+)
+
+// commandParams are those that exec.run and proc.spawn share.
+type commandParams struct {
+	Slot        string               `json:"slot"`
+	Shell       *ipc.Bytes           `json:"shell"`
+	Argv        []ipc.Bytes          `json:"argv"`
+	Cwd         *ipc.Bytes           `json:"cwd"`
+	Env         map[string]ipc.Bytes `json:"env"`
+	User        string               `json:"user"`
+	Stdin       bool                 `json:"stdin"`
+	TimeoutS    *float64             `json:"timeout_s"`
+	OutputLimit *int64               `json:"output_limit_bytes"`
+	MergeStderr bool                 `json:"merge_stderr"`
+	Stream      bool                 `json:"stream"`
+	Session     string               `json:"session"`
+	PTY         *ipc.PTY             `json:"pty"`
+	Tag         *string              `json:"tag"`
+}
+
+func (p *commandParams) check() error {
+	switch {
+	case p.Shell == nil && len(p.Argv) == 0:
+		return channel.BadRequest("neither shell nor argv is given")
+	case p.Shell != nil && len(p.Argv) > 0:
+		return channel.BadRequest("both shell and argv are given")
+	case p.Session != "" && p.Shell == nil:
+		return channel.BadRequest("a session takes shell text, not argv")
+	case len(p.Argv) > 0 && p.Argv[0] == "":
+		return channel.BadRequest("argv[0] is empty")
+	case p.Cwd != nil && *p.Cwd == "":
+		return channel.BadRequest("cwd is empty")
+	case p.OutputLimit != nil && (*p.OutputLimit < 0 || *p.OutputLimit > maxOutputLimit):
+		return channel.BadRequest("output_limit_bytes %d is not in 0 … %d", *p.OutputLimit, maxOutputLimit)
+	case p.PTY != nil && (p.PTY.Rows == 0 || p.PTY.Cols == 0):
+		return channel.BadRequest("a terminal has at least one row and one column")
+	}
+	if err := checkTimeout(p.TimeoutS); err != nil {
+		return err
+	}
+	return checkEnv(p.Env)
+}
+
+func checkTimeout(seconds *float64) error {
+	if seconds != nil && (math.IsNaN(*seconds) || *seconds <= 0 || *seconds > 1e9) {
+		return channel.BadRequest("timeout_s %v is out of range", *seconds)
+	}
+	return nil
+}
+
+func checkEnv(env map[string]ipc.Bytes) error {
+	for name := range env {
+		if name == "" || strings.ContainsAny(name, "=\x00") {
+			return channel.BadRequest("%q is no name for an environment variable", name)
+		}
+	}
+	return nil
+}
+
+func (p *commandParams) limit() int {
+	if p.OutputLimit == nil {
+		return defaultOutputLimit
+	}
+	return int(*p.OutputLimit)
+}
+
+// timer fires at the timeout; its channel is nil when there is none.
+func timerFor(seconds *float64) (<-chan time.Time, func() bool) {
+	if seconds == nil {
+		return nil, func() bool { return true }
+	}
+	timer := time.NewTimer(time.Duration(*seconds * float64(time.Second)))
+	return timer.C, timer.Stop
+}
+
+// environment puts the call's variables over the slot's.
+func environment(base []string, call map[string]ipc.Bytes) []ipc.Bytes {
+	env := make([]ipc.Bytes, 0, len(base)+len(call))
+	for _, entry := range base {
+		name, _, _ := strings.Cut(entry, "=")
+		if _, replaced := call[name]; !replaced {
+			env = append(env, ipc.Bytes(entry))
+		}
+	}
+	for name, value := range call {
+		env = append(env, ipc.Bytes(name)+"="+value)
+	}
+	return env
+}
+
+// directory makes a cwd absolute. The text is left as it is: ".." after a
+// symbolic link is the kernel's to resolve.
+func directory(agent *slots.Agent, cwd *ipc.Bytes) string {
+	switch {
+	case cwd == nil:
+		return agent.Workspace
+	case strings.HasPrefix(string(*cwd), "/"):
+		return string(*cwd)
+	}
+	return agent.Workspace + "/" + string(*cwd)
+}

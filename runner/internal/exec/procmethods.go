@@ -1,0 +1,302 @@
+package exec
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"hermes-exec/runner/internal/channel"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/output"
+	"hermes-exec/runner/internal/pipe"
+)
+
+const (
+	// followPiece is how much a follower sends at once.
+	followPiece = 64 << 10
+	maxRead     = 64 << 20
+)
+
+type procParams struct {
+	Process  string   `json:"process"`
+	Stream   *int     `json:"stream"`
+	Offset   int64    `json:"offset"`
+	Limit    *int64   `json:"limit"`
+	TimeoutS *float64 `json:"timeout_s"`
+	Signal   int      `json:"signal"`
+	Rows     uint16   `json:"rows"`
+	Cols     uint16   `json:"cols"`
+}
+
+// procMethod finds the process that a method is about.
+func procMethod(do func(p *process, c *channel.Conversation, q *procParams) (any, error)) Method {
+	return func(r *Runner, c *channel.Conversation, params json.RawMessage) (any, error) {
+		var q procParams
+		if err := channel.Decode(params, &q); err != nil {
+			return nil, err
+		}
+		r.mu.Lock()
+		p := r.processes[q.Process]
+		r.mu.Unlock()
+		if p == nil {
+			return nil, &ipc.Error{Kind: "no_process", Message: "no process " + strconv.Quote(q.Process)}
+		}
+		return do(p, c, &q)
+	}
+}
+
+func (r *Runner) procList(c *channel.Conversation, params json.RawMessage) (any, error) {
+	slot, _, err := r.namedSlot(c, params)
+	if err != nil {
+		return nil, err
+	}
+	var all []*process
+	r.mu.Lock()
+	for _, p := range r.processes {
+		if p.slot == slot {
+			all = append(all, p)
+		}
+	}
+	r.mu.Unlock()
+	slices.SortFunc(all, func(a, b *process) int { return a.startedAt.Compare(b.startedAt) })
+	list := make([]processFacts, len(all))
+	for i, p := range all {
+		list[i] = p.facts()
+	}
+	return map[string]any{"processes": list}, nil
+}
+
+func (p *process) wait(c *channel.Conversation, q *procParams) (any, error) {
+	if q.TimeoutS != nil && *q.TimeoutS == 0 {
+		return map[string]any{"exit": p.result()}, nil
+	}
+	if err := checkTimeout(q.TimeoutS); err != nil {
+		return nil, err
+	}
+	expired, stop := timerFor(q.TimeoutS)
+	defer stop()
+	select {
+	case <-p.ended:
+	case <-expired:
+	case <-c.Ctx.Done():
+		return nil, context.Cause(c.Ctx)
+	case <-p.slot.ctx.Done():
+		return nil, p.slot.cause()
+	}
+	return map[string]any{"exit": p.result()}, nil
+}
+
+func (p *process) log(q *procParams) (*output.Log, error) {
+	stream := output.Stdout
+	if q.Stream != nil {
+		stream = *q.Stream
+	}
+	if stream != output.Stdout && stream != output.Stderr {
+		return nil, channel.BadRequest("stream %d is neither 1 nor 2", stream)
+	}
+	return p.logs[stream], nil
+}
+
+func (p *process) read(c *channel.Conversation, q *procParams) (any, error) {
+	log, err := p.log(q)
+	if err != nil {
+		return nil, err
+	}
+	limit := int64(defaultOutputLimit)
+	if q.Limit != nil {
+		limit = *q.Limit
+	}
+	if limit < 0 || limit > maxRead {
+		return nil, channel.BadRequest("limit %d is not in 0 … %d", limit, maxRead)
+	}
+	var data []byte
+	from, end := int64(-1), false
+	// One read gives what is in one place; the log may be in two.
+	for next := q.Offset; ; {
+		part, at, last := log.Read(next, int(limit)-len(data))
+		if from < 0 {
+			from = at
+		} else if at != from+int64(len(data)) {
+			break
+		}
+		data, end = append(data, part...), last
+		if next = at + int64(len(part)); len(part) == 0 || last || int64(len(data)) >= limit {
+			break
+		}
+	}
+	if err := c.Send(1, data, true); err != nil {
+		return nil, err
+	}
+	return map[string]any{"offset": from, "next_offset": from + int64(len(data)), "end": end}, nil
+}
+
+func (p *process) follow(c *channel.Conversation, q *procParams) (any, error) {
+	log, err := p.log(q)
+	if err != nil {
+		return nil, err
+	}
+	ctx, leave := p.slot.Join(c.Ctx)
+	defer leave()
+	f := log.Follow(q.Offset)
+	for {
+		data, ok := f.Next(ctx, followPiece)
+		if !ok {
+			break
+		}
+		if err := c.Send(1, data, false); err != nil {
+			f.Close()
+			return nil, err
+		}
+		f.Delivered(len(data))
+	}
+	next, lost := f.Close()
+	if p.slot.ctx.Err() != nil {
+		return nil, p.slot.cause()
+	}
+	// A follower that is called off tells how far it came.
+	return map[string]any{"next_offset": next, "lost_bytes": lost}, nil
+}
+
+var (
+	errNoStdin = channel.BadRequest("the process was started without stdin, or it was closed")
+	errEnded   = &ipc.Error{Kind: "os", Errno: "EPIPE", Message: "the process has ended"}
+	errGone    = &ipc.Error{Kind: "os", Errno: "ESRCH", Message: "the process has ended"}
+)
+
+// withoutStdin tells a process that has no input from one that never started.
+func (p *process) withoutStdin() error {
+	if p.result() != nil {
+		return errEnded
+	}
+	return errNoStdin
+}
+
+func (p *process) write(c *channel.Conversation, _ *procParams) (any, error) {
+	if p.stdin == nil {
+		return nil, p.withoutStdin()
+	}
+	p.writing.Lock()
+	defer p.writing.Unlock()
+	if p.input.Err() != nil {
+		return nil, context.Cause(p.input)
+	}
+	ctx, leave := join(c.Ctx, p.input)
+	defer leave()
+	stop := context.AfterFunc(ctx, func() { _ = p.stdin.SetWriteDeadline(time.Unix(1, 0)) })
+	defer func() {
+		stop()
+		_ = p.stdin.SetWriteDeadline(time.Time{})
+	}()
+	written := int64(0)
+	_, err := c.Receive(ctx, func(piece []byte) error {
+		n, err := p.stdin.Write(piece)
+		written += int64(n)
+		if n > 0 {
+			p.written.Store(uint32(piece[n-1]))
+		}
+		if errors.Is(err, os.ErrClosed) {
+			return errEnded // a terminal goes with its process
+		}
+		return err
+	})
+	// A process that ends once it has its input took what was written.
+	ended := err == nil && c.Ctx.Err() == nil && p.slot.ctx.Err() == nil
+	if ctx.Err() != nil && !(ended && written > 0) {
+		return nil, context.Cause(ctx)
+	}
+	return map[string]any{"written": written}, err
+}
+
+func (p *process) closeStdin(_ *channel.Conversation, _ *procParams) (any, error) {
+	switch {
+	case p.stdin == nil:
+		return nil, p.withoutStdin()
+	case p.terminal != nil:
+		end, disabled := endOfInput(p.terminal)
+		if disabled {
+			return nil, nil
+		}
+		if last := p.written.Load(); last != 0 && last != '\n' && last != '\r' && last != uint32(end[0]) {
+			end = append(end, end[0]) // the first one only ends the line
+		}
+		if _, err := p.stdin.Write(end); err != nil && p.result() == nil {
+			return nil, err
+		}
+		return nil, nil
+	}
+	p.endInput(errNoStdin)
+	if err := p.stdin.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+		return nil, err
+	}
+	return nil, nil
+}
+
+// endOfInput is what a terminal takes for the end of its input, ^D unless its
+// program has chosen otherwise (stty eof). It may be disabled.
+func endOfInput(terminal *os.File) (end []byte, disabled bool) {
+	const usual = 4
+	raw, err := terminal.SyscallConn()
+	if err != nil {
+		return []byte{usual}, false
+	}
+	var settings syscall.Termios
+	errno := syscall.ENOTTY
+	err = raw.Control(func(fd uintptr) {
+		_, _, errno = syscall.Syscall(syscall.SYS_IOCTL, fd, pipe.GetTerminal, uintptr(unsafe.Pointer(&settings)))
+	})
+	switch chosen := settings.Cc[syscall.VEOF]; {
+	case err != nil || errno != 0:
+		return []byte{usual}, false
+	case chosen == pipe.NoCharacter && settings.Lflag&syscall.ICANON != 0:
+		return nil, true
+	case chosen == pipe.NoCharacter:
+		return []byte{usual}, false
+	default:
+		return []byte{chosen}, false
+	}
+}
+
+func (p *process) signal(c *channel.Conversation, q *procParams) (any, error) {
+	if q.Signal < 1 || q.Signal > 64 {
+		return nil, channel.BadRequest("signal %d", q.Signal)
+	}
+	ctx, leave := p.slot.Join(c.Ctx)
+	defer leave()
+	_, err := p.slot.call(ctx, ipc.OpSignal, ipc.Signal{Token: p.token, Number: q.Signal}, nil)
+	return nil, err
+}
+
+func (p *process) kill(_ *channel.Conversation, _ *procParams) (any, error) {
+	receipt, err := p.slot.kill(p.token)
+	return Killed(receipt), err
+}
+
+func (p *process) resize(_ *channel.Conversation, q *procParams) (any, error) {
+	if q.Rows == 0 || q.Cols == 0 {
+		return nil, channel.BadRequest("a terminal has at least one row and one column")
+	}
+	if p.result() != nil {
+		return nil, errGone
+	}
+	if p.terminal == nil {
+		return nil, channel.BadRequest("the process has no terminal")
+	}
+	raw, err := p.terminal.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var errno syscall.Errno
+	if err := raw.Control(func(fd uintptr) { errno = pipe.SetWindow(fd, q.Rows, q.Cols) }); err != nil {
+		return nil, err
+	}
+	if errno != 0 {
+		return nil, errno
+	}
+	return nil, nil
+}

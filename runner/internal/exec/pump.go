@@ -1,0 +1,213 @@
+package exec
+
+import (
+	"sync"
+	"syscall"
+	"time"
+
+	"hermes-exec/runner/internal/channel"
+	"hermes-exec/runner/internal/output"
+	"hermes-exec/runner/internal/pipe"
+	"hermes-exec/runner/internal/wire"
+)
+
+// manyFragments is where a reader starts to wait for more bytes at a time.
+const (
+	manyFragments = 1024
+	fragmentPause = 5 * time.Millisecond
+)
+
+// pump reads one pipe of a command. It never waits for the end of the pipe
+// once the command has ended: what is there is taken, and what others write
+// later is thrown away, so that they neither block nor get SIGPIPE.
+type pump struct {
+	slot     *Slot
+	source   *pipe.Source
+	sink     func(p []byte)
+	late     bool // nothing is expected before the command ends: it is started by startLate
+	ours     bool // another closes it, and what comes after the command stays unread
+	terminal bool // its other end may be closed for a while, and ours hangs up who has it when it is closed
+	started  bool
+	flood    pipe.Yielder
+	ending   chan struct{} // the command has ended
+	done     chan struct{} // the sink has had everything
+	once     sync.Once
+}
+
+// pumps are those of one command. Its methods belong to one goroutine.
+type pumps []*pump
+
+// pumpsOf gives what will read the output of a command, to a sink for each stream.
+func pumpsOf(cmd *command, sink func(stream int) func([]byte)) pumps {
+	all := pumps{{slot: cmd.slot, source: cmd.stdout, sink: sink(output.Stdout), terminal: cmd.stdin != nil && cmd.stdin == cmd.stdout.File}}
+	if cmd.stderr != nil {
+		all = append(all, &pump{slot: cmd.slot, source: cmd.stderr, sink: sink(output.Stderr)})
+	}
+	return all
+}
+
+// start begins to read; harmless when repeated.
+func (ps pumps) start() { ps.begin(false) }
+
+// startLate begins to read the rest too.
+func (ps pumps) startLate() { ps.begin(true) }
+
+func (ps pumps) begin(late bool) {
+	for _, p := range ps {
+		if !p.started && (late || !p.late) {
+			p.started, p.ending, p.done = true, make(chan struct{}), make(chan struct{})
+			_ = p.source.Waitable()
+			go p.run()
+		}
+	}
+}
+
+// finish is called when the command has ended; it returns when all that it
+// wrote was taken.
+func (ps pumps) finish() {
+	for _, p := range ps {
+		if p.started {
+			_ = p.source.File.SetReadDeadline(time.Unix(1, 0))
+			close(p.ending)
+			<-p.done
+			continue
+		}
+		ended := p.drain()
+		if p.ours {
+			continue
+		}
+		if ended {
+			p.source.Close()
+			continue
+		}
+		_ = p.source.Waitable()
+		go func() {
+			defer channel.Contain(p.slot.log, "output")
+			p.throwAway()
+		}()
+	}
+}
+
+func (p *pump) finished() { p.once.Do(func() { close(p.done) }) }
+
+func (p *pump) run() {
+	defer channel.Contain(p.slot.log, "output")
+	defer p.finished()
+	defer p.flood.Close()
+	for {
+		n, err := p.take(p.sink)
+		if err != nil {
+			break // the deadline of finish, or closed with the slot
+		}
+		if n <= 0 && p.terminal {
+			p.awaitReopening()
+			continue
+		}
+		if n <= 0 {
+			p.source.Close()
+			return
+		}
+	}
+	ended := p.drain()
+	p.finished()
+	if p.ours {
+		return
+	}
+	if ended {
+		p.source.Close()
+		return
+	}
+	p.throwAway()
+}
+
+// awaitReopening waits some time for a program that has closed its terminal,
+// as many do when they end: it may be on its way to open it again.
+func (p *pump) awaitReopening() {
+	const pause = 50 * time.Millisecond
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-p.ending:
+	case <-p.slot.ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// throwAway reads what others still write, until they end or the slot does.
+func (p *pump) throwAway() {
+	file := p.source.File
+	p.slot.keep(file)
+	defer p.slot.release(file)
+	defer p.flood.Close()
+	_ = file.SetReadDeadline(time.Time{})
+	for {
+		if n, err := p.take(func([]byte) {}); n <= 0 || err != nil {
+			return
+		}
+	}
+}
+
+// take is read, after which a flood lets everybody else go first.
+func (p *pump) take(sink func([]byte)) (n int, err error) {
+	if n, err = p.read(sink); n == wire.MaxData {
+		p.flood.Yield()
+	}
+	return n, err
+}
+
+// read waits for output and hands it on; none is the end of the pipe. A buffer
+// is held only while there is something in it.
+func (p *pump) read(sink func([]byte)) (n int, err error) {
+	raw, err := p.source.File.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var scratch *[wire.MaxData]byte
+	err = raw.Read(func(fd uintptr) bool {
+		scratch = pipe.Buffers.Get().(*[wire.MaxData]byte)
+		var err error
+		if n, err = pipe.Read(fd, scratch[:]); err == syscall.EAGAIN {
+			pipe.Buffers.Put(scratch)
+			return false
+		}
+		return true
+	})
+	if err != nil {
+		return 0, err
+	}
+	defer pipe.Buffers.Put(scratch)
+	if n > 0 {
+		sink(scratch[:n])
+	}
+	return n, nil
+}
+
+// drain takes what is in the pipe now, and no more: a writer that lives on
+// could go on for ever.
+func (p *pump) drain() (ended bool) {
+	scratch := pipe.Buffers.Get().(*[wire.MaxData]byte)
+	defer pipe.Buffers.Put(scratch)
+	left := -1
+	for {
+		n := 0
+		var failed error
+		err := p.source.Use(func(fd uintptr) {
+			if left < 0 {
+				left = pipe.Waiting(fd)
+			}
+			// At least one byte is asked for, to notice the end of the pipe.
+			n, failed = pipe.Read(fd, scratch[:min(max(left, 1), len(scratch))])
+		})
+		switch {
+		case failed == syscall.EAGAIN:
+			return false
+		case err != nil || n <= 0:
+			return true
+		}
+		p.sink(scratch[:n])
+		if left <= 0 {
+			return false
+		}
+		left -= n
+	}
+}

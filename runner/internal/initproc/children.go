@@ -1,0 +1,72 @@
+package initproc
+
+import (
+	"fmt"
+	"os/exec"
+	"sync"
+	"sync/atomic"
+)
+
+// reaping is set once ReapOrphans runs and watches owned children too.
+var reaping atomic.Bool
+
+// children holds the processes that somebody in this program waits for. The
+// reaper of orphans leaves those alone; it takes mu for writing, so that it
+// never looks between a fork and the entry here.
+var children = struct {
+	mu    sync.RWMutex
+	entry sync.Mutex
+	pids  map[int]chan struct{} // closed when the process has ended
+}{pids: map[int]chan struct{}{}}
+
+// Own runs start, which forks, and keeps the reaper away from the child until
+// Disown is called with its pid (after the caller has waited for it).
+func Own(start func() (pid int, err error)) (int, error) {
+	children.mu.RLock()
+	defer children.mu.RUnlock()
+	pid, err := start()
+	if err == nil {
+		children.entry.Lock()
+		children.pids[pid] = make(chan struct{})
+		children.entry.Unlock()
+	}
+	return pid, err
+}
+
+// Disown forgets a child that has been waited for.
+func Disown(pid int) {
+	children.entry.Lock()
+	delete(children.pids, pid)
+	children.entry.Unlock()
+}
+
+// Start is cmd.Start for a program in which ReapOrphans runs; pair it with Wait.
+func Start(cmd *exec.Cmd) error {
+	_, err := Own(func() (int, error) {
+		if err := cmd.Start(); err != nil {
+			return 0, fmt.Errorf("start %s: %w", cmd.Path, err)
+		}
+		return cmd.Process.Pid, nil
+	})
+	return err
+}
+
+// Wait is cmd.Wait for a command begun with Start.
+func Wait(cmd *exec.Cmd) error {
+	defer Disown(cmd.Process.Pid)
+	return cmd.Wait()
+}
+
+// Ended is closed when an owned child has ended, so that its owner can wait for
+// it without a thread that is blocked until then. It needs ReapOrphans.
+func Ended(pid int) <-chan struct{} {
+	children.entry.Lock()
+	defer children.entry.Unlock()
+	if ended, ok := children.pids[pid]; ok && reaping.Load() {
+		return ended
+	}
+	// Nobody watches: the caller's own wait is all there is.
+	now := make(chan struct{})
+	close(now)
+	return now
+}

@@ -1,0 +1,93 @@
+// Package initproc prepares a process of this program to live next to hostile
+// neighbours: undumpable, deaf to every signal that it does not act on, and
+// with its threads made before a full pids limit can refuse them.
+package initproc
+
+import (
+	"math"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"syscall"
+)
+
+// Options of Init.
+type Options struct {
+	Threads   int  // parked threads to make now; 0 for none
+	Procs     int  // GOMAXPROCS; 0 leaves the runtime's choice
+	GCPercent int  // 0 leaves the runtime's choice
+	Subreaper bool // orphans below this process become its children
+}
+
+// Init is called first thing in main.
+func Init(o Options) {
+	protect(o.Subreaper)
+	debug.SetMaxThreads(math.MaxInt32)
+	if o.GCPercent > 0 {
+		debug.SetGCPercent(o.GCPercent)
+	}
+	if o.Procs > 0 {
+		runtime.GOMAXPROCS(o.Procs)
+	}
+	startThreads(o.Threads)
+}
+
+// Spare makes n threads exist besides those that goroutines have locked, for
+// when every later one may be refused.
+func Spare(n int) { startThreads(n) }
+
+// startThreads makes n threads exist at once. The runtime parks a thread that
+// has nothing to do and never ends it.
+func startThreads(n int) {
+	if n <= 0 {
+		return
+	}
+	var ready, done sync.WaitGroup
+	ready.Add(n)
+	done.Add(n)
+	release := make(chan struct{})
+	for range n {
+		go func() {
+			defer done.Done()
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			ready.Done()
+			<-release
+		}()
+	}
+	ready.Wait()
+	close(release)
+	done.Wait()
+}
+
+// Terminations handles every signal that can be handled, so that none ends
+// this process, and delivers those that ask for an orderly end. Handlers (not
+// "ignore") are used because an ignored signal stays ignored in children.
+func Terminations() <-chan os.Signal {
+	var all []os.Signal
+	for n := syscall.Signal(1); n <= lastSignal; n++ {
+		switch n {
+		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGCHLD, syscall.SIGURG, syscall.SIGPROF:
+		default:
+			if n < 32 || n > 34 {
+				all = append(all, n)
+			}
+		}
+	}
+	in := make(chan os.Signal, 64)
+	out := make(chan os.Signal, 1)
+	signal.Notify(in, all...)
+	go func() {
+		for s := range in {
+			if s == syscall.SIGTERM {
+				select {
+				case out <- s:
+				default:
+				}
+			}
+		}
+	}()
+	return out
+}

@@ -1,0 +1,142 @@
+package initproc
+
+import (
+	"encoding/binary"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+const (
+	pAll      = 0
+	pPID      = 1
+	wNoHang   = 0x1
+	wStopped  = 0x2
+	wExited   = 0x4
+	wNoWait   = 0x01000000
+	wAll      = 0x40000000
+	siPID     = 16 // offset of si_pid in siginfo_t on 64-bit Linux
+	firstWait = 2 * time.Millisecond
+	longWait  = time.Second
+)
+
+// ReapOrphans takes the status of every ended child that nobody in this
+// program owns: what init or a child subreaper has to do.
+func ReapOrphans() {
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, syscall.SIGCHLD)
+	reaping.Store(true)
+	go func() {
+		timer := time.NewTimer(0)
+		wait := firstWait
+		for {
+			select {
+			case <-ended:
+				wait = firstWait
+			case <-timer.C:
+			}
+			announce(func(pid int) bool { return peek(pPID, pid) == pid })
+			continueStopped()
+			// An owned child at the head of the queue hides those behind it
+			// until its owner has taken it.
+			if reap() {
+				timer.Reset(wait)
+				wait = min(2*wait, longWait)
+			}
+		}
+	}()
+}
+
+// reap reports whether an owned child stood in the way.
+func reap() bool {
+	children.mu.Lock()
+	defer children.mu.Unlock()
+	for {
+		pid := peek(pAll, 0)
+		if pid <= 0 {
+			return false
+		}
+		if owned(pid) {
+			return true
+		}
+		if _, err := syscall.Wait4(pid, nil, syscall.WNOHANG, nil); err != nil && err != syscall.EINTR {
+			return false
+		}
+	}
+}
+
+// waitid asks about children; pid is 0 when none is as asked for.
+func waitid(kind, id, options int) (pid int, errno syscall.Errno) {
+	var info [128]byte
+	for {
+		_, _, errno = syscall.Syscall6(syscall.SYS_WAITID, uintptr(kind), uintptr(id), uintptr(unsafe.Pointer(&info[0])), uintptr(options), 0, 0)
+		if errno != syscall.EINTR {
+			return int(int32(binary.NativeEndian.Uint32(info[siPID:]))), errno
+		}
+	}
+}
+
+// peek gives the pid of a child that has ended, and leaves its status.
+func peek(kind, id int) int {
+	pid, errno := waitid(kind, id, wNoHang|wExited|wNoWait)
+	if errno != 0 {
+		return 0
+	}
+	return pid
+}
+
+// continueStopped lets owned children go on that somebody has stopped: a tenant
+// who is root in its box can, and would wait for its own slot for ever.
+func continueStopped() {
+	children.entry.Lock()
+	defer children.entry.Unlock()
+	for pid := range children.pids {
+		if stopped, errno := waitid(pPID, pid, wNoHang|wStopped); errno == 0 && stopped == pid {
+			_ = syscall.Kill(pid, syscall.SIGCONT)
+		}
+	}
+}
+
+// Childless is true when this process has no child, not even one that has
+// ended and waits to be reaped.
+func Childless() bool {
+	_, errno := waitid(pAll, 0, wNoHang|wExited|wNoWait|wAll)
+	return errno == syscall.ECHILD
+}
+
+// AwaitDead waits until a child has ended, or stops under trace, and leaves its
+// status. It returns the child's pid, or 0 when there is no child.
+func AwaitDead() int {
+	pid, _ := waitid(pAll, 0, wExited|wNoWait|wAll)
+	return pid
+}
+
+// HasDead is true when a child has ended and waits to be reaped.
+func HasDead() bool {
+	pid, _ := waitid(pAll, 0, wNoHang|wExited|wNoWait|wAll)
+	return pid > 0
+}
+
+// announce closes the channels of owned children for which ended is true.
+func announce(ended func(pid int) bool) {
+	children.entry.Lock()
+	defer children.entry.Unlock()
+	for pid, ch := range children.pids {
+		select {
+		case <-ch:
+		default:
+			if ended(pid) {
+				close(ch)
+			}
+		}
+	}
+}
+
+func owned(pid int) bool {
+	children.entry.Lock()
+	defer children.entry.Unlock()
+	_, ok := children.pids[pid]
+	return ok
+}

@@ -1,0 +1,55 @@
+package ipc
+
+import (
+	"io"
+	"net"
+	"syscall"
+)
+
+// blocking is a socket on whose reads and writes the calling thread waits in
+// the kernel: a thread that must not be changed for another one hears sooner
+// than by way of the runtime's poller.
+type blocking int
+
+func retry(do func() (int, error)) (int, error) {
+	for {
+		if n, err := do(); err != syscall.EINTR {
+			return max(n, 0), err
+		}
+	}
+}
+
+func (fd blocking) ReadMsgUnix(p, oob []byte) (n, oobn, flags int, from *net.UnixAddr, err error) {
+	n, err = retry(func() (got int, err error) {
+		got, oobn, flags, _, err = syscall.Recvmsg(int(fd), p, oob, 0)
+		return got, err
+	})
+	return n, oobn, flags, nil, err
+}
+
+func (fd blocking) WriteMsgUnix(p, oob []byte, _ *net.UnixAddr) (n, oobn int, err error) {
+	n, err = retry(func() (int, error) { return syscall.SendmsgN(int(fd), p, oob, nil, 0) })
+	return n, len(oob), err
+}
+
+func (fd blocking) Read(p []byte) (int, error) {
+	n, err := retry(func() (int, error) { return syscall.Read(int(fd), p) })
+	if n == 0 && err == nil && len(p) > 0 {
+		return 0, io.EOF
+	}
+	return n, err
+}
+
+func (fd blocking) Write(p []byte) (int, error) {
+	sent := 0
+	for sent < len(p) {
+		n, _, err := fd.WriteMsgUnix(p[sent:], nil, nil)
+		if err != nil {
+			return sent, err
+		}
+		sent += n
+	}
+	return sent, nil
+}
+
+func (fd blocking) Close() error { return syscall.Close(int(fd)) }

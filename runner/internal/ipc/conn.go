@@ -1,0 +1,523 @@
+// Package ipc is the private connection between the serving runner and a
+// slot's agent process: requests, replies and events as JSON, those of every
+// command in a form of their own, with file descriptors attached. Both ends are this same program, the agent runs no
+// tenant code, and the socket is inherited, never named.
+package ipc
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+const (
+	headerSize = 16
+	// maxBody bounds one message; a command of several MiB must fit.
+	maxBody = 48 << 20
+	maxFDs  = 16
+)
+
+// Kind of a message.
+type kind uint8
+
+const (
+	kindRequest kind = 1
+	kindReply   kind = 2
+	kindEvent   kind = 3
+	kindCancel  kind = 4 // the caller no longer wants the reply of this sequence
+)
+
+// Message is what arrived: the body is JSON, FDs belong to the receiver.
+type Message struct {
+	seq    uint64
+	kind   kind
+	op     string
+	failed bool // a reply whose body is an Error
+	Body   json.RawMessage
+	FDs    []int
+}
+
+// CloseFDs closes the descriptors that came with the message.
+func (m *Message) CloseFDs() {
+	for _, fd := range m.FDs {
+		_ = syscall.Close(fd)
+	}
+	m.FDs = nil
+}
+
+// Error is a failure that the other end reports. Kind is one of the kinds of
+// the wire protocol (docs/protocol.md), Errno the name of the system's error.
+type Error struct {
+	Kind    string          `json:"kind"`
+	Message string          `json:"message"`
+	Errno   string          `json:"errno,omitempty"`
+	Path    Bytes           `json:"path,omitempty"`
+	Detail  map[string]bool `json:"detail,omitempty"`
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// ErrClosed is returned for every call on a link whose other end is gone.
+var ErrClosed = errors.New("the slot's agent is gone")
+
+// Handler answers requests. The returned descriptors are sent along and then
+// closed here. It runs in a goroutine of its own; the handler closes m.FDs.
+// ctx ends when the caller has given up, or the other end is gone.
+type Handler func(ctx context.Context, op string, m *Message) (result any, fds []int, err error)
+
+// Sent is a request that wants to know when it and its descriptors are on the way.
+type Sent interface{ Sent() }
+
+// Replied is a result that wants to know when the other end has been sent it.
+type Replied interface{ Replied() }
+
+// socket is what a link needs of one: net.UnixConn has it, and blocking.
+type socket interface {
+	ReadMsgUnix(p, oob []byte) (n, oobn, flags int, from *net.UnixAddr, err error)
+	WriteMsgUnix(p, oob []byte, to *net.UnixAddr) (n, oobn int, err error)
+	io.ReadWriteCloser
+}
+
+// Conn is one end of a link.
+type Conn struct {
+	sock    socket
+	writeMu sync.Mutex
+	in      input // only Run touches it
+
+	root    *Conn  // carries the cancels of a lane; itself otherwise
+	settled func() // of a lane: the other end is done with the request
+	serving *serving
+	next    atomic.Uint64 // of the root, for all its lanes
+
+	mu      sync.Mutex
+	waiting map[uint64]chan *Message
+	closed  bool
+	done    chan struct{}
+}
+
+// Pair makes a connected pair of sockets, close-on-exec, for the two ends.
+func Pair() (ours, theirs *os.File, err error) {
+	fds, err := socketpair()
+	if err != nil {
+		return nil, nil, fmt.Errorf("socketpair: %w", err)
+	}
+	return os.NewFile(uintptr(fds[0]), "link"), os.NewFile(uintptr(fds[1]), "link-peer"), nil
+}
+
+// New takes over file (it is closed here) and returns the link on it. Run must
+// be called before Call can be answered.
+func New(file *os.File) (*Conn, error) {
+	sock, err := polled(file)
+	if err != nil {
+		return nil, err
+	}
+	c := newConn(sock, &serving{running: map[uint64]context.CancelFunc{}})
+	c.root = c
+	return c, nil
+}
+
+func newConn(sock socket, serving *serving) *Conn {
+	return &Conn{sock: sock, serving: serving, waiting: map[uint64]chan *Message{}, done: make(chan struct{})}
+}
+
+// NewLane takes over file and returns a link that leads to one thread of the
+// other end, for one call at a time. settled is called when that thread is done
+// with a call, also with one that was given up.
+func (c *Conn) NewLane(file *os.File, settled func()) (*Conn, error) {
+	sock, err := polled(file)
+	if err != nil {
+		return nil, err
+	}
+	lane := newConn(sock, c.serving)
+	lane.root, lane.settled = c, settled
+	return lane, nil
+}
+
+// ServedLane takes over the descriptor of a lane's other end. Whoever calls
+// Serve on it waits in the kernel, with its thread.
+func (c *Conn) ServedLane(fd int) *Conn {
+	lane := newConn(blocking(fd), c.serving)
+	lane.root = c
+	return lane
+}
+
+func polled(file *os.File) (socket, error) {
+	defer file.Close()
+	c, err := net.FileConn(file)
+	if err != nil {
+		return nil, fmt.Errorf("link: %w", err)
+	}
+	sock, ok := c.(*net.UnixConn)
+	if !ok {
+		c.Close()
+		return nil, errors.New("link: not a unix socket")
+	}
+	return sock, nil
+}
+
+// Serve answers requests one after the other on the calling goroutine, until
+// the other end is gone.
+func (c *Conn) Serve(handle Handler) error {
+	defer c.Close()
+	for {
+		m, err := c.receive()
+		if err != nil {
+			return err
+		}
+		if m.kind != kindRequest {
+			m.CloseFDs()
+			return fmt.Errorf("link: kind %d on a lane", m.kind)
+		}
+		c.serve(c.serving.enter(m.seq), handle, m)
+	}
+}
+
+// Run reads until the other end is gone. Requests go to handle, events to
+// event (in order, on this goroutine: it must not block on a Call).
+func (c *Conn) Run(handle Handler, event func(op string, body json.RawMessage)) error {
+	err := c.read(handle, event)
+	c.Close()
+	return err
+}
+
+func (c *Conn) read(handle Handler, event func(string, json.RawMessage)) error {
+	for {
+		m, err := c.receive()
+		if err != nil {
+			return err
+		}
+		switch m.kind {
+		case kindReply:
+			c.mu.Lock()
+			ch := c.waiting[m.seq]
+			delete(c.waiting, m.seq)
+			if ch != nil {
+				// With the lock, so that a call that is given up finds it.
+				ch <- m
+			}
+			c.mu.Unlock()
+			if ch == nil {
+				m.CloseFDs()
+			}
+		case kindEvent:
+			m.CloseFDs()
+			if event != nil {
+				event(m.op, m.Body)
+			}
+		case kindRequest:
+			if handle == nil {
+				m.CloseFDs()
+				continue
+			}
+			// Entered here, so that a cancel that comes next finds it.
+			go c.serve(c.serving.enter(m.seq), handle, m)
+		case kindCancel:
+			m.CloseFDs()
+			c.serving.cancel(m.seq)
+		default:
+			m.CloseFDs()
+			return fmt.Errorf("link: bad kind %d", m.kind)
+		}
+	}
+}
+
+func (c *Conn) serve(ctx context.Context, handle Handler, m *Message) {
+	result, fds, err := handle(ctx, m.op, m)
+	c.serving.leave(m.seq)
+	if err == nil {
+		err = c.send(m.seq, kindReply, "", result, fds)
+	}
+	// A result that cannot be sent (too large) is an error that can.
+	if err != nil && !errors.Is(err, ErrClosed) {
+		_ = c.send(m.seq, kindReply, "", AsError(err), nil)
+	}
+	for _, fd := range fds {
+		_ = syscall.Close(fd)
+	}
+	if r, ok := result.(Replied); ok {
+		r.Replied()
+	}
+}
+
+// AsError turns any error into the form that travels.
+func AsError(err error) *Error {
+	var e *Error
+	if errors.As(err, &e) {
+		return e
+	}
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		out := &Error{Kind: "os", Message: err.Error(), Errno: ErrnoName(errno)}
+		var pathErr *os.PathError
+		if errors.As(err, &pathErr) {
+			out.Path = Bytes(pathErr.Path)
+		}
+		return out
+	}
+	return &Error{Kind: "internal", Message: err.Error()}
+}
+
+// Call sends a request with descriptors (which stay the caller's) and waits
+// for the reply. When ctx ends first the other end is told, and the late
+// reply's descriptors are closed.
+func (c *Conn) Call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {
+	ch := make(chan *Message, 1)
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		c.settle()
+		return nil, ErrClosed
+	}
+	seq := c.root.next.Add(1)
+	c.waiting[seq] = ch
+	c.mu.Unlock()
+	if err := c.send(seq, kindRequest, op, in, fds); err != nil {
+		c.forget(seq)
+		c.settle()
+		return nil, err
+	}
+	if s, ok := in.(Sent); ok {
+		s.Sent()
+	}
+	var m *Message
+	var ok bool
+	select {
+	case m, ok = <-ch:
+		c.settle()
+	case <-ctx.Done():
+		// Not waited for: the other end may be stopped.
+		go func() {
+			_ = c.root.send(seq, kindCancel, "", nil, nil)
+			if late, got := <-ch; got {
+				late.CloseFDs()
+			}
+			c.settle()
+		}()
+		return nil, ctx.Err()
+	}
+	if !ok {
+		return nil, ErrClosed
+	}
+	if m.failed {
+		m.CloseFDs()
+		e := &Error{}
+		if err := json.Unmarshal(m.Body, e); err != nil {
+			return nil, fmt.Errorf("link: %w", err)
+		}
+		return nil, e
+	}
+	if out != nil {
+		if err := Decode(m.Body, out); err != nil {
+			m.CloseFDs()
+			return nil, fmt.Errorf("link: %w", err)
+		}
+	}
+	return m.FDs, nil
+}
+
+func (c *Conn) settle() {
+	if c.settled != nil {
+		c.settled()
+	}
+}
+
+func (c *Conn) forget(seq uint64) {
+	c.mu.Lock()
+	delete(c.waiting, seq)
+	c.mu.Unlock()
+}
+
+// Event tells the other end something that needs no answer.
+func (c *Conn) Event(op string, in any) error {
+	return c.send(0, kindEvent, op, in, nil)
+}
+
+// Done is closed when the other end is gone or Close was called.
+func (c *Conn) Done() <-chan struct{} { return c.done }
+
+// Close ends the link; calls under way return ErrClosed.
+func (c *Conn) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	c.closed = true
+	for seq, ch := range c.waiting {
+		close(ch)
+		delete(c.waiting, seq)
+	}
+	if c.root == c {
+		c.serving.cancelAll()
+	}
+	close(c.done)
+	_ = c.sock.Close()
+}
+
+// A message is a header (u32 size of what follows, u8 kind, u8 number of
+// descriptors, u8 length of the operation's name, u8 flags, u64 sequence), the
+// name, and the body as JSON.
+const flagError = 1
+
+func (c *Conn) send(seq uint64, k kind, op string, value any, fds []int) error {
+	body, err := encode(value)
+	if err != nil {
+		return fmt.Errorf("link: %w", err)
+	}
+	if len(body) > maxBody {
+		return &Error{Kind: "too_large", Message: fmt.Sprintf("a message of %d bytes is over the limit of %d", len(body), maxBody)}
+	}
+	if len(op) > 255 || len(fds) > maxFDs {
+		return fmt.Errorf("link: operation %q with %d descriptors", op, len(fds))
+	}
+	buf := make([]byte, headerSize, headerSize+len(op)+len(body))
+	binary.BigEndian.PutUint32(buf[0:], uint32(len(op)+len(body)))
+	buf[4], buf[5], buf[6] = byte(k), byte(len(fds)), byte(len(op))
+	if _, failed := value.(*Error); failed {
+		buf[7] = flagError
+	}
+	binary.BigEndian.PutUint64(buf[8:], seq)
+	buf = append(append(buf, op...), body...)
+	var oob []byte
+	if len(fds) > 0 {
+		oob = syscall.UnixRights(fds...)
+	}
+	err = c.write(buf, oob)
+	for wait := time.Millisecond; errors.Is(err, syscall.ETOOMANYREFS) && wait < passingPatience; wait *= 2 {
+		time.Sleep(wait)
+		err = c.write(buf, oob)
+	}
+	switch {
+	case errors.Is(err, syscall.ETOOMANYREFS):
+		return &Error{Kind: "exhausted", Message: "descriptors cannot be passed, for this user has too many under way: " + err.Error()}
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrClosed, err)
+	}
+	return nil
+}
+
+// passingPatience bounds the wait for others of the same user, in other slots
+// and boxes too, who have more descriptors under way than the kernel allows it.
+// Nothing has been sent then, and the link is as good as before.
+const passingPatience = 256 * time.Millisecond
+
+func (c *Conn) write(buf, oob []byte) error {
+	c.writeMu.Lock()
+	defer c.writeMu.Unlock()
+	// The descriptors ride on the first byte; a short write goes on without them.
+	n, _, err := c.sock.WriteMsgUnix(buf, oob, nil)
+	if err == nil && n < len(buf) {
+		_, err = c.sock.Write(buf[n:])
+	}
+	return err
+}
+
+// input is what has been read but not handed out: bytes, and descriptors in
+// the order of the messages that they belong to.
+type input struct {
+	buf        []byte
+	start, end int
+	oob        []byte
+	fds        []int
+}
+
+const readSize = 4096
+
+func (c *Conn) fill(need int) error {
+	in := &c.in
+	if in.buf == nil {
+		in.buf, in.oob = make([]byte, readSize), make([]byte, syscall.CmsgSpace(4*maxFDs))
+	}
+	if in.start == in.end {
+		in.start, in.end = 0, 0
+	} else if in.start+need > len(in.buf) {
+		in.end = copy(in.buf, in.buf[in.start:in.end])
+		in.start = 0
+	}
+	for in.end-in.start < need {
+		n, oobn, flags, _, err := c.sock.ReadMsgUnix(in.buf[in.end:], in.oob)
+		if err != nil {
+			return err
+		}
+		fds, err := parseFDs(in.oob[:oobn])
+		in.fds = append(in.fds, fds...)
+		in.end += n
+		switch {
+		case err != nil:
+			return err
+		case flags&syscall.MSG_CTRUNC != 0:
+			// Which message lacks them cannot be known any more.
+			return errors.New("link: descriptors were lost: too many are open")
+		case n == 0:
+			return io.EOF
+		}
+	}
+	return nil
+}
+
+func (c *Conn) receive() (*Message, error) {
+	in := &c.in
+	if err := c.fill(headerSize); err != nil {
+		return nil, c.abandon(err)
+	}
+	header := in.buf[in.start : in.start+headerSize]
+	size, opSize, fdCount := int(binary.BigEndian.Uint32(header)), int(header[6]), int(header[5])
+	m := &Message{kind: kind(header[4]), failed: header[7]&flagError != 0, seq: binary.BigEndian.Uint64(header[8:])}
+	in.start += headerSize
+	if size > maxBody+opSize || size < opSize || fdCount > len(in.fds) {
+		return nil, c.abandon(fmt.Errorf("link: message of %d bytes, %d of them its name, with %d of %d descriptors", size, opSize, len(in.fds), fdCount))
+	}
+	m.FDs, in.fds = in.fds[:fdCount:fdCount], in.fds[fdCount:]
+	if len(in.fds) == 0 {
+		in.fds = nil
+	}
+	whole := make([]byte, size)
+	n := copy(whole, in.buf[in.start:in.end])
+	in.start += n
+	if _, err := io.ReadFull(c.sock, whole[n:]); err != nil {
+		m.CloseFDs()
+		return nil, c.abandon(err)
+	}
+	m.op, m.Body = string(whole[:opSize]), whole[opSize:]
+	return m, nil
+}
+
+// abandon closes what nobody will take.
+func (c *Conn) abandon(err error) error {
+	for _, fd := range c.in.fds {
+		_ = syscall.Close(fd)
+	}
+	c.in.fds = nil
+	return err
+}
+
+func parseFDs(oob []byte) ([]int, error) {
+	if len(oob) == 0 {
+		return nil, nil
+	}
+	messages, err := syscall.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, fmt.Errorf("link: %w", err)
+	}
+	var all []int
+	for _, m := range messages {
+		fds, err := syscall.ParseUnixRights(&m)
+		if err != nil {
+			continue
+		}
+		all = append(all, fds...)
+	}
+	for _, fd := range all {
+		syscall.CloseOnExec(fd)
+	}
+	return all, nil
+}

@@ -1,0 +1,170 @@
+package ipc
+
+import "hermes-exec/runner/internal/wire"
+
+// Operations of an agent. The serving runner asks, the agent answers; `exit`
+// is the one event.
+const (
+	OpSpawn     = "spawn"     // Spawn → Spawned; fds in: stdin, stdout, stderr (merged: stdout twice), then Extra; fds out: pty master
+	OpKill      = "kill"      // Kill → Receipt
+	OpSignal    = "signal"    // Signal → struct{}
+	OpKillAll   = "kill_all"  // struct{} → Receipt; every process of the slot but the agent
+	OpProcesses = "processes" // struct{} → Processes
+	OpConnect   = "connect"   // Connect → struct{}; fds out: the connected socket
+	OpFile      = "file"      // FileOp → its result; fds in: a pipe end for data where the method moves data
+	OpSpill     = "spill"     // Spill → Spilled; fds out: the open file
+
+	EventExit = "exit" // Exit
+)
+
+// Bytes is the byte-string type of every path and argument.
+type Bytes = wire.Bytes
+
+// Limits of a slot; nil is no limit.
+type Limits struct {
+	CPUs       *float64 `json:"cpus,omitempty"`
+	MemoryMB   *int64   `json:"memory_mb,omitempty"`
+	PIDs       *int64   `json:"pids,omitempty"`
+	DiskMB     *int64   `json:"disk_mb,omitempty"`
+	OpenFiles  *int64   `json:"open_files,omitempty"`
+	FileSizeMB *int64   `json:"file_size_mb,omitempty"`
+	CPUTimeS   *float64 `json:"cpu_time_s,omitempty"`
+}
+
+// Isolation is what holds for a slot, as probed, in short plain statements.
+type Isolation struct {
+	Level      string            `json:"level"`
+	Filesystem string            `json:"filesystem"`
+	Processes  string            `json:"processes"`
+	Users      string            `json:"users"`
+	Network    string            `json:"network"`
+	Limits     map[string]string `json:"limits"`
+	PriceMS    float64           `json:"price_ms"`
+}
+
+// Receipt says what a kill found and what it left. A process that is left means
+// that the slot can not be proven clean.
+type Receipt struct {
+	Found     int      `json:"found"`
+	Killed    int      `json:"killed"`
+	Left      int      `json:"left"`
+	Rounds    int      `json:"rounds"`
+	Handles   []string `json:"handles"`
+	DurationS float64  `json:"duration_s"`
+}
+
+// Add merges another receipt of the same sweep into r.
+func (r *Receipt) Add(o Receipt) {
+	r.Found += o.Found
+	r.Killed += o.Killed
+	r.Left += o.Left
+	r.Rounds += o.Rounds
+	r.DurationS += o.DurationS
+next:
+	for _, h := range o.Handles {
+		for _, have := range r.Handles {
+			if have == h {
+				continue next
+			}
+		}
+		r.Handles = append(r.Handles, h)
+	}
+}
+
+// Spawn starts one process. Token is the caller's name for it (the request id),
+// unique for the life of the agent. Env is complete (KEY=VALUE), nothing is
+// inherited. A relative Argv[0] without a slash is looked up in Env's PATH.
+// With PTY the agent opens a terminal in the slot, makes it the controlling
+// one, uses it for 0, 1 and 2 and returns its master. Extra descriptors become
+// 3, 4, … in the child. For at most HoldMS milliseconds the reply is kept back
+// while the process runs: most commands end so soon, and their exit goes with it.
+type Spawn struct {
+	Token uint64  `json:"token"`
+	Argv  []Bytes `json:"argv"`
+	Env   []Bytes `json:"env"`
+	Cwd   Bytes   `json:"cwd"`
+	User  string  `json:"user,omitempty"`
+	PTY   *PTY    `json:"pty,omitempty"`
+
+	HoldMS int `json:"hold_ms,omitempty"`
+}
+
+// PTY is the size of a terminal.
+type PTY struct {
+	Rows uint16 `json:"rows"`
+	Cols uint16 `json:"cols"`
+}
+
+// Spawned is the answer to Spawn. When the program could not be executed
+// Started is false, ExitCode 126 or 127 and Reason the text for stderr; no
+// Exit event follows. A cwd that is missing or no directory is an Error instead.
+// With Exit the process has ended, and no event follows either. RanS is for how
+// long it has run.
+type Spawned struct {
+	Started  bool    `json:"started"`
+	PID      int     `json:"pid"`
+	ExitCode int     `json:"exit_code,omitempty"`
+	Reason   string  `json:"reason,omitempty"`
+	Exit     *Exit   `json:"exit,omitempty"`
+	RanS     float64 `json:"ran_s,omitempty"`
+}
+
+// Exit tells that a spawned process (not its descendants) has ended. It comes
+// with the Spawned reply or after it. Cwd is where it was when it was
+// killed; empty otherwise.
+type Exit struct {
+	Token     uint64  `json:"token"`
+	ExitCode  int     `json:"exit_code"` // 128+signal for a signalled process
+	Signal    int     `json:"signal,omitempty"`
+	OOMKilled bool    `json:"oom_killed,omitempty"`
+	UserS     float64 `json:"user_s"`
+	SystemS   float64 `json:"system_s"`
+	MaxRSS    int64   `json:"max_rss_bytes"`
+	Cwd       Bytes   `json:"cwd,omitempty"`
+}
+
+// Kill ends the whole tree of a command: TERM, GraceS, KILL, then sweeps until
+// two passes find nothing. It works for a command whose leader has ended too.
+// The reply comes when nothing is left, or after at most 4 s with Left > 0.
+type Kill struct {
+	Token  uint64  `json:"token"`
+	GraceS float64 `json:"grace_s"`
+}
+
+// Signal sends a signal to the process group of a command's leader.
+type Signal struct {
+	Token  uint64 `json:"token"`
+	Number int    `json:"number"`
+}
+
+// Process is one living process of the slot. Token 0: not attributed.
+type Process struct {
+	PID       int     `json:"pid"`
+	Argv      []Bytes `json:"argv"`
+	StartedAt float64 `json:"started_at"`
+	RSS       int64   `json:"rss_bytes"`
+	Token     uint64  `json:"token"`
+	State     string  `json:"state"`
+}
+
+// Processes is the answer to OpProcesses.
+type Processes struct {
+	Processes []Process `json:"processes"`
+}
+
+// Connect opens a TCP connection from inside the slot's network.
+type Connect struct {
+	Host     string  `json:"host"`
+	Port     int     `json:"port"`
+	TimeoutS float64 `json:"timeout_s"`
+}
+
+// Spill opens a new file for the whole output of a command, owned by the slot.
+type Spill struct {
+	Name string `json:"name"`
+}
+
+// Spilled says where the file is in the slot's view.
+type Spilled struct {
+	Path Bytes `json:"path"`
+}

@@ -1,0 +1,97 @@
+package isolation
+
+import (
+	"fmt"
+	"slices"
+	"syscall"
+	"unsafe"
+
+	"hermes-exec/runner/internal/ipc"
+)
+
+const (
+	rlimitCPU    = 0
+	rlimitFsize  = 1
+	rlimitCore   = 4
+	rlimitNproc  = 6
+	rlimitNofile = 7
+)
+
+// AgentThreads is how many tasks of a slot's agent count against a limit of
+// processes that is kept by uid.
+const AgentThreads = 40
+
+// ProcessLimits sets on this process the limits that its children inherit and
+// that do no harm to itself.
+func ProcessLimits(l ipc.Limits, names []string) error {
+	if err := setRlimit(0, rlimitCore, 0); err != nil {
+		return err
+	}
+	if slices.Contains(names, "file_size_mb") && l.FileSizeMB != nil {
+		if err := setRlimit(0, rlimitFsize, uint64(*l.FileSizeMB)<<20); err != nil {
+			return err
+		}
+	}
+	if slices.Contains(names, "pids") && l.PIDs != nil {
+		count := uint64(*l.PIDs)
+		if syscall.Geteuid() != 0 {
+			count += AgentThreads
+		}
+		return setRlimit(0, rlimitNproc, count)
+	}
+	return nil
+}
+
+// LeaveDescriptors keeps commands from having as many descriptors under way
+// between processes as the runner may have. The kernel counts them by user,
+// over all slots and boxes, and refuses who is above a limit of his own: that
+// of open files. Where a program has been given more by Go than the system
+// gave it, this is left out: commands would get that too.
+func LeaveDescriptors() error {
+	var now syscall.Rlimit
+	if err := prlimit(0, rlimitNofile, nil, &now); err != nil {
+		return fmt.Errorf("rlimit %d: %w", rlimitNofile, err)
+	}
+	if now.Cur != now.Max {
+		return nil
+	}
+	return setRlimit(0, rlimitNofile, now.Max-now.Max/4)
+}
+
+// NeedsChildLimits says whether each command needs limits of its own, which
+// its parent could not live with.
+func NeedsChildLimits(l ipc.Limits) bool { return l.OpenFiles != nil || l.CPUTimeS != nil }
+
+// ChildLimits sets them on a command that has not run yet.
+func ChildLimits(pid int, l ipc.Limits) error {
+	if l.OpenFiles != nil {
+		if err := setRlimit(pid, rlimitNofile, uint64(*l.OpenFiles)); err != nil {
+			return err
+		}
+	}
+	if l.CPUTimeS != nil {
+		return setRlimit(pid, rlimitCPU, uint64(max(1, *l.CPUTimeS+0.999)))
+	}
+	return nil
+}
+
+// setRlimit lowers the soft and the hard limit; one that is lower stays.
+func setRlimit(pid, resource int, value uint64) error {
+	var old syscall.Rlimit
+	if err := prlimit(pid, resource, nil, &old); err != nil {
+		return fmt.Errorf("rlimit %d: %w", resource, err)
+	}
+	value = min(value, old.Max)
+	if err := prlimit(pid, resource, &syscall.Rlimit{Cur: value, Max: value}, nil); err != nil {
+		return fmt.Errorf("rlimit %d: %w", resource, err)
+	}
+	return nil
+}
+
+func prlimit(pid, resource int, value, old *syscall.Rlimit) error {
+	_, _, errno := syscall.RawSyscall6(syscall.SYS_PRLIMIT64, uintptr(pid), uintptr(resource), uintptr(unsafe.Pointer(value)), uintptr(unsafe.Pointer(old)), 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}

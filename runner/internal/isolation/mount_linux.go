@@ -1,0 +1,137 @@
+package isolation
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"hermes-exec/runner/internal/proc"
+)
+
+const (
+	msNosuidNodev = syscall.MS_NOSUID | syscall.MS_NODEV
+	oPath         = 0x200000
+)
+
+func mount(source, target, kind string, flags uintptr, data string) error {
+	if err := syscall.Mount(source, target, kind, flags, data); err != nil {
+		return pathError("mount "+kind, target, err)
+	}
+	return nil
+}
+
+// bind shows source at target with everything mounted below it.
+func bind(source, target string, readOnly bool, attr uint64) error {
+	if err := mount(source, target, "", syscall.MS_BIND|syscall.MS_REC, ""); err != nil {
+		return err
+	}
+	if readOnly {
+		attr |= attrReadOnly
+	}
+	if attr == 0 {
+		return nil
+	}
+	err := mountSetattr(target, attr, true)
+	if errors.Is(err, syscall.ENOSYS) {
+		err = remountTree(target, attr)
+	}
+	if err != nil {
+		return pathError("mount options", target, err)
+	}
+	return nil
+}
+
+// remountTree does what mount_setattr does, for kernels before 5.12.
+func remountTree(root string, attr uint64) error {
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	for _, line := range strings.Split(string(table), "\n") {
+		fields := strings.Fields(line)
+		if len(fields) < 6 {
+			continue
+		}
+		at := proc.Unescape(fields[4])
+		if at != root && !strings.HasPrefix(at, root+"/") {
+			continue
+		}
+		flags := mountFlags(fields[5]) | syscall.MS_REMOUNT | syscall.MS_BIND
+		if attr&attrReadOnly != 0 {
+			flags |= syscall.MS_RDONLY
+		}
+		if attr&attrNosuid != 0 {
+			flags |= syscall.MS_NOSUID
+		}
+		if attr&attrNodev != 0 {
+			flags |= syscall.MS_NODEV
+		}
+		if err := syscall.Mount("", at, "", flags, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func mountFlags(options string) uintptr {
+	names := map[string]uintptr{
+		"ro": syscall.MS_RDONLY, "nosuid": syscall.MS_NOSUID, "nodev": syscall.MS_NODEV, "noexec": syscall.MS_NOEXEC,
+		"noatime": syscall.MS_NOATIME, "nodiratime": syscall.MS_NODIRATIME, "relatime": syscall.MS_RELATIME,
+	}
+	var flags uintptr
+	for _, o := range strings.Split(options, ",") {
+		flags |= names[o]
+	}
+	return flags
+}
+
+// handle opens a directory so that it can still be mounted from when its path
+// is covered: /proc/self/fd/N is a mount source like any other.
+func handle(path string) (*os.File, error) {
+	fd, err := syscall.Open(path, oPath|syscall.O_DIRECTORY|syscall.O_CLOEXEC|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, pathError("open", path, err)
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+func sourceOf(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
+
+func isDir(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.IsDir()
+}
+
+func isRegular(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.Mode().IsRegular()
+}
+
+func placeFile(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("view: %w", err)
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("view: %w", err)
+	}
+	return f.Close()
+}
+
+func placeDir(path string) error {
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return fmt.Errorf("view: %w", err)
+	}
+	return nil
+}
+
+func write(path, content string) error {
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		return fmt.Errorf("view: %w", err)
+	}
+	return nil
+}

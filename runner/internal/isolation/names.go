@@ -1,0 +1,168 @@
+package isolation
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// User is an entry of passwd with its groups.
+type User struct {
+	Name   string
+	UID    uint32
+	GID    uint32
+	Home   string
+	Groups []uint32
+}
+
+// PasswdFor is a passwd file that knows the slot's user, first in case it has
+// the number of another, root and nobody.
+func PasswdFor(u User, shell string) string {
+	return PasswdLine(u, shell) + "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\n" +
+		"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+}
+
+// PasswdLine is the slot's own line.
+func PasswdLine(u User, shell string) string {
+	if shell == "" {
+		shell = "/bin/false"
+	}
+	return fmt.Sprintf("%s:x:%d:%d::%s:%s\n", u.Name, u.UID, u.GID, u.Home, shell)
+}
+
+// GroupFor is the group file that goes with PasswdFor.
+func GroupFor(u User) string {
+	return GroupLine(u) + "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n"
+}
+
+// GroupLine is the slot's own line.
+func GroupLine(u User) string { return fmt.Sprintf("%s:x:%d:\n", u.Name, u.GID) }
+
+// LookupUser finds what `user` means in the passwd and group files of this
+// process's view: a name or number, optionally with :group. A number needs no
+// entry. The empty string is root.
+func LookupUser(user string) (User, error) {
+	name, group, hasGroup := strings.Cut(user, ":")
+	if name == "" {
+		name = "0"
+	}
+	out := User{Home: "/"}
+	found := false
+	for _, f := range entries("/etc/passwd", 6) {
+		if f[0] != name && f[2] != name {
+			continue
+		}
+		uid, err1 := id(f[2])
+		gid, err2 := id(f[3])
+		if err1 != nil || err2 != nil {
+			continue
+		}
+		out.Name, out.UID, out.GID, out.Home, found = f[0], uid, gid, f[5], true
+		break
+	}
+	if !found {
+		uid, err := id(name)
+		if err != nil {
+			return User{}, fmt.Errorf("no user %q in this box", name)
+		}
+		out.Name, out.UID, out.GID = name, uid, 0
+		if uid == 0 {
+			out.Name, out.Home = "root", "/root"
+		}
+	}
+	if !hasGroup {
+		out.Groups = groupsOf(out.Name, out.GID)
+		return out, nil
+	}
+	gid, err := lookupGroup(group)
+	if err != nil {
+		return User{}, err
+	}
+	out.GID, out.Groups = gid, []uint32{gid}
+	return out, nil
+}
+
+func lookupGroup(group string) (uint32, error) {
+	for _, f := range entries("/etc/group", 3) {
+		if f[0] == group {
+			return id(f[2])
+		}
+	}
+	gid, err := id(group)
+	if err != nil {
+		return 0, fmt.Errorf("no group %q in this box", group)
+	}
+	return gid, nil
+}
+
+func groupsOf(name string, gid uint32) []uint32 {
+	out := []uint32{gid}
+	for _, f := range entries("/etc/group", 4) {
+		for _, member := range strings.Split(f[3], ",") {
+			if member != name {
+				continue
+			}
+			if g, err := id(f[2]); err == nil && g != gid {
+				out = append(out, g)
+			}
+		}
+	}
+	return out
+}
+
+func id(s string) (uint32, error) {
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err != nil || n == 1<<32-1 {
+		return 0, fmt.Errorf("%q is no id", s)
+	}
+	return uint32(n), nil
+}
+
+func entries(path string, fields int) [][]string { return parseEntries(accounts(path), fields) }
+
+// maxAccounts is more than any passwd or group that is one.
+const maxAccounts = 4 << 20
+
+// accounts reads a passwd or group file, which belongs to whoever has the box:
+// it may be a FIFO that nobody writes, or without end.
+func accounts(path string) []byte {
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil
+	}
+	data, err := io.ReadAll(io.LimitReader(file, maxAccounts))
+	if err != nil {
+		return nil
+	}
+	return data
+}
+
+func parseEntries(data []byte, fields int) [][]string {
+	var out [][]string
+	for _, line := range strings.Split(string(data), "\n") {
+		if f := strings.Split(line, ":"); len(f) >= fields && f[0] != "" {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// NumberTaken says whether the box has a user or a group of that number.
+func NumberTaken(number uint32) bool {
+	text := strconv.FormatUint(uint64(number), 10)
+	for _, path := range []string{"/etc/passwd", "/etc/group"} {
+		for _, f := range entries(path, 3) {
+			if f[2] == text {
+				return true
+			}
+		}
+	}
+	return false
+}

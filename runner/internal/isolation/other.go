@@ -1,0 +1,33 @@
+//go:build !linux
+
+package isolation
+
+import (
+	"errors"
+	"os"
+)
+
+// Probe on a system other than Linux: slots share everything, and only process
+// groups keep commands apart.
+func Probe() Facts {
+	const why = "only on Linux"
+	return Facts{Highest: None, Reasons: map[string]string{Namespaces: why, UID: why}, Cgroup: "none", Root: os.Geteuid() == 0, IDs: IDRange{First: 0, Count: 65536}}
+}
+
+// ProbeArg and NoopArg are trials that do not exist here.
+const (
+	ProbeArg = "--probe"
+	NoopArg  = "--noop"
+)
+
+// ProbeChild always fails here.
+func ProbeChild() int { return 1 }
+
+// ScopeArg and ScopeFilesArg are for Linux.
+const (
+	ScopeArg      = "--scope"
+	ScopeFilesArg = "--scope-files"
+)
+
+// Scope is for Linux.
+func Scope([]string, bool) error { return errors.ErrUnsupported }

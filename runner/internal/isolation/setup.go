@@ -1,0 +1,88 @@
+package isolation
+
+import (
+	"hermes-exec/runner/internal/cgroup"
+	"hermes-exec/runner/internal/ipc"
+)
+
+// Setup is what an agent needs to know; it is the first message on its link.
+type Setup struct {
+	Slot  string `json:"slot"`
+	Boot  string `json:"boot"`
+	Level string `json:"level"`
+
+	UID      uint32   `json:"uid"`
+	GID      uint32   `json:"gid"`
+	Groups   []uint32 `json:"groups,omitempty"`
+	UserName string   `json:"user_name"`
+	Switch   bool     `json:"switch"` // the agent is root and leaves to UID for everything that it does for the slot
+	Track    IDRange  `json:"track"`  // additional group ids that name commands; Count 0: none may be set
+
+	SpawnLanes int `json:"spawn_lanes"` // how many of the descriptors that come along lead to threads that fork
+
+	View      View          `json:"view"`
+	Workspace string        `json:"workspace"`
+	Home      string        `json:"home"`
+	Tmp       string        `json:"tmp"`
+	Limits    ipc.Limits    `json:"limits"`
+	Cgroups   []cgroup.Join `json:"cgroups,omitempty"`
+	Landlock  *Landlock     `json:"landlock,omitempty"`
+	// RLimits names the limits that have no cgroup and are held by rlimits.
+	RLimits []string `json:"rlimits,omitempty"`
+	// Watch is the memory limit in bytes that a watchdog holds, 0 for none.
+	Watch int64 `json:"watch,omitempty"`
+	// ServePID is the serving runner, as this box numbers it.
+	ServePID int `json:"serve_pid"`
+	// Successor says that an agent of the slot has died before this one.
+	Successor bool `json:"successor,omitempty"`
+	// Since is the time (BootTicks) before which no tenant has started anything.
+	Since uint64 `json:"since"`
+}
+
+// View is the file system that a slot sees.
+type View struct {
+	Kind     string   `json:"kind"`    // "" shared with the box, "private" or "box"
+	Staging  string   `json:"staging"` // an empty directory of ours
+	BaseDir  string   `json:"base_dir"`
+	Binds    []Bind   `json:"binds"` // the slot's own directories
+	ReadOnly []string `json:"read_only"`
+	Passwd   string   `json:"passwd"`
+	Group    string   `json:"group"`
+	Hostname string   `json:"hostname"`
+	Network  bool     `json:"network"` // shared with the box; false: only a loopback of its own
+	Pids     bool     `json:"pids"`    // the agent is init of its own pid namespace
+	Made     bool     `json:"made"`    // bubblewrap has made it all
+}
+
+// Bind shows Source, a directory of the box, at Target.
+type Bind struct {
+	Source string `json:"source"`
+	Target string `json:"target"`
+}
+
+// Views.
+const (
+	ViewShared  = ""
+	ViewPrivate = "private"
+	ViewBox     = "box"
+)
+
+// Landlock lists what commands may reach in the file system.
+type Landlock struct {
+	ABI      int      `json:"abi"`
+	Writable []string `json:"writable"`
+	Hidden   []string `json:"hidden"`
+}
+
+// Operations of an agent besides those of the link package.
+const (
+	OpSetup = "setup" // Setup → Ready
+	OpStop  = "stop"  // struct{} → Receipt; ends every process of the slot, then the agent exits
+)
+
+// Ready is the agent's answer to Setup.
+type Ready struct {
+	PID      int     `json:"pid"`
+	SetupMS  float64 `json:"setup_ms"`
+	Landlock bool    `json:"landlock"`
+}

@@ -1,0 +1,115 @@
+package isolation
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// EnterArg makes `runner agent EnterArg NETWORK ARGS…` start `runner ARGS…` in
+// namespaces of its own for Start, and end.
+const EnterArg = "--enter"
+
+// Start starts this program with argv in namespaces that are made in the given
+// way. extra becomes descriptor 3. The caller waits for the process.
+func Start(way Way, network bool, argv []string, std [3]*os.File, extra *os.File) (*os.Process, error) {
+	files := []*os.File{std[0], std[1], std[2], extra}
+	if way == WaySelf {
+		return startSelf(network, argv, files)
+	}
+	return os.StartProcess(SelfExe, argv, &os.ProcAttr{Dir: "/", Env: []string{}, Files: files, Sys: attributes(way, network)})
+}
+
+// startSelf goes through a process between. An undumpable process that is not
+// root cannot write the uid map of its child; one that was just executed is
+// dumpable still. What it starts is our child, not its own.
+func startSelf(network bool, argv []string, files []*os.File) (*os.Process, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	args := append([]string{"runner", "agent", EnterArg, strconv.FormatBool(network)}, argv[1:]...)
+	attr := &os.ProcAttr{Dir: "/", Env: []string{}, Files: append(files, w), Sys: &syscall.SysProcAttr{Setsid: true}}
+	between, err := os.StartProcess(SelfExe, args, attr)
+	w.Close()
+	if err != nil {
+		return nil, err
+	}
+	said, _ := io.ReadAll(io.LimitReader(r, 4096))
+	if _, err := between.Wait(); err != nil {
+		return nil, err
+	}
+	pid, err := strconv.Atoi(string(said))
+	if err != nil {
+		return nil, errors.New(strings.TrimSpace("clone: " + string(said)))
+	}
+	return os.FindProcess(pid)
+}
+
+// Enter is the process between; the number of what it started, or why it could
+// not, goes to descriptor 4.
+func Enter(args []string) int {
+	out := os.NewFile(4, "answer")
+	syscall.CloseOnExec(4)
+	attr := attributes(WaySelf, args[0] == "true")
+	attr.Cloneflags |= syscall.CLONE_PARENT
+	argv := append([]string{"runner"}, args[1:]...)
+	pid, err := syscall.ForkExec(SelfExe, argv, &syscall.ProcAttr{Dir: "/", Files: []uintptr{0, 1, 2, 3}, Sys: attr})
+	if err != nil {
+		fmt.Fprint(out, err.Error())
+		return 1
+	}
+	fmt.Fprint(out, pid)
+	return 0
+}
+
+// attributes are those with which an agent is started.
+func attributes(way Way, network bool) *syscall.SysProcAttr {
+	a := &syscall.SysProcAttr{Setsid: true}
+	if way == WayNone || way == WayBwrap {
+		return a
+	}
+	a.Pdeathsig = syscall.SIGKILL
+	a.Cloneflags = syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS
+	if !network {
+		a.Cloneflags |= syscall.CLONE_NEWNET
+	}
+	switch way {
+	case WayIdentity:
+		a.Cloneflags |= syscall.CLONE_NEWUSER
+		a.UidMappings, a.GidMappings = identity("uid_map"), identity("gid_map")
+		a.GidMappingsEnableSetgroups = true
+	case WaySelf:
+		a.Cloneflags |= syscall.CLONE_NEWUSER
+		a.UidMappings = []syscall.SysProcIDMap{{ContainerID: os.Geteuid(), HostID: os.Geteuid(), Size: 1}}
+		a.GidMappings = []syscall.SysProcIDMap{{ContainerID: os.Getegid(), HostID: os.Getegid(), Size: 1}}
+		a.AmbientCaps = []uintptr{CapSysAdmin, CapNetAdmin, CapSysChroot, CapSetpcap, CapDacOveride}
+	}
+	return a
+}
+
+// identity maps every id that exists here to itself.
+func identity(file string) []syscall.SysProcIDMap {
+	data, err := os.ReadFile("/proc/self/" + file)
+	if err != nil {
+		return nil
+	}
+	var out []syscall.SysProcIDMap
+	for _, line := range strings.Split(string(data), "\n") {
+		f := strings.Fields(line)
+		if len(f) != 3 {
+			continue
+		}
+		first, err1 := strconv.Atoi(f[0])
+		size, err2 := strconv.Atoi(f[2])
+		if err1 == nil && err2 == nil {
+			out = append(out, syscall.SysProcIDMap{ContainerID: first, HostID: first, Size: size})
+		}
+	}
+	return out
+}

@@ -1,0 +1,312 @@
+package isolation
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+	"unsafe"
+)
+
+// Numbers that package syscall does not have; the same on every architecture
+// since Linux 5.
+const (
+	sysPidfdSendSignal  = 424
+	sysPidfdOpen        = 434
+	sysFaccessat2       = 439
+	sysMountSetattr     = 442
+	sysLandlockCreate   = 444
+	sysLandlockAddRule  = 445
+	sysLandlockRestrict = 446
+)
+
+const (
+	prSetKeepCaps      = 8
+	prCapbsetDrop      = 24
+	prSetNoNewPrivs    = 38
+	prCapAmbient       = 47
+	prCapAmbientClear  = 4
+	capabilityVersion3 = 0x20080522
+	lastCap            = 40
+
+	CapChown      = 0
+	CapKill       = 5
+	CapSetgid     = 6
+	CapSetuid     = 7
+	CapSetpcap    = 8
+	CapNetAdmin   = 12
+	CapSysChroot  = 18
+	CapSysPtrace  = 19
+	CapSysAdmin   = 21
+	CapDacOveride = 1
+)
+
+type capHeader struct {
+	version uint32
+	pid     int32
+}
+
+type capData struct{ effective, permitted, inheritable uint32 }
+
+// EffectiveCaps of the calling thread as a bit set.
+func EffectiveCaps() (uint64, error) {
+	h := capHeader{version: capabilityVersion3}
+	var d [2]capData
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_CAPGET, uintptr(unsafe.Pointer(&h)), uintptr(unsafe.Pointer(&d[0])), 0); errno != 0 {
+		return 0, errno
+	}
+	return uint64(d[0].effective) | uint64(d[1].effective)<<32, nil
+}
+
+func permittedCaps() uint64 {
+	h := capHeader{version: capabilityVersion3}
+	var d [2]capData
+	_, _, _ = syscall.RawSyscall(syscall.SYS_CAPGET, uintptr(unsafe.Pointer(&h)), uintptr(unsafe.Pointer(&d[0])), 0)
+	return uint64(d[0].permitted) | uint64(d[1].permitted)<<32
+}
+
+func capWords(keep uint64) (*capHeader, *[2]capData) {
+	low, high := uint32(keep), uint32(keep>>32)
+	return &capHeader{version: capabilityVersion3}, &[2]capData{{effective: low, permitted: low}, {effective: high, permitted: high}}
+}
+
+// KeepCaps leaves every thread of the process with at most the given
+// capabilities, none inheritable. A program linked with C cannot reach its
+// other threads; there only threads that call ThreadKeepCaps are restricted.
+func KeepCaps(caps ...int) error {
+	h, d := capWords(bits(caps) & permittedCaps())
+	if _, _, errno := syscall.AllThreadsSyscall6(syscall.SYS_PRCTL, prCapAmbient, prCapAmbientClear, 0, 0, 0, 0); errno == syscall.ENOTSUP {
+		return nil
+	} else if errno != 0 && errno != syscall.EINVAL {
+		return fmt.Errorf("clear ambient capabilities: %w", errno)
+	}
+	if _, _, errno := syscall.AllThreadsSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(h)), uintptr(unsafe.Pointer(d)), 0); errno != 0 {
+		return fmt.Errorf("capset: %w", errno)
+	}
+	return nil
+}
+
+func bits(caps []int) uint64 {
+	var out uint64
+	for _, c := range caps {
+		out |= 1 << c
+	}
+	return out
+}
+
+// ThreadKeepCaps is KeepCaps for the calling thread only.
+func ThreadKeepCaps(caps ...int) error {
+	if _, _, errno := syscall.RawSyscall6(syscall.SYS_PRCTL, prCapAmbient, prCapAmbientClear, 0, 0, 0, 0); errno != 0 && errno != syscall.EINVAL {
+		return fmt.Errorf("clear ambient capabilities: %w", errno)
+	}
+	h, d := capWords(bits(caps) & permittedCaps())
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(h)), uintptr(unsafe.Pointer(d)), 0); errno != 0 {
+		return fmt.Errorf("capset: %w", errno)
+	}
+	return nil
+}
+
+// ThreadDropBounding takes a capability out of the calling thread's bounding
+// set, for good.
+func ThreadDropBounding(capability int) error {
+	_, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, prCapbsetDrop, uintptr(capability), 0)
+	if errno != 0 {
+		return fmt.Errorf("drop capability %d: %w", capability, errno)
+	}
+	return nil
+}
+
+// ThreadDropAllBounding empties the calling thread's bounding set.
+func ThreadDropAllBounding() error {
+	for c := 0; c <= lastCap; c++ {
+		if err := ThreadDropBounding(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ThreadNoNewPrivs makes setuid programs useless for what this thread starts.
+func ThreadNoNewPrivs() error {
+	_, _, errno := syscall.RawSyscall6(syscall.SYS_PRCTL, prSetNoNewPrivs, 1, 0, 0, 0, 0)
+	if errno != 0 {
+		return fmt.Errorf("no_new_privs: %w", errno)
+	}
+	return nil
+}
+
+// ThreadOwnKeyring gives the calling thread, and what it starts, a session
+// keyring of its own. The one that was inherited may be that of the driver's
+// login, and who possesses a keyring may read its keys, whoever he is. Where
+// the call is refused, it is refused to commands too.
+func ThreadOwnKeyring() {
+	const joinSessionKeyring = 1
+	_, _, _ = syscall.RawSyscall(syscall.SYS_KEYCTL, joinSessionKeyring, 0, 0)
+}
+
+// ClearUserKeys empties the keyrings that the user of the calling thread has
+// whatever he runs. Where engines refuse these calls they refuse them to
+// commands too.
+func ClearUserKeys() error {
+	const (
+		clearRing     = 7
+		getPersistent = 22
+		ofProcess     = -2
+		ofUser        = -4
+		ofUserSession = -5
+		thisUser      = -1
+	)
+	keyctl := func(call, first, second int) (int, syscall.Errno) {
+		r, _, errno := syscall.RawSyscall(syscall.SYS_KEYCTL, uintptr(call), uintptr(first), uintptr(second))
+		return int(int32(r)), errno
+	}
+	rings := []int{ofUser, ofUserSession}
+	if persistent, errno := keyctl(getPersistent, thisUser, ofProcess); errno == 0 {
+		rings = append(rings, persistent)
+	}
+	for _, ring := range rings {
+		if _, errno := keyctl(clearRing, ring, 0); errno != 0 && errno != syscall.ENOSYS && errno != syscall.EPERM {
+			return errno
+		}
+	}
+	return nil
+}
+
+// ThreadFS gives the calling thread the file system rights of a user. From
+// root this also sets its file system capabilities aside; going back to 0
+// restores them.
+func ThreadFS(uid, gid uint32, groups []uint32) error {
+	if err := ThreadGroups(groups); err != nil {
+		return err
+	}
+	_, _, _ = syscall.RawSyscall(syscall.SYS_SETFSGID, uintptr(gid), 0, 0)
+	_, _, _ = syscall.RawSyscall(syscall.SYS_SETFSUID, uintptr(uid), 0, 0)
+	// These two report no error: asking again tells what holds.
+	if got, _, _ := syscall.RawSyscall(syscall.SYS_SETFSUID, ^uintptr(0), 0, 0); uint32(got) != uid {
+		return fmt.Errorf("setfsuid %d: %w", uid, syscall.EPERM)
+	}
+	if got, _, _ := syscall.RawSyscall(syscall.SYS_SETFSGID, ^uintptr(0), 0, 0); uint32(got) != gid {
+		return fmt.Errorf("setfsgid %d: %w", gid, syscall.EPERM)
+	}
+	return nil
+}
+
+// ThreadGroups sets the additional groups of the calling thread only.
+func ThreadGroups(groups []uint32) error {
+	var p unsafe.Pointer
+	if len(groups) > 0 {
+		p = unsafe.Pointer(&groups[0])
+	}
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_SETGROUPS, uintptr(len(groups)), uintptr(p), 0); errno != 0 {
+		return fmt.Errorf("setgroups: %w", errno)
+	}
+	return nil
+}
+
+// AsUser runs do on the calling thread (which must be locked) while it is
+// uid and gid in every respect but the saved one, and without any capability,
+// so that what it signals and changes are that user's processes only.
+func AsUser(uid, gid uint32, do func() error) error {
+	if uid == 0 {
+		return fmt.Errorf("as uid 0: %w", syscall.EINVAL)
+	}
+	set := func(call uintptr, id uint32) syscall.Errno {
+		_, _, errno := syscall.RawSyscall(call, uintptr(id), uintptr(id), 0)
+		return errno
+	}
+	if errno := set(syscall.SYS_SETRESGID, gid); errno != 0 {
+		return fmt.Errorf("setresgid %d: %w", gid, errno)
+	}
+	back := func() {
+		if errno := set(syscall.SYS_SETRESGID, 0); errno != 0 {
+			// A thread that cannot come back must not serve anybody else.
+			panic(fmt.Sprintf("setresgid back: %v", errno))
+		}
+	}
+	if errno := set(syscall.SYS_SETRESUID, uid); errno != 0 {
+		back()
+		return fmt.Errorf("setresuid %d: %w", uid, errno)
+	}
+	defer func() {
+		if errno := set(syscall.SYS_SETRESUID, 0); errno != 0 {
+			panic(fmt.Sprintf("setresuid back: %v", errno))
+		}
+		back()
+	}()
+	var r, e, s uint32
+	_, _, errno := syscall.RawSyscall(syscall.SYS_GETRESUID, uintptr(unsafe.Pointer(&r)), uintptr(unsafe.Pointer(&e)), uintptr(unsafe.Pointer(&s)))
+	caps, err := EffectiveCaps()
+	if errno != 0 || err != nil || r != uid || e != uid || caps != 0 {
+		return fmt.Errorf("not fully uid %d: %w", uid, syscall.EPERM)
+	}
+	return do()
+}
+
+// Accessible asks for access with the calling thread's file system rights.
+func Accessible(dirFD int, path string, mode uint32) error {
+	p, err := syscall.BytePtrFromString(path)
+	if err != nil {
+		return err
+	}
+	const atEaccess = 0x200
+	_, _, errno := syscall.Syscall6(sysFaccessat2, uintptr(dirFD), uintptr(unsafe.Pointer(p)), uintptr(mode), atEaccess, 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// PidfdOpen refers to a process in a way that outlives its number.
+func PidfdOpen(pid int) (int, error) {
+	fd, _, errno := syscall.Syscall(sysPidfdOpen, uintptr(pid), 0, 0)
+	if errno != 0 {
+		return -1, errno
+	}
+	return int(fd), nil
+}
+
+// PidfdSignal sends a signal to the process that fd refers to.
+func PidfdSignal(fd int, sig syscall.Signal) error {
+	if _, _, errno := syscall.Syscall6(sysPidfdSendSignal, uintptr(fd), uintptr(sig), 0, 0, 0, 0); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+const (
+	attrReadOnly = 0x1
+	attrNosuid   = 0x2
+	attrNodev    = 0x4
+	atRecursive  = 0x8000
+)
+
+type mountAttr struct{ set, clear, propagation, usernsFD uint64 }
+
+func mountSetattr(path string, set uint64, recursive bool) error {
+	p, err := syscall.BytePtrFromString(path)
+	if err != nil {
+		return err
+	}
+	flags := uintptr(0)
+	if recursive {
+		flags = atRecursive
+	}
+	attr := mountAttr{set: set}
+	cwd := int64(-100)
+	_, _, errno := syscall.Syscall6(sysMountSetattr, uintptr(cwd), uintptr(unsafe.Pointer(p)), flags, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func pathError(op, path string, err error) error {
+	return &os.PathError{Op: op, Path: path, Err: err}
+}
+
+// BootTicks is now in the unit of start times in /proc, hundredths of a second.
+func BootTicks() uint64 {
+	const clockBoottime = 7
+	var ts syscall.Timespec
+	_, _, _ = syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockBoottime, uintptr(unsafe.Pointer(&ts)), 0)
+	return uint64(ts.Sec)*100 + uint64(ts.Nsec)/1e7
+}

@@ -1,0 +1,319 @@
+package isolation
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"unsafe"
+)
+
+// Enter makes v the file system, host name and network of this process, which
+// was started in namespaces of its own.
+func (v View) Enter() error {
+	if v.Kind == ViewShared {
+		return nil
+	}
+	if v.Made {
+		return nil
+	}
+	if err := mount("none", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	if v.Hostname != "" {
+		if err := syscall.Sethostname([]byte(v.Hostname)); err != nil {
+			return fmt.Errorf("host name: %w", err)
+		}
+	}
+	if !v.Network {
+		if err := loopbackUp(); err != nil {
+			return fmt.Errorf("loopback: %w", err)
+		}
+	}
+	if v.Kind == ViewPrivate {
+		return v.enterPrivate()
+	}
+	return v.enterBox()
+}
+
+// enterPrivate builds a root that has the system's programs read-only, the
+// slot's own directories and nothing else.
+func (v View) enterPrivate() error {
+	root := v.Staging
+	if err := mount("tmpfs", root, "tmpfs", msNosuidNodev, "mode=0755,size=16m"); err != nil {
+		return err
+	}
+	steps := []func(string) error{v.systemDirs, v.etc, v.devices, v.ownDirs, v.readOnlyPaths}
+	for _, step := range steps {
+		if err := step(root); err != nil {
+			return err
+		}
+	}
+	if err := placeDir(root + "/proc"); err != nil {
+		return err
+	}
+	if err := mount("proc", root+"/proc", "proc", msNosuidNodev|syscall.MS_NOEXEC, ""); err != nil {
+		return err
+	}
+	if err := mount("", root, "", syscall.MS_REMOUNT|syscall.MS_BIND|syscall.MS_RDONLY|msNosuidNodev, ""); err != nil {
+		return err
+	}
+	if err := os.Chdir(root); err != nil {
+		return fmt.Errorf("view: %w", err)
+	}
+	if err := syscall.PivotRoot(".", "."); err != nil {
+		return fmt.Errorf("pivot_root: %w", err)
+	}
+	if err := syscall.Unmount(".", syscall.MNT_DETACH); err != nil {
+		return fmt.Errorf("leave the old root: %w", err)
+	}
+	return os.Chdir("/")
+}
+
+// systemPaths are shown read-only where they exist.
+var systemPaths = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store", "/gnu/store"}
+
+func (v View) systemDirs(root string) error {
+	for _, p := range systemPaths {
+		if err := showReadOnly(root, p); err != nil {
+			return err
+		}
+	}
+	for _, p := range []string{"/run", "/run/lock", "/var", "/var/tmp", "/tmp", "/home", "/mnt", "/srv", "/var/lib", "/var/cache", "/var/log"} {
+		if err := placeDir(root + p); err != nil {
+			return err
+		}
+	}
+	return os.Symlink("/run", root+"/var/run")
+}
+
+func showReadOnly(root, path string) error {
+	st, err := os.Lstat(path)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("view: %w", err)
+	}
+	at := root + path
+	switch {
+	case st.Mode()&os.ModeSymlink != 0:
+		to, err := os.Readlink(path)
+		if err != nil {
+			return fmt.Errorf("view: %w", err)
+		}
+		if err := placeDir(filepath.Dir(at)); err != nil {
+			return err
+		}
+		if err := os.Symlink(to, at); err != nil && !errors.Is(err, os.ErrExist) {
+			return fmt.Errorf("view: %w", err)
+		}
+		return nil
+	case st.IsDir():
+		if err := placeDir(at); err != nil {
+			return err
+		}
+	default:
+		if err := placeFile(at); err != nil {
+			return err
+		}
+	}
+	return bind(path, at, true, attrNosuid|attrNodev)
+}
+
+// readOnlyPaths shows what the spec names, at its own path, also below a
+// directory that is otherwise hidden. A name that is a link keeps working.
+func (v View) readOnlyPaths(root string) error {
+	for _, p := range v.ReadOnly {
+		p = filepath.Clean(p)
+		if !filepath.IsAbs(p) || p == "/" {
+			return fmt.Errorf("read-only path %q: %w", p, syscall.EINVAL)
+		}
+		real, err := filepath.EvalSymlinks(p)
+		if err != nil {
+			return fmt.Errorf("read-only path: %w", err)
+		}
+		if _, err := os.Lstat(root + real); err != nil || !visible(real) {
+			if err := showReadOnly(root, real); err != nil {
+				return err
+			}
+		}
+		if real == p || visible(p) {
+			continue
+		}
+		if _, err := os.Lstat(root + p); err == nil {
+			continue
+		}
+		if err := placeDir(filepath.Dir(root + p)); err != nil {
+			return err
+		}
+		if err := os.Symlink(real, root+p); err != nil {
+			return fmt.Errorf("view: %w", err)
+		}
+	}
+	return nil
+}
+
+// visible says whether a path of the box is below one of the system paths.
+func visible(path string) bool {
+	for _, s := range systemPaths {
+		if len(path) > len(s) && path[:len(s)] == s && path[len(s)] == '/' {
+			return true
+		}
+	}
+	return false
+}
+
+func (v View) ownDirs(root string) error {
+	for _, b := range v.Binds {
+		if err := placeDir(root + b.Target); err != nil {
+			return err
+		}
+		if err := bind(b.Source, root+b.Target, false, attrNosuid|attrNodev); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var deviceNames = []string{"null", "zero", "full", "random", "urandom", "tty"}
+
+func (v View) devices(root string) error {
+	dev := root + "/dev"
+	if err := placeDir(dev); err != nil {
+		return err
+	}
+	for _, name := range deviceNames {
+		if _, err := os.Lstat("/dev/" + name); err != nil {
+			continue
+		}
+		if err := placeFile(dev + "/" + name); err != nil {
+			return err
+		}
+		if err := bind("/dev/"+name, dev+"/"+name, false, attrNosuid); err != nil {
+			return err
+		}
+	}
+	links := [][2]string{{"/proc/self/fd", "fd"}, {"/proc/self/fd/0", "stdin"}, {"/proc/self/fd/1", "stdout"}, {"/proc/self/fd/2", "stderr"}, {"pts/ptmx", "ptmx"}}
+	for _, l := range links {
+		if err := os.Symlink(l[0], dev+"/"+l[1]); err != nil {
+			return fmt.Errorf("view: %w", err)
+		}
+	}
+	for _, d := range []string{"pts", "shm", "mqueue"} {
+		if err := placeDir(dev + "/" + d); err != nil {
+			return err
+		}
+	}
+	return newDeviceMounts(dev)
+}
+
+// sharedMemory is the most that a slot may keep in /dev/shm, which is memory of the box that no other limit may count.
+const sharedMemory = "256m"
+
+// newDeviceMounts gives terminals, shared memory and message queues of its own.
+func newDeviceMounts(dev string) error {
+	if isDir(dev + "/pts") {
+		if err := mount("devpts", dev+"/pts", "devpts", syscall.MS_NOSUID|syscall.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620"); err != nil {
+			return err
+		}
+	}
+	if isDir(dev + "/shm") {
+		if err := mount("tmpfs", dev+"/shm", "tmpfs", msNosuidNodev, "mode=1777,size="+sharedMemory); err != nil {
+			return err
+		}
+	}
+	if isDir(dev + "/mqueue") {
+		// Not built into every kernel, and nothing of the box shows without it.
+		_ = syscall.Mount("mqueue", dev+"/mqueue", "mqueue", msNosuidNodev|syscall.MS_NOEXEC, "")
+	}
+	return nil
+}
+
+// enterBox keeps the box's root and covers what belongs to others.
+func (v View) enterBox() error {
+	sources := make([]*os.File, len(v.Binds))
+	for i, b := range v.Binds {
+		f, err := handle(b.Source)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		sources[i] = f
+	}
+	if err := mount("tmpfs", v.BaseDir, "tmpfs", msNosuidNodev, "mode=0755,size=1m"); err != nil {
+		return err
+	}
+	for i, b := range v.Binds {
+		if inside(b.Target, v.BaseDir) {
+			if err := placeDir(b.Target); err != nil {
+				return err
+			}
+		} else if !isDir(b.Target) {
+			continue
+		}
+		if err := bind(sourceOf(sources[i]), b.Target, false, attrNosuid|attrNodev); err != nil {
+			return err
+		}
+	}
+	if err := v.ownNames(); err != nil {
+		return err
+	}
+	if err := mount("", v.BaseDir, "", syscall.MS_REMOUNT|syscall.MS_BIND|syscall.MS_RDONLY|msNosuidNodev, ""); err != nil {
+		return err
+	}
+	if err := newDeviceMounts("/dev"); err != nil {
+		return err
+	}
+	if st, err := os.Lstat("/dev/ptmx"); err == nil && st.Mode()&os.ModeCharDevice != 0 && isDir("/dev/pts") {
+		if err := bind("/dev/pts/ptmx", "/dev/ptmx", false, 0); err != nil {
+			return err
+		}
+	}
+	return mount("proc", "/proc", "proc", msNosuidNodev|syscall.MS_NOEXEC, "")
+}
+
+// ownNames covers passwd and group with the slot's own.
+func (v View) ownNames() error {
+	for path, content := range map[string]string{"/etc/passwd": v.Passwd, "/etc/group": v.Group} {
+		if content == "" || !isRegular(path) {
+			continue
+		}
+		own := filepath.Join(v.BaseDir, "."+filepath.Base(path))
+		if err := write(own, content); err != nil {
+			return err
+		}
+		real, err := filepath.EvalSymlinks(path)
+		if err != nil {
+			return fmt.Errorf("view: %w", err)
+		}
+		if err := bind(own, real, true, attrNosuid|attrNodev); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func inside(path, dir string) bool {
+	return path == dir || len(path) > len(dir) && path[:len(dir)] == dir && path[len(dir)] == '/'
+}
+
+func loopbackUp() error {
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer syscall.Close(fd)
+	var req struct {
+		name  [16]byte
+		flags uint16
+		_     [22]byte
+	}
+	copy(req.name[:], "lo")
+	req.flags = syscall.IFF_UP | syscall.IFF_RUNNING
+	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), syscall.SIOCSIFFLAGS, uintptr(unsafe.Pointer(&req))); errno != 0 {
+		return errno
+	}
+	return nil
+}

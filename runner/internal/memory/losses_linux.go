@@ -1,0 +1,101 @@
+// Package memory is about memory that runs out: who is to be ended first, which
+// command has lost a process for it, and a limit where no cgroup holds one.
+package memory
+
+import (
+	"os"
+	"sync/atomic"
+	"syscall"
+
+	"hermes-exec/runner/internal/cgroup"
+	"hermes-exec/runner/internal/ipc"
+)
+
+// Losses counts the processes that were ended for want of memory.
+type Losses struct {
+	counter *os.File // of the kernel's
+	own     bool     // it counts this slot's only
+	limit   int64    // that a watchdog holds, 0 for none
+	half    int64    // of the memory that there is for the slot
+	watched atomic.Int64
+	// elsewhere counts ends by SIGKILL of what was no part of a command any
+	// more, and of commands that are told to have lost memory.
+	elsewhere atomic.Int64
+}
+
+// Mark is what was counted when a command started.
+type Mark struct {
+	kills, watched int64 // in all, and by the watchdog
+	elsewhere      int64
+}
+
+// Open finds the counter for a slot with these groups, which alone says has the
+// box for itself.
+func (l *Losses) Open(joins []cgroup.Join, rooms cgroup.Rooms, limit int64, alone bool) {
+	l.counter, l.own = cgroup.OOMFile(joins)
+	l.own = l.own || alone
+	l.limit = limit
+	most := min(rooms.Memory.Most(), rooms.BoxMemory.Most())
+	if limit > 0 {
+		most = min(most, limit)
+	}
+	l.half = most / 2
+}
+
+// Mark is called before a command starts.
+func (l *Losses) Mark() Mark {
+	kills, _ := cgroup.ReadOOM(l.counter)
+	watched := l.watched.Load()
+	return Mark{kills: kills + watched, watched: watched, elsewhere: l.elsewhere.Load()}
+}
+
+// Elsewhere is called for an end by SIGKILL of what is no part of a command.
+func (l *Losses) Elsewhere() { l.elsewhere.Add(1) }
+
+// Watched is called when the watchdog ends a process.
+func (l *Losses) Watched() { l.watched.Add(1) }
+
+// LostToOOM says whether the command with this exit lost a process because there
+// was no memory: itself, when it was ended by a SIGKILL that is not ours, or a
+// part of it. Nobody sees the ends of the parts, so that is concluded: from the
+// slot's own count, where no other command ran meanwhile, or else from a part
+// that had more than half of all memory, for the largest process is ended.
+func (l *Losses) LostToOOM(m Mark, exit ipc.Exit, killed, alone bool) bool {
+	itself := exit.ExitCode == 128+int(syscall.SIGKILL) && !killed
+	largest := exit.MaxRSS > l.half && exit.MaxRSS > ownPeak()
+	alone = alone && (l.own || l.limit > 0)
+	if !itself && !largest && !alone {
+		return false
+	}
+	count, ok := cgroup.ReadOOM(l.counter)
+	if !ok && l.limit == 0 {
+		return false
+	}
+	watched := l.watched.Load()
+	kills := count + watched - m.kills
+	switch {
+	case kills <= 0:
+		return false
+	case itself:
+		l.elsewhere.Add(1)
+		return true
+	case largest:
+		return true
+	case !l.own:
+		kills = watched - m.watched
+	}
+	if !killed {
+		kills -= l.elsewhere.Load() - m.elsewhere
+	}
+	return kills > 0
+}
+
+// ownPeak is what this process had resident at most. Whatever it starts is
+// told to have had as much.
+func ownPeak() int64 {
+	var usage syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &usage) != nil {
+		return 0
+	}
+	return usage.Maxrss << 10
+}

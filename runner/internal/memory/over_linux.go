@@ -1,0 +1,17 @@
+package memory
+
+import "hermes-exec/runner/internal/proc"
+
+// Over gives the largest of these processes when all of them together have more
+// than limit bytes of memory of their own.
+func Over(limit int64, processes map[int]proc.Process) (largest proc.Process, over bool) {
+	var total, most int64
+	for _, p := range processes {
+		own := proc.OwnMemory(p.PID)
+		total += own
+		if own > most {
+			most, largest = own, p
+		}
+	}
+	return largest, total > limit && most > 0
+}

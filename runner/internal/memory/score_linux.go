@@ -1,0 +1,70 @@
+package memory
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// commandScore makes a command the kernel's first choice when memory runs out,
+// in thousandths of all of it: it goes before its agent, without whom the whole
+// slot ends, as an agent goes before the serving runner.
+const commandScore = 1000
+
+// Score is this process's /proc/self/oom_score_adj: a command has the one that
+// its agent has when it forks.
+type Score struct {
+	mu    sync.Mutex
+	file  *os.File // nil: it cannot be changed to and fro
+	own   int
+	forks int
+}
+
+// Init is called while this process may still write its own: not any more when
+// it has become undumpable and has no privileges.
+func (s *Score) Init() {
+	file, err := os.OpenFile("/proc/self/oom_score_adj", os.O_RDWR, 0)
+	if err != nil {
+		return
+	}
+	var text [16]byte
+	n, _ := file.Read(text[:])
+	runners, err := strconv.Atoi(strings.TrimSpace(string(text[:n])))
+	if err != nil {
+		_ = file.Close()
+		return
+	}
+	s.file, s.own = file, (runners+commandScore)/2
+	s.set(s.own)
+}
+
+// Fork has what do forks be the kernel's first choice.
+func (s *Score) Fork(do func() (int, error)) (int, error) {
+	s.enter(1)
+	defer s.enter(-1)
+	return do()
+}
+
+func (s *Score) enter(more int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.forks
+	s.forks += more
+	switch {
+	case s.file == nil:
+	case before == 0:
+		s.set(commandScore)
+	case s.forks == 0:
+		s.set(s.own)
+	}
+}
+
+// set leaves the score as it is where it cannot be changed: then a command and
+// its agent have the same.
+func (s *Score) set(to int) {
+	if _, err := s.file.WriteString(strconv.Itoa(to)); err != nil {
+		_ = s.file.Close()
+		s.file = nil
+	}
+}

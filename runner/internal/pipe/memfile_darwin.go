@@ -1,0 +1,24 @@
+package pipe
+
+import (
+	"fmt"
+	"os"
+)
+
+func FDPath(fd int) string { return fmt.Sprintf("/dev/fd/%d", fd) }
+
+func MemoryFile(name, content string) (*os.File, error) {
+	file, err := unlinkedFile(name)
+	if err != nil {
+		return nil, err
+	}
+	// Opening /dev/fd shares the offset here.
+	if _, err = file.WriteString(content); err == nil {
+		_, err = file.Seek(0, 0)
+	}
+	if err != nil {
+		_ = file.Close()
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return file, nil
+}

@@ -1,0 +1,33 @@
+package pipe
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+	"unsafe"
+)
+
+const mfdCloexec = 1
+
+func FDPath(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
+
+// MemoryFile is a file without a name that a process of another uid can open
+// again through its descriptor, which a pipe would not allow.
+func MemoryFile(name, content string) (*os.File, error) {
+	label, err := syscall.BytePtrFromString(name)
+	if err != nil {
+		return nil, err
+	}
+	fd, _, errno := syscall.Syscall(sysMemfdCreate, uintptr(unsafe.Pointer(label)), mfdCloexec, 0)
+	var file *os.File
+	if errno == 0 {
+		file = os.NewFile(fd, name)
+	} else if file, err = unlinkedFile(name); err != nil {
+		return nil, err
+	}
+	if _, err := file.WriteString(content); err != nil {
+		_ = file.Close()
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return file, nil
+}

@@ -1,0 +1,3 @@
+package pipe
+
+const sysMemfdCreate = 279

@@ -1,0 +1,36 @@
+package pipe
+
+import (
+	"syscall"
+	"unsafe"
+)
+
+const (
+	fionread    = 0x4004667f
+	GetTerminal = syscall.TIOCGETA
+	NoCharacter = 0xff // what a character of a terminal is that is disabled
+)
+
+func rawPipe() (r, w int, err error) {
+	var fds [2]int
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	if err := syscall.Pipe(fds[:]); err != nil {
+		return 0, 0, err
+	}
+	syscall.CloseOnExec(fds[0])
+	syscall.CloseOnExec(fds[1])
+	return fds[0], fds[1], nil
+}
+
+// Waiting is how many bytes can be read at once.
+func Waiting(fd uintptr) int {
+	var n int32
+	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, fd, fionread, uintptr(unsafe.Pointer(&n))); errno != 0 {
+		return 0
+	}
+	return int(n)
+}
+
+// Widen has nothing to do here.
+func Widen(int) {}

@@ -1,0 +1,36 @@
+package pipe
+
+import (
+	"syscall"
+	"unsafe"
+)
+
+const (
+	fionread    = 0x541b
+	GetTerminal = syscall.TCGETS
+	NoCharacter = 0 // what a character of a terminal is that is disabled
+)
+
+func rawPipe() (r, w int, err error) {
+	var fds [2]int
+	if err := syscall.Pipe2(fds[:], syscall.O_CLOEXEC); err != nil {
+		return 0, 0, err
+	}
+	return fds[0], fds[1], nil
+}
+
+// Widen makes a pipe hold more, where that is allowed: the larger it is, the
+// less often the two ends wait for each other.
+func Widen(fd int) {
+	const setPipeSize, size = 1031, 1 << 20
+	_, _, _ = syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), setPipeSize, size)
+}
+
+// Waiting is how many bytes can be read at once.
+func Waiting(fd uintptr) int {
+	var n int32
+	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, fd, fionread, uintptr(unsafe.Pointer(&n))); errno != 0 {
+		return 0
+	}
+	return int(n)
+}

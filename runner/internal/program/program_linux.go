@@ -1,0 +1,94 @@
+// Package program finds programs and directories as a shell would, with the
+// rights of the calling thread.
+package program
+
+import (
+	"errors"
+	"strings"
+	"syscall"
+
+	"hermes-exec/runner/internal/isolation"
+)
+
+const (
+	oPath   = 0x200000
+	fdcwd   = -100
+	execute = 1
+)
+
+// Enterable checks a working directory with the thread's rights: the final
+// "/." needs search permission on the directory itself.
+func Enterable(dir string) error {
+	fd, err := syscall.Open(strings.TrimSuffix(dir, "/")+"/.", oPath|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	return syscall.Close(fd)
+}
+
+// Lookup finds a program as a shell would.
+func Lookup(name, cwd string, env []string) (string, syscall.Errno) {
+	if strings.Contains(name, "/") {
+		return name, executable(name, cwd)
+	}
+	search := ""
+	for _, e := range env {
+		if v, ok := strings.CutPrefix(e, "PATH="); ok {
+			search = v
+		}
+	}
+	result := syscall.ENOENT
+	for _, dir := range strings.Split(search, ":") {
+		if dir == "" {
+			dir = "."
+		}
+		path := dir + "/" + name
+		switch errno := executable(path, cwd); errno {
+		case 0:
+			return path, 0
+		case syscall.EACCES:
+			// A directory that may not be searched hides its programs: it is passed over.
+			if !errors.Is(isolation.Accessible(fdcwd, absolute(dir, cwd), execute), syscall.EACCES) {
+				result = errno
+			}
+		}
+	}
+	return "", result
+}
+
+func absolute(path, cwd string) string {
+	if strings.HasPrefix(path, "/") {
+		return path
+	}
+	return cwd + "/" + path
+}
+
+// executable checks path, relative to cwd, with the thread's rights.
+func executable(path, cwd string) syscall.Errno {
+	path = absolute(path, cwd)
+	var st syscall.Stat_t
+	if err := syscall.Stat(path, &st); err != nil {
+		errno := errnoOf(err)
+		if errno == syscall.ENOTDIR {
+			return syscall.ENOENT
+		}
+		return errno
+	}
+	if st.Mode&syscall.S_IFMT != syscall.S_IFREG {
+		return syscall.EACCES
+	}
+	if err := isolation.Accessible(fdcwd, path, execute); err != nil && err != syscall.ENOSYS {
+		errno := errnoOf(err)
+		return errno
+	}
+	return 0
+}
+
+// errno of an error of the system.
+func errnoOf(err error) syscall.Errno {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno
+	}
+	return syscall.EINVAL
+}

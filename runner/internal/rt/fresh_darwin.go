@@ -1,4 +1,0 @@
-package rt
-
-// StartFresh has nothing to do here.
-func StartFresh() {}

@@ -1,4 +1,0 @@
-package rt
-
-// ReapOrphans does nothing: orphans go to launchd on this system.
-func ReapOrphans() {}

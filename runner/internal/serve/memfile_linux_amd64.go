@@ -1,3 +1,0 @@
-package serve
-
-const sysMemfdCreate = 319

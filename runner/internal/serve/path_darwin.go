@@ -1,3 +1,0 @@
-package serve
-
-func withShortPath(path string, use func(short string) error) error { return use(path) }

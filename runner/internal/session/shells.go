@@ -1,0 +1,58 @@
+package session
+
+import (
+	"os"
+	"path/filepath"
+)
+
+// shellPlaces in the order in which they are looked at.
+var shellPlaces = []string{"/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/bin/sh", "/usr/bin/sh", "/bin/dash", "/usr/bin/dash", "/bin/ash", "/bin/zsh", "/usr/bin/zsh"}
+
+// Installed maps what a shell is to a path of it. What /bin/sh is shows in where
+// it leads to; "sh" alone means that it is none of those that are known.
+func Installed() map[string]string {
+	out := map[string]string{}
+	for _, path := range shellPlaces {
+		real, err := filepath.EvalSymlinks(path)
+		if err != nil {
+			continue
+		}
+		st, err := os.Stat(real)
+		if err != nil || !st.Mode().IsRegular() || st.Mode().Perm()&0o111 == 0 {
+			continue
+		}
+		kind := filepath.Base(real)
+		switch kind {
+		case "bash", "dash", "zsh", "busybox", "ksh", "mksh", "yash":
+		default:
+			kind = filepath.Base(path)
+			if kind == "sh" && sameAsBusybox(st) {
+				kind = "busybox"
+			}
+		}
+		if _, have := out[kind]; !have {
+			out[kind] = path
+		}
+	}
+	return out
+}
+
+// sameAsBusybox tells an applet that is a hard link to busybox.
+func sameAsBusybox(st os.FileInfo) bool {
+	for _, path := range []string{"/bin/busybox", "/usr/bin/busybox"} {
+		if other, err := os.Stat(path); err == nil && os.SameFile(st, other) {
+			return true
+		}
+	}
+	return false
+}
+
+// Standard is the one for commands outside of sessions, by name.
+func Standard(shells map[string]string) *string {
+	for _, kind := range []string{"bash", "dash", "busybox", "ash", "sh", "ksh", "mksh", "yash", "zsh"} {
+		if _, ok := shells[kind]; ok {
+			return &kind
+		}
+	}
+	return nil
+}
