@@ -15,8 +15,8 @@ from benchmarks.contender import NOOP, ContenderMissing
 from benchmarks.measured import Discipline, Measured, Sample, progress
 from benchmarks.options import Options
 from hermes_exec import SandboxPool
-from hermes_exec.plan import PlanConfig
-from hermes_exec.slot import Slot
+from hermes_exec.pool.plan import PlanConfig
+from hermes_exec.slot.slot import Slot
 
 if TYPE_CHECKING:
     from docker import DockerClient

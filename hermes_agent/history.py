@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Literal
 
-from hermes_agent.calls import Completion, Message, TokenUsage, ToolCall, assistant_message, tool_message
 from hermes_agent.episode import CallRecord, Episode, EpisodeError, Finish
+from hermes_agent.messages import Completion, Message, TokenUsage, ToolCall, assistant_message, tool_message
 from hermes_exec.errors import ErrorCause
 
 if TYPE_CHECKING:

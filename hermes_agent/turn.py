@@ -10,8 +10,8 @@ import anyio
 import anyio.lowlevel
 from anyio.from_thread import BlockingPortal
 
-from hermes_agent.calls import ToolCall
 from hermes_agent.history import History
+from hermes_agent.messages import ToolCall
 from hermes_exec.errors import ErrorCause, ExecError
 
 _NO_CALLS_LEFT = "The number of tool calls is used up; this one was not made. Give your final answer now."

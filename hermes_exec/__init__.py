@@ -3,7 +3,7 @@
 Importing it costs next to nothing: each name is loaded when it is first used.
 """
 
-from hermes_exec.lazily import lazily
+from hermes_exec._lazy import lazily
 
 TYPE_CHECKING = False  # as typing has it, which takes longer to load than all of this
 if TYPE_CHECKING:
@@ -27,10 +27,7 @@ if TYPE_CHECKING:
         SandboxDied,
         SlotClosed,
     )
-    from hermes_exec.files import Files
-    from hermes_exec.forward import Connection, Forward
-    from hermes_exec.pool import SandboxPool
-    from hermes_exec.process import Process
+    from hermes_exec.pool.pool import SandboxPool
     from hermes_exec.results import (
         Died,
         FileStat,
@@ -56,8 +53,11 @@ if TYPE_CHECKING:
         TreeCopied,
         Usage,
     )
-    from hermes_exec.session import Session
-    from hermes_exec.slot import Slot
+    from hermes_exec.slot.files import Files
+    from hermes_exec.slot.network import Connection, Forward
+    from hermes_exec.slot.process import Process
+    from hermes_exec.slot.session import Session
+    from hermes_exec.slot.slot import Slot
 
 __all__ = [
     "AcquireTimeout",
@@ -119,5 +119,15 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazily(
         __name__,
         __all__,
-        where=("errors", "results", "config", "files", "forward", "process", "session", "slot", "pool"),
+        where=(
+            "errors",
+            "results",
+            "config",
+            "slot.files",
+            "slot.network",
+            "slot.process",
+            "slot.session",
+            "slot.slot",
+            "pool.pool",
+        ),
     )

@@ -16,10 +16,7 @@ from typing import Self
 from anyio import EndOfStream
 from anyio.from_thread import BlockingPortal
 
-from hermes_exec import events, files, forward, pool, process, session, slot
-from hermes_exec.errors import SlotClosed
-from hermes_exec.results import Isolation, PoolEvent, PoolStats
-from hermes_exec.twin import (
+from hermes_exec.aio.portal import (
     Entered,
     Portals,
     Twin,
@@ -34,6 +31,10 @@ from hermes_exec.twin import (
     may_leave,
     same,
 )
+from hermes_exec.errors import SlotClosed
+from hermes_exec.pool import events, pool
+from hermes_exec.results import Isolation, PoolEvent, PoolStats
+from hermes_exec.slot import files, network, process, session, slot
 
 PORTALS = Portals()
 
@@ -130,13 +131,13 @@ class Session(Twin[session.Session]):
         self.close()
 
 
-class Connection(Twin[forward.Connection]):
+class Connection(Twin[network.Connection]):
     """As `hermes_exec.Connection`; iterating gives pieces until the end."""
 
-    receive = blocking(forward.Connection.receive)
-    send = blocking(forward.Connection.send)
-    send_eof = blocking(forward.Connection.send_eof)
-    aclose = closing(forward.Connection.aclose)
+    receive = blocking(network.Connection.receive)
+    send = blocking(network.Connection.send)
+    send_eof = blocking(network.Connection.send_eof)
+    aclose = closing(network.Connection.aclose)
     close = aclose
 
     def __iter__(self) -> Iterator[bytes]:
@@ -210,7 +211,7 @@ class Slot(Twin[slot.Slot]):
 
 
 class Events(Twin[events.Events], Iterator[PoolEvent]):
-    """As `hermes_exec.events.Events`, as a plain iterator."""
+    """As `hermes_exec.pool.events.Events`, as a plain iterator."""
 
     dropped = fact[events.Events, int](lambda one: one.dropped)
     aclose = closing(events.Events.aclose)

@@ -11,14 +11,14 @@ from typing import Any, Literal
 
 import anyio
 
-from hermes_exec.channel.bell import Bells, bells
+from hermes_exec.aio.waker import Bells, bells
 from hermes_exec.channel.connection import Connection, Opener
 from hermes_exec.channel.conversation import Conversation, Overdue
+from hermes_exec.channel.encoding import readable
 from hermes_exec.channel.frames import MAX_MESSAGE_BYTES, MORE, Frame, FrameType, encode, encode_json, parse_json
 from hermes_exec.channel.handshake import BoxFacts, Identity
 from hermes_exec.channel.keepalive import HEART
 from hermes_exec.channel.trace import Trace
-from hermes_exec.encoding import readable
 from hermes_exec.errors import ChannelLost, ConfigError, ExecError, OutcomeUnknown, ProtocolError, SandboxDied
 from hermes_exec.results import PostMortem
 

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import anyio
 
-from hermes_exec.channel.bell import Bells
+from hermes_exec.aio.waker import Bells
+from hermes_exec.channel.encoding import readable
 from hermes_exec.channel.frames import (
     MAX_DATA,
     MAX_MESSAGE_BYTES,
@@ -23,7 +24,6 @@ from hermes_exec.channel.frames import (
     parse_json,
     unpack_position,
 )
-from hermes_exec.encoding import readable
 from hermes_exec.errors import ChannelLost, ExecError, OutcomeUnknown, ProtocolError
 
 BROKEN_RESPONSE = "the box sent a response without a result"

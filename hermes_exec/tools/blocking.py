@@ -9,10 +9,10 @@ from typing import Self
 
 from anyio.from_thread import BlockingPortal
 
-from hermes_exec.tools.results import ToolResult
+from hermes_exec.aio.portal import call
+from hermes_exec.tools.call.results import ToolResult
+from hermes_exec.tools.state.watch import Notice
 from hermes_exec.tools.toolbox import Toolbox
-from hermes_exec.tools.watch import Notice
-from hermes_exec.twin import call
 
 
 class BlockingToolbox(Toolbox):

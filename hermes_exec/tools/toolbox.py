@@ -15,19 +15,20 @@ import anyio
 
 import hermes_exec.blocking
 from hermes_exec.errors import CommandFailed, ConfigError, ErrorCause, ExecError, OutputLimitExceeded, SandboxDied
-from hermes_exec.slot import Slot
-from hermes_exec.tools import budget, notices
-from hermes_exec.tools.arguments import parse_arguments
-from hermes_exec.tools.bench import Bench
-from hermes_exec.tools.coercion import fit
-from hermes_exec.tools.failure import ToolFailure
-from hermes_exec.tools.host import HostTool
+from hermes_exec.slot.slot import Slot
+from hermes_exec.tools.call import budget
+from hermes_exec.tools.call.arguments import parse_arguments
+from hermes_exec.tools.call.coercion import fit
+from hermes_exec.tools.call.failure import ToolFailure
+from hermes_exec.tools.call.results import Outcome, ToolResult, to_json
+from hermes_exec.tools.catalog.host import HostTool
+from hermes_exec.tools.catalog.registry import REGISTRY
+from hermes_exec.tools.catalog.schemas import EXAMPLES, JsonObject, schemas
+from hermes_exec.tools.catalog.toolsets import KNOWN_TOOLS, SHIPPED, require_tool, select, why_unavailable
 from hermes_exec.tools.options import ToolOptions
-from hermes_exec.tools.registry import REGISTRY
-from hermes_exec.tools.results import Outcome, ToolResult, to_json
-from hermes_exec.tools.schemas import EXAMPLES, JsonObject, schemas
-from hermes_exec.tools.toolsets import KNOWN_TOOLS, SHIPPED, require_tool, select, why_unavailable
-from hermes_exec.tools.watch import Notice
+from hermes_exec.tools.state.tool_state import Bench
+from hermes_exec.tools.state.watch import Notice
+from hermes_exec.tools.terminal import notices
 
 if TYPE_CHECKING:
     from hermes_exec.tools.blocking import BlockingToolbox

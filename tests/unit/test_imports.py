@@ -33,17 +33,17 @@ FILES = {
 READS_ENVIRONMENT = (
     "hermes_exec.testing",
     "hermes_exec.cli",
-    "hermes_exec.from_env",
+    "hermes_exec.pool.from_env",
     "hermes_exec.pool",  # SandboxPool.from_env
-    "hermes_agent.command",
-    "hermes_batch.command",
+    "hermes_agent.cli.agent",
+    "hermes_batch.cli",
     "hermes_batch.demo",
 )
 
 
 def layer(module: str) -> int:
     """The layer of a module; a part of hermes_exec that LAYERS does not name is of the slot and the pool."""
-    if module.startswith("hermes_agent.command"):
+    if module.startswith("hermes_agent.cli.agent"):
         return LAYERS["cli"]
     package, _, rest = module.partition(".")
     return LAYERS[package] if package in LAYERS else LAYERS.get(rest.partition(".")[0], 3)
@@ -106,7 +106,7 @@ def test_public_names_are_there(package: str) -> None:
         _ = module.no_such_name
 
 
-@pytest.mark.parametrize("module", [*COMMANDS, "hermes_agent.command", "hermes_batch.command"])
+@pytest.mark.parametrize("module", [*COMMANDS, "hermes_agent.cli.agent", "hermes_batch.cli"])
 def test_help_of_the_command_line_needs_no_pool(module: str) -> None:
     module = f"hermes_exec.cli.{module}" if module in COMMANDS else module
     assert loaded(f"import {module}", "pydantic", "rich", "yaml", "hermes_exec.pool", "hermes_exec.tools") == ""
@@ -114,7 +114,7 @@ def test_help_of_the_command_line_needs_no_pool(module: str) -> None:
 
 CORE = {"anyio", "pydantic", "pydantic_core", "rich", "typer", "yaml"}
 """What `dependencies` of pyproject.toml brings, by the names that are imported."""
-EXTRAS = {"hermes_exec/testing/": {"pytest"}, "hermes_exec/backends/docker_client.py": {"docker"}}
+EXTRAS = {"hermes_exec/testing/": {"pytest"}, "hermes_exec/backends/docker/client.py": {"docker"}}
 
 
 def test_only_declared_packages_are_imported_without_being_asked_for() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from hermes_exec import runner_binary
+from hermes_exec.backends import runner_binary
 from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError
 from hermes_exec.results import Isolation
 from hermes_exec.testing.conformance import outside

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from hermes_exec import SandboxPool, Slot
-from hermes_exec.backends.docker_stream import DockerStream
-from hermes_exec.backends.door import FOLDER_PREFIX, SOCKET, Door
-from hermes_exec.streams import FdStream
+from hermes_exec.aio.streams import FdStream
+from hermes_exec.backends.docker.dial_socket import FOLDER_PREFIX, SOCKET, Door
+from hermes_exec.backends.docker.stream import DockerStream
 
 pytestmark = pytest.mark.anyio
 Image = Callable[[str], str]
@@ -65,7 +65,10 @@ def test_nobody_else_on_this_host_gets_at_it() -> None:
 
 
 def test_what_a_killed_driver_left_is_removed_by_the_next() -> None:
-    script = "import time; from hermes_exec.backends.door import Door; print(Door().folder, flush=True); time.sleep(60)"
+    script = (
+        "import time; from hermes_exec.backends.docker.dial_socket import Door;"
+        "print(Door().folder, flush=True); time.sleep(60)"
+    )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as driver:
         assert driver.stdout is not None
         left = Path(driver.stdout.readline().strip())

@@ -17,7 +17,7 @@ import pytest
 
 from hermes_exec import BackendUnavailable, ConfigError, ImageError, Limits, SandboxPool, Slot
 from hermes_exec.config import DockerConfig, PoolConfig
-from hermes_exec.kinds import Kinds
+from hermes_exec.pool.templates import Kinds
 from tests.conftest import BackendCase
 
 pytestmark = pytest.mark.anyio

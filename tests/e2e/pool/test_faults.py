@@ -14,7 +14,7 @@ import pytest
 from anyio import to_thread
 
 from hermes_exec import OutcomeUnknown, SandboxDied, SandboxPool
-from hermes_exec.lender import Lending
+from hermes_exec.pool.checkout import Lending
 from tests.e2e.pool.outside import count_becomes, ends, frozen, mark, runner_pid
 
 pytestmark = [pytest.mark.anyio, pytest.mark.sample]

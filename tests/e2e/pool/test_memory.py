@@ -10,7 +10,8 @@ from typing import Any
 import anyio
 import pytest
 
-from hermes_exec import Died, ErrorCause, PoolEvent, SandboxDied, SandboxPool, Slot, runner_binary
+from hermes_exec import Died, ErrorCause, PoolEvent, SandboxDied, SandboxPool, Slot
+from hermes_exec.backends import runner_binary
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 Image = Callable[[str], str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_exec.channel.bell import bells
+from hermes_exec.aio.waker import bells
 from hermes_exec.channel.conversation import Conversation
 from hermes_exec.channel.frames import Decoder, FrameType
 from hermes_exec.errors import ChannelLost

@@ -4,8 +4,8 @@ import math
 import sys
 from itertools import pairwise
 
-from hermes_exec.ledger import Phase
-from hermes_exec.plan import KindPlan, PlanConfig, plan
+from hermes_exec.pool.plan import KindPlan, PlanConfig, plan
+from hermes_exec.pool.state import Phase
 from tests.unit.pool.world import World, config
 
 

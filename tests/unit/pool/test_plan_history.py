@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from hermes_exec.ledger import BoxEntry, Phase
-from hermes_exec.plan import PlanConfig
+from hermes_exec.pool.plan import PlanConfig
+from hermes_exec.pool.state import BoxEntry, Phase
 from tests.unit.pool.world import DELAYS, World, kinds
 
 KINDS = st.sampled_from(["a", "b", "c"])

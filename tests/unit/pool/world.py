@@ -1,7 +1,7 @@
 """A pool without boxes: carries out what the planner decides, as the pool does."""
 
-from hermes_exec.ledger import BoxEntry, Ledger, Phase, Waiter
-from hermes_exec.plan import Close, Fail, KindPlan, Launch, Lend, PlanConfig, plan
+from hermes_exec.pool.plan import Close, Fail, KindPlan, Launch, Lend, PlanConfig, plan
+from hermes_exec.pool.state import BoxEntry, Ledger, Phase, Waiter
 
 DELAYS = (0.5, 30.0)
 

@@ -1,0 +1,262 @@
+"""The kinds of boxes of a pool: its own settings, each profile's, and those with an image of a single request."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from pydantic import SecretStr
+
+from hermes_exec.backends.base import Backend, LaunchSpec
+from hermes_exec.backends.registry import make_backend
+from hermes_exec.channel.encoding import WireBytes, to_wire
+from hermes_exec.config import BackendConfig, PoolConfig, ProfileConfig, nearest
+from hermes_exec.config.model import check_text
+from hermes_exec.errors import ConfigError
+from hermes_exec.pool.plan import KindPlan
+
+T = TypeVar("T")
+LOCAL_SLOTS, LOCAL_BOXES = 64, 1
+OTHER_SLOTS, OTHER_BOXES = 1, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Everything that boxes of one kind have in common."""
+
+    key: str
+    profile: str | None
+    image: str | None
+    config: PoolConfig
+    backend: Backend
+    size: KindPlan
+
+    @property
+    def whole_box(self) -> bool:
+        """Whether a tenant gets the whole box."""
+        return self.size.slots_per_sandbox == 1 and self.backend.whole_box
+
+    @property
+    def setup(self) -> tuple[str, ...]:
+        """Commands to run once a box."""
+        return _commands(self.config.setup)
+
+    @property
+    def slot_setup(self) -> tuple[str, ...]:
+        """Commands to run at each lend."""
+        return _commands(self.config.slot_setup)
+
+    def spec(self) -> LaunchSpec:
+        """What the backend is told."""
+        config = self.config
+        return LaunchSpec(
+            image=self.image,
+            limits=config.limits,
+            best_effort_limits=config.best_effort_limits,
+            network=config.network,
+            slots=self.size.slots_per_sandbox,
+            whole_box=self.whole_box,
+            as_made=not self.setup,
+            lease_s=config.lease_s,
+            pull_timeout_s=config.pull_timeout_s,
+        )
+
+    def slot_params(self, slot: str, user: str | None) -> dict[str, object]:
+        """The params of `slot.create`. They hold the secrets: never log them."""
+        config = self.config
+        env: dict[str, WireBytes] = {name: to_wire(value, name) for name, value in config.env.items()}
+        env |= {name: to_wire(value.get_secret_value(), name) for name, value in config.secrets.items()}
+        return {
+            "slot": slot,
+            "level": "box" if self.whole_box else "auto",
+            "floor": config.min_isolation,
+            "network": config.network,
+            "limits": {**config.limits.per_process(), **config.slot_limits.given()},
+            "best_effort_limits": config.best_effort_limits,
+            "env": env,
+            "readonly_paths": [to_wire(path, "readonly_paths") for path in self.backend.readonly_paths],
+            "private_root": self.backend.private_root,
+            "user": user if self.whole_box else None,
+        }
+
+
+class Kinds:
+    """Finds the kind for a profile and an image; checks what can be checked without I/O when it is made."""
+
+    def __init__(self, config: PoolConfig, backend: BackendConfig) -> None:
+        self.config = config
+        self.backend = backend
+        local = type(backend).backend == "local"
+        self.max_sandboxes = config.max_sandboxes or (LOCAL_BOXES if local else OTHER_BOXES)
+        self._slots = config.slots_per_sandbox or (LOCAL_SLOTS if local else OTHER_SLOTS)
+        self._has_images = "image" in type(backend).model_fields
+        self._found: dict[str, Kind] = {}
+        self._backends: dict[str, Backend] = {}
+        if config.min_sandboxes > self.max_sandboxes:
+            raise ConfigError(
+                f"min_sandboxes {config.min_sandboxes} is above max_sandboxes, which is {self.max_sandboxes} here"
+            )
+        imageless = self._has_images and self._image(config) is None
+        if not imageless or not config.profiles:
+            self.get(None, None)
+        for name in config.profiles:
+            self.get(name, None)
+        least = sum(kind.size.min_sandboxes for kind in self._found.values())
+        if least > self.max_sandboxes:
+            told = f"the minimums of pool and profiles ask for {least} boxes, and max_sandboxes is {self.max_sandboxes}"
+            raise ConfigError(told)
+
+    @property
+    def all(self) -> list[Kind]:
+        """The kinds that are known so far."""
+        return list(self._found.values())
+
+    @property
+    def backends(self) -> list[Backend]:
+        """Every backend object in use, once."""
+        return list(self._backends.values())
+
+    def sizes(self) -> Mapping[str, KindPlan]:
+        """What the planner needs to know of each kind."""
+        return {key: kind.size for key, kind in self._found.items()}
+
+    def by_key(self, key: str) -> Kind:
+        """A kind that is known."""
+        return self._found[key]
+
+    def get(self, profile: str | None, image: str | None) -> Kind:
+        """The kind for a request.
+
+        Raises:
+            ConfigError: there is no such profile, or this backend cannot have that image.
+        """
+        key = (profile or "default") + (f"@{image}" if image else "")
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = self._make(key, profile, image)
+        return found
+
+    def _make(self, key: str, profile: str | None, image: str | None) -> Kind:
+        config, options, own = self.config, {}, ProfileConfig()
+        if profile is not None:
+            config = self.config.with_profile(profile)
+            own = self.config.profiles[profile]
+            options = own.backend_options
+        chosen = image or self._image(config)
+        name = type(self.backend).backend
+        if chosen is None and self._has_images:
+            where = f"profile {profile!r}" if profile else "the pool"
+            raise ConfigError(f"backend {name!r} needs an image and {where} names none: image='python:3.12-slim'")
+        if chosen is not None and not self._has_images:
+            raise ConfigError(f"backend {name!r} has no images, and image={chosen!r} was given")
+        try:
+            check_text(chosen)
+        except ValueError as error:
+            raise ConfigError(f"image: {error}") from None
+        slots = config.slots_per_sandbox or self._slots
+        backend = self._backend(options)
+        if config.min_isolation == "box" and not (slots == 1 and backend.whole_box):
+            why = "slots_per_sandbox=1" if backend.whole_box else "a backend whose boxes are containers or VMs"
+            raise ConfigError(f"min_isolation='box' needs {why}")
+        _check_files(config)
+        most = own.max_sandboxes if profile else None
+        size = KindPlan(
+            slots_per_sandbox=slots,
+            min_sandboxes=self._least(profile, image, own),
+            max_sandboxes=most,
+            idle_timeout_s=config.idle_timeout_s,
+            max_lifetime_s=config.max_lifetime_s,
+        )
+        if most is not None and size.min_sandboxes > most:
+            raise ConfigError(f"profile {profile!r}: min_sandboxes {size.min_sandboxes} is above max_sandboxes {most}")
+        return Kind(key, profile, chosen, config, backend, size)
+
+    def _image(self, config: PoolConfig) -> str | None:
+        own = getattr(self.backend, "image", None)
+        return config.image or (own if isinstance(own, str) else None)
+
+    def _least(self, profile: str | None, image: str | None, own: ProfileConfig) -> int:
+        if image is not None:
+            return 0
+        return self.config.min_sandboxes if profile is None else own.min_sandboxes or 0
+
+    def _backend(self, options: Mapping[str, Any]) -> Backend:
+        key = repr(sorted(options.items(), key=lambda item: item[0]))
+        if key not in self._backends:
+            config = self.backend
+            if options:
+                kind = type(config)
+                unknown = [name for name in options if name not in kind.model_fields]
+                if unknown:
+                    hint = nearest(unknown[0], kind.model_fields)
+                    raise ConfigError(f"there is no option {unknown[0]!r} for backend {kind.backend!r}; {hint}")
+                config = config.with_options(dict(options))
+            self._backends[key] = make_backend(config)
+        return self._backends[key]
+
+    def most_boxes(self, kind: Kind) -> int:
+        """How many boxes of a kind there can ever be at once."""
+        most = kind.size.max_sandboxes
+        return self.max_sandboxes if most is None else min(most, self.max_sandboxes)
+
+    def check_room(self, kind: Kind, slots: int) -> None:
+        """Refuse more slots than there can ever be at once.
+
+        Raises:
+            ConfigError: it says which settings make room for them.
+        """
+        boxes, each = self.most_boxes(kind), kind.size.slots_per_sandbox
+        if slots > boxes * each:
+            wanted = f"max_sandboxes={-(-slots // each)}"
+            raise ConfigError(
+                f"{slots} slots at once were asked for, and there can be at most {boxes * each} of {kind.key!r} "
+                f"(slots in a box: {each}, boxes: {boxes}): set {wanted} or slots_per_sandbox={-(-slots // boxes)} "
+                f"(on the command line: -o {wanted})"
+            )
+
+
+def secret_values(config: PoolConfig) -> list[str]:
+    """What must not appear in logs, longest first: the values of secrets, as they are and as JSON writes them."""
+    found: list[SecretStr] = [*config.secrets.values()]
+    for profile in config.profiles.values():
+        found += (profile.secrets or {}).values()
+    values = {secret.get_secret_value() for secret in found}
+    written = {json.dumps(value, ensure_ascii=ascii_only)[1:-1] for value in values for ascii_only in (True, False)}
+    return sorted((values | written) - {""}, key=len, reverse=True)
+
+
+def masked(text: str, secrets: list[str]) -> str:
+    """Text without what `secret_values` lists."""
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return text
+
+
+def masked_data(data: T, secrets: list[str]) -> T:
+    """JSON data with the values of secrets masked in every text of it; names of fields stay."""
+    result: object = data
+    if isinstance(data, str):
+        result = masked(data, secrets)
+    elif isinstance(data, dict):
+        result = {name: masked_data(value, secrets) for name, value in data.items()}
+    elif isinstance(data, list):
+        result = [masked_data(value, secrets) for value in data]
+    return cast(T, result)
+
+
+def _commands(commands: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (commands,) if isinstance(commands, str) else tuple(commands)
+
+
+def _check_files(config: PoolConfig) -> None:
+    for path, source in config.files.items():
+        if not path or "\0" in path:
+            raise ConfigError(f"files: {path!r} is not a path in the slot")
+        if isinstance(source, str | Path) and not os.path.exists(source):
+            raise ConfigError(
+                f"files: there is no local file {str(source)!r} to put at {path!r}; content is given as bytes"
+            )
