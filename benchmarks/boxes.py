@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 OURS, OURS_OPEN, BARE = "hermes-exec, Docker", "hermes-exec, Docker, pool open already", "docker SDK"
 FIRST = "one box, from nothing to its first command"
-AT_ONCE = PlanConfig(max_sandboxes=1, kinds={}).launch_concurrency
+AT_ONCE = PlanConfig(max_sandboxes=1, templates={}).launch_concurrency
 MANY_ROUNDS = 3
 
 

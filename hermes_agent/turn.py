@@ -115,7 +115,7 @@ async def call_tools(tools: Tools, history: History, calls_left: int | None, par
     return failures[0] if failures else None
 
 
-async def hear(tools: Tools, history: History) -> ErrorCause | None:
+async def add_notices(tools: Tools, history: History) -> ErrorCause | None:
     """Add what background processes have to tell, as one user message. Returns as `call_tools`."""
     notices = getattr(tools, "notices", None)
     if notices is None:

@@ -17,19 +17,19 @@ from anyio import EndOfStream
 from anyio.from_thread import BlockingPortal
 
 from hermes_exec.aio.portal import (
-    Entered,
     Portals,
-    Twin,
+    SyncContext,
+    SyncFacade,
+    attribute,
     blocking,
     call,
     call_or_undo,
     closing,
-    fact,
+    context,
     in_event_loop,
-    lending,
-    making,
     may_leave,
     same,
+    wraps,
 )
 from hermes_exec.errors import SlotClosed
 from hermes_exec.pool import events, pool
@@ -39,13 +39,13 @@ from hermes_exec.slot import files, network, process, session, slot
 PORTALS = Portals()
 
 
-class Output(Twin[process.ProcessOutput]):
+class Output(SyncFacade[process.ProcessOutput]):
     """As `ProcessOutput`; iterating gives pieces until the end."""
 
     receive = blocking(process.ProcessOutput.receive)
     aclose = closing(process.ProcessOutput.aclose)
     close = aclose
-    lost_bytes = fact[process.ProcessOutput, int](lambda output: output.lost_bytes)
+    lost_bytes = attribute[process.ProcessOutput, int](lambda output: output.lost_bytes)
 
     def __iter__(self) -> Iterator[bytes]:
         while True:
@@ -55,7 +55,7 @@ class Output(Twin[process.ProcessOutput]):
                 return
 
 
-class Input(Twin[process.ProcessInput]):
+class Input(SyncFacade[process.ProcessInput]):
     """As `ProcessInput`."""
 
     send = blocking(process.ProcessInput.send)
@@ -63,21 +63,21 @@ class Input(Twin[process.ProcessInput]):
     close = aclose
 
 
-class Process(Twin[process.Process]):
+class Process(SyncFacade[process.Process]):
     """As `hermes_exec.Process`."""
 
-    id = fact[process.Process, str](lambda one: one.id)
-    pid = fact[process.Process, int](lambda one: one.pid)
-    command = fact[process.Process, str](lambda one: one.command)
-    cwd = fact[process.Process, str | None](lambda one: one.cwd)
-    tag = fact[process.Process, str | None](lambda one: one.tag)
-    pty = fact[process.Process, bool](lambda one: one.pty)
-    started_at = fact[process.Process, float](lambda one: one.started_at)
-    age_s = fact[process.Process, float](lambda one: one.age_s)
-    ended_at = fact[process.Process, float | None](lambda one: one.ended_at)
-    exit_code = fact[process.Process, int | None](lambda one: one.exit_code)
-    stdout_bytes = fact[process.Process, int](lambda one: one.stdout_bytes)
-    stderr_bytes = fact[process.Process, int](lambda one: one.stderr_bytes)
+    id = attribute[process.Process, str](lambda one: one.id)
+    pid = attribute[process.Process, int](lambda one: one.pid)
+    command = attribute[process.Process, str](lambda one: one.command)
+    cwd = attribute[process.Process, str | None](lambda one: one.cwd)
+    tag = attribute[process.Process, str | None](lambda one: one.tag)
+    pty = attribute[process.Process, bool](lambda one: one.pty)
+    started_at = attribute[process.Process, float](lambda one: one.started_at)
+    age_s = attribute[process.Process, float](lambda one: one.age_s)
+    ended_at = attribute[process.Process, float | None](lambda one: one.ended_at)
+    exit_code = attribute[process.Process, int | None](lambda one: one.exit_code)
+    stdout_bytes = attribute[process.Process, int](lambda one: one.stdout_bytes)
+    stderr_bytes = attribute[process.Process, int](lambda one: one.stderr_bytes)
     wait = blocking(process.Process.wait)
     signal = blocking(process.Process.signal)
     kill = blocking(process.Process.kill)
@@ -106,14 +106,14 @@ def _processes(found: list[process.Process], portal: BlockingPortal) -> list[Pro
     return [Process(one, portal) for one in found]
 
 
-class Session(Twin[session.Session]):
+class Session(SyncFacade[session.Session]):
     """As `hermes_exec.Session`."""
 
-    cwd = fact[session.Session, str](lambda one: one.cwd)
-    shell = fact[session.Session, str | None](lambda one: one.shell)
-    keeps = fact[session.Session, tuple[str, ...]](lambda one: one.keeps)
+    cwd = attribute[session.Session, str](lambda one: one.cwd)
+    shell = attribute[session.Session, str | None](lambda one: one.shell)
+    keeps = attribute[session.Session, tuple[str, ...]](lambda one: one.keeps)
     run = blocking(session.Session.run)
-    spawn = making(session.Session.spawn, Process)
+    spawn = wraps(session.Session.spawn, Process)
     aclose = closing(session.Session.aclose)
     close = aclose
 
@@ -131,7 +131,7 @@ class Session(Twin[session.Session]):
         self.close()
 
 
-class Connection(Twin[network.Connection]):
+class Connection(SyncFacade[network.Connection]):
     """As `hermes_exec.Connection`; iterating gives pieces until the end."""
 
     receive = blocking(network.Connection.receive)
@@ -156,7 +156,7 @@ class Connection(Twin[network.Connection]):
         self.close()
 
 
-class Files(Twin[files.Files]):
+class Files(SyncFacade[files.Files]):
     """As `hermes_exec.Files`."""
 
     read_bytes = blocking(files.Files.read_bytes)
@@ -177,28 +177,28 @@ class Files(Twin[files.Files]):
     glob = blocking(files.Files.glob)
 
 
-class Slot(Twin[slot.Slot]):
+class Slot(SyncFacade[slot.Slot]):
     """As `hermes_exec.Slot`."""
 
-    id = fact[slot.Slot, str](lambda one: one.id)
-    workspace = fact[slot.Slot, str](lambda one: one.workspace)
-    home = fact[slot.Slot, str](lambda one: one.home)
-    tmp = fact[slot.Slot, str](lambda one: one.tmp)
-    uid = fact[slot.Slot, int](lambda one: one.uid)
-    user = fact[slot.Slot, str](lambda one: one.user)
-    shell = fact[slot.Slot, str | None](lambda one: one.shell)
-    isolation = fact[slot.Slot, Isolation](lambda one: one.isolation)
-    sandbox = fact[slot.Slot, str](lambda one: one.sandbox)
-    backend = fact[slot.Slot, str](lambda one: one.backend)
-    image = fact[slot.Slot, str | None](lambda one: one.image)
-    closed = fact[slot.Slot, bool](lambda one: one.closed)
+    id = attribute[slot.Slot, str](lambda one: one.id)
+    workspace = attribute[slot.Slot, str](lambda one: one.workspace)
+    home = attribute[slot.Slot, str](lambda one: one.home)
+    tmp = attribute[slot.Slot, str](lambda one: one.tmp)
+    uid = attribute[slot.Slot, int](lambda one: one.uid)
+    user = attribute[slot.Slot, str](lambda one: one.user)
+    shell = attribute[slot.Slot, str | None](lambda one: one.shell)
+    isolation = attribute[slot.Slot, Isolation](lambda one: one.isolation)
+    sandbox = attribute[slot.Slot, str](lambda one: one.sandbox)
+    backend = attribute[slot.Slot, str](lambda one: one.backend)
+    image = attribute[slot.Slot, str | None](lambda one: one.image)
+    closed = attribute[slot.Slot, bool](lambda one: one.closed)
     run = blocking(slot.Slot.run)
     run_many = blocking(slot.Slot.run_many)
-    spawn = making(slot.Slot.spawn, Process)
-    spawned = making(slot.Slot.spawned, _processes)
-    session = making(slot.Slot.session, Session)
+    spawn = wraps(slot.Slot.spawn, Process)
+    spawned = wraps(slot.Slot.spawned, _processes)
+    session = wraps(slot.Slot.session, Session)
     processes = blocking(slot.Slot.processes)
-    connect = making(slot.Slot.connect, Connection)
+    connect = wraps(slot.Slot.connect, Connection)
     kill_all = blocking(slot.Slot.kill_all)
     reset = blocking(slot.Slot.reset)
 
@@ -207,13 +207,13 @@ class Slot(Twin[slot.Slot]):
         """The files of the slot."""
         return Files(self.wrapped.files, self.portal)
 
-    forward = lending(slot.Slot.forward, same)
+    forward = context(slot.Slot.forward, same)
 
 
-class Events(Twin[events.Events], Iterator[PoolEvent]):
+class Events(SyncFacade[events.Events], Iterator[PoolEvent]):
     """As `hermes_exec.pool.events.Events`, as a plain iterator."""
 
-    dropped = fact[events.Events, int](lambda one: one.dropped)
+    dropped = attribute[events.Events, int](lambda one: one.dropped)
     aclose = closing(events.Events.aclose)
     close = aclose
 
@@ -228,16 +228,16 @@ def _slots(lent: list[slot.Slot], portal: BlockingPortal) -> list[Slot]:
     return [Slot(one, portal) for one in lent]
 
 
-class SandboxPool(Twin[pool.SandboxPool]):
+class SandboxPool(SyncFacade[pool.SandboxPool]):
     """As `hermes_exec.SandboxPool`, entered by plain `with`."""
 
-    run_id = fact[pool.SandboxPool, str](lambda one: one.run_id)
-    slot = lending(pool.SandboxPool.slot, Slot)
-    slots = lending(pool.SandboxPool.slots, _slots)
+    run_id = attribute[pool.SandboxPool, str](lambda one: one.run_id)
+    slot = context(pool.SandboxPool.slot, Slot)
+    slots = context(pool.SandboxPool.slots, _slots)
     prewarm = blocking(pool.SandboxPool.prewarm)
     aclose = closing(pool.SandboxPool.aclose)
     close = aclose
-    events = making(pool.SandboxPool.events, Events)
+    events = wraps(pool.SandboxPool.events, Events)
 
     def stats(self) -> PoolStats:
         """As `SandboxPool.stats`, also after the pool was closed."""
@@ -270,7 +270,7 @@ class Entry(AbstractContextManager[SandboxPool, None]):
         self._wrapped = wrapped
         self._pid = os.getpid()
         self._portal: AbstractContextManager[BlockingPortal] | None = None
-        self._pool: Entered[pool.SandboxPool, SandboxPool] | None = None
+        self._pool: SyncContext[pool.SandboxPool, SandboxPool] | None = None
 
     def __enter__(self) -> SandboxPool:
         if in_event_loop():
@@ -278,7 +278,7 @@ class Entry(AbstractContextManager[SandboxPool, None]):
         self._portal = PORTALS.open()
         portal = self._portal.__enter__()
         try:
-            self._pool = Entered(self._wrapped, SandboxPool, portal)
+            self._pool = SyncContext(self._wrapped, SandboxPool, portal)
             return self._pool.__enter__()
         except BaseException:
             self._portal.__exit__(None, None, None)

@@ -45,18 +45,18 @@ def cancelled_from_outside() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-class Background:
+class DetachedTaskGroup:
     """A task group that any task may end.
 
     One that is entered by hand must be left in the task and in the cancel scopes in which it was entered; fixtures and
     frameworks that open in one task and close in another keep to neither. This one outlives the task that started it,
     is not cancelled with it, and ends with the event loop at the latest. What runs in it must handle its own errors.
 
-    `bereft` is awaited when others than its owner ended it: at a shutdown that cancels all tasks of the event loop.
+    `on_abandoned` is awaited when others than its owner ended it: when a shutdown cancels all tasks of the loop.
     """
 
-    def __init__(self, bereft: Callable[[], Awaitable[None]] | None = None) -> None:
-        self._bereft = bereft
+    def __init__(self, on_abandoned: Callable[[], Awaitable[None]] | None = None) -> None:
+        self._on_abandoned = on_abandoned
         self._tasks: TaskGroup | None = None
         self._begun = anyio.Event()
         self._ended = anyio.Event()
@@ -82,7 +82,7 @@ class Background:
 
     def cancel(self) -> None:
         """Cancel all tasks."""
-        self._bereft = None
+        self._on_abandoned = None
         self.tasks.cancel_scope.cancel()
 
     async def end(self) -> None:
@@ -99,13 +99,13 @@ class Background:
         finally:
             try:
                 with anyio.CancelScope(shield=True):
-                    if self._bereft is not None:
-                        await self._bereft()
+                    if self._on_abandoned is not None:
+                        await self._on_abandoned()
             finally:
                 self._ended.set()
 
 
-class Deed:
+class ShieldedTask:
     """Something that is begun at once, in a task of its own: a cancel of who waits for it reaches it as one of anyio's.
 
     A shield does not hold against asyncio's own cancel; here it does.
@@ -144,7 +144,7 @@ class Deed:
             self._done.set()
 
 
-async def ended(work: Callable[[], Awaitable[T]]) -> T:
+async def run_to_end(work: Callable[[], Awaitable[T]]) -> T:
     """What `work` gives. Threads that it waits for have ended when this ends, also when asyncio cancels the caller.
 
     anyio waits for threads under a shield, which asyncio's own cancel does not heed.
@@ -156,7 +156,7 @@ async def ended(work: Callable[[], Awaitable[T]]) -> T:
     async def keep() -> None:
         given.append(await work())
 
-    await Deed(keep).wait()
+    await ShieldedTask(keep).wait()
     return given[0]
 
 

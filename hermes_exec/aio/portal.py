@@ -81,7 +81,7 @@ class _Use(AbstractContextManager[BlockingPortal, None]):
             self.__exit__(None, None, None)
 
 
-class Twin(Generic[W]):
+class SyncFacade(Generic[W]):
     """Holds the async object (`wrapped`) and the portal to its event loop. Usable from any thread."""
 
     def __init__(self, wrapped: W, portal: BlockingPortal) -> None:
@@ -179,7 +179,7 @@ def in_event_loop() -> bool:
     return True
 
 
-class Entered(AbstractContextManager[T, None], Generic[R, T]):
+class SyncContext(AbstractContextManager[T, None], Generic[R, T]):
     """An async context as a plain one; what it gives is made into a twin."""
 
     def __init__(
@@ -226,13 +226,13 @@ class blocking(Generic[W, P, R]):  # noqa: N801 - used like a decorator
         self.__doc__ = method.__doc__
 
     @overload
-    def __get__(self, twin: None, owner: type) -> Self: ...
+    def __get__(self, facade: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, twin: Twin[W], owner: type) -> Callable[P, R]: ...
-    def __get__(self, twin: Twin[W] | None, owner: type) -> Self | Callable[P, R]:
-        if twin is None:
+    def __get__(self, facade: SyncFacade[W], owner: type) -> Callable[P, R]: ...
+    def __get__(self, facade: SyncFacade[W] | None, owner: type) -> Self | Callable[P, R]:
+        if facade is None:
             return self
-        method, wrapped, portal = self._method, twin.wrapped, twin.portal
+        method, wrapped, portal = self._method, facade.wrapped, facade.portal
 
         @functools.wraps(method)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -250,13 +250,13 @@ class closing(Generic[W]):  # noqa: N801
         self.__doc__ = method.__doc__
 
     @overload
-    def __get__(self, twin: None, owner: type) -> Self: ...
+    def __get__(self, facade: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, twin: Twin[W], owner: type) -> Callable[[], None]: ...
-    def __get__(self, twin: Twin[W] | None, owner: type) -> Self | Callable[[], None]:
-        if twin is None:
+    def __get__(self, facade: SyncFacade[W], owner: type) -> Callable[[], None]: ...
+    def __get__(self, facade: SyncFacade[W] | None, owner: type) -> Self | Callable[[], None]:
+        if facade is None:
             return self
-        method, wrapped, portal = self._method, twin.wrapped, twin.portal
+        method, wrapped, portal = self._method, facade.wrapped, facade.portal
 
         def run() -> None:
             with suppress(SlotClosed):
@@ -265,7 +265,7 @@ class closing(Generic[W]):  # noqa: N801
         return run
 
 
-class making(Generic[W, P, R, T]):  # noqa: N801
+class wraps(Generic[W, P, R, T]):  # noqa: N801
     """As `blocking`, also of a plain method, which runs in the loop too; the result is made into a twin."""
 
     @overload
@@ -279,13 +279,13 @@ class making(Generic[W, P, R, T]):  # noqa: N801
         self.__doc__ = method.__doc__
 
     @overload
-    def __get__(self, twin: None, owner: type) -> Self: ...
+    def __get__(self, facade: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, twin: Twin[W], owner: type) -> Callable[P, T]: ...
-    def __get__(self, twin: Twin[W] | None, owner: type) -> Self | Callable[P, T]:
-        if twin is None:
+    def __get__(self, facade: SyncFacade[W], owner: type) -> Callable[P, T]: ...
+    def __get__(self, facade: SyncFacade[W] | None, owner: type) -> Self | Callable[P, T]:
+        if facade is None:
             return self
-        method, make, wrapped, portal = self._method, self._make, twin.wrapped, twin.portal
+        method, make, wrapped, portal = self._method, self._make, facade.wrapped, facade.portal
 
         @functools.wraps(method)
         def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -294,8 +294,8 @@ class making(Generic[W, P, R, T]):  # noqa: N801
         return run
 
 
-class lending(Generic[W, P, R, T]):  # noqa: N801
-    """A context manager of the async object, as `Entered`."""
+class context(Generic[W, P, R, T]):  # noqa: N801
+    """A context manager of the async object, as `SyncContext`."""
 
     def __init__(
         self,
@@ -306,33 +306,33 @@ class lending(Generic[W, P, R, T]):  # noqa: N801
         self.__doc__ = method.__doc__
 
     @overload
-    def __get__(self, twin: None, owner: type) -> Self: ...
+    def __get__(self, facade: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, twin: Twin[W], owner: type) -> Callable[P, Entered[R, T]]: ...
-    def __get__(self, twin: Twin[W] | None, owner: type) -> Self | Callable[P, Entered[R, T]]:
-        if twin is None:
+    def __get__(self, facade: SyncFacade[W], owner: type) -> Callable[P, SyncContext[R, T]]: ...
+    def __get__(self, facade: SyncFacade[W] | None, owner: type) -> Self | Callable[P, SyncContext[R, T]]:
+        if facade is None:
             return self
-        method, make, wrapped, portal = self._method, self._make, twin.wrapped, twin.portal
+        method, make, wrapped, portal = self._method, self._make, facade.wrapped, facade.portal
 
         @functools.wraps(method)
-        def run(*args: P.args, **kwargs: P.kwargs) -> Entered[R, T]:
-            return Entered(method(wrapped, *args, **kwargs), make, portal)
+        def run(*args: P.args, **kwargs: P.kwargs) -> SyncContext[R, T]:
+            return SyncContext(method(wrapped, *args, **kwargs), make, portal)
 
         return run
 
 
-class fact(Generic[W, R]):  # noqa: N801
+class attribute(Generic[W, R]):  # noqa: N801
     """An attribute of the async object."""
 
     def __init__(self, get: Callable[[W], R]) -> None:
         self._get = get
 
     @overload
-    def __get__(self, twin: None, owner: type) -> Self: ...
+    def __get__(self, facade: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, twin: Twin[W], owner: type) -> R: ...
-    def __get__(self, twin: Twin[W] | None, owner: type) -> Self | R:
-        return self if twin is None else self._get(twin.wrapped)
+    def __get__(self, facade: SyncFacade[W], owner: type) -> R: ...
+    def __get__(self, facade: SyncFacade[W] | None, owner: type) -> Self | R:
+        return self if facade is None else self._get(facade.wrapped)
 
 
 def same(value: R, portal: BlockingPortal) -> R:  # noqa: ARG001 - one form for all

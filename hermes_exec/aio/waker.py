@@ -11,50 +11,50 @@ import anyio
 from hermes_exec.aio.loop import asyncio_loop
 
 
-class Bells(Protocol):
+class Waker(Protocol):
     """Makes bells of one event loop. A bell rings once, and one task at a time may wait for it."""
 
     def make(self) -> Any:  # noqa: ANN401 -- each library has its own kind
         """A new bell."""
 
-    def wait(self, bell: Any) -> Awaitable[object]:  # noqa: ANN401
+    def wait(self, signal: Any) -> Awaitable[object]:  # noqa: ANN401
         """What returns when it rings."""
 
-    def ring(self, bell: Any) -> None:  # noqa: ANN401
+    def wake(self, signal: Any) -> None:  # noqa: ANN401
         """Ring it; harmless when repeated."""
 
 
-class FutureBells:
+class FutureWaker:
     """Of asyncio: an anyio.Event costs five times as much."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.make = loop.create_future
 
-    def wait(self, bell: asyncio.Future[None]) -> Awaitable[None]:
+    def wait(self, signal: asyncio.Future[None]) -> Awaitable[None]:
         """The future itself."""
-        return bell
+        return signal
 
-    def ring(self, bell: asyncio.Future[None]) -> None:
+    def wake(self, signal: asyncio.Future[None]) -> None:
         """A task that was cancelled has cancelled its future."""
-        if not bell.done():
-            bell.set_result(None)
+        if not signal.done():
+            signal.set_result(None)
 
 
-class EventBells:
+class EventWaker:
     """Of any library that anyio knows."""
 
     make = anyio.Event
 
-    def wait(self, bell: anyio.Event) -> Awaitable[None]:
+    def wait(self, signal: anyio.Event) -> Awaitable[None]:
         """The wait of the event."""
-        return bell.wait()
+        return signal.wait()
 
-    def ring(self, bell: anyio.Event) -> None:
+    def wake(self, signal: anyio.Event) -> None:
         """Set it."""
-        bell.set()
+        signal.set()
 
 
-def bells() -> Bells:
+def current_waker() -> Waker:
     """Those of the running event loop."""
     loop = asyncio_loop()
-    return EventBells() if loop is None else FutureBells(loop)
+    return EventWaker() if loop is None else FutureWaker(loop)

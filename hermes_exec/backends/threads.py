@@ -38,7 +38,7 @@ class _Handover(Generic[T]):
             return self._made
 
 
-async def make_in_thread(
+async def launch_in_thread(
     make: Callable[[], T],
     unmake: Callable[[T], None],
     limiter: anyio.CapacityLimiter | None = None,

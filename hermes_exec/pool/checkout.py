@@ -24,10 +24,10 @@ from hermes_exec.errors import (
     SandboxDied,
     SlotClosed,
 )
-from hermes_exec.pool.fleet import Keeper
-from hermes_exec.pool.sandbox import Box, KillWatch, Place, ResetOutcome
+from hermes_exec.pool.fleet import Fleet
+from hermes_exec.pool.sandbox import KillWatch, PooledSandbox, ResetOutcome, SlotPlace
 from hermes_exec.pool.state import Phase, Waiter
-from hermes_exec.pool.templates import Kind
+from hermes_exec.pool.templates import Template
 from hermes_exec.results import Lent, Quarantined, Reset
 from hermes_exec.slot.scope import raise_seen
 from hermes_exec.slot.slot import Slot
@@ -45,45 +45,45 @@ class Ticket:
 
     waiter: Waiter
     done: anyio.Event = field(default_factory=anyio.Event)
-    places: list[tuple[Box, Place]] = field(default_factory=list)
+    places: list[tuple[PooledSandbox, SlotPlace]] = field(default_factory=list)
     error: ExecError | None = None
     doing: str = ""
     """What was still being done in a slot for it when it was withdrawn."""
 
 
 @dataclass(slots=True)
-class Lending:
+class Checkout:
     """A slot that somebody holds."""
 
     slot: Slot
-    box: Box
-    place: Place
+    box: PooledSandbox
+    place: SlotPlace
     watch: KillWatch
     returned: anyio.Event | None = None
     moving: anyio.Event | None = None
     """Set while the slot goes to another box: until then there is nothing to give back."""
 
 
-class Lender:
+class Checkouts:
     """The slots of one pool. It tells the keeper of every change, and the keeper lets the planner decide."""
 
-    def __init__(self, keeper: Keeper) -> None:
-        self.keeper = keeper
-        self.lendings: dict[str, Lending] = {}
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.by_slot: dict[str, Checkout] = {}
         self.waits: deque[float] = deque(maxlen=1000)
         self._tickets: dict[int, Ticket] = {}
-        keeper.lender = self
+        fleet.checkouts = self
 
-    def held(self, box: Box) -> int:
+    def held(self, box: PooledSandbox) -> int:
         """How many slots of a box are lent."""
-        return sum(lending.box is box and lending.moving is None for lending in self.lendings.values())
+        return sum(checkout.box is box and checkout.moving is None for checkout in self.by_slot.values())
 
     def hand_over(self, waiter: Waiter, shares: dict[int, int]) -> None:
         """The planner has slots for a waiter."""
-        self.keeper.ledger.lend(waiter, shares)
+        self.fleet.state.lend(waiter, shares)
         ticket = self._tickets.pop(waiter.id)
         for box_id, count in shares.items():
-            box = self.keeper.boxes[box_id]
+            box = self.fleet.boxes[box_id]
             free = [place for place in box.places if not place.lent and not place.quarantined][:count]
             for place in free:
                 place.lent, place.doing = True, ""
@@ -92,57 +92,57 @@ class Lender:
 
     def fail(self, waiter: Waiter) -> None:
         """The planner gives a waiter up."""
-        del self.keeper.ledger.waiters[waiter.id]
+        del self.fleet.state.waiters[waiter.id]
         ticket = self._tickets.pop(waiter.id)
-        ticket.error = self._launch_error(waiter.kind)
+        ticket.error = self._launch_error(waiter.template)
         ticket.done.set()
 
     def _launch_error(self, key: str) -> ExecError:
-        record = self.keeper.ledger.record(key)
-        last = record.error
-        if isinstance(last, ConfigError | BackendUnavailable) or (isinstance(last, LaunchError) and record.hopeless):
+        history = self.fleet.state.history(key)
+        last = history.error
+        if isinstance(last, ConfigError | BackendUnavailable) or (isinstance(last, LaunchError) and history.hopeless):
             error: ExecError = type(last)(*last.args, cause=last.cause, retryable=last.retryable, sandbox=last.sandbox)
         else:
             kind = type(last) if isinstance(last, LaunchError) else LaunchError
-            said = f"{record.failures} launches in a row failed, the last one with: {last}"
+            said = f"{history.failures} launches in a row failed, the last one with: {last}"
             error = kind(said)
             if isinstance(last, ExecError):
                 error.cause, error.retryable = last.cause, last.retryable
         error.__cause__ = last
         return error
 
-    async def acquire(self, kind: Kind, count: int, timeout_s: float, owner: str | None) -> list[Slot]:
+    async def acquire(self, template: Template, count: int, timeout_s: float, owner: str | None) -> list[Slot]:
         """Wait for slots and make them ready. Raises as `SandboxPool.acquire`."""
         began = time.monotonic()
-        waiter = self.keeper.ledger.enqueue(kind.key, anyio.current_time(), slots=count)
+        waiter = self.fleet.state.enqueue(template.key, anyio.current_time(), slots=count)
         ticket = Ticket(waiter)
         slots: list[Slot] | None = None
         with anyio.move_on_after(timeout_s) as scope:
             while slots is None:
                 ticket = self._tickets[waiter.id] = Ticket(waiter)
                 try:
-                    self.keeper.settle()
+                    self.fleet.reconcile()
                     if not ticket.done.is_set():
                         await ticket.done.wait()
                     if ticket.error is not None:
                         raise ticket.error
-                    slots = await self._prepare(kind, ticket)
+                    slots = await self._prepare(template, ticket)
                     if slots is None:
-                        self.keeper.ledger.requeue(waiter)
+                        self.fleet.state.requeue(waiter)
                 except BaseException:
                     self._withdraw(ticket)
                     raise
         if slots is None:
             assert scope.cancelled_caught
-            raise self._timed_out(kind, ticket, timeout_s)
+            raise self._timed_out(template, ticket, timeout_s)
         waited = time.monotonic() - began
         self.waits.append(waited)
         for slot in slots:
-            self.keeper.emit(
+            self.fleet.emit(
                 Lent(
                     time=time.time(),
                     sandbox=slot.sandbox,
-                    profile=kind.profile,
+                    profile=template.profile,
                     slot=slot.id,
                     owner=owner,
                     waited_s=waited,
@@ -150,13 +150,13 @@ class Lender:
             )
         return slots
 
-    async def warm(self, kind: Kind, count: int, timeout_s: float) -> None:
+    async def warm(self, template: Template, count: int, timeout_s: float) -> None:
         """Wait until so many boxes of a kind are ready."""
-        waiter = self.keeper.ledger.enqueue(kind.key, anyio.current_time(), slots=0, boxes=count)
+        waiter = self.fleet.state.enqueue(template.key, anyio.current_time(), slots=0, boxes=count)
         ticket = self._tickets[waiter.id] = Ticket(waiter)
         with anyio.move_on_after(timeout_s):
             try:
-                self.keeper.settle()
+                self.fleet.reconcile()
                 await ticket.done.wait()
             except BaseException:
                 self._withdraw(ticket)
@@ -164,71 +164,74 @@ class Lender:
         if ticket.error is not None:
             raise ticket.error
         if not ticket.done.is_set():
-            raise self._timed_out(kind, ticket, timeout_s)
+            raise self._timed_out(template, ticket, timeout_s)
 
     def _withdraw(self, ticket: Ticket) -> None:
         """A waiter leaves without its slots."""
         self._tickets.pop(ticket.waiter.id, None)
-        self.keeper.ledger.waiters.pop(ticket.waiter.id, None)
+        self.fleet.state.waiters.pop(ticket.waiter.id, None)
         ticket.doing = next((place.doing for _, place in ticket.places if place.doing), "")
         for box, place in ticket.places:
             self._begin_take_back(box, place)
         ticket.places = []
-        self.keeper.settle()
+        self.fleet.reconcile()
 
-    def _timed_out(self, kind: Kind, ticket: Ticket, timeout_s: float) -> ExecError:
+    def _timed_out(self, template: Template, ticket: Ticket, timeout_s: float) -> ExecError:
         if ticket.doing:
             return AcquireTimeout(f"no slot within {timeout_s:g} s: one was there, but {ticket.doing}")
         waiter = ticket.waiter
-        entries = [box for box in self.keeper.ledger.boxes.values() if box.kind == kind.key]
-        record = self.keeper.ledger.record(kind.key)
-        if record.error is not None and record.seen >= waiter.id and not any(box.healthy for box in entries):
-            return self._launch_error(kind.key)
-        boxes = self.keeper.ledger.boxes.values()
+        records = [box for box in self.fleet.state.boxes.values() if box.template == template.key]
+        history = self.fleet.state.history(template.key)
+        if history.error is not None and history.seen >= waiter.id and not any(box.healthy for box in records):
+            return self._launch_error(template.key)
+        boxes = self.fleet.state.boxes.values()
         counts = ((phase.value, sum(box.phase is phase for box in boxes)) for phase in Phase)
         told = ", ".join(f"{count} {name}" for name, count in counts if count) or "no sandboxes"
-        ahead = sum(other.id < waiter.id and other.kind == kind.key for other in self.keeper.ledger.waiters.values())
-        free, lent = sum(box.free for box in entries), sum(box.lent for box in entries)
-        text = (
-            f"no slot within {timeout_s:g} s: waited for {max(1, waiter.slots)} of {kind.key!r}, which has {lent} lent "
-            f"and {free} free; {ahead} requests were ahead; {told}, at most {self.keeper.kinds.max_sandboxes}"
+        ahead = sum(
+            other.id < waiter.id and other.template == template.key for other in self.fleet.state.waiters.values()
         )
-        if doomed := sum(box.doomed and box.lent > 0 for box in entries):
+        free, lent = sum(box.free for box in records), sum(box.lent for box in records)
+        text = (
+            f"no slot within {timeout_s:g} s: waited for {max(1, waiter.slots)} of {template.key!r}, which has "
+            f"{lent} lent and {free} free; "
+            f"{ahead} requests were ahead; {told}, at most {self.fleet.templates.max_sandboxes}"
+        )
+        if draining := sum(box.draining and box.lent > 0 for box in records):
             text += (
-                f"; {doomed} of the sandboxes lend no more, for a slot there could not be proven clean, and are"
+                f"; {draining} of the sandboxes lend no more, for a slot there could not be proven clean, and are"
                 " replaced when their lent slots are back"
             )
-        if record.error is not None:
-            text += f"; the last launch failed: {record.error}"
+        if history.error is not None:
+            text += f"; the last launch failed: {history.error}"
         error = AcquireTimeout(text)
-        error.__cause__ = record.error
+        error.__cause__ = history.error
         return error
 
-    async def _prepare(self, kind: Kind, ticket: Ticket) -> list[Slot] | None:
+    async def _prepare(self, template: Template, ticket: Ticket) -> list[Slot] | None:
         """Make the lent places into slots; None when a box turned out to be gone, and the places were given back."""
-        lendings: list[Lending | None] = [None] * len(ticket.places)
+        by_slot: list[Checkout | None] = [None] * len(ticket.places)
         failures: list[ExecError] = []
 
-        async def one(index: int, box: Box, place: Place) -> None:
+        async def one(index: int, box: PooledSandbox, place: SlotPlace) -> None:
             try:
-                lendings[index] = await self._outfit(box, place)
+                by_slot[index] = await self._prepare_slot(box, place)
             except ExecError as error:
                 failures.append(error)
 
-        async def see(box: Box) -> None:
+        async def see(box: PooledSandbox) -> None:
             if not await box.ping():
                 failures.append(ChannelLost("the box does not answer", sandbox=box.id))
-                await self._doubt(box)
+                await self._suspect(box)
 
         await _together(see, [(box,) for box in {id(box): box for box, _ in ticket.places}.values()])
         if not failures:
             await _together(one, [(index, *pair) for index, pair in enumerate(ticket.places)])
         if not failures:
-            ready = [lending for lending in lendings if lending is not None]
-            for lending in ready:
-                self.lendings[lending.slot.id] = lending
+            ready = [checkout for checkout in by_slot if checkout is not None]
+            for checkout in ready:
+                self.by_slot[checkout.slot.id] = checkout
             ticket.places = []
-            return [lending.slot for lending in ready]
+            return [checkout.slot for checkout in ready]
         fatal = [error for error in failures if not isinstance(error, TRANSPORT)]
         if fatal:
             raise fatal[0]
@@ -237,53 +240,53 @@ class Lender:
         ticket.places = []
         return None
 
-    async def _outfit(self, box: Box, place: Place) -> Lending:
+    async def _prepare_slot(self, box: PooledSandbox, place: SlotPlace) -> Checkout:
         """Create the slot if need be, and put into it what belongs there."""
         try:
             facts = await box.create(place)
         except TRANSPORT:
-            await self._doubt(box)
+            await self._suspect(box)
             raise
         watch = KillWatch()
-        lending: Lending | None = None
+        checkout: Checkout | None = None
 
         async def reset() -> None:
-            assert lending is not None
-            await self._reset_held(lending)
+            assert checkout is not None
+            await self._reset_held(checkout)
 
         slot = Slot(
-            id=self.keeper.slot_id(box, place),
+            id=self.fleet.slot_id(box, place),
             facts=facts,
-            tenure=lambda: box.tenure(place, watch),
+            scope=lambda: box.scope(place, watch),
             sandbox=box.id,
-            backend=box.kind.backend.name,
-            image=box.kind.image,
+            backend=box.template.backend.name,
+            image=box.template.image,
             reset=reset,
         )
-        lending = Lending(slot, box, place, watch)
+        checkout = Checkout(slot, box, place, watch)
         place.touched = True
         try:
-            await box.furnish(place, slot.tenure)
+            await box.provision(place, slot.scope)
         except BaseException:
             await slot.end("the slot could not be prepared")
             raise
-        return lending
+        return checkout
 
-    async def _doubt(self, box: Box) -> None:
+    async def _suspect(self, box: PooledSandbox) -> None:
         """A box does not answer: bury it if it is dead, else lend nothing of it until it answers."""
         status = await box.status()
         if status.state == "dead":
-            self.keeper.bury(box)
-        elif box.entry.phase is Phase.READY and not box.entry.suspect:
-            box.entry.suspect = True
-            self.keeper.background(lambda: self._recheck(box), f"recheck {box.id}")
+            self.fleet.mark_dead(box)
+        elif box.record.phase is Phase.READY and not box.record.suspect:
+            box.record.suspect = True
+            self.fleet.background(lambda: self._recheck(box), f"recheck {box.id}")
 
-    async def _recheck(self, box: Box) -> None:
-        while box.entry.phase is Phase.READY and box.entry.id in self.keeper.boxes:
+    async def _recheck(self, box: PooledSandbox) -> None:
+        while box.record.phase is Phase.READY and box.record.id in self.fleet.boxes:
             await anyio.sleep(RECHECK_S)
             if await box.ping():
-                box.entry.suspect = False
-                self.keeper.settle()
+                box.record.suspect = False
+                self.fleet.reconcile()
                 return
 
     async def shut_down(self) -> None:
@@ -291,87 +294,87 @@ class Lender:
         for ticket in list(self._tickets.values()):
             ticket.error = SlotClosed("the pool was closed")
             ticket.done.set()
-        for lending in list(self.lendings.values()):
-            lending.slot.expire("the pool was closed")
-            if lending.returned is not None:
-                lending.returned.set()
-        self.lendings.clear()
+        for checkout in list(self.by_slot.values()):
+            checkout.slot.expire("the pool was closed")
+            if checkout.returned is not None:
+                checkout.returned.set()
+        self.by_slot.clear()
 
     async def release(self, slot: Slot) -> None:
         """Take a slot back and reset it. Harmless when it is already back."""
-        lending = self.lendings.get(slot.id)
-        if lending is None or lending.slot is not slot:
-            if slot.tenure.closed is None:
+        checkout = self.by_slot.get(slot.id)
+        if checkout is None or checkout.slot is not slot:
+            if slot.scope.closed is None:
                 raise ConfigError(f"slot {slot.id} is lent by another pool, which has to take it back")
             return
-        if lending.returned is None:
-            lending.returned = anyio.Event()
+        if checkout.returned is None:
+            checkout.returned = anyio.Event()
             slot.expire("the slot was released")
-            self.keeper.background(partial(self._return, lending), f"reset {slot.id}")
-        await lending.returned.wait()
+            self.fleet.background(partial(self._return, checkout), f"reset {slot.id}")
+        await checkout.returned.wait()
 
-    async def _return(self, lending: Lending) -> None:
-        slot = lending.slot
+    async def _return(self, checkout: Checkout) -> None:
+        slot = checkout.slot
         try:
             await slot.end("the slot was released")
-            if lending.moving is not None:
-                await lending.moving.wait()
-            if self.lendings.pop(slot.id, None) is not None:
-                await self._take_back(lending.box, lending.place, lending)
+            if checkout.moving is not None:
+                await checkout.moving.wait()
+            if self.by_slot.pop(slot.id, None) is not None:
+                await self._take_back(checkout.box, checkout.place, checkout)
         finally:
-            self.lendings.pop(slot.id, None)
-            if lending.returned is not None:
-                lending.returned.set()
+            self.by_slot.pop(slot.id, None)
+            if checkout.returned is not None:
+                checkout.returned.set()
 
-    def _begin_take_back(self, box: Box, place: Place) -> None:
+    def _begin_take_back(self, box: PooledSandbox, place: SlotPlace) -> None:
         """Take a place back that nobody got; at once where nothing was put into it."""
         if not place.touched:
             place.lent = False
-            if box.entry.id in self.keeper.boxes:
-                self.keeper.ledger.give_back(box.entry, anyio.current_time(), clean=True)
+            if box.record.id in self.fleet.boxes:
+                self.fleet.state.give_back(box.record, anyio.current_time(), clean=True)
             return
-        self.keeper.background(partial(self._take_back, box, place), "take back")
+        self.fleet.background(partial(self._take_back, box, place), "take back")
 
-    async def _take_back(self, box: Box, place: Place, lending: Lending | None = None) -> None:
+    async def _take_back(self, box: PooledSandbox, place: SlotPlace, checkout: Checkout | None = None) -> None:
         """Reset a place and give it back to the ledger: free when it is proven clean, else quarantined."""
-        name = self.keeper.slot_id(box, place)
+        name = self.fleet.slot_id(box, place)
         began = time.monotonic()
         outcome: ResetOutcome | None = None
         reason = ""
-        if box.entry.id in self.keeper.boxes:
+        if box.record.id in self.fleet.boxes:
             try:
                 outcome = await self._reset(box, place)
                 reason = outcome.reason
             except (ExecError, OSError) as error:
-                judged = await box.judge(error) if isinstance(error, ExecError) else error
-                reason = str(judged)
-                if isinstance(judged, SandboxDied):
-                    self.keeper.bury(box)
-        if box.entry.id not in self.keeper.boxes or self.keeper.closing:
+                explained = await box.explain_loss(error) if isinstance(error, ExecError) else error
+                reason = str(explained)
+                if isinstance(explained, SandboxDied):
+                    self.fleet.mark_dead(box)
+        if box.record.id not in self.fleet.boxes or self.fleet.closing:
             place.lent = False
             return
-        left = None if lending is None else lending.watch.left
-        if lending is not None and left is not None:
-            reason = lending.watch.reason
+        left = None if checkout is None else checkout.watch.left
+        if checkout is not None and left is not None:
+            reason = checkout.watch.reason
         clean = outcome is not None and outcome.clean and left is None
         reusable = outcome is not None and outcome.reusable
         place.lent = place.touched = False
         place.quarantined = not clean
         now = anyio.current_time()
-        self.keeper.ledger.give_back(box.entry, now, clean=clean, doom=not reusable)
+        self.fleet.state.give_back(box.record, now, clean=clean, drain=not reusable)
         took = time.monotonic() - began
         if not clean:
             logger.warning("slot %s is quarantined: %s", name, reason)
-            self.keeper.emit(Quarantined(time=time.time(), sandbox=box.id, slot=name, reason=reason))
+            self.fleet.emit(Quarantined(time=time.time(), sandbox=box.id, slot=name, reason=reason))
         elif outcome is not None:
-            self.keeper.emit(Reset(time=time.time(), sandbox=box.id, slot=name, duration_s=took, killed=outcome.killed))
-        self.keeper.settle()
+            self.fleet.emit(Reset(time=time.time(), sandbox=box.id, slot=name, duration_s=took, killed=outcome.killed))
+        self.fleet.reconcile()
 
-    async def _reset(self, box: Box, place: Place) -> ResetOutcome:
+    async def _reset(self, box: PooledSandbox, place: SlotPlace) -> ResetOutcome:
         """Reset a place, but do not wait for a box that has fallen silent: what comes of it then is of no interest.
 
         Raises:
-            ExecError: as `Box.reset`, and ChannelLost when the box does not answer.
+            ExecError: as `PooledSandbox.reset`, and ChannelLost when the box does not answer.
         """
         done = anyio.Event()
         found: list[ResetOutcome | ExecError] = []
@@ -384,7 +387,7 @@ class Lender:
             finally:
                 done.set()
 
-        self.keeper.background(work, f"reset in {box.id}")
+        self.fleet.background(work, f"reset in {box.id}")
         while not done.is_set():
             with anyio.move_on_after(PATIENCE_S):
                 await done.wait()
@@ -396,48 +399,50 @@ class Lender:
             raise found[0]
         return found[0]
 
-    async def _reset_held(self, lending: Lending) -> None:
+    async def _reset_held(self, checkout: Checkout) -> None:
         """`Slot.reset`: the holder keeps the slot if it is proven clean."""
-        box, slot = lending.box, lending.slot
+        box, slot = checkout.box, checkout.slot
         with anyio.CancelScope(shield=True):
             try:
-                outcome = await self._reset(box, lending.place)
+                outcome = await self._reset(box, checkout.place)
             except ExecError as error:
                 slot.expire(f"the slot could not be reset: {error}")
-                raise_seen(await box.judge(error), error)
+                raise_seen(await box.explain_loss(error), error)
             if not outcome.clean:
-                lending.watch.see(outcome.killed, outcome.reason)
+                checkout.watch.see(outcome.killed, outcome.reason)
                 slot.expire(f"the slot could not be proven clean: {outcome.reason}")
                 raise ExecError(f"the slot could not be proven clean: {outcome.reason}", sandbox=box.id)
-            self.keeper.emit(
-                Reset(time=time.time(), sandbox=box.id, slot=slot.id, killed=outcome.killed, profile=box.kind.profile)
+            self.fleet.emit(
+                Reset(
+                    time=time.time(), sandbox=box.id, slot=slot.id, killed=outcome.killed, profile=box.template.profile
+                )
             )
             if outcome.reusable:
-                await box.furnish(lending.place, slot.renew())
+                await box.provision(checkout.place, slot.renew())
         if not outcome.reusable:
             logger.debug("slot %s goes to another box: %s", slot.id, outcome.reason)
-            await self._move(lending)
+            await self._move(checkout)
 
-    async def _move(self, lending: Lending) -> None:
+    async def _move(self, checkout: Checkout) -> None:
         """Let a slot that is held go on in another box of its kind: a reset does not undo what was changed in this one.
 
         Raises as `SandboxPool.acquire`; the slot is closed then.
         """
-        slot, kind = lending.slot, lending.box.kind
-        lending.moving = anyio.Event()
+        slot, template = checkout.slot, checkout.box.template
+        checkout.moving = anyio.Event()
         try:
-            self.keeper.background(partial(self._take_back, lending.box, lending.place), f"take back {slot.id}")
-            (other,) = await self.acquire(kind, 1, kind.config.acquire_timeout_s, owner=None)
-            new = self.lendings.pop(other.id)
-            lending.box, lending.place, lending.watch = new.box, new.place, new.watch
+            self.fleet.background(partial(self._take_back, checkout.box, checkout.place), f"take back {slot.id}")
+            (other,) = await self.acquire(template, 1, template.config.acquire_timeout_s, owner=None)
+            new = self.by_slot.pop(other.id)
+            checkout.box, checkout.place, checkout.watch = new.box, new.place, new.watch
             slot.move(other)
         except BaseException as error:
-            self.lendings.pop(slot.id, None)
+            self.by_slot.pop(slot.id, None)
             slot.expire(f"the slot could not go on in another box: {error}")
             raise
         finally:
-            lending.moving.set()
-            lending.moving = None
+            checkout.moving.set()
+            checkout.moving = None
 
 
 async def _together(work: Callable[..., Coroutine[Any, Any, None]], arguments: list[tuple[Any, ...]]) -> None:

@@ -11,7 +11,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-class Loan(AbstractAsyncContextManager[A, bool | None], AbstractContextManager[B, bool | None]):
+class SlotContext(AbstractAsyncContextManager[A, bool | None], AbstractContextManager[B, bool | None]):
     """For `async with`, and for plain `with` in a pool that was entered so, where it gives the blocking twin.
 
     Nothing is lent before it is entered.
@@ -21,11 +21,11 @@ class Loan(AbstractAsyncContextManager[A, bool | None], AbstractContextManager[B
         self,
         acquire: Callable[[], Awaitable[A]],
         release: Callable[[A], Awaitable[None]],
-        twin: Callable[[], AbstractContextManager[B, bool | None]],
+        facade: Callable[[], AbstractContextManager[B, bool | None]],
     ) -> None:
-        self._acquire, self._release, self._make_twin = acquire, release, twin
+        self._acquire, self._release, self._make_facade = acquire, release, facade
         self._lent: list[A] = []
-        self._twin: AbstractContextManager[B, bool | None] | None = None
+        self._facade: AbstractContextManager[B, bool | None] | None = None
 
     async def __aenter__(self) -> A:
         self._lent.append(await self._acquire())
@@ -37,14 +37,14 @@ class Loan(AbstractAsyncContextManager[A, bool | None], AbstractContextManager[B
         await self._release(self._lent.pop())
 
     def __enter__(self) -> B:
-        self._twin = self._make_twin()
-        return self._twin.__enter__()
+        self._facade = self._make_facade()
+        return self._facade.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        assert self._twin is not None
-        return self._twin.__exit__(kind, error, trace)
+        assert self._facade is not None
+        return self._facade.__exit__(kind, error, trace)
 
     if not TYPE_CHECKING:  # which finds the mistake before
 

@@ -16,11 +16,11 @@ from anyio.abc import TaskGroup
 from hermes_exec.backends.base import Backend, Labels, ReapFilter, Sandbox
 from hermes_exec.errors import ExecError, LaunchError
 from hermes_exec.pool.events import Hub
-from hermes_exec.pool.launch import OnPull, launch_sandbox, start_box
+from hermes_exec.pool.launch import OnPull, launch_sandbox, start_sandbox
 from hermes_exec.pool.plan import Close, Fail, Launch, Lend, PlanConfig, plan
-from hermes_exec.pool.sandbox import Box, Place
-from hermes_exec.pool.state import BoxEntry, Ledger, Phase, Waiter
-from hermes_exec.pool.templates import Kind, Kinds, masked
+from hermes_exec.pool.sandbox import PooledSandbox, SlotPlace
+from hermes_exec.pool.state import Phase, PoolState, SandboxRecord, Waiter
+from hermes_exec.pool.templates import Template, Templates, masked
 from hermes_exec.results import Died, Launched, PoolEvent, PostMortem, Ready, Reaped, Scaled
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ LAUNCH_DELAYS_S = (0.5, 30.0)
 """The pause after the first failed launch, and the longest; each is twice the one before."""
 
 
-class Lender(Protocol):
+class Checkouts(Protocol):
     """What the keeper needs of the part that lends slots."""
 
     def hand_over(self, waiter: Waiter, shares: dict[int, int]) -> None:
@@ -41,35 +41,35 @@ class Lender(Protocol):
     def fail(self, waiter: Waiter) -> None:
         """Launches for a waiter failed too often."""
 
-    def held(self, box: Box) -> int:
+    def held(self, box: PooledSandbox) -> int:
         """How many slots of a box are lent."""
 
 
-class Keeper:
+class Fleet:
     """The boxes of one pool, while the pool is entered. Everything happens in its one event loop."""
 
     def __init__(
         self,
-        kinds: Kinds,
+        templates: Templates,
         hub: Hub,
         labels: Labels,
         tasks: TaskGroup,
         secrets: list[str],
         on_pull: OnPull | None,
     ) -> None:
-        self.lender: Lender
-        self.kinds = kinds
+        self.checkouts: Checkouts
+        self.templates = templates
         self.hub = hub
         self.labels = labels
         self.tasks = tasks
-        self.ledger = Ledger()
-        self.boxes: dict[int, Box] = {}
+        self.state = PoolState()
+        self.boxes: dict[int, PooledSandbox] = {}
         self.sandboxes: dict[int, Sandbox] = {}
         """Every sandbox that was launched and is not known to be gone."""
         self.launches = self.failures = self.calls_before = 0
         self.closing = False
         # Several pools may have been given the same run.
-        self._name = labels.run_id if kinds.config.run_id is None else f"{labels.run_id}-{token_hex(3)}"
+        self._name = labels.run_id if templates.config.run_id is None else f"{labels.run_id}-{token_hex(3)}"
         self._on_pull = on_pull
         self._secrets = secrets
         self._launch_scopes: dict[int, anyio.CancelScope] = {}
@@ -80,25 +80,25 @@ class Keeper:
 
     # Deciding.
 
-    def settle(self) -> None:
+    def reconcile(self) -> None:
         """Ask the planner, and begin what it says."""
         if self.closing:
             return
-        config = PlanConfig(self.kinds.max_sandboxes, self.kinds.sizes())
-        decided = plan(self.ledger, config, anyio.current_time())
-        before = len(self.ledger.boxes)
+        config = PlanConfig(self.templates.max_sandboxes, self.templates.sizes())
+        decided = plan(self.state, config, anyio.current_time())
+        before = len(self.state.boxes)
         for action in decided.actions:
             match action:
                 case Launch(key):
-                    self._begin_launch(self.kinds.by_key(key))
+                    self._begin_launch(self.templates.by_key(key))
                 case Lend(waiter, shares):
-                    self.lender.hand_over(waiter, dict(shares))
+                    self.checkouts.hand_over(waiter, dict(shares))
                 case Close(box_id, reason):
                     self._begin_close(box_id, reason)
                 case Fail(waiter):
-                    self.lender.fail(waiter)
-        if len(self.ledger.boxes) > before:
-            self.emit(Scaled(time=time.time(), before=before, after=len(self.ledger.boxes), reason="demand"))
+                    self.checkouts.fail(waiter)
+        if len(self.state.boxes) > before:
+            self.emit(Scaled(time=time.time(), before=before, after=len(self.state.boxes), reason="demand"))
         if decided.wake_at != self._wake_at:
             self._wake_at = decided.wake_at
             self._rearm.set()
@@ -112,11 +112,11 @@ class Keeper:
                 await self._rearm.wait()
                 continue
             self._wake_at = math.inf
-            self.settle()
+            self.reconcile()
 
-    def slot_id(self, box: Box, place: Place) -> str:
+    def slot_id(self, box: PooledSandbox, place: SlotPlace) -> str:
         """What a slot is called on this host."""
-        return f"{self._name}-{box.entry.id}-{place.name}"
+        return f"{self._name}-{box.record.id}-{place.name}"
 
     def emit(self, event: PoolEvent) -> None:
         """Tell whoever listens."""
@@ -135,68 +135,72 @@ class Keeper:
 
     # Boxes come.
 
-    def _begin_launch(self, kind: Kind) -> None:
-        entry = self.ledger.launching(kind.key, kind.size.slots_per_sandbox, anyio.current_time())
-        self.background(lambda: self._launch(entry, kind), f"launch {entry.id}")
+    def _begin_launch(self, template: Template) -> None:
+        record = self.state.launching(template.key, template.size.slots_per_sandbox, anyio.current_time())
+        self.background(lambda: self._launch(record, template), f"launch {record.id}")
 
-    async def _launch(self, entry: BoxEntry, kind: Kind) -> None:
+    async def _launch(self, record: SandboxRecord, template: Template) -> None:
         started = time.monotonic()
         try:
             with anyio.CancelScope() as scope:
-                self._launch_scopes[entry.id] = scope
-                box = await self._bring_up(entry, kind, started)
+                self._launch_scopes[record.id] = scope
+                box = await self._bring_up(record, template, started)
         except Exception as error:
             if not isinstance(error, ExecError | OSError):
                 logger.exception("a launch failed unexpectedly")
-            self._launch_failed(entry, error)
+            self._launch_failed(record, error)
             return
         finally:
-            self._launch_scopes.pop(entry.id, None)
+            self._launch_scopes.pop(record.id, None)
             self._settled.set()
         if scope.cancelled_caught:
-            self.ledger.remove(entry)
+            self.state.remove(record)
             return
         if box.death is not None or box.channel.state in ("lost", "closed"):
             await self.destroy(box.sandbox)
-            self._launch_failed(entry, LaunchError(f"the box died while it was started: {box.channel.lost_reason}"))
+            self._launch_failed(record, LaunchError(f"the box died while it was started: {box.channel.lost_reason}"))
             return
         box.channel.on_lost = lambda why: self._on_lost(box, why)
-        self.boxes[entry.id] = box
-        self.ledger.launched(entry, anyio.current_time())
+        self.boxes[record.id] = box
+        self.state.launched(record, anyio.current_time())
         self.launches += 1
         took = time.monotonic() - started
-        self.emit(Ready(time=time.time(), sandbox=box.id, profile=kind.profile, slots=entry.slots, duration_s=took))
-        self.settle()
+        self.emit(
+            Ready(time=time.time(), sandbox=box.id, profile=template.profile, slots=record.slots, duration_s=took)
+        )
+        self.reconcile()
 
-    def _launch_failed(self, entry: BoxEntry, error: Exception) -> None:
+    def _launch_failed(self, record: SandboxRecord, error: Exception) -> None:
         self.failures += 1
         hopeless = not (isinstance(error, ExecError) and error.retryable)
         logger.warning("launching a sandbox failed: %s", masked(str(error), self._secrets))
-        self.ledger.launch_failed(entry, error, anyio.current_time(), LAUNCH_DELAYS_S, hopeless=hopeless)
-        self.settle()
+        self.state.launch_failed(record, error, anyio.current_time(), LAUNCH_DELAYS_S, hopeless=hopeless)
+        self.reconcile()
 
-    async def _bring_up(self, entry: BoxEntry, kind: Kind, started: float) -> Box:
-        sandbox = await launch_sandbox(kind, self.labels, self._on_pull, self.destroy)
+    async def _bring_up(self, record: SandboxRecord, template: Template, started: float) -> PooledSandbox:
+        sandbox = await launch_sandbox(template, self.labels, self._on_pull, self.destroy)
         self.sandboxes[id(sandbox)] = sandbox
         self.emit(
             Launched(
                 time=time.time(),
                 sandbox=sandbox.id,
-                profile=kind.profile,
-                backend=kind.backend.name,
-                image=kind.image,
+                profile=template.profile,
+                backend=template.backend.name,
+                image=template.image,
                 duration_s=time.monotonic() - started,
             )
         )
         trace = None if self.hub.tracer is None else self.hub.tracer.for_box(sandbox.id)
-        return await start_box(entry, kind, sandbox, lambda run: self.background(run, "channel"), self.destroy, trace)
+        return await start_sandbox(
+            record, template, sandbox, lambda run: self.background(run, "channel"), self.destroy, trace
+        )
 
     # Boxes go.
 
     async def destroy(self, sandbox: Sandbox) -> None:
         """End a sandbox, shielded; what could not be ended stays in `sandboxes` for the last resort."""
         began = anyio.current_time()
-        until = max(began + LEAST_S, min(self._end_at, began + self.kinds.config.shutdown_timeout_s))
+        until = max(began + LEAST_S, min(self._end_at, began + self.templates.config.shutdown_timeout_s))
         with anyio.CancelScope(shield=True, deadline=until) as scope:
             try:
                 await sandbox.destroy()
@@ -209,64 +213,66 @@ class Keeper:
         self.sandboxes.pop(id(sandbox), None)
 
     def _begin_close(self, box_id: int, reason: str) -> None:
-        entry, box = self.ledger.boxes[box_id], self.boxes[box_id]
-        entry.phase = Phase.CLOSING
+        record, box = self.state.boxes[box_id], self.boxes[box_id]
+        record.phase = Phase.CLOSING
         self.background(lambda: self._close(box, reason), f"close {box.id}")
 
-    async def _close(self, box: Box, reason: str) -> None:
+    async def _close(self, box: PooledSandbox, reason: str) -> None:
         box.channel.on_lost = None
-        await self.end_box(box)
-        before = len(self.ledger.boxes)
-        self.ledger.remove(box.entry)
-        self.boxes.pop(box.entry.id, None)
+        await self.end_sandbox(box)
+        before = len(self.state.boxes)
+        self.state.remove(box.record)
+        self.boxes.pop(box.record.id, None)
         self.calls_before += box.channel.calls
         self.emit(Scaled(time=time.time(), sandbox=box.id, before=before, after=before - 1, reason=reason))
-        self.settle()
+        self.reconcile()
 
-    async def end_box(self, box: Box) -> None:
+    async def end_sandbox(self, box: PooledSandbox) -> None:
         """Say goodbye to the runner and end the box; shielded and bounded."""
         with anyio.move_on_after(GOODBYE_S, shield=True):
             await box.channel.aclose(shutdown=True)
         await self.destroy(box.sandbox)
 
-    def _on_lost(self, box: Box, why: ExecError) -> None:
-        if box.entry.phase is Phase.READY and not self.closing:
-            box.entry.phase = Phase.LOST
+    def _on_lost(self, box: PooledSandbox, why: ExecError) -> None:
+        if box.record.phase is Phase.READY and not self.closing:
+            box.record.phase = Phase.LOST
             self.background(lambda: self._lost(box, why), f"lost {box.id}")
 
-    async def _lost(self, box: Box, why: ExecError) -> None:
+    async def _lost(self, box: PooledSandbox, why: ExecError) -> None:
         """The channel is gone for good. A dead or unusable box is ended; of one out of reach it is waited for news."""
-        deadline = anyio.current_time() + box.kind.config.lease_s + 10.0
+        deadline = anyio.current_time() + box.template.config.lease_s + 10.0
         pause_s = 0.1
         while (status := await box.status()).state == "unknown" and anyio.current_time() < deadline:
             await anyio.sleep(pause_s)
             pause_s = min(5.0, pause_s * 2)
         if box.death is None:
             box.death = PostMortem(reason=f"its channel was lost: {why} (the box is {status.state})")
-        self.bury(box)
+        self.mark_dead(box)
 
-    def bury(self, box: Box) -> None:
+    def mark_dead(self, box: PooledSandbox) -> None:
         """A box is dead, or as good as dead: tell its holders, forget it, remove what is left of it."""
-        if box.entry.id not in self.boxes or box.entry.phase is Phase.CLOSING:
+        if box.record.id not in self.boxes or box.record.phase is Phase.CLOSING:
             return
-        held = self.lender.held(box)
+        held = self.checkouts.held(box)
         death = box.death or PostMortem("the box has ended")
-        del self.boxes[box.entry.id]
-        self.ledger.remove(box.entry)
+        del self.boxes[box.record.id]
+        self.state.remove(box.record)
         self.calls_before += box.channel.calls
         box.channel.on_lost = None
         box.channel.fail(box.died())
         logger.warning("sandbox %s died: %s", box.id, death.reason)
-        self.emit(Died(time=time.time(), sandbox=box.id, profile=box.kind.profile, post_mortem=death, slots_lent=held))
+        self.emit(
+            Died(time=time.time(), sandbox=box.id, profile=box.template.profile, post_mortem=death, slots_lent=held)
+        )
         self.background(lambda: self.destroy(box.sandbox), f"remove {box.id}")
-        self.settle()
+        self.reconcile()
 
     # The beginning and the end.
 
     async def reap_orphans(self) -> None:
         """End boxes of drivers that are gone; a backend that cannot be asked is passed over."""
         try:
-            for backend in self.kinds.backends:
+            for backend in self.templates.backends:
                 await self._reap_orphans_of(backend)
         finally:
             self._reaped.set()
@@ -293,12 +299,12 @@ class Keeper:
         self.closing = True
         for scope in list(self._launch_scopes.values()):
             scope.cancel()
-        self._end_at = anyio.current_time() + self.kinds.config.shutdown_timeout_s
+        self._end_at = anyio.current_time() + self.templates.config.shutdown_timeout_s
         with anyio.CancelScope(shield=True, deadline=self._end_at):
             async with anyio.create_task_group() as ending:
                 for box in list(self.boxes.values()):
                     box.channel.on_lost = None
-                    ending.start_soon(self.end_box, box)
+                    ending.start_soon(self.end_sandbox, box)
                 if not self.tasks.cancel_scope.cancel_called:
                     ending.start_soon(self._reaped.wait)
                 while self._launch_scopes:
@@ -309,7 +315,7 @@ class Keeper:
                 await to_thread.run_sync(self.destroy_now, LAST_RESORT_S, abandon_on_cancel=True)
         for box in self.boxes.values():
             self.calls_before += box.channel.calls
-            self.ledger.remove(box.entry)
+            self.state.remove(box.record)
         self.boxes.clear()
 
     def destroy_now(self, within_s: float) -> None:

@@ -11,16 +11,16 @@ import anyio
 from hermes_exec.backends.base import Labels, Sandbox
 from hermes_exec.channel.trace import Trace
 from hermes_exec.errors import ChannelLost, ExecError, LaunchTimeout
-from hermes_exec.pool.sandbox import Box, open_box
-from hermes_exec.pool.state import BoxEntry
-from hermes_exec.pool.templates import Kind
+from hermes_exec.pool.sandbox import PooledSandbox, open_sandbox
+from hermes_exec.pool.state import SandboxRecord
+from hermes_exec.pool.templates import Template
 from hermes_exec.results import PullProgress
 
 OnPull = Callable[[PullProgress], None]
 
 
 async def launch_sandbox(
-    kind: Kind, labels: Labels, on_pull: OnPull | None, destroy: Callable[[Sandbox], Awaitable[None]]
+    template: Template, labels: Labels, on_pull: OnPull | None, destroy: Callable[[Sandbox], Awaitable[None]]
 ) -> Sandbox:
     """Launch within `launch_timeout_s`; while an image is being pulled, within `pull_timeout_s` more. A sandbox that
     there is already when the call is cancelled is destroyed.
@@ -28,7 +28,7 @@ async def launch_sandbox(
     Raises:
         LaunchError: as `Backend.launch`; LaunchTimeout when the time is over.
     """
-    config = kind.config
+    config = template.config
     pulled_at: list[float] = []
 
     def progress(news: PullProgress) -> None:
@@ -45,14 +45,14 @@ async def launch_sandbox(
                 due = min(pulled_at[0] + config.launch_timeout_s, longest)
         scope.cancel()
 
-    spec = replace(kind.spec(), on_progress=progress)
+    spec = replace(template.spec(), on_progress=progress)
     sandbox: Sandbox | None = None
     failure: Exception | None = None
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watch, tasks.cancel_scope)
             try:
-                sandbox = await kind.backend.launch(spec, labels)
+                sandbox = await template.backend.launch(spec, labels)
             except Exception as error:  # noqa: BLE001 - raised below, outside of the task group
                 failure = error
             tasks.cancel_scope.cancel()
@@ -67,22 +67,22 @@ async def launch_sandbox(
     raise LaunchTimeout(f"a sandbox was not launched within {config.launch_timeout_s:g} s")
 
 
-async def start_box(
-    entry: BoxEntry,
-    kind: Kind,
+async def start_sandbox(
+    record: SandboxRecord,
+    template: Template,
     sandbox: Sandbox,
     serve: Callable[[Callable[[], Awaitable[None]]], None],
     destroy: Callable[[Sandbox], Awaitable[None]],
     trace: Trace | None = None,
-) -> Box:
+) -> PooledSandbox:
     """Open the channel into a sandbox that was launched, set the box up, and create its first slot.
 
     `serve` runs the channel in the background. When anything fails, or the call is cancelled, the sandbox is destroyed.
     """
-    box: Box | None = None
+    box: PooledSandbox | None = None
     try:
-        with anyio.fail_after(kind.config.launch_timeout_s):
-            box = await open_box(entry, kind, sandbox, trace)
+        with anyio.fail_after(template.config.launch_timeout_s):
+            box = await open_sandbox(record, template, sandbox, trace)
         serve(box.channel.run)
         await box.set_up()
     except BaseException as error:
@@ -90,7 +90,7 @@ async def start_box(
             box.channel.fail(ChannelLost("the launch was given up", sandbox=sandbox.id))
         await destroy(sandbox)
         if isinstance(error, TimeoutError) and not isinstance(error, ExecError):
-            limit = kind.config.launch_timeout_s
+            limit = template.config.launch_timeout_s
             raise LaunchTimeout(f"the runner in {sandbox.id} did not answer within {limit:g} s") from error
         raise
     return box

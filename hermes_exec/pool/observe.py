@@ -31,8 +31,8 @@ from hermes_exec.channel import Event, RemoteError
 from hermes_exec.errors import ExecError, SlotClosed
 
 if TYPE_CHECKING:
-    from hermes_exec.pool.checkout import Lender
-    from hermes_exec.slot.scope import Tenure
+    from hermes_exec.pool.checkout import Checkouts
+    from hermes_exec.slot.scope import SlotScope
     from hermes_exec.slot.slot import Slot
 
 Send = Callable[[Mapping[str, object]], Awaitable[None]]
@@ -60,7 +60,7 @@ def is_private(path: Path, uid: int) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == uid and not found.st_mode & 0o077
 
 
-async def offer_view(lender: Lender) -> None:
+async def offer_view(checkouts: Checkouts) -> None:
     """Answer those who look, until cancelled. Where there is no place for the socket nobody can look; that is all."""
     path, pid = directory() / f"{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}", os.getpid()
     try:
@@ -70,7 +70,7 @@ async def offer_view(lender: Lender) -> None:
         return
     try:
         async with await SocketListener.from_socket(listener) as served:
-            await served.serve(partial(_guarded, lender))
+            await served.serve(partial(_guarded, checkouts))
     finally:
         if os.getpid() == pid:
             path.unlink(missing_ok=True)
@@ -115,13 +115,13 @@ def listens(path: Path) -> bool:
     return True
 
 
-async def _guarded(lender: Lender, stream: SocketStream) -> None:
+async def _guarded(checkouts: Checkouts, stream: SocketStream) -> None:
     """One who looks; whatever goes wrong here is no trouble of the pool."""
     async with stream:
         if not _allowed(stream):
             return
         try:
-            await _answer_all(lender, stream)
+            await _answer_all(checkouts, stream)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.DelimiterNotFound, anyio.IncompleteRead):
             return
         except Exception:
@@ -133,7 +133,7 @@ def _allowed(stream: SocketStream) -> bool:
     return not tells_peers() or peer(stream.extra(SocketAttribute.raw_socket))[1] in {0, os.geteuid()}
 
 
-async def _answer_all(lender: Lender, stream: SocketStream) -> None:
+async def _answer_all(checkouts: Checkouts, stream: SocketStream) -> None:
     lines = BufferedByteReceiveStream(stream)
 
     async def send(answer: Mapping[str, object]) -> None:
@@ -145,39 +145,41 @@ async def _answer_all(lender: Lender, stream: SocketStream) -> None:
             if not isinstance(asked, dict):
                 raise TypeError("a request is an object")
             if asked.get("do") == "view":
-                await _show_until_gone(_slot(lender, asked), lines, send)
+                await _show_until_gone(_slot(checkouts, asked), lines, send)
                 return
-            await send(await _answer(lender, asked))
+            await send(await _answer(checkouts, asked))
         except (ExecError, OSError, ValueError, TypeError, LookupError, RecursionError) as error:
             message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             await send({"error": message, "kind": type(error).__name__})
 
 
-async def _answer(lender: Lender, asked: Mapping[str, Any]) -> dict[str, object]:
+async def _answer(checkouts: Checkouts, asked: Mapping[str, Any]) -> dict[str, object]:
     match asked.get("do"):
         case "slots":
-            return {"slots": [_facts(lending.slot) for lending in lender.lendings.values() if not lending.slot.closed]}
+            return {
+                "slots": [_facts(checkout.slot) for checkout in checkouts.by_slot.values() if not checkout.slot.closed]
+            }
         case "processes":
-            found = await _slot(lender, asked).processes()
+            found = await _slot(checkouts, asked).processes()
             names = ("pid", "argv", "started_at", "rss_bytes", "request_id", "state")
             return {"processes": [{name: getattr(each, name) for name in names} for each in found]}
         case "list":
-            entries = await _slot(lender, asked).files.list(str(asked["path"]), limit=LISTED)
+            entries = await _slot(checkouts, asked).files.list(str(asked["path"]), limit=LISTED)
             fields = ("name", "type", "size", "mode", "mtime", "target")
             return {"entries": [{name: getattr(each, name) for name in fields} for each in entries]}
         case "read":
             path, offset = str(asked["path"]), int(asked["offset"])
-            data = await _slot(lender, asked).files.read_bytes(path, offset, READ_BYTES)
+            data = await _slot(checkouts, asked).files.read_bytes(path, offset, READ_BYTES)
             return {"data": base64.b64encode(data).decode(), "end": len(data) < READ_BYTES}
         case other:
             raise ValueError(f"{other!r} is nothing that can be asked here")
 
 
-def _slot(lender: Lender, asked: Mapping[str, Any]) -> Slot:
-    lending = lender.lendings.get(str(asked.get("slot")))
-    if lending is None or lending.slot.closed:
+def _slot(checkouts: Checkouts, asked: Mapping[str, Any]) -> Slot:
+    checkout = checkouts.by_slot.get(str(asked.get("slot")))
+    if checkout is None or checkout.slot.closed:
         raise SlotClosed("the slot is no longer lent")
-    return lending.slot
+    return checkout.slot
 
 
 def _facts(slot: Slot) -> dict[str, object]:
@@ -208,29 +210,29 @@ async def _show_until_gone(slot: Slot, lines: BufferedByteReceiveStream, send: S
 async def _show(slot: Slot, send: Send) -> None:
     """Send what is printed in the slot, over its resets, until it is released."""
     while not slot.closed:
-        tenure = slot.tenure
-        with anyio.CancelScope() as scope:
-            tenure.on_close(scope, lambda: setattr(scope, "deadline", anyio.current_time() + LAST_WORDS_S))
+        scope = slot.scope
+        with anyio.CancelScope() as cancel_scope:
+            scope.on_close(cancel_scope, lambda: setattr(cancel_scope, "deadline", anyio.current_time() + LAST_WORDS_S))
             try:
-                await _show_stretch(tenure, send)
+                await _show_scope(scope, send)
             except (RemoteError, ExecError) as error:
-                if tenure.closed is None:
+                if scope.closed is None:
                     raise ExecError(f"the slot is out of reach: {error}") from error
             finally:
-                tenure.forget(scope)
-        while slot.tenure is tenure and not slot.closed:  # noqa: ASYNC110 - a reset sets nothing for who looks on
+                scope.forget(cancel_scope)
+        while slot.scope is scope and not slot.closed:  # noqa: ASYNC110 - a reset sets nothing for who looks on
             await anyio.sleep(RESET_POLL_S)
         if not slot.closed:
             await send({"event": "reset"})
     await send({"event": "released"})
 
 
-async def _show_stretch(tenure: Tenure, send: Send) -> None:
+async def _show_scope(scope: SlotScope, send: Send) -> None:
     """Up to the next reset. The runner ends it, so that what was printed right before is shown too."""
-    async with tenure.channel.converse("slot.view", {"slot": tenure.slot}, window=VIEW_WINDOW) as conversation:
+    async with scope.channel.converse("slot.view", {"slot": scope.slot}, window=VIEW_WINDOW) as conversation:
         viewing = False
         while (item := await conversation.receive()) is not None:
-            if tenure.closed is not None and not viewing:
+            if scope.closed is not None and not viewing:
                 return  # it may be the slot of the next holder already
             viewing = True
             if isinstance(item, Event):

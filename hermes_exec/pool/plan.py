@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hermes_exec.pool.state import BoxEntry, Ledger, Phase, Waiter
+from hermes_exec.pool.state import Phase, PoolState, SandboxRecord, Waiter
 
 
 @dataclass(frozen=True, slots=True)
-class KindPlan:
+class TemplateSize:
     """Size of one kind of box (a profile, or a profile with another image). Times in seconds, None for never."""
 
     slots_per_sandbox: int
@@ -23,7 +23,7 @@ class PlanConfig:
     """What the planner may do. `max_sandboxes` holds over all kinds; times in seconds."""
 
     max_sandboxes: int
-    kinds: Mapping[str, KindPlan]
+    templates: Mapping[str, TemplateSize]
     launch_concurrency: int = 4
     launch_interval_s: float = 0.05
     launch_tries: int = 3
@@ -35,7 +35,7 @@ class PlanConfig:
 class Launch:
     """Start a box of this kind."""
 
-    kind: str
+    template: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +72,16 @@ class Plan:
     wake_at: float
 
 
-def plan(ledger: Ledger, config: PlanConfig, now: float) -> Plan:
+def plan(state: PoolState, config: PlanConfig, now: float) -> Plan:
     """Decide what to do now.
 
     Waiters are served strictly in order within a kind: what is free is kept for the first whose request is not
     complete, so a large gang is never overtaken by small ones. Over kinds, an earlier waiter has the first claim on
     room under the cap.
     """
-    draft = _Draft(ledger, config, now)
+    draft = _Draft(state, config, now)
     draft.retire()
-    for waiter in ledger.waiters.values():
+    for waiter in state.waiters.values():
         draft.serve(waiter)
     draft.keep_minimum()
     draft.scale_down()
@@ -93,7 +93,7 @@ def plan(ledger: Ledger, config: PlanConfig, now: float) -> Plan:
 class _Draft:
     """One plan in the making: what of the ledger is spoken for so far."""
 
-    ledger: Ledger
+    state: PoolState
     config: PlanConfig
     now: float
     actions: list[Action] = field(default_factory=list)
@@ -114,29 +114,29 @@ class _Draft:
     retired: set[int] = field(default_factory=set)
     """Boxes on their way out."""
     room: int = 0
-    of_kind: dict[str, int] = field(default_factory=dict)
+    of_template: dict[str, int] = field(default_factory=dict)
     demanded: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.demanded = {waiter.kind for waiter in self.ledger.waiters.values()}
-        self.room = self.config.max_sandboxes - len(self.ledger.boxes)
-        for box in self.ledger.boxes.values():
-            self.of_kind[box.kind] = self.of_kind.get(box.kind, 0) + 1
+        self.demanded = {waiter.template for waiter in self.state.waiters.values()}
+        self.room = self.config.max_sandboxes - len(self.state.boxes)
+        for box in self.state.boxes.values():
+            self.of_template[box.template] = self.of_template.get(box.template, 0) + 1
             if box.phase is Phase.LAUNCHING:
-                self.alive[box.kind] = self.alive.get(box.kind, 0) + 1
-                self.coming[box.kind] = self.coming.get(box.kind, 0) + box.slots
+                self.alive[box.template] = self.alive.get(box.template, 0) + 1
+                self.coming[box.template] = self.coming.get(box.template, 0) + box.slots
             elif box.phase is Phase.CLOSING or (box.phase is Phase.READY and self._retired(box)):
                 self.leaving.append(box.id)
                 self.retired.add(box.id)
             elif box.phase is Phase.READY:
-                self.alive[box.kind] = self.alive.get(box.kind, 0) + 1
+                self.alive[box.template] = self.alive.get(box.template, 0) + 1
                 if box.lendable and box.free:
                     self.free[box.id] = box.free
 
-    def _retired(self, box: BoxEntry) -> bool:
-        if box.doomed:
+    def _retired(self, box: SandboxRecord) -> bool:
+        if box.draining:
             return True
-        longest_s = self.config.kinds[box.kind].max_lifetime_s
+        longest_s = self.config.templates[box.template].max_lifetime_s
         if longest_s is None:
             return False
         ends_at = box.launched_at + longest_s
@@ -148,16 +148,16 @@ class _Draft:
     def retire(self) -> None:
         """Close the boxes that lend no more and that nobody holds."""
         for box_id in self.leaving:
-            box = self.ledger.boxes[box_id]
+            box = self.state.boxes[box_id]
             if box.phase is Phase.READY and box.lent == 0:
-                self._close(box, "quarantined" if box.quarantined else "changed" if box.doomed else "lifetime")
+                self._close(box, "quarantined" if box.quarantined else "changed" if box.draining else "lifetime")
 
     def serve(self, waiter: Waiter) -> None:
         """Lend to a waiter, or see to it that what it needs will be there."""
         if waiter.boxes:
             self._warm(waiter)
             return
-        boxes = [box for box in self.ledger.of_kind(waiter.kind) if self.free.get(box.id)]
+        boxes = [box for box in self.state.of_template(waiter.template) if self.free.get(box.id)]
         available = sum(self.free[box.id] for box in boxes)
         if available >= waiter.slots:
             self._lend(waiter, boxes)
@@ -169,14 +169,14 @@ class _Draft:
             self.free.pop(box.id)
             self.claimed.add(box.id)
         missing = waiter.slots - available
-        counted = min(missing, self.coming.get(waiter.kind, 0))
+        counted = min(missing, self.coming.get(waiter.template, 0))
         if counted:
-            self.coming[waiter.kind] -= counted
+            self.coming[waiter.template] -= counted
             missing -= counted
         if missing:
             self._grow(waiter, missing)
 
-    def _lend(self, waiter: Waiter, boxes: list[BoxEntry]) -> None:
+    def _lend(self, waiter: Waiter, boxes: list[SandboxRecord]) -> None:
         """Take from the fullest boxes first, so that others become idle and can go."""
         shares: dict[int, int] = {}
         missing = waiter.slots
@@ -192,66 +192,68 @@ class _Draft:
 
     def _failed(self, waiter: Waiter) -> bool:
         """Whether launches failed too often since this waiter came, and what lives can not serve it."""
-        record = self.ledger.launches.get(waiter.kind)
-        if record is None or record.seen < waiter.id:
+        history = self.state.launches.get(waiter.template)
+        if history is None or history.seen < waiter.id:
             return False
-        if not record.hopeless and record.failures < self.config.launch_tries:
+        if not history.hopeless and history.failures < self.config.launch_tries:
             return False
         if waiter.boxes:
-            return self.alive.get(waiter.kind, 0) < waiter.boxes
-        return self._capacity(waiter.kind) < waiter.slots
+            return self.alive.get(waiter.template, 0) < waiter.boxes
+        return self._capacity(waiter.template) < waiter.slots
 
-    def _capacity(self, kind: str) -> int:
-        return self.alive.get(kind, 0) * self.config.kinds[kind].slots_per_sandbox
+    def _capacity(self, template: str) -> int:
+        return self.alive.get(template, 0) * self.config.templates[template].slots_per_sandbox
 
     def _grow(self, waiter: Waiter, missing: int) -> None:
-        per_box = self.config.kinds[waiter.kind].slots_per_sandbox
+        per_box = self.config.templates[waiter.template].slots_per_sandbox
         while missing > 0:
-            needed = self._capacity(waiter.kind) < waiter.slots
-            if not self._want(waiter.kind, needed=needed):
+            needed = self._capacity(waiter.template) < waiter.slots
+            if not self._want(waiter.template, needed=needed):
                 return
             missing -= per_box
-        self.coming[waiter.kind] = self.coming.get(waiter.kind, 0) - missing
+        self.coming[waiter.template] = self.coming.get(waiter.template, 0) - missing
 
-    def _want(self, kind: str, *, needed: bool) -> bool:
+    def _want(self, template: str, *, needed: bool) -> bool:
         """Reserve room for one more box: what is free under the cap, else what will be, else what can be made."""
-        most = self.config.kinds[kind].max_sandboxes
-        if most is not None and self.of_kind.get(kind, 0) >= most:
+        most = self.config.templates[template].max_sandboxes
+        if most is not None and self.of_template.get(template, 0) >= most:
             return False
         if self.room > 0:
             self.room -= 1
-            self.wanted.append(kind)
-        elif not (self._await_leaving(kind) or self._evict(kind) or (needed and self._drain(kind))):
+            self.wanted.append(template)
+        elif not (self._await_leaving(template) or self._evict(template) or (needed and self._drain(template))):
             return False
-        self.of_kind[kind] = self.of_kind.get(kind, 0) + 1
-        self.alive[kind] = self.alive.get(kind, 0) + 1
+        self.of_template[template] = self.of_template.get(template, 0) + 1
+        self.alive[template] = self.alive.get(template, 0) + 1
         return True
 
-    def _await_leaving(self, kind: str) -> bool:
+    def _await_leaving(self, template: str) -> bool:
         """Count on a box that is on its way out; one that is being closed before one that is still held."""
         if not self.leaving:
             return False
-        self.leaving.sort(key=lambda box_id: (self.ledger.boxes[box_id].lent, box_id), reverse=True)
+        self.leaving.sort(key=lambda box_id: (self.state.boxes[box_id].lent, box_id), reverse=True)
         self.leaving.pop()
         return True
 
-    def _evict(self, kind: str) -> bool:
+    def _evict(self, template: str) -> bool:
         """Close an idle box of another kind: one above its kind's minimum that nobody waits for, if there is one."""
         spoken_for = self.claimed | self.closed | self.retired
-        others = (box for box in self.ledger.boxes.values() if box.kind != kind and box.healthy and not box.lent)
+        others = (box for box in self.state.boxes.values() if box.template != template and box.healthy and not box.lent)
         idle = [box for box in others if box.id not in spoken_for]
         if not idle:
             return False
-        box = min(idle, key=lambda box: (box.kind in self.demanded, not self._spare(box.kind), box.idle_since, box.id))
+        box = min(
+            idle, key=lambda box: (box.template in self.demanded, not self._spare(box.template), box.idle_since, box.id)
+        )
         self.free.pop(box.id, None)
-        self.alive[box.kind] -= 1
-        self.of_kind[box.kind] -= 1
+        self.alive[box.template] -= 1
+        self.of_template[box.template] -= 1
         self._close(box, "evicted")
         return True
 
-    def _drain(self, kind: str) -> bool:
+    def _drain(self, template: str) -> bool:
         """Keep the least used box of another kind from later waiters until it is empty and can be evicted."""
-        others = (box for box in self.ledger.boxes.values() if box.kind != kind and box.healthy and box.lent)
+        others = (box for box in self.state.boxes.values() if box.template != template and box.healthy and box.lent)
         used = [box for box in others if box.id not in self.claimed and box.id not in self.retired]
         if not used:
             return False
@@ -260,15 +262,15 @@ class _Draft:
         self.claimed.add(box.id)
         return True
 
-    def _close(self, box: BoxEntry, reason: str) -> None:
+    def _close(self, box: SandboxRecord, reason: str) -> None:
         self.closed.add(box.id)
         self.actions.append(Close(box.id, reason))
 
-    def _spare(self, kind: str) -> bool:
-        return self.alive.get(kind, 0) > self.config.kinds[kind].min_sandboxes
+    def _spare(self, template: str) -> bool:
+        return self.alive.get(template, 0) > self.config.templates[template].min_sandboxes
 
     def _warm(self, waiter: Waiter) -> None:
-        ready = [box for box in self.ledger.of_kind(waiter.kind) if box.lendable and box.id not in self.retired]
+        ready = [box for box in self.state.of_template(waiter.template) if box.lendable and box.id not in self.retired]
         if len(ready) >= waiter.boxes:
             self.actions.append(Lend(waiter, {}))
             return
@@ -276,46 +278,46 @@ class _Draft:
         if self._failed(waiter):
             self.actions.append(Fail(waiter))
             return
-        per_box = self.config.kinds[waiter.kind].slots_per_sandbox
-        while self.alive.get(waiter.kind, 0) < waiter.boxes and self._want(waiter.kind, needed=False):
-            self.coming[waiter.kind] = self.coming.get(waiter.kind, 0) + per_box
+        per_box = self.config.templates[waiter.template].slots_per_sandbox
+        while self.alive.get(waiter.template, 0) < waiter.boxes and self._want(waiter.template, needed=False):
+            self.coming[waiter.template] = self.coming.get(waiter.template, 0) + per_box
 
     def keep_minimum(self) -> None:
         """Launch what is missing to each kind's minimum, where there is room."""
-        for kind, size in self.config.kinds.items():
-            while self.alive.get(kind, 0) < size.min_sandboxes and self.room > 0:
+        for template, size in self.config.templates.items():
+            while self.alive.get(template, 0) < size.min_sandboxes and self.room > 0:
                 self.room -= 1
-                self.alive[kind] = self.alive.get(kind, 0) + 1
-                self.wanted.append(kind)
+                self.alive[template] = self.alive.get(template, 0) + 1
+                self.wanted.append(template)
 
     def scale_down(self) -> None:
         """Close boxes above the minimum that were idle for long enough, the longest idle first."""
         spoken_for = self.claimed | self.closed | self.retired
-        for box in sorted(self.ledger.boxes.values(), key=lambda box: (box.idle_since, box.id)):
-            if not box.healthy or box.lent or box.id in spoken_for or not self._spare(box.kind):
+        for box in sorted(self.state.boxes.values(), key=lambda box: (box.idle_since, box.id)):
+            if not box.healthy or box.lent or box.id in spoken_for or not self._spare(box.template):
                 continue
-            idle_s = self.config.kinds[box.kind].idle_timeout_s
+            idle_s = self.config.templates[box.template].idle_timeout_s
             if idle_s is None:
                 continue
             ends_at = box.idle_since + idle_s
             if ends_at > self.now:
                 self.wake_at = min(self.wake_at, ends_at)
                 continue
-            self.alive[box.kind] -= 1
+            self.alive[box.template] -= 1
             self._close(box, "idle")
 
     def start(self) -> None:
         """Start the launches for which there is room, at the configured pace and with the pauses after failures."""
-        under_way = sum(box.phase is Phase.LAUNCHING for box in self.ledger.boxes.values())
-        last_at = self.ledger.last_launch_at
-        for kind in self.wanted:
+        under_way = sum(box.phase is Phase.LAUNCHING for box in self.state.boxes.values())
+        last_at = self.state.last_launch_at
+        for template in self.wanted:
             if under_way >= self.config.launch_concurrency:
                 return
-            retry_at = self.ledger.launches[kind].retry_at if kind in self.ledger.launches else -math.inf
+            retry_at = self.state.launches[template].retry_at if template in self.state.launches else -math.inf
             begins_at = max(retry_at, last_at + self.config.launch_interval_s)
             if begins_at > self.now:
                 self.wake_at = min(self.wake_at, begins_at)
                 continue
-            self.actions.append(Launch(kind))
+            self.actions.append(Launch(template))
             under_way += 1
             last_at = self.now

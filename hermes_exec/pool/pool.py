@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
-from hermes_exec.aio.loop import Background, Deed, running_loop
+from hermes_exec.aio.loop import DetachedTaskGroup, ShieldedTask, running_loop
 from hermes_exec.backends.owner import own_labels
 from hermes_exec.config import BackendConfig, Limits, ProfileConfig, read_config
 from hermes_exec.errors import ConfigError, SlotClosed
-from hermes_exec.pool.checkout import Lender
-from hermes_exec.pool.context import Loan
+from hermes_exec.pool.checkout import Checkouts
+from hermes_exec.pool.context import SlotContext
 from hermes_exec.pool.events import Events, Hub, OnEvent
-from hermes_exec.pool.fleet import Keeper
+from hermes_exec.pool.fleet import Fleet
 from hermes_exec.pool.launch import OnPull
 from hermes_exec.pool.observe import offer_view
 from hermes_exec.pool.options import commands, configured, listener, mapping, with_profile
 from hermes_exec.pool.stats import pool_stats
-from hermes_exec.pool.templates import Kinds, secret_values
+from hermes_exec.pool.templates import Templates, secret_values
 from hermes_exec.results import IsolationLevel, PoolStats
 from hermes_exec.slot.command import checked_count, checked_timeout
 from hermes_exec.slot.slot import Slot
@@ -148,17 +148,17 @@ class SandboxPool:
         }
         self.config, backend_config = configured(backend, given, backend_options)
         self.run_id = self.config.run_id or random.token_hex(6)
-        self._kinds = Kinds(self.config, backend_config)
+        self._templates = Templates(self.config, backend_config)
         self._secrets = secret_values(self.config)
         self._hub = Hub(listener(on_event, "on_event"), self._secrets)
         self._trace = trace
         self._on_pull = listener(on_pull, "on_pull")
         self._pid: int | None = None
         self._loop: object = None
-        self._background: Background | None = None
-        self._keeper: Keeper | None = None
-        self._lender: Lender | None = None
-        self._closing: Deed | None = None
+        self._background: DetachedTaskGroup | None = None
+        self._fleet: Fleet | None = None
+        self._checkouts: Checkouts | None = None
+        self._closing: ShieldedTask | None = None
         self._entered = False
         self._entry: hermes_exec.blocking.Entry | None = None
         self._blocking: hermes_exec.blocking.SandboxPool | None = None
@@ -201,9 +201,9 @@ class SandboxPool:
         return cls.from_config(options, profile, **more)
 
     def __repr__(self) -> str:
-        state = "open" if self._keeper is not None and not self._keeper.closing else "closed"
+        state = "open" if self._fleet is not None and not self._fleet.closing else "closed"
         image = f" image={self.config.image!r}" if self.config.image else ""
-        return f"<SandboxPool {type(self._kinds.backend).backend!r}{image} run_id={self.run_id!r} {state}>"
+        return f"<SandboxPool {type(self._templates.backend).backend!r}{image} run_id={self.run_id!r} {state}>"
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         raise TypeError("a SandboxPool cannot be sent to another process: make one there")
@@ -216,24 +216,24 @@ class SandboxPool:
         self._entered = True
         self._pid, self._loop = os.getpid(), running_loop()
         try:
-            for kind in self._kinds.all:
-                await kind.backend.check(kind.spec())
+            for template in self._templates.all:
+                await template.backend.check(template.spec())
             self._hub.tracer = tracer_for(self._trace, self._secrets)
-            self._background = Background(bereft=self.aclose)
+            self._background = DetachedTaskGroup(on_abandoned=self.aclose)
             tasks = await self._background.start()
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self._leave_backends()
             raise
         labels = own_labels(self.run_id)
-        self._keeper = Keeper(self._kinds, self._hub, labels, tasks, self._secrets, self._on_pull)
-        self._lender = Lender(self._keeper)
+        self._fleet = Fleet(self._templates, self._hub, labels, tasks, self._secrets, self._on_pull)
+        self._checkouts = Checkouts(self._fleet)
         atexit.register(self._at_exit)
         try:
-            self._keeper.background(self._hub.run, "telling events")
-            self._keeper.background(self._keeper.wake_up, "waking up")
-            self._keeper.background(self._keeper.reap_orphans, "reaping orphans")
-            self._keeper.background(partial(offer_view, self._lender), "offering a view")
+            self._fleet.background(self._hub.run, "telling events")
+            self._fleet.background(self._fleet.wake_up, "waking up")
+            self._fleet.background(self._fleet.reap_orphans, "reaping orphans")
+            self._fleet.background(partial(offer_view, self._checkouts), "offering a view")
             await self._warm_minimum()
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
@@ -241,10 +241,10 @@ class SandboxPool:
         return self
 
     async def _warm_minimum(self) -> None:
-        assert self._lender is not None
-        wanted = [kind for kind in self._kinds.all if kind.size.min_sandboxes]
-        for kind in wanted:
-            await self._lender.warm(kind, kind.size.min_sandboxes, self.config.acquire_timeout_s)
+        assert self._checkouts is not None
+        wanted = [template for template in self._templates.all if template.size.min_sandboxes]
+        for template in wanted:
+            await self._checkouts.warm(template, template.size.min_sandboxes, self.config.acquire_timeout_s)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -261,20 +261,20 @@ class SandboxPool:
 
         Calls under way and waiting requests raise SlotClosed. Harmless when repeated.
         """
-        keeper, lender = self._keeper, self._lender
-        if keeper is None or lender is None:
+        fleet, checkouts = self._fleet, self._checkouts
+        if fleet is None or checkouts is None:
             return
         self._check_process()
-        keeper.closing = True
-        self._closing = self._closing or Deed(partial(self._close, keeper, lender))
+        fleet.closing = True
+        self._closing = self._closing or ShieldedTask(partial(self._close, fleet, checkouts))
         await self._closing.wait()
 
-    async def _close(self, keeper: Keeper, lender: Lender) -> None:
+    async def _close(self, fleet: Fleet, checkouts: Checkouts) -> None:
         assert self._background is not None
         try:
             with anyio.CancelScope(shield=True):
-                await lender.shut_down()
-                await keeper.shut_down()
+                await checkouts.shut_down()
+                await fleet.shut_down()
                 self._hub.end()
                 await self._leave_backends()
             atexit.unregister(self._at_exit)
@@ -284,13 +284,13 @@ class SandboxPool:
 
     async def _leave_backends(self) -> None:
         with anyio.move_on_after(1):
-            for backend in self._kinds.backends:
+            for backend in self._templates.backends:
                 await backend.aclose()
 
     def _at_exit(self) -> None:
-        if self._keeper is not None and self._pid == os.getpid():
-            self._keeper.closing = True
-            self._keeper.destroy_now(self.config.shutdown_timeout_s)
+        if self._fleet is not None and self._pid == os.getpid():
+            self._fleet.closing = True
+            self._fleet.destroy_now(self.config.shutdown_timeout_s)
 
     def __enter__(self) -> hermes_exec.blocking.SandboxPool:
         from hermes_exec import blocking
@@ -313,10 +313,10 @@ class SandboxPool:
         image: str | None = None,
         timeout_s: float | None = None,
         owner: str | None = None,
-    ) -> Loan[Slot, hermes_exec.blocking.Slot]:
+    ) -> SlotContext[Slot, hermes_exec.blocking.Slot]:
         """Lend a slot for a block; it is reset when the block is left. Arguments and errors as in `acquire`."""
         asked = (profile, image, timeout_s, owner)
-        return Loan(lambda: self.acquire(*asked), self.release, lambda: self._twin().slot(*asked))
+        return SlotContext(lambda: self.acquire(*asked), self.release, lambda: self._facade().slot(*asked))
 
     def slots(
         self,
@@ -325,18 +325,18 @@ class SandboxPool:
         image: str | None = None,
         timeout_s: float | None = None,
         owner: str | None = None,
-    ) -> Loan[list[Slot], list[hermes_exec.blocking.Slot]]:
+    ) -> SlotContext[list[Slot], list[hermes_exec.blocking.Slot]]:
         """Lend `n` slots for a block: all at once, or none and AcquireTimeout.
 
         Raises:
             ConfigError: more than the pool can ever have at once. Otherwise as `acquire`.
         """
         asked = (checked_count(n, "n"), profile, image, timeout_s, owner)
-        return Loan(lambda: self._acquire(*asked), self._release_all, lambda: self._twin().slots(*asked))
+        return SlotContext(lambda: self._acquire(*asked), self._release_all, lambda: self._facade().slots(*asked))
 
-    def _twin(self) -> hermes_exec.blocking.SandboxPool:
+    def _facade(self) -> hermes_exec.blocking.SandboxPool:
         if self._blocking is None:
-            if self._keeper is None:
+            if self._fleet is None:
                 raise RuntimeError("the pool is not open: use `with SandboxPool(...) as pool, pool.slot() as slot:`")
             raise RuntimeError("the pool was entered by `async with`: use `async with` for its slots too")
         return self._blocking
@@ -365,11 +365,11 @@ class SandboxPool:
     async def _acquire(
         self, count: int, profile: str | None, image: str | None, timeout_s: float | None, owner: str | None
     ) -> list[Slot]:
-        lender = self._open()
-        kind = self._kinds.get(profile, image)
+        checkouts = self._open()
+        template = self._templates.get(profile, image)
         wait_s = checked_timeout(timeout_s) or self.config.acquire_timeout_s
-        self._kinds.check_room(kind, count)
-        return await lender.acquire(kind, count, wait_s, owner)
+        self._templates.check_room(template, count)
+        return await checkouts.acquire(template, count, wait_s, owner)
 
     async def release(self, slot: Slot) -> None:
         """Take a slot back and reset it; returns when that is done. Releasing twice is harmless, and what another pool
@@ -379,8 +379,8 @@ class SandboxPool:
         up after about 7 s.
         """
         self._check_process()
-        if self._lender is not None:
-            await self._lender.release(slot)
+        if self._checkouts is not None:
+            await self._checkouts.release(slot)
 
     async def _release_all(self, slots: list[Slot]) -> None:
         async with anyio.create_task_group() as tasks:
@@ -394,14 +394,15 @@ class SandboxPool:
             ConfigError: more boxes than `max_sandboxes`.
             LaunchError: launches failed. AcquireTimeout: not within `acquire_timeout_s`.
         """
-        lender = self._open()
-        kind = self._kinds.get(profile, image)
-        if checked_count(n, "n", least=0) > (most := self._kinds.most_boxes(kind)):
+        checkouts = self._open()
+        template = self._templates.get(profile, image)
+        if checked_count(n, "n", least=0) > (most := self._templates.most_boxes(template)):
             raise ConfigError(
-                f"{n} sandboxes were asked for, and there can be at most {most} of {kind.key!r}: set max_sandboxes={n}"
+                f"{n} sandboxes were asked for, and there can be at most {most} of {template.key!r}: "
+                f"set max_sandboxes={n}"
             )
         if n:
-            await lender.warm(kind, n, self.config.acquire_timeout_s)
+            await checkouts.warm(template, n, self.config.acquire_timeout_s)
 
     def events(self) -> Events:
         """What happens from now on, as an async iterator that ends when the pool closes.
@@ -412,7 +413,7 @@ class SandboxPool:
 
     def stats(self) -> PoolStats:
         """The pool at this moment."""
-        return pool_stats(self._keeper, self._lender)
+        return pool_stats(self._fleet, self._checkouts)
 
     def _check_process(self) -> None:
         if self._pid is not None and self._pid != os.getpid():
@@ -420,12 +421,12 @@ class SandboxPool:
                 f"this SandboxPool belongs to process {self._pid}: make a new one after a fork or in a worker process"
             )
 
-    def _open(self) -> Lender:
-        if self._lender is None or self._keeper is None:
+    def _open(self) -> Checkouts:
+        if self._checkouts is None or self._fleet is None:
             raise RuntimeError("the pool is not open: use `async with SandboxPool(...) as pool:`")
         self._check_process()
-        if self._keeper.closing:
+        if self._fleet.closing:
             raise SlotClosed("the pool was closed")
         if running_loop() != self._loop:
             raise RuntimeError("this SandboxPool belongs to another event loop")
-        return self._lender
+        return self._checkouts

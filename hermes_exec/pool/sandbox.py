@@ -23,12 +23,12 @@ from hermes_exec.errors import (
     ProtocolError,
     SandboxDied,
 )
-from hermes_exec.pool.state import BoxEntry
-from hermes_exec.pool.templates import Kind, masked, secret_values
+from hermes_exec.pool.state import SandboxRecord
+from hermes_exec.pool.templates import Template, masked, secret_values
 from hermes_exec.results import KillReceipt, PostMortem
 from hermes_exec.slot.answers import items, receipt, remote_failure
 from hermes_exec.slot.run import execute, single
-from hermes_exec.slot.scope import Tenure, raise_seen
+from hermes_exec.slot.scope import SlotScope, raise_seen
 from hermes_exec.slot.slot import SlotFacts
 from hermes_exec.slot.transfer.transfer import moving, upload
 
@@ -42,7 +42,7 @@ SETUP_SLOT = "setup"
 
 
 @dataclass(slots=True)
-class Place:
+class SlotPlace:
     """One slot of a box: its name on the wire, and its facts once it was created.
 
     `touched` says that something was put into it, or somebody held it, since it was created or reset.
@@ -70,14 +70,14 @@ class ResetOutcome:
 
 
 @dataclass(slots=True)
-class Box:
+class PooledSandbox:
     """A box that was launched. `death` is set once it is known to be dead."""
 
-    entry: BoxEntry
-    kind: Kind
+    record: SandboxRecord
+    template: Template
     sandbox: Sandbox
     channel: Channel
-    places: list[Place]
+    places: list[SlotPlace]
     death: PostMortem | None = None
 
     @property
@@ -106,7 +106,7 @@ class Box:
         """For the channel: SandboxDied when the stream was lost because the box is dead."""
         return self.died() if (await self.status()).state == "dead" else None
 
-    async def judge(self, error: ExecError) -> ExecError:
+    async def explain_loss(self, error: ExecError) -> ExecError:
         """What the loss of a call was: SandboxDied where the box is dead, else the error itself."""
         cause = error.__cause__
         if self.death is None and isinstance(error, ChannelLost | OutcomeUnknown | ProtocolError | SandboxDied):
@@ -144,11 +144,11 @@ class Box:
             return False
         return conversation.answered
 
-    def tenure(self, place: Place, left: KillWatch) -> Tenure:
+    def scope(self, place: SlotPlace, left: KillWatch) -> SlotScope:
         """A new stretch of use of a slot."""
-        return Tenure(place.name, self.channel, self.judge, left.see)
+        return SlotScope(place.name, self.channel, self.explain_loss, left.see)
 
-    async def create(self, place: Place) -> SlotFacts:
+    async def create(self, place: SlotPlace) -> SlotFacts:
         """The facts of a slot, which is created at first use.
 
         Raises:
@@ -156,7 +156,7 @@ class Box:
         """
         if place.facts is not None:
             return place.facts
-        params = self.kind.slot_params(place.name, self.sandbox.user)
+        params = self.template.slot_params(place.name, self.sandbox.user)
         try:
             if place.begun:
                 await self._destroy_slot(place)
@@ -165,7 +165,7 @@ class Box:
         except RemoteError as error:
             raise self._refused(error) from error
         except (ChannelLost, OutcomeUnknown, ProtocolError, SandboxDied) as error:
-            raise_seen(await self.judge(error), error)
+            raise_seen(await self.explain_loss(error), error)
         facts = SlotFacts.parse(answer)
         limits = {**facts.isolation.limits}
         for name, how in self.sandbox.limits.items():
@@ -173,31 +173,31 @@ class Box:
         place.facts = replace(facts, isolation=replace(facts.isolation, limits=limits))
         return place.facts
 
-    async def _destroy_slot(self, place: Place) -> None:
+    async def _destroy_slot(self, place: SlotPlace) -> None:
         try:
             await self.channel.call("slot.destroy", {"slot": place.name}, timeout_s=RESET_S)
         except RemoteError as error:
             if error.kind != "no_slot":
                 raise
 
-    async def furnish(self, place: Place, tenure: Tenure) -> None:
+    async def provision(self, place: SlotPlace, scope: SlotScope) -> None:
         """Put the configured files into a slot that is about to be lent, and run its `slot_setup`."""
-        for path, source in self.kind.config.files.items():
+        for path, source in self.template.config.files.items():
             place.doing = f"the files for {path!r} were not yet there"
             wired = to_wire(path, "files")
             try:
                 if isinstance(source, bytes):
                     params = {"path": wired, "parents": True, "append": False}
-                    async with moving(tenure, "file.write", params, path) as move:
+                    async with moving(scope, "file.write", params, path) as move:
                         await move.send(source)
                         await move.finish()
                 else:
-                    await upload(tenure, str(Path(source)), wired, path)
+                    await upload(scope, str(Path(source)), wired, path)
             except OSError as error:
                 raise LaunchError(f"files: {path!r} cannot be put into the slot: {error}", retryable=False) from error
-        for command in self.kind.slot_setup:
-            place.doing = f"its slot_setup {masked(repr(command), secret_values(self.kind.config))} had not ended"
-            await _set_up(tenure, command, "slot_setup", self.kind)
+        for command in self.template.slot_setup:
+            place.doing = f"its slot_setup {masked(repr(command), secret_values(self.template.config))} had not ended"
+            await _set_up(scope, command, "slot_setup", self.template)
         place.doing = ""
 
     async def set_up(self) -> None:
@@ -209,7 +209,7 @@ class Box:
             LaunchError: a command failed.
             ConfigError: it made files in a slot, where nobody would find them.
         """
-        if self.kind.setup:
+        if self.template.setup:
             await self._run_setup()
         try:
             async with anyio.create_task_group() as tasks:
@@ -220,27 +220,27 @@ class Box:
             raise single(group) from group
 
     async def _mark(self) -> None:
-        if self.kind.whole_box and isinstance(self.sandbox, Diffable):
+        if self.template.whole_box and isinstance(self.sandbox, Diffable):
             paths = await self.sandbox.mark()
             await self._ask("box.watch", {"paths": [to_wire(path, "path") for path in paths]})
 
     async def _run_setup(self) -> None:
-        place = Place(SETUP_SLOT)
-        ours = self.kind.backend.whole_box
-        params = self.kind.slot_params(place.name, None)
+        place = SlotPlace(SETUP_SLOT)
+        ours = self.template.backend.whole_box
+        params = self.template.slot_params(place.name, None)
         if ours:
             params |= {"level": "box", "floor": "none", "limits": {}}
         facts = SlotFacts.parse(await self._ask("slot.create", params))
-        tenure = self.tenure(place, KillWatch())
-        for command in self.kind.setup:
-            await _set_up(tenure, command, "setup", self.kind)
+        scope = self.scope(place, KillWatch())
+        for command in self.template.setup:
+            await _set_up(scope, command, "setup", self.template)
         for path in () if ours else (facts.workspace, facts.home):
             params = {"slot": place.name, "path": to_wire(path, "path"), "recursive": False, "limit": 10}
             entries = items(await self._ask("file.list", params), "entries")
             if made := [name for entry in entries if (name := from_wire(entry.get("name"), "name")) != ".cache"]:
                 raise ConfigError(
                     f"setup made {made[0]!r} in {path}, where no slot would find it: a box of backend "
-                    f"{self.kind.backend.name!r} is a machine that is not ours to change; use slot_setup"
+                    f"{self.template.backend.name!r} is a machine that is not ours to change; use slot_setup"
                 )
         await self._ask("slot.destroy", {"slot": place.name})
 
@@ -255,7 +255,7 @@ class Box:
         seen = remote_failure(error)
         return seen if isinstance(seen, ExecError) else LaunchError(f"the box refused: {seen}", sandbox=self.id)
 
-    async def reset(self, place: Place) -> ResetOutcome:
+    async def reset(self, place: SlotPlace) -> ResetOutcome:
         """End everything in a slot, wipe it, and prove that it is clean.
 
         Raises:
@@ -270,8 +270,8 @@ class Box:
             differences = answer.get("differences")
             told = "; ".join(map(readable, differences[:5])) if isinstance(differences, list) else ""
             return ResetOutcome(False, False, killed, told or f"{killed.left} processes are left")
-        changed = answer.get("changed") if self.kind.whole_box else None
-        if self.kind.whole_box and (changed or (changed := await self._changes())):
+        changed = answer.get("changed") if self.template.whole_box else None
+        if self.template.whole_box and (changed or (changed := await self._changes())):
             told = ", ".join(map(readable, changed[:5])) if isinstance(changed, list) else ""
             return ResetOutcome(True, False, killed, f"the box was changed outside the slot's directories: {told}")
         return ResetOutcome(True, True, killed)
@@ -298,34 +298,36 @@ class KillWatch:
         self.reason = reason or f"{killed.left} processes could not be ended"
 
 
-async def _set_up(tenure: Tenure, command: str, what: str, kind: Kind) -> None:
+async def _set_up(scope: SlotScope, command: str, what: str, template: Template) -> None:
     params = {
-        "slot": tenure.slot,
+        "slot": scope.slot,
         "shell": to_wire(command, what),
         "merge_stderr": True,
         "output_limit_bytes": 1 << 16,
     }
-    result = await execute(tenure, params, timeout_s=SETUP_TIMEOUT_S)
+    result = await execute(scope, params, timeout_s=SETUP_TIMEOUT_S)
     if not result.ok:
         how = "timed out" if result.timed_out else f"failed with exit code {result.exit_code}"
-        said = masked(result.stdout, secret_values(kind.config)).strip()[-2000:]
+        said = masked(result.stdout, secret_values(template.config)).strip()[-2000:]
         raise LaunchError(f"{what}: {command!r} {how}: {said}", cause=ErrorCause.TASK, retryable=False)
 
 
-async def open_box(entry: BoxEntry, kind: Kind, sandbox: Sandbox, trace: Trace | None = None) -> Box:
-    """Open the channel into a sandbox that was launched. The caller runs the channel, then `Box.set_up`.
+async def open_sandbox(
+    record: SandboxRecord, template: Template, sandbox: Sandbox, trace: Trace | None = None
+) -> PooledSandbox:
+    """Open the channel into a sandbox that was launched. The caller runs the channel, then `PooledSandbox.set_up`.
 
     Raises:
         LaunchError: the runner did not answer; with what is known of it.
     """
-    box: Box | None = None
+    box: PooledSandbox | None = None
 
     async def diagnose() -> ExecError | None:
         return None if box is None else await box.diagnose()
 
     try:
         channel = await Channel.open(
-            lambda: sandbox.open(["attach"]), lease_s=kind.config.lease_s, trace=trace, diagnose=diagnose
+            lambda: sandbox.open(["attach"]), lease_s=template.config.lease_s, trace=trace, diagnose=diagnose
         )
     except (ChannelLost, SandboxDied, ProtocolError, OutcomeUnknown) as error:
         status = await sandbox.status()
@@ -333,6 +335,6 @@ async def open_box(entry: BoxEntry, kind: Kind, sandbox: Sandbox, trace: Trace |
         why = status.post_mortem.reason if status.post_mortem else str(error)
         text = f"the runner in {sandbox.id} did not answer: {why}"
         raise LaunchError(f"{text}\n{tail}" if tail else text) from error
-    places = [Place(f"s{index}") for index in range(kind.size.slots_per_sandbox)]
-    box = Box(entry, kind, sandbox, channel, places)
+    places = [SlotPlace(f"s{index}") for index in range(template.size.slots_per_sandbox)]
+    box = PooledSandbox(record, template, sandbox, channel, places)
     return box

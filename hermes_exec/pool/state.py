@@ -17,18 +17,18 @@ class Phase(Enum):
 
 
 @dataclass(slots=True)
-class BoxEntry:
+class SandboxRecord:
     """One box. `free + lent + quarantined == slots` while it is ready; a slot that is being reset counts as lent."""
 
     id: int
-    kind: str
+    template: str
     slots: int
     launched_at: float
     phase: Phase = Phase.LAUNCHING
     free: int = 0
     lent: int = 0
     quarantined: int = 0
-    doomed: bool = False
+    draining: bool = False
     """It lends no more and is closed when its last holder has left."""
     suspect: bool = False
     """It did not answer at the last hand-out; it lends again when it has."""
@@ -37,12 +37,12 @@ class BoxEntry:
     @property
     def healthy(self) -> bool:
         """Whether its slots come back to the pool."""
-        return self.phase is Phase.READY and not self.doomed
+        return self.phase is Phase.READY and not self.draining
 
     @property
     def lendable(self) -> bool:
         """Whether its free slots may be handed out now."""
-        return self.phase is Phase.READY and not self.doomed and not self.suspect
+        return self.phase is Phase.READY and not self.draining and not self.suspect
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,14 @@ class Waiter:
     """One request: `slots` slots at once, or (prewarming) that `boxes` boxes are ready."""
 
     id: int
-    kind: str
+    template: str
     since: float
     slots: int = 1
     boxes: int = 0
 
 
 @dataclass(slots=True)
-class LaunchRecord:
+class LaunchHistory:
     """The recent launches of one kind: how many rounds failed in a row, and when the next may start."""
 
     failures: int = 0
@@ -70,12 +70,12 @@ class LaunchRecord:
 
 
 @dataclass(slots=True)
-class Ledger:
+class PoolState:
     """The whole state that the planner looks at. Waiters are in order of arrival."""
 
-    boxes: dict[int, BoxEntry] = field(default_factory=dict)
+    boxes: dict[int, SandboxRecord] = field(default_factory=dict)
     waiters: dict[int, Waiter] = field(default_factory=dict)
-    launches: dict[str, LaunchRecord] = field(default_factory=dict)
+    launches: dict[str, LaunchHistory] = field(default_factory=dict)
     last_launch_at: float = -math.inf
     _last_id: int = 0
 
@@ -84,20 +84,20 @@ class Ledger:
         self._last_id += 1
         return self._last_id
 
-    def record(self, kind: str) -> LaunchRecord:
+    def history(self, template: str) -> LaunchHistory:
         """The launches of a kind."""
-        found = self.launches.get(kind)
+        found = self.launches.get(template)
         if found is None:
-            found = self.launches[kind] = LaunchRecord()
+            found = self.launches[template] = LaunchHistory()
         return found
 
-    def of_kind(self, kind: str) -> Iterator[BoxEntry]:
+    def of_template(self, template: str) -> Iterator[SandboxRecord]:
         """The boxes of a kind, whatever their phase."""
-        return (box for box in self.boxes.values() if box.kind == kind)
+        return (box for box in self.boxes.values() if box.template == template)
 
-    def enqueue(self, kind: str, now: float, *, slots: int = 1, boxes: int = 0) -> Waiter:
+    def enqueue(self, template: str, now: float, *, slots: int = 1, boxes: int = 0) -> Waiter:
         """A new waiter, last in the line."""
-        waiter = Waiter(self.next_id(), kind, now, slots, boxes)
+        waiter = Waiter(self.next_id(), template, now, slots, boxes)
         self.waiters[waiter.id] = waiter
         return waiter
 
@@ -106,33 +106,33 @@ class Ledger:
         self.waiters[waiter.id] = waiter
         self.waiters = dict(sorted(self.waiters.items()))
 
-    def launching(self, kind: str, slots: int, now: float) -> BoxEntry:
+    def launching(self, template: str, slots: int, now: float) -> SandboxRecord:
         """A launch begins."""
-        box = BoxEntry(self.next_id(), kind, slots, now)
+        box = SandboxRecord(self.next_id(), template, slots, now)
         self.boxes[box.id] = box
         self.last_launch_at = now
         return box
 
-    def launched(self, box: BoxEntry, now: float) -> None:
+    def launched(self, box: SandboxRecord, now: float) -> None:
         """A launch succeeded: its slots are free."""
         box.phase = Phase.READY
         box.free = box.slots
         box.idle_since = now
-        self.launches[box.kind] = LaunchRecord()
+        self.launches[box.template] = LaunchHistory()
 
     def launch_failed(
-        self, box: BoxEntry, error: BaseException, now: float, delays_s: tuple[float, float], *, hopeless: bool
+        self, box: SandboxRecord, error: BaseException, now: float, delays_s: tuple[float, float], *, hopeless: bool
     ) -> None:
         """A launch failed. Launches that were under way at the same time count as one round."""
         self.boxes.pop(box.id, None)
-        record = self.record(box.kind)
-        if box.id > record.seen or record.failures == 0:
+        history = self.history(box.template)
+        if box.id > history.seen or history.failures == 0:
             first_s, most_s = delays_s
-            record.failures += 1
-            record.retry_at = now + min(most_s, first_s * 2.0 ** min(record.failures - 1, 30))
-        record.seen = self._last_id
-        record.error = error
-        record.hopeless = hopeless
+            history.failures += 1
+            history.retry_at = now + min(most_s, first_s * 2.0 ** min(history.failures - 1, 30))
+        history.seen = self._last_id
+        history.error = error
+        history.hopeless = hopeless
 
     def lend(self, waiter: Waiter, shares: Mapping[int, int]) -> None:
         """Slots go to a waiter, which leaves the line."""
@@ -142,16 +142,16 @@ class Ledger:
             box.free -= count
             box.lent += count
 
-    def give_back(self, box: BoxEntry, now: float, *, clean: bool, doom: bool = False) -> None:
-        """A lent slot comes back; one that is not proven clean dooms its box, and so does `doom`."""
+    def give_back(self, box: SandboxRecord, now: float, *, clean: bool, drain: bool = False) -> None:
+        """A lent slot comes back; one that is not proven clean dooms its box, and so does `drain`."""
         box.lent -= 1
         if clean:
             box.free += 1
         else:
             box.quarantined += 1
-        box.doomed = box.doomed or doom or not clean
+        box.draining = box.draining or drain or not clean
         box.idle_since = now
 
-    def remove(self, box: BoxEntry) -> None:
+    def remove(self, box: SandboxRecord) -> None:
         """A box is gone (ended, or found dead)."""
         self.boxes.pop(box.id, None)

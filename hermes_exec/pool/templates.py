@@ -17,7 +17,7 @@ from hermes_exec.channel.encoding import WireBytes, to_wire
 from hermes_exec.config import BackendConfig, PoolConfig, ProfileConfig, nearest
 from hermes_exec.config.model import check_text
 from hermes_exec.errors import ConfigError
-from hermes_exec.pool.plan import KindPlan
+from hermes_exec.pool.plan import TemplateSize
 
 T = TypeVar("T")
 LOCAL_SLOTS, LOCAL_BOXES = 64, 1
@@ -25,7 +25,7 @@ OTHER_SLOTS, OTHER_BOXES = 1, 4
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class Template:
     """Everything that boxes of one kind have in common."""
 
     key: str
@@ -33,7 +33,7 @@ class Kind:
     image: str | None
     config: PoolConfig
     backend: Backend
-    size: KindPlan
+    size: TemplateSize
 
     @property
     def whole_box(self) -> bool:
@@ -84,7 +84,7 @@ class Kind:
         }
 
 
-class Kinds:
+class Templates:
     """Finds the kind for a profile and an image; checks what can be checked without I/O when it is made."""
 
     def __init__(self, config: PoolConfig, backend: BackendConfig) -> None:
@@ -94,7 +94,7 @@ class Kinds:
         self.max_sandboxes = config.max_sandboxes or (LOCAL_BOXES if local else OTHER_BOXES)
         self._slots = config.slots_per_sandbox or (LOCAL_SLOTS if local else OTHER_SLOTS)
         self._has_images = "image" in type(backend).model_fields
-        self._found: dict[str, Kind] = {}
+        self._found: dict[str, Template] = {}
         self._backends: dict[str, Backend] = {}
         if config.min_sandboxes > self.max_sandboxes:
             raise ConfigError(
@@ -105,13 +105,13 @@ class Kinds:
             self.get(None, None)
         for name in config.profiles:
             self.get(name, None)
-        least = sum(kind.size.min_sandboxes for kind in self._found.values())
+        least = sum(template.size.min_sandboxes for template in self._found.values())
         if least > self.max_sandboxes:
             told = f"the minimums of pool and profiles ask for {least} boxes, and max_sandboxes is {self.max_sandboxes}"
             raise ConfigError(told)
 
     @property
-    def all(self) -> list[Kind]:
+    def all(self) -> list[Template]:
         """The kinds that are known so far."""
         return list(self._found.values())
 
@@ -120,15 +120,15 @@ class Kinds:
         """Every backend object in use, once."""
         return list(self._backends.values())
 
-    def sizes(self) -> Mapping[str, KindPlan]:
+    def sizes(self) -> Mapping[str, TemplateSize]:
         """What the planner needs to know of each kind."""
-        return {key: kind.size for key, kind in self._found.items()}
+        return {key: template.size for key, template in self._found.items()}
 
-    def by_key(self, key: str) -> Kind:
+    def by_key(self, key: str) -> Template:
         """A kind that is known."""
         return self._found[key]
 
-    def get(self, profile: str | None, image: str | None) -> Kind:
+    def get(self, profile: str | None, image: str | None) -> Template:
         """The kind for a request.
 
         Raises:
@@ -140,7 +140,7 @@ class Kinds:
             found = self._found[key] = self._make(key, profile, image)
         return found
 
-    def _make(self, key: str, profile: str | None, image: str | None) -> Kind:
+    def _make(self, key: str, profile: str | None, image: str | None) -> Template:
         config, options, own = self.config, {}, ProfileConfig()
         if profile is not None:
             config = self.config.with_profile(profile)
@@ -164,7 +164,7 @@ class Kinds:
             raise ConfigError(f"min_isolation='box' needs {why}")
         _check_files(config)
         most = own.max_sandboxes if profile else None
-        size = KindPlan(
+        size = TemplateSize(
             slots_per_sandbox=slots,
             min_sandboxes=self._least(profile, image, own),
             max_sandboxes=most,
@@ -173,7 +173,7 @@ class Kinds:
         )
         if most is not None and size.min_sandboxes > most:
             raise ConfigError(f"profile {profile!r}: min_sandboxes {size.min_sandboxes} is above max_sandboxes {most}")
-        return Kind(key, profile, chosen, config, backend, size)
+        return Template(key, profile, chosen, config, backend, size)
 
     def _image(self, config: PoolConfig) -> str | None:
         own = getattr(self.backend, "image", None)
@@ -198,22 +198,22 @@ class Kinds:
             self._backends[key] = make_backend(config)
         return self._backends[key]
 
-    def most_boxes(self, kind: Kind) -> int:
+    def most_boxes(self, template: Template) -> int:
         """How many boxes of a kind there can ever be at once."""
-        most = kind.size.max_sandboxes
+        most = template.size.max_sandboxes
         return self.max_sandboxes if most is None else min(most, self.max_sandboxes)
 
-    def check_room(self, kind: Kind, slots: int) -> None:
+    def check_room(self, template: Template, slots: int) -> None:
         """Refuse more slots than there can ever be at once.
 
         Raises:
             ConfigError: it says which settings make room for them.
         """
-        boxes, each = self.most_boxes(kind), kind.size.slots_per_sandbox
+        boxes, each = self.most_boxes(template), template.size.slots_per_sandbox
         if slots > boxes * each:
             wanted = f"max_sandboxes={-(-slots // each)}"
             raise ConfigError(
-                f"{slots} slots at once were asked for, and there can be at most {boxes * each} of {kind.key!r} "
+                f"{slots} slots at once were asked for, and there can be at most {boxes * each} of {template.key!r} "
                 f"(slots in a box: {each}, boxes: {boxes}): set {wanted} or slots_per_sandbox={-(-slots // boxes)} "
                 f"(on the command line: -o {wanted})"
             )

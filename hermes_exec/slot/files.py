@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
 
-from hermes_exec.aio.loop import ended
+from hermes_exec.aio.loop import run_to_end
 from hermes_exec.channel.encoding import WireBytes, from_wire, shown, to_wire
 from hermes_exec.errors import ConfigError, OutputLimitExceeded, ProtocolError
 from hermes_exec.results import FileStat, FileWritten, SearchFile, SearchMatch, SearchResult, TreeCopied
 from hermes_exec.slot.answers import integer, items, number, optional_path, texts
 from hermes_exec.slot.command import checked_count, checked_path, checked_size
-from hermes_exec.slot.scope import Tenure
+from hermes_exec.slot.scope import SlotScope
 from hermes_exec.slot.transfer.transfer import STALL_S, download, moving, upload
 
 RemotePath = str | bytes | os.PathLike[str]
@@ -41,9 +41,9 @@ class Files:
         self._slot = slot
 
     @property
-    def _tenure(self) -> Tenure:
-        tenure: Tenure = self._slot.tenure
-        return tenure
+    def _scope(self) -> SlotScope:
+        scope: SlotScope = self._slot.scope
+        return scope
 
     async def read_bytes(
         self, path: RemotePath, offset: int = 0, length: int | None = None, limit_bytes: int = READ_LIMIT_BYTES
@@ -58,7 +58,7 @@ class Files:
         if length is not None:
             params["length"] = checked_size(length, "length")
         parts, size = [], 0
-        async with moving(self._tenure, "file.read", params, _shown(path)) as move:
+        async with moving(self._scope, "file.read", params, _shown(path)) as move:
             while piece := await move.receive():
                 parts.append(piece)
                 size += len(piece)
@@ -95,7 +95,7 @@ class Files:
         params: dict[str, Any] = {"path": checked_path(path, "path"), "parents": bool(parents), "append": bool(append)}
         if mode is not None:
             params["mode"] = _checked_mode(mode)
-        async with moving(self._tenure, "file.write", params, _shown(path)) as move:
+        async with moving(self._scope, "file.write", params, _shown(path)) as move:
             await move.send(bytes(data))
             answer = await move.finish()
         return FileWritten(
@@ -175,8 +175,8 @@ class Files:
         too, and times of files, to the second. A directory is merged into one that is there. `refused` of the result
         names what was left out: special files, links that would lead out of the tree, what was removed meanwhile.
         """
-        work = partial(upload, self._tenure, os.fspath(local), checked_path(remote, "remote"), _shown(remote))
-        return await ended(work)
+        work = partial(upload, self._scope, os.fspath(local), checked_path(remote, "remote"), _shown(remote))
+        return await run_to_end(work)
 
     async def download(self, remote: RemotePath, local: LocalPath) -> TreeCopied:
         """Copy a file, or a folder with all that is in it, from the slot to `local` on this host.
@@ -185,8 +185,8 @@ class Files:
         written through; missing parents are made. A device, FIFO or socket at `local` is not replaced: FileExistsError,
         within a folder it is named in `refused`.
         """
-        work = partial(download, self._tenure, checked_path(remote, "remote"), _shown(remote), os.fspath(local))
-        return await ended(work)
+        work = partial(download, self._scope, checked_path(remote, "remote"), _shown(remote), os.fspath(local))
+        return await run_to_end(work)
 
     async def search(
         self,
@@ -246,13 +246,11 @@ class Files:
     async def _call(self, name: str, path: RemotePath, **params: object) -> dict[str, Any]:
         wired: WireBytes = checked_path(path, "path")
         longest_s = WALK_S if name in ("list", "remove", "search", "glob") else STALL_S
-        return await self._tenure.call(
-            f"file.{name}", {"path": wired, **params}, timeout_s=longest_s, path=_shown(path)
-        )
+        return await self._scope.call(f"file.{name}", {"path": wired, **params}, timeout_s=longest_s, path=_shown(path))
 
     async def _pair(self, name: str, source: RemotePath, target: RemotePath, **params: object) -> None:
         ends = {"source": checked_path(source, "source"), "target": checked_path(target, "target")}
-        await self._tenure.call(f"file.{name}", {**ends, **params}, timeout_s=WALK_S)
+        await self._scope.call(f"file.{name}", {**ends, **params}, timeout_s=WALK_S)
 
 
 def _shown(path: RemotePath) -> str:

@@ -10,10 +10,10 @@ from typing import Self
 import anyio
 from anyio.abc import ByteStream, Listener, SocketAttribute, SocketStream
 
-from hermes_exec.aio.loop import Background, Deed
+from hermes_exec.aio.loop import DetachedTaskGroup, ShieldedTask
 from hermes_exec.channel import Conversation, Data, End, RemoteError
 from hermes_exec.errors import ConfigError, ExecError
-from hermes_exec.slot.scope import TRANSPORT_ERRORS, Tenure
+from hermes_exec.slot.scope import TRANSPORT_ERRORS, SlotScope
 
 logger = logging.getLogger(__name__)
 CONNECT_S = 30.0
@@ -31,36 +31,36 @@ def _is_port(port: object, least: int) -> bool:
     return isinstance(port, int) and not isinstance(port, bool) and least <= port <= 65535
 
 
-async def connect(tenure: Tenure, port: int, host: str) -> Connection:
+async def connect(scope: SlotScope, port: int, host: str) -> Connection:
     """Connect inside the slot. Raises ConnectionRefusedError, TimeoutError and the like with the address."""
     checked_port(port)
     if not host or "\0" in host or len(host) > LONGEST_HOST:
         raise ConfigError(f"host must be the name or address of a host, not {host[:LONGEST_HOST]!r}")
-    tenure.check()
+    scope.check()
     conversation: Conversation | None = None
     connected = False
     try:
-        conversation = tenure.channel.begin("net.connect", {"slot": tenure.slot, "host": host, "port": port}, 1 << 18)
-        with tenure.scope(anyio.current_time() + CONNECT_S):
+        conversation = scope.channel.begin("net.connect", {"slot": scope.slot, "host": host, "port": port}, 1 << 18)
+        with scope.cancel_scope(anyio.current_time() + CONNECT_S):
             await conversation.receive()
             if conversation.answered:
                 await conversation.response()
             connected = True
     except (RemoteError, *TRANSPORT_ERRORS) as error:
-        await tenure.fail(error, f"{host}:{port}")
+        await scope.fail(error, f"{host}:{port}")
     finally:
         if conversation is not None and not connected:
-            await tenure.channel.finish(conversation)
+            await scope.channel.finish(conversation)
     if not connected:
         raise TimeoutError(f"no connection to {host}:{port} in the slot within {CONNECT_S:g} s")
-    return Connection(tenure, conversation)
+    return Connection(scope, conversation)
 
 
 class Connection(ByteStream):
     """A TCP connection to a port inside a slot, as a byte stream of anyio. It ends with the slot."""
 
-    def __init__(self, tenure: Tenure, conversation: Conversation) -> None:
-        self._tenure, self._conversation = tenure, conversation
+    def __init__(self, scope: SlotScope, conversation: Conversation) -> None:
+        self._scope, self._conversation = scope, conversation
         self._rest = b""
         self._ended = self._sent_eof = self._closed = False
 
@@ -77,7 +77,7 @@ class Connection(ByteStream):
         if self._ended:
             raise anyio.EndOfStream
         try:
-            with self._tenure.scope():
+            with self._scope.cancel_scope():
                 while (item := await self._conversation.receive()) is not None:
                     if type(item) is Data and item.data:
                         return item.data
@@ -87,9 +87,9 @@ class Connection(ByteStream):
                 self._conversation.result()
         except RemoteError as error:
             self._ended = True
-            raise anyio.BrokenResourceError from await self._tenure.translate(error)
+            raise anyio.BrokenResourceError from await self._scope.translate(error)
         except TRANSPORT_ERRORS as error:
-            await self._tenure.fail(error)
+            await self._scope.fail(error)
         self._ended = True
         raise anyio.EndOfStream
 
@@ -97,14 +97,14 @@ class Connection(ByteStream):
         """Send bytes, waiting while the other side does not read."""
         if self._closed or self._sent_eof:
             raise anyio.ClosedResourceError
-        self._tenure.check()
+        self._scope.check()
         if self._conversation.answered:
             raise anyio.BrokenResourceError
         try:
-            with self._tenure.scope():
+            with self._scope.cancel_scope():
                 await self._conversation.send(item)
         except TRANSPORT_ERRORS as error:
-            await self._tenure.fail(error)
+            await self._scope.fail(error)
 
     async def send_eof(self) -> None:
         """Say that nothing more will be sent; receiving goes on."""
@@ -118,7 +118,7 @@ class Connection(ByteStream):
             return
         self._closed = True
         if not self._conversation.answered:
-            await self._tenure.channel.finish(self._conversation)
+            await self._scope.channel.finish(self._conversation)
 
 
 class Forward:
@@ -128,16 +128,16 @@ class Forward:
     nothing listens inside is disconnected.
     """
 
-    def __init__(self, tenure: Tenure, port: int, local_port: int, host: str) -> None:
-        self._tenure, self._remote, self._host = tenure, checked_port(port), host
+    def __init__(self, scope: SlotScope, port: int, local_port: int, host: str) -> None:
+        self._scope, self._remote, self._host = scope, checked_port(port), host
         self._local = checked_port(local_port, least=0)
-        self._background: Background | None = None
+        self._background: DetachedTaskGroup | None = None
         self.port = local_port
 
     async def __aenter__(self) -> Self:
-        self._tenure.check()
+        self._scope.check()
         try:
-            await Deed(self._listen).wait()
+            await ShieldedTask(self._listen).wait()
         except BaseException:
             if self._background is not None:
                 await self.__aexit__(None, None, None)
@@ -150,23 +150,23 @@ class Forward:
                 listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=self._local)
             except OSError as error:
                 raise OSError(error.errno, error.strerror, f"127.0.0.1:{self._local}") from error
-            self._background = background = Background()
+            self._background = background = DetachedTaskGroup()
             tasks = await background.start()
         self.port = int(listener.extra(SocketAttribute.local_port))
         tasks.start_soon(_serve, listener, self._carry)
-        self._tenure.on_close(self, background.cancel)
+        self._scope.on_close(self, background.cancel)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._tenure.forget(self)
+        self._scope.forget(self)
         assert self._background is not None
         await self._background.end()
 
     async def _carry(self, client: SocketStream) -> None:
         async with client:
             try:
-                inside = await connect(self._tenure, self._remote, self._host)
+                inside = await connect(self._scope, self._remote, self._host)
             except (OSError, ExecError) as error:
                 logger.debug("forwarding to port %d: %s", self._remote, error)
                 return

@@ -16,7 +16,7 @@ from hermes_exec.results import KillReceipt, RunResult
 from hermes_exec.slot.answers import integer, number, receipt, text
 from hermes_exec.slot.command import checked_offset, checked_signal, checked_size, checked_timeout, terminal_size
 from hermes_exec.slot.run_result import run_result
-from hermes_exec.slot.scope import TRANSPORT_ERRORS, Tenure
+from hermes_exec.slot.scope import TRANSPORT_ERRORS, SlotScope
 
 STREAMS: Mapping[str, int] = {"stdout": 1, "stderr": 2}
 READ_BYTES = 1 << 20
@@ -36,7 +36,7 @@ class Process:
 
     def __init__(
         self,
-        tenure: Tenure,
+        scope: SlotScope,
         process: str,
         pid: int,
         *,
@@ -59,10 +59,10 @@ class Process:
         self.stdout_bytes = 0
         self.stderr_bytes = 0
         self._began = time.monotonic()
-        self._tenure = tenure
-        self.stdin: ProcessInput | None = ProcessInput(tenure, process) if stdin or pty else None
-        self.stdout = ProcessOutput(tenure, process, "stdout")
-        self.stderr: ProcessOutput | None = None if pty else ProcessOutput(tenure, process, "stderr")
+        self._scope = scope
+        self.stdin: ProcessInput | None = ProcessInput(scope, process) if stdin or pty else None
+        self.stdout = ProcessOutput(scope, process, "stdout")
+        self.stderr: ProcessOutput | None = None if pty else ProcessOutput(scope, process, "stderr")
 
     def __repr__(self) -> str:
         state = "running" if self.ended_at is None else f"exit code {self.exit_code}"
@@ -74,11 +74,11 @@ class Process:
         return (time.monotonic() - self._began) if self.ended_at is None else self.ended_at - self.started_at
 
     @classmethod
-    def listed(cls, tenure: Tenure, entry: Mapping[str, Any]) -> Process:
+    def listed(cls, scope: SlotScope, entry: Mapping[str, Any]) -> Process:
         """A handle for an entry of `proc.list`."""
         tag = entry.get("tag")
         process = cls(
-            tenure,
+            scope,
             text(entry, "process"),
             integer(entry, "pid"),
             command=from_wire(entry.get("command"), "command"),
@@ -108,7 +108,7 @@ class Process:
             timeout_s = checked_timeout(timeout_s)
         params = {"process": self.id, "timeout_s": timeout_s}
         grace_s = None if timeout_s is None else timeout_s + 5.0
-        answer = await self._tenure.call("proc.wait", params, timeout_s=grace_s)
+        answer = await self._scope.call("proc.wait", params, timeout_s=grace_s)
         ended = answer.get("exit")
         if ended is None:
             raise TimeoutError(f"process {self.id} still runs after {timeout_s} s")
@@ -129,13 +129,13 @@ class Process:
             ProcessLookupError: it has ended.
         """
         params = {"process": self.id, "signal": checked_signal(number)}
-        await self._tenure.call("proc.signal", params, timeout_s=30)
+        await self._scope.call("proc.signal", params, timeout_s=30)
 
     async def kill(self) -> KillReceipt:
         """End the process and everything it started: TERM, 0.5 s, KILL. Harmless when it has ended."""
-        answer = await self._tenure.call("proc.kill", {"process": self.id}, timeout_s=30)
+        answer = await self._scope.call("proc.kill", {"process": self.id}, timeout_s=30)
         killed = receipt(answer.get("killed"))
-        self._tenure.see(killed)
+        self._scope.see(killed)
         return killed
 
     async def resize(self, rows: int, cols: int) -> None:
@@ -146,7 +146,7 @@ class Process:
         """
         if not self.pty:
             raise ConfigError("only a process with pty=True has a size")
-        await self._tenure.call("proc.resize", {"process": self.id, **terminal_size(rows, cols)}, timeout_s=30)
+        await self._scope.call("proc.resize", {"process": self.id, **terminal_size(rows, cols)}, timeout_s=30)
 
     async def output(
         self, offset: int = 0, *, stream: Literal["stdout", "stderr"] = "stdout", limit_bytes: int = READ_BYTES
@@ -160,8 +160,8 @@ class Process:
             raise ConfigError(f"stream must be 'stdout' or 'stderr', not {stream!r}")
         limit_bytes, offset = checked_size(limit_bytes, "limit_bytes"), checked_offset(offset, "offset")
         params = {"process": self.id, "stream": STREAMS[stream], "offset": offset, "limit": limit_bytes}
-        with self._tenure.scope():
-            async with self._tenure.conversing("proc.read", params) as conversation:
+        with self._scope.cancel_scope():
+            async with self._scope.conversation("proc.read", params) as conversation:
                 answer, pieces = await conversation.collect()
         data = b"".join(pieces.get(1, ()))
         following = integer(answer, "next_offset")
@@ -185,8 +185,8 @@ class ProcessInput(ByteSendStream):
     Raises anyio.BrokenResourceError when the process has closed its input or ended.
     """
 
-    def __init__(self, tenure: Tenure, process: str) -> None:
-        self._tenure, self._process = tenure, process
+    def __init__(self, scope: SlotScope, process: str) -> None:
+        self._scope, self._process = scope, process
         self._closed = False
 
     async def send(self, item: bytes) -> None:
@@ -196,8 +196,8 @@ class ProcessInput(ByteSendStream):
         if self._closed:
             raise anyio.ClosedResourceError
         try:
-            with self._tenure.scope():
-                async with self._tenure.conversing("proc.write", {"process": self._process}) as conversation:
+            with self._scope.cancel_scope():
+                async with self._scope.conversation("proc.write", {"process": self._process}) as conversation:
                     await conversation.send(item)
                     await conversation.end()
                     answer = await conversation.response()
@@ -213,9 +213,9 @@ class ProcessInput(ByteSendStream):
         if self._closed:
             return
         self._closed = True
-        if self._tenure.closed is None:
+        if self._scope.closed is None:
             try:
-                await self._tenure.call("proc.close_stdin", {"process": self._process}, timeout_s=30)
+                await self._scope.call("proc.close_stdin", {"process": self._process}, timeout_s=30)
             except (BrokenPipeError, ProcessLookupError):
                 return
 
@@ -226,8 +226,8 @@ class ProcessOutput(ByteReceiveStream):
     `lost_bytes` counts what was written before reading began and is no longer kept.
     """
 
-    def __init__(self, tenure: Tenure, process: str, stream: Literal["stdout", "stderr"]) -> None:
-        self._tenure, self._process, self._stream = tenure, process, stream
+    def __init__(self, scope: SlotScope, process: str, stream: Literal["stdout", "stderr"]) -> None:
+        self._scope, self._process, self._stream = scope, process, stream
         self.lost_bytes = 0
         self._conversation: Conversation | None = None
         self._rest = b""
@@ -255,20 +255,20 @@ class ProcessOutput(ByteReceiveStream):
     async def _next(self) -> bytes:
         if self._ended:
             raise anyio.EndOfStream
-        tenure = self._tenure
+        scope = self._scope
         try:
-            with tenure.scope():
+            with scope.cancel_scope():
                 if self._conversation is None:
-                    params = {"slot": tenure.slot, "process": self._process, "offset": 0}
+                    params = {"slot": scope.slot, "process": self._process, "offset": 0}
                     params["stream"] = STREAMS[self._stream]
-                    self._conversation = tenure.channel.begin("proc.follow", params, FOLLOW_WINDOW)
+                    self._conversation = scope.channel.begin("proc.follow", params, FOLLOW_WINDOW)
                 while (item := await self._conversation.receive()) is not None:
                     if type(item) is Data and item.data:
                         return item.data
                 self.lost_bytes = integer(self._conversation.result(), "lost_bytes")
         except (RemoteError, *TRANSPORT_ERRORS) as error:
             self._ended = True
-            await tenure.fail(error)
+            await scope.fail(error)
         self._ended = True
         raise anyio.EndOfStream
 
@@ -277,4 +277,4 @@ class ProcessOutput(ByteReceiveStream):
         self._closed = True
         conversation, self._conversation = self._conversation, None
         if conversation is not None and not conversation.answered:
-            await self._tenure.channel.finish(conversation)
+            await self._scope.channel.finish(conversation)

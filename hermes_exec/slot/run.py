@@ -16,7 +16,7 @@ from hermes_exec.errors import ChannelLost, ConfigError, OutcomeUnknown, Protoco
 from hermes_exec.results import RunResult
 from hermes_exec.slot.command import checked_timeout
 from hermes_exec.slot.run_result import run_result
-from hermes_exec.slot.scope import TRANSPORT_ERRORS, Tenure
+from hermes_exec.slot.scope import TRANSPORT_ERRORS, SlotScope
 
 Stdin = str | bytes | bytearray | memoryview | AsyncIterable[bytes] | None
 OnOutput = Callable[[Literal["stdout", "stderr"], bytes], Awaitable[object] | object]
@@ -30,7 +30,7 @@ LIVE: dict[int, Literal["stdout", "stderr"]] = {5: "stdout", 6: "stderr"}
 
 
 async def execute(
-    tenure: Tenure,
+    scope: SlotScope,
     params: dict[str, Any],
     *,
     stdin: Stdin = None,
@@ -43,7 +43,7 @@ async def execute(
     params["timeout_s"] = timeout_s = checked_timeout(timeout_s)
     params["stdin"] = feed is not None
     params["stream"] = on_output is not None
-    execution = _Execution(tenure, params, feed, timeout_s, on_output)
+    execution = _Execution(scope, params, feed, timeout_s, on_output)
     result = await execution.run()
     if seen is not None and execution.answer is not None:
         seen(execution.answer)
@@ -72,6 +72,7 @@ class _Execution:
 
     __slots__ = (
         "answer",
+        "cancel_scope",
         "conversation",
         "feed",
         "kept",
@@ -80,52 +81,51 @@ class _Execution:
         "params",
         "patience_s",
         "scope",
-        "tenure",
         "timeout_s",
     )
 
     def __init__(
         self,
-        tenure: Tenure,
+        scope: SlotScope,
         params: dict[str, Any],
         feed: bytes | AsyncIterable[bytes] | None,
         timeout_s: float | None,
         on_output: OnOutput | None,
     ) -> None:
-        self.tenure, self.params, self.feed, self.timeout_s, self.on_output = tenure, params, feed, timeout_s, on_output
+        self.scope, self.params, self.feed, self.timeout_s, self.on_output = scope, params, feed, timeout_s, on_output
         self.output: dict[int, list[bytes]] = {}
         self.kept = 0
         self.patience_s = CANCEL_WAIT_S
-        self.scope: anyio.CancelScope | None = None
+        self.cancel_scope: anyio.CancelScope | None = None
         self.answer: dict[str, Any] | None = None
 
     async def run(self) -> RunResult:
         """Send the request and wait for the result, for what ends it early, or for its time to be over."""
-        tenure = self.tenure
-        tenure.check()
+        scope = self.scope
+        scope.check()
         try:
-            self.conversation = conversation = tenure.channel.begin("exec.run", self.params)
+            self.conversation = conversation = scope.channel.begin("exec.run", self.params)
             try:
                 if self.feed is None and self.on_output is None:
                     await self._wait()
                 else:
-                    with tenure.scope(self._overdue_in() + anyio.current_time()) as self.scope:
+                    with scope.cancel_scope(self._overdue_in() + anyio.current_time()) as self.cancel_scope:
                         await self._talk()
                 if self.answer is None:
                     await self._last_call()
             except ProtocolError as error:
-                tenure.distrust(error)
+                scope.fail_channel(error)
                 raise
             finally:
                 if not conversation.answered:
-                    await tenure.give_up(conversation, self.patience_s)
+                    await scope.give_up(conversation, self.patience_s)
             assert self.answer is not None
             merged = self.params["merge_stderr"]
             result = run_result(self.answer, self.output, merged=merged, request_id=conversation.id)
         except (RemoteError, *TRANSPORT_ERRORS) as error:
-            await tenure.fail(error)
+            await scope.fail(error)
         if result.killed is not None:
-            tenure.see(result.killed)
+            scope.see(result.killed)
         return result
 
     def _overdue_in(self) -> float:
@@ -133,21 +133,21 @@ class _Execution:
 
     async def _wait(self) -> None:
         """Nothing of the caller's runs until the result is here, so that the channel can watch the time."""
-        tenure, conversation = self.tenure, self.conversation
-        tenure.watch(conversation, time.monotonic() + self._overdue_in())
+        scope, conversation = self.scope, self.conversation
+        scope.watch(conversation, time.monotonic() + self._overdue_in())
         try:
             await self._listen()
         except Overdue:
             return
         finally:
-            tenure.unwatch(conversation)
+            scope.unwatch(conversation)
 
     async def _talk(self) -> None:
         feed = self.feed
         if feed is None:
             await self._listen()
             return
-        if isinstance(feed, bytes) and len(feed) <= self.tenure.channel.facts.input_window:
+        if isinstance(feed, bytes) and len(feed) <= self.scope.channel.facts.input_window:
             await self.conversation.send(feed)
             await self.conversation.end()
             await self._listen()
@@ -194,13 +194,13 @@ class _Execution:
         self.answer = conversation.result()
 
     def _restart_clock(self) -> None:
-        if self.scope is None:
-            self.tenure.channel.set_deadline(self.conversation, time.monotonic() + self._overdue_in())
+        if self.cancel_scope is None:
+            self.scope.channel.set_deadline(self.conversation, time.monotonic() + self._overdue_in())
             return
         # A timer costs; a start that came at once needs no new one.
         deadline = anyio.current_time() + self._overdue_in()
-        if deadline - self.scope.deadline > PROMPT_S:
-            self.scope.deadline = deadline
+        if deadline - self.cancel_scope.deadline > PROMPT_S:
+            self.cancel_scope.deadline = deadline
 
     async def _last_call(self) -> None:
         """The time is over and nothing came: ask for the end of the command, then say that nothing is known."""

@@ -18,24 +18,26 @@ from hermes_exec.errors import ChannelLost, ExecError, OutcomeUnknown, ProtocolE
 from hermes_exec.results import KillReceipt
 from hermes_exec.slot.answers import optional_receipt, remote_failure
 
-Judge = Callable[[ExecError], Awaitable[ExecError]]
+ExplainLoss = Callable[[ExecError], Awaitable[ExecError]]
 """Says what the loss of a channel was: SandboxDied with a post-mortem where the box is known to be dead."""
 
 TRANSPORT_ERRORS = (ChannelLost, OutcomeUnknown, ProtocolError, SandboxDied)
 
 
-class Tenure:
+class SlotScope:
     """Lets calls through to the box while it lasts, and ends those under way when it is over.
 
     `on_left` is called with the receipt of a kill that left processes behind.
     """
 
-    def __init__(self, slot: str, channel: Channel, judge: Judge, on_left: Callable[[KillReceipt], None]) -> None:
+    def __init__(
+        self, slot: str, channel: Channel, explain_loss: ExplainLoss, on_left: Callable[[KillReceipt], None]
+    ) -> None:
         self.slot = slot
         self.channel = channel
         self.closed: str | None = None
         self._pid, self._loop = os.getpid(), running_loop()
-        self._judge = judge
+        self._explain_loss = explain_loss
         self._on_left = on_left
         self._scopes: set[anyio.CancelScope] = set()
         self._watched: set[Conversation] = set()
@@ -52,25 +54,25 @@ class Tenure:
             raise RuntimeError("this slot belongs to another event loop: the one in which its pool was entered")
 
     @contextmanager
-    def scope(self, deadline: float = float("inf")) -> Iterator[anyio.CancelScope]:
+    def cancel_scope(self, deadline: float = float("inf")) -> Iterator[anyio.CancelScope]:
         """A scope for one call: it is cancelled when the tenure ends, and then raises SlotClosed.
 
         A deadline that passes only leaves the block, with `cancelled_caught` set.
         """
         self.check()
-        with anyio.CancelScope(deadline=deadline) as scope:
-            self._scopes.add(scope)
+        with anyio.CancelScope(deadline=deadline) as cancel_scope:
+            self._scopes.add(cancel_scope)
             try:
-                yield scope
+                yield cancel_scope
             finally:
-                self._scopes.discard(scope)
+                self._scopes.discard(cancel_scope)
                 self._left()
-        if scope.cancelled_caught and self.closed is not None:
+        if cancel_scope.cancelled_caught and self.closed is not None:
             raise SlotClosed(self.closed)
 
     def watch(self, conversation: Conversation, deadline: float = inf) -> None:
-        """As `scope`, for a call that only waits for a conversation: that is interrupted, with SlotClosed or, at a
-        deadline of time.monotonic(), with Overdue. A tenth of a scope's price.
+        """As `cancel_scope`, for a call that only waits for a conversation: that is interrupted, with SlotClosed or, at
+        a deadline of time.monotonic(), with Overdue. A tenth of a cancel scope's price.
         """
         self._watched.add(conversation)
         self.channel.set_deadline(conversation, deadline)
@@ -97,8 +99,8 @@ class Tenure:
         """End it: calls under way raise SlotClosed. Harmless when repeated."""
         if self.closed is None:
             self.closed = why
-            for scope in list(self._scopes):
-                scope.cancel()
+            for cancel_scope in list(self._scopes):
+                cancel_scope.cancel()
             for conversation in self._watched:
                 conversation.interrupt(SlotClosed(why))
             for ending in list(self._endings.values()):
@@ -133,7 +135,7 @@ class Tenure:
         answer: dict[str, Any] | None = None
         begun: Conversation | None = None
         try:
-            async with self.conversing(method, params, path=path) as conversation:
+            async with self.conversation(method, params, path=path) as conversation:
                 begun = conversation
                 self.watch(conversation, deadline)
                 answer = await conversation.response()
@@ -147,11 +149,11 @@ class Tenure:
                         await unheld(begun.result())
         return answer
 
-    def conversing(
+    def conversation(
         self, method: str, params: Mapping[str, object], *, window: int = 1 << 20, path: str | None = None
-    ) -> Conversing:
+    ) -> SlotConversation:
         """A conversation of this slot as a context manager: leaving it early ends the work, errors are translated."""
-        return Conversing(self, method, {"slot": self.slot, **params}, window, path)
+        return SlotConversation(self, method, {"slot": self.slot, **params}, window, path)
 
     async def give_up(self, conversation: Conversation, wait_s: float = CANCEL_WAIT_S) -> None:
         """End the work of a conversation and look at the receipt, when one comes in time."""
@@ -162,7 +164,7 @@ class Tenure:
             except RemoteError:
                 return
 
-    def distrust(self, error: ProtocolError) -> None:
+    def fail_channel(self, error: ProtocolError) -> None:
         """Break with a box of which nothing can be believed any more; no answer of it is waited for."""
         self.channel.fail(error)
 
@@ -176,12 +178,12 @@ class Tenure:
         if isinstance(error, RemoteError):
             return remote_failure(error, path=path)
         if isinstance(error, ProtocolError):
-            self.distrust(error)
+            self.fail_channel(error)
         if self.closed is not None:
             return SlotClosed(self.closed)
         if isinstance(error, ExecError):
             with anyio.CancelScope(shield=True):
-                return await self._judge(error)
+                return await self._explain_loss(error)
         return error
 
     async def fail(self, error: Exception, path: str | None = None) -> NoReturn:
@@ -196,30 +198,30 @@ def raise_seen(seen: Exception, error: Exception) -> NoReturn:
     raise seen from error
 
 
-class Conversing:
-    """The context manager of `Tenure.conversing`. A class, since a generator costs twice as much a call."""
+class SlotConversation:
+    """The context manager of `SlotScope.conversation`. A class, since a generator costs twice as much a call."""
 
-    __slots__ = ("_conversation", "_method", "_params", "_path", "_tenure", "_window")
+    __slots__ = ("_conversation", "_method", "_params", "_path", "_scope", "_window")
 
     def __init__(
-        self, tenure: Tenure, method: str, params: Mapping[str, object], window: int, path: str | None
+        self, scope: SlotScope, method: str, params: Mapping[str, object], window: int, path: str | None
     ) -> None:
-        self._tenure, self._method, self._params, self._window, self._path = tenure, method, params, window, path
+        self._scope, self._method, self._params, self._window, self._path = scope, method, params, window, path
         self._conversation: Conversation | None = None
 
     async def __aenter__(self) -> Conversation:
-        self._tenure.check()
+        self._scope.check()
         try:
-            self._conversation = self._tenure.channel.begin(self._method, self._params, self._window)
+            self._conversation = self._scope.channel.begin(self._method, self._params, self._window)
         except TRANSPORT_ERRORS as error:
-            await self._tenure.fail(error, self._path)
+            await self._scope.fail(error, self._path)
         return self._conversation
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         conversation = self._conversation
         if isinstance(error, ProtocolError):
-            self._tenure.distrust(error)
+            self._scope.fail_channel(error)
         if conversation is not None and not conversation.answered:
-            await self._tenure.give_up(conversation)
+            await self._scope.give_up(conversation)
         if isinstance(error, (RemoteError, *TRANSPORT_ERRORS)):
-            await self._tenure.fail(error, self._path)
+            await self._scope.fail(error, self._path)

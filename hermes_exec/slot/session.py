@@ -20,7 +20,7 @@ from hermes_exec.slot.answers import text
 from hermes_exec.slot.command import DEFAULT_OUTPUT_BYTES, DEFAULT_TIMEOUT_S, checked_timeout, command_params
 from hermes_exec.slot.process import Process
 from hermes_exec.slot.run import OnOutput, Stdin, execute
-from hermes_exec.slot.scope import Tenure
+from hermes_exec.slot.scope import SlotScope
 
 if TYPE_CHECKING:
     from hermes_exec.slot.slot import Slot, SlotFacts
@@ -40,7 +40,7 @@ class Session:
     def __init__(
         self,
         slot: Slot,
-        tenure: Tenure,
+        scope: SlotScope,
         cwd: str | PathLike[str] | None,
         env: Mapping[str, str] | None,
         facts: SlotFacts,
@@ -51,7 +51,7 @@ class Session:
         """The shell's name; None in an image without a shell, where no session can be had."""
         self.keeps = facts.session_keeps
         """What this shell can keep; dash and busybox cannot keep functions."""
-        self._slot, self._tenure = slot, tenure
+        self._slot, self._scope = slot, scope
         self._checked = command_params(slot.id, "", cwd=cwd, env=env)
         self._id: str | None = None
         self._entered = False
@@ -99,7 +99,7 @@ class Session:
             answer: dict[str, object] = {}
             try:
                 result = await execute(
-                    self._tenure, params, stdin=stdin, timeout_s=timeout_s, on_output=on_output, seen=answer.update
+                    self._scope, params, stdin=stdin, timeout_s=timeout_s, on_output=on_output, seen=answer.update
                 )
             except OSError as error:
                 if self._entered and cwd is None and error.filename == self.cwd:
@@ -142,7 +142,7 @@ class Session:
         merge_stderr: bool,
     ) -> dict[str, Any]:
         return command_params(
-            self._tenure.slot,
+            self._scope.slot,
             command,
             cwd=cwd,
             env=env,
@@ -159,7 +159,7 @@ class Session:
             turn, since = anyio.Event(), time.monotonic()
             self._line.append(turn)
             try:
-                with self._tenure.scope():
+                with self._scope.cancel_scope():
                     await turn.wait()
             except BaseException:
                 if turn in self._line:
@@ -172,7 +172,7 @@ class Session:
             self._check()
             await self._ensure_open()
             if since is not None:
-                self._tenure.channel.waited(since)
+                self._scope.channel.waited(since)
             yield
         finally:
             self._pass_on()
@@ -185,7 +185,7 @@ class Session:
             self._busy = False
 
     def _check(self) -> None:
-        self._tenure.check()
+        self._scope.check()
         if self._closed:
             raise SlotClosed("the session was closed")
 
@@ -193,7 +193,7 @@ class Session:
         if self._id is not None:
             return
         asked: dict[str, object] = {name: self._checked[name] for name in ("cwd", "env") if name in self._checked}
-        answer = await self._tenure.call("session.open", asked, timeout_s=60)
+        answer = await self._scope.call("session.open", asked, timeout_s=60)
         self._id = text(answer, "session")
         if "cwd" in answer:
             self.cwd = from_wire(answer["cwd"], "cwd")
@@ -205,9 +205,9 @@ class Session:
         if self._closed:
             return
         self._closed = True
-        if self._id is not None and self._tenure.closed is None:
+        if self._id is not None and self._scope.closed is None:
             try:
-                await self._tenure.call("session.close", {"session": self._id}, timeout_s=30)
+                await self._scope.call("session.close", {"session": self._id}, timeout_s=30)
             except SlotClosed:
                 return
 

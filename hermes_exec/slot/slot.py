@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import anyio
 
-from hermes_exec.aio.loop import Deed
+from hermes_exec.aio.loop import ShieldedTask
 from hermes_exec.channel.channel import CANCEL_WAIT_S
 from hermes_exec.channel.encoding import from_wire
 from hermes_exec.errors import ConfigError, SlotClosed
@@ -30,7 +30,7 @@ from hermes_exec.slot.files import Files
 from hermes_exec.slot.network import Connection, Forward, connect
 from hermes_exec.slot.process import Process
 from hermes_exec.slot.run import OnOutput, Stdin, execute, single
-from hermes_exec.slot.scope import Tenure
+from hermes_exec.slot.scope import SlotScope
 from hermes_exec.slot.session import Session
 
 KILL_S = 60.0
@@ -86,7 +86,7 @@ class Slot:
         *,
         id: str,  # noqa: A002 - the public name of the attribute
         facts: SlotFacts,
-        tenure: Callable[[], Tenure],
+        scope: Callable[[], SlotScope],
         sandbox: str,
         backend: str,
         image: str | None,
@@ -98,11 +98,11 @@ class Slot:
         self.backend = backend
         self.image = image
         self.files = Files(self)
-        self._new_tenure = tenure
+        self._new_scope = scope
         self._reset = reset
         self._resetting = False
         self._closed: str | None = None
-        self.tenure = tenure()
+        self.scope = scope()
 
     def __repr__(self) -> str:
         state = f" closed ({self._closed})" if self._closed else ""
@@ -158,7 +158,7 @@ class Slot:
             CommandFailed: only with `check`.
         """
         params = command_params(
-            self.tenure.slot,
+            self.scope.slot,
             command,
             cwd=cwd,
             env=env,
@@ -166,7 +166,7 @@ class Slot:
             output_limit_bytes=output_limit_bytes,
             merge_stderr=merge_stderr,
         )
-        result = await execute(self.tenure, params, stdin=stdin, timeout_s=timeout_s, on_output=on_output)
+        result = await execute(self.scope, params, stdin=stdin, timeout_s=timeout_s, on_output=on_output)
         return result.check() if check else result
 
     async def run_many(
@@ -208,7 +208,7 @@ class Slot:
                 )
 
         for job in jobs:
-            command_params(self.tenure.slot, job, cwd=cwd, env=env, user=user, output_limit_bytes=output_limit_bytes)
+            command_params(self.scope.slot, job, cwd=cwd, env=env, user=user, output_limit_bytes=output_limit_bytes)
         try:
             async with anyio.create_task_group() as tasks:
                 for index in range(len(jobs)):
@@ -241,7 +241,7 @@ class Slot:
                 cannot be started is a process that has ended, with the exit codes of `run`.
         """
         params = command_params(
-            self.tenure.slot,
+            self.scope.slot,
             command,
             cwd=cwd,
             env=env,
@@ -262,16 +262,16 @@ class Slot:
             params["pty"] = size
         if tag is not None:
             params["tag"] = tag
-        tenure = self.tenure
+        scope = self.scope
 
         async def end(unheld: dict[str, Any]) -> None:
             process = text(unheld, "process")
-            await tenure.channel.call("proc.kill", {"process": process}, timeout_s=CANCEL_WAIT_S)
+            await scope.channel.call("proc.kill", {"process": process}, timeout_s=CANCEL_WAIT_S)
 
-        answer = await tenure.call("proc.spawn", params, timeout_s=KILL_S, unheld=end)
+        answer = await scope.call("proc.spawn", params, timeout_s=KILL_S, unheld=end)
         started_at = answer.get("started_at")
         return Process(
-            tenure,
+            scope,
             text(answer, "process"),
             integer(answer, "pid"),
             command=shown,
@@ -283,18 +283,18 @@ class Slot:
 
     async def spawned(self) -> list[Process]:
         """Handles for every process that `spawn` started in this slot since its last reset, ended ones included."""
-        tenure = self.tenure
-        answer = await tenure.call("proc.list", {}, timeout_s=KILL_S)
-        return [Process.listed(tenure, entry) for entry in items(answer, "processes")]
+        scope = self.scope
+        answer = await scope.call("proc.list", {}, timeout_s=KILL_S)
+        return [Process.listed(scope, entry) for entry in items(answer, "processes")]
 
     def session(self, *, cwd: str | PathLike[str] | None = None, env: dict[str, str] | None = None) -> Session:
         """A shell whose state lasts between its commands; it starts with its first one (or `async with`)."""
-        self.tenure.check()
-        return Session(self, self.tenure, cwd, env, self._facts)
+        self.scope.check()
+        return Session(self, self.scope, cwd, env, self._facts)
 
     async def processes(self) -> list[ProcessInfo]:
         """What lives in the slot now, whoever started it."""
-        answer = await self.tenure.call("slot.processes", {}, timeout_s=KILL_S)
+        answer = await self.scope.call("slot.processes", {}, timeout_s=KILL_S)
         return [process_info(entry) for entry in items(answer, "processes")]
 
     async def connect(self, port: int, host: str = "127.0.0.1") -> Connection:
@@ -303,21 +303,21 @@ class Slot:
         Raises:
             ConnectionRefusedError, TimeoutError, OSError: what the connection met, with the address.
         """
-        return await connect(self.tenure, port, host)
+        return await connect(self.scope, port, host)
 
     def forward(self, port: int, local_port: int = 0, host: str = "127.0.0.1") -> Forward:
         """An async context manager that listens on this host's loopback and connects each client inside the slot.
 
         `local_port` 0 takes a free one; `.port` says which.
         """
-        return Forward(self.tenure, port, local_port, host)
+        return Forward(self.scope, port, local_port, host)
 
     async def kill_all(self) -> KillReceipt:
         """End every process of the slot and say what was found; files stay. What is left quarantines the slot."""
-        tenure = self.tenure
-        answer = await tenure.call("slot.kill_all", {}, timeout_s=KILL_S)
+        scope = self.scope
+        answer = await scope.call("slot.kill_all", {}, timeout_s=KILL_S)
         killed = receipt(answer.get("killed"))
-        tenure.see(killed)
+        scope.see(killed)
         return killed
 
     async def reset(self) -> None:
@@ -332,7 +332,7 @@ class Slot:
             ExecError: it could not be proven clean; the slot is quarantined and closed.
             AcquireTimeout, LaunchError: there was no other box; the slot is closed.
         """
-        self.tenure.check()
+        self.scope.check()
         if self._resetting:
             raise SlotClosed("the slot is being reset")
         self._resetting = True
@@ -340,19 +340,19 @@ class Slot:
         async def work() -> None:
             try:
                 with anyio.CancelScope(shield=True):
-                    await self.tenure.close("the slot was reset")
+                    await self.scope.close("the slot was reset")
                 await self._reset()
             finally:
                 self._resetting = False
 
-        await Deed(work).wait()
+        await ShieldedTask(work).wait()
 
-    def renew(self) -> Tenure:
+    def renew(self) -> SlotScope:
         """Begin a new stretch of use after a reset. The pool calls it."""
-        self.tenure = self._new_tenure()
+        self.scope = self._new_scope()
         if self._closed is not None:
-            self.tenure.expire(self._closed)
-        return self.tenure
+            self.scope.expire(self._closed)
+        return self.scope
 
     def _take(self, facts: SlotFacts) -> None:
         self._facts = facts
@@ -368,19 +368,19 @@ class Slot:
         """Go on in the place of another slot, which nobody holds. The pool calls it."""
         self._take(other._facts)
         self.sandbox = other.sandbox
-        self.tenure, self._new_tenure = other.tenure, other._new_tenure
+        self.scope, self._new_scope = other.scope, other._new_scope
         if self._closed is not None:
-            self.tenure.expire(self._closed)
+            self.scope.expire(self._closed)
 
     def expire(self, why: str) -> None:
         """Close it for its holder from now on. The pool calls it."""
         if self._closed is None:
             self._closed = why
-        self.tenure.expire(self._closed)
+        self.scope.expire(self._closed)
         # Also where a reset had ended the stretch, and did not end well.
-        self.tenure.closed = self._closed
+        self.scope.closed = self._closed
 
     async def end(self, why: str) -> None:
         """As `expire`; calls under way have left when this returns."""
         self.expire(why)
-        await self.tenure.close(why)
+        await self.scope.close(why)

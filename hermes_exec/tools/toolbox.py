@@ -26,7 +26,7 @@ from hermes_exec.tools.catalog.registry import REGISTRY
 from hermes_exec.tools.catalog.schemas import EXAMPLES, JsonObject, schemas
 from hermes_exec.tools.catalog.toolsets import KNOWN_TOOLS, SHIPPED, require_tool, select, why_unavailable
 from hermes_exec.tools.options import ToolOptions
-from hermes_exec.tools.state.tool_state import Bench
+from hermes_exec.tools.state.tool_state import ToolState
 from hermes_exec.tools.state.watch import Notice
 from hermes_exec.tools.terminal import notices
 
@@ -86,10 +86,10 @@ class Toolbox:
         if not isinstance(slot, Slot):
             raise ConfigError(f"a Toolbox works in a slot (`pool.slot()`), not in a {type(slot).__name__}")
         made = object.__new__(cls)
-        made._furnish(slot, toolsets, tools, options)
+        made._set_up(slot, toolsets, tools, options)
         return made
 
-    def _furnish(
+    def _set_up(
         self,
         slot: Slot,
         toolsets: Iterable[str] | None,
@@ -100,7 +100,7 @@ class Toolbox:
         built_in = schemas()
         host = {tool.name: tool.schema for tool in self._host.values()}
         self._schemas: dict[str, JsonObject] = {name: built_in[name] for name in names} | host
-        self._bench = Bench(slot, options or ToolOptions(), frozenset(self._schemas))
+        self._state = ToolState(slot, options or ToolOptions(), frozenset(self._schemas))
 
     @property
     def schemas(self) -> list[JsonObject]:
@@ -127,34 +127,34 @@ class Toolbox:
         name = str(name)
         outcome = await self._outcome(name, arguments)
         if name != "search_files":
-            self._bench.searches.interrupt()
+            self._state.searches.interrupt()
         kind = outcome.error_kind
         result = ToolResult(
             name, to_json(outcome.data), outcome.data, kind is None, kind, time.monotonic() - started, call_id
         )
-        return await budget.fit_result(self._bench.slot, result, self._bench.options)
+        return await budget.fit_result(self._state.slot, result, self._state.options)
 
     async def fit_turn(self, results: Sequence[ToolResult], limit_chars: int | None = None) -> list[ToolResult]:
         """Return the results of one turn within the budget of a turn: the largest are written to files in the slot
         first.
         """
-        return await budget.fit_turn(self._bench.slot, results, self._bench.options, limit_chars)
+        return await budget.fit_turn(self._state.slot, results, self._state.options, limit_chars)
 
     async def notices(self) -> list[Notice]:
         """Return what `notify_on_complete` and `watch_patterns` have to tell since the last time. Pull: call it
         before each turn of the model.
         """
-        return await notices.collect(self._bench, anyio.current_time)
+        return await notices.collect(self._state, anyio.current_time)
 
     def forget_reads(self) -> None:
         """Let read_file give unchanged text in full again; call it after earlier results were taken out of the
         model's context.
         """
-        self._bench.views.forget_pages()
+        self._state.views.forget_pages()
 
     async def aclose(self) -> None:
         """Close the shell session. Background processes live on with the slot."""
-        await self._bench.aclose()
+        await self._state.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -197,7 +197,7 @@ class Toolbox:
             raise
         if host is not None:
             return await _run_host(host, fitted)
-        return await REGISTRY[name].run(self._bench, fitted)
+        return await REGISTRY[name].run(self._state, fitted)
 
     def _unknown(self, name: str) -> ToolFailure:
         available = ", ".join(self._schemas)

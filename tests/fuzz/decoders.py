@@ -14,7 +14,7 @@ from typing import Any, cast
 import anyio
 
 from hermes_exec.aio.streams import NowaitStream
-from hermes_exec.aio.waker import EventBells
+from hermes_exec.aio.waker import EventWaker
 from hermes_exec.backends.docker.stream import DockerStream
 from hermes_exec.channel import RemoteError
 from hermes_exec.channel.conversation import Conversation
@@ -27,7 +27,7 @@ from hermes_exec.slot.answers import isolation, items, process_info, receipt, re
 from hermes_exec.slot.files import _search_result, _stat
 from hermes_exec.slot.process import Process
 from hermes_exec.slot.run_result import run_result
-from hermes_exec.slot.scope import Tenure
+from hermes_exec.slot.scope import SlotScope
 from hermes_exec.slot.slot import SlotFacts
 from hermes_exec.slot.transfer.unpack import unpack
 from hermes_exec.tracing.reader import parse_trace
@@ -103,7 +103,7 @@ WINDOW = 4096
 def conversation(data: bytes) -> None:
     """Frames of one conversation: it takes each or refuses it, and never holds more than its window and a frame."""
     sent: list[bytes] = []
-    talk = Conversation(sent.append, EventBells(), 1, b"{}", WINDOW, WINDOW)
+    talk = Conversation(sent.append, EventWaker(), 1, b"{}", WINDOW, WINDOW)
     sent.append(talk.start())
     talk._put(FrameType.DATA, 0, b"input")
     talk._put(FrameType.END, 0, b"")
@@ -184,7 +184,7 @@ def _process(answer: dict[str, Any]) -> None:
 
 
 def _listed(answer: dict[str, Any]) -> None:
-    process = Process.listed(cast("Tenure", None), answer)
+    process = Process.listed(cast("SlotScope", None), answer)
     assert math.isfinite(process.started_at)
     _names(process.command, process.cwd)
     repr(process)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo
 from hermes_exec.backends.docker.container import check_options, image_of, plan_container
-from hermes_exec.backends.docker.delivery import Delivery, NotShared, Way
-from hermes_exec.backends.docker.direct import Doors
+from hermes_exec.backends.docker.delivery import Delivery, DeliveryMethod, NotShared
+from hermes_exec.backends.docker.direct import DirectStreams
 from hermes_exec.backends.docker.engine import Engine
 from hermes_exec.backends.docker.image import ImageFacts, Images
-from hermes_exec.backends.docker.sandbox import DockerSandbox, Made, Mark, remove, remove_volumes
+from hermes_exec.backends.docker.sandbox import CreatedContainer, DockerSandbox, Mark, remove, remove_volumes
 from hermes_exec.backends.owner import PREFIX, from_strings, owner_state, reap_reason
 from hermes_exec.backends.runner_binary import RunnerBinary, find_runner
 from hermes_exec.config import BackendConfig, DockerConfig
@@ -41,7 +41,7 @@ class DockerBackend:
         self._engine = Engine(config)
         self._images = Images(self._engine, config)
         self._delivery = Delivery(config)
-        self._doors = Doors(config)
+        self._direct = DirectStreams(config)
         self._marks: dict[tuple[str, str, bool], list[Mark]] = {}
 
     async def check(self, spec: LaunchSpec) -> None:
@@ -64,13 +64,13 @@ class DockerBackend:
         runner = find_runner(image.os, image.arch)
         while True:
             try:
-                return self._launch_by(self._delivery.way(runner), client, spec, labels, image, runner)
+                return self._launch_by(self._delivery.method(runner), client, spec, labels, image, runner)
             except NotShared:
                 logger.info("the engine does not share this host's files: the runner is brought into its containers")
 
     def _launch_by(
         self,
-        way: Way,
+        method: DeliveryMethod,
         client: DockerClient,
         spec: LaunchSpec,
         labels: Labels,
@@ -79,33 +79,41 @@ class DockerBackend:
     ) -> DockerSandbox:
         from docker.errors import APIError
 
-        mounts = self._delivery.mounts(client, way, image.id, runner, labels)
+        mounts = self._delivery.mounts(client, method, image.id, runner, labels)
         # The name is ours before Docker knows of it: whatever answer is lost, the container can be removed by it.
         name = f"hermes-exec-{secrets.token_hex(8)}"
-        with self._doors.open(way) as door:
-            plan = plan_container(client, self._config, spec, labels, name, mounts, door)
+        with self._direct.open(method) as dial_socket:
+            plan = plan_container(client, self._config, spec, labels, name, mounts, dial_socket)
             container: str | None = None
             try:
                 created: Mapping[str, Any] = client.api.create_container(**plan.arguments)
                 for warning in created.get("Warnings") or ():
                     logger.warning("Docker: %s", warning)
                 container = str(created["Id"])
-                self._delivery.prepare(client, container, way, runner)
+                self._delivery.prepare(client, container, method, runner)
                 client.api.start(container)
-                stream = self._doors.admit(client, container, door)
-                self._delivery.prove(client, container, way, runner, called=stream is not None)
+                stream = self._direct.accept(client, container, dial_socket)
+                self._delivery.prove(client, container, method, runner, called=stream is not None)
             except BaseException as error:
                 elsewhere = isinstance(error, APIError) and self._delivery.refuted(
-                    client, container, error, way, runner, door
+                    client, container, error, method, runner, dial_socket
                 )
                 remove(client, name)
                 if elsewhere:
                     raise NotShared from error
                 raise
         user = None if self._config.user else image.user
-        kind = (image.id, way, spec.network)
-        alike = self._marks.setdefault(kind, []) if spec.as_made else None
-        made = Made(container, name, user, plan.limits, spec.whole_box, ours=stream is not None, alike=alike)
+        kind = (image.id, method, spec.network)
+        baseline_cache = self._marks.setdefault(kind, []) if spec.as_made else None
+        made = CreatedContainer(
+            container,
+            name,
+            user,
+            plan.limits,
+            spec.whole_box,
+            same_host=stream is not None,
+            baseline_cache=baseline_cache,
+        )
         return DockerSandbox(self._engine, made, stream)
 
     async def reap(self, which: ReapFilter) -> list[Reaped]:

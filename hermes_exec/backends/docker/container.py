@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hermes_exec.backends.base import Labels, LaunchSpec
-from hermes_exec.backends.docker.dial_socket import SOCKET, Door
+from hermes_exec.backends.docker.dial_socket import SOCKET, DialSocket
 from hermes_exec.backends.owner import PREFIX, to_strings
 from hermes_exec.config import DockerConfig
 from hermes_exec.errors import ConfigError
@@ -75,15 +75,15 @@ def plan_container(
     labels: Labels,
     name: str,
     mounts: list[dict[str, Any]],
-    door: Door | None = None,
+    dial_socket: DialSocket | None = None,
 ) -> Plan:
     """Everything that the container is created with; ``mounts`` are those that bring the runner, which calls us by
-    ``door`` if there is one.
+    ``dial_socket`` if there is one.
     """
     command = ["serve", "--base", BASE_DIR, "--lease-s", str(spec.lease_s)]
-    if door is not None:
+    if dial_socket is not None:
         command += ["--dial", f"{DOOR_DIR}/{SOCKET}"]
-        mounts = [*mounts, {"Type": "bind", "Source": str(door.folder), "Target": DOOR_DIR, "ReadOnly": True}]
+        mounts = [*mounts, {"Type": "bind", "Source": str(dial_socket.folder), "Target": DOOR_DIR, "ReadOnly": True}]
     arguments: dict[str, Any] = {
         "image": image_of(config, spec),
         "entrypoint": [RUNNER],

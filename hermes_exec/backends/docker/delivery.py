@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hermes_exec.backends.base import Labels
 from hermes_exec.backends.docker.container import BASE_DIR, RUNNER, RUNNER_DIR, STATE_DIR
-from hermes_exec.backends.docker.dial_socket import Door
+from hermes_exec.backends.docker.dial_socket import DialSocket
 from hermes_exec.backends.owner import to_strings
 from hermes_exec.backends.runner_binary import RunnerBinary
 from hermes_exec.config import DockerConfig
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from docker import DockerClient
     from docker.errors import APIError
 
-Way = Literal["bind", "upload", "volume"]
+DeliveryMethod = Literal["bind", "upload", "volume"]
 RUNNER_LABEL = "hermes-exec.runner"
 
 
@@ -43,7 +43,7 @@ class Delivery:
         self._shared: dict[str, bool] = {}
         self._filled: set[str] = set()
 
-    def way(self, runner: RunnerBinary) -> Way:
+    def method(self, runner: RunnerBinary) -> DeliveryMethod:
         """The way for a container. While it is not known better, ``bind``: `prove` or `refuted` tells."""
         if self._config.runner_delivery != "auto":
             return self._config.runner_delivery
@@ -51,16 +51,20 @@ class Delivery:
             return "bind"
         return "volume" if self._config.read_only else "upload"
 
-    def _trying(self, way: Way, runner: RunnerBinary) -> bool:
-        return self._config.runner_delivery == "auto" and way == "bind" and not self._shared.get(runner.sha256, False)
+    def _trying(self, method: DeliveryMethod, runner: RunnerBinary) -> bool:
+        return (
+            self._config.runner_delivery == "auto" and method == "bind" and not self._shared.get(runner.sha256, False)
+        )
 
-    def prove(self, client: DockerClient, container: str, way: Way, runner: RunnerBinary, *, called: bool) -> None:
+    def prove(
+        self, client: DockerClient, container: str, method: DeliveryMethod, runner: RunnerBinary, *, called: bool
+    ) -> None:
         """Look at a container that was started; `called` says that it has called us.
 
         Raises:
             NotShared: it has another runner, or none.
         """
-        if not self._trying(way, runner):
+        if not self._trying(method, runner):
             return
         with self._lock:
             if runner.sha256 not in self._shared:
@@ -74,15 +78,15 @@ class Delivery:
         client: DockerClient,
         container: str | None,
         error: APIError,
-        way: Way,
+        method: DeliveryMethod,
         runner: RunnerBinary,
-        door: Door | None,
+        dial_socket: DialSocket | None,
     ) -> bool:
         """Whether an engine that cannot make or start a container has thereby shown that our files are not its own."""
-        if not self._trying(way, runner):
+        if not self._trying(method, runner):
             return False
         if container is None:
-            ours = (str(runner.path.resolve()), *((str(door.folder),) if door else ()))
+            ours = (str(runner.path.resolve()), *((str(dial_socket.folder),) if dial_socket else ()))
             text = str(error.explanation)
             other = "source path does not exist" in text and any(path in text for path in ours)
         else:
@@ -93,14 +97,14 @@ class Delivery:
         return other
 
     def mounts(
-        self, client: DockerClient, way: Way, image: str, runner: RunnerBinary, labels: Labels
+        self, client: DockerClient, method: DeliveryMethod, image: str, runner: RunnerBinary, labels: Labels
     ) -> list[dict[str, Any]]:
         """The mounts that bring the runner; fills the volume if that is the way. Helpers get ``labels``: should we be
         killed, they are reaped.
         """
-        if way == "bind":
+        if method == "bind":
             return [_bind(runner)]
-        if way == "upload":
+        if method == "upload":
             return []
         name = f"hermes-exec-runner-{runner.sha256}"
         mount = {"Type": "volume", "Source": name, "Target": RUNNER_DIR}
@@ -111,9 +115,9 @@ class Delivery:
                 self._filled.add(name)
         return [{**mount, "ReadOnly": True}]
 
-    def prepare(self, client: DockerClient, container: str, way: Way, runner: RunnerBinary) -> None:
+    def prepare(self, client: DockerClient, container: str, method: DeliveryMethod, runner: RunnerBinary) -> None:
         """What has to be uploaded into the created container before it starts."""
-        if way == "upload":
+        if method == "upload":
             _put(client, container, "/", _archive([_directory(RUNNER_DIR[1:]), _program(RUNNER[1:], runner)]))
         owner = _numeric(self._config.user)
         if owner != (0, 0):

@@ -16,7 +16,7 @@ FOLDER_PREFIX = "hermes-exec-door-"
 SOCKET = "door"
 
 
-class Door:
+class DialSocket:
     """A listening socket in `folder`, a directory of its own that others get to see by a mount only.
 
     Raises:
@@ -40,7 +40,7 @@ class Door:
             self.close()
             raise
 
-    def admit(self, pid: int, patience_s: float) -> socket.socket | None:
+    def accept(self, pid: int, patience_s: float) -> socket.socket | None:
         """Wait for the connection of process `pid` and no other; blocking. None when it does not come."""
         deadline = time.monotonic() + patience_s
         while (left_s := deadline - time.monotonic()) > 0:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from hermes_exec.backends.docker.delivery import Way
-from hermes_exec.backends.docker.dial_socket import Door
+from hermes_exec.backends.docker.delivery import DeliveryMethod
+from hermes_exec.backends.docker.dial_socket import DialSocket
 from hermes_exec.backends.owner import tells_peers
 from hermes_exec.config import DockerConfig
 
@@ -22,32 +22,32 @@ DIRECT_RUNTIMES = (None, "runc", "crun", "youki")
 """Others (gVisor, Kata) have a kernel of their own, in which a socket of this host has nobody behind it."""
 
 
-class Doors:
+class DirectStreams:
     """Opens one for each container, until one was not come through: then the daemon carries the streams."""
 
     def __init__(self, config: DockerConfig) -> None:
         self._of_use = config.runtime in DIRECT_RUNTIMES and tells_peers()
 
     @contextmanager
-    def open(self, way: Way) -> Iterator[Door | None]:
+    def open(self, method: DeliveryMethod) -> Iterator[DialSocket | None]:
         """A door that is closed with the block; None where there is none."""
-        door = None
-        if self._of_use and way == "bind":
+        dial_socket = None
+        if self._of_use and method == "bind":
             try:
-                door = Door()
+                dial_socket = DialSocket()
             except OSError as error:
                 self._give_up(f"no socket can be made: {error}")
         try:
-            yield door
+            yield dial_socket
         finally:
-            if door is not None:
-                door.close()
+            if dial_socket is not None:
+                dial_socket.close()
 
-    def admit(self, client: DockerClient, container: str, door: Door | None) -> socket.socket | None:
+    def accept(self, client: DockerClient, container: str, dial_socket: DialSocket | None) -> socket.socket | None:
         """The connection of a started container's main process; blocking. None: use the daemon's."""
-        if door is None:
+        if dial_socket is None:
             return None
-        caller = door.admit(int(client.api.inspect_container(container)["State"]["Pid"]), PATIENCE_S)
+        caller = dial_socket.accept(int(client.api.inspect_container(container)["State"]["Pid"]), PATIENCE_S)
         if caller is None:
             self._give_up("the runner did not come through")
         return caller

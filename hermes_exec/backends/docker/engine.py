@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 import anyio.to_thread
 
-from hermes_exec.backends.threads import make_in_thread
+from hermes_exec.backends.threads import launch_in_thread
 from hermes_exec.config import DockerConfig
 from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError, ImageError, LaunchError
 
@@ -88,7 +88,7 @@ class Engine:
         patience = anyio.CancelScope(shield=True)
         self._making.add(patience)
         try:
-            return await make_in_thread(partial(self.call_now, work), unmake, self._limiter, patience)
+            return await launch_in_thread(partial(self.call_now, work), unmake, self._limiter, patience)
         finally:
             self._making.discard(patience)
 

@@ -33,7 +33,7 @@ FILES_OF_DOCKER = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
 """Docker mounts these from outside: no comparison with the image shows them."""
 
 
-class Made(NamedTuple):
+class CreatedContainer(NamedTuple):
     """What a launch knows of the container that it made."""
 
     id: str
@@ -41,9 +41,9 @@ class Made(NamedTuple):
     user: str | None
     limits: Mapping[str, str]
     whole_box: bool
-    ours: bool = False
+    same_host: bool = False
     """Whether its engine is known to be one of this host."""
-    alike: list[Mark] | None = None
+    baseline_cache: list[Mark] | None = None
     """What was found in the first of the containers that are alike at first; None where this one is to be looked at."""
 
 
@@ -57,7 +57,7 @@ class Mark(NamedTuple):
 class DockerSandbox:
     """One container with a serving runner."""
 
-    def __init__(self, engine: Engine, made: Made, stream: socket.socket | None = None) -> None:
+    def __init__(self, engine: Engine, made: CreatedContainer, stream: socket.socket | None = None) -> None:
         self._engine = engine
         self._made = made
         self.id = made.id
@@ -145,15 +145,15 @@ class DockerSandbox:
         return [*(change.partition(" ")[2] for change in sorted(self._mark.changes)), *FILES_OF_DOCKER]
 
     def _marked(self, client: DockerClient) -> Mark:
-        alike = self._made.alike
+        baseline_cache = self._made.baseline_cache
         facts: Mapping[str, Any] = client.api.inspect_container(self.id)
-        if self._made.ours:
+        if self._made.same_host:
             self._layers = layers_of(facts)
-        if self._layers is None and alike:
-            return alike[0]
+        if self._layers is None and baseline_cache:
+            return baseline_cache[0]
         mark = Mark(frozenset(changes_of(client, self.id, self._layers)), unseen_mounts(facts))
-        if self._layers is None and alike is not None:
-            alike.append(mark)
+        if self._layers is None and baseline_cache is not None:
+            baseline_cache.append(mark)
         return mark
 
     async def changes(self) -> list[str]:

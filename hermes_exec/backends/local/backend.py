@@ -24,7 +24,7 @@ from hermes_exec.backends import runner_binary
 from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, SandboxStatus
 from hermes_exec.backends.local.directory import LocalDir, check_parent, find_directories, make_directory
 from hermes_exec.backends.owner import owner_state, process_state, reap_reason
-from hermes_exec.backends.threads import make_in_thread
+from hermes_exec.backends.threads import launch_in_thread
 from hermes_exec.config import BackendConfig, LocalConfig
 from hermes_exec.errors import ConfigError, LaunchError, SandboxDied
 from hermes_exec.results import PostMortem
@@ -149,7 +149,7 @@ class LocalBackend:
         """See ``Backend.launch``."""
         await self.check(spec)
         program = runner_binary.path()
-        return await make_in_thread(partial(self._launch, spec, labels, program), LocalSandbox.destroy_now)
+        return await launch_in_thread(partial(self._launch, spec, labels, program), LocalSandbox.destroy_now)
 
     def _launch(self, spec: LaunchSpec, labels: Labels, program: Path) -> LocalSandbox:
         directory = make_directory(self._config.base_dir, labels)

@@ -20,7 +20,7 @@ from hermes_exec.channel.encoding import WireBytes
 from hermes_exec.errors import ProtocolError
 from hermes_exec.results import TreeCopied
 from hermes_exec.slot.answers import integer, texts
-from hermes_exec.slot.scope import Tenure
+from hermes_exec.slot.scope import SlotScope
 from hermes_exec.slot.transfer.pack import PERMISSIONS, PIECE_BYTES, open_regular, pack
 from hermes_exec.slot.transfer.unpack import is_special, unpack
 
@@ -34,26 +34,26 @@ CLOCK_S = 1.0
 
 
 @contextlib.asynccontextmanager
-async def moving(tenure: Tenure, method: str, params: dict[str, Any], path: str) -> AsyncIterator[Moving]:
+async def moving(scope: SlotScope, method: str, params: dict[str, Any], path: str) -> AsyncIterator[Moving]:
     """A conversation that moves data, and fails when it does not move for too long."""
-    with tenure.scope(anyio.current_time() + STALL_S) as scope:
-        async with tenure.conversing(method, params, window=WINDOW_BYTES, path=path) as conversation:
-            yield Moving(conversation, scope)
-    if scope.cancelled_caught:
+    with scope.cancel_scope(anyio.current_time() + STALL_S) as cancel_scope:
+        async with scope.conversation(method, params, window=WINDOW_BYTES, path=path) as conversation:
+            yield Moving(conversation, cancel_scope)
+    if cancel_scope.cancelled_caught:
         raise TimeoutError(f"{path}: nothing moved for {STALL_S:g} s")
 
 
 class Moving:
     """The data of one such conversation. Each piece that gets through resets the clock."""
 
-    def __init__(self, conversation: Conversation, scope: anyio.CancelScope) -> None:
-        self.conversation, self._scope = conversation, scope
+    def __init__(self, conversation: Conversation, cancel_scope: anyio.CancelScope) -> None:
+        self.conversation, self._cancel_scope = conversation, cancel_scope
 
     def moved(self) -> None:
         """Start the clock anew."""
         deadline = anyio.current_time() + STALL_S
-        if deadline - self._scope.deadline > CLOCK_S:
-            self._scope.deadline = deadline
+        if deadline - self._cancel_scope.deadline > CLOCK_S:
+            self._cancel_scope.deadline = deadline
 
     async def send(self, data: bytes) -> None:
         """Send a piece of any size."""
@@ -82,15 +82,15 @@ class Moving:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-async def upload(tenure: Tenure, local: str, remote: WireBytes, path: str) -> TreeCopied:
+async def upload(scope: SlotScope, local: str, remote: WireBytes, path: str) -> TreeCopied:
     """Copy a local file or directory into the slot."""
     facts = await to_thread.run_sync(os.stat, local)
     if stat.S_ISDIR(facts.st_mode):
-        return await _upload_tree(tenure, local, remote, path)
+        return await _upload_tree(scope, local, remote, path)
     if not stat.S_ISREG(facts.st_mode):
         raise OSError(errno.EINVAL, "neither a file nor a directory", local)
     params = {"path": remote, "mode": facts.st_mode & PERMISSIONS, "parents": True, "append": False}
-    async with moving(tenure, "file.write", params, path) as move, await _opened(local) as file:
+    async with moving(scope, "file.write", params, path) as move, await _opened(local) as file:
         while piece := await file.read(BATCH_BYTES):
             await move.send(piece)
         answer = await move.finish()
@@ -102,8 +102,8 @@ async def _opened(local: str) -> anyio.AsyncFile[bytes]:
     return anyio.wrap_file(await to_thread.run_sync(partial(open_regular, local, follow=True)))
 
 
-async def _upload_tree(tenure: Tenure, local: str, remote: WireBytes, path: str) -> TreeCopied:
-    async with moving(tenure, "file.put_tree", {"path": remote}, path) as move:
+async def _upload_tree(scope: SlotScope, local: str, remote: WireBytes, path: str) -> TreeCopied:
+    async with moving(scope, "file.put_tree", {"path": remote}, path) as move:
 
         def send(piece: bytes) -> None:
             from_thread.run(_send_unless_answered, move, piece)
@@ -132,20 +132,20 @@ def _pack(local: str, send: Callable[[bytes], None]) -> TreeCopied:
         return TreeCopied(0, 0)
 
 
-async def download(tenure: Tenure, remote: WireBytes, path: str, local: str) -> TreeCopied:
+async def download(scope: SlotScope, remote: WireBytes, path: str, local: str) -> TreeCopied:
     """Copy a file or directory of the slot to this host."""
-    facts = await tenure.call("file.stat", {"path": remote, "follow": True}, timeout_s=STALL_S, path=path)
+    facts = await scope.call("file.stat", {"path": remote, "follow": True}, timeout_s=STALL_S, path=path)
     if facts.get("type") == "dir":
-        return await _download_tree(tenure, remote, path, local)
-    return await _download_file(tenure, remote, path, local, integer(facts, "mode") & PERMISSIONS)
+        return await _download_tree(scope, remote, path, local)
+    return await _download_file(scope, remote, path, local, integer(facts, "mode") & PERMISSIONS)
 
 
-async def _download_file(tenure: Tenure, remote: WireBytes, path: str, local: str, mode: int) -> TreeCopied:
+async def _download_file(scope: SlotScope, remote: WireBytes, path: str, local: str, mode: int) -> TreeCopied:
     await to_thread.run_sync(_check_target, local)
     temporary = os.path.join(os.path.dirname(local) or ".", f".{secrets.token_hex(8)}.part")
     size = 0
     try:
-        async with moving(tenure, "file.read", {"path": remote, "offset": 0}, path) as move:
+        async with moving(scope, "file.read", {"path": remote, "offset": 0}, path) as move:
             await to_thread.run_sync(_make_folder, temporary)
             async with await anyio.open_file(temporary, "xb") as file:
                 while piece := await move.receive():
@@ -178,8 +178,8 @@ def _put_in_place(temporary: str, local: str, mode: int) -> None:
     os.replace(temporary, local)
 
 
-async def _download_tree(tenure: Tenure, remote: WireBytes, path: str, local: str) -> TreeCopied:
-    async with moving(tenure, "file.get_tree", {"path": remote}, path) as move:
+async def _download_tree(scope: SlotScope, remote: WireBytes, path: str, local: str) -> TreeCopied:
+    async with moving(scope, "file.get_tree", {"path": remote}, path) as move:
 
         def receive() -> bytes:
             return from_thread.run(move.receive)

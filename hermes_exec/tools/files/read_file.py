@@ -17,7 +17,7 @@ from hermes_exec.tools.files import documents
 from hermes_exec.tools.files.paging import PageReader
 from hermes_exec.tools.files.textfile import decode
 from hermes_exec.tools.state.seen import Page
-from hermes_exec.tools.state.tool_state import Bench
+from hermes_exec.tools.state.tool_state import ToolState
 
 _CHUNK_BYTES = 4 << 20
 _MAX_BYTES = 1 << 30
@@ -32,23 +32,23 @@ _UNCHANGED = (
 )
 
 
-async def read_file(bench: Bench, arguments: dict[str, Any]) -> Outcome:
+async def read_file(state: ToolState, arguments: dict[str, Any]) -> Outcome:
     """Show `limit` lines from line `offset`. Everything is read through the slot, with the slot's rights."""
     shown, offset, limit = arguments["path"], arguments["offset"], arguments["limit"]
-    path = bench.resolve(shown)
-    stat = await _stat(bench, shown, path)
-    reader = PageReader(offset, limit, bench.options.read_chars, bench.options.read_line_chars)
+    path = state.resolve(shown)
+    stat = await _stat(state, shown, path)
+    reader = PageReader(offset, limit, state.options.read_chars, state.options.read_line_chars)
     with explained(shown):
         if documents.is_document(path):
-            await _read_document(bench, path, stat.size, reader)
+            await _read_document(state, path, stat.size, reader)
         else:
-            refusal = await _read_text(bench, path, stat.size, reader)
+            refusal = await _read_text(state, path, stat.size, reader)
             if refusal is not None:
                 return refusal
     page = reader.page()
-    bench.views.saw(path, page.fingerprint)
-    if bench.options.skip_unchanged_reads:
-        repeats = bench.views.repeats(Page(path, offset, limit), page.fingerprint)
+    state.views.saw(path, page.fingerprint)
+    if state.options.skip_unchanged_reads:
+        repeats = state.views.repeats(Page(path, offset, limit), page.fingerprint)
         if repeats:
             return _unchanged(shown, repeats)
     data: dict[str, object] = {
@@ -69,7 +69,7 @@ async def read_file(bench: Bench, arguments: dict[str, Any]) -> Outcome:
         data["_warning"] = f"Only the first {_MAX_BYTES >> 30} GiB of the file were read; total_lines counts those."
     elif page.cut_lines:
         data["_warning"] = (
-            f"{page.cut_lines} line(s) are longer than {bench.options.read_line_chars} characters and were cut."
+            f"{page.cut_lines} line(s) are longer than {state.options.read_line_chars} characters and were cut."
         )
     if page.encoding != "utf-8":
         data["encoding"] = page.encoding
@@ -81,14 +81,14 @@ async def read_file(bench: Bench, arguments: dict[str, Any]) -> Outcome:
     return Outcome(data)
 
 
-async def _stat(bench: Bench, shown: str, path: str) -> FileStat:
+async def _stat(state: ToolState, shown: str, path: str) -> FileStat:
     try:
         with explained(shown):
-            stat = await bench.slot.files.stat(path)
+            stat = await state.slot.files.stat(path)
     except ToolFailure as failure:
         if failure.kind not in ("not_found", "not_a_directory"):
             raise
-        similar = await similar_files(bench, path)
+        similar = await similar_files(state, path)
         more = {"similar_files": similar} if similar else {}
         raise ToolFailure("not_found", f"File not found: {shown}", **more) from None
     if stat.type == "dir":
@@ -103,11 +103,11 @@ async def _stat(bench: Bench, shown: str, path: str) -> FileStat:
     return stat
 
 
-async def similar_files(bench: Bench, path: str) -> list[str]:
+async def similar_files(state: ToolState, path: str) -> list[str]:
     """Up to five paths beside a missing file whose names resemble its own; nothing when the folder cannot be listed."""
     folder, name = posixpath.split(path)
     try:
-        entries = await bench.slot.files.list(folder or "/", limit=_MAX_LISTED)
+        entries = await state.slot.files.list(folder or "/", limit=_MAX_LISTED)
     except OSError as error:
         if isinstance(error, ExecError):
             raise
@@ -117,13 +117,13 @@ async def similar_files(bench: Bench, path: str) -> list[str]:
     return [posixpath.join(folder, names[match]) for match in near]
 
 
-async def _read_text(bench: Bench, path: str, size: int, reader: PageReader) -> Outcome | None:
+async def _read_text(state: ToolState, path: str, size: int, reader: PageReader) -> Outcome | None:
     """Feed the file to the reader, whole, so that its number of lines is exact. Returns the refusal of a binary
     file.
     """
     position = 0
     while True:
-        chunk = await bench.slot.files.read_bytes(path, offset=position, length=_CHUNK_BYTES, limit_bytes=_CHUNK_BYTES)
+        chunk = await state.slot.files.read_bytes(path, offset=position, length=_CHUNK_BYTES, limit_bytes=_CHUNK_BYTES)
         if position == 0:
             refusal = _binary(path, chunk, size)
             if refusal is not None:
@@ -161,12 +161,12 @@ def _binary(path: str, start: bytes, size: int) -> Outcome | None:
     return None
 
 
-async def _read_document(bench: Bench, path: str, size: int, reader: PageReader) -> None:
+async def _read_document(state: ToolState, path: str, size: int, reader: PageReader) -> None:
     if size > documents.MAX_DOCUMENT_BYTES:
         raise ToolFailure(
             "too_large", f"The document has {size:,} bytes; at most {documents.MAX_DOCUMENT_BYTES:,} are read."
         )
-    data = await bench.slot.files.read_bytes(path, limit_bytes=documents.MAX_DOCUMENT_BYTES + 1)
+    data = await state.slot.files.read_bytes(path, limit_bytes=documents.MAX_DOCUMENT_BYTES + 1)
     try:
         text = await anyio.to_thread.run_sync(documents.extract, path, data)
     except documents.DocumentError as error:

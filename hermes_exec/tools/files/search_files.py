@@ -11,7 +11,7 @@ from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.os_errors import explained
 from hermes_exec.tools.call.results import Outcome, to_json
 from hermes_exec.tools.state.seen import digest
-from hermes_exec.tools.state.tool_state import Bench
+from hermes_exec.tools.state.tool_state import ToolState
 
 if TYPE_CHECKING:
     from hermes_exec.results import SearchResult
@@ -24,7 +24,7 @@ _FORMAT = (
 )
 
 
-async def search_files(bench: Bench, arguments: dict[str, Any]) -> Outcome:
+async def search_files(state: ToolState, arguments: dict[str, Any]) -> Outcome:
     """Search with the slot's rights and in its view. The pattern is data: nothing in it can be an option of a
     program.
     """
@@ -32,8 +32,8 @@ async def search_files(bench: Bench, arguments: dict[str, Any]) -> Outcome:
         raise ToolFailure("bad_value", "'pattern' is empty.")
     names = arguments["target"] == "files"
     mode = "files" if names else arguments["output_mode"]
-    found = await _search(bench, arguments, names, mode)
-    shown = _Shown(bench, arguments["path"])
+    found = await _search(state, arguments, names, mode)
+    shown = _Shown(state, arguments["path"])
     offset, limit = arguments["offset"], arguments["limit"]
     if mode == "content":
         data = _content(found, shown)
@@ -62,19 +62,19 @@ async def search_files(bench: Bench, arguments: dict[str, Any]) -> Outcome:
         }
     if found.errors:
         data["warning"] = f"{data.get('warning', '')} Not searched: {'; '.join(found.errors[:5])}".strip()
-    return _limit_repetition(bench, arguments, data)
+    return _limit_repetition(state, arguments, data)
 
 
-async def _search(bench: Bench, arguments: dict[str, Any], names: bool, mode: str) -> SearchResult:
-    path = bench.resolve(arguments["path"])
+async def _search(state: ToolState, arguments: dict[str, Any], names: bool, mode: str) -> SearchResult:
+    path = state.resolve(arguments["path"])
     window = (
         {"limit": min(arguments["limit"], LARGEST_COUNT), "offset": min(arguments["offset"], LARGEST_COUNT)}
         if mode in ("content", "files")
         else {"limit": 0, "offset": 0}
     )
-    with anyio.move_on_after(bench.options.search_timeout_s), explained(arguments["path"]):
+    with anyio.move_on_after(state.options.search_timeout_s), explained(arguments["path"]):
         try:
-            return await bench.slot.files.search(
+            return await state.slot.files.search(
                 arguments["pattern"],
                 path=path,
                 target="files" if names else "content",
@@ -90,7 +90,7 @@ async def _search(bench: Bench, arguments: dict[str, Any], names: bool, mode: st
                 "supported.",
             ) from None
     message = (
-        f"The search took longer than {bench.options.search_timeout_s:g} s and was stopped. Narrow it with "
+        f"The search took longer than {state.options.search_timeout_s:g} s and was stopped. Narrow it with "
         "path or file_glob."
     )
     raise ToolFailure("timeout", message, limit_reason="search_timeout")
@@ -99,8 +99,8 @@ async def _search(bench: Bench, arguments: dict[str, Any], names: bool, mode: st
 class _Shown:
     """Paths as the model wrote them: relative when it asked with a relative path."""
 
-    def __init__(self, bench: Bench, asked: str) -> None:
-        self._prefix = "" if asked.startswith(("/", "~")) else bench.cwd.rstrip("/") + "/"
+    def __init__(self, state: ToolState, asked: str) -> None:
+        self._prefix = "" if asked.startswith(("/", "~")) else state.cwd.rstrip("/") + "/"
 
     def __call__(self, path: str) -> str:
         path = path.replace("/./", "/")
@@ -141,8 +141,8 @@ def _content(found: SearchResult, shown: _Shown) -> dict[str, Any]:
     return data
 
 
-def _limit_repetition(bench: Bench, arguments: dict[str, Any], data: dict[str, Any]) -> Outcome:
-    count = bench.searches.count(to_json(arguments), digest(to_json(data).encode()))
+def _limit_repetition(state: ToolState, arguments: dict[str, Any], data: dict[str, Any]) -> Outcome:
+    count = state.searches.count(to_json(arguments), digest(to_json(data).encode()))
     if count >= 4:
         message = (
             f"BLOCKED: You have run this exact search {count} times in a row. The results have NOT changed. "

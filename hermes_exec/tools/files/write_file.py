@@ -9,7 +9,7 @@ from hermes_exec.tools.call.os_errors import explained
 from hermes_exec.tools.call.results import Outcome
 from hermes_exec.tools.files.lint import lint
 from hermes_exec.tools.state.seen import digest
-from hermes_exec.tools.state.tool_state import Bench
+from hermes_exec.tools.state.tool_state import ToolState
 
 if TYPE_CHECKING:
     from hermes_exec.slot.slot import Slot
@@ -21,17 +21,17 @@ STALE = (
 _HEAD_BYTES = 4 << 20
 
 
-async def write_file(bench: Bench, arguments: dict[str, Any]) -> Outcome:
+async def write_file(state: ToolState, arguments: dict[str, Any]) -> Outcome:
     """Write `content` to `path`, atomically, with the slot's rights."""
     shown, content = arguments["path"], arguments["content"]
-    path = bench.resolve(shown)
-    async with bench.writing:
+    path = state.resolve(shown)
+    async with state.writing:
         with explained(shown):
-            old = await _old(bench.slot, path)
+            old = await _old(state.slot, path)
             data = _encode(content, old)
-            written = await bench.slot.files.write_bytes(path, data)
-    stale = old is not None and len(old) < _HEAD_BYTES and bench.views.changed(path, digest(old))
-    bench.views.saw(path, digest(data))
+            written = await state.slot.files.write_bytes(path, data)
+    stale = old is not None and len(old) < _HEAD_BYTES and state.views.changed(path, digest(old))
+    state.views.saw(path, digest(data))
     result: dict[str, object] = {"bytes_written": len(data), "dirs_created": bool(written.dirs_created)}
     note = lint(path, content)
     if note is not None:

@@ -18,12 +18,12 @@ from hermes_exec.tools.patch.diff import unified
 from hermes_exec.tools.patch.planning import as_text, make_plan, read_existing
 from hermes_exec.tools.patch.v4a import parse
 from hermes_exec.tools.state.seen import digest
-from hermes_exec.tools.state.tool_state import Bench
+from hermes_exec.tools.state.tool_state import ToolState
 
 _STALE = "The file was changed by someone else since you last read it."
 
 
-async def patch(bench: Bench, arguments: dict[str, Any]) -> Outcome:
+async def patch(state: ToolState, arguments: dict[str, Any]) -> Outcome:
     """Carry out one call. All reading, matching and validating comes before the first write."""
     if arguments["mode"] == "patch":
         text = arguments.get("patch")
@@ -31,20 +31,20 @@ async def patch(bench: Bench, arguments: dict[str, Any]) -> Outcome:
             raise ToolFailure(
                 "missing_argument", "mode='patch' needs the argument 'patch' with the V4A text.", success=False
             )
-        return await _guarded(bench, "the patch", _patch(bench, text))
+        return await _guarded(state, "the patch", _patch(state, text))
     for name in ("path", "old_string", "new_string"):
         if arguments.get(name) is None:
             hint = " To apply V4A text, call with mode='patch'." if arguments.get("patch") else ""
             raise ToolFailure("missing_argument", f"mode='replace' needs the argument '{name}'.{hint}", success=False)
-    return await _guarded(bench, arguments["path"], _replace(bench, arguments))
+    return await _guarded(state, arguments["path"], _replace(state, arguments))
 
 
-async def _guarded(bench: Bench, what: str, work: Awaitable[Outcome]) -> Outcome:
+async def _guarded(state: ToolState, what: str, work: Awaitable[Outcome]) -> Outcome:
     """Count failures about the same thing, so that a model that retries in a circle is told to stop."""
     try:
         outcome = await work
     except ToolFailure as failure:
-        count = bench.failed_patches[what] = bench.failed_patches.get(what, 0) + 1
+        count = state.failed_patches[what] = state.failed_patches.get(what, 0) + 1
         failure.fields["success"] = False
         if count >= 3:
             failure.fields["_hint"] = (
@@ -55,15 +55,15 @@ async def _guarded(bench: Bench, what: str, work: Awaitable[Outcome]) -> Outcome
         elif failure.kind == "no_match":
             failure.fields["_hint"] = "Use read_file to see the current content, or search_files to find the text."
         raise
-    bench.failed_patches.pop(what, None)
+    state.failed_patches.pop(what, None)
     return outcome
 
 
-async def _replace(bench: Bench, arguments: dict[str, Any]) -> Outcome:
+async def _replace(state: ToolState, arguments: dict[str, Any]) -> Outcome:
     shown = arguments["path"]
-    path = bench.resolve(shown)
-    async with bench.writing:
-        before = await read_existing(bench, path, shown)
+    path = state.resolve(shown)
+    async with state.writing:
+        before = await read_existing(state, path, shown)
         file = as_text(before, shown)
         after, strategy, count = await anyio.to_thread.run_sync(
             lambda: edits.replace(
@@ -71,15 +71,15 @@ async def _replace(bench: Bench, arguments: dict[str, Any]) -> Outcome:
                 arguments["old_string"],
                 arguments["new_string"],
                 replace_all=arguments["replace_all"],
-                similar=bench.options.similarity_patch,
+                similar=state.options.similarity_patch,
             )
         )
         if after == before:
             raise ToolFailure("no_change", f"The change leaves {shown} as it is.")
-        stale = bench.views.changed(path, digest(before))
+        stale = state.views.changed(path, digest(before))
         with explained(shown):
-            await bench.slot.files.write_bytes(path, after)
-    bench.views.saw(path, digest(after))
+            await state.slot.files.write_bytes(path, after)
+    state.views.saw(path, digest(after))
     data: dict[str, object] = {
         "success": True,
         "diff": unified(shown, before, after),
@@ -97,20 +97,20 @@ async def _replace(bench: Bench, arguments: dict[str, Any]) -> Outcome:
     return Outcome(data)
 
 
-async def _patch(bench: Bench, text: str) -> Outcome:
+async def _patch(state: ToolState, text: str) -> Outcome:
     operations = parse(text)
-    async with bench.writing:
-        plan = await make_plan(bench, operations)
+    async with state.writing:
+        plan = await make_plan(state, operations)
         stale = [
             change.shown
             for change in plan.changes
-            if change.before is not None and bench.views.changed(change.path, digest(change.before))
+            if change.before is not None and state.views.changed(change.path, digest(change.before))
         ]
-        await commit(bench.slot, plan)
-    return Outcome(_report(bench, plan, stale))
+        await commit(state.slot, plan)
+    return Outcome(_report(state, plan, stale))
 
 
-def _report(bench: Bench, plan: Plan, stale: list[str]) -> dict[str, object]:
+def _report(state: ToolState, plan: Plan, stale: list[str]) -> dict[str, object]:
     modified: list[str] = []
     created: list[str] = []
     deleted: list[str] = []
@@ -118,10 +118,10 @@ def _report(bench: Bench, plan: Plan, stale: list[str]) -> dict[str, object]:
     for change in plan.changes:
         if change.after is None:
             deleted.append(change.path)
-            bench.views.forget(change.path)
+            state.views.forget(change.path)
             continue
         (created if change.before is None else modified).append(change.path)
-        bench.views.saw(change.path, digest(change.after))
+        state.views.saw(change.path, digest(change.after))
         note = _lint(change.path, change.after) if change.after != change.moved_content else None
         if note is not None:
             notes[change.shown] = note

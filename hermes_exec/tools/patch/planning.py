@@ -15,7 +15,7 @@ from hermes_exec.tools.files.textfile import TextFile, decode
 from hermes_exec.tools.patch.commit import Change, Delete, Move, Plan, Step, Write
 from hermes_exec.tools.patch.hunks import apply_hunks
 from hermes_exec.tools.patch.v4a import AddFile, DeleteFile, MoveFile, Operation, UpdateFile
-from hermes_exec.tools.state.tool_state import Bench
+from hermes_exec.tools.state.tool_state import ToolState
 
 if TYPE_CHECKING:
     from hermes_exec.slot.slot import Slot
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES = 64 << 20
 
 
-async def read_existing(bench: Bench, path: str, shown: str) -> bytes:
+async def read_existing(state: ToolState, path: str, shown: str) -> bytes:
     """The content of a file that must be there. Raises ToolFailure, with similar paths when it is not."""
     try:
         with explained(shown):
-            return await bench.slot.files.read_bytes(path, limit_bytes=MAX_FILE_BYTES)
+            return await state.slot.files.read_bytes(path, limit_bytes=MAX_FILE_BYTES)
     except OutputLimitExceeded:
         raise ToolFailure(
             "too_large", f"{shown} is larger than {MAX_FILE_BYTES >> 20} MiB; edit it with a program in the terminal."
         ) from None
     except ToolFailure as failure:
         if failure.kind == "not_found":
-            similar = await similar_files(bench, path)
+            similar = await similar_files(state, path)
             if similar:
                 failure.fields["similar_files"] = similar
         raise
@@ -65,8 +65,8 @@ class _Entry(NamedTuple):
 class _Sketch:
     """The files as they will be, on top of the files as they are."""
 
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
+    def __init__(self, state: ToolState) -> None:
+        self.state = state
         self.original: dict[str, bytes | None] = {}
         self.now: dict[str, _Entry] = {}
         self.source: dict[str, _Entry] = {}
@@ -75,9 +75,9 @@ class _Sketch:
         self.strategies: dict[str, list[str]] = {}
 
     async def existing(self, shown: str) -> tuple[str, bytes]:
-        path = self.bench.resolve(shown)
+        path = self.state.resolve(shown)
         if path not in self.now:
-            content = await read_existing(self.bench, path, shown)
+            content = await read_existing(self.state, path, shown)
             self.original[path] = content
             self.now[path] = _Entry(shown, content)
         current = self.now[path].content
@@ -86,12 +86,12 @@ class _Sketch:
         return path, current
 
     async def absent(self, shown: str, verb: str) -> str:
-        path = self.bench.resolve(shown)
+        path = self.state.resolve(shown)
         if path in self.now:
             there = self.now[path].content is not None
         else:
             with explained(shown):
-                there = await _is_there(self.bench.slot, path)
+                there = await _is_there(self.state.slot, path)
             self.original[path] = None
         if there:
             raise ToolFailure(
@@ -114,11 +114,11 @@ class _Sketch:
         self.now[target] = _Entry(target_shown, content)
 
 
-async def make_plan(bench: Bench, operations: Iterable[Operation]) -> Plan:
+async def make_plan(state: ToolState, operations: Iterable[Operation]) -> Plan:
     """Return the steps and the resulting changes. Raises ToolFailure when one operation cannot be done; then nothing
     is done.
     """
-    sketch = _Sketch(bench)
+    sketch = _Sketch(state)
     for operation in operations:
         if isinstance(operation, AddFile):
             path = await sketch.absent(operation.path, "Add File")
@@ -154,7 +154,7 @@ async def _update(sketch: _Sketch, operation: UpdateFile) -> None:
     path, content = await sketch.existing(operation.path)
     if operation.hunks:
         file = as_text(content, operation.path)
-        similar = sketch.bench.options.similarity_patch
+        similar = sketch.state.options.similarity_patch
         after, strategies = await anyio.to_thread.run_sync(
             lambda: apply_hunks(file, operation.hunks, operation.path, similar=similar)
         )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Bench:
+class ToolState:
     """The state of one Toolbox. It owns nothing in the slot but its shell session."""
 
     slot: Slot
@@ -79,5 +79,5 @@ class Bench:
             await session.aclose()
 
 
-Tool = Callable[[Bench, dict[str, Any]], Awaitable[Outcome]]
+Tool = Callable[[ToolState, dict[str, Any]], Awaitable[Outcome]]
 """A tool that works in the slot: takes fitted arguments, returns an Outcome or raises ToolFailure."""

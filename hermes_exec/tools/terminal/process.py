@@ -13,7 +13,7 @@ import anyio
 from hermes_exec.errors import ConfigError, ExecError
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.results import Outcome
-from hermes_exec.tools.state.tool_state import Bench
+from hermes_exec.tools.state.tool_state import ToolState
 from hermes_exec.tools.terminal import background
 
 if TYPE_CHECKING:
@@ -26,16 +26,16 @@ _ENDED_S = 10.0
 
 
 class _Call(NamedTuple):
-    bench: Bench
+    state: ToolState
     session_id: str
     one: Process
     arguments: dict[str, Any]
 
 
-async def process(bench: Bench, arguments: dict[str, Any]) -> Outcome:
+async def process(state: ToolState, arguments: dict[str, Any]) -> Outcome:
     """Carry out one action. Only processes of this Toolbox's own slot are known."""
     action = arguments["action"]
-    known = await background.processes(bench.slot)
+    known = await background.processes(state.slot)
     if action == "list":
         return Outcome({"processes": [await _entry(one) for one in known.values()]})
     session_id = arguments.get("session_id")
@@ -45,7 +45,7 @@ async def process(bench: Bench, arguments: dict[str, Any]) -> Outcome:
         near = difflib.get_close_matches(session_id, known, n=1, cutoff=0.8)
         meant = f" Did you mean {near[0]}?" if near else " Use action='list' to see all."
         raise ToolFailure("no_process", f"No process with ID {session_id}.{meant}", status="not_found")
-    return await _ACTIONS[action](_Call(bench, session_id, known[session_id], arguments))
+    return await _ACTIONS[action](_Call(state, session_id, known[session_id], arguments))
 
 
 async def _entry(one: Process) -> dict[str, object]:
@@ -63,12 +63,12 @@ async def _entry(one: Process) -> dict[str, object]:
     return entry
 
 
-async def _ending(bench: Bench, one: Process) -> dict[str, object]:
+async def _ending(state: ToolState, one: Process) -> dict[str, object]:
     result = await one.wait(_ENDED_S)
-    killed = one.tag in bench.killed_here or result.signal is not None or result.killed is not None
+    killed = one.tag in state.killed_here or result.signal is not None or result.killed is not None
     source = (
         "process.kill"
-        if one.tag in bench.killed_here
+        if one.tag in state.killed_here
         else f"signal {result.signal}"
         if result.signal is not None
         else ""
@@ -84,7 +84,7 @@ async def _ending(bench: Bench, one: Process) -> dict[str, object]:
 
 
 async def _poll(call: _Call) -> Outcome:
-    bench, one = call.bench, call.one
+    state, one = call.state, call.one
     running = one.ended_at is None
     data: dict[str, object] = {
         "session_id": one.tag,
@@ -94,11 +94,11 @@ async def _poll(call: _Call) -> Outcome:
         "uptime_seconds": background.uptime_s(one),
         "output_preview": await background.tail(one, _PREVIEW_CHARS),
     }
-    return Outcome(data if running else data | await _ending(bench, one))
+    return Outcome(data if running else data | await _ending(state, one))
 
 
 async def _log(call: _Call) -> Outcome:
-    bench, session_id, one, arguments = call
+    state, session_id, one, arguments = call
     text, lost = await background.whole_log(one)
     lines = text.split("\n")
     if lines[-1] == "":
@@ -122,13 +122,13 @@ async def _log(call: _Call) -> Outcome:
     if lost:
         data["_warning"] = f"The first {lost:,} bytes of the output are no longer kept; lines are counted after them."
     if one.ended_at is not None and first + len(selected) == len(lines):
-        bench.watches.pop(session_id, None)
+        state.watches.pop(session_id, None)
     return Outcome(data)
 
 
 async def _wait(call: _Call) -> Outcome:
-    bench, session_id, one, arguments = call
-    longest = bench.options.process_wait_max_s
+    state, session_id, one, arguments = call
+    longest = state.options.process_wait_max_s
     asked = arguments.get("timeout") or longest
     timeout_s = min(asked, longest)
     note = f"Requested wait of {asked}s was clamped to the limit of {longest}s" if asked > longest else None
@@ -144,8 +144,8 @@ async def _wait(call: _Call) -> Outcome:
                 "timeout_note": waited,
             }
         )
-    bench.watches.pop(session_id, None)
-    data: dict[str, object] = {"status": "exited", "command": one.command, **await _ending(bench, one)}
+    state.watches.pop(session_id, None)
+    data: dict[str, object] = {"status": "exited", "command": one.command, **await _ending(state, one)}
     data["output"] = await background.tail(one, _TAIL_CHARS)
     if note:
         data["timeout_note"] = note
@@ -154,12 +154,12 @@ async def _wait(call: _Call) -> Outcome:
 
 async def _kill(call: _Call) -> Outcome:
     """End the process and everything it started; also what an ended process left behind."""
-    bench, session_id, one = call.bench, call.session_id, call.one
+    state, session_id, one = call.state, call.session_id, call.one
     ended_before = one.ended_at is not None
     if not ended_before:
-        bench.killed_here.add(session_id)
+        state.killed_here.add(session_id)
     receipt = await one.kill()
-    bench.watches.pop(session_id, None)
+    state.watches.pop(session_id, None)
     counts = {"killed_processes": receipt.killed}
     output = await background.tail(one, _TAIL_CHARS)
     if receipt.left:
@@ -170,7 +170,7 @@ async def _kill(call: _Call) -> Outcome:
             {
                 "status": "already_exited",
                 "command": one.command,
-                **await _ending(bench, one),
+                **await _ending(state, one),
                 **counts,
                 "output": output,
             }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from hermes_exec.tools.state.tool_state import Bench
+from hermes_exec.tools.state.tool_state import ToolState
 
 if TYPE_CHECKING:
     from hermes_exec.results import RunResult
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 _CLEANUP_S = 5.0
 
 
-async def run_in_pty(bench: Bench, command: str, workdir: str | None, timeout_s: float) -> RunResult:
+async def run_in_pty(state: ToolState, command: str, workdir: str | None, timeout_s: float) -> RunResult:
     """Run `command` with a terminal as its stdin, stdout and stderr; end its tree after `timeout_s`. It starts from
     the session's state and keeps none.
     """
-    process = await bench.session.spawn(
-        command, cwd=workdir, pty=True, output_limit_bytes=bench.options.terminal_output_chars * 4
+    process = await state.session.spawn(
+        command, cwd=workdir, pty=True, output_limit_bytes=state.options.terminal_output_chars * 4
     )
     timed_out = False
     try:

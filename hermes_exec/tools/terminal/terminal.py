@@ -13,7 +13,7 @@ from hermes_exec.tools.call.budget import RESULTS_DIRECTORY
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.os_errors import explained, failure_of
 from hermes_exec.tools.call.results import Outcome
-from hermes_exec.tools.state.tool_state import Bench
+from hermes_exec.tools.state.tool_state import ToolState
 from hermes_exec.tools.state.watch import Watch
 from hermes_exec.tools.terminal.ansi import strip_ansi
 from hermes_exec.tools.terminal.background import running_count, tail
@@ -33,17 +33,17 @@ _REASON_CHARS = 2000
 _CONFLICT = "watch_patterns was dropped because notify_on_complete is set; they exclude each other"
 
 
-async def terminal(bench: Bench, arguments: dict[str, Any]) -> Outcome:
+async def terminal(state: ToolState, arguments: dict[str, Any]) -> Outcome:
     """Run a command in the session, or start it in the background. No command is refused for its words."""
     command = arguments["command"]
     if "\0" in command:
         raise ToolFailure("bad_value", "'command' contains a NUL byte.")
-    workdir = bench.resolve(arguments["workdir"], "workdir") if arguments.get("workdir") else None
-    await bench.open_session()
+    workdir = state.resolve(arguments["workdir"], "workdir") if arguments.get("workdir") else None
+    await state.open_session()
     if arguments["background"]:
-        return await _start(bench, command, workdir, arguments)
-    timeout_s = arguments.get("timeout") or bench.options.terminal_timeout_s
-    longest = bench.options.terminal_max_timeout_s
+        return await _start(state, command, workdir, arguments)
+    timeout_s = arguments.get("timeout") or state.options.terminal_timeout_s
+    longest = state.options.terminal_max_timeout_s
     if timeout_s > longest:
         message = (
             f"A foreground timeout of {timeout_s}s is above the maximum of {longest}s. Use background=true (with "
@@ -51,21 +51,21 @@ async def terminal(bench: Bench, arguments: dict[str, Any]) -> Outcome:
             "and the process tool for longer commands, or a timeout within the maximum."
         )
         raise ToolFailure("timeout_too_long", message, output="", exit_code=-1)
-    result = await _run(bench, command, workdir, timeout_s, pty=arguments["pty"])
-    return await _outcome(bench, command, result, timeout_s, pty=arguments["pty"])
+    result = await _run(state, command, workdir, timeout_s, pty=arguments["pty"])
+    return await _outcome(state, command, result, timeout_s, pty=arguments["pty"])
 
 
-async def _run(bench: Bench, command: str, workdir: str | None, timeout_s: int, *, pty: bool) -> RunResult:
+async def _run(state: ToolState, command: str, workdir: str | None, timeout_s: int, *, pty: bool) -> RunResult:
     """Run in the session. A `workdir` is for this command alone: the next one starts where the one before it ended."""
-    async with bench.turn:
-        with _in_directory(bench, workdir):
+    async with state.turn:
+        with _in_directory(state, workdir):
             if pty:
-                return await run_in_pty(bench, command, workdir or bench.back_to, timeout_s)
-            cwd = workdir or bench.back_to
+                return await run_in_pty(state, command, workdir or state.back_to, timeout_s)
+            cwd = workdir or state.back_to
             if workdir is not None:
-                bench.back_to = bench.cwd
-            limit_bytes = bench.options.terminal_output_chars * 4
-            result = await bench.session.run(
+                state.back_to = state.cwd
+            limit_bytes = state.options.terminal_output_chars * 4
+            result = await state.session.run(
                 command,
                 timeout_s=timeout_s,
                 cwd=cwd,
@@ -73,12 +73,12 @@ async def _run(bench: Bench, command: str, workdir: str | None, timeout_s: int, 
                 output_limit_bytes=limit_bytes,
             )
             if workdir is None:
-                bench.back_to = None
+                state.back_to = None
             return result
 
 
 @contextmanager
-def _in_directory(bench: Bench, workdir: str | None) -> Iterator[None]:
+def _in_directory(state: ToolState, workdir: str | None) -> Iterator[None]:
     """Inside it, a working directory that cannot be entered becomes a ToolFailure, and so does a command that is too
     long. What else a call of ours could be refused for is checked before.
     """
@@ -89,8 +89,8 @@ def _in_directory(bench: Bench, workdir: str | None) -> Iterator[None]:
             raise
         failure = failure_of(workdir or str(error.filename), error)
         if workdir is None:
-            failure.message += f" Nothing was run. The next command starts in {bench.slot.workspace}."
-            bench.back_to = bench.slot.workspace
+            failure.message += f" Nothing was run. The next command starts in {state.slot.workspace}."
+            state.back_to = state.slot.workspace
         failure.fields |= {"output": "", "exit_code": -1}
         raise failure from None
     except ConfigError:
@@ -98,8 +98,8 @@ def _in_directory(bench: Bench, workdir: str | None) -> Iterator[None]:
         raise ToolFailure("bad_value", message, output="", exit_code=-1) from None
 
 
-async def _outcome(bench: Bench, command: str, result: RunResult, timeout_s: int, *, pty: bool) -> Outcome:
-    output = await _shortened(bench, result)
+async def _outcome(state: ToolState, command: str, result: RunResult, timeout_s: int, *, pty: bool) -> Outcome:
+    output = await _shortened(state, result)
     exit_code, error, kind = result.exit_code, None, None
     if result.timed_out:
         exit_code, kind = TIMEOUT_EXIT_CODE, "timeout"
@@ -120,16 +120,16 @@ async def _outcome(bench: Bench, command: str, result: RunResult, timeout_s: int
     return Outcome(data, kind)
 
 
-async def _shortened(bench: Bench, result: RunResult) -> str:
+async def _shortened(state: ToolState, result: RunResult) -> str:
     """The output without control sequences, at most `terminal_output_chars`: 40 % of its head and 60 % of its tail,
     with a notice in between.
     """
     text = strip_ansi(result.output)
-    limit = bench.options.terminal_output_chars
+    limit = state.options.terminal_output_chars
     if len(text) <= limit:
         return text
     head = int(limit * _HEAD_SHARE)
-    where = result.spill_path or await _keep(bench, text)
+    where = result.spill_path or await _keep(state, text)
     saved = f"; the full output is in {where}, see read_file" if where else ""
     if result.truncated:
         what = f"of {result.stdout_total_bytes} bytes"
@@ -138,32 +138,32 @@ async def _shortened(bench: Bench, result: RunResult) -> str:
     return f"{text[:head]}\n\n... [OUTPUT TRUNCATED - {what}{saved}] ...\n\n{text[len(text) - (limit - head) :]}"
 
 
-async def _keep(bench: Bench, text: str) -> str | None:
-    path = f"{bench.slot.tmp.rstrip('/')}/{RESULTS_DIRECTORY}/output-{secrets.token_hex(6)}.txt"
+async def _keep(state: ToolState, text: str) -> str | None:
+    path = f"{state.slot.tmp.rstrip('/')}/{RESULTS_DIRECTORY}/output-{secrets.token_hex(6)}.txt"
     try:
         with explained(path):
-            await bench.slot.files.write_bytes(path, text.encode("utf-8", "replace"))
+            await state.slot.files.write_bytes(path, text.encode("utf-8", "replace"))
     except ToolFailure:
         return None
     return path
 
 
-async def _start(bench: Bench, command: str, workdir: str | None, arguments: dict[str, Any]) -> Outcome:
-    if await running_count(bench.slot) >= bench.options.max_running_processes:
+async def _start(state: ToolState, command: str, workdir: str | None, arguments: dict[str, Any]) -> Outcome:
+    if await running_count(state.slot) >= state.options.max_running_processes:
         message = (
-            f"{bench.options.max_running_processes} background processes are running already. End some with "
+            f"{state.options.max_running_processes} background processes are running already. End some with "
             "process(action='kill')."
         )
         raise ToolFailure("too_many_processes", message, output="", exit_code=-1)
     session_id = "proc_" + secrets.token_hex(6)
-    with _in_directory(bench, workdir):
-        process = await bench.session.spawn(
+    with _in_directory(state, workdir):
+        process = await state.session.spawn(
             command,
-            cwd=workdir or bench.back_to,
+            cwd=workdir or state.back_to,
             stdin=True,
             pty=arguments["pty"],
             merge_stderr=not arguments["pty"],
-            output_limit_bytes=bench.options.process_log_bytes,
+            output_limit_bytes=state.options.process_log_bytes,
             tag=session_id,
         )
     if not process.pid:
@@ -187,7 +187,7 @@ async def _start(bench: Bench, command: str, workdir: str | None, arguments: dic
     else:
         data["hint"] = f"Follow it with process(action='poll', session_id='{session_id}')."
     if notify or patterns:
-        bench.watches[session_id] = Watch(session_id, command, notify, patterns)
+        state.watches[session_id] = Watch(session_id, command, notify, patterns)
     return Outcome(data)
 
 

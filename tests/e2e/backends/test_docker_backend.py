@@ -22,7 +22,7 @@ from hermes_exec.backends.docker import delivery
 from hermes_exec.backends.docker.changes import changes_of, layers_of
 from hermes_exec.backends.docker.container import HOME, RUNNER
 from hermes_exec.backends.docker.engine import Engine
-from hermes_exec.backends.docker.sandbox import DockerSandbox, Made
+from hermes_exec.backends.docker.sandbox import CreatedContainer, DockerSandbox
 from hermes_exec.backends.owner import own_labels
 from hermes_exec.backends.runner_binary import RunnerBinary, find_runner
 from hermes_exec.channel import Channel, Conversation
@@ -132,7 +132,7 @@ async def test_a_folder_of_the_user_that_is_not_there_says_nothing_of_our_files(
     made = backend(volumes=("/is/not/there:/there",))
     with pytest.raises(ConfigError, match="/is/not/there"):
         await made.launch(LaunchSpec(image=docker_image("busybox")), own_labels("t"))
-    assert made._delivery.way(find_runner("linux")) == "bind"
+    assert made._delivery.method(find_runner("linux")) == "bind"
 
 
 async def test_auto_proves_that_files_are_shared(docker_image: Image, engine: DockerClient) -> None:
@@ -244,7 +244,7 @@ async def test_what_docker_says_of_a_program_that_cannot_start_is_no_frame(
     container = engine.containers.run(docker_image("busybox"), ["sleep", "60"], detach=True, network_mode="none")
     connected = Engine(DockerConfig())
     try:
-        sandbox = DockerSandbox(connected, Made(str(container.id), str(container.name), None, {}, False))
+        sandbox = DockerSandbox(connected, CreatedContainer(str(container.id), str(container.name), None, {}, False))
         with pytest.raises(ChannelLost, match="OCI runtime"), anyio.fail_after(20):
             await Channel.open(lambda: sandbox.open(["attach"]), lease_s=10)
     finally:

@@ -63,7 +63,7 @@ async def test_a_write_that_was_under_way_says_that_it_was_interrupted(slot: Slo
     await slot.files.write_text("file", "before")
     params = {"path": "file", "parents": True, "append": False}
     with pytest.raises(InterruptedError, match="killed everything"):
-        async with slot.tenure.conversing("file.write", params, path="file") as conversation:
+        async with slot.scope.conversation("file.write", params, path="file") as conversation:
             await conversation.send(bytes(1 << 20))
             while len(await slot.files.list(".")) < 2:  # noqa: ASYNC110 - what is written to tells nobody
                 await anyio.sleep(0.01)

@@ -16,7 +16,7 @@ from hermes_exec import Died, ExecError, LaunchError, OutcomeUnknown, PoolEvent,
 from hermes_exec.channel.frames import HEADER, Frame, FrameType, encode, encode_positioned
 from hermes_exec.slot import run
 from hermes_exec.slot.command import command_params
-from hermes_exec.slot.scope import Tenure
+from hermes_exec.slot.scope import SlotScope
 from tests.hostile import Backend, registered
 from tests.unit.channel.peer import Peer, talking
 
@@ -111,12 +111,12 @@ async def test_a_box_that_tells_of_a_start_again_and_again_does_not_put_off_the_
 
     async with talking(attack=attack) as (_, channel):
 
-        async def judge(error: ExecError) -> ExecError:
+        async def explain_loss(error: ExecError) -> ExecError:
             return error
 
-        tenure = Tenure("s0", channel, judge, lambda _: None)
+        scope = SlotScope("s0", channel, explain_loss, lambda _: None)
         with pytest.raises(OutcomeUnknown, match="its result did not come"):
-            await run.execute(tenure, command_params("s0", "true"), timeout_s=0.1)
+            await run.execute(scope, command_params("s0", "true"), timeout_s=0.1)
 
 
 @pytest.mark.parametrize("name", ATTACKS)
