@@ -7,6 +7,13 @@ from hermes_exec._lazy import lazily
 
 TYPE_CHECKING = False  # as typing has it, which takes longer to load than all of this
 if TYPE_CHECKING:
+    from hermes_exec import blocking as blocking
+    from hermes_exec import config as config
+    from hermes_exec import errors as errors
+    from hermes_exec import results as results
+    from hermes_exec import testing as testing
+    from hermes_exec import tools as tools
+    from hermes_exec import tracing as tracing
     from hermes_exec.config import BackendConfig, DockerConfig, Limits, LocalConfig, PoolConfig, ProfileConfig
     from hermes_exec.errors import (
         AcquireTimeout,
@@ -130,4 +137,5 @@ if not TYPE_CHECKING:
             "slot.slot",
             "pool.pool",
         ),
+        modules=("blocking", "config", "errors", "results", "testing", "tools", "tracing"),
     )

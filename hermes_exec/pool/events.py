@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from hermes_exec.aio.loop import cancelled_from_outside, interrupt_main
-from hermes_exec.pool.templates import masked
+from hermes_exec.redact import masked
 from hermes_exec.results import PoolEvent
 
 if TYPE_CHECKING:

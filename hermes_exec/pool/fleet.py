@@ -20,7 +20,8 @@ from hermes_exec.pool.launch import OnPull, launch_sandbox, start_sandbox
 from hermes_exec.pool.plan import Close, Fail, Launch, Lend, PlanConfig, plan
 from hermes_exec.pool.sandbox import PooledSandbox, SlotPlace
 from hermes_exec.pool.state import Phase, PoolState, SandboxRecord, Waiter
-from hermes_exec.pool.templates import Template, Templates, masked
+from hermes_exec.pool.templates import Template, Templates
+from hermes_exec.redact import masked
 from hermes_exec.results import Died, Launched, PoolEvent, PostMortem, Ready, Reaped, Scaled
 
 logger = logging.getLogger(__name__)

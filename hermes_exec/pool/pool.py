@@ -26,7 +26,8 @@ from hermes_exec.pool.launch import OnPull
 from hermes_exec.pool.observe import offer_view
 from hermes_exec.pool.options import commands, configured, listener, mapping, with_profile
 from hermes_exec.pool.stats import pool_stats
-from hermes_exec.pool.templates import Templates, secret_values
+from hermes_exec.pool.templates import Templates
+from hermes_exec.redact import secret_values
 from hermes_exec.results import IsolationLevel, PoolStats
 from hermes_exec.slot.command import checked_count, checked_timeout
 from hermes_exec.slot.slot import Slot

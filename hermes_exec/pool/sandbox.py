@@ -24,7 +24,8 @@ from hermes_exec.errors import (
     SandboxDied,
 )
 from hermes_exec.pool.state import SandboxRecord
-from hermes_exec.pool.templates import Template, masked, secret_values
+from hermes_exec.pool.templates import Template
+from hermes_exec.redact import masked, secret_values
 from hermes_exec.results import KillReceipt, PostMortem
 from hermes_exec.slot.answers import items, receipt, remote_failure
 from hermes_exec.slot.run import execute, single

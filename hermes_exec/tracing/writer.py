@@ -15,7 +15,7 @@ from typing import IO, Protocol, runtime_checkable
 from hermes_exec.channel.frames import FrameType
 from hermes_exec.channel.trace import Trace, TracedFrame
 from hermes_exec.errors import ConfigError
-from hermes_exec.pool.templates import masked_data
+from hermes_exec.redact import masked_data
 from hermes_exec.results import PoolEvent
 
 logger = logging.getLogger(__name__)

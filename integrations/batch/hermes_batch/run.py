@@ -21,7 +21,7 @@ from hermes_batch.settings import SETTINGS, read_settings, recorded_config, writ
 from hermes_batch.tally import Tally
 from hermes_batch.trajectories import TRAJECTORIES, Trajectories
 from hermes_exec.errors import ConfigError
-from hermes_exec.pool.templates import masked_data, secret_values
+from hermes_exec.redact import masked_data, secret_values
 from hermes_exec.tools import select
 
 
