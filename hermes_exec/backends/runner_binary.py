@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from hermes_exec.errors import BackendUnavailable
 
-DIRECTORY = Path(__file__).parent / "_runner"
+DIRECTORY = Path(__file__).parents[1] / "_runner"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv8": "arm64", "armv8l": "arm64"}
 MEND = "run `pip install --force-reinstall hermes-exec`, or in a checkout `make runner`"
 
