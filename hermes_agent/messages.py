@@ -84,3 +84,13 @@ def called(message: Mapping[str, Any]) -> list[ToolCall]:
         ToolCall(str(call["id"]), str(call["function"]["name"]), str(call["function"]["arguments"]))
         for call in message.get("tool_calls") or ()
     ]
+
+
+class Answer(NamedTuple):
+    """What a call is answered with. `executed` is False when it never reached the toolbox."""
+
+    content: str
+    ok: bool
+    error_kind: str | None
+    duration_s: float = 0.0
+    executed: bool = True
