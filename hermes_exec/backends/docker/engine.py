@@ -8,13 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 import anyio.to_thread
 
+from hermes_exec.backends.docker.deadline import ANSWERED_UNTIL, deadline
 from hermes_exec.backends.threads import launch_in_thread
 from hermes_exec.config import DockerConfig
 from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError, ImageError, LaunchError
@@ -31,14 +31,6 @@ CLOSED_TIMEOUT_S = 5
 """Longest time for one answer when the engine was left: for threads that undo what nobody waits for."""
 REFUSAL = re.compile(r"unable to find (user|group) |network \S+ not found|could not select device driver")
 """What the daemon says, with another status than 400, of a configuration that can never be."""
-ANSWERED_UNTIL: ContextVar[float] = ContextVar("ANSWERED_UNTIL", default=math.inf)
-"""The moment of `time.monotonic` past which no answer of an engine is waited for."""
-
-
-def deadline() -> float:
-    """That of the caller, as `anyio.current_time` counts; infinite without one and where it is cancelled already."""
-    found = anyio.current_effective_deadline()
-    return found if found > anyio.current_time() else math.inf
 
 
 class Engine:

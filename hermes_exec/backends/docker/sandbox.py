@@ -16,10 +16,10 @@ from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.base import SandboxStatus
 from hermes_exec.backends.docker.changes import Layers, changes_of, layers_of, unseen_mounts
 from hermes_exec.backends.docker.container import BASE_DIR, NAME_LABEL, RUNNER
-from hermes_exec.backends.docker.engine import Engine, deadline, status_of
+from hermes_exec.backends.docker.deadline import deadline
+from hermes_exec.backends.docker.engine import Engine, status_of
 from hermes_exec.backends.docker.stream import DockerStream
-from hermes_exec.errors import BackendUnavailable, ChannelLost, ExecError, SandboxDied
-from hermes_exec.results import PostMortem, Suspect
+from hermes_exec.errors import BackendUnavailable, ChannelLost, ExecError, PostMortem, SandboxDied, Suspect
 
 if TYPE_CHECKING:
     from docker import DockerClient
