@@ -19,8 +19,15 @@ from hermes_exec.channel.frames import MAX_MESSAGE_BYTES, MORE, Frame, FrameType
 from hermes_exec.channel.handshake import BoxFacts, Identity
 from hermes_exec.channel.keepalive import HEART
 from hermes_exec.channel.trace import Trace
-from hermes_exec.errors import ChannelLost, ConfigError, ExecError, OutcomeUnknown, ProtocolError, SandboxDied
-from hermes_exec.results import PostMortem
+from hermes_exec.errors import (
+    ChannelLost,
+    ConfigError,
+    ExecError,
+    OutcomeUnknown,
+    PostMortem,
+    ProtocolError,
+    SandboxDied,
+)
 
 DEFAULT_WINDOW = 1 << 20
 CANCEL_WAIT_S = 5.0

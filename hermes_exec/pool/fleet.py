@@ -14,7 +14,7 @@ from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from hermes_exec.backends.base import Backend, Labels, ReapFilter, Sandbox
-from hermes_exec.errors import ExecError, LaunchError
+from hermes_exec.errors import ExecError, LaunchError, PostMortem
 from hermes_exec.pool.events import Hub
 from hermes_exec.pool.launch import OnPull, launch_sandbox, start_sandbox
 from hermes_exec.pool.plan import Close, Fail, Launch, Lend, PlanConfig, plan
@@ -22,7 +22,7 @@ from hermes_exec.pool.sandbox import PooledSandbox, SlotPlace
 from hermes_exec.pool.state import Phase, PoolState, SandboxRecord, Waiter
 from hermes_exec.pool.templates import Template, Templates
 from hermes_exec.redact import masked
-from hermes_exec.results import Died, Launched, PoolEvent, PostMortem, Ready, Reaped, Scaled
+from hermes_exec.results import Died, Launched, PoolEvent, Ready, Reaped, Scaled
 
 logger = logging.getLogger(__name__)
 GOODBYE_S = 2.0

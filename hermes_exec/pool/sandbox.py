@@ -20,17 +20,17 @@ from hermes_exec.errors import (
     ExecError,
     LaunchError,
     OutcomeUnknown,
+    PostMortem,
     ProtocolError,
     SandboxDied,
 )
 from hermes_exec.pool.state import SandboxRecord
 from hermes_exec.pool.templates import Template
 from hermes_exec.redact import masked, secret_values
-from hermes_exec.results import KillReceipt, PostMortem
-from hermes_exec.slot.answers import items, receipt, remote_failure
+from hermes_exec.results import KillReceipt
+from hermes_exec.slot.answers import SlotFacts, items, receipt, remote_failure
 from hermes_exec.slot.run import execute, single
 from hermes_exec.slot.scope import SlotScope, raise_seen
-from hermes_exec.slot.slot import SlotFacts
 from hermes_exec.slot.transfer.transfer import moving, upload
 
 logger = logging.getLogger(__name__)

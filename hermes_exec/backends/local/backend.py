@@ -26,8 +26,7 @@ from hermes_exec.backends.local.directory import LocalDir, check_parent, find_di
 from hermes_exec.backends.owner import owner_state, process_state, reap_reason
 from hermes_exec.backends.threads import launch_in_thread
 from hermes_exec.config import BackendConfig, LocalConfig
-from hermes_exec.errors import ConfigError, LaunchError, SandboxDied
-from hermes_exec.results import PostMortem
+from hermes_exec.errors import ConfigError, LaunchError, PostMortem, SandboxDied
 
 Config = LocalConfig
 GRACE_S = 5.0

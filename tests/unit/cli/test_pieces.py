@@ -25,9 +25,10 @@ from hermes_exec.errors import (
     ErrorCause,
     ExecError,
     ImageError,
+    PostMortem,
     SandboxDied,
 )
-from hermes_exec.results import KillReceipt, PostMortem, PullProgress, RunResult
+from hermes_exec.results import KillReceipt, PullProgress, RunResult
 
 
 @pytest.mark.parametrize(
