@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from hermes_exec.channel import RemoteError
@@ -14,11 +15,12 @@ from hermes_exec.errors import (
     ExecError,
     IsolationError,
     OutputLimitExceeded,
+    PostMortem,
     ProtocolError,
     SandboxDied,
     SlotClosed,
 )
-from hermes_exec.results import Isolation, KillReceipt, PostMortem, ProcessInfo, Usage
+from hermes_exec.results import Isolation, KillReceipt, ProcessInfo, Usage
 
 LEVELS = ("none", "uid", "namespaces", "box")
 LARGEST = 2**63 - 1
@@ -184,3 +186,37 @@ def process_info(answer: Mapping[str, Any]) -> ProcessInfo:
         request_id=optional_integer(answer, "request_id"),
         state=readable(answer.get("state")),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFacts:
+    """What the runner said of a slot when it was created."""
+
+    workspace: str
+    home: str
+    tmp: str
+    uid: int
+    gid: int
+    user_name: str
+    shell: str | None
+    session_shell: str | None
+    session_keeps: tuple[str, ...]
+    isolation: Isolation
+
+    @classmethod
+    def parse(cls, answer: dict[str, Any]) -> SlotFacts:
+        """ProtocolError when a field is missing or of a wrong type."""
+        session = answer.get("session")
+        session = session if isinstance(session, dict) else {}
+        return cls(
+            workspace=from_wire(answer.get("workspace"), "workspace"),
+            home=from_wire(answer.get("home"), "home"),
+            tmp=from_wire(answer.get("tmp"), "tmp"),
+            uid=integer(answer, "uid"),
+            gid=integer(answer, "gid"),
+            user_name=text(answer, "user_name"),
+            shell=optional_text(answer, "shell"),
+            session_shell=optional_text(session, "shell"),
+            session_keeps=texts(session, "keeps"),
+            isolation=isolation(answer.get("isolation")),
+        )

@@ -10,17 +10,26 @@ import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream
 
 from hermes_exec.channel import Conversation, Data, RemoteError
+from hermes_exec.channel.channel import CANCEL_WAIT_S
 from hermes_exec.channel.encoding import from_wire
 from hermes_exec.errors import ConfigError, ProtocolError
 from hermes_exec.results import KillReceipt, RunResult
 from hermes_exec.slot.answers import integer, number, receipt, text
-from hermes_exec.slot.command import checked_offset, checked_signal, checked_size, checked_timeout, terminal_size
+from hermes_exec.slot.command import (
+    checked_offset,
+    checked_signal,
+    checked_size,
+    checked_timeout,
+    pty_size,
+    terminal_size,
+)
 from hermes_exec.slot.run_result import run_result
 from hermes_exec.slot.scope import TRANSPORT_ERRORS, SlotScope
 
 STREAMS: Mapping[str, int] = {"stdout": 1, "stderr": 2}
 READ_BYTES = 1 << 20
 FOLLOW_WINDOW = 1 << 18
+SPAWN_S = 60.0
 
 
 class Process:
@@ -168,6 +177,43 @@ class Process:
         if len(data) > limit_bytes or following < len(data):
             raise ProtocolError("the box sent more of a log than was asked for")
         return data, following
+
+
+async def start(
+    scope: SlotScope,
+    params: dict[str, Any],
+    command: str,
+    *,
+    stdin: bool,
+    pty: bool | tuple[int, int],
+    tag: str | None,
+) -> Process:
+    """Start a process from checked params; `command` is how it is shown. One that is started after all when the caller
+    was cancelled is ended.
+    """
+    size = pty_size(pty)
+    params["stdin"] = bool(stdin) or size is not None
+    if size is not None:
+        params["pty"] = size
+    if tag is not None:
+        params["tag"] = tag
+
+    async def end(unheld: dict[str, Any]) -> None:
+        process = text(unheld, "process")
+        await scope.channel.call("proc.kill", {"process": process}, timeout_s=CANCEL_WAIT_S)
+
+    answer = await scope.call("proc.spawn", params, timeout_s=SPAWN_S, unheld=end)
+    started_at = answer.get("started_at")
+    return Process(
+        scope,
+        text(answer, "process"),
+        integer(answer, "pid"),
+        command=command,
+        started_at=float(started_at) if isinstance(started_at, int | float) else time.time(),
+        tag=tag,
+        stdin=bool(stdin),
+        pty=size is not None,
+    )
 
 
 def _without_output(ended: Mapping[str, Any]) -> dict[str, Any]:

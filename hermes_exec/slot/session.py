@@ -9,21 +9,18 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import anyio
 
 from hermes_exec.channel.encoding import from_wire
 from hermes_exec.errors import ConfigError, SlotClosed
 from hermes_exec.results import RunResult
-from hermes_exec.slot.answers import text
+from hermes_exec.slot.answers import SlotFacts, text
 from hermes_exec.slot.command import DEFAULT_OUTPUT_BYTES, DEFAULT_TIMEOUT_S, checked_timeout, command_params
-from hermes_exec.slot.process import Process
+from hermes_exec.slot.process import Process, start
 from hermes_exec.slot.run import OnOutput, Stdin, execute
 from hermes_exec.slot.scope import SlotScope
-
-if TYPE_CHECKING:
-    from hermes_exec.slot.slot import Slot, SlotFacts
 
 
 class Session:
@@ -39,20 +36,19 @@ class Session:
 
     def __init__(
         self,
-        slot: Slot,
         scope: SlotScope,
+        facts: SlotFacts,
         cwd: str | PathLike[str] | None,
         env: Mapping[str, str] | None,
-        facts: SlotFacts,
     ) -> None:
-        self.cwd: str = slot.workspace
+        self.cwd: str = facts.workspace
         """The directory that the next command starts in."""
         self.shell = facts.session_shell
         """The shell's name; None in an image without a shell, where no session can be had."""
         self.keeps = facts.session_keeps
         """What this shell can keep; dash and busybox cannot keep functions."""
-        self._slot, self._scope = slot, scope
-        self._checked = command_params(slot.id, "", cwd=cwd, env=env)
+        self._scope, self._workspace = scope, facts.workspace
+        self._checked = command_params(scope.slot, "", cwd=cwd, env=env)
         self._id: str | None = None
         self._entered = False
         self._busy = False
@@ -103,7 +99,7 @@ class Session:
                 )
             except OSError as error:
                 if self._entered and cwd is None and error.filename == self.cwd:
-                    self.cwd = self._slot.workspace
+                    self.cwd = self._workspace
                 raise
             self._entered = True
             if answer.get("cwd") is not None:
@@ -131,7 +127,7 @@ class Session:
         params = self._params(command, cwd, env, output_limit_bytes, merge_stderr)
         async with self._turn():
             params["session"] = self._id
-            return await self._slot.start(params, command, stdin=stdin, pty=pty, tag=tag)
+            return await start(self._scope, params, command, stdin=stdin, pty=pty, tag=tag)
 
     def _params(
         self,

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from os import PathLike
-from typing import Any, cast
+from typing import cast
 
 import anyio
 
 from hermes_exec.aio.loop import ShieldedTask
-from hermes_exec.channel.channel import CANCEL_WAIT_S
-from hermes_exec.channel.encoding import from_wire
 from hermes_exec.errors import ConfigError, SlotClosed
-from hermes_exec.results import Isolation, KillReceipt, ProcessInfo, RunResult
-from hermes_exec.slot.answers import integer, isolation, items, optional_text, process_info, receipt, text, texts
+from hermes_exec.results import KillReceipt, ProcessInfo, RunResult
+from hermes_exec.slot.answers import SlotFacts, items, process_info, receipt
 from hermes_exec.slot.command import (
     DEFAULT_OUTPUT_BYTES,
     DEFAULT_TIMEOUT_S,
@@ -24,50 +20,15 @@ from hermes_exec.slot.command import (
     Environment,
     checked_count,
     command_params,
-    pty_size,
 )
 from hermes_exec.slot.files import Files
 from hermes_exec.slot.network import Connection, Forward, connect
-from hermes_exec.slot.process import Process
+from hermes_exec.slot.process import Process, start
 from hermes_exec.slot.run import OnOutput, Stdin, execute, single
 from hermes_exec.slot.scope import SlotScope
 from hermes_exec.slot.session import Session
 
 KILL_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class SlotFacts:
-    """What the runner said of a slot when it was created."""
-
-    workspace: str
-    home: str
-    tmp: str
-    uid: int
-    gid: int
-    user_name: str
-    shell: str | None
-    session_shell: str | None
-    session_keeps: tuple[str, ...]
-    isolation: Isolation
-
-    @classmethod
-    def parse(cls, answer: dict[str, Any]) -> SlotFacts:
-        """ProtocolError when a field is missing or of a wrong type."""
-        session = answer.get("session")
-        session = session if isinstance(session, dict) else {}
-        return cls(
-            workspace=from_wire(answer.get("workspace"), "workspace"),
-            home=from_wire(answer.get("home"), "home"),
-            tmp=from_wire(answer.get("tmp"), "tmp"),
-            uid=integer(answer, "uid"),
-            gid=integer(answer, "gid"),
-            user_name=text(answer, "user_name"),
-            shell=optional_text(answer, "shell"),
-            session_shell=optional_text(session, "shell"),
-            session_keeps=texts(session, "keeps"),
-            isolation=isolation(answer.get("isolation")),
-        )
 
 
 class Slot:
@@ -250,36 +211,7 @@ class Slot:
             merge_stderr=merge_stderr,
         )
         shown = command if isinstance(command, str) else " ".join(map(os.fsdecode, command))
-        return await self.start(params, shown, stdin=stdin, pty=pty, tag=tag)
-
-    async def start(
-        self, params: dict[str, Any], shown: str, *, stdin: bool, pty: bool | tuple[int, int], tag: str | None
-    ) -> Process:
-        """Start a process from checked params; `Session.spawn` comes here too."""
-        size = pty_size(pty)
-        params["stdin"] = bool(stdin) or size is not None
-        if size is not None:
-            params["pty"] = size
-        if tag is not None:
-            params["tag"] = tag
-        scope = self.scope
-
-        async def end(unheld: dict[str, Any]) -> None:
-            process = text(unheld, "process")
-            await scope.channel.call("proc.kill", {"process": process}, timeout_s=CANCEL_WAIT_S)
-
-        answer = await scope.call("proc.spawn", params, timeout_s=KILL_S, unheld=end)
-        started_at = answer.get("started_at")
-        return Process(
-            scope,
-            text(answer, "process"),
-            integer(answer, "pid"),
-            command=shown,
-            started_at=float(started_at) if isinstance(started_at, int | float) else time.time(),
-            tag=tag,
-            stdin=bool(stdin),
-            pty=size is not None,
-        )
+        return await start(self.scope, params, shown, stdin=stdin, pty=pty, tag=tag)
 
     async def spawned(self) -> list[Process]:
         """Handles for every process that `spawn` started in this slot since its last reset, ended ones included."""
@@ -290,7 +222,7 @@ class Slot:
     def session(self, *, cwd: str | PathLike[str] | None = None, env: dict[str, str] | None = None) -> Session:
         """A shell whose state lasts between its commands; it starts with its first one (or `async with`)."""
         self.scope.check()
-        return Session(self, self.scope, cwd, env, self._facts)
+        return Session(self.scope, self._facts, cwd, env)
 
     async def processes(self) -> list[ProcessInfo]:
         """What lives in the slot now, whoever started it."""

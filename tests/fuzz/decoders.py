@@ -23,12 +23,11 @@ from hermes_exec.channel.frames import HEADER, MAX_PAYLOAD, MORE, Decoder, Frame
 from hermes_exec.channel.handshake import BoxFacts, Identity, shake_hands
 from hermes_exec.errors import ChannelLost, ProtocolError
 from hermes_exec.results import FileStat, KillReceipt, ProcessInfo
-from hermes_exec.slot.answers import isolation, items, process_info, receipt, remote_failure, texts
+from hermes_exec.slot.answers import SlotFacts, isolation, items, process_info, receipt, remote_failure, texts
 from hermes_exec.slot.files import _search_result, _stat
 from hermes_exec.slot.process import Process
 from hermes_exec.slot.run_result import run_result
 from hermes_exec.slot.scope import SlotScope
-from hermes_exec.slot.slot import SlotFacts
 from hermes_exec.slot.transfer.unpack import unpack
 from hermes_exec.tracing.reader import parse_trace
 

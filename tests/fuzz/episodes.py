@@ -15,8 +15,9 @@ import anyio
 from hermes_exec import ExecError
 from hermes_exec.channel import Channel, connection
 from hermes_exec.results import KillReceipt
+from hermes_exec.slot.answers import SlotFacts
 from hermes_exec.slot.scope import SlotScope
-from hermes_exec.slot.slot import Slot, SlotFacts
+from hermes_exec.slot.slot import Slot
 from tests.fuzz.runner import HostileRunner
 from tests.fuzz.seeds import SLOT
 
