@@ -1,4 +1,4 @@
-"""The Toolbox: from a model's tool call to a result, in one slot."""
+"""The Toolbox: from a model's tool call to a result, in one slot; and its blocking face."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import logging
 import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import Any, Self, overload
 
 import anyio
+from anyio.from_thread import BlockingPortal
 
 import hermes_exec.blocking
+from hermes_exec.aio.portal import call
 from hermes_exec.errors import CommandFailed, ConfigError, ErrorCause, ExecError, OutputLimitExceeded, SandboxDied
 from hermes_exec.slot.slot import Slot
 from hermes_exec.tools.call import budget
@@ -29,9 +32,6 @@ from hermes_exec.tools.options import ToolOptions
 from hermes_exec.tools.state.tool_state import ToolState
 from hermes_exec.tools.state.watch import Notice
 from hermes_exec.tools.terminal import notices
-
-if TYPE_CHECKING:
-    from hermes_exec.tools.blocking import BlockingToolbox
 
 DEFAULT_TOOLSETS = ("terminal", "file")
 _log = logging.getLogger(__name__)
@@ -80,8 +80,6 @@ class Toolbox:
     ) -> Toolbox:
         """Make the object, complete: there is no `__init__`, for what it takes depends on the kind of slot."""
         if isinstance(slot, hermes_exec.blocking.Slot):
-            from hermes_exec.tools.blocking import BlockingToolbox
-
             return BlockingToolbox.over(Toolbox(slot.wrapped, toolsets, tools=tools, options=options), slot.portal)
         if not isinstance(slot, Slot):
             raise ConfigError(f"a Toolbox works in a slot (`pool.slot()`), not in a {type(slot).__name__}")
@@ -209,6 +207,53 @@ class Toolbox:
         near = difflib.get_close_matches(name, self._schemas, n=1)
         meant = f" Did you mean '{near[0]}'? Example: {near[0]}({EXAMPLES.get(near[0], '{}')})." if near else ""
         return ToolFailure("unknown_tool", f"Unknown tool '{name[:100]}'.{meant} Available tools: {available}.")
+
+
+class BlockingToolbox(Toolbox):
+    """What `Toolbox(slot)` gives for a blocking slot. `wrapped` is the Toolbox that does the work, `portal` the
+    thread that it works in.
+    """
+
+    wrapped: Toolbox
+    portal: BlockingPortal
+
+    @classmethod
+    def over(cls, toolbox: Toolbox, portal: BlockingPortal) -> BlockingToolbox:
+        """The blocking face of `toolbox`, whose calls run in the event loop of `portal`."""
+        made = object.__new__(cls)
+        made.wrapped, made.portal = toolbox, portal
+        made._schemas, made.unavailable = toolbox._schemas, toolbox.unavailable
+        return made
+
+    def call(  # type: ignore[override]
+        self, name: str, arguments: str | bytes | Mapping[str, object] | None = None, call_id: str | None = None
+    ) -> ToolResult:
+        """As `Toolbox.call`."""
+        return call(self.portal, partial(self.wrapped.call, name, arguments, call_id))
+
+    def fit_turn(self, results: Sequence[ToolResult], limit_chars: int | None = None) -> list[ToolResult]:  # type: ignore[override]
+        """As `Toolbox.fit_turn`."""
+        return call(self.portal, partial(self.wrapped.fit_turn, results, limit_chars))
+
+    def notices(self) -> list[Notice]:  # type: ignore[override]
+        """As `Toolbox.notices`."""
+        return call(self.portal, self.wrapped.notices)
+
+    def forget_reads(self) -> None:
+        """As `Toolbox.forget_reads`."""
+        call(self.portal, self.wrapped.forget_reads)
+
+    def close(self) -> None:
+        """As `Toolbox.aclose`."""
+        call(self.portal, self.wrapped.aclose)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 async def _run_host(host: HostTool, fitted: dict[str, Any]) -> Outcome:
