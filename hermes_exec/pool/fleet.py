@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from secrets import token_hex
-from typing import Protocol
 
 import anyio
 from anyio import to_thread
@@ -19,7 +18,7 @@ from hermes_exec.pool.events import Hub
 from hermes_exec.pool.launch import OnPull, launch_sandbox, start_sandbox
 from hermes_exec.pool.plan import Close, Fail, Launch, Lend, PlanConfig, plan
 from hermes_exec.pool.sandbox import PooledSandbox, SlotPlace
-from hermes_exec.pool.state import Phase, PoolState, SandboxRecord, Waiter
+from hermes_exec.pool.state import Phase, PoolState, SandboxRecord
 from hermes_exec.pool.templates import Template, Templates
 from hermes_exec.redact import masked
 from hermes_exec.results import Died, Launched, PoolEvent, Ready, Reaped, Scaled
@@ -31,19 +30,6 @@ LEAST_S = 1.0
 LAST_RESORT_S = 5.0
 LAUNCH_DELAYS_S = (0.5, 30.0)
 """The pause after the first failed launch, and the longest; each is twice the one before."""
-
-
-class Checkouts(Protocol):
-    """What the keeper needs of the part that lends slots."""
-
-    def hand_over(self, waiter: Waiter, shares: dict[int, int]) -> None:
-        """Slots for a waiter."""
-
-    def fail(self, waiter: Waiter) -> None:
-        """Launches for a waiter failed too often."""
-
-    def held(self, box: PooledSandbox) -> int:
-        """How many slots of a box are lent."""
 
 
 class Fleet:
@@ -58,7 +44,8 @@ class Fleet:
         secrets: list[str],
         on_pull: OnPull | None,
     ) -> None:
-        self.checkouts: Checkouts
+        self.on_change: Callable[[], None]
+        """Called whenever something changed that waiters may have waited for; whoever makes the pool sets it."""
         self.templates = templates
         self.hub = hub
         self.labels = labels
@@ -81,28 +68,28 @@ class Fleet:
 
     # Deciding.
 
-    def reconcile(self) -> None:
-        """Ask the planner, and begin what it says."""
+    def reconcile(self) -> list[Lend | Fail]:
+        """Ask the planner, begin what it says of boxes, and return what it says of waiters."""
         if self.closing:
-            return
+            return []
         config = PlanConfig(self.templates.max_sandboxes, self.templates.sizes())
         decided = plan(self.state, config, anyio.current_time())
         before = len(self.state.boxes)
+        for_waiters: list[Lend | Fail] = []
         for action in decided.actions:
             match action:
                 case Launch(key):
                     self._begin_launch(self.templates.by_key(key))
-                case Lend(waiter, shares):
-                    self.checkouts.hand_over(waiter, dict(shares))
                 case Close(box_id, reason):
                     self._begin_close(box_id, reason)
-                case Fail(waiter):
-                    self.checkouts.fail(waiter)
+                case _:
+                    for_waiters.append(action)
         if len(self.state.boxes) > before:
             self.emit(Scaled(time=time.time(), before=before, after=len(self.state.boxes), reason="demand"))
         if decided.wake_at != self._wake_at:
             self._wake_at = decided.wake_at
             self._rearm.set()
+        return for_waiters
 
     async def wake_up(self) -> None:
         """Ask the planner again when it wanted to be asked."""
@@ -113,7 +100,7 @@ class Fleet:
                 await self._rearm.wait()
                 continue
             self._wake_at = math.inf
-            self.reconcile()
+            self.on_change()
 
     def slot_id(self, box: PooledSandbox, place: SlotPlace) -> str:
         """What a slot is called on this host."""
@@ -169,14 +156,14 @@ class Fleet:
         self.emit(
             Ready(time=time.time(), sandbox=box.id, profile=template.profile, slots=record.slots, duration_s=took)
         )
-        self.reconcile()
+        self.on_change()
 
     def _launch_failed(self, record: SandboxRecord, error: Exception) -> None:
         self.failures += 1
         hopeless = not (isinstance(error, ExecError) and error.retryable)
         logger.warning("launching a sandbox failed: %s", masked(str(error), self._secrets))
         self.state.launch_failed(record, error, anyio.current_time(), LAUNCH_DELAYS_S, hopeless=hopeless)
-        self.reconcile()
+        self.on_change()
 
     async def _bring_up(self, record: SandboxRecord, template: Template, started: float) -> PooledSandbox:
         sandbox = await launch_sandbox(template, self.labels, self._on_pull, self.destroy)
@@ -226,7 +213,7 @@ class Fleet:
         self.boxes.pop(box.record.id, None)
         self.calls_before += box.channel.calls
         self.emit(Scaled(time=time.time(), sandbox=box.id, before=before, after=before - 1, reason=reason))
-        self.reconcile()
+        self.on_change()
 
     async def end_sandbox(self, box: PooledSandbox) -> None:
         """Say goodbye to the runner and end the box; shielded and bounded."""
@@ -254,7 +241,7 @@ class Fleet:
         """A box is dead, or as good as dead: tell its holders, forget it, remove what is left of it."""
         if box.record.id not in self.boxes or box.record.phase is Phase.CLOSING:
             return
-        held = self.checkouts.held(box)
+        held = sum(place.held for place in box.places)
         death = box.death or PostMortem("the box has ended")
         del self.boxes[box.record.id]
         self.state.remove(box.record)
@@ -266,7 +253,7 @@ class Fleet:
             Died(time=time.time(), sandbox=box.id, profile=box.template.profile, post_mortem=death, slots_lent=held)
         )
         self.background(lambda: self.destroy(box.sandbox), f"remove {box.id}")
-        self.reconcile()
+        self.on_change()
 
     # The beginning and the end.
 

@@ -25,6 +25,7 @@ from hermes_exec.pool.fleet import Fleet
 from hermes_exec.pool.launch import OnPull
 from hermes_exec.pool.observe import offer_view
 from hermes_exec.pool.options import commands, configured, listener, mapping, with_profile
+from hermes_exec.pool.queue import Queue
 from hermes_exec.pool.stats import pool_stats
 from hermes_exec.pool.templates import Templates
 from hermes_exec.redact import secret_values
@@ -228,7 +229,9 @@ class SandboxPool:
             raise
         labels = own_labels(self.run_id)
         self._fleet = Fleet(self._templates, self._hub, labels, tasks, self._secrets, self._on_pull)
-        self._checkouts = Checkouts(self._fleet)
+        queue = Queue(self._fleet)
+        self._fleet.on_change = queue.serve
+        self._checkouts = Checkouts(self._fleet, queue)
         atexit.register(self._at_exit)
         try:
             self._fleet.background(self._hub.run, "telling events")
@@ -245,7 +248,7 @@ class SandboxPool:
         assert self._checkouts is not None
         wanted = [template for template in self._templates.all if template.size.min_sandboxes]
         for template in wanted:
-            await self._checkouts.warm(template, template.size.min_sandboxes, self.config.acquire_timeout_s)
+            await self._checkouts.queue.warm(template, template.size.min_sandboxes, self.config.acquire_timeout_s)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -274,7 +277,8 @@ class SandboxPool:
         assert self._background is not None
         try:
             with anyio.CancelScope(shield=True):
-                await checkouts.shut_down()
+                checkouts.queue.close()
+                checkouts.close()
                 await fleet.shut_down()
                 self._hub.end()
                 await self._leave_backends()
@@ -403,7 +407,7 @@ class SandboxPool:
                 f"set max_sandboxes={n}"
             )
         if n:
-            await checkouts.warm(template, n, self.config.acquire_timeout_s)
+            await checkouts.queue.warm(template, n, self.config.acquire_timeout_s)
 
     def events(self) -> Events:
         """What happens from now on, as an async iterator that ends when the pool closes.

@@ -54,6 +54,8 @@ class SlotPlace:
     begun: bool = False
     """Its creation was begun; when it was broken off, nobody knows how far it came."""
     lent: bool = False
+    held: bool = False
+    """A tenant has it; a place that is lent may also be one that is prepared or reset."""
     touched: bool = False
     quarantined: bool = False
     doing: str = ""
