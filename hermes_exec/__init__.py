@@ -126,5 +126,16 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazily(
         __name__,
         __all__,
-        where=("errors", "pool", "results", "config", "files", "forward", "process", "session", "slot"),
+        where=(
+            "errors",
+            "pool.pool",
+            "results",
+            "config",
+            "slot.files",
+            "slot.network",
+            "slot.process",
+            "slot.session",
+            "slot.slot",
+        ),
+        modules=("blocking", "config", "errors", "results", "testing", "tools", "tracing"),
     )

@@ -16,22 +16,19 @@ from typing import Self
 from anyio import EndOfStream
 from anyio.from_thread import BlockingPortal
 
-from hermes_exec import events, files, forward, pool, process, session, slot
-from hermes_exec.errors import SlotClosed
-from hermes_exec.results import Isolation, PoolEvent, PoolStats
-from hermes_exec.twin import (
-    Entered,
+from hermes_exec.aio.portal import (
     Member,
     Portals,
     SyncContext,
     SyncFacade,
-    attribute,
     blocking,
     call,
     call_or_undo,
     closing,
+    context,
     in_event_loop,
     may_leave,
+    wraps,
 )
 from hermes_exec.errors import SlotClosed
 from hermes_exec.pool import events, pool
@@ -209,7 +206,7 @@ class Slot(SyncFacade[slot.Slot]):
         """The files of the slot."""
         return Files(self.wrapped.files, self.portal)
 
-    forward = lending(slot.Slot.forward, lambda lent, _: lent)
+    forward = context(slot.Slot.forward, lambda lent, _: lent)
 
 
 class Events(SyncFacade[events.Events], Iterator[PoolEvent]):
@@ -234,8 +231,8 @@ class SandboxPool(SyncFacade[pool.SandboxPool]):
     """As `hermes_exec.SandboxPool`, entered by plain `with`."""
 
     run_id = Member[pool.SandboxPool, str](lambda one: one.wrapped.run_id)
-    slot = lending(pool.SandboxPool.slot, Slot)
-    slots = lending(pool.SandboxPool.slots, _slots)
+    slot = context(pool.SandboxPool.slot, Slot)
+    slots = context(pool.SandboxPool.slots, _slots)
     prewarm = blocking(pool.SandboxPool.prewarm)
     aclose = closing(pool.SandboxPool.aclose)
     close = aclose

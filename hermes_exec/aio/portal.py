@@ -219,40 +219,40 @@ def may_leave(pid: int) -> bool:
 
 
 class Member(Generic[W, R]):
-    """What a twin has under a name: made from the twin at each access, as a property is."""
+    """A property of a facade with the type of its getter."""
 
-    def __init__(self, get: Callable[[Twin[W]], R], doc: str | None = None) -> None:
+    def __init__(self, get: Callable[[SyncFacade[W]], R], doc: str | None = None) -> None:
         self._get = get
         self.__doc__ = doc
 
     @overload
-    def __get__(self, twin: None, owner: type) -> Self: ...
+    def __get__(self, facade: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, twin: Twin[W], owner: type) -> R: ...
-    def __get__(self, twin: Twin[W] | None, owner: type) -> Self | R:
-        return self if twin is None else self._get(twin)
+    def __get__(self, facade: SyncFacade[W], owner: type) -> R: ...
+    def __get__(self, facade: SyncFacade[W] | None, owner: type) -> Self | R:
+        return self if facade is None else self._get(facade)
 
 
 def blocking(method: Callable[Concatenate[W, P], Coroutine[Any, Any, R]]) -> Member[W, Callable[P, R]]:
     """A method of the twin that runs the async method it is made from."""
-    return making(method, lambda result, _: result)
+    return wraps(method, lambda result, _: result)
 
 
 @overload
-def making(
+def wraps(
     method: Callable[Concatenate[W, P], Coroutine[Any, Any, R]], make: Callable[[R, BlockingPortal], T]
 ) -> Member[W, Callable[P, T]]: ...
 @overload
-def making(
+def wraps(
     method: Callable[Concatenate[W, P], R], make: Callable[[R, BlockingPortal], T]
 ) -> Member[W, Callable[P, T]]: ...
-def making(
+def wraps(
     method: Callable[Concatenate[W, P], Any], make: Callable[[Any, BlockingPortal], T]
 ) -> Member[W, Callable[P, T]]:
     """As `blocking`, also of a plain method, which runs in the loop too; the result is made into a twin."""
 
-    def bind(twin: Twin[W]) -> Callable[P, T]:
-        wrapped, portal = twin.wrapped, twin.portal
+    def bind(facade: SyncFacade[W]) -> Callable[P, T]:
+        wrapped, portal = facade.wrapped, facade.portal
 
         @functools.wraps(method)
         def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -266,8 +266,8 @@ def making(
 def closing(method: Callable[[W], Coroutine[Any, Any, None]]) -> Member[W, Callable[[], None]]:
     """As `blocking`, for what is harmless when repeated, also after the loop has ended with the last pool."""
 
-    def bind(twin: Twin[W]) -> Callable[[], None]:
-        wrapped, portal = twin.wrapped, twin.portal
+    def bind(facade: SyncFacade[W]) -> Callable[[], None]:
+        wrapped, portal = facade.wrapped, facade.portal
 
         def run() -> None:
             with suppress(SlotClosed):
@@ -278,14 +278,14 @@ def closing(method: Callable[[W], Coroutine[Any, Any, None]]) -> Member[W, Calla
     return Member(bind, method.__doc__)
 
 
-def lending(
+def context(
     method: Callable[Concatenate[W, P], AbstractAsyncContextManager[R, bool | None]],
     make: Callable[[R, BlockingPortal], T],
-) -> Member[W, Callable[P, Entered[R, T]]]:
-    """A context manager of the async object, as `Entered`."""
+) -> Member[W, Callable[P, SyncContext[R, T]]]:
+    """A context manager of the async object, as `SyncContext`."""
 
-    def bind(twin: Twin[W]) -> Callable[P, Entered[R, T]]:
-        wrapped, portal = twin.wrapped, twin.portal
+    def bind(facade: SyncFacade[W]) -> Callable[P, SyncContext[R, T]]:
+        wrapped, portal = facade.wrapped, facade.portal
 
         @functools.wraps(method)
         def run(*args: P.args, **kwargs: P.kwargs) -> SyncContext[R, T]:

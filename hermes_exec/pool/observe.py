@@ -144,7 +144,7 @@ async def _answer_all(checkouts: Checkouts, stream: SocketStream) -> None:
             if asked.get("do") == "view":
                 await _show_until_gone(_slot(checkouts, asked), lines, send)
                 return
-            await send(await _answer(lender, asked))
+            await send(await _answer(checkouts, asked))
         except (ExecError, OSError, ValueError, TypeError, RecursionError) as error:
             await send({"error": str(error), "kind": type(error).__name__})
 

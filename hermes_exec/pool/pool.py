@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
-from hermes_exec.command import checked_count, checked_timeout
 from hermes_exec.errors import ConfigError, SlotClosed
-from hermes_exec.loan import Loan
+from hermes_exec.pool.context import SlotContext
+from hermes_exec.slot.command import checked_count, checked_timeout
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import hermes_exec.blocking
+    from hermes_exec.aio.loop import DetachedTaskGroup, ShieldedTask
     from hermes_exec.config import BackendConfig, Limits, ProfileConfig
-    from hermes_exec.event_loop import Background, Deed
-    from hermes_exec.events import Events, OnEvent
-    from hermes_exec.keeper import Keeper
-    from hermes_exec.launcher import OnPull
-    from hermes_exec.lender import Lender
+    from hermes_exec.pool.checkout import Checkouts
+    from hermes_exec.pool.events import Events, OnEvent
+    from hermes_exec.pool.fleet import Fleet
+    from hermes_exec.pool.launch import OnPull
     from hermes_exec.results import IsolationLevel, PoolStats
-    from hermes_exec.slot import Slot
+    from hermes_exec.slot.slot import Slot
     from hermes_exec.tracing import Tracer
 
 # What a pool is made and run with is imported when that is done: what is imported here, every program waits for.
@@ -117,9 +117,10 @@ class SandboxPool:
     ) -> None:
         from secrets import token_hex
 
-        from hermes_exec.events import Hub
-        from hermes_exec.kinds import Kinds, secret_values
-        from hermes_exec.settings import commands, configured, listener, mapping
+        from hermes_exec.pool.events import Hub
+        from hermes_exec.pool.options import commands, configured, listener, mapping
+        from hermes_exec.pool.templates import Templates
+        from hermes_exec.redact import secret_values
 
         given: dict[str, Any] = {
             "image": image,
@@ -148,7 +149,7 @@ class SandboxPool:
         }
         self.config, backend_config = configured(backend, given, backend_options)
         self.run_id = self.config.run_id or token_hex(6)
-        self._kinds = Kinds(self.config, backend_config)
+        self._templates = Templates(self.config, backend_config)
         self._secrets = secret_values(self.config)
         self._hub = Hub(listener(on_event, "on_event"), self._secrets)
         self._trace = trace
@@ -213,12 +214,13 @@ class SandboxPool:
     # Entering and leaving.
 
     async def __aenter__(self) -> Self:
+        from hermes_exec.aio.loop import DetachedTaskGroup, running_loop
         from hermes_exec.backends.owner import own_labels
-        from hermes_exec.event_loop import Background, running_loop
-        from hermes_exec.keeper import Keeper
-        from hermes_exec.lender import Lender
-        from hermes_exec.tracing import tracer_for
-        from hermes_exec.viewing import offer_view
+        from hermes_exec.pool.checkout import Checkouts
+        from hermes_exec.pool.fleet import Fleet
+        from hermes_exec.pool.observe import offer_view
+        from hermes_exec.pool.queue import Queue
+        from hermes_exec.tracing.writer import tracer_for
 
         if self._entered:
             raise RuntimeError("a SandboxPool is entered once: make a new one")
@@ -275,7 +277,7 @@ class SandboxPool:
         fleet, checkouts = self._fleet, self._checkouts
         if fleet is None or checkouts is None:
             return
-        from hermes_exec.event_loop import Deed
+        from hermes_exec.aio.loop import ShieldedTask
 
         self._check_process()
         fleet.closing = True
@@ -427,9 +429,9 @@ class SandboxPool:
 
     def stats(self) -> PoolStats:
         """The pool at this moment."""
-        from hermes_exec.stats import pool_stats
+        from hermes_exec.pool.stats import pool_stats
 
-        return pool_stats(self._keeper, self._lender)
+        return pool_stats(self._fleet, self._checkouts)
 
     def _check_process(self) -> None:
         if self._pid is not None and self._pid != os.getpid():
@@ -437,10 +439,10 @@ class SandboxPool:
                 f"this SandboxPool belongs to process {self._pid}: make a new one after a fork or in a worker process"
             )
 
-    def _open(self) -> Lender:
-        from hermes_exec.event_loop import running_loop
+    def _open(self) -> Checkouts:
+        from hermes_exec.aio.loop import running_loop
 
-        if self._lender is None or self._keeper is None:
+        if self._checkouts is None or self._fleet is None:
             raise RuntimeError("the pool is not open: use `async with SandboxPool(...) as pool:`")
         self._check_process()
         if self._fleet.closing:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from hermes_exec.backends.base import Backend, LaunchSpec
 from hermes_exec.backends.registry import make_backend
+from hermes_exec.channel.encoding import WireBytes, to_wire
 from hermes_exec.config import BackendConfig, PoolConfig, ProfileConfig, nearest, with_profile
 from hermes_exec.config.model import check_text
 from hermes_exec.errors import ConfigError

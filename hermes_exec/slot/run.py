@@ -45,7 +45,7 @@ async def execute(
     params["timeout_s"] = timeout_s = checked_timeout(timeout_s)
     params["stdin"] = feed is not None
     params["stream"] = on_output is not None
-    execution = _Execution(tenure, params, feed, timeout_s, on_output)
+    execution = _Execution(scope, params, feed, timeout_s, on_output)
     try:
         return await execution.run()
     finally:
@@ -128,7 +128,7 @@ class _Execution:
         except (RemoteError, *TRANSPORT_ERRORS) as error:
             if isinstance(error, RemoteError):
                 self.answer = error.detail
-            await tenure.fail(error)
+            await scope.fail(error)
         if result.killed is not None:
             scope.see(result.killed)
         return result

@@ -49,10 +49,10 @@ FILES = {
 READS_ENVIRONMENT = (
     "hermes_exec.testing",
     "hermes_exec.cli",
-    "hermes_exec.from_env",
+    "hermes_exec.pool.from_env",
     "hermes_exec.pool",  # SandboxPool.from_env
-    "hermes_agent.command",
-    "hermes_batch.command",
+    "hermes_agent.cli.agent",
+    "hermes_batch.cli",
 )
 
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hermes_exec.cli import exits
-from hermes_exec.cli.output import one_line, printable, say, table
-from hermes_exec.cli.viewer import Driver, connect, lent_slots
+from hermes_exec.channel.encoding import from_wire
+from hermes_exec.cli.kit import exits
+from hermes_exec.cli.kit.output import one_line, printable, say, table
+from hermes_exec.cli.observe.client import Driver, connect, lent_slots
 from hermes_exec.config import nearest
-from hermes_exec.encoding import from_wire
 from hermes_exec.errors import ConfigError, SlotClosed
 
 
