@@ -182,20 +182,10 @@ func (p *pump) read(sink func([]byte)) (n int, err error) {
 	return n, nil
 }
 
-<<<<<<< ours
-=======
-func readSome(fd uintptr, p []byte) (n int, err error) {
-	for {
-		if n, err = syscall.Read(int(fd), p); err != syscall.EINTR {
-			return n, err
-		}
-	}
-}
-
-// terminalHolds is more than what a terminal keeps of its output: 64 KiB, and 4 KiB that were passed on.
+// terminalHolds is more than what a terminal keeps of its output: 64 KiB, and
+// 4 KiB that were passed on.
 const terminalHolds = 128 << 10
 
->>>>>>> theirs
 // drain takes what is in the pipe now, and no more: a writer that lives on
 // could go on for ever.
 func (p *pump) drain() (ended bool) {
@@ -205,19 +195,13 @@ func (p *pump) drain() (ended bool) {
 	for {
 		n := 0
 		var failed error
-<<<<<<< ours
 		err := p.source.Use(func(fd uintptr) {
-			if left < 0 {
-				left = pipe.Waiting(fd)
-=======
-		err := p.source.use(func(fd uintptr) {
 			switch {
 			case left >= 0:
 			case p.terminal: // tells only what of its output the kernel has passed on yet
 				left = terminalHolds
 			default:
-				left = waiting(fd)
->>>>>>> theirs
+				left = pipe.Waiting(fd)
 			}
 			// At least one byte is asked for, to notice the end of the pipe.
 			n, failed = pipe.Read(fd, scratch[:min(max(left, 1), len(scratch))])
