@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 
+	"hermes-exec/runner/internal/disk"
 	"hermes-exec/runner/internal/ipc"
 )
 
@@ -125,7 +126,7 @@ func movePath(r *request) (any, error) {
 	if p.Overwrite {
 		err = os.Rename(source, target)
 	} else {
-		err = renameNoReplace(source, target)
+		err = disk.RenameNoReplace(source, target)
 	}
 	if !isErrno(err, syscall.EXDEV) {
 		return nil, convert(target, err)

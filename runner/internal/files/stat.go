@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 
+	"hermes-exec/runner/internal/disk"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/search"
 )
@@ -73,7 +74,7 @@ type version struct {
 }
 
 func versionOf(info fs.FileInfo) version {
-	return version{inodeOf(info), changedAt(info.Sys().(*syscall.Stat_t))}
+	return version{inodeOf(info), disk.ChangedAt(info.Sys().(*syscall.Stat_t))}
 }
 
 // newStat describes what info was read from; path is what the answer shows,

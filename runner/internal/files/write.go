@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"hermes-exec/runner/internal/disk"
 	"hermes-exec/runner/internal/ipc"
 )
 
@@ -204,7 +205,7 @@ func replace(target string, old fs.FileInfo, mode *uint32, in io.Reader, spare s
 	if err != nil {
 		return 0, err
 	}
-	n, err := io.CopyBuffer(contentsOf(temp, old != nil), onlyReader{in}, make([]byte, 64<<10))
+	n, err := io.CopyBuffer(disk.ContentsOf(temp, old != nil), onlyReader{in}, make([]byte, 64<<10))
 	if err == nil {
 		err = moveIn(temp, target, old, mode, inPlace)
 	}
@@ -304,7 +305,7 @@ func rewrite(target string, mode *uint32, in io.Reader, size int64) (int64, erro
 		return 0, err
 	}
 	defer file.Close()
-	if err := reserve(file, size); err != nil {
+	if err := disk.Reserve(file, size); err != nil {
 		return 0, err
 	}
 	// The old end is cut last, so that a reader never sees an empty file.

@@ -1,4 +1,5 @@
-package files
+// Package disk is what file systems do in their own way on each system.
+package disk
 
 import (
 	"os"
@@ -20,8 +21,8 @@ func renameat2Number() uintptr {
 	return 276
 }
 
-// renameNoReplace renames and fails with EEXIST where target exists.
-func renameNoReplace(source, target string) error {
+// RenameNoReplace renames and fails with EEXIST where target exists.
+func RenameNoReplace(source, target string) error {
 	from, err := syscall.BytePtrFromString(source)
 	if err != nil {
 		return err
