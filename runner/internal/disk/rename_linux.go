@@ -32,7 +32,8 @@ func RenameNoReplace(source, target string) error {
 		return err
 	}
 	cwd := atFDCWD
-	_, _, errno := syscall.Syscall6(renameat2Number(), uintptr(cwd), uintptr(unsafe.Pointer(from)), uintptr(cwd), uintptr(unsafe.Pointer(to)), noReplace, 0)
+	_, _, errno := syscall.Syscall6(renameat2Number(), uintptr(cwd), uintptr(unsafe.Pointer(from)), uintptr(cwd),
+		uintptr(unsafe.Pointer(to)), noReplace, 0)
 	switch errno {
 	case 0:
 		return nil

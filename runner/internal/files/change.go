@@ -152,7 +152,8 @@ func moveAcross(ctx context.Context, source, target string) error {
 	c := newCopier(ctx, filepath.Dir(target), true)
 	err := c.copy(source, temp)
 	if err == nil && len(c.skipped) > 0 {
-		err = &ipc.Error{Kind: "os", Errno: "EXDEV", Path: ipc.Bytes(source), Message: "cannot be moved to another file system: " + c.skipped[0]}
+		err = &ipc.Error{Kind: "os", Errno: "EXDEV", Path: ipc.Bytes(source),
+			Message: "cannot be moved to another file system: " + c.skipped[0]}
 	}
 	if err == nil {
 		err = convert(target, os.Rename(temp, target))

@@ -81,7 +81,8 @@ func versionOf(info fs.FileInfo) version {
 // real where the link's target can be read.
 func newStat(path, real string, info fs.FileInfo) Stat {
 	uid, gid := owner(info)
-	s := Stat{Path: ipc.Bytes(path), Name: ipc.Bytes(baseName(path, info)), Type: typeName(info.Mode()), Size: info.Size(), Mode: unixMode(info),
+	s := Stat{Path: ipc.Bytes(path), Name: ipc.Bytes(baseName(path, info)), Type: typeName(info.Mode()),
+		Size: info.Size(), Mode: unixMode(info),
 		UID: uid, GID: gid, MTime: float64(info.ModTime().UnixNano()) / 1e9, Links: linkCount(info)}
 	if s.Type == "link" {
 		if target, err := os.Readlink(real); err == nil {

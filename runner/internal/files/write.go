@@ -167,7 +167,8 @@ func takeBack(file *os.File, size, n int64) {
 
 // openForWriting opens a regular file without ever waiting for a reader.
 func openForWriting(path string, flags int) (*os.File, error) {
-	fd, err := syscall.Open(path, syscall.O_WRONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY|syscall.O_CLOEXEC|syscall.O_NOFOLLOW|flags, newFileMode)
+	flags |= syscall.O_WRONLY | syscall.O_NONBLOCK | syscall.O_NOCTTY | syscall.O_CLOEXEC | syscall.O_NOFOLLOW
+	fd, err := syscall.Open(path, flags, newFileMode)
 	if err != nil {
 		return nil, err
 	}

@@ -76,7 +76,8 @@ type group struct {
 
 // groups lists the lanes in the order in which the agent gets them.
 func (h *Agent) groups() []group {
-	return []group{{&h.spawning, spawnLanes}, {&h.filing, fileLanes}, {&h.walking, treeLanes}, {&h.spilling, spillLanes}}
+	return []group{{&h.spawning, spawnLanes}, {&h.filing, fileLanes}, {&h.walking, treeLanes},
+		{&h.spilling, spillLanes}}
 }
 
 func (h *Agent) call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {
@@ -168,7 +169,8 @@ func (s *slot) boot(ctx context.Context) (h *Agent, again bool, err error) {
 			return nil, false, e
 		}
 		if h.how == crash {
-			return nil, true, failure("exhausted", "the slot's init did not get ready: its runtime gave up, as without memory or threads (%s)", h.how)
+			return nil, true, failure("exhausted",
+				"the slot's init did not get ready: its runtime gave up, as without memory or threads (%s)", h.how)
 		}
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
