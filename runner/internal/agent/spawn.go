@@ -121,10 +121,8 @@ func (t *tenancy) userFor(name string) (isolation.User, error) {
 		return own, nil
 	}
 	if t.setup.Level != isolation.Box {
-		return own, &ipc.Error{Kind: "user",
-			Message: fmt.Sprintf("commands of this slot run as %s; user %q can be had only where the slot is a whole "+
-				"box",
-				own.Name, name)}
+		const only = "commands of this slot run as %s; user %q can be had only where the slot is a whole box"
+		return own, &ipc.Error{Kind: "user", Message: fmt.Sprintf(only, own.Name, name)}
 	}
 	user, err := isolation.LookupUser(name)
 	if err != nil {
