@@ -5,7 +5,7 @@ PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export GOTOOLCHAIN := local
 
-.PHONY: help setup runner engine images demo test test-faults test-packages fuzz soak check bench docs build clean
+.PHONY: help setup runner engine images demo test quick attack test-faults test-packages fuzz soak check bench docs build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -16,8 +16,8 @@ setup: .venv/.ready runner ## .venv with everything that the other targets need
 .venv/.ready: pyproject.toml .ci/setup
 	@.ci/setup
 
-runner: .venv/.ready ## the static runner binaries (built anew only when their sources changed)
-	@$(PY) hatch_build.py
+runner: .venv/.ready ## the Go programs for this machine, anew only when their sources changed (PLATFORMS="linux/arm64" or all: for others)
+	@$(PY) hatch_build.py $(PLATFORMS)
 
 engine: .venv/.ready ## a Docker daemon that answers (root only: installs and starts one; HERMES_NO_ENGINE=1 declines)
 	@.ci/engine
@@ -28,8 +28,14 @@ images: engine ## the images of the tests, made without a registry
 demo: ## a small language model works on real tasks in isolated slots
 	@.ci/demo
 
-test: setup ## all tests: Python on real engines, and the runner's own
+quick: setup ## three minutes of tests: unit tests, the runner's own, the conformance suite on local and on busybox
+	@.ci/test quick
+
+test: setup ## all tests: Python on real engines, and the runner's own with the race detector; of attacks and of images a sample
 	@.ci/test
+
+attack: setup ## every attack on every rung, and every behaviour on every image: what `make test` takes a sample of
+	@.ci/test attack
 
 test-faults: setup ## random work under 500 seeds of faults on local and 100 on Docker, 50 drivers killed on each (over an hour)
 	@$(PY) -m tests.faults local 0-499 --at-once 3
@@ -55,8 +61,8 @@ bench: setup ## measured beside the alternatives, into benchmarks/RESULTS.md (10
 docs: setup ## the site, into site/
 	@$(PY) -m zensical build --clean --strict
 
-build: setup ## sdist and wheel, into dist/
+build: setup ## sdist and wheel with the Go programs for all platforms, into dist/
 	@$(PY) -m hatchling build
 
 clean: ## removes what the targets made, but neither engine nor images
-	rm -rf .venv .venv-newest .cache site dist build hermes_exec/_runner .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-newest .cache site dist build hermes_exec/_runner hermes_exec/testing/_applets .mypy_cache .ruff_cache .hypothesis

@@ -1,6 +1,7 @@
-"""Builds the runner binaries that the wheel carries; also a program: `python hatch_build.py` builds them in a checkout.
+"""Builds the Go programs that the wheel carries; also a program: `python hatch_build.py [PLATFORM…]` in a checkout.
 
-The Go sources of `runner/` become one static binary for each target. A build is reproducible:
+Each of PROGRAMS becomes one static binary for each platform: all of TARGETS for a wheel, this machine's for an editable
+installation, and as a program this machine's, `all`, or those that are named (`linux/arm64`). A build is reproducible:
 equal sources and an equal toolchain give equal bytes. It is skipped when neither has changed since the last one.
 """
 
@@ -10,14 +11,17 @@ import fcntl
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,15 +34,30 @@ class Target(NamedTuple):
     os: str
     arch: str
 
-    @property
-    def name(self) -> str:
-        """File name of the binary for this platform."""
-        return f"runner-{self.os}-{self.arch}"
+    def __str__(self) -> str:
+        return f"{self.os}/{self.arch}"
 
 
+class Program(NamedTuple):
+    """One program of the Go module `runner/`: its name, its package there, and where its binaries go."""
+
+    name: str
+    package: str
+    folder: str
+
+    def file(self, target: Target) -> str:
+        """File name of the binary for a platform."""
+        return f"{self.name}-{target.os}-{target.arch}"
+
+
+PROGRAMS = (
+    Program("runner", ".", "hermes_exec/_runner"),
+    Program("applets", "./cmd/applets", "hermes_exec/testing/_applets"),
+)
 TARGETS = (Target("linux", "amd64"), Target("linux", "arm64"), Target("darwin", "arm64"))
 FLAGS = ("-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=")
 OLDEST_GO = (1, 25)
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class RunnerBuildError(Exception):
@@ -95,7 +114,7 @@ def default_go_cache() -> Path:
 
 def build_key(source: Path, go: str) -> str:
     """Return a digest of everything that decides the bytes of the binaries."""
-    digest = hashlib.sha256(repr((go_version(go), FLAGS, TARGETS)).encode())
+    digest = hashlib.sha256(repr((go_version(go), FLAGS)).encode())
     for path in sorted(p for p in source.rglob("*") if p.is_file() and is_source(p)):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(source).as_posix()} {len(content)}\n".encode() + content)
@@ -109,16 +128,33 @@ def is_source(path: Path) -> bool:
     return path.suffix in {".go", ".s", ".sh"} or path.name == "go.mod" or "embed" in path.parts
 
 
-def is_current(output: Path, key: str) -> bool:
-    """Tell whether the binaries in `output` were made from this key and are still what was made."""
+def targets_here() -> tuple[Target, ...]:
+    """Return this machine's platform and that of its containers; all, where these are none of TARGETS."""
+    arch = ARCHITECTURES.get(platform.machine(), platform.machine())
+    return tuple(t for t in TARGETS if t in {(platform.system().lower(), arch), ("linux", arch)}) or TARGETS
+
+
+def is_current(root: Path, key: str, targets: Sequence[Target]) -> bool:
+    """Tell whether the binaries under `root` were made from this key and are still what was made."""
+    return all(
+        {program.file(target) for target in targets} <= made_from(key, root / program.folder).keys()
+        for program in PROGRAMS
+    )
+
+
+def made_from(key: str, output: Path) -> dict[str, str]:
+    """Return the binaries in `output` that were made from this key and are still what was made, with their SHA-256."""
     try:
         if (output / ".key").read_text() != key:
-            return False
+            return {}
         manifest: dict[str, str] = json.loads((output / "manifest.json").read_text())
-        made = {target.name: sha256(output / target.name) for target in TARGETS}
     except (OSError, ValueError):
-        return False
-    return manifest == made
+        return {}
+    return {
+        name: digest
+        for name, digest in manifest.items()
+        if (output / name).is_file() and sha256(output / name) == digest
+    }
 
 
 def sha256(path: Path) -> str:
@@ -126,18 +162,18 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def compile_target(go: str, source: Path, target: Target, output: Path) -> Path:
-    """Compile the runner for one platform and return the file, which does not have its final name yet.
+def compile_program(go: str, source: Path, program: Program, target: Target, output: Path) -> Path:
+    """Compile a program for one platform and return the file, which does not have its final name yet.
 
     Raises:
         RunnerBuildError: the compiler refused; its message is included.
     """
-    unfinished = output / f".{target.name}.new"
-    command = [go, "build", *FLAGS, "-o", str(unfinished), "."]
+    unfinished = output / f".{program.file(target)}.new"
+    command = [go, "build", *FLAGS, "-o", str(unfinished), program.package]
     done = subprocess.run(command, cwd=source, env=go_environment(target), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         unfinished.unlink(missing_ok=True)
-        raise RunnerBuildError(f"go build for {target.os}/{target.arch} failed:\n{done.stderr.strip()}")
+        raise RunnerBuildError(f"go build of {program.name} for {target} failed:\n{done.stderr.strip()}")
     unfinished.chmod(0o755)
     return unfinished
 
@@ -151,27 +187,47 @@ def build_lock(output: Path) -> Iterator[None]:
         yield
 
 
-def build_runners(root: Path) -> bool:
-    """Build the binaries of all platforms under `root` if they are not current, and say whether anything was built.
+def build_runners(root: Path, targets: Sequence[Target], say: Callable[[str], None]) -> bool:
+    """Build the binaries under `root` that are not current, and return whether anything was built.
+
+    Others that were made from the same sources stay; what was made from other sources is removed.
 
     Raises:
         RunnerBuildError: no sources, no toolchain, or sources that do not compile.
     """
-    source, output = root / "runner", root / "hermes_exec" / "_runner"
+    source = root / "runner"
     if not (source / "main.go").is_file():
         raise RunnerBuildError("the runner's sources are incomplete: there is no runner/main.go")
     go = find_go()
+    built = [build_program(go, source, program, targets, root / program.folder, say) for program in PROGRAMS]
+    return any(built)
+
+
+def build_program(
+    go: str, source: Path, program: Program, targets: Sequence[Target], output: Path, say: Callable[[str], None]
+) -> bool:
+    """Build the binaries of one program that are not current, and return whether anything was built."""
     with build_lock(output):
         key = build_key(source, go)
-        if is_current(output, key):
+        manifest = made_from(key, output)
+        missing = [target for target in targets if program.file(target) not in manifest]
+        if not missing:
             return False
-        compiled = {target.name: compile_target(go, source, target, output) for target in TARGETS}
-        manifest = {name: sha256(path) for name, path in compiled.items()}
+        compiled = {}
+        for target in missing:
+            say(f"building the {program.name} for {target} ...")
+            begin = time.monotonic()
+            compiled[program.file(target)] = compile_program(go, source, program, target, output)
+            say(f"built the {program.name} for {target} in {time.monotonic() - begin:.1f} s")
+        manifest |= {name: sha256(path) for name, path in compiled.items()}
         (output / ".manifest.new").write_text(json.dumps(manifest, indent=2) + "\n")
         for name, path in compiled.items():
             path.replace(output / name)
         (output / ".manifest.new").replace(output / "manifest.json")
         (output / ".key").write_text(key)
+        for path in output.glob(f"{program.name}-*"):
+            if path.name not in manifest:
+                path.unlink()
     return True
 
 
@@ -179,15 +235,30 @@ class RunnerBuildHook(BuildHookInterface[Any]):
     """Called by hatchling before it packs a wheel or makes an editable installation."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build the runner; an sdist carries the sources only."""
+        """Build the programs; an sdist carries the sources only."""
         if self.target_name == "wheel":
-            build_runners(Path(self.root))
+            targets = targets_here() if version == "editable" else TARGETS
+            build_runners(Path(self.root), targets, self.app.display_info)
+
+
+def named(platforms: Sequence[str]) -> Sequence[Target]:
+    """Return the targets with these names; `all` is all of them, none those of this machine.
+
+    Raises:
+        RunnerBuildError: a name is none of a target.
+    """
+    if "all" in platforms:
+        return TARGETS
+    unknown = sorted(set(platforms) - {str(target) for target in TARGETS})
+    if unknown:
+        raise RunnerBuildError(f"no such platform: {', '.join(unknown)}; there are {', '.join(map(str, TARGETS))}")
+    return [target for target in TARGETS if str(target) in platforms] or targets_here()
 
 
 def main() -> int:
     """Build in this checkout and say what was done."""
     try:
-        built = build_runners(Path(__file__).resolve().parent)
+        built = build_runners(Path(__file__).resolve().parent, named(sys.argv[1:]), partial(print, file=sys.stderr))
     except RunnerBuildError as error:
         print(f"runner: {error}", file=sys.stderr)
         return 1

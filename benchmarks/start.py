@@ -10,15 +10,16 @@ import time
 from benchmarks.measured import Discipline, Measured, Sample, progress
 from benchmarks.options import Options
 
-DISCIPLINE, IMPORT = "start of a process", "import hermes_exec"
+DISCIPLINE, IMPORT, IMPORT_POOL = "start of a process", "import hermes_exec", "import SandboxPool"
+RUN = "hermes-exec run -- true"
 _CLI = (sys.executable, "-m", "hermes_exec.cli.main")
 _NOTHING = "python -c pass"
 STARTS = {
     _NOTHING: (sys.executable, "-c", "pass"),
     IMPORT: (sys.executable, "-c", "import hermes_exec"),
-    "import SandboxPool": (sys.executable, "-c", "from hermes_exec import SandboxPool"),
+    IMPORT_POOL: (sys.executable, "-c", "from hermes_exec import SandboxPool"),
     "hermes-exec --help": (*_CLI, "--help"),
-    "hermes-exec run -- true": (*_CLI, "run", "--", "true"),
+    RUN: (*_CLI, "run", "--", "true"),
 }
 
 

@@ -73,6 +73,8 @@ def targets() -> Iterator[Target]:
             for what, most in ((memory.RUNNER, 10), (memory.INIT, 3)):
                 yield Target(f"{name}: {what}, {words}", most, " MiB", _figure(f"{name}: {what}, {words}"))
     yield _time(start.IMPORT, 150, start.DISCIPLINE, start.IMPORT)
+    yield _time(start.IMPORT_POOL, 200, start.DISCIPLINE, start.IMPORT_POOL)
+    yield _time(start.RUN, 350, start.DISCIPLINE, start.RUN)
 
 
 def _sample(measured: Measured, discipline: str, name: str) -> Sample:

@@ -119,5 +119,5 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazily(
         __name__,
         __all__,
-        where=("errors", "results", "config", "files", "forward", "process", "session", "slot", "pool"),
+        where=("errors", "pool", "results", "config", "files", "forward", "process", "session", "slot"),
     )

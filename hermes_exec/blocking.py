@@ -21,18 +21,17 @@ from hermes_exec.errors import SlotClosed
 from hermes_exec.results import Isolation, PoolEvent, PoolStats
 from hermes_exec.twin import (
     Entered,
+    Member,
     Portals,
     Twin,
     blocking,
     call,
     call_or_undo,
     closing,
-    fact,
     in_event_loop,
     lending,
     making,
     may_leave,
-    same,
 )
 
 PORTALS = Portals()
@@ -44,7 +43,7 @@ class Output(Twin[process.ProcessOutput]):
     receive = blocking(process.ProcessOutput.receive)
     aclose = closing(process.ProcessOutput.aclose)
     close = aclose
-    lost_bytes = fact[process.ProcessOutput, int](lambda output: output.lost_bytes)
+    lost_bytes = Member[process.ProcessOutput, int](lambda output: output.wrapped.lost_bytes)
 
     def __iter__(self) -> Iterator[bytes]:
         while True:
@@ -65,18 +64,18 @@ class Input(Twin[process.ProcessInput]):
 class Process(Twin[process.Process]):
     """As `hermes_exec.Process`."""
 
-    id = fact[process.Process, str](lambda one: one.id)
-    pid = fact[process.Process, int](lambda one: one.pid)
-    command = fact[process.Process, str](lambda one: one.command)
-    cwd = fact[process.Process, str | None](lambda one: one.cwd)
-    tag = fact[process.Process, str | None](lambda one: one.tag)
-    pty = fact[process.Process, bool](lambda one: one.pty)
-    started_at = fact[process.Process, float](lambda one: one.started_at)
-    age_s = fact[process.Process, float](lambda one: one.age_s)
-    ended_at = fact[process.Process, float | None](lambda one: one.ended_at)
-    exit_code = fact[process.Process, int | None](lambda one: one.exit_code)
-    stdout_bytes = fact[process.Process, int](lambda one: one.stdout_bytes)
-    stderr_bytes = fact[process.Process, int](lambda one: one.stderr_bytes)
+    id = Member[process.Process, str](lambda one: one.wrapped.id)
+    pid = Member[process.Process, int](lambda one: one.wrapped.pid)
+    command = Member[process.Process, str](lambda one: one.wrapped.command)
+    cwd = Member[process.Process, str | None](lambda one: one.wrapped.cwd)
+    tag = Member[process.Process, str | None](lambda one: one.wrapped.tag)
+    pty = Member[process.Process, bool](lambda one: one.wrapped.pty)
+    started_at = Member[process.Process, float](lambda one: one.wrapped.started_at)
+    age_s = Member[process.Process, float](lambda one: one.wrapped.age_s)
+    ended_at = Member[process.Process, float | None](lambda one: one.wrapped.ended_at)
+    exit_code = Member[process.Process, int | None](lambda one: one.wrapped.exit_code)
+    stdout_bytes = Member[process.Process, int](lambda one: one.wrapped.stdout_bytes)
+    stderr_bytes = Member[process.Process, int](lambda one: one.wrapped.stderr_bytes)
     wait = blocking(process.Process.wait)
     signal = blocking(process.Process.signal)
     kill = blocking(process.Process.kill)
@@ -108,9 +107,9 @@ def _processes(found: list[process.Process], portal: BlockingPortal) -> list[Pro
 class Session(Twin[session.Session]):
     """As `hermes_exec.Session`."""
 
-    cwd = fact[session.Session, str](lambda one: one.cwd)
-    shell = fact[session.Session, str | None](lambda one: one.shell)
-    keeps = fact[session.Session, tuple[str, ...]](lambda one: one.keeps)
+    cwd = Member[session.Session, str](lambda one: one.wrapped.cwd)
+    shell = Member[session.Session, str | None](lambda one: one.wrapped.shell)
+    keeps = Member[session.Session, tuple[str, ...]](lambda one: one.wrapped.keeps)
     run = blocking(session.Session.run)
     spawn = making(session.Session.spawn, Process)
     aclose = closing(session.Session.aclose)
@@ -179,18 +178,18 @@ class Files(Twin[files.Files]):
 class Slot(Twin[slot.Slot]):
     """As `hermes_exec.Slot`."""
 
-    id = fact[slot.Slot, str](lambda one: one.id)
-    workspace = fact[slot.Slot, str](lambda one: one.workspace)
-    home = fact[slot.Slot, str](lambda one: one.home)
-    tmp = fact[slot.Slot, str](lambda one: one.tmp)
-    uid = fact[slot.Slot, int](lambda one: one.uid)
-    user = fact[slot.Slot, str](lambda one: one.user)
-    shell = fact[slot.Slot, str | None](lambda one: one.shell)
-    isolation = fact[slot.Slot, Isolation](lambda one: one.isolation)
-    sandbox = fact[slot.Slot, str](lambda one: one.sandbox)
-    backend = fact[slot.Slot, str](lambda one: one.backend)
-    image = fact[slot.Slot, str | None](lambda one: one.image)
-    closed = fact[slot.Slot, bool](lambda one: one.closed)
+    id = Member[slot.Slot, str](lambda one: one.wrapped.id)
+    workspace = Member[slot.Slot, str](lambda one: one.wrapped.workspace)
+    home = Member[slot.Slot, str](lambda one: one.wrapped.home)
+    tmp = Member[slot.Slot, str](lambda one: one.wrapped.tmp)
+    uid = Member[slot.Slot, int](lambda one: one.wrapped.uid)
+    user = Member[slot.Slot, str](lambda one: one.wrapped.user)
+    shell = Member[slot.Slot, str | None](lambda one: one.wrapped.shell)
+    isolation = Member[slot.Slot, Isolation](lambda one: one.wrapped.isolation)
+    sandbox = Member[slot.Slot, str](lambda one: one.wrapped.sandbox)
+    backend = Member[slot.Slot, str](lambda one: one.wrapped.backend)
+    image = Member[slot.Slot, str | None](lambda one: one.wrapped.image)
+    closed = Member[slot.Slot, bool](lambda one: one.wrapped.closed)
     run = blocking(slot.Slot.run)
     run_many = blocking(slot.Slot.run_many)
     spawn = making(slot.Slot.spawn, Process)
@@ -206,13 +205,13 @@ class Slot(Twin[slot.Slot]):
         """The files of the slot."""
         return Files(self.wrapped.files, self.portal)
 
-    forward = lending(slot.Slot.forward, same)
+    forward = lending(slot.Slot.forward, lambda lent, _: lent)
 
 
 class Events(Twin[events.Events], Iterator[PoolEvent]):
     """As `hermes_exec.events.Events`, as a plain iterator."""
 
-    dropped = fact[events.Events, int](lambda one: one.dropped)
+    dropped = Member[events.Events, int](lambda one: one.wrapped.dropped)
     aclose = closing(events.Events.aclose)
     close = aclose
 
@@ -230,7 +229,7 @@ def _slots(lent: list[slot.Slot], portal: BlockingPortal) -> list[Slot]:
 class SandboxPool(Twin[pool.SandboxPool]):
     """As `hermes_exec.SandboxPool`, entered by plain `with`."""
 
-    run_id = fact[pool.SandboxPool, str](lambda one: one.run_id)
+    run_id = Member[pool.SandboxPool, str](lambda one: one.wrapped.run_id)
     slot = lending(pool.SandboxPool.slot, Slot)
     slots = lending(pool.SandboxPool.slots, _slots)
     prewarm = blocking(pool.SandboxPool.prewarm)

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from hermes_exec.backends.base import Backend, LaunchSpec
 from hermes_exec.backends.registry import make_backend
-from hermes_exec.config import BackendConfig, PoolConfig, ProfileConfig, nearest
+from hermes_exec.config import BackendConfig, PoolConfig, ProfileConfig, nearest, with_profile
 from hermes_exec.config.model import check_text
 from hermes_exec.encoding import WireBytes, to_wire
 from hermes_exec.errors import ConfigError
@@ -143,9 +143,9 @@ class Kinds:
     def _make(self, key: str, profile: str | None, image: str | None) -> Kind:
         config, options, own = self.config, {}, ProfileConfig()
         if profile is not None:
-            config = self.config.with_profile(profile)
-            own = self.config.profiles[profile]
-            options = own.backend_options
+            values = with_profile(dict(config), profile)
+            options = values.pop("backend_options")
+            config, own = config.model_copy(update=values), config.profiles[profile]
         chosen = image or self._image(config)
         name = type(self.backend).backend
         if chosen is None and self._has_images:

@@ -5,37 +5,32 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import secrets as random
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
-from hermes_exec.backends.owner import own_labels
 from hermes_exec.command import checked_count, checked_timeout
-from hermes_exec.config import BackendConfig, Limits, ProfileConfig, read_config
 from hermes_exec.errors import ConfigError, SlotClosed
-from hermes_exec.event_loop import Background, Deed, running_loop
-from hermes_exec.events import Events, Hub, OnEvent
-from hermes_exec.keeper import Keeper
-from hermes_exec.kinds import Kinds, secret_values
-from hermes_exec.launcher import OnPull
-from hermes_exec.lender import Lender
 from hermes_exec.loan import Loan
-from hermes_exec.results import IsolationLevel, PoolStats
-from hermes_exec.settings import commands, configured, listener, mapping, with_profile
-from hermes_exec.slot import Slot
-from hermes_exec.stats import pool_stats
-from hermes_exec.tracing import Tracer, tracer_for
-from hermes_exec.viewing import offer_view
 
 if TYPE_CHECKING:
-    import hermes_exec.blocking
+    from pathlib import Path
 
-FileSource = bytes | str | Path
+    import hermes_exec.blocking
+    from hermes_exec.config import BackendConfig, Limits, ProfileConfig
+    from hermes_exec.event_loop import Background, Deed
+    from hermes_exec.events import Events, OnEvent
+    from hermes_exec.keeper import Keeper
+    from hermes_exec.launcher import OnPull
+    from hermes_exec.lender import Lender
+    from hermes_exec.results import IsolationLevel, PoolStats
+    from hermes_exec.slot import Slot
+    from hermes_exec.tracing import Tracer
+
+# What a pool is made and run with is imported when that is done: what is imported here, every program waits for.
 # A program that sets up no logging gets nothing on stderr; what matters of it is in events and exceptions too.
 logging.getLogger("hermes_exec").addHandler(logging.NullHandler())
 
@@ -104,7 +99,7 @@ class SandboxPool:
         best_effort_limits: bool = False,
         env: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
-        files: Mapping[str, FileSource] | None = None,
+        files: Mapping[str, bytes | str | Path] | None = None,
         setup: str | Sequence[str] | None = None,
         slot_setup: str | Sequence[str] | None = None,
         acquire_timeout_s: float = 300.0,
@@ -120,6 +115,12 @@ class SandboxPool:
         trace: str | os.PathLike[str] | Tracer | None = None,
         **backend_options: Any,
     ) -> None:
+        from secrets import token_hex
+
+        from hermes_exec.events import Hub
+        from hermes_exec.kinds import Kinds, secret_values
+        from hermes_exec.settings import commands, configured, listener, mapping
+
         given: dict[str, Any] = {
             "image": image,
             "slots_per_sandbox": slots_per_sandbox,
@@ -146,7 +147,7 @@ class SandboxPool:
             "run_id": run_id,
         }
         self.config, backend_config = configured(backend, given, backend_options)
-        self.run_id = self.config.run_id or random.token_hex(6)
+        self.run_id = self.config.run_id or token_hex(6)
         self._kinds = Kinds(self.config, backend_config)
         self._secrets = secret_values(self.config)
         self._hub = Hub(listener(on_event, "on_event"), self._secrets)
@@ -174,6 +175,8 @@ class SandboxPool:
         Raises:
             ConfigError: the file cannot be read, or a name or value in it is wrong.
         """
+        from hermes_exec.config import read_config, with_profile
+
         values = read_config(source)
         if profile is not None:
             values = with_profile(values, profile)
@@ -210,6 +213,13 @@ class SandboxPool:
     # Entering and leaving.
 
     async def __aenter__(self) -> Self:
+        from hermes_exec.backends.owner import own_labels
+        from hermes_exec.event_loop import Background, running_loop
+        from hermes_exec.keeper import Keeper
+        from hermes_exec.lender import Lender
+        from hermes_exec.tracing import tracer_for
+        from hermes_exec.viewing import offer_view
+
         if self._entered:
             raise RuntimeError("a SandboxPool is entered once: make a new one")
         self._entered = True
@@ -263,6 +273,8 @@ class SandboxPool:
         keeper, lender = self._keeper, self._lender
         if keeper is None or lender is None:
             return
+        from hermes_exec.event_loop import Deed
+
         self._check_process()
         keeper.closing = True
         self._closing = self._closing or Deed(partial(self._close, keeper, lender))
@@ -411,6 +423,8 @@ class SandboxPool:
 
     def stats(self) -> PoolStats:
         """The pool at this moment."""
+        from hermes_exec.stats import pool_stats
+
         return pool_stats(self._keeper, self._lender)
 
     def _check_process(self) -> None:
@@ -420,6 +434,8 @@ class SandboxPool:
             )
 
     def _open(self) -> Lender:
+        from hermes_exec.event_loop import running_loop
+
         if self._lender is None or self._keeper is None:
             raise RuntimeError("the pool is not open: use `async with SandboxPool(...) as pool:`")
         self._check_process()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from hermes_exec.backends.registry import config_type
-from hermes_exec.config import BackendConfig, PoolConfig, nearest, resolve_config
+from hermes_exec.config import BackendConfig, PoolConfig, resolve_config
 from hermes_exec.errors import ConfigError
 
 T = TypeVar("T")
@@ -54,15 +54,3 @@ def listener(value: T | None, what: str) -> T | None:
     if value is not None and not callable(value):
         raise ConfigError(f"{what} must be a function, not {type(value).__name__}")
     return value
-
-
-def with_profile(values: dict[str, Any], profile: str) -> dict[str, Any]:
-    """The values of a profile as the pool's own; the profiles stay."""
-    profiles = values.get("profiles") or {}
-    if not isinstance(profiles, Mapping) or profile not in profiles:
-        raise ConfigError(f"there is no profile {profile!r}; {nearest(profile, profiles)}")
-    own = dict(profiles[profile] or {})
-    for key in ("env", "secrets", "files", "backend_options"):
-        if key in own:
-            own[key] = {**(values.get(key) or {}), **own[key]}
-    return {**values, **own}

@@ -218,74 +218,41 @@ def may_leave(pid: int) -> bool:
     return pid == os.getpid() and not sys.is_finalizing()
 
 
-class blocking(Generic[W, P, R]):  # noqa: N801 - used like a decorator
+class Member(Generic[W, R]):
+    """What a twin has under a name: made from the twin at each access, as a property is."""
+
+    def __init__(self, get: Callable[[Twin[W]], R], doc: str | None = None) -> None:
+        self._get = get
+        self.__doc__ = doc
+
+    @overload
+    def __get__(self, twin: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, twin: Twin[W], owner: type) -> R: ...
+    def __get__(self, twin: Twin[W] | None, owner: type) -> Self | R:
+        return self if twin is None else self._get(twin)
+
+
+def blocking(method: Callable[Concatenate[W, P], Coroutine[Any, Any, R]]) -> Member[W, Callable[P, R]]:
     """A method of the twin that runs the async method it is made from."""
-
-    def __init__(self, method: Callable[Concatenate[W, P], Coroutine[Any, Any, R]]) -> None:
-        self._method = method
-        self.__doc__ = method.__doc__
-
-    @overload
-    def __get__(self, twin: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, twin: Twin[W], owner: type) -> Callable[P, R]: ...
-    def __get__(self, twin: Twin[W] | None, owner: type) -> Self | Callable[P, R]:
-        if twin is None:
-            return self
-        method, wrapped, portal = self._method, twin.wrapped, twin.portal
-
-        @functools.wraps(method)
-        def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            result: R = call(portal, functools.partial(method, wrapped, *args, **kwargs))
-            return result
-
-        return run
+    return making(method, lambda result, _: result)
 
 
-class closing(Generic[W]):  # noqa: N801
-    """As `blocking`, for what is harmless when repeated, also after the loop has ended with the last pool."""
-
-    def __init__(self, method: Callable[[W], Coroutine[Any, Any, None]]) -> None:
-        self._method = method
-        self.__doc__ = method.__doc__
-
-    @overload
-    def __get__(self, twin: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, twin: Twin[W], owner: type) -> Callable[[], None]: ...
-    def __get__(self, twin: Twin[W] | None, owner: type) -> Self | Callable[[], None]:
-        if twin is None:
-            return self
-        method, wrapped, portal = self._method, twin.wrapped, twin.portal
-
-        def run() -> None:
-            with suppress(SlotClosed):
-                call(portal, functools.partial(method, wrapped))
-
-        return run
-
-
-class making(Generic[W, P, R, T]):  # noqa: N801
+@overload
+def making(
+    method: Callable[Concatenate[W, P], Coroutine[Any, Any, R]], make: Callable[[R, BlockingPortal], T]
+) -> Member[W, Callable[P, T]]: ...
+@overload
+def making(
+    method: Callable[Concatenate[W, P], R], make: Callable[[R, BlockingPortal], T]
+) -> Member[W, Callable[P, T]]: ...
+def making(
+    method: Callable[Concatenate[W, P], Any], make: Callable[[Any, BlockingPortal], T]
+) -> Member[W, Callable[P, T]]:
     """As `blocking`, also of a plain method, which runs in the loop too; the result is made into a twin."""
 
-    @overload
-    def __init__(
-        self, method: Callable[Concatenate[W, P], Coroutine[Any, Any, R]], make: Callable[[R, BlockingPortal], T]
-    ) -> None: ...
-    @overload
-    def __init__(self, method: Callable[Concatenate[W, P], R], make: Callable[[R, BlockingPortal], T]) -> None: ...
-    def __init__(self, method: Callable[Concatenate[W, P], Any], make: Callable[[R, BlockingPortal], T]) -> None:
-        self._method, self._make = method, make
-        self.__doc__ = method.__doc__
-
-    @overload
-    def __get__(self, twin: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, twin: Twin[W], owner: type) -> Callable[P, T]: ...
-    def __get__(self, twin: Twin[W] | None, owner: type) -> Self | Callable[P, T]:
-        if twin is None:
-            return self
-        method, make, wrapped, portal = self._method, self._make, twin.wrapped, twin.portal
+    def bind(twin: Twin[W]) -> Callable[P, T]:
+        wrapped, portal = twin.wrapped, twin.portal
 
         @functools.wraps(method)
         def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -293,26 +260,32 @@ class making(Generic[W, P, R, T]):  # noqa: N801
 
         return run
 
+    return Member(bind, method.__doc__)
 
-class lending(Generic[W, P, R, T]):  # noqa: N801
+
+def closing(method: Callable[[W], Coroutine[Any, Any, None]]) -> Member[W, Callable[[], None]]:
+    """As `blocking`, for what is harmless when repeated, also after the loop has ended with the last pool."""
+
+    def bind(twin: Twin[W]) -> Callable[[], None]:
+        wrapped, portal = twin.wrapped, twin.portal
+
+        def run() -> None:
+            with suppress(SlotClosed):
+                call(portal, functools.partial(method, wrapped))
+
+        return run
+
+    return Member(bind, method.__doc__)
+
+
+def lending(
+    method: Callable[Concatenate[W, P], AbstractAsyncContextManager[R, bool | None]],
+    make: Callable[[R, BlockingPortal], T],
+) -> Member[W, Callable[P, Entered[R, T]]]:
     """A context manager of the async object, as `Entered`."""
 
-    def __init__(
-        self,
-        method: Callable[Concatenate[W, P], AbstractAsyncContextManager[R, bool | None]],
-        make: Callable[[R, BlockingPortal], T],
-    ) -> None:
-        self._method, self._make = method, make
-        self.__doc__ = method.__doc__
-
-    @overload
-    def __get__(self, twin: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, twin: Twin[W], owner: type) -> Callable[P, Entered[R, T]]: ...
-    def __get__(self, twin: Twin[W] | None, owner: type) -> Self | Callable[P, Entered[R, T]]:
-        if twin is None:
-            return self
-        method, make, wrapped, portal = self._method, self._make, twin.wrapped, twin.portal
+    def bind(twin: Twin[W]) -> Callable[P, Entered[R, T]]:
+        wrapped, portal = twin.wrapped, twin.portal
 
         @functools.wraps(method)
         def run(*args: P.args, **kwargs: P.kwargs) -> Entered[R, T]:
@@ -320,21 +293,4 @@ class lending(Generic[W, P, R, T]):  # noqa: N801
 
         return run
 
-
-class fact(Generic[W, R]):  # noqa: N801
-    """An attribute of the async object."""
-
-    def __init__(self, get: Callable[[W], R]) -> None:
-        self._get = get
-
-    @overload
-    def __get__(self, twin: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, twin: Twin[W], owner: type) -> R: ...
-    def __get__(self, twin: Twin[W] | None, owner: type) -> Self | R:
-        return self if twin is None else self._get(twin.wrapped)
-
-
-def same(value: R, portal: BlockingPortal) -> R:  # noqa: ARG001 - one form for all
-    """For results that need no twin."""
-    return value
+    return Member(bind, method.__doc__)

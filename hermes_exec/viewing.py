@@ -2,12 +2,11 @@
 
 A pool listens on a Unix socket (mode 0600) in `hermes-exec.UID` in the temporary directory (mode 0700); only root and
 the pool's own user are answered. A request is a line of JSON, `{"do": …, "slot": id}`, and so is each answer. What can
-be asked: `slots`, `processes`, `list`, `read`, and `view`, which shows what the slot's commands print as it comes.
+be asked: `slots`, `processes`, and `view`, which shows what the slot's commands print as it comes.
 """
 
 from __future__ import annotations
 
-import base64
 import errno
 import json
 import logging
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
 Send = Callable[[Mapping[str, object]], Awaitable[None]]
 logger = logging.getLogger(__name__)
 REQUEST_BYTES = 64 << 10
-READ_BYTES = 256 << 10
-LISTED = 10_000
 VIEW_WINDOW = 256 << 10
 RESET_POLL_S = 0.05
 LAST_WORDS_S = 5.0
@@ -148,9 +145,8 @@ async def _answer_all(lender: Lender, stream: SocketStream) -> None:
                 await _show_until_gone(_slot(lender, asked), lines, send)
                 return
             await send(await _answer(lender, asked))
-        except (ExecError, OSError, ValueError, TypeError, LookupError, RecursionError) as error:
-            message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            await send({"error": message, "kind": type(error).__name__})
+        except (ExecError, OSError, ValueError, TypeError, RecursionError) as error:
+            await send({"error": str(error), "kind": type(error).__name__})
 
 
 async def _answer(lender: Lender, asked: Mapping[str, Any]) -> dict[str, object]:
@@ -161,14 +157,6 @@ async def _answer(lender: Lender, asked: Mapping[str, Any]) -> dict[str, object]
             found = await _slot(lender, asked).processes()
             names = ("pid", "argv", "started_at", "rss_bytes", "request_id", "state")
             return {"processes": [{name: getattr(each, name) for name in names} for each in found]}
-        case "list":
-            entries = await _slot(lender, asked).files.list(str(asked["path"]), limit=LISTED)
-            fields = ("name", "type", "size", "mode", "mtime", "target")
-            return {"entries": [{name: getattr(each, name) for name in fields} for each in entries]}
-        case "read":
-            path, offset = str(asked["path"]), int(asked["offset"])
-            data = await _slot(lender, asked).files.read_bytes(path, offset, READ_BYTES)
-            return {"data": base64.b64encode(data).decode(), "end": len(data) < READ_BYTES}
         case other:
             raise ValueError(f"{other!r} is nothing that can be asked here")
 

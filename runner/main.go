@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"hermes-exec/runner/internal/agent"
-	"hermes-exec/runner/internal/applet"
 	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/isolation"
@@ -42,8 +41,6 @@ func run(args []string) int {
 		return runServe(args[1:])
 	case "attach":
 		return runAttach(args[1:])
-	case "applet": // small programs for the conformance suite
-		return applet.Main(args[1:])
 	case "agent":
 		return agent.Main(args[1:])
 	case "probe":

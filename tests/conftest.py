@@ -1,13 +1,18 @@
-"""Fixtures of all tests: event loops, engines, and the rule that a required engine is never skipped.
+"""Fixtures of all tests: event loops, engines, what a plain run leaves out, engines that must not be skipped.
 
-`HERMES_REQUIRE_ENGINES=local,docker` turns a skip because of one of these engines into a failure.
+`HERMES_REQUIRE_ENGINES=local,docker` turns a skip because of one of these engines into a failure. `--whole` also runs
+what a plain run takes a sample of: attacks on all rungs, all behaviours on all images. The sample is another one each
+day; `HERMES_SAMPLE_SEED=N` brings one back.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
+import tempfile
+import time
 import warnings
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
@@ -19,6 +24,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIRED = frozenset(filter(None, (name.strip() for name in os.environ.get("HERMES_REQUIRE_ENGINES", "").split(","))))
+SEED = "HERMES_SAMPLE_SEED"
+SLOWEST = (
+    "soak", "attack/test_attacks", "e2e/cli/test_run", "conformance/test_docker_debian", "faults", "e2e/test_packaging",
+    "chaos", "e2e/cli", "conformance", "e2e/agent", "e2e/backends", "docs", "e2e",
+)  # fmt: skip
+"""Parts of the tests that take long, the longest first."""
 
 
 @dataclass(frozen=True)
@@ -30,22 +41,40 @@ class BackendCase:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-def pytest_configure() -> None:
-    """Take interrupts, also where a shell has started the tests in the background, which ignores them."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the whole be run where a plain run takes a sample."""
+    parser.addoption("--whole", action="store_true", help="also run what a plain run takes a sample of")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Take interrupts, also where a shell has started the tests in the background, which ignores them.
+
+    Processes that run tests side by side get the sample of the one that starts them, and a temporary directory each:
+    pools of one directory remove what dead drivers left there, and list each other.
+    """
+    os.environ.setdefault(SEED, str(int(time.time()) // 86_400))
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        _own_temporary_directory(config)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
+def _own_temporary_directory(config: pytest.Config) -> None:
+    folder = tempfile.mkdtemp(prefix="tests-")
+    Path(folder).chmod(0o1777)  # as /tmp: users of slots work in it
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
 def pytest_report_header() -> list[str]:
     """Say which engines must be there, and whether the runner binaries are those of the sources."""
-    from hatch_build import RunnerBuildError, build_key, find_go, is_current
+    from hatch_build import RunnerBuildError, build_key, find_go, is_current, targets_here
 
-    lines = [f"engines required: {', '.join(sorted(REQUIRED)) or 'none'}"]
+    lines = [f"engines required: {', '.join(sorted(REQUIRED)) or 'none'}", f"sample: {SEED}={os.environ[SEED]}"]
     try:
-        key = build_key(ROOT / "runner", find_go())
-        current = is_current(ROOT / "hermes_exec" / "_runner", key)
+        current = is_current(ROOT, build_key(ROOT / "runner", find_go()), targets_here())
     except RunnerBuildError as error:
         lines.append(f"runner: {error}")
     else:
@@ -60,11 +89,22 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out trio where a test is not of the sample."""
-    left_out = [item for item in items if runs_on_trio_by_our_fixture(item) and not item.get_closest_marker("sample")]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+    """Leave out trio where a test is not of the sample, and what only a whole run has; the slowest files come first."""
+    whole = config.getoption("--whole")
+    left_out = {
+        item
+        for item in items
+        if (item.get_closest_marker("whole") and not whole)
+        or (runs_on_trio_by_our_fixture(item) and not item.get_closest_marker("sample"))
+    }
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = sorted((item for item in items if item not in left_out), key=place)
+
+
+def place(item: pytest.Item) -> int:
+    """Where a test stands in the order: a slow file that begins last would be waited for."""
+    name = item.path.relative_to(ROOT / "tests").as_posix()
+    return next((number for number, first in enumerate(SLOWEST) if name.startswith(first)), len(SLOWEST))
 
 
 def runs_on_trio_by_our_fixture(item: pytest.Item) -> bool:

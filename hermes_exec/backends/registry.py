@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from hermes_exec.backends.base import Backend
 from hermes_exec.config import BackendConfig, nearest
 from hermes_exec.errors import BackendUnavailable, ConfigError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "hermes_exec.backends"
 BUILT_IN: Mapping[str, str] = {
@@ -35,6 +37,8 @@ def install_hint(name: str) -> str:
 
 
 def _points() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points
+
     return {point.name: point for point in entry_points(group=GROUP)}
 
 

@@ -7,14 +7,16 @@ import logging
 import os
 import sys
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points, version
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hermes_exec.cli import exits
 from hermes_exec.cli.output import LogFormatter, emit_json, say
 from hermes_exec.errors import ErrorCause, ExecError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 COMMANDS = ("run", "shell", "doctor", "ps", "reap", "conformance", "bench", "tools", "config", "trace")
 """Commands of this package; each is a module with a function `add_to`."""
@@ -24,6 +26,8 @@ GROUP = "hermes_exec.commands"
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         typer.echo(f"hermes-exec {version('hermes-exec')}")
         raise typer.Exit
 
@@ -48,7 +52,7 @@ def build_app(command: str | None = None) -> typer.Typer:
 
     Only what the command needs is imported. A name that is no command counts as none.
     """
-    others = {point.name: point for point in entry_points(group=GROUP) if point.name not in COMMANDS}
+    others = {} if command in COMMANDS else _others()
     chosen = [command] if command in {*COMMANDS, *others} else [*COMMANDS, *sorted(others)]
     to = typer.Typer(
         name="hermes-exec",
@@ -65,6 +69,12 @@ def build_app(command: str | None = None) -> typer.Typer:
         else:
             _add_other(to, others[name])
     return to
+
+
+def _others() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in entry_points(group=GROUP) if point.name not in COMMANDS}
 
 
 def _add_other(to: typer.Typer, point: EntryPoint) -> None:

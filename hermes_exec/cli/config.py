@@ -47,8 +47,6 @@ def check(
 ) -> None:
     """Check a configuration file; ends with 2 and one sentence an error when something in it is wrong."""
     resolved = _resolved(settings_of(None, None, file, None))
-    for name in resolved.pool.profiles:
-        resolved.pool.with_profile(name)
     if as_json:
         emit_json({"file": str(file), "ok": True, "profiles": list(resolved.pool.profiles)})
     else:

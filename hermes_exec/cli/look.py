@@ -4,54 +4,46 @@ from __future__ import annotations
 
 import base64
 import codecs
-import os
-import shlex
-import stat
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import anyio
-
 from hermes_exec.cli import exits
 from hermes_exec.cli.output import one_line, printable, say, table
 from hermes_exec.cli.viewer import Driver, connect, lent_slots
 from hermes_exec.config import nearest
 from hermes_exec.encoding import from_wire
-from hermes_exec.errors import ConfigError, ExecError, SlotClosed
-
-USAGE = "ps | ls [PATH] | cat PATH"
+from hermes_exec.errors import ConfigError, SlotClosed
 
 
 async def look(slot: str, words: Sequence[str]) -> int:
-    """Show what the slot prints until it is released, or answer one question (`ps`, `ls`, `cat`).
+    """Show what the slot prints until it is released, or with the word `ps` its processes.
 
     Raises:
-        ConfigError: no pool here lends such a slot, or the question is none.
+        ConfigError: no pool here lends such a slot, or another word.
     """
+    if words and list(words) != ["ps"]:
+        raise ConfigError("a slot of another process can only be looked at: ps, or nothing to follow what it prints")
     path = await _find(slot)
     try:
         if words:
             async with connect(path) as driver:
-                await _answer(driver, slot, words)
+                await _list_processes(driver, slot)
         else:
             await _look_on(path, slot)
-    except* (FileNotFoundError, ConnectionRefusedError):
+    except (FileNotFoundError, ConnectionRefusedError):
         raise SlotClosed("the process that held the slot is gone") from None
     return exits.OK
 
 
 async def _look_on(path: Path, slot: str) -> None:
     try:
-        async with connect(path) as driver, anyio.create_task_group() as tasks:
-            if sys.stdin is not None and sys.stdin.isatty():
-                tasks.start_soon(_questions, path, slot, tasks.cancel_scope)
+        async with connect(path) as driver:
             await _follow(driver, path, slot)
-            tasks.cancel_scope.cancel()
-    except* SlotClosed as closed:
-        say(str(closed.exceptions[0]))
+    except SlotClosed as closed:
+        say(str(closed))
 
 
 async def _find(slot: str) -> Path:
@@ -68,8 +60,8 @@ async def _follow(driver: Driver, path: Path, slot: str) -> None:
     async for event in driver.view(slot):
         if event.get("event") == "viewing":
             async with connect(path) as other:
-                await _answer(other, slot, ["ps"])
-            say(f"read-only; what is printed comes below (type {USAGE}, or Ctrl-C to leave)")
+                await _list_processes(other, slot)
+            say("read-only; what is printed comes below (Ctrl-C to leave)")
         sys.stdout.buffer.write(screen.show(event))
         sys.stdout.buffer.flush()
         if event.get("event") == "released":
@@ -123,60 +115,16 @@ class Screen:
         return f"{begin}==> {printable(text)}\n".encode("utf-8", "replace")
 
 
-async def _questions(path: Path, slot: str, whole: anyio.CancelScope) -> None:
-    """Answer what is typed, until the end of input."""
-    keys = sys.stdin.fileno()
-    while True:
-        await anyio.wait_readable(keys)
-        typed = os.read(keys, 4096)
-        if not typed:
-            whole.cancel()
-            return
-        try:
-            words = shlex.split(typed.decode("utf-8", "replace"))
-            if words:
-                async with connect(path) as driver:
-                    await _answer(driver, slot, words)
-        except (ExecError, ValueError, OSError) as error:
-            say(str(error))
-
-
-async def _answer(driver: Driver, slot: str, words: Sequence[str]) -> None:
-    match words:
-        case ["ps"]:
-            now = time.time()
-            found = (await driver.ask("processes", slot=slot))["processes"]
-            rows = [
-                (p["pid"], p["state"], f"{now - p['started_at']:.1f}", p["rss_bytes"] >> 10, p["request_id"], _argv(p))
-                for p in found
-            ]
-            table(("pid", "state", "age s", "rss KiB", "request", "command"), rows)
-        case ["ls"] | ["ls", _]:
-            asked = words[1] if len(words) > 1 else "."
-            for entry in (await driver.ask("list", slot=slot, path=asked))["entries"]:
-                sys.stdout.write(_listed(entry) + "\n")
-        case ["cat", asked]:
-            offset, end = 0, False
-            while not end:
-                answer = await driver.ask("read", slot=slot, path=asked, offset=offset)
-                data, end = base64.b64decode(answer["data"]), answer["end"]
-                offset += len(data)
-                if sys.stdout.isatty():
-                    data = printable(data.decode("utf-8", "replace")).encode()
-                sys.stdout.buffer.write(data)
-        case _:
-            raise ConfigError(f"a slot of another process can only be looked at: {USAGE}")
+async def _list_processes(driver: Driver, slot: str) -> None:
+    now = time.time()
+    found = (await driver.ask("processes", slot=slot))["processes"]
+    rows = [
+        (p["pid"], p["state"], f"{now - p['started_at']:.1f}", p["rss_bytes"] >> 10, p["request_id"], _argv(p))
+        for p in found
+    ]
+    table(("pid", "state", "age s", "rss KiB", "request", "command"), rows)
     sys.stdout.flush()
 
 
 def _argv(process: Mapping[str, Any]) -> str:
     return one_line(" ".join(map(str, process["argv"])))
-
-
-def _listed(entry: Mapping[str, Any]) -> str:
-    kinds = {"dir": stat.S_IFDIR, "link": stat.S_IFLNK, "fifo": stat.S_IFIFO, "socket": stat.S_IFSOCK}
-    kinds |= {"char": stat.S_IFCHR, "block": stat.S_IFBLK}
-    mode = stat.filemode(kinds.get(entry["type"], stat.S_IFREG) | int(entry["mode"]))
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry["mtime"]))
-    target = f" -> {one_line(entry['target'])}" if entry["target"] else ""
-    return f"{mode} {entry['size']:>10} {when} {one_line(entry['name'])}{target}"

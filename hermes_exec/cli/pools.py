@@ -82,8 +82,7 @@ def settings_of(
     Raises:
         ConfigError: a file that cannot be read, a bad option, or no such profile in the file.
     """
-    from hermes_exec.config import read_config
-    from hermes_exec.settings import with_profile
+    from hermes_exec.config import read_config, with_profile
 
     settings = read_config(config) if config else {}
     if profile is not None:

@@ -52,8 +52,8 @@ def shell(
 
     With --slot ID (`hermes-exec ps` lists them) it looks into a slot that another process of yours on this host holds:
     it shows the slot's processes, and from then on what its commands print, until the slot is released. Nothing can be
-    typed into the slot or run in it, and the commands neither wait for it nor notice it. CMD is then one of `ps`,
-    `ls [PATH]` and `cat PATH`, which can also be typed while it looks on.
+    typed into the slot or run in it, and the commands neither wait for it nor notice it. With `ps` as CMD it shows the
+    processes alone.
     """
     if slot is not None:
         from hermes_exec.cli.look import look

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -14,7 +13,7 @@ import anyio
 from anyio.abc import SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from hermes_exec.errors import ConfigError, ExecError, SlotClosed
+from hermes_exec.errors import ExecError, SlotClosed
 from hermes_exec.viewing import SUFFIX, directory, is_private, listens
 
 ANSWER_S = 5.0
@@ -65,10 +64,7 @@ class Driver:
         if not isinstance(answer, dict):
             raise ExecError("the process that holds the slot answers something else than it was asked")
         if "error" in answer:
-            kind = str(answer.get("kind"))
-            # A built-in error is about what was asked, such as a file that is missing.
-            raised = SlotClosed if kind == "SlotClosed" else ConfigError if hasattr(builtins, kind) else ExecError
-            raise raised(str(answer["error"]))
+            raise (SlotClosed if answer.get("kind") == "SlotClosed" else ExecError)(str(answer["error"]))
         return answer
 
 

@@ -4,7 +4,7 @@ from hermes_exec.config.backends import BackendConfig, DockerConfig, LocalConfig
 from hermes_exec.config.limits import Limits
 from hermes_exec.config.loading import Configured, pool_schema, read_config, resolve_config
 from hermes_exec.config.model import ConfigModel, nearest
-from hermes_exec.config.pool import PoolConfig, ProfileConfig
+from hermes_exec.config.pool import PoolConfig, ProfileConfig, with_profile
 from hermes_exec.config.terminal_names import Imported, import_terminal_names
 
 __all__ = [
@@ -22,4 +22,5 @@ __all__ = [
     "pool_schema",
     "read_config",
     "resolve_config",
+    "with_profile",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -110,20 +111,22 @@ class PoolConfig(ConfigModel):
             raise ValueError(f"min_sandboxes {self.min_sandboxes} is above max_sandboxes {self.max_sandboxes}")
         return self
 
-    def with_profile(self, name: str) -> PoolConfig:
-        """The pool with the values of one of its profiles as its own.
 
-        Raises:
-            ConfigError: there is no such profile.
-        """
-        profile = self.profiles.get(name)
-        if profile is None:
-            raise ConfigError(f"there is no profile {name!r}; {nearest(name, self.profiles)}")
-        own = {key: value for key, value in profile if value is not None and key != "backend_options"}
-        for key in ("env", "secrets", "files"):
-            if key in own:
-                own[key] = {**getattr(self, key), **own[key]}
-        return self.model_copy(update=own)
+def with_profile(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The values of a pool with those of one of its profiles as its own; what the profile has not, or as None, is the
+    pool's. The profiles stay.
+
+    Raises:
+        ConfigError: there is no such profile.
+    """
+    profiles = values.get("profiles") or {}
+    if not isinstance(profiles, Mapping) or name not in profiles:
+        raise ConfigError(f"there is no profile {name!r}; {nearest(name, profiles)}")
+    own = {key: value for key, value in dict(profiles[name] or {}).items() if value is not None}
+    for key in ("env", "secrets", "files", "backend_options"):
+        if key in own:
+            own[key] = {**(values.get(key) or {}), **own[key]}
+    return {**values, **own}
 
 
 def check_environment(value: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""The distribution: what the wheel carries, an sdist that builds the same, no second build of an unchanged runner."""
+"""The distribution: what a wheel and an editable install carry, an sdist that builds the same, no build twice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hatch_build import TARGETS, RunnerBuildError, build_runners
+from hatch_build import PROGRAMS, TARGETS, RunnerBuildError, build_runners, targets_here
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (
@@ -33,11 +33,14 @@ SOURCES = (
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the sources without anything that was built."""
-    copy = tmp_path_factory.mktemp("checkout")
+    return copy_sources(tmp_path_factory.mktemp("checkout"))
+
+
+def copy_sources(copy: Path) -> Path:
     for name in SOURCES:
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("_runner", "__pycache__"))
+            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("_runner", "_applets", "__pycache__"))
         else:
             shutil.copy2(source, copy / name)
     return copy
@@ -57,17 +60,20 @@ def test_wheel_carries_the_runner_and_an_sdist_builds_the_same(checkout: Path, t
     wheel = build(checkout, "wheel", tmp_path / "wheel")
     assert wheel.name.endswith("-py3-none-any.whl")
     with zipfile.ZipFile(wheel) as archive:
-        manifest = json.loads(archive.read("hermes_exec/_runner/manifest.json"))
-        assert set(manifest) == {target.name for target in TARGETS}
-        for name, digest in manifest.items():
-            assert hashlib.sha256(archive.read(f"hermes_exec/_runner/{name}")).hexdigest() == digest
+        for program in PROGRAMS:
+            manifest = json.loads(archive.read(f"{program.folder}/manifest.json"))
+            assert set(manifest) == {program.file(target) for target in TARGETS}
+            for name, digest in manifest.items():
+                assert hashlib.sha256(archive.read(f"{program.folder}/{name}")).hexdigest() == digest
         names = archive.namelist()
     assert {"hermes_exec/py.typed", "hermes_agent/py.typed", "hermes_batch/py.typed"} <= set(names)
-    assert not [name for name in names if name.startswith(("tests", "benchmarks", "runner")) or "/." in name]
+    assert not [
+        name for name in names if name.startswith(("tests", "benchmarks", "examples", "runner")) or "/." in name
+    ]
 
     sdist = build(checkout, "sdist", tmp_path / "sdist")
     with tarfile.open(sdist) as archive:
-        assert not [name for name in archive.getnames() if "_runner/" in name]
+        assert not [name for name in archive.getnames() if "_runner/" in name or "_applets/" in name]
         archive.extractall(tmp_path / "unpacked", filter="data")
     (unpacked,) = (tmp_path / "unpacked").iterdir()
     again = build(unpacked, "wheel", tmp_path / "again")
@@ -76,23 +82,40 @@ def test_wheel_carries_the_runner_and_an_sdist_builds_the_same(checkout: Path, t
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+def test_an_editable_install_builds_for_this_machine_alone_and_says_so(tmp_path: Path) -> None:
+    checkout = copy_sources(tmp_path / "checkout")
+    command = [sys.executable, "-c", f"import hatchling.build; hatchling.build.build_editable({str(tmp_path)!r})"]
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for program in PROGRAMS:
+        made = {path.name for path in (checkout / program.folder).glob(f"{program.name}-*")}
+        assert made == {program.file(target) for target in targets_here()}
+    said = [line for line in done.stderr.splitlines() if line.startswith("built the ")]
+    assert [line.rpartition(" in ")[0] for line in said] == [
+        f"built the {program.name} for {target}" for program in PROGRAMS for target in targets_here()
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_unchanged_sources_are_not_built_again(checkout: Path) -> None:
-    build_runners(checkout)
+    build_runners(checkout, TARGETS, print)
     assert min(time_of_rebuild(checkout) for _ in range(3)) < 1.0
-    damaged = checkout / "hermes_exec" / "_runner" / TARGETS[0].name
-    good = damaged.read_bytes()
-    damaged.write_bytes(b"something else")
-    assert build_runners(checkout)
-    assert damaged.read_bytes() == good
+    for program in PROGRAMS:
+        damaged = checkout / program.folder / program.file(TARGETS[0])
+        good = damaged.read_bytes()
+        damaged.write_bytes(b"something else")
+        assert build_runners(checkout, TARGETS, print)
+        assert damaged.read_bytes() == good
 
 
 def time_of_rebuild(checkout: Path) -> float:
     begin = time.monotonic()
-    assert not build_runners(checkout)
+    assert not build_runners(checkout, TARGETS, print)
     return time.monotonic() - begin
 
 
 def test_incomplete_sources_are_named(tmp_path: Path) -> None:
     (tmp_path / "runner").mkdir()
     with pytest.raises(RunnerBuildError, match=r"runner/main\.go"):
-        build_runners(tmp_path)
+        build_runners(tmp_path, TARGETS, print)

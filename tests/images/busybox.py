@@ -1,14 +1,19 @@
-"""Puts a file system together that is nothing but a static busybox and its links."""
+"""The static busybox of all tests, and a file system that is nothing but it and its links.
+
+`python -m tests.images.busybox` puts it where the Go tests look for it, into the checkout's `.cache`.
+"""
 
 from __future__ import annotations
 
 import io
 import shutil
 import subprocess
+import sys
 import tarfile
 import tempfile
 from pathlib import Path
 
+PLACE = Path(__file__).resolve().parents[2] / ".cache" / "busybox"
 ACCOUNTS = {
     "etc/passwd": (
         "root:x:0:0:root:/root:/bin/sh\ntester:x:1000:1000::/home/tester:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n"
@@ -23,13 +28,13 @@ class BusyboxUnavailable(Exception):
     """Raised when no static busybox can be had here; the message says what was tried."""
 
 
-def write_rootfs(archive: Path, scratch: Path) -> None:
+def write_rootfs(archive: Path, _scratch: Path) -> None:
     """Write the file system as a tar archive.
 
     Raises:
         BusyboxUnavailable: apt has no busybox-static and none is installed.
     """
-    program = find_busybox(scratch)
+    program = busybox()
     applets = subprocess.run([str(program), "--list"], capture_output=True, text=True, check=True).stdout.split()
     with tarfile.open(archive, "w") as out:
         for name, mode in FOLDERS.items():
@@ -46,6 +51,20 @@ def write_rootfs(archive: Path, scratch: Path) -> None:
                 link = tarfile.TarInfo(f"bin/{applet}")
                 link.type, link.linkname, link.mode = tarfile.SYMTYPE, "busybox", 0o777
                 out.addfile(link)
+
+
+def busybox() -> Path:
+    """Return the busybox of all tests, found when it is first asked for.
+
+    Raises:
+        BusyboxUnavailable: apt has no busybox-static and none is installed.
+    """
+    if not PLACE.is_file():
+        PLACE.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=PLACE.parent) as scratch:
+            shutil.copy2(find_busybox(Path(scratch)), Path(scratch) / "busybox")
+            (Path(scratch) / "busybox").replace(PLACE)
+    return PLACE
 
 
 def find_busybox(scratch: Path) -> Path:
@@ -87,3 +106,17 @@ def add_file(out: tarfile.TarFile, name: str, content: bytes, mode: int) -> None
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode = len(content), mode
     out.addfile(entry, io.BytesIO(content))
+
+
+def main() -> int:
+    """Print where the busybox of the tests is."""
+    try:
+        print(busybox())
+    except (BusyboxUnavailable, subprocess.SubprocessError, OSError) as error:
+        print(f"busybox: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

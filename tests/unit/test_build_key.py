@@ -1,11 +1,14 @@
-"""A change of anything that is compiled into the runner makes the next build."""
+"""What the Go programs are built from, and for which platforms."""
 
 from __future__ import annotations
 
+import platform
 import re
 from pathlib import Path
 
-from hatch_build import is_source
+import pytest
+
+from hatch_build import TARGETS, RunnerBuildError, Target, is_source, named, targets_here
 
 RUNNER = Path(__file__).resolve().parents[2] / "runner"
 
@@ -19,3 +22,28 @@ def test_every_embedded_file_is_a_source() -> None:
     ]
     assert embedded
     assert [path for path in embedded if not path.is_file() or not is_source(path)] == []
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "targets"),
+    [
+        ("Linux", "x86_64", (Target("linux", "amd64"),)),
+        ("Linux", "aarch64", (Target("linux", "arm64"),)),
+        ("Darwin", "arm64", (Target("linux", "arm64"), Target("darwin", "arm64"))),  # its containers are Linux
+        ("Linux", "riscv64", TARGETS),  # its boxes are elsewhere
+    ],
+)
+def test_platforms_of_a_machine(
+    system: str, machine: str, targets: tuple[Target, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "system", lambda: system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    assert targets_here() == targets
+    assert tuple(named([])) == targets
+    assert named(["all"]) == TARGETS
+
+
+def test_platforms_by_name() -> None:
+    assert named(["darwin/arm64", "linux/amd64"]) == [Target("linux", "amd64"), Target("darwin", "arm64")]
+    with pytest.raises(RunnerBuildError, match="no such platform: linux/riscv64; there are linux/amd64"):
+        named(["linux/arm64", "linux/riscv64"])

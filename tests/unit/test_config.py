@@ -21,6 +21,7 @@ from hermes_exec.config import (
     pool_schema,
     read_config,
     resolve_config,
+    with_profile,
 )
 from hermes_exec.errors import ConfigError, ErrorCause
 
@@ -110,18 +111,22 @@ def test_none_is_the_default() -> None:
     assert (pool.profiles, pool.env, pool.setup, pool.limits) == ({}, {}, (), Limits())
 
 
-def test_profile_over_pool() -> None:
-    pool = PoolConfig.of(
-        {
-            "image": "a",
-            "env": {"A": "1", "B": "1"},
-            "profiles": {"p": {"image": "b", "env": {"B": "2"}, "network": False}},
-        }
-    )
-    mine = pool.with_profile("p")
-    assert (mine.image, mine.env, mine.network, mine.lease_s) == ("b", {"A": "1", "B": "2"}, False, 60.0)
+@pytest.mark.parametrize("checked", [False, True])
+def test_profile_over_pool(checked: bool) -> None:
+    given = {
+        "image": "a",
+        "env": {"A": "1", "B": "1"},
+        "max_lifetime_s": 9.0,
+        "profiles": {"p": {"image": "b", "env": {"B": "2"}, "network": False, "max_lifetime_s": None}},
+    }
+    values = dict(PoolConfig.of(given)) if checked else given
+    mine = with_profile(values, "p")
+    mine.pop("backend_options", None)
+    pool = PoolConfig.of(mine)
+    assert (pool.image, pool.env, pool.network, pool.lease_s) == ("b", {"A": "1", "B": "2"}, False, 60.0)
+    assert pool.max_lifetime_s == 9.0
     with pytest.raises(ConfigError, match="did you mean 'p'"):
-        pool.with_profile("P")
+        with_profile(values, "P")
 
 
 @pytest.mark.parametrize(

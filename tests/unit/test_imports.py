@@ -37,7 +37,6 @@ READS_ENVIRONMENT = (
     "hermes_exec.pool",  # SandboxPool.from_env
     "hermes_agent.command",
     "hermes_batch.command",
-    "hermes_batch.demo",
 )
 
 
@@ -89,6 +88,17 @@ def loaded(code: str, *among: str) -> str:
 def test_using_the_package_loads_no_vendor_sdk() -> None:
     vendors = ("docker", "paramiko", "asyncssh", "modal", "openai", "requests", "xllamacpp", "trio", "typer", "yaml")
     assert loaded("from hermes_exec import SandboxPool; SandboxPool()", *vendors) == ""
+
+
+def test_importing_the_pool_loads_nothing_that_it_is_run_with() -> None:
+    heavy = ("pydantic", "asyncio", "importlib.metadata", "tarfile", "rich", "typer", "yaml", "docker", "openai")
+    assert loaded("from hermes_exec import SandboxPool", *heavy, "hermes_exec.config", "hermes_exec.channel") == ""
+
+
+def test_entry_points_are_looked_up_for_other_names_than_our_own_only() -> None:
+    build = "from hermes_exec.cli.app import build_app; build_app"
+    assert loaded(f"{build}('run'); import hermes_exec.backends.registry", "importlib.metadata") == ""
+    assert loaded(f"{build}('no such command')", "importlib.metadata") == "importlib.metadata"
 
 
 @pytest.mark.parametrize("package", ["hermes_exec", "hermes_agent", "hermes_batch"])

@@ -43,14 +43,14 @@ class Context:
         return self.lent
 
     async def argv(self, name: str, *words: object, slot: Slot | None = None) -> list[str]:
-        """The argv of one of the runner's applets (runner/internal/applet), which every image can run."""
+        """The argv of one of the applets (runner/cmd/applets), which every image can run."""
         slot = slot or self.slot
         if self.facts.platform is None:
             raise NotGiven(self.facts.missing["helper"])
         path = f"{slot.workspace}/{HELPER}"
         if not await slot.files.exists(path):
             await put_helper(slot, self.facts.platform)
-        return [path, "applet", name, *map(str, words)]
+        return [path, name, *map(str, words)]
 
     async def applet(self, name: str, *words: object, slot: Slot | None = None, **run: Any) -> RunResult:
         """Run an applet to its end; keywords are those of `slot.run`."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from hermes_exec import runner_binary
 from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError
 from hermes_exec.results import Isolation
+from hermes_exec.testing.applets import find_applets
 from hermes_exec.testing.conformance import outside
 from hermes_exec.testing.conformance.boxes import killer_for
 from hermes_exec.testing.conformance.registry import NotGiven
@@ -51,8 +51,8 @@ class Facts:
 
 
 async def put_helper(slot: Slot, platform: tuple[str, str]) -> str:
-    """Bring the runner's file into the slot as a program of the tenant; its absolute path there."""
-    data = await anyio.Path(runner_binary.path(*platform)).read_bytes()
+    """Bring the applets into the slot as a program of the tenant; its absolute path there."""
+    data = await anyio.Path(find_applets(*platform)).read_bytes()
     await slot.files.write_bytes(HELPER, data, mode=0o755)
     return f"{slot.workspace}/{HELPER}"
 
@@ -96,32 +96,32 @@ async def _shells(slot: Slot, facts: Facts) -> None:
 
 
 async def _helper(slot: Slot, facts: Facts) -> None:
-    why = "no runner binary was built for this platform"
+    why = []
     for platform in PLATFORMS:
         try:
             helper = await put_helper(slot, platform)
         except (BackendUnavailable, ConfigError) as error:
-            why = str(error)
+            why.append(str(error))
             continue
-        works = await slot.run([helper, "applet", "echo", "here"])
+        works = await slot.run([helper, "echo", "here"])
         if works.stdout == "here\n":
             facts.platform = platform
             break
-        why = f"the suite's helper cannot be executed in the slot: {works.stderr.strip()[:200]}"
+        why.append(f"the applets for {'/'.join(platform)} cannot be executed in the slot: {works.stderr.strip()[:200]}")
     if facts.platform is None:
         for need in ("helper", "procfs", "outside-view", "ordinary-user"):
-            facts.missing[need] = why
+            facts.missing[need] = "; ".join(why)
         return
     helper = f"{slot.workspace}/{HELPER}"
-    facts.uid = int((await slot.run([helper, "applet", "id"])).stdout.split()[0])
+    facts.uid = int((await slot.run([helper, "id"])).stdout.split()[0])
     if facts.uid == 0:
         facts.missing["ordinary-user"] = "the tenant is root in its box, and root may do everything"
-    namespace = await slot.run([helper, "applet", "namespace", "pid"])
+    namespace = await slot.run([helper, "namespace", "pid"])
     facts.pid_namespace = namespace.stdout.strip()
     if not facts.pid_namespace:
         facts.missing["procfs"] = "the box has no /proc"
     mark = f"conformance-view-{os.getpid()}-{id(facts)}"
-    process = await slot.spawn([helper, "applet", "sleep", "60", mark])
+    process = await slot.spawn([helper, "sleep", "60", mark])
     if not await outside.seen(mark, 1, within_s=2):
         facts.missing["outside-view"] = "processes of the box are not visible on the driver's host"
     await process.kill()
@@ -136,7 +136,7 @@ async def _users(slot: Slot, facts: Facts) -> None:
             facts.missing[need] = f"at the level {facts.isolation.level} a slot runs as its own user only"
             continue
         try:
-            result = await slot.run([f"{slot.workspace}/{HELPER}", "applet", "id"], user=user)
+            result = await slot.run([f"{slot.workspace}/{HELPER}", "id"], user=user)
         except (ConfigError, NotGiven) as error:
             facts.missing[need] = f"user {user!r}: {error}"
             continue

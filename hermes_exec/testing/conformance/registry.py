@@ -18,7 +18,7 @@ Need = Literal[
     "shell",  # a POSIX shell in the image
     "bash",
     "python",  # python3 in the image
-    "helper",  # the runner's applets can be executed in the slot
+    "helper",  # the applets can be executed in the slot
     "procfs",  # /proc in the box
     "ordinary-user",  # the tenant is not uid 0
     "root",  # run(user="root") is allowed

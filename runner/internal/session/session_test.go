@@ -39,7 +39,9 @@ type tester struct {
 
 func fdPath(fd int) string { return fmt.Sprintf("/dev/fd/%d", fd) }
 
-var shells = []Shell{{Name: "bash", Path: "bash"}, {Name: "dash", Path: "dash"}, {Name: "busybox", Path: "busybox"}}
+// The last is that of the test images, where tests/images/busybox.py puts it.
+var shells = []Shell{{Name: "bash", Path: "bash"}, {Name: "dash", Path: "dash"},
+	{Name: "busybox", Path: "../../../.cache/busybox"}}
 
 func eachShell(t *testing.T, test func(t *testing.T, s *tester)) {
 	for _, shell := range shells {
@@ -49,9 +51,15 @@ func eachShell(t *testing.T, test func(t *testing.T, s *tester)) {
 
 func open(t testing.TB, shell Shell) *tester {
 	t.Helper()
+	if _, err := os.Stat("../../../tests/images/busybox.py"); err != nil {
+		t.Fatal(err)
+	}
 	found, err := exec.LookPath(shell.Path)
 	if err != nil {
-		t.Skipf("no %s here", shell.Name)
+		t.Skipf("no %s here: %v", shell.Name, err)
+	}
+	if found, err = filepath.Abs(found); err != nil {
+		t.Fatal(err)
 	}
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -614,7 +622,11 @@ func TestOddNamesAndTextsThatBeginLikeOptions(t *testing.T) {
 			call := s.keep()
 			call.Env = map[string]string{"a.b": "of the call", "odd.name": "2"}
 			r := s.with("env | grep -e '^a.b=' -e '^odd.name=' | sort", call)
-			if s.state.shell.Name != "dash" && r.out != "a.b=of the call\nodd.name=2\n" {
+			want := "" // dash and busybox hand on what is a variable of theirs
+			if s.state.shell.Name == "bash" {
+				want = "a.b=of the call\nodd.name=2\n"
+			}
+			if r.out != want {
 				t.Errorf("%+v", r)
 			}
 			for _, text := range []string{"-x; echo on", "+e; echo on", "--version; echo on"} {

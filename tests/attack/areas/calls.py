@@ -129,17 +129,15 @@ async def read(slot: Slot, path: str) -> str:
 
 
 async def hostile_names(field: Arena, attack: Attack, against: Against) -> Outcome:
-    """Its files and processes, as `hermes-exec` shows them to a user at a terminal."""
+    """Its processes, as `hermes-exec` shows them to a user at a terminal."""
     slot = field.attacker
-    await slot.files.write_text(f"name{HOSTILE}", "x")
     await slot.spawn(["sh", "-c", "sleep 1000; :", HOSTILE])
-    for words in (["ls"], ["ps"], ["cat", f"missing{HOSTILE}"], ["ls", f"missing{HOSTILE}"]):
-        text, _ = await to_thread.run_sync(shown, "shell", "--slot", slot.id, *words)
-        if "title" not in text:
-            return Outcome("not tried", f"{words[0]} showed {text[-200:]!r}")
-        if OBEYED.search(text):
-            return Outcome("not given", f"{words[0]} showed an escape sequence")
-    return Outcome("prevented", "four commands")
+    text, _ = await to_thread.run_sync(shown, "shell", "--slot", slot.id, "ps")
+    if "title" not in text:
+        return Outcome("not tried", f"ps showed {text[-200:]!r}")
+    if OBEYED.search(text):
+        return Outcome("not given", "ps showed an escape sequence")
+    return Outcome("prevented", "ps")
 
 
 CALLS = (
@@ -173,7 +171,7 @@ CALLS = (
     Attack(
         "names at a terminal",
         "files",
-        "calls files and processes what a terminal obeys, for a user who looks (`hermes-exec shell --slot`)",
+        "calls processes what a terminal obeys, for a user who looks (`hermes-exec shell --slot`)",
         against=("driver",),
         by=hostile_names,
         succeeds_alone=False,

@@ -12,8 +12,8 @@ from typing import Any
 import anyio
 import pytest
 
+from examples.demo.leftovers import ProcessWatch, boxes_of
 from hermes_batch import BatchConfig, BatchResult, Record, read_records, run_batch
-from hermes_batch.leftovers import ProcessWatch, boxes_of
 from hermes_exec.errors import ConfigError, ImageError
 from tests.conftest import BackendCase, require_engine
 from tests.e2e.agent.plans import PlanModel, Step

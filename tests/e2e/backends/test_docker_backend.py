@@ -344,15 +344,14 @@ async def test_reap_and_lease(docker_image: Image, engine: DockerClient, run_id:
         owner.kill()
         owner.wait()
         owner.stdout.close()
-    container = engine.containers.get(name)
 
     def ended() -> bool:
-        container.reload()
-        return bool(container.status == "exited")
+        return [c.status for c in containers(engine, run_id)] in (["exited"], [])
 
     await until(ended, 15)
-    (reaped,) = await docker_backend.reap(ReapFilter(run_id=run_id, orphans=True))
-    assert reaped.sandbox == name
+    # Every pool that begins on this host reaps orphans too, and may have been quicker.
+    reaped = await docker_backend.reap(ReapFilter(run_id=run_id, orphans=True))
+    assert {each.sandbox for each in reaped} <= {name}
     assert containers(engine, run_id) == []
     await docker_backend.aclose()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 
 import pytest
@@ -12,18 +11,13 @@ from tests.e2e.cli.conftest import PROGRAM, environment
 from tests.e2e.cli.hostile import HOSTILE, OBEYED, shown
 
 
-def test_names_of_files_and_arguments_of_processes_in_a_slot_of_another_process() -> None:
+def test_arguments_of_processes_in_a_slot_of_another_process() -> None:
     with SandboxPool("local") as pool, pool.slot() as slot:
-        slot.files.write_text(f"name{HOSTILE}", "x")
-        slot.files.write_text("line\n-rw-r--r--          0 2026-01-01 00:00 forged", "x")
-        slot.files.write_text(b"no-utf8-\xff\x9b", "x")
         slot.spawn(["sh", "-c", "sleep 1000; :", HOSTILE, "one\ntwo"])
-        for words in (["ls"], ["ps"], ["cat", f"missing{HOSTILE}"], ["ls", f"missing{HOSTILE}"]):
-            text, code = shown("shell", "--slot", slot.id, *words)
-            assert not OBEYED.search(text), words
-            assert "title" in text
-            assert code == (2 if len(words) == 2 else 0)
-            assert not re.search("^-rw-r--r-- +0 ", text, re.MULTILINE), "a name is another file's line"
+        text, code = shown("shell", "--slot", slot.id, "ps")
+        assert not OBEYED.search(text)
+        assert "title" in text
+        assert code == 0
         assert not OBEYED.search(shown("ps", "--backend", "local")[0])
 
 

@@ -22,7 +22,7 @@ from hermes_exec import SandboxPool, SlotClosed, blocking
 from hermes_exec.cli import look
 from hermes_exec.viewing import directory
 from tests.conftest import BackendCase
-from tests.e2e.cli.conftest import PROGRAM, Cli, environment
+from tests.e2e.cli.conftest import Cli, environment
 from tests.e2e.cli.test_shell import Terminal
 
 NOBODY = 65534
@@ -109,19 +109,12 @@ def test_death_of_the_box_is_told(cli: Cli, docker_image: Callable[[str], str]) 
             assert "out of reach" in viewer.process.stderr.read()
 
 
-def test_files_and_processes_can_be_looked_at(cli: Cli, slot: blocking.Slot) -> None:
-    slot.files.write_bytes("sub/data.bin", bytes(range(256)) * 3000)
+def test_processes_can_be_looked_at(cli: Cli, slot: blocking.Slot) -> None:
     slot.spawn(["sleep", "1234.5"])
-    assert "sub" in cli.run("shell", "--slot", slot.id, "ls").stdout
-    assert "768000" in cli.run("shell", "--slot", slot.id, "ls", "sub").stdout
-    cat = subprocess.run([*PROGRAM, "shell", "--slot", slot.id, "cat", "sub/data.bin"], capture_output=True, timeout=60)
-    assert cat.stdout == bytes(range(256)) * 3000
     assert "sleep 1234.5" in cli.run("shell", "--slot", slot.id, "ps").stdout
-    missing = cli.run("shell", "--slot", slot.id, "cat", "nowhere")
-    assert (missing.returncode, "no such file" in missing.stderr.lower()) == (2, True)
 
 
-@pytest.mark.parametrize("words", [("rm", "kept"), ("sh",), ("cat",), ("ls", "a", "b")])
+@pytest.mark.parametrize("words", [("rm", "kept"), ("sh",), ("cat", "kept"), ("ps", "-a")])
 def test_nothing_else_can_be_asked(cli: Cli, words: tuple[str, ...]) -> None:
     with SandboxPool("local") as pool, pool.slot() as slot:
         slot.files.write_text("kept", "x")
@@ -188,15 +181,8 @@ def test_terminal_of_one_who_looks_is_not_written_to_by_the_slot() -> None:
             slot.run(r"printf 'clear\033[2J\233\r\nover\rwritten é\n'")
             terminal.expect("clear␛[2J")
             terminal.expect("over\r\nwritten é\r\n")
-            slot.files.write_text("note\x1b.txt", "\x1b]0;title\x07")
-            terminal.type("ls\n")
-            terminal.expect("note␛.txt")
-            terminal.type("cat 'note\x16\x1b.txt'\n")
-            terminal.expect("␛]0;title␇")
-            terminal.type("rm note\n")
-            terminal.expect("can only be looked at")
-            terminal.type("\x04")
-            assert terminal.ended() == 0
+            terminal.type("\x03")
+            assert terminal.ended() == 130
         finally:
             terminal.close()
 

@@ -90,7 +90,9 @@ async def test_no_container_goes_on_without_its_driver(
                 ended = await to_thread.run_sync(container.wait)
             assert ended["StatusCode"] == 0
         finally:
-            container.remove(force=True, v=True)
+            # Another pool of this host may remove it just now, as it does with what dead drivers left.
+            with contextlib.suppress(docker.errors.APIError):
+                container.remove(force=True, v=True)
 
 
 @pytest.mark.docker

@@ -310,21 +310,6 @@ async def test_many_at_once_in_order(slot: Slot) -> None:
 
 
 @pytest.mark.timeout(300)
-async def test_a_slot_takes_any_number_of_commands_beside_a_process_that_lives_on(slot: Slot) -> None:
-    """More than fit as bytes into a pipe: what is kept of each command must be bounded."""
-    process = await slot.spawn(["sleep", "1000"])
-    numbers = iter(range(70_000))
-
-    async def some() -> None:
-        for _ in numbers:
-            assert (await slot.run(["true"], timeout_s=30)).exit_code == 0
-
-    async with anyio.create_task_group() as tasks:
-        for _ in range(16):
-            tasks.start_soon(some)
-    assert (await process.kill()).left == 0
-
-
 async def test_every_process_has_a_name_also_in_the_middle_of_its_exec(slot: Slot) -> None:
     for _ in range(40):
         await slot.run("sleep 100 & echo started")

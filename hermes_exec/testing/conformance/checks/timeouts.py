@@ -11,7 +11,7 @@ from hermes_exec.testing.conformance.context import Context
 from hermes_exec.testing.conformance.expect import equal, that
 from hermes_exec.testing.conformance.registry import NotGiven, check
 
-# What `applet tree` starts besides itself: one descendant for each way to run away.
+# What the applet `tree` starts besides itself: one descendant for each way to run away.
 RUNAWAYS = 8
 
 

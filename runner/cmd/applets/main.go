@@ -1,7 +1,7 @@
-// Package applet holds small programs for the conformance suite, so that its
+// Command applets is the small programs of the conformance suite, so that its
 // checks run the same in an image without a shell or coreutils: the suite puts
-// the runner's file into a slot and starts it there as `applet NAME ARG…`.
-package applet
+// this file into a slot and starts it there as `applets NAME ARG…`.
+package main
 
 import (
 	"crypto/sha256"
@@ -36,14 +36,17 @@ var programs = map[string]program{
 	"link":    func(a []string) error { return os.Link(arg(a, 0), arg(a, 1)) },
 	"fifo":    func(a []string) error { return syscall.Mkfifo(arg(a, 0), 0o600) },
 	"sleep":   sleep, "exit": exit, "cwd": cwd, "spew": spew, "alternate": alternate,
-	"signal": raise, "stubborn": stubborn, "grow": grow, "thrash": thrash, "count": count, "sum": sum, "fds": fds, "status": status,
-	"open": open, "fill": fill, "kill": kill, "ps": ps, "ptrace": ptrace, "namespace": namespace, "tty": tty, "umask": umask,
+	"signal": raise, "stubborn": stubborn, "grow": grow, "count": count, "sum": sum, "fds": fds, "status": status,
+	"open": open, "fill": fill, "kill": kill, "ps": ps, "ptrace": ptrace, "namespace": namespace, "tty": tty,
+	"umask": umask,
 	"leave": leave, "tree": tree, "bomb": bomb, "many": many, "daemon": daemon,
 	"listen": listen, "dial": dial, "abstract": abstract, "reach": reach,
 }
 
-// Main runs the applet args[0] and gives its exit code.
-func Main(args []string) int {
+func main() { os.Exit(run(os.Args[1:])) }
+
+// run gives the exit code of the applet args[0].
+func run(args []string) int {
 	if len(args) == 0 || programs[args[0]] == nil {
 		fmt.Fprintln(os.Stderr, "no such applet")
 		return 2
@@ -218,48 +221,6 @@ func grow(args []string) error {
 	time.Sleep(seconds(args, 1))
 	runtime.KeepAlive(all)
 	return nil
-}
-
-// thrash takes memory until a file of 2 MiB, which it reads again and again,
-// has to be read from the disk each time, and goes on reading.
-func thrash(args []string) error {
-	const size, block = 2 << 20, 16 << 10
-	f, err := os.OpenFile(arg(args, 0), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	if _, err := f.Write(make([]byte, size)); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	pages, err := syscall.Mmap(int(f.Fd()), 0, size, syscall.PROT_READ, syscall.MAP_SHARED)
-	if err != nil {
-		return err
-	}
-	var all [][]byte
-	for sum := byte(0); ; {
-		before := waits()
-		for i := 0; i < size; i += 4096 {
-			sum += pages[i]
-		}
-		if waits()-before < 4 {
-			held := make([]byte, block)
-			for i := 0; i < block; i += 4096 {
-				held[i] = 1 + sum
-			}
-			all = append(all, held)
-		}
-		runtime.KeepAlive(all)
-	}
-}
-
-// waits is how often this process has waited for a page to be read.
-func waits() int64 {
-	var usage syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &usage)
-	return int64(usage.Majflt)
 }
 
 func count([]string) error {

@@ -1,6 +1,6 @@
 """The demonstration: a small language model works on real tasks, each in a slot of its own, and nothing is left behind.
 
-`python -m hermes_batch.demo` runs the prompts of `examples/tasks.jsonl` with the model that runs in this process: no
+`python -m examples.demo` runs the prompts of `examples/tasks.jsonl` with the model that runs in this process: no
 key, no network. With an image in `HERMES_DEMO_IMAGE` and a Docker daemon that answers the slots are containers, else
 they are made on this host.
 """
@@ -15,10 +15,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from examples.demo.leftovers import ProcessWatch, boxes_of
 from hermes_agent.models.named import EMBEDDED
 from hermes_batch.config import BatchConfig
 from hermes_batch.display import RunDisplay, show_results
-from hermes_batch.leftovers import ProcessWatch, boxes_of
 from hermes_batch.record import Record
 from hermes_batch.report import REPORT
 from hermes_batch.run import BatchResult, run_batch

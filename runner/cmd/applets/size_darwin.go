@@ -1,4 +1,4 @@
-package applet
+package main
 
 import (
 	"syscall"
@@ -7,7 +7,7 @@ import (
 
 func windowSize(fd uintptr) (rows, cols uint16, err error) {
 	var size struct{ rows, cols, x, y uint16 }
-	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, fd, syscall.TIOCGWINSZ, uintptr(unsafe.Pointer(&size)))
+	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, fd, 0x40087468, uintptr(unsafe.Pointer(&size)))
 	if errno != 0 {
 		return 0, 0, errno
 	}

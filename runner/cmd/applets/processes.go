@@ -1,4 +1,4 @@
-package applet
+package main
 
 import (
 	"bytes"
@@ -20,7 +20,7 @@ func start(attr *syscall.SysProcAttr, keepOutput bool, args ...string) (*exec.Cm
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(self, append([]string{"applet"}, args...)...)
+	cmd := exec.Command(self, args...)
 	cmd.SysProcAttr = attr
 	if keepOutput {
 		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
@@ -60,7 +60,7 @@ func daemon(args []string) error {
 		if err != nil {
 			return err
 		}
-		return syscall.Exec(self, append([]string{self, "applet"}, rest...), nil)
+		return syscall.Exec(self, append([]string{self}, rest...), nil)
 	}
 	time.Sleep(seconds(args, 1))
 	return nil
