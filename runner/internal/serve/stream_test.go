@@ -451,7 +451,7 @@ func TestBadRequests(t *testing.T) {
 		"no json": `{"method":`, "a list": `[]`, "no method": `{}`,
 		"params a string": `{"method":"exec.run","params":"x"}`,
 		"huge window":     `{"method":"box.info","params":{},"window":999999999999}`,
-			"deep": strings.Repeat("[", 20000),
+		"deep":            strings.Repeat("[", 20000),
 	} {
 		t.Run(name, func(t *testing.T) {
 			d.mu.Lock()

@@ -13,6 +13,25 @@ import (
 	"hermes-exec/runner/internal/users"
 )
 
+// rung is what a slot is made of: chosen at its creation, the same until its end.
+type rung struct {
+	m      *Manager
+	id     string
+	dir    string
+	facts  SlotFacts
+	setup  isolation.Setup
+	env    []string
+	way    isolation.Way
+	ownUID bool // the slot's uid is nobody else's
+	name   bool // a line of ours is in the box's passwd
+	modes  modes
+	fifos  string // where the slot sees them
+}
+
+func (s *rung) user() isolation.User {
+	return isolation.User{Name: s.setup.UserName, UID: s.setup.UID, GID: s.setup.GID, Home: s.setup.Home}
+}
+
 // choose settles the rung and the user.
 func (s *rung) choose(p CreateParams) error {
 	f := s.m.facts
