@@ -109,7 +109,8 @@ func newServer(base string, lease time.Duration, logger *log.Logger) (*serve.Ser
 	if err != nil {
 		return nil, err
 	}
-	return serve.New(serve.Config{Base: base, Lease: lease, Slots: manager, Isolation: facts, Version: version, Log: logger})
+	return serve.New(serve.Config{Base: base, Lease: lease, Slots: manager, Isolation: facts, Version: version,
+		Log: logger})
 }
 
 // selfExe is a path of this program that stays right when its file is moved.

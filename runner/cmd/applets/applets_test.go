@@ -40,11 +40,15 @@ func TestApplets(t *testing.T) {
 		want  string
 		code  int
 	}{
-		{"", []string{"echo", "a", "b"}, "a b\n", 0}, {"", []string{"exit", "7"}, "", 7}, {"xyz", []string{"count"}, "3\n", 0},
-		{"in", []string{"cat"}, "in", 0}, {"", []string{"spew", "23"}, "01234567890123456789012", 0}, {"", []string{"nothing"}, "no such applet\n", 2},
+		{"", []string{"echo", "a", "b"}, "a b\n", 0}, {"", []string{"exit", "7"}, "", 7},
+		{"xyz", []string{"count"}, "3\n", 0},
+		{"in", []string{"cat"}, "in", 0}, {"", []string{"spew", "23"}, "01234567890123456789012", 0},
+		{"", []string{"nothing"}, "no such applet\n", 2},
 		{"", []string{"open", dir + "/none", "r"}, "ENOENT\n", 0}, {"", []string{"open", dir + "/new", "c"}, "ok\n", 0},
-		{"", []string{"signal", "15"}, "", -1}, {"", []string{"tty"}, "no\n", 0}, {"", []string{"kill", "99999999", "0"}, "ESRCH\n", 0},
-		{"", []string{"alternate", "1", "0"}, "out 0\nerr 0\n", 0}, {"", []string{"fill", dir + "/f", "1"}, "ok\n", 0}, {"", []string{"dial", "127.0.0.1", "1"}, "ECONNREFUSED\n", 0},
+		{"", []string{"signal", "15"}, "", -1}, {"", []string{"tty"}, "no\n", 0},
+		{"", []string{"kill", "99999999", "0"}, "ESRCH\n", 0},
+		{"", []string{"alternate", "1", "0"}, "out 0\nerr 0\n", 0}, {"", []string{"fill", dir + "/f", "1"}, "ok\n", 0},
+		{"", []string{"dial", "127.0.0.1", "1"}, "ECONNREFUSED\n", 0},
 	} {
 		if out, code := execute(t, c.stdin, c.args...); out != c.want || code != c.code {
 			t.Errorf("%v: %q %d", c.args, out, code)

@@ -37,7 +37,8 @@ var programs = map[string]program{
 	"fifo":    func(a []string) error { return syscall.Mkfifo(arg(a, 0), 0o600) },
 	"sleep":   sleep, "exit": exit, "cwd": cwd, "spew": spew, "alternate": alternate,
 	"signal": raise, "stubborn": stubborn, "grow": grow, "count": count, "sum": sum, "fds": fds, "status": status,
-	"open": open, "fill": fill, "kill": kill, "ps": ps, "ptrace": ptrace, "namespace": namespace, "tty": tty, "umask": umask,
+	"open": open, "fill": fill, "kill": kill, "ps": ps, "ptrace": ptrace, "namespace": namespace, "tty": tty,
+	"umask": umask,
 	"leave": leave, "tree": tree, "bomb": bomb, "many": many, "daemon": daemon,
 	"listen": listen, "dial": dial, "abstract": abstract, "reach": reach,
 }

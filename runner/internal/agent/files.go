@@ -33,7 +33,8 @@ func spill(tmp string, s ipc.Spill) (any, []int, error) {
 		return nil, nil, &ipc.Error{Kind: "bad_request", Message: fmt.Sprintf("spill name %q", s.Name)}
 	}
 	at := path.Join(tmp, s.Name)
-	fd, err := syscall.Open(at, syscall.O_RDWR|syscall.O_CREAT|syscall.O_EXCL|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0o600)
+	fd, err := syscall.Open(at, syscall.O_RDWR|syscall.O_CREAT|syscall.O_EXCL|syscall.O_NOFOLLOW|syscall.O_CLOEXEC,
+		0o600)
 	if err != nil {
 		return nil, nil, osError("spill", at, err)
 	}

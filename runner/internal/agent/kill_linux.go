@@ -57,10 +57,12 @@ type sweep struct {
 	deadline time.Time
 }
 
-func (k *killer) newSweep(find func(map[proc.Key]bool) (map[int]proc.Process, []string, error), budget time.Duration) *sweep {
+func (k *killer) newSweep(find func(map[proc.Key]bool) (map[int]proc.Process, []string, error),
+	budget time.Duration) *sweep {
 	now := time.Now()
 	k.sweeps.Add(1)
-	return &sweep{k: k, find: find, began: now, seen: map[proc.Key]bool{}, handles: map[string]bool{}, deadline: now.Add(budget)}
+	return &sweep{k: k, find: find, began: now, seen: map[proc.Key]bool{}, handles: map[string]bool{},
+		deadline: now.Add(budget)}
 }
 
 // end is called when no more passes follow.
@@ -263,7 +265,8 @@ func (s *sweep) receipt() ipc.Receipt {
 	if s.failed || s.doubtful {
 		left = max(left, 1)
 	}
-	return ipc.Receipt{Found: len(s.seen), Killed: max(0, len(s.seen)-left), Left: left, Rounds: s.rounds, Handles: handles, DurationS: time.Since(s.began).Seconds()}
+	return ipc.Receipt{Found: len(s.seen), Killed: max(0, len(s.seen)-left), Left: left, Rounds: s.rounds,
+		Handles: handles, DurationS: time.Since(s.began).Seconds()}
 }
 
 // kill ends one command with all that it has started.
@@ -280,7 +283,8 @@ func (k *killer) kill(what ipc.Kill) (ipc.Receipt, error) {
 func (k *killer) killCommand(c command, what ipc.Kill) ipc.Receipt {
 	c.token = what.Token
 	grace := time.Duration(min(max(what.GraceS, 0), 3) * float64(time.Second))
-	s := k.newSweep(func(seen map[proc.Key]bool) (map[int]proc.Process, []string, error) { return k.treeOf(c, seen) }, killBudget)
+	s := k.newSweep(func(seen map[proc.Key]bool) (map[int]proc.Process, []string, error) { return k.treeOf(c, seen) },
+		killBudget)
 	defer s.end()
 	alive, _ := s.pass()
 	k.table.update(what.Token, func(entry *command) {

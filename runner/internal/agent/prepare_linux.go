@@ -73,7 +73,8 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	initproc.Spare(spareThreads)
 	a.quiet = initproc.NewQuiet()
 	a.ready.Store(true)
-	return isolation.Ready{PID: os.Getpid(), SetupMS: float64(time.Since(began).Microseconds()) / 1000, Landlock: s.Landlock != nil}, nil
+	return isolation.Ready{PID: os.Getpid(), SetupMS: float64(time.Since(began).Microseconds()) / 1000,
+		Landlock: s.Landlock != nil}, nil
 }
 
 func cannotIsolate(err error) error { return &ipc.Error{Kind: "isolation", Message: err.Error()} }

@@ -31,8 +31,9 @@ func (k *killer) processes() ipc.Processes {
 			if time.Since(began) < argvBudget {
 				shown = proc.Argv(pid)
 			}
+			started := boot.Add(time.Duration(p.Start) * 10 * time.Millisecond)
 			out.Processes = append(out.Processes, ipc.Process{
-				PID: pid, Argv: shown, StartedAt: float64(boot.Add(time.Duration(p.Start)*10*time.Millisecond).UnixMilli()) / 1000,
+				PID: pid, Argv: shown, StartedAt: float64(started.UnixMilli()) / 1000,
 				RSS: p.RSSPages * int64(os.Getpagesize()), Token: claimed.token[pid], State: string(p.State),
 			})
 		}

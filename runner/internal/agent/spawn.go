@@ -30,7 +30,8 @@ func (a *agent) spawn(s ipc.Spawn, m *ipc.Message) (any, []int, error) {
 		return nil, nil, &ipc.Error{Kind: "bad_request", Message: "argv is empty"}
 	}
 	if s.PTY == nil && len(m.FDs) < 3 {
-		return nil, nil, &ipc.Error{Kind: "bad_request", Message: fmt.Sprintf("%d descriptors for a command", len(m.FDs))}
+		return nil, nil, &ipc.Error{Kind: "bad_request",
+			Message: fmt.Sprintf("%d descriptors for a command", len(m.FDs))}
 	}
 	user, err := a.userFor(s.User)
 	if err != nil {
@@ -102,7 +103,8 @@ func cannot(program string, errno syscall.Errno, found bool) outcome {
 	case errno == syscall.ENOENT:
 		out.reason = program + ": bad interpreter: the interpreter or loader that it names is missing"
 	case errno == syscall.ENOEXEC:
-		out.reason = program + ": cannot execute: neither a binary of this system nor a script that names its interpreter"
+		out.reason = program + ": cannot execute: neither a binary of this system nor a script that names its " +
+			"interpreter"
 	case errno == syscall.E2BIG:
 		out.reason = program + ": argument list too long"
 	default:
@@ -119,14 +121,16 @@ func (t *tenancy) userFor(name string) (isolation.User, error) {
 		return own, nil
 	}
 	if t.setup.Level != isolation.Box {
-		return own, &ipc.Error{Kind: "user", Message: fmt.Sprintf("commands of this slot run as %s; user %q can be had only where the slot is a whole box", own.Name, name)}
+		const only = "commands of this slot run as %s; user %q can be had only where the slot is a whole box"
+		return own, &ipc.Error{Kind: "user", Message: fmt.Sprintf(only, own.Name, name)}
 	}
 	user, err := isolation.LookupUser(name)
 	if err != nil {
 		return own, &ipc.Error{Kind: "user", Message: err.Error()}
 	}
 	if !t.setup.Switch && (user.UID != own.UID || user.GID != own.GID) {
-		return own, &ipc.Error{Kind: "user", Message: fmt.Sprintf("the runner is uid %d and cannot become %q", own.UID, name)}
+		return own, &ipc.Error{Kind: "user",
+			Message: fmt.Sprintf("the runner is uid %d and cannot become %q", own.UID, name)}
 	}
 	return user, nil
 }

@@ -35,7 +35,8 @@ func (a *agent) launch(s ipc.Spawn, user isolation.User, fds []int) outcome {
 	if errno != 0 {
 		return cannot(string(s.Argv[0]), errno, errno != syscall.ENOENT)
 	}
-	attr := &syscall.ProcAttr{Dir: cwd, Env: env, Files: make([]uintptr, len(fds)), Sys: &syscall.SysProcAttr{Setsid: true}}
+	attr := &syscall.ProcAttr{Dir: cwd, Env: env, Files: make([]uintptr, len(fds)),
+		Sys: &syscall.SysProcAttr{Setsid: true}}
 	for i, fd := range fds {
 		attr.Files[i] = uintptr(fd)
 	}

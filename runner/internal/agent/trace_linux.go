@@ -9,7 +9,8 @@ import (
 // forkExec starts a command. Limits that the agent could not live with itself
 // (open files, CPU time) are set while the command is stopped at its first
 // instruction, so that it never runs without them.
-func (a *agent) forkExec(c *command, path string, argv []string, attr *syscall.ProcAttr, user isolation.User) (int, error) {
+func (a *agent) forkExec(c *command, path string, argv []string, attr *syscall.ProcAttr,
+	user isolation.User) (int, error) {
 	if !a.childLimits {
 		return syscall.ForkExec(path, argv, attr)
 	}

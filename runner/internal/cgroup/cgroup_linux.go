@@ -36,7 +36,8 @@ func Probe() (version string, out []Group) {
 			continue
 		}
 		for _, c := range wanted {
-			if dir := below(at, root, own[c]); hasWord(g[2], c) && own[c] != "" && enforced(c, dir) && canMakeGroup(dir) {
+			if dir := below(at, root, own[c]); hasWord(g[2], c) && own[c] != "" && enforced(c, dir) &&
+				canMakeGroup(dir) {
 				out = append(out, Group{Controller: c, Dir: dir})
 			}
 		}
@@ -189,7 +190,8 @@ func delegate(dir string) error {
 		}
 	}
 	for _, c := range wanted {
-		if err := set(dir, "cgroup.subtree_control", "+"+c); err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.EINVAL) {
+		if err := set(dir, "cgroup.subtree_control", "+"+c); err != nil && !errors.Is(err, syscall.ENOENT) &&
+			!errors.Is(err, syscall.EINVAL) {
 			return err
 		}
 	}
@@ -285,7 +287,8 @@ func OOMFile(joins []Join) (file *os.File, own bool) {
 // of our own it is the system's.
 func BoxOOMFile() *os.File {
 	own := ownCgroups()
-	for _, p := range []string{"/sys/fs/cgroup/memory" + own["memory"] + "/memory.oom_control", "/sys/fs/cgroup/memory/memory.oom_control",
+	for _, p := range []string{"/sys/fs/cgroup/memory" + own["memory"] + "/memory.oom_control",
+		"/sys/fs/cgroup/memory/memory.oom_control",
 		"/sys/fs/cgroup" + own[""] + "/memory.events", "/sys/fs/cgroup/memory.events", "/proc/vmstat"} {
 		if f, err := os.Open(p); err == nil {
 			if _, ok := ReadOOM(f); ok {

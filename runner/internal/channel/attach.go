@@ -56,7 +56,8 @@ func dial(base string, stream *os.File) (*net.UnixConn, error) {
 		if err == nil {
 			return c, nil
 		}
-		starting := errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EAGAIN)
+		starting := errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) ||
+			errors.Is(err, syscall.EAGAIN)
 		if !starting || time.Now().After(deadline) {
 			return nil, fmt.Errorf("attach: %w", err)
 		}
@@ -72,7 +73,8 @@ func offer(c *net.UnixConn, in, out *os.File) (accepted bool, err error) {
 		_, err := c.Write([]byte{offerCopy})
 		return false, err
 	}
-	if _, _, err := c.WriteMsgUnix([]byte{offerFiles}, syscall.UnixRights(int(in.Fd()), int(out.Fd())), nil); err != nil {
+	if _, _, err := c.WriteMsgUnix([]byte{offerFiles}, syscall.UnixRights(int(in.Fd()), int(out.Fd())),
+		nil); err != nil {
 		_, err := c.Write([]byte{offerCopy})
 		return false, err
 	}
@@ -154,7 +156,8 @@ type fileConn struct {
 
 func newFileConn(in, out int, attached *net.UnixConn) *fileConn {
 	_, _ = syscall.SetNonblock(in, true), syscall.SetNonblock(out, true)
-	c := &fileConn{in: os.NewFile(uintptr(in), "stream-in"), out: os.NewFile(uintptr(out), "stream-out"), attached: attached}
+	c := &fileConn{in: os.NewFile(uintptr(in), "stream-in"), out: os.NewFile(uintptr(out), "stream-out"),
+		attached: attached}
 	go func() {
 		_, _ = io.Copy(io.Discard, attached)
 		_ = c.Close()

@@ -290,7 +290,8 @@ func (c *Conversation) attach(s *stream, position int64, fromStart bool) error {
 			position = c.chunks[0].position
 		}
 	} else if position > c.sent || position < c.acked {
-		return fmt.Errorf("%w: RESUME at %d, consumed up to %d and sent up to %d", wire.ErrProtocol, position, c.acked, c.sent)
+		return fmt.Errorf("%w: RESUME at %d, consumed up to %d and sent up to %d", wire.ErrProtocol, position, c.acked,
+			c.sent)
 	}
 	next, offset := 0, 0
 	for next < len(c.chunks) {

@@ -51,7 +51,8 @@ type Endpoint struct {
 
 // NewEndpoint makes one that nobody has claimed. It lets nobody in after ctx.
 func NewEndpoint(ctx context.Context, owner Owner, base, bootID string, log *log.Logger) *Endpoint {
-	return &Endpoint{owner: owner, base: base, bootID: bootID, log: log, ctx: ctx, conversations: map[uint64]*Conversation{}}
+	return &Endpoint{owner: owner, base: base, bootID: bootID, log: log, ctx: ctx,
+		conversations: map[uint64]*Conversation{}}
 }
 
 // Listen makes the socket for `runner attach`; stop takes it away.

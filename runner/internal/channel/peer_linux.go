@@ -17,7 +17,9 @@ func processEnded(c *net.UnixConn) func() bool {
 		return nil
 	}
 	process := -1
-	if raw.Control(func(fd uintptr) { process, err = syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, soPeerPidfd) }) != nil || err != nil {
+	if raw.Control(func(fd uintptr) {
+		process, err = syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, soPeerPidfd)
+	}) != nil || err != nil {
 		return nil
 	}
 	syscall.CloseOnExec(process)

@@ -274,7 +274,8 @@ func (s *stream) request(h wire.Header, payload []byte) error {
 			if h.Flags&wire.More != 0 {
 				s.skipping[h.ID] = struct{}{}
 			}
-			return s.end.refuse(s, h.ID, &wire.Error{Kind: "too_large", Message: fmt.Sprintf("a request of more than %d bytes", wire.MaxMessage)})
+			return s.end.refuse(s, h.ID, &wire.Error{Kind: "too_large",
+				Message: fmt.Sprintf("a request of more than %d bytes", wire.MaxMessage)})
 		}
 		whole = append(earlier, payload...)
 		s.partialBytes += len(payload)

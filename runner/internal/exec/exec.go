@@ -131,11 +131,13 @@ func shellArgv(shell, text string) (script, error) {
 	if err != nil {
 		return script{}, err
 	}
-	return script{argv: []ipc.Bytes{ipc.Bytes(shell), "-c", ipc.Bytes(". " + pipe.FDPath(3)), ipc.Bytes(shell)}, files: []*os.File{file}}, nil
+	return script{argv: []ipc.Bytes{ipc.Bytes(shell), "-c", ipc.Bytes(". " + pipe.FDPath(3)), ipc.Bytes(shell)},
+		files: []*os.File{file}}, nil
 }
 
 // run starts a command, waits for its end and returns what there is to tell.
-func (r *Runner) run(c *channel.Conversation, slot *Slot, agent *slots.Agent, p *commandParams, l launch) (*exitResult, ipc.Exit, error) {
+func (r *Runner) run(c *channel.Conversation, slot *Slot, agent *slots.Agent, p *commandParams,
+	l launch) (*exitResult, ipc.Exit, error) {
 	var none ipc.Exit
 	// A slot's commands that are under way at the same time would wait for each
 	// other: few can be held.
@@ -185,7 +187,8 @@ func (r *Runner) run(c *channel.Conversation, slot *Slot, agent *slots.Agent, p 
 
 // notStarted is the result for a program that could not be executed. The
 // reason is on stderr too, where a shell would have put it.
-func (r *Runner) notStarted(c *channel.Conversation, p *commandParams, slot *Slot, why ipc.Spawned) (*exitResult, error) {
+func (r *Runner) notStarted(c *channel.Conversation, p *commandParams, slot *Slot,
+	why ipc.Spawned) (*exitResult, error) {
 	collector := output.NewCollector(p.limit(), nil, "")
 	stream := output.Stderr
 	if p.MergeStderr {
@@ -196,7 +199,8 @@ func (r *Runner) notStarted(c *channel.Conversation, p *commandParams, slot *Slo
 	return result, sendKept(c, result, collector.Finish())
 }
 
-func sinkFor(c *channel.Conversation, slot *Slot, collector *output.Collector, stream int, live uint16, streaming bool) func([]byte) {
+func sinkFor(c *channel.Conversation, slot *Slot, collector *output.Collector, stream int, live uint16,
+	streaming bool) func([]byte) {
 	if !streaming {
 		return func(p []byte) {
 			collector.Write(stream, p)
@@ -235,7 +239,8 @@ func startedEvent(cmd *command) []byte {
 
 // await waits for the exit of a command, and ends it at its timeout, when the
 // driver cancels, or with the slot.
-func (r *Runner) await(c *channel.Conversation, cmd *command, pumps pumps, p *commandParams, result *exitResult) (ipc.Exit, error) {
+func (r *Runner) await(c *channel.Conversation, cmd *command, pumps pumps, p *commandParams,
+	result *exitResult) (ipc.Exit, error) {
 	select {
 	case exit := <-cmd.exit:
 		return exit, nil // before there are timers
@@ -309,7 +314,8 @@ func sendKept(c *channel.Conversation, result *exitResult, kept output.Result) e
 		path := ipc.Bytes(kept.StderrSpill)
 		result.StderrSpill = &path
 	}
-	for channel, parts := range [][][]byte{output.Stdout: kept.StdoutParts, output.Stderr: kept.StderrParts, output.Merged: kept.MergedParts} {
+	for channel, parts := range [][][]byte{output.Stdout: kept.StdoutParts, output.Stderr: kept.StderrParts,
+		output.Merged: kept.MergedParts} {
 		for _, part := range parts {
 			if err := c.Send(uint16(channel), part, true); err != nil {
 				return fmt.Errorf("output: %w", err)

@@ -97,7 +97,8 @@ func (r *Runner) procSpawn(c *channel.Conversation, params json.RawMessage) (any
 }
 
 // procLaunch makes the launch; without argv the image has no shell.
-func (r *Runner) procLaunch(c *channel.Conversation, slot *Slot, agent *slots.Agent, p *commandParams) (launch, ipc.Spawned, error) {
+func (r *Runner) procLaunch(c *channel.Conversation, slot *Slot, agent *slots.Agent,
+	p *commandParams) (launch, ipc.Spawned, error) {
 	if p.Session != "" {
 		x, err := r.session(p.Session, slot)
 		if err != nil {
@@ -125,8 +126,9 @@ func (r *Runner) procLaunch(c *channel.Conversation, slot *Slot, agent *slots.Ag
 // command that could not be.
 func (r *Runner) adoptProcess(cmd *command, p *commandParams) *process {
 	proc := &process{
-		id: "p" + strconv.FormatUint(cmd.token, 10), slot: cmd.slot, token: cmd.token, pid: cmd.spawned.PID, tag: p.Tag, startedAt: cmd.started,
-		stdin: cmd.stdin, ended: make(chan struct{}), command: commandText(p),
+		id: "p" + strconv.FormatUint(cmd.token, 10), slot: cmd.slot, token: cmd.token, pid: cmd.spawned.PID, tag: p.Tag,
+		startedAt: cmd.started,
+		stdin:     cmd.stdin, ended: make(chan struct{}), command: commandText(p),
 	}
 	proc.input, proc.endInput = context.WithCancelCause(cmd.slot.ctx)
 	name := strconv.FormatUint(cmd.token, 10)
@@ -270,7 +272,8 @@ func (p *process) endTime() time.Time {
 
 func (p *process) facts() processFacts {
 	f := processFacts{
-		Process: p.id, PID: p.pid, Command: p.command, Tag: p.tag, StartedAt: seconds(p.startedAt), Exit: p.result(), PTY: p.terminal != nil,
+		Process: p.id, PID: p.pid, Command: p.command, Tag: p.tag, StartedAt: seconds(p.startedAt), Exit: p.result(),
+		PTY: p.terminal != nil,
 	}
 	f.StdoutBytes, _ = p.logs[output.Stdout].Total()
 	f.StderrBytes, _ = p.logs[output.Stderr].Total()

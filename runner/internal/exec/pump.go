@@ -21,12 +21,14 @@ const (
 // once the command has ended: what is there is taken, and what others write
 // later is thrown away, so that they neither block nor get SIGPIPE.
 type pump struct {
-	slot     *Slot
-	source   *pipe.Source
-	sink     func(p []byte)
-	late     bool // nothing is expected before the command ends: it is started by startLate
-	ours     bool // another closes it, and what comes after the command stays unread
-	terminal bool // its other end may be closed for a while, and ours hangs up who has it when it is closed
+	slot   *Slot
+	source *pipe.Source
+	sink   func(p []byte)
+	late   bool // nothing is expected before the command ends: it is started by startLate
+	ours   bool // another closes it, and what comes after the command stays unread
+	// terminal: programs may close it for a while and open it again; closing our
+	// end sends SIGHUP to the processes on it.
+	terminal bool
 	started  bool
 	flood    pipe.Yielder
 	ending   chan struct{} // the command has ended
@@ -39,7 +41,8 @@ type pumps []*pump
 
 // pumpsOf gives what will read the output of a command, to a sink for each stream.
 func pumpsOf(cmd *command, sink func(stream int) func([]byte)) pumps {
-	all := pumps{{slot: cmd.slot, source: cmd.stdout, sink: sink(output.Stdout), terminal: cmd.stdin != nil && cmd.stdin == cmd.stdout.File}}
+	all := pumps{{slot: cmd.slot, source: cmd.stdout, sink: sink(output.Stdout), terminal: cmd.stdin != nil &&
+		cmd.stdin == cmd.stdout.File}}
 	if cmd.stderr != nil {
 		all = append(all, &pump{slot: cmd.slot, source: cmd.stderr, sink: sink(output.Stderr)})
 	}

@@ -40,8 +40,9 @@ func New(ctx context.Context, manager *slots.Manager, log *log.Logger) (*Runner,
 		return nil, fmt.Errorf("standard input of commands: %w", err)
 	}
 	r := &Runner{
-		ctx: ctx, log: log, slots: manager, devNull: devNull, states: map[string]*Slot{}, processes: map[string]*process{},
-		sessions: map[string]*shellSession{}, exits: map[uint64]chan<- ipc.Exit{},
+		ctx: ctx, log: log, slots: manager, devNull: devNull, states: map[string]*Slot{},
+		processes: map[string]*process{},
+		sessions:  map[string]*shellSession{}, exits: map[uint64]chan<- ipc.Exit{},
 	}
 	manager.OnExit(func(_ string, e ipc.Exit) { r.exited(e) })
 	manager.OnDeath(func(slot string, why *ipc.Error) { r.EndSlot(slot, channel.AsWire(why)) })
@@ -55,7 +56,8 @@ type Method func(r *Runner, c *channel.Conversation, params json.RawMessage) (an
 var Methods = map[string]Method{
 	"exec.run": (*Runner).execRun, "session.open": (*Runner).sessionOpen, "session.close": (*Runner).sessionClose,
 	"proc.spawn": (*Runner).procSpawn, "proc.list": (*Runner).procList, "proc.wait": procMethod((*process).wait),
-	"proc.read": procMethod((*process).read), "proc.follow": procMethod((*process).follow), "proc.write": procMethod((*process).write),
+	"proc.read": procMethod((*process).read), "proc.follow": procMethod((*process).follow),
+	"proc.write":       procMethod((*process).write),
 	"proc.close_stdin": procMethod((*process).closeStdin), "proc.signal": procMethod((*process).signal),
 	"proc.kill": procMethod((*process).kill), "proc.resize": procMethod((*process).resize),
 	"slot.processes": (*Runner).slotProcesses, "slot.view": (*Runner).slotView,

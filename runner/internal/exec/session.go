@@ -64,7 +64,8 @@ func (r *Runner) sessionOpen(c *channel.Conversation, params json.RawMessage) (a
 		return nil, channel.BadRequest("this image has no shell, and a session needs one")
 	}
 	if agent.OpenFiles > 0 && agent.OpenFiles < fewestFiles {
-		return nil, channel.BadRequest("a session needs at least %d open files, and a process of this slot may have %d", fewestFiles, agent.OpenFiles)
+		return nil, channel.BadRequest("a session needs at least %d open files, and a process of this slot may have %d",
+			fewestFiles, agent.OpenFiles)
 	}
 	entries := environment(agent.Env, p.Env)
 	env := make([]string, len(entries))
@@ -111,7 +112,8 @@ func (r *Runner) session(id string, slot *Slot) (*shellSession, error) {
 
 // prepare makes the launch for a command of the session. save is the path of
 // the FIFO that its state goes to, "" where it is not kept.
-func (x *shellSession) prepare(c *channel.Conversation, p *commandParams, save string) (l launch, call session.Call, err error) {
+func (x *shellSession) prepare(c *channel.Conversation, p *commandParams, save string) (l launch, call session.Call,
+	err error) {
 	call = session.Call{Env: map[string]string{}, Save: save, FDPath: pipe.FDPath}
 	for name, value := range p.Env {
 		call.Env[name] = string(value)
@@ -312,7 +314,8 @@ func (v *saving) whyLost(exit ipc.Exit) string {
 	case exit.Signal != 0:
 		return "the shell was killed by signal " + strconv.Itoa(exit.Signal) + before
 	case v.size == 0:
-		return "the shell was replaced (exec), or could not save its state (for which it needs a free descriptor)" + before
+		return "the shell was replaced (exec), or could not save its state (for which it needs a free descriptor)" +
+			before
 	default:
 		return "the state of the shell could only be kept in part"
 	}

@@ -35,7 +35,8 @@ func TestAnAppendThatFailsLeavesTheFileAsItWas(t *testing.T) {
 		_, err = f.WriteString(" and after")
 		return 0, errors.Join(err, broken)
 	}
-	if _, err := appendTo(path, nil, io.MultiReader(strings.NewReader("half"), readerFunc(other))); !errors.Is(err, broken) {
+	if _, err := appendTo(path, nil, io.MultiReader(strings.NewReader("half"), readerFunc(other))); !errors.Is(err,
+		broken) {
 		t.Fatal(err)
 	}
 	if data, err := os.ReadFile(path); err != nil || string(data) != "beforehalf and after" {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 
+	"hermes-exec/runner/internal/disk"
 	"hermes-exec/runner/internal/ipc"
 )
 
@@ -125,7 +126,7 @@ func movePath(r *request) (any, error) {
 	if p.Overwrite {
 		err = os.Rename(source, target)
 	} else {
-		err = renameNoReplace(source, target)
+		err = disk.RenameNoReplace(source, target)
 	}
 	if !isErrno(err, syscall.EXDEV) {
 		return nil, convert(target, err)
@@ -151,7 +152,8 @@ func moveAcross(ctx context.Context, source, target string) error {
 	c := newCopier(ctx, filepath.Dir(target), true)
 	err := c.copy(source, temp)
 	if err == nil && len(c.skipped) > 0 {
-		err = &ipc.Error{Kind: "os", Errno: "EXDEV", Path: ipc.Bytes(source), Message: "cannot be moved to another file system: " + c.skipped[0]}
+		err = &ipc.Error{Kind: "os", Errno: "EXDEV", Path: ipc.Bytes(source),
+			Message: "cannot be moved to another file system: " + c.skipped[0]}
 	}
 	if err == nil {
 		err = convert(target, os.Rename(temp, target))

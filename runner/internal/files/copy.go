@@ -75,7 +75,8 @@ func (c *copier) copy(source, target string) error {
 		return convert(source, err)
 	}
 	if info.IsDir() && strings.HasPrefix(target+"/", source+"/") {
-		return &ipc.Error{Kind: "os", Errno: "EINVAL", Path: ipc.Bytes(target), Message: fmt.Sprintf("%s: cannot be copied into itself", source)}
+		return &ipc.Error{Kind: "os", Errno: "EINVAL", Path: ipc.Bytes(target),
+			Message: fmt.Sprintf("%s: cannot be copied into itself", source)}
 	}
 	return c.entry(source, target, info)
 }
@@ -117,7 +118,8 @@ func (c *copier) file(in *os.File, info fs.FileInfo, target string) error {
 	old, err := os.Lstat(target)
 	switch {
 	case err == nil && os.SameFile(old, info):
-		return &ipc.Error{Kind: "os", Errno: "EINVAL", Path: ipc.Bytes(target), Message: target + ": source and target are the same file"}
+		return &ipc.Error{Kind: "os", Errno: "EINVAL", Path: ipc.Bytes(target), Message: target +
+			": source and target are the same file"}
 	case err == nil && old.Mode()&fs.ModeSymlink != 0:
 		if err = os.Remove(target); err == nil {
 			old = nil

@@ -44,9 +44,11 @@ type request struct {
 type method func(r *request) (result any, err error)
 
 var methods = map[string]method{
-	"file.write": writeFile, "file.stat": statFile, "file.list": listDir, "file.mkdir": makeDir, "file.remove": removePath,
-	"file.move": movePath, "file.copy": copyPath, "file.chmod": chmodPath, "file.put_tree": putTree, "file.get_tree": getTree,
-	"file.search": searchTree, "file.glob": globTree,
+	"file.write": writeFile, "file.stat": statFile, "file.list": listDir, "file.mkdir": makeDir,
+	"file.remove": removePath,
+	"file.move":   movePath, "file.copy": copyPath, "file.chmod": chmodPath, "file.put_tree": putTree,
+	"file.get_tree": getTree,
+	"file.search":   searchTree, "file.glob": globTree,
 }
 
 // Do carries out op until ctx ends. data is the pipe end that came with it, or
@@ -122,7 +124,8 @@ func badRequest(format string, args ...any) error {
 
 // refuse is the answer for what is no regular file where one is needed.
 func refuse(path string, mode fs.FileMode) error {
-	return &ipc.Error{Kind: "os", Errno: "EINVAL", Path: ipc.Bytes(path), Message: fmt.Sprintf("%s: is a %s, not a regular file", path, typeName(mode))}
+	return &ipc.Error{Kind: "os", Errno: "EINVAL", Path: ipc.Bytes(path),
+		Message: fmt.Sprintf("%s: is a %s, not a regular file", path, typeName(mode))}
 }
 
 // convert turns an error into the form that travels, with path where the
@@ -142,7 +145,8 @@ func convert(path string, err error) error {
 	if path == "" {
 		path = pathOf(err)
 	}
-	return &ipc.Error{Kind: "os", Errno: ipc.ErrnoName(errno), Path: ipc.Bytes(path), Message: strings.TrimPrefix(path+": "+errno.Error(), ": ")}
+	return &ipc.Error{Kind: "os", Errno: ipc.ErrnoName(errno), Path: ipc.Bytes(path),
+		Message: strings.TrimPrefix(path+": "+errno.Error(), ": ")}
 }
 
 func pathOf(err error) string {

@@ -24,7 +24,8 @@ func do(t *testing.T, dir, method string, params any, inline []byte) (map[string
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := Do(context.Background(), Env{Workspace: dir}, ipc.FileOp{Method: method, Params: raw, Inline: inline, Small: method == "file.read"}, nil)
+	r, err := Do(context.Background(), Env{Workspace: dir},
+		ipc.FileOp{Method: method, Params: raw, Inline: inline, Small: method == "file.read"}, nil)
 	var out map[string]any
 	if err == nil && len(r.Result) > 0 {
 		if err := json.Unmarshal(r.Result, &out); err != nil {
@@ -132,7 +133,8 @@ func TestReadIsByteTrue(t *testing.T) {
 	if err != nil || !bytes.Equal(r.Inline, all[250:253]) {
 		t.Errorf("%v %q", err, r.Inline)
 	}
-	if _, r, err = do(t, dir, "file.read", m{"path": ipc.Bytes(name), "offset": 999}, nil); err != nil || len(r.Inline) != 0 {
+	if _, r, err = do(t, dir, "file.read", m{"path": ipc.Bytes(name), "offset": 999}, nil); err != nil ||
+		len(r.Inline) != 0 {
 		t.Errorf("behind the end: %v %q", err, r.Inline)
 	}
 }
@@ -149,11 +151,13 @@ func TestReadLimits(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	var got []byte
-	_, err = throughPipe(t, dir, ipc.FileOp{Method: "file.read"}, m{"path": "f"}, func(f *os.File) { got, _ = io.ReadAll(f) })
+	_, err = throughPipe(t, dir, ipc.FileOp{Method: "file.read"}, m{"path": "f"},
+		func(f *os.File) { got, _ = io.ReadAll(f) })
 	if err != nil || len(got) != ipc.InlineLimit+1 {
 		t.Errorf("%v, %d bytes", err, len(got))
 	}
-	if _, r, err := do(t, dir, "file.read", m{"path": "f", "length": 10, "limit": 10}, nil); err != nil || len(r.Inline) != 10 {
+	if _, r, err := do(t, dir, "file.read", m{"path": "f", "length": 10, "limit": 10}, nil); err != nil ||
+		len(r.Inline) != 10 {
 		t.Errorf("%v %d", err, len(r.Inline))
 	}
 }
@@ -175,7 +179,8 @@ func TestSpecialFilesAreRefusedAtOnce(t *testing.T) {
 	wantErrno(t, dir, "file.read", m{"path": "gone"}, "ENOENT")
 	wantErrno(t, dir, "file.read", m{"path": "fifo/x"}, "ENOTDIR")
 	if _, err := os.Stat("/proc/self/status"); err == nil {
-		if _, r, err := do(t, dir, "file.read", m{"path": "/proc/self/status"}, nil); err != nil || len(r.Inline) < 100 {
+		if _, r, err := do(t, dir, "file.read", m{"path": "/proc/self/status"}, nil); err != nil ||
+			len(r.Inline) < 100 {
 			t.Errorf("procfs: %v %d", err, len(r.Inline))
 		}
 	}
@@ -221,7 +226,8 @@ func TestWriteKeepsModeLinksAndOtherNames(t *testing.T) {
 	if uid, gid := owner(info); os.Geteuid() == 0 && (uid != 12345 || gid != 54321) {
 		t.Errorf("owner %d:%d", uid, gid)
 	}
-	if content(t, dir+"/real/f") != "new" || info.Mode().Perm() != 0o751 || modeOf(t, dir+"/l1").Type() != os.ModeSymlink {
+	if content(t, dir+"/real/f") != "new" || info.Mode().Perm() != 0o751 ||
+		modeOf(t, dir+"/l1").Type() != os.ModeSymlink {
 		t.Errorf("%q %v", content(t, dir+"/real/f"), info.Mode())
 	}
 	must(t, dir, "file.write", m{"path": "dangling"}, "there")
@@ -347,7 +353,8 @@ func TestStandstillIsATimeout(t *testing.T) {
 	defer func() { progressTimeout = 60 * time.Second }()
 	dir := t.TempDir()
 	write(t, dir+"/f", strings.Repeat("x", 1<<20), 0o644)
-	for _, op := range []ipc.FileOp{{Method: "file.write"}, {Method: "file.put_tree"}, {Method: "file.read"}, {Method: "file.get_tree"}} {
+	for _, op := range []ipc.FileOp{{Method: "file.write"}, {Method: "file.put_tree"}, {Method: "file.read"},
+		{Method: "file.get_tree"}} {
 		path := map[bool]string{true: ".", false: "f"}[op.Method == "file.get_tree"]
 		if op.Method == "file.put_tree" {
 			path = "tree"
@@ -384,7 +391,8 @@ func TestStatAndList(t *testing.T) {
 		t.Errorf("%v", s)
 	}
 	s = must(t, dir, "file.stat", m{"path": "l", "follow": true}, "")
-	if s["type"] != "file" || s["size"] != 5.0 || s["mode"] != float64(0o640) || s["links"] != 1.0 || s["target"] != nil {
+	if s["type"] != "file" || s["size"] != 5.0 || s["mode"] != float64(0o640) || s["links"] != 1.0 ||
+		s["target"] != nil {
 		t.Errorf("%v", s)
 	}
 	out := must(t, dir, "file.list", m{"path": ".", "recursive": true}, "")
@@ -457,7 +465,8 @@ func TestCopyTree(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/s/x/run", "#!", 0o4755)
 	write(t, dir+"/s/a", strings.Repeat("a", 200_000), 0o640)
-	if err := errors.Join(os.Symlink("a", dir+"/s/l"), os.Link(dir+"/s/a", dir+"/s/b"), syscall.Mkfifo(dir+"/s/fifo", 0o600), os.Chmod(dir+"/s/x", 0o750)); err != nil {
+	if err := errors.Join(os.Symlink("a", dir+"/s/l"), os.Link(dir+"/s/a", dir+"/s/b"),
+		syscall.Mkfifo(dir+"/s/fifo", 0o600), os.Chmod(dir+"/s/x", 0o750)); err != nil {
 		t.Fatal(err)
 	}
 	when := time.Unix(1_000_000_000, 500_000_000)
@@ -472,7 +481,8 @@ func TestCopyTree(t *testing.T) {
 	}
 	a, _ := os.Stat(dir + "/t/a")
 	b, _ := os.Stat(dir + "/t/b")
-	if to, _ := os.Readlink(dir + "/t/l"); to != "a" || !os.SameFile(a, b) || !a.ModTime().Equal(when) || a.Mode().Perm() != 0o640 {
+	if to, _ := os.Readlink(dir + "/t/l"); to != "a" || !os.SameFile(a, b) || !a.ModTime().Equal(when) ||
+		a.Mode().Perm() != 0o640 {
 		t.Errorf("%q %v %v", to, a.ModTime(), a.Mode())
 	}
 	if mode := modeOf(t, dir+"/t/x/run"); mode != 0o755 || modeOf(t, dir+"/t/x").Perm() != 0o750 {
@@ -497,7 +507,8 @@ func TestMoveAcrossFileSystems(t *testing.T) {
 		t.Skip("the same file system")
 	}
 	must(t, dir, "file.move", m{"source": "s", "target": other + "/s"}, "")
-	if _, err := os.Lstat(dir + "/s"); err == nil || content(t, other+"/s/a") != "a" || modeOf(t, other+"/s/a").Perm() != 0o640 {
+	if _, err := os.Lstat(dir + "/s"); err == nil || content(t, other+"/s/a") != "a" ||
+		modeOf(t, other+"/s/a").Perm() != 0o640 {
 		t.Error("not moved")
 	}
 	write(t, dir+"/f", "f", 0o640)

@@ -17,7 +17,8 @@ func archiveOf(f *testing.F, format tar.Format) []byte {
 	for _, h := range []tar.Header{
 		{Name: "d", Typeflag: tar.TypeDir, Mode: 0o755}, {Name: "d/f", Typeflag: tar.TypeReg, Mode: 0o4755, Size: 3},
 		{Name: "d/l", Typeflag: tar.TypeSymlink, Linkname: "f"}, {Name: "h", Typeflag: tar.TypeLink, Linkname: "d/f"},
-		{Name: "p", Typeflag: tar.TypeFifo}, {Name: "../out", Typeflag: tar.TypeReg}, {Name: "d/up", Typeflag: tar.TypeSymlink, Linkname: "../.."},
+		{Name: "p", Typeflag: tar.TypeFifo}, {Name: "../out", Typeflag: tar.TypeReg},
+		{Name: "d/up", Typeflag: tar.TypeSymlink, Linkname: "../.."},
 		{Name: string(bytes.Repeat([]byte("n"), 120)), Typeflag: tar.TypeReg},
 	} {
 		h.Format = format
@@ -45,7 +46,8 @@ func FuzzPutTree(f *testing.F) {
 		}
 		defer os.RemoveAll(around)
 		top := filepath.Join(around, "top")
-		result, err := Do(context.Background(), Env{Workspace: around}, ipc.FileOp{Method: "file.put_tree", Params: []byte(`{"path":"top"}`), Inline: input}, nil)
+		result, err := Do(context.Background(), Env{Workspace: around},
+			ipc.FileOp{Method: "file.put_tree", Params: []byte(`{"path":"top"}`), Inline: input}, nil)
 		if err == nil && len(result.Result) > 32<<20 {
 			t.Fatalf("an answer of %d bytes", len(result.Result))
 		}

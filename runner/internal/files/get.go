@@ -67,7 +67,8 @@ func getTree(r *request) (any, error) {
 		return nil, convert(dir, err)
 	}
 	defer root.Close()
-	k := &packer{ctx: r.ctx, root: root, out: tar.NewWriter(onlyWriter{r.out}), linked: map[version]string{}, buffer: make([]byte, 128<<10),
+	k := &packer{ctx: r.ctx, root: root, out: tar.NewWriter(onlyWriter{r.out}), linked: map[version]string{},
+		buffer: make([]byte, 128<<10),
 		result: packResult{Skipped: []string{}}}
 	if info.IsDir() {
 		err = k.folder(".")

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"hermes-exec/runner/internal/disk"
 	"hermes-exec/runner/internal/ipc"
 )
 
@@ -351,7 +352,7 @@ func (u *unpacker) file(dir *os.Root, name string, h *tar.Header, data io.Reader
 	if err != nil {
 		return err
 	}
-	n, err := io.CopyBuffer(contentsOf(out, exists), onlyReader{data}, make([]byte, 64<<10))
+	n, err := io.CopyBuffer(disk.ContentsOf(out, exists), onlyReader{data}, make([]byte, 64<<10))
 	if err == nil {
 		err = syscall.Fchmod(int(out.Fd()), uint32(h.Mode)&0o777)
 	}

@@ -62,7 +62,8 @@ func fill(t *testing.T, path string, size int) {
 func TestAFileIsWrittenAsItComesWhereNothingElseCanBe(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/closed/file", "before", 0o666)
-	for path, mode := range map[string]os.FileMode{filepath.Dir(dir): 0o755, dir: 0o755, dir + "/closed/file": 0o666, dir + "/closed": 0o555} {
+	for path, mode := range map[string]os.FileMode{filepath.Dir(dir): 0o755, dir: 0o755, dir + "/closed/file": 0o666,
+		dir + "/closed": 0o555} {
 		if err := os.Chmod(path, mode); err != nil {
 			t.Fatal(err)
 		}
@@ -82,7 +83,8 @@ func TestAFileIsWrittenAsItComesWhereNothingElseCanBe(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		if n, err := replace(dir+"/closed/file", old, nil, strings.NewReader("then"), dir+"/none"); n != 4 || err != nil {
+		if n, err := replace(dir+"/closed/file", old, nil, strings.NewReader("then"), dir+"/none"); n != 4 ||
+			err != nil {
 			t.Errorf("%d %v", n, err)
 		}
 	}()

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 
+	"hermes-exec/runner/internal/disk"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/search"
 )
@@ -73,14 +74,15 @@ type version struct {
 }
 
 func versionOf(info fs.FileInfo) version {
-	return version{inodeOf(info), changedAt(info.Sys().(*syscall.Stat_t))}
+	return version{inodeOf(info), disk.ChangedAt(info.Sys().(*syscall.Stat_t))}
 }
 
 // newStat describes what info was read from; path is what the answer shows,
 // real where the link's target can be read.
 func newStat(path, real string, info fs.FileInfo) Stat {
 	uid, gid := owner(info)
-	s := Stat{Path: ipc.Bytes(path), Name: ipc.Bytes(baseName(path, info)), Type: typeName(info.Mode()), Size: info.Size(), Mode: unixMode(info),
+	s := Stat{Path: ipc.Bytes(path), Name: ipc.Bytes(baseName(path, info)), Type: typeName(info.Mode()),
+		Size: info.Size(), Mode: unixMode(info),
 		UID: uid, GID: gid, MTime: float64(info.ModTime().UnixNano()) / 1e9, Links: linkCount(info)}
 	if s.Type == "link" {
 		if target, err := os.Readlink(real); err == nil {

@@ -48,9 +48,10 @@ func archive(t *testing.T, headers ...tar.Header) []byte {
 
 func put(t *testing.T, dir, path string, stream []byte) (treeResult, error) {
 	t.Helper()
-	r, err := throughPipe(t, dir, ipc.FileOp{Method: "file.put_tree", Committed: true}, m{"path": path}, func(f *os.File) {
-		_, _ = f.Write(append(stream, 1))
-	})
+	r, err := throughPipe(t, dir, ipc.FileOp{Method: "file.put_tree", Committed: true}, m{"path": path},
+		func(f *os.File) {
+			_, _ = f.Write(append(stream, 1))
+		})
 	var out treeResult
 	if err == nil {
 		err = json.Unmarshal(r.Result, &out)
@@ -87,7 +88,8 @@ func get(t *testing.T, dir, path string) (map[string]*tar.Header, map[string]str
 
 func TestTreeThereAndBack(t *testing.T) {
 	dir := t.TempDir()
-	names := []string{"plain", "new\nline", "raw\xff\xfe", strings.Repeat("long/", 60) + "name", strings.Repeat("n", 200)}
+	names := []string{"plain", "new\nline", "raw\xff\xfe", strings.Repeat("long/", 60) + "name",
+		strings.Repeat("n", 200)}
 	when := time.Unix(1_200_000_000, 123_000_000)
 	for _, name := range names {
 		write(t, dir+"/s/"+name, "data of "+name, 0o640)
@@ -96,12 +98,15 @@ func TestTreeThereAndBack(t *testing.T) {
 		}
 	}
 	write(t, dir+"/s/suid", "", 0o4755)
-	if err := errors.Join(os.Mkdir(dir+"/s/empty", 0o700), os.Symlink("plain", dir+"/s/sym"), os.Link(dir+"/s/plain", dir+"/s/zhard"),
-		syscall.Mkfifo(dir+"/s/fifo", 0o600), os.Chmod(dir+"/s/empty", 0o2711), os.Chtimes(dir+"/s/empty", when, when)); err != nil {
+	if err := errors.Join(os.Mkdir(dir+"/s/empty", 0o700), os.Symlink("plain", dir+"/s/sym"),
+		os.Link(dir+"/s/plain", dir+"/s/zhard"),
+		syscall.Mkfifo(dir+"/s/fifo", 0o600), os.Chmod(dir+"/s/empty", 0o2711),
+		os.Chtimes(dir+"/s/empty", when, when)); err != nil {
 		t.Fatal(err)
 	}
 	var stream bytes.Buffer
-	r, err := throughPipe(t, dir, ipc.FileOp{Method: "file.get_tree"}, m{"path": "s"}, func(f *os.File) { _, _ = io.Copy(&stream, f) })
+	r, err := throughPipe(t, dir, ipc.FileOp{Method: "file.get_tree"}, m{"path": "s"},
+		func(f *os.File) { _, _ = io.Copy(&stream, f) })
 	if err != nil || !strings.Contains(string(r.Result), "fifo: is a fifo") {
 		t.Fatalf("%v %s", err, r.Result)
 	}
@@ -111,7 +116,8 @@ func TestTreeThereAndBack(t *testing.T) {
 	}
 	for _, name := range names {
 		info, err := os.Lstat(dir + "/t/deeper/" + name)
-		if err != nil || content(t, dir+"/t/deeper/"+name) != "data of "+name || info.Mode() != 0o640 || !info.ModTime().Equal(when) {
+		if err != nil || content(t, dir+"/t/deeper/"+name) != "data of "+name || info.Mode() != 0o640 ||
+			!info.ModTime().Equal(when) {
 			t.Errorf("%q: %v %v", name, err, info)
 		}
 	}
@@ -129,18 +135,27 @@ func TestTreeThereAndBack(t *testing.T) {
 func TestPutTreeRefusesWhatLeadsOut(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	write(t, outside+"/secret", "secret", 0o600)
-	if err := errors.Join(os.Mkdir(dir+"/d", 0o755), os.Symlink(outside, dir+"/d/planted"), os.Symlink(outside+"/secret", dir+"/d/file"), os.Mkdir(dir+"/d/folder", 0o755)); err != nil {
+	if err := errors.Join(os.Mkdir(dir+"/d", 0o755), os.Symlink(outside, dir+"/d/planted"),
+		os.Symlink(outside+"/secret", dir+"/d/file"), os.Mkdir(dir+"/d/folder", 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	stream := archive(t,
-		tar.Header{Name: "../up"}, tar.Header{Name: "a/../../up"}, tar.Header{Name: "/abs"}, tar.Header{Name: "planted/x"},
-		tar.Header{Name: "s1", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"}, tar.Header{Name: "s2", Typeflag: tar.TypeSymlink, Linkname: "../x"},
-		tar.Header{Name: "q/s3", Typeflag: tar.TypeSymlink, Linkname: "../../x"}, tar.Header{Name: "s4", Typeflag: tar.TypeSymlink, Linkname: "folder/../../x"},
-		tar.Header{Name: "h1", Typeflag: tar.TypeLink, Linkname: "../up"}, tar.Header{Name: "h2", Typeflag: tar.TypeLink, Linkname: "planted/secret"},
-		tar.Header{Name: "h3", Typeflag: tar.TypeLink, Linkname: "file"}, tar.Header{Name: "h4", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"},
-		tar.Header{Name: "dev", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 5}, tar.Header{Name: "fifo", Typeflag: tar.TypeFifo},
-		tar.Header{Name: "folder"}, tar.Header{Name: "link", Typeflag: tar.TypeSymlink, Linkname: "folder"}, tar.Header{Name: "link/through"},
-		tar.Header{Name: "planted", Typeflag: tar.TypeDir}, tar.Header{Name: "file"}, tar.Header{Name: "./ok//x"}, tar.Header{Name: "q/fine", Typeflag: tar.TypeSymlink, Linkname: "../ok/x"},
+		tar.Header{Name: "../up"}, tar.Header{Name: "a/../../up"}, tar.Header{Name: "/abs"},
+		tar.Header{Name: "planted/x"},
+		tar.Header{Name: "s1", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"},
+		tar.Header{Name: "s2", Typeflag: tar.TypeSymlink, Linkname: "../x"},
+		tar.Header{Name: "q/s3", Typeflag: tar.TypeSymlink, Linkname: "../../x"},
+		tar.Header{Name: "s4", Typeflag: tar.TypeSymlink, Linkname: "folder/../../x"},
+		tar.Header{Name: "h1", Typeflag: tar.TypeLink, Linkname: "../up"},
+		tar.Header{Name: "h2", Typeflag: tar.TypeLink, Linkname: "planted/secret"},
+		tar.Header{Name: "h3", Typeflag: tar.TypeLink, Linkname: "file"},
+		tar.Header{Name: "h4", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"},
+		tar.Header{Name: "dev", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 5},
+		tar.Header{Name: "fifo", Typeflag: tar.TypeFifo},
+		tar.Header{Name: "folder"}, tar.Header{Name: "link", Typeflag: tar.TypeSymlink, Linkname: "folder"},
+		tar.Header{Name: "link/through"},
+		tar.Header{Name: "planted", Typeflag: tar.TypeDir}, tar.Header{Name: "file"}, tar.Header{Name: "./ok//x"},
+		tar.Header{Name: "q/fine", Typeflag: tar.TypeSymlink, Linkname: "../ok/x"},
 	)
 	out, err := put(t, dir, "d", stream)
 	if err != nil {
@@ -149,7 +164,8 @@ func TestPutTreeRefusesWhatLeadsOut(t *testing.T) {
 	if len(out.Refused) != 17 || out.Files != 4 {
 		t.Errorf("%d refused, %d files: %q", len(out.Refused), out.Files, out.Refused)
 	}
-	if content(t, outside+"/secret") != "secret" || content(t, dir+"/d/file") != "data of file" || content(t, dir+"/d/q/fine") != "data of ./ok//x" {
+	if content(t, outside+"/secret") != "secret" || content(t, dir+"/d/file") != "data of file" ||
+		content(t, dir+"/d/q/fine") != "data of ./ok//x" {
 		t.Error("contents")
 	}
 	if left, _ := filepath.Glob(outside + "/*"); len(left) != 1 {
@@ -165,12 +181,14 @@ func TestPutTreeRefusesWhatLeadsOut(t *testing.T) {
 
 func TestPutTreeAgainstARacingLink(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
-	if err := errors.Join(os.Mkdir(dir+"/d", 0o755), os.Mkdir(dir+"/d/real", 0o755), os.Symlink(outside, dir+"/d/away")); err != nil {
+	if err := errors.Join(os.Mkdir(dir+"/d", 0o755), os.Mkdir(dir+"/d/real", 0o755),
+		os.Symlink(outside, dir+"/d/away")); err != nil {
 		t.Fatal(err)
 	}
 	var headers []tar.Header
 	for i := range 100 {
-		headers = append(headers, tar.Header{Name: fmt.Sprintf("real/f%d", i)}, tar.Header{Name: fmt.Sprintf("other/g%d", i)})
+		headers = append(headers, tar.Header{Name: fmt.Sprintf("real/f%d", i)},
+			tar.Header{Name: fmt.Sprintf("other/g%d", i)})
 	}
 	stream := archive(t, headers...)
 	var stop atomic.Bool
@@ -185,7 +203,8 @@ func TestPutTreeAgainstARacingLink(t *testing.T) {
 		}
 	}()
 	for range 3 {
-		if _, err := put(t, dir, "d", stream); err != nil && !strings.Contains(err.Error(), "exist") && !strings.Contains(err.Error(), "escapes") {
+		if _, err := put(t, dir, "d", stream); err != nil && !strings.Contains(err.Error(), "exist") &&
+			!strings.Contains(err.Error(), "escapes") {
 			t.Log(err)
 		}
 	}
@@ -203,7 +222,8 @@ func TestAReadOnlyFolderIsOpenedForItsEntriesOnly(t *testing.T) {
 	if err := os.Chmod(dir+"/d/closed", 0o555); err != nil {
 		t.Fatal(err)
 	}
-	whole := archive(t, tar.Header{Name: "closed", Typeflag: tar.TypeDir, Mode: 0o550}, tar.Header{Name: "closed/new", Mode: 0o600})
+	whole := archive(t, tar.Header{Name: "closed", Typeflag: tar.TypeDir, Mode: 0o550},
+		tar.Header{Name: "closed/new", Mode: 0o600})
 	for _, stream := range [][]byte{bytes.Clone(whole[:len(whole)-2000]), whole} {
 		_, err := put(t, dir, "d", stream)
 		want, left := os.FileMode(0o550), 2
@@ -233,7 +253,8 @@ func TestBrokenAndHugeStreams(t *testing.T) {
 	// A header that promises 8 EiB writes only what the stream holds.
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	if err := w.WriteHeader(&tar.Header{Name: "huge", Size: 1 << 62, Format: tar.FormatPAX, Typeflag: tar.TypeReg}); err != nil {
+	if err := w.WriteHeader(&tar.Header{Name: "huge", Size: 1 << 62, Format: tar.FormatPAX,
+		Typeflag: tar.TypeReg}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := put(t, dir, "d", append(b.Bytes(), make([]byte, 100)...)); err == nil {
@@ -294,7 +315,8 @@ func TestGetTreeOfOneFileAndOfNothing(t *testing.T) {
 	if headers, _, _ = get(t, dir, "none"); len(headers) != 0 {
 		t.Errorf("%v", headers)
 	}
-	_, err := throughPipe(t, dir, ipc.FileOp{Method: "file.get_tree"}, m{"path": "gone"}, func(f *os.File) { _, _ = io.Copy(io.Discard, f) })
+	_, err := throughPipe(t, dir, ipc.FileOp{Method: "file.get_tree"}, m{"path": "gone"},
+		func(f *os.File) { _, _ = io.Copy(io.Discard, f) })
 	var e *ipc.Error
 	if !errors.As(err, &e) || e.Errno != "ENOENT" {
 		t.Error(err)
@@ -320,7 +342,8 @@ func TestAFileThatGotTheNumberOfOneThatWasRemovedIsNotTakenForIt(t *testing.T) {
 		return inodeOf(info).number
 	}
 	var out bytes.Buffer
-	k := &packer{ctx: t.Context(), root: root, out: tar.NewWriter(&out), linked: map[version]string{}, buffer: make([]byte, 1<<10)}
+	k := &packer{ctx: t.Context(), root: root, out: tar.NewWriter(&out), linked: map[version]string{},
+		buffer: make([]byte, 1<<10)}
 	before := linked("first")
 	for _, name := range []string{"first", "first again"} {
 		if err := k.entry(name); err != nil {

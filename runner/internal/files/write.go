@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"hermes-exec/runner/internal/disk"
 	"hermes-exec/runner/internal/ipc"
 )
 
@@ -166,7 +167,8 @@ func takeBack(file *os.File, size, n int64) {
 
 // openForWriting opens a regular file without ever waiting for a reader.
 func openForWriting(path string, flags int) (*os.File, error) {
-	fd, err := syscall.Open(path, syscall.O_WRONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY|syscall.O_CLOEXEC|syscall.O_NOFOLLOW|flags, newFileMode)
+	flags |= syscall.O_WRONLY | syscall.O_NONBLOCK | syscall.O_NOCTTY | syscall.O_CLOEXEC | syscall.O_NOFOLLOW
+	fd, err := syscall.Open(path, flags, newFileMode)
 	if err != nil {
 		return nil, err
 	}
@@ -204,7 +206,7 @@ func replace(target string, old fs.FileInfo, mode *uint32, in io.Reader, spare s
 	if err != nil {
 		return 0, err
 	}
-	n, err := io.CopyBuffer(contentsOf(temp, old != nil), onlyReader{in}, make([]byte, 64<<10))
+	n, err := io.CopyBuffer(disk.ContentsOf(temp, old != nil), onlyReader{in}, make([]byte, 64<<10))
 	if err == nil {
 		err = moveIn(temp, target, old, mode, inPlace)
 	}
@@ -304,7 +306,7 @@ func rewrite(target string, mode *uint32, in io.Reader, size int64) (int64, erro
 		return 0, err
 	}
 	defer file.Close()
-	if err := reserve(file, size); err != nil {
+	if err := disk.Reserve(file, size); err != nil {
 		return 0, err
 	}
 	// The old end is cut last, so that a reader never sees an empty file.

@@ -18,7 +18,8 @@ const (
 // runtime's handler would do no more.
 func DeafToChildren() {
 	var byDefault [4]uint64 // struct sigaction of the kernel
-	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(syscall.SIGCHLD), uintptr(unsafe.Pointer(&byDefault)), 0, 8, 0, 0)
+	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(syscall.SIGCHLD),
+		uintptr(unsafe.Pointer(&byDefault)), 0, 8, 0, 0)
 }
 
 // Subreaper is true when orphans below this process become its children.

@@ -27,7 +27,8 @@ func poll(fd int, events int16, most time.Duration) int16 {
 	limit := syscall.NsecToTimespec(most.Nanoseconds())
 	for {
 		// What is left of the limit is put in its place.
-		n, _, errno := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&poll)), 1, uintptr(unsafe.Pointer(&limit)), 0, 0, 0)
+		n, _, errno := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&poll)), 1,
+			uintptr(unsafe.Pointer(&limit)), 0, 0, 0)
 		if errno != syscall.EINTR {
 			if errno != 0 || n != 1 {
 				return 0

@@ -71,7 +71,8 @@ func reap() bool {
 func waitid(kind, id, options int) (pid int, errno syscall.Errno) {
 	var info [128]byte
 	for {
-		_, _, errno = syscall.Syscall6(syscall.SYS_WAITID, uintptr(kind), uintptr(id), uintptr(unsafe.Pointer(&info[0])), uintptr(options), 0, 0)
+		_, _, errno = syscall.Syscall6(syscall.SYS_WAITID, uintptr(kind), uintptr(id),
+			uintptr(unsafe.Pointer(&info[0])), uintptr(options), 0, 0)
 		if errno != syscall.EINTR {
 			return int(int32(binary.NativeEndian.Uint32(info[siPID:]))), errno
 		}

@@ -374,7 +374,8 @@ func (c *Conn) send(seq uint64, k kind, op string, value any, fds []int) error {
 		return fmt.Errorf("link: %w", err)
 	}
 	if len(body) > maxBody {
-		return &Error{Kind: "too_large", Message: fmt.Sprintf("a message of %d bytes is over the limit of %d", len(body), maxBody)}
+		return &Error{Kind: "too_large", Message: fmt.Sprintf("a message of %d bytes is over the limit of %d",
+			len(body), maxBody)}
 	}
 	if len(op) > 255 || len(fds) > maxFDs {
 		return fmt.Errorf("link: operation %q with %d descriptors", op, len(fds))
@@ -398,7 +399,8 @@ func (c *Conn) send(seq uint64, k kind, op string, value any, fds []int) error {
 	}
 	switch {
 	case errors.Is(err, syscall.ETOOMANYREFS):
-		return &Error{Kind: "exhausted", Message: "descriptors cannot be passed, for this user has too many under way: " + err.Error()}
+		return &Error{Kind: "exhausted",
+			Message: "descriptors cannot be passed, for this user has too many under way: " + err.Error()}
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrClosed, err)
 	}
@@ -474,7 +476,8 @@ func (c *Conn) receive() (*Message, error) {
 	m := &Message{kind: kind(header[4]), failed: header[7]&flagError != 0, seq: binary.BigEndian.Uint64(header[8:])}
 	in.start += headerSize
 	if size > maxBody+opSize || size < opSize || fdCount > len(in.fds) {
-		return nil, c.abandon(fmt.Errorf("link: message of %d bytes, %d of them its name, with %d of %d descriptors", size, opSize, len(in.fds), fdCount))
+		return nil, c.abandon(fmt.Errorf("link: message of %d bytes, %d of them its name, with %d of %d descriptors",
+			size, opSize, len(in.fds), fdCount))
 	}
 	m.FDs, in.fds = in.fds[:fdCount:fdCount], in.fds[fdCount:]
 	if len(in.fds) == 0 {

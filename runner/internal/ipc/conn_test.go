@@ -156,7 +156,8 @@ func TestServedOnOneThread(t *testing.T) {
 		<-settled
 	}
 	var failed *Error
-	if _, err := near.Call(context.Background(), "fail", echo{Text: "p"}, nil); !errors.As(err, &failed) || failed.Errno != "ENOENT" {
+	if _, err := near.Call(context.Background(), "fail", echo{Text: "p"}, nil); !errors.As(err, &failed) ||
+		failed.Errno != "ENOENT" {
 		t.Fatal(err)
 	}
 	near.Close()

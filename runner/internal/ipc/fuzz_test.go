@@ -62,7 +62,8 @@ func FuzzReceive(f *testing.F) {
 func FuzzUnpack(f *testing.F) {
 	for _, m := range []packed{
 		Spawn{Token: 7, Argv: []Bytes{"sh", ""}, Env: []Bytes{"A=\xfe"}, Cwd: "/w", HoldMS: 2, PTY: &PTY{24, 80}},
-		Spawned{Started: true, PID: 5, Exit: &Exit{Token: 1, ExitCode: 137, UserS: 0.25, Cwd: "/a"}}, Spawned{ExitCode: 127, Reason: "no"},
+		Spawned{Started: true, PID: 5, Exit: &Exit{Token: 1, ExitCode: 137, UserS: 0.25, Cwd: "/a"}},
+		Spawned{ExitCode: 127, Reason: "no"},
 	} {
 		f.Add(m.pack(nil))
 	}
@@ -80,7 +81,8 @@ func FuzzUnpack(f *testing.F) {
 			if err := Decode(again, other.Interface()); err != nil {
 				t.Fatalf("%+v packed: %v", out, err)
 			}
-			if first, second := fmt.Sprintf("%+v", out), fmt.Sprintf("%+v", other.Interface()); len(first) != len(second) {
+			if first, second := fmt.Sprintf("%+v", out),
+				fmt.Sprintf("%+v", other.Interface()); len(first) != len(second) {
 				t.Fatalf("%s became %s", first, second)
 			}
 		}

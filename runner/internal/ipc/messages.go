@@ -5,7 +5,8 @@ import "hermes-exec/runner/internal/wire"
 // Operations of an agent. The serving runner asks, the agent answers; `exit`
 // is the one event.
 const (
-	OpSpawn     = "spawn"     // Spawn → Spawned; fds in: stdin, stdout, stderr (merged: stdout twice), then Extra; fds out: pty master
+	// Spawn → Spawned; fds in: stdin, stdout, stderr (merged: stdout twice), then Extra; fds out: pty master
+	OpSpawn     = "spawn"
 	OpKill      = "kill"      // Kill → Receipt
 	OpSignal    = "signal"    // Signal → struct{}
 	OpKillAll   = "kill_all"  // struct{} → Receipt; every process of the slot but the agent

@@ -6,9 +6,11 @@ import (
 )
 
 func TestPackedMessagesComeBack(t *testing.T) {
-	exit := Exit{Token: 1 << 63, ExitCode: 137, Signal: 9, OOMKilled: true, UserS: 0.25, SystemS: 1e-6, MaxRSS: 7 << 30, Cwd: "/a\xff"}
+	exit := Exit{Token: 1 << 63, ExitCode: 137, Signal: 9, OOMKilled: true, UserS: 0.25, SystemS: 1e-6, MaxRSS: 7 << 30,
+		Cwd: "/a\xff"}
 	for _, c := range []struct{ in, out any }{
-		{Spawn{Token: 7, Argv: []Bytes{"sh", "-c", ""}, Env: []Bytes{"A=\xfe\n", "B="}, Cwd: "/w", User: "me", HoldMS: 2, PTY: &PTY{24, 80}}, &Spawn{}},
+		{Spawn{Token: 7, Argv: []Bytes{"sh", "-c", ""}, Env: []Bytes{"A=\xfe\n", "B="}, Cwd: "/w", User: "me",
+			HoldMS: 2, PTY: &PTY{24, 80}}, &Spawn{}},
 		{Spawn{Argv: []Bytes{"x"}, Env: []Bytes{}}, &Spawn{}},
 		{Spawned{Started: true, PID: 5, RanS: 0.001, Exit: &exit}, &Spawned{}},
 		{Spawned{ExitCode: 127, Reason: "not found"}, &Spawned{}},
@@ -19,7 +21,8 @@ func TestPackedMessagesComeBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := Decode(body, c.out); err != nil || !reflect.DeepEqual(reflect.ValueOf(c.out).Elem().Interface(), c.in) {
+		if err := Decode(body, c.out); err != nil ||
+			!reflect.DeepEqual(reflect.ValueOf(c.out).Elem().Interface(), c.in) {
 			t.Errorf("%+v became %+v: %v", c.in, c.out, err)
 		}
 		for cut := range body {

@@ -33,11 +33,13 @@ func tryBwrap(root bool) (path string, priceMS float64, err error) {
 	if err != nil {
 		return "", 0, err
 	}
-	args := []string{"bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--as-pid-1", "--ro-bind", "/", "/",
+	args := []string{"bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net",
+		"--as-pid-1", "--ro-bind", "/", "/",
 		"--proc", "/proc", "--dev", "/dev", "--", exe, "agent", NoopArg}
 	var p *os.Process
 	_, err = initproc.Own(func() (int, error) {
-		if p, err = os.StartProcess(path, args, &os.ProcAttr{Files: []*os.File{nil, nil, nil}, Env: []string{}}); err != nil {
+		if p, err = os.StartProcess(path, args,
+			&os.ProcAttr{Files: []*os.File{nil, nil, nil}, Env: []string{}}); err != nil {
 			return 0, err
 		}
 		return p.Pid, nil
@@ -61,7 +63,8 @@ const NoopArg = "--noop"
 // BwrapArgs are the arguments, from argv[0] on, that make v and then run
 // program, which must be a path of the box, with args.
 func (v View) BwrapArgs(program string, args []string) []string {
-	out := []string{"bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--as-pid-1", "--die-with-parent", "--hostname", v.Hostname}
+	out := []string{"bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--as-pid-1",
+		"--die-with-parent", "--hostname", v.Hostname}
 	if !v.Network {
 		out = append(out, "--unshare-net")
 	}

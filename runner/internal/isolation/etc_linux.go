@@ -12,15 +12,22 @@ import (
 // allowed, so that a secret nobody thought of stays out.
 var (
 	etcFiles = []string{
-		"hosts", "resolv.conf", "nsswitch.conf", "host.conf", "gai.conf", "networks", "services", "protocols", "rpc", "ethertypes",
-		"ld.so.cache", "ld.so.conf", "localtime", "timezone", "locale.alias", "locale.conf", "profile", "bash.bashrc", "bashrc", "inputrc",
-		"zshrc", "environment", "shells", "mime.types", "magic", "mailcap", "os-release", "debian_version", "lsb-release", "redhat-release",
-		"alpine-release", "issue", "login.defs", "gitconfig", "wgetrc", "mke2fs.conf", "manpath.config", "papersize", "vimrc", "nanorc",
+		"hosts", "resolv.conf", "nsswitch.conf", "host.conf", "gai.conf", "networks", "services", "protocols", "rpc",
+		"ethertypes",
+		"ld.so.cache", "ld.so.conf", "localtime", "timezone", "locale.alias", "locale.conf", "profile", "bash.bashrc",
+		"bashrc", "inputrc",
+		"zshrc", "environment", "shells", "mime.types", "magic", "mailcap", "os-release", "debian_version",
+		"lsb-release", "redhat-release",
+		"alpine-release", "issue", "login.defs", "gitconfig", "wgetrc", "mke2fs.conf", "manpath.config", "papersize",
+		"vimrc", "nanorc",
 	}
 	etcDirs = []string{
-		"ld.so.conf.d", "alternatives", "profile.d", "bash_completion.d", "ssl/certs", "ca-certificates", "pki/tls/certs", "pki/ca-trust",
-		"crypto-policies", "terminfo", "fonts", "perl", "python3", "python3.11", "python3.12", "python3.13", "java-17-openjdk", "java-21-openjdk",
-		"java-11-openjdk", "maven", "ImageMagick-6", "ImageMagick-7", "X11/fonts", "xdg", "OpenCL", "vulkan", "glvnd", "openmpi", "lynx", "vim",
+		"ld.so.conf.d", "alternatives", "profile.d", "bash_completion.d", "ssl/certs", "ca-certificates",
+		"pki/tls/certs", "pki/ca-trust",
+		"crypto-policies", "terminfo", "fonts", "perl", "python3", "python3.11", "python3.12", "python3.13",
+		"java-17-openjdk", "java-21-openjdk",
+		"java-11-openjdk", "maven", "ImageMagick-6", "ImageMagick-7", "X11/fonts", "xdg", "OpenCL", "vulkan", "glvnd",
+		"openmpi", "lynx", "vim",
 		"emacs", "texmf", "groff", "R", "octave.conf.d", "libreoffice", "chromium", "chromium.d", "php", "ruby",
 	}
 	etcSingles = []string{"ssl/openssl.cnf", "X11/rgb.txt", "pki/tls/openssl.cnf", "pki/tls/cert.pem", "ssl/cert.pem"}

@@ -58,7 +58,8 @@ func TestEtcIsAnAllowList(t *testing.T) {
 	}
 	for _, list := range [][]string{etcFiles, etcDirs, etcSingles} {
 		for _, name := range list {
-			if strings.Contains(name, "shadow") || strings.Contains(name, "private") || strings.Contains(name, "ssh") || strings.Contains(name, "sudo") {
+			if strings.Contains(name, "shadow") || strings.Contains(name, "private") || strings.Contains(name, "ssh") ||
+				strings.Contains(name, "sudo") {
 				t.Errorf("%s is on the list", name)
 			}
 		}

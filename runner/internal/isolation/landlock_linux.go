@@ -195,7 +195,8 @@ func allow(ruleset int, path string, access uint64) error {
 		access &= llFileOnly
 	}
 	rule := pathBeneath{access: access, fd: int32(fd)}
-	if _, _, errno := syscall.Syscall6(sysLandlockAddRule, uintptr(ruleset), 1, uintptr(unsafe.Pointer(&rule)), 0, 0, 0); errno != 0 {
+	if _, _, errno := syscall.Syscall6(sysLandlockAddRule, uintptr(ruleset), 1, uintptr(unsafe.Pointer(&rule)), 0, 0,
+		0); errno != 0 {
 		return pathError("landlock", path, errno)
 	}
 	return nil

@@ -89,7 +89,8 @@ func setRlimit(pid, resource int, value uint64) error {
 }
 
 func prlimit(pid, resource int, value, old *syscall.Rlimit) error {
-	_, _, errno := syscall.RawSyscall6(syscall.SYS_PRLIMIT64, uintptr(pid), uintptr(resource), uintptr(unsafe.Pointer(value)), uintptr(unsafe.Pointer(old)), 0, 0)
+	_, _, errno := syscall.RawSyscall6(syscall.SYS_PRLIMIT64, uintptr(pid), uintptr(resource),
+		uintptr(unsafe.Pointer(value)), uintptr(unsafe.Pointer(old)), 0, 0)
 	if errno != 0 {
 		return errno
 	}

@@ -11,7 +11,8 @@ import (
 // groups keep commands apart.
 func Probe() Facts {
 	const why = "only on Linux"
-	return Facts{Highest: None, Reasons: map[string]string{Namespaces: why, UID: why}, Cgroup: "none", Root: os.Geteuid() == 0, IDs: IDRange{First: 0, Count: 65536}}
+	return Facts{Highest: None, Reasons: map[string]string{Namespaces: why, UID: why}, Cgroup: "none",
+		Root: os.Geteuid() == 0, IDs: IDRange{First: 0, Count: 65536}}
 }
 
 // ProbeArg and NoopArg are trials that do not exist here.

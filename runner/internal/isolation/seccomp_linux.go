@@ -32,7 +32,8 @@ var familiesWithoutNamespace = []uint32{40, 31, 39, 42}
 func ThreadNoOtherNetworks() error {
 	program := otherNetworks()
 	filter := syscall.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
-	_, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, prSetSeccomp, seccompModeFilter, uintptr(unsafe.Pointer(&filter)))
+	_, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, prSetSeccomp, seccompModeFilter,
+		uintptr(unsafe.Pointer(&filter)))
 	if errno == syscall.EINVAL || errno == syscall.ENOSYS {
 		return nil // a kernel without filters, which has more to offer than this
 	}

@@ -21,7 +21,8 @@ func Start(way Way, network bool, argv []string, std [3]*os.File, extra *os.File
 	if way == WaySelf {
 		return startSelf(network, argv, files)
 	}
-	return os.StartProcess(SelfExe, argv, &os.ProcAttr{Dir: "/", Env: []string{}, Files: files, Sys: attributes(way, network)})
+	return os.StartProcess(SelfExe, argv, &os.ProcAttr{Dir: "/", Env: []string{}, Files: files,
+		Sys: attributes(way, network)})
 }
 
 // startSelf goes through a process between. An undumpable process that is not

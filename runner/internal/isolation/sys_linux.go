@@ -51,7 +51,8 @@ type capData struct{ effective, permitted, inheritable uint32 }
 func EffectiveCaps() (uint64, error) {
 	h := capHeader{version: capabilityVersion3}
 	var d [2]capData
-	if _, _, errno := syscall.RawSyscall(syscall.SYS_CAPGET, uintptr(unsafe.Pointer(&h)), uintptr(unsafe.Pointer(&d[0])), 0); errno != 0 {
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_CAPGET, uintptr(unsafe.Pointer(&h)),
+		uintptr(unsafe.Pointer(&d[0])), 0); errno != 0 {
 		return 0, errno
 	}
 	return uint64(d[0].effective) | uint64(d[1].effective)<<32, nil
@@ -66,7 +67,8 @@ func permittedCaps() uint64 {
 
 func capWords(keep uint64) (*capHeader, *[2]capData) {
 	low, high := uint32(keep), uint32(keep>>32)
-	return &capHeader{version: capabilityVersion3}, &[2]capData{{effective: low, permitted: low}, {effective: high, permitted: high}}
+	return &capHeader{version: capabilityVersion3},
+		&[2]capData{{effective: low, permitted: low}, {effective: high, permitted: high}}
 }
 
 // KeepCaps leaves every thread of the process with at most the given
@@ -74,12 +76,14 @@ func capWords(keep uint64) (*capHeader, *[2]capData) {
 // other threads; there only threads that call ThreadKeepCaps are restricted.
 func KeepCaps(caps ...int) error {
 	h, d := capWords(bits(caps) & permittedCaps())
-	if _, _, errno := syscall.AllThreadsSyscall6(syscall.SYS_PRCTL, prCapAmbient, prCapAmbientClear, 0, 0, 0, 0); errno == syscall.ENOTSUP {
+	if _, _, errno := syscall.AllThreadsSyscall6(syscall.SYS_PRCTL, prCapAmbient, prCapAmbientClear, 0, 0, 0,
+		0); errno == syscall.ENOTSUP {
 		return nil
 	} else if errno != 0 && errno != syscall.EINVAL {
 		return fmt.Errorf("clear ambient capabilities: %w", errno)
 	}
-	if _, _, errno := syscall.AllThreadsSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(h)), uintptr(unsafe.Pointer(d)), 0); errno != 0 {
+	if _, _, errno := syscall.AllThreadsSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(h)),
+		uintptr(unsafe.Pointer(d)), 0); errno != 0 {
 		return fmt.Errorf("capset: %w", errno)
 	}
 	return nil
@@ -95,11 +99,13 @@ func bits(caps []int) uint64 {
 
 // ThreadKeepCaps is KeepCaps for the calling thread only.
 func ThreadKeepCaps(caps ...int) error {
-	if _, _, errno := syscall.RawSyscall6(syscall.SYS_PRCTL, prCapAmbient, prCapAmbientClear, 0, 0, 0, 0); errno != 0 && errno != syscall.EINVAL {
+	if _, _, errno := syscall.RawSyscall6(syscall.SYS_PRCTL, prCapAmbient, prCapAmbientClear, 0, 0, 0, 0); errno != 0 &&
+		errno != syscall.EINVAL {
 		return fmt.Errorf("clear ambient capabilities: %w", errno)
 	}
 	h, d := capWords(bits(caps) & permittedCaps())
-	if _, _, errno := syscall.RawSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(h)), uintptr(unsafe.Pointer(d)), 0); errno != 0 {
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(h)), uintptr(unsafe.Pointer(d)),
+		0); errno != 0 {
 		return fmt.Errorf("capset: %w", errno)
 	}
 	return nil
@@ -233,7 +239,8 @@ func AsUser(uid, gid uint32, do func() error) error {
 		back()
 	}()
 	var r, e, s uint32
-	_, _, errno := syscall.RawSyscall(syscall.SYS_GETRESUID, uintptr(unsafe.Pointer(&r)), uintptr(unsafe.Pointer(&e)), uintptr(unsafe.Pointer(&s)))
+	_, _, errno := syscall.RawSyscall(syscall.SYS_GETRESUID, uintptr(unsafe.Pointer(&r)), uintptr(unsafe.Pointer(&e)),
+		uintptr(unsafe.Pointer(&s)))
 	caps, err := EffectiveCaps()
 	if errno != 0 || err != nil || r != uid || e != uid || caps != 0 {
 		return fmt.Errorf("not fully uid %d: %w", uid, syscall.EPERM)
@@ -248,7 +255,8 @@ func Accessible(dirFD int, path string, mode uint32) error {
 		return err
 	}
 	const atEaccess = 0x200
-	_, _, errno := syscall.Syscall6(sysFaccessat2, uintptr(dirFD), uintptr(unsafe.Pointer(p)), uintptr(mode), atEaccess, 0, 0)
+	_, _, errno := syscall.Syscall6(sysFaccessat2, uintptr(dirFD), uintptr(unsafe.Pointer(p)), uintptr(mode), atEaccess,
+		0, 0)
 	if errno != 0 {
 		return errno
 	}
@@ -292,7 +300,8 @@ func mountSetattr(path string, set uint64, recursive bool) error {
 	}
 	attr := mountAttr{set: set}
 	cwd := int64(-100)
-	_, _, errno := syscall.Syscall6(sysMountSetattr, uintptr(cwd), uintptr(unsafe.Pointer(p)), flags, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
+	_, _, errno := syscall.Syscall6(sysMountSetattr, uintptr(cwd), uintptr(unsafe.Pointer(p)), flags,
+		uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
 	if errno != 0 {
 		return errno
 	}

@@ -72,7 +72,8 @@ func (v View) enterPrivate() error {
 }
 
 // systemPaths are shown read-only where they exist.
-var systemPaths = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store", "/gnu/store"}
+var systemPaths = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store",
+	"/gnu/store"}
 
 func (v View) systemDirs(root string) error {
 	for _, p := range systemPaths {
@@ -80,7 +81,8 @@ func (v View) systemDirs(root string) error {
 			return err
 		}
 	}
-	for _, p := range []string{"/run", "/run/lock", "/var", "/var/tmp", "/tmp", "/home", "/mnt", "/srv", "/var/lib", "/var/cache", "/var/log"} {
+	for _, p := range []string{"/run", "/run/lock", "/var", "/var/tmp", "/tmp", "/home", "/mnt", "/srv", "/var/lib",
+		"/var/cache", "/var/log"} {
 		if err := placeDir(root + p); err != nil {
 			return err
 		}
@@ -195,7 +197,8 @@ func (v View) devices(root string) error {
 			return err
 		}
 	}
-	links := [][2]string{{"/proc/self/fd", "fd"}, {"/proc/self/fd/0", "stdin"}, {"/proc/self/fd/1", "stdout"}, {"/proc/self/fd/2", "stderr"}, {"pts/ptmx", "ptmx"}}
+	links := [][2]string{{"/proc/self/fd", "fd"}, {"/proc/self/fd/0", "stdin"}, {"/proc/self/fd/1", "stdout"},
+		{"/proc/self/fd/2", "stderr"}, {"pts/ptmx", "ptmx"}}
 	for _, l := range links {
 		if err := os.Symlink(l[0], dev+"/"+l[1]); err != nil {
 			return fmt.Errorf("view: %w", err)
@@ -215,7 +218,8 @@ const sharedMemory = "256m"
 // newDeviceMounts gives terminals, shared memory and message queues of its own.
 func newDeviceMounts(dev string) error {
 	if isDir(dev + "/pts") {
-		if err := mount("devpts", dev+"/pts", "devpts", syscall.MS_NOSUID|syscall.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620"); err != nil {
+		if err := mount("devpts", dev+"/pts", "devpts", syscall.MS_NOSUID|syscall.MS_NOEXEC,
+			"newinstance,ptmxmode=0666,mode=0620"); err != nil {
 			return err
 		}
 	}
@@ -260,7 +264,8 @@ func (v View) enterBox() error {
 	if err := v.ownNames(); err != nil {
 		return err
 	}
-	if err := mount("", v.BaseDir, "", syscall.MS_REMOUNT|syscall.MS_BIND|syscall.MS_RDONLY|msNosuidNodev, ""); err != nil {
+	if err := mount("", v.BaseDir, "", syscall.MS_REMOUNT|syscall.MS_BIND|syscall.MS_RDONLY|msNosuidNodev,
+		""); err != nil {
 		return err
 	}
 	if err := newDeviceMounts("/dev"); err != nil {
@@ -312,7 +317,8 @@ func loopbackUp() error {
 	}
 	copy(req.name[:], "lo")
 	req.flags = syscall.IFF_UP | syscall.IFF_RUNNING
-	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), syscall.SIOCSIFFLAGS, uintptr(unsafe.Pointer(&req))); errno != 0 {
+	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), syscall.SIOCSIFFLAGS,
+		uintptr(unsafe.Pointer(&req))); errno != 0 {
 		return errno
 	}
 	return nil

@@ -34,7 +34,8 @@ type Log struct {
 
 // NewLog keeps at least the last limit bytes (at most MaxSpill).
 func NewLog(limit int, spills *Spills, name string) *Log {
-	l := &Log{limit: min(max(limit, leastLog), MaxSpill), spills: spills, name: name, noFile: spills == nil, followers: map[*Follower]struct{}{}}
+	l := &Log{limit: min(max(limit, leastLog), MaxSpill), spills: spills, name: name, noFile: spills == nil,
+		followers: map[*Follower]struct{}{}}
 	l.changed.L = &l.mu
 	return l
 }

@@ -60,8 +60,10 @@ func TestCollectorAgainstAModel(t *testing.T) {
 			spill string
 		}{Stdout: {r.Stdout, r.StdoutParts, r.StdoutSpill}, Stderr: {r.Stderr, r.StderrParts, r.StderrSpill}} {
 			want := model(all[stream], limit)
-			if join(got.parts) != want || got.kept.Total != int64(len(all[stream])) || got.kept.Head+got.kept.Tail != int64(len(want)) {
-				t.Fatalf("%s: stream %d: %+v, %d bytes, expected %d", where, stream, got.kept, len(join(got.parts)), len(want))
+			if join(got.parts) != want || got.kept.Total != int64(len(all[stream])) ||
+				got.kept.Head+got.kept.Tail != int64(len(want)) {
+				t.Fatalf("%s: stream %d: %+v, %d bytes, expected %d", where, stream, got.kept, len(join(got.parts)),
+					len(want))
 			}
 			if (len(all[stream]) > limit) != (got.spill != "") {
 				t.Fatalf("%s: spill %q of %d bytes", where, got.spill, len(all[stream]))
@@ -148,7 +150,8 @@ func TestSpillsOfASlotAreBounded(t *testing.T) {
 func TestSpillWithoutRoom(t *testing.T) {
 	removed := ""
 	cases := map[string]*Spills{
-		"cannot open": {Open: func(string) (*os.File, string, error) { return nil, "", errors.New("no room") }, Remove: func(string) {}},
+		"cannot open": {Open: func(string) (*os.File, string, error) { return nil, "", errors.New("no room") },
+			Remove: func(string) {}},
 		"cannot write": {Open: func(string) (*os.File, string, error) {
 			f, err := os.Open(os.DevNull) // for reading only
 			return f, "/the/file", err
@@ -295,7 +298,8 @@ func TestOrderOverTheBordersOfChunks(t *testing.T) {
 	if join(r.StdoutParts) != string(want[Stdout]) || join(r.StderrParts) != string(want[Stderr]) {
 		t.Fatal(len(join(r.StdoutParts)), len(join(r.StderrParts)))
 	}
-	if got := fmt.Sprint(r.Segments); got != fmt.Sprintf("[[1 %d] [2 2] [1 %d] [2 %d]]", chunkSize-1, 3*chunkSize+1, chunkSize) {
+	if got := fmt.Sprint(r.Segments); got != fmt.Sprintf("[[1 %d] [2 2] [1 %d] [2 %d]]", chunkSize-1, 3*chunkSize+1,
+		chunkSize) {
 		t.Fatal(got)
 	}
 }

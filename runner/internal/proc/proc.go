@@ -71,7 +71,8 @@ func ParseStat(data []byte) (Process, bool) {
 		return Process{}, false
 	}
 	n := func(i int) int { v, _ := strconv.Atoi(string(f[i])); return v }
-	p := Process{State: f[0][0], Parent: n(1), Group: n(2), Session: n(3), RSSPages: int64(n(21)), Threads: int64(n(17))}
+	p := Process{State: f[0][0], Parent: n(1), Group: n(2), Session: n(3), RSSPages: int64(n(21)),
+		Threads: int64(n(17))}
 	const kernelThread = 0x00200000
 	p.Kernel = n(6)&kernelThread != 0
 	p.PID, _ = strconv.Atoi(string(data[:open]))
@@ -153,7 +154,8 @@ func Argv(pid int) []ipc.Bytes {
 	}
 	if len(data) == 0 {
 		var buf [64]byte
-		return []ipc.Bytes{ipc.Bytes("[" + strings.TrimSuffix(string(Read("/proc/"+strconv.Itoa(pid)+"/comm", buf[:])), "\n") + "]")}
+		return []ipc.Bytes{ipc.Bytes("[" + strings.TrimSuffix(string(Read("/proc/"+strconv.Itoa(pid)+"/comm", buf[:])),
+			"\n") + "]")}
 	}
 	const most = 64 << 10
 	data = data[:min(len(data), most)]

@@ -5,7 +5,8 @@ import "testing"
 func TestParseStat(t *testing.T) {
 	const line = "123 (a) b ( c\n) R 1 120 119 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 1000 42 18446744073709551615"
 	p, ok := ParseStat([]byte(line))
-	if !ok || p.PID != 123 || p.Parent != 1 || p.Group != 120 || p.Session != 119 || p.Start != 98765 || p.State != 'R' || p.RSSPages != 42 || p.Kernel {
+	if !ok || p.PID != 123 || p.Parent != 1 || p.Group != 120 || p.Session != 119 || p.Start != 98765 ||
+		p.State != 'R' || p.RSSPages != 42 || p.Kernel {
 		t.Errorf("%+v %v", p, ok)
 	}
 	for _, bad := range []string{"", "1", "1 (x", "1 (x) R 1"} {
@@ -25,7 +26,8 @@ func TestParseStat(t *testing.T) {
 
 func TestParseStatus(t *testing.T) {
 	var p Process
-	if !p.ParseStatus([]byte("Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t0\t0\t0\t0\nFDSize:\t64\nGroups:\t7 4294967290 \nNStgid:\t1\n")) {
+	if !p.ParseStatus([]byte("Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t0\t0\t0\t0\nFDSize:\t64\nGroups:\t7 4294967290 " +
+		"\nNStgid:\t1\n")) {
 		t.Fatal("refused")
 	}
 	if p.UIDs != [3]uint32{1, 2, 3} || len(p.Groups) != 2 || p.Groups[1] != 4294967290 {

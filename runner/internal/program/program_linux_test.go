@@ -18,7 +18,8 @@ func TestLookupLikeAShell(t *testing.T) {
 		t.Fatal(err)
 	}
 	env := []string{"PATH=/no/such:" + dir}
-	for name, want := range map[string]syscall.Errno{"run": 0, "data": syscall.EACCES, "sub": syscall.EACCES, "none": syscall.ENOENT, "./run": 0, "./none": syscall.ENOENT, "run/x": syscall.ENOENT} {
+	for name, want := range map[string]syscall.Errno{"run": 0, "data": syscall.EACCES, "sub": syscall.EACCES,
+		"none": syscall.ENOENT, "./run": 0, "./none": syscall.ENOENT, "run/x": syscall.ENOENT} {
 		if _, errno := Lookup(name, dir, env); errno != want {
 			t.Errorf("%s: %v", name, errno)
 		}

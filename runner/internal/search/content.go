@@ -45,7 +45,8 @@ type contentSearch struct {
 
 func newContentSearch(ctx context.Context, p *params, re *regexp.Regexp) *contentSearch {
 	prefix, _ := re.LiteralPrefix()
-	return &contentSearch{ctx: ctx, p: p, re: re, prefix: []byte(prefix), result: &Result{Matches: []Match{}, Files: []File{}, Errors: []string{}}}
+	return &contentSearch{ctx: ctx, p: p, re: re, prefix: []byte(prefix),
+		result: &Result{Matches: []Match{}, Files: []File{}, Errors: []string{}}}
 }
 
 func (c *contentSearch) run(root string, info fs.FileInfo) (*Result, error) {
@@ -125,7 +126,8 @@ func openJob(path string, shown ipc.Bytes) (*job, error) {
 }
 
 func (c *contentSearch) scan(j *job, block []byte, from, to int) {
-	j.scan = &scanner{ctx: c.ctx, re: c.re, prefix: c.prefix, context: c.p.Context, maxLine: c.p.MaxLine, keepFrom: from, keepTo: to}
+	j.scan = &scanner{ctx: c.ctx, re: c.re, prefix: c.prefix, context: c.p.Context, maxLine: c.p.MaxLine,
+		keepFrom: from, keepTo: to}
 	j.err = j.scan.scan(j.file, block)
 }
 

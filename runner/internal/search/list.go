@@ -150,7 +150,8 @@ func Glob(ctx context.Context, workspace string, raw json.RawMessage) (*GlobResu
 		keep.n = min(*p.Limit, maxLimit)
 	}
 	result := &GlobResult{Paths: []ipc.Bytes{}}
-	w := &walker{ctx: ctx, hidden: strings.HasPrefix(pattern, ".") || strings.Contains(pattern, "/."), maxDepth: strings.Count(pattern, "/") + 1}
+	w := &walker{ctx: ctx, hidden: strings.HasPrefix(pattern, ".") || strings.Contains(pattern, "/."),
+		maxDepth: strings.Count(pattern, "/") + 1}
 	if strings.Contains(pattern, "**") {
 		w.maxDepth = 0
 	}

@@ -138,7 +138,8 @@ func (s *scanner) keep(text []byte, column int) {
 		s.full = true
 		return
 	}
-	m := Match{Line: s.line, Column: column, Text: s.cut(text), Before: append([]ipc.Bytes{}, s.before...), After: []ipc.Bytes{}}
+	m := Match{Line: s.line, Column: column, Text: s.cut(text), Before: append([]ipc.Bytes{}, s.before...),
+		After: []ipc.Bytes{}}
 	s.keptSize += len(m.Text)*2 + 64
 	for _, b := range m.Before {
 		s.keptSize += len(b)

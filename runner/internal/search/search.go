@@ -89,7 +89,8 @@ func osError(path string, err error) error {
 	if !errors.As(err, &errno) {
 		return err
 	}
-	return &ipc.Error{Kind: "os", Errno: ipc.ErrnoName(errno), Path: ipc.Bytes(path), Message: path + ": " + errno.Error()}
+	return &ipc.Error{Kind: "os", Errno: ipc.ErrnoName(errno), Path: ipc.Bytes(path), Message: path + ": " +
+		errno.Error()}
 }
 
 // Search carries out file.search until ctx ends.
@@ -110,7 +111,8 @@ func Search(ctx context.Context, workspace string, raw json.RawMessage) (*Result
 		return nil, osError(root, err)
 	}
 	if !info.IsDir() && !info.Mode().IsRegular() {
-		return nil, &ipc.Error{Kind: "os", Errno: "EINVAL", Path: ipc.Bytes(root), Message: root + ": is neither a folder nor a regular file"}
+		return nil, &ipc.Error{Kind: "os", Errno: "EINVAL", Path: ipc.Bytes(root), Message: root +
+			": is neither a folder nor a regular file"}
 	}
 	if p.Target == "files" {
 		return p.listFiles(ctx, root, info)
@@ -177,6 +179,7 @@ func (r *Result) finish(w *walker) {
 	r.Errors = append(r.Errors, w.errors...)
 	if w.stopped {
 		r.Truncated = true
-		r.Errors = append(r.Errors, fmt.Sprintf("stopped after %s: the totals count what was seen until then", maxDuration))
+		r.Errors = append(r.Errors, fmt.Sprintf("stopped after %s: the totals count what was seen until then",
+			maxDuration))
 	}
 }

@@ -94,7 +94,8 @@ func TestEveryWayOfScanningFindsTheSame(t *testing.T) {
 	if len(want) != 31 {
 		t.Fatalf("%d matches", len(want))
 	}
-	for _, p := range []map[string]any{{"pattern": "needle", "context": 1}, {"pattern": "[n]eedle"}, {"pattern": "NEEDLE", "ignore_case": true}, {"pattern": "needle", "regex": false}} {
+	for _, p := range []map[string]any{{"pattern": "needle", "context": 1}, {"pattern": "[n]eedle"},
+		{"pattern": "NEEDLE", "ignore_case": true}, {"pattern": "needle", "regex": false}} {
 		equal(t, lines(find(t, dir, p)), want)
 	}
 }
@@ -114,7 +115,8 @@ func TestTrueTotalsBeyondTheLimit(t *testing.T) {
 	if len(r.Matches) != 5 || r.Truncated || r.Matches[4].Path != "f39" {
 		t.Errorf("last page: %v truncated %v", lines(r), r.Truncated)
 	}
-	if r = find(t, dir, map[string]any{"pattern": "hit", "limit": 0}); r.Total != 2000 || len(r.Matches) != 0 || !r.Truncated {
+	if r = find(t, dir, map[string]any{"pattern": "hit", "limit": 0}); r.Total != 2000 || len(r.Matches) != 0 ||
+		!r.Truncated {
 		t.Errorf("limit 0: %+v", r)
 	}
 }
@@ -139,7 +141,8 @@ func TestContext(t *testing.T) {
 
 func TestPatternIsOnlyAPattern(t *testing.T) {
 	dir := tree(t, map[string]string{"f": "-f/etc/passwd\na.c\n$(id)\n--pre\n"})
-	for pattern, want := range map[string]string{"-f/etc": "f:1:1:-f/etc/passwd", "--pre": "f:4:1:--pre", `\$\(id\)`: "f:3:1:$(id)"} {
+	for pattern, want := range map[string]string{"-f/etc": "f:1:1:-f/etc/passwd", "--pre": "f:4:1:--pre",
+		`\$\(id\)`: "f:3:1:$(id)"} {
 		equal(t, lines(find(t, dir, map[string]any{"pattern": pattern})), []string{want})
 	}
 	equal(t, lines(find(t, dir, map[string]any{"pattern": "a.c", "regex": false})), []string{"f:2:1:a.c"})
@@ -148,7 +151,8 @@ func TestPatternIsOnlyAPattern(t *testing.T) {
 
 func TestBadRequestsSayWhy(t *testing.T) {
 	dir := tree(t, map[string]string{"f": "x"})
-	for _, p := range []map[string]any{{"pattern": "a("}, {"pattern": ""}, {"pattern": "a", "offset": -1}, {"pattern": "a", "target": "words"}, {"pattern": "(?P<n>a)(?=b)"}, {"pattern": 7}} {
+	for _, p := range []map[string]any{{"pattern": "a("}, {"pattern": ""}, {"pattern": "a", "offset": -1},
+		{"pattern": "a", "target": "words"}, {"pattern": "(?P<n>a)(?=b)"}, {"pattern": 7}} {
 		_, err := tryFind(dir, p)
 		var e *ipc.Error
 		if !errors.As(err, &e) || e.Kind != "bad_request" || e.Message == "" {
@@ -160,18 +164,23 @@ func TestBadRequestsSayWhy(t *testing.T) {
 		t.Error(err)
 	}
 	var e *ipc.Error
-	if _, err = tryFind(dir, map[string]any{"pattern": "a", "path": "gone"}); !errors.As(err, &e) || e.Errno != "ENOENT" {
+	if _, err = tryFind(dir, map[string]any{"pattern": "a", "path": "gone"}); !errors.As(err, &e) ||
+		e.Errno != "ENOENT" {
 		t.Error(err)
 	}
 }
 
 func TestIgnoreFiles(t *testing.T) {
 	dir := tree(t, map[string]string{
-		".gitignore": "*.log\n!keep.log\nbuild/\n/top.txt\ndocs/**/*.tmp\n# comment\n\\#odd\ntrail \nspace\\ \n[ab].x\n**/deep/secret\nwild*card\n",
-		"a.log":      "hit", "keep.log": "hit", "build/x": "hit", "sub/build/y": "hit", "top.txt": "hit", "sub/top.txt": "hit",
-		"docs/a/b/c.tmp": "hit", "docs/c.tmp": "hit", "docs/c.txt": "hit", "#odd": "hit", "trail": "hit", "a.x": "hit", "c.x": "hit",
-		"q/deep/secret": "hit", "sub/.gitignore": "!a.log\n", "sub/a.log": "hit", "sub/more/a.log": "hit", "sub/.ignore": "more/\n",
-		".hidden": "hit", ".git/config": "hit", "buildx/build": "hit", "wild-X-card": "hit", "space ": "hit",
+		".gitignore": "*.log\n!keep.log\nbuild/\n/top.txt\ndocs/**/*.tmp\n# comment\n\\#odd\ntrail " +
+			"\nspace\\ \n[ab].x\n**/deep/secret\nwild*card\n",
+		"a.log": "hit", "keep.log": "hit", "build/x": "hit", "sub/build/y": "hit", "top.txt": "hit",
+		"sub/top.txt":    "hit",
+		"docs/a/b/c.tmp": "hit", "docs/c.tmp": "hit", "docs/c.txt": "hit", "#odd": "hit", "trail": "hit", "a.x": "hit",
+		"c.x":           "hit",
+		"q/deep/secret": "hit", "sub/.gitignore": "!a.log\n", "sub/a.log": "hit", "sub/more/a.log": "hit",
+		"sub/.ignore": "more/\n",
+		".hidden":     "hit", ".git/config": "hit", "buildx/build": "hit", "wild-X-card": "hit", "space ": "hit",
 	})
 	want := []string{"buildx/build", "c.x", "docs/c.txt", "keep.log", "sub/a.log", "sub/top.txt"}
 	equal(t, paths(find(t, dir, map[string]any{"pattern": "hit"})), want)
@@ -186,18 +195,21 @@ func TestIgnoreFiles(t *testing.T) {
 }
 
 func TestGlobFilter(t *testing.T) {
-	dir := tree(t, map[string]string{"src/a.ts": "x", "src/l/m/b.ts": "x", "lib/src/c.ts": "x", "d.ts": "x", "e.py": "x", "f.go": "x", "g.pyc": "x", "src/q.js": "x"})
+	dir := tree(t, map[string]string{"src/a.ts": "x", "src/l/m/b.ts": "x", "lib/src/c.ts": "x", "d.ts": "x",
+		"e.py": "x", "f.go": "x", "g.pyc": "x", "src/q.js": "x"})
 	for glob, want := range map[string][]string{
 		"src/**/*.ts": {"src/a.ts", "src/l/m/b.ts"}, "*.{py,go}": {"e.py", "f.go"}, "src/*": {"src/a.ts", "src/q.js"},
-		"**/src/*.ts": {"lib/src/c.ts", "src/a.ts"}, "[!e].*": {"d.ts", "f.go", "g.pyc", "lib/src/c.ts", "src/a.ts", "src/l/m/b.ts", "src/q.js"},
-		"?.py": {"e.py"}, "src/**": {"src/a.ts", "src/l/m/b.ts", "src/q.js"},
+		"**/src/*.ts": {"lib/src/c.ts", "src/a.ts"},
+		"[!e].*":      {"d.ts", "f.go", "g.pyc", "lib/src/c.ts", "src/a.ts", "src/l/m/b.ts", "src/q.js"},
+		"?.py":        {"e.py"}, "src/**": {"src/a.ts", "src/l/m/b.ts", "src/q.js"},
 	} {
 		equal(t, paths(find(t, dir, map[string]any{"pattern": "x", "glob": glob})), want)
 	}
 }
 
 func TestBinaryFilesAreCounted(t *testing.T) {
-	dir := tree(t, map[string]string{"a": "hit\n\x00", "late": strings.Repeat("hit\n", 100_000) + "\x00", "text": "hit \xff\xfe hit", "empty": ""})
+	dir := tree(t, map[string]string{"a": "hit\n\x00", "late": strings.Repeat("hit\n", 100_000) + "\x00",
+		"text": "hit \xff\xfe hit", "empty": ""})
 	r := find(t, dir, map[string]any{"pattern": "hit"})
 	equal(t, lines(r), []string{"text:1:1:hit \xff\xfe hit"})
 	if r.BinarySkipped != 2 || r.Total != 1 {
@@ -206,7 +218,8 @@ func TestBinaryFilesAreCounted(t *testing.T) {
 }
 
 func TestLongLinesAreCutBetweenCharacters(t *testing.T) {
-	dir := tree(t, map[string]string{"a": "hit" + strings.Repeat("é", 1000), "b": strings.Repeat("y", 9<<20) + "hit" + strings.Repeat("z", 3<<20) + "\nhit 2\n"})
+	dir := tree(t, map[string]string{"a": "hit" + strings.Repeat("é", 1000), "b": strings.Repeat("y", 9<<20) + "hit" +
+		strings.Repeat("z", 3<<20) + "\nhit 2\n"})
 	r := find(t, dir, map[string]any{"pattern": "hit"})
 	if len(r.Matches) != 3 || len(r.Matches[0].Text) != 499 || !utf8.ValidString(string(r.Matches[0].Text)) {
 		t.Fatalf("%d matches, %d bytes", len(r.Matches), len(r.Matches[0].Text))
@@ -230,7 +243,8 @@ func TestLinkLoopsAndSpecialFiles(t *testing.T) {
 	mkfifo(t, filepath.Join(dir, "fifo"))
 	equal(t, lines(find(t, dir, map[string]any{"pattern": "hit"})), []string{"d/f:1:1:hit"})
 	var e *ipc.Error
-	if _, err := tryFind(dir, map[string]any{"pattern": "hit", "path": "fifo"}); !errors.As(err, &e) || e.Errno != "EINVAL" {
+	if _, err := tryFind(dir, map[string]any{"pattern": "hit", "path": "fifo"}); !errors.As(err, &e) ||
+		e.Errno != "EINVAL" {
 		t.Error(err)
 	}
 	equal(t, lines(find(t, dir, map[string]any{"pattern": "hit", "path": "d/g"})), []string{"d/g:1:1:hit"})
@@ -260,11 +274,13 @@ func TestFilesByTimeNewestFirst(t *testing.T) {
 }
 
 func TestGlobPaths(t *testing.T) {
-	dir := tree(t, map[string]string{"a.py": "", "s/b.py": "", "s/t/c.py": "", ".h/d.py": "", "with\nnewline": "", "raw\xff": ""})
+	dir := tree(t, map[string]string{"a.py": "", "s/b.py": "", "s/t/c.py": "", ".h/d.py": "", "with\nnewline": "",
+		"raw\xff": ""})
 	for _, c := range []struct {
 		pattern, path string
 		want          int
-	}{{"*.py", ".", 1}, {"**/*.py", ".", 3}, {"s/*", ".", 2}, {"s/**", ".", 3}, {"*.py", "s", 1}, {".h/*", ".", 1}, {dir + "/s/*.py", ".", 1}, {"no/such/*", ".", 0}, {"with*", ".", 1}, {"raw*", ".", 1}} {
+	}{{"*.py", ".", 1}, {"**/*.py", ".", 3}, {"s/*", ".", 2}, {"s/**", ".", 3}, {"*.py", "s", 1}, {".h/*", ".", 1},
+		{dir + "/s/*.py", ".", 1}, {"no/such/*", ".", 0}, {"with*", ".", 1}, {"raw*", ".", 1}} {
 		raw, _ := json.Marshal(map[string]string{"pattern": c.pattern, "path": c.path})
 		g, err := Glob(context.Background(), dir, raw)
 		if err != nil || g.Total != c.want || len(g.Paths) != c.want {

@@ -10,7 +10,8 @@ func kernelFiles(path string) bool {
 		return false
 	}
 	switch uint32(s.Type) {
-	case 0x9fa0, 0x62656572, 0x64626720, 0x74726163, 0x27e0eb, 0x63677270, 0x73636673, 0xcafe4a11, 0x1cd1: // proc sys debug trace cgroup cgroup2 security bpf devpts
+	// proc sys debug trace cgroup cgroup2 security bpf devpts
+	case 0x9fa0, 0x62656572, 0x64626720, 0x74726163, 0x27e0eb, 0x63677270, 0x73636673, 0xcafe4a11, 0x1cd1:
 		return true
 	}
 	return false

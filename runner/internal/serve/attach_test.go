@@ -89,7 +89,8 @@ func TestAttachCopiesWhereItMust(t *testing.T) {
 	}
 	in, feed := pipePair(t)
 	result := b.attached(in, out)
-	hello := wire.HelloMessage{Versions: []int{1}, Nonce: strings.Repeat("ab", 16), Claim: hex.EncodeToString(make([]byte, 32)), LeaseS: 60}
+	hello := wire.HelloMessage{Versions: []int{1}, Nonce: strings.Repeat("ab", 16),
+		Claim: hex.EncodeToString(make([]byte, 32)), LeaseS: 60}
 	payload, _ := json.Marshal(hello)
 	_, _ = feed.Write(wire.AppendFrame(nil, wire.Hello, 0, 0, payload))
 	_, _ = feed.Write(encodeRequest(1, "box.info", params{}, 0))

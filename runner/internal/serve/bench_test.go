@@ -34,7 +34,8 @@ func BenchmarkAgent(b *testing.B) {
 	defer m.Close(context.Background())
 	exits := make(chan ipc.Exit, 1)
 	m.OnExit(func(_ string, e ipc.Exit) { exits <- e })
-	facts, err := m.Create(context.Background(), slots.CreateParams{Slot: "s", Level: "auto", Floor: "none", Network: true})
+	facts, err := m.Create(context.Background(),
+		slots.CreateParams{Slot: "s", Level: "auto", Floor: "none", Network: true})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -51,7 +52,8 @@ func BenchmarkAgent(b *testing.B) {
 		}
 		token++
 		fd := int(null.Fd())
-		spawn := ipc.Spawn{Token: token, Argv: []ipc.Bytes{"/bin/true"}, Env: []ipc.Bytes{"PATH=/bin"}, Cwd: facts.Workspace}
+		spawn := ipc.Spawn{Token: token, Argv: []ipc.Bytes{"/bin/true"}, Env: []ipc.Bytes{"PATH=/bin"},
+			Cwd: facts.Workspace}
 		if _, err := h.Call(context.Background(), ipc.OpSpawn, spawn, nil, fd, fd, fd); err != nil {
 			b.Fatal(err)
 		}
@@ -62,7 +64,8 @@ func BenchmarkAgent(b *testing.B) {
 func BenchmarkRun(b *testing.B) {
 	_, d := open(b)
 	d.slot("s")
-	p := params{"slot": "s", "argv": []string{"/bin/true"}, "stdin": false, "output_limit_bytes": 1 << 20, "env": params{}}
+	p := params{"slot": "s", "argv": []string{"/bin/true"}, "stdin": false, "output_limit_bytes": 1 << 20,
+		"env": params{}}
 	d.call("exec.run", p, nil)
 	for b.Loop() {
 		d.call("exec.run", p, nil)

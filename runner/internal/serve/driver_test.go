@@ -82,7 +82,8 @@ func (b *box) start(lease time.Duration) {
 	if testing.Verbose() {
 		logger = log.New(os.Stderr, "", log.Lmicroseconds)
 	}
-	b.server, err = serve.New(serve.Config{Base: b.base, Lease: lease, Slots: manager, Isolation: probed(), Version: "test", Log: logger})
+	b.server, err = serve.New(serve.Config{Base: b.base, Lease: lease, Slots: manager, Isolation: probed(),
+		Version: "test", Log: logger})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -200,7 +201,8 @@ var errRefused = errors.New("refused")
 func (d *driver) handshake(conn net.Conn, r *wire.Reader, leaseS float64) error {
 	nonce := make([]byte, wire.NonceSize)
 	_, _ = rand.Read(nonce)
-	hello := wire.HelloMessage{Versions: []int{1}, Nonce: hex.EncodeToString(nonce), LeaseS: leaseS, Client: "test", BootID: d.bootID}
+	hello := wire.HelloMessage{Versions: []int{1}, Nonce: hex.EncodeToString(nonce), LeaseS: leaseS, Client: "test",
+		BootID: d.bootID}
 	if d.bootID == "" {
 		hello.Claim = hex.EncodeToString(d.key)
 	}
@@ -548,7 +550,8 @@ func (d *driver) slot(name string) map[string]any {
 }
 
 func shell(slot, text string) params {
-	return params{"slot": slot, "shell": text, "stdin": false, "output_limit_bytes": 1 << 20, "merge_stderr": false, "stream": false}
+	return params{"slot": slot, "shell": text, "stdin": false, "output_limit_bytes": 1 << 20, "merge_stderr": false,
+		"stream": false}
 }
 
 // sh runs shell text to its end.

@@ -14,7 +14,8 @@ func TestRun(t *testing.T) {
 	_, d := open(t)
 	d.slot("s")
 	e, out, errs := d.sh("s", "echo hello; echo oops >&2; exit 3")
-	if e.ExitCode != 3 || out != "hello\n" || errs != "oops\n" || !e.Started || e.TimedOut || e.Canceled || e.Signal != nil {
+	if e.ExitCode != 3 || out != "hello\n" || errs != "oops\n" || !e.Started || e.TimedOut || e.Canceled ||
+		e.Signal != nil {
 		t.Fatalf("%+v %q %q", e, out, errs)
 	}
 	if e.Stdout != (kept{6, 6, 0}) || e.Stderr != (kept{5, 5, 0}) || e.DurationS <= 0 {
@@ -26,7 +27,9 @@ func TestRunArgvAndEnvironment(t *testing.T) {
 	_, d := open(t)
 	facts := d.slot("s")
 	var e exit
-	k := d.call("exec.run", params{"slot": "s", "argv": []any{"sh", "-c", `printf '%s|%s|%s' "$1" "$X" "$PWD"`, "sh", map[string]string{"b64": "/yE="}}, "env": params{"X": "a b"}}, &e)
+	k := d.call("exec.run", params{"slot": "s",
+		"argv": []any{"sh", "-c", `printf '%s|%s|%s' "$1" "$X" "$PWD"`, "sh", map[string]string{"b64": "/yE="}},
+		"env":  params{"X": "a b"}}, &e)
 	want := "\xff!|a b|" + facts["workspace"].(string)
 	if got := string(k.bytes(1)); got != want {
 		t.Fatalf("%q, expected %q", got, want)
@@ -37,10 +40,12 @@ func TestLongScriptsFollowTheSameRules(t *testing.T) {
 	_, d := open(t)
 	d.slot("s")
 	for _, size := range []int{10, 70 << 10, 1 << 20} {
-		text := "echo $0 $#; ls -l /proc/self/fd | grep -c memfd; false; x='" + strings.Repeat("y", size) + "'; echo ${#x}; exit 7"
+		text := "echo $0 $#; ls -l /proc/self/fd | grep -c memfd; false; x='" + strings.Repeat("y", size) +
+			"'; echo ${#x}; exit 7"
 		e, out, errs := d.sh("s", text)
 		lines := strings.Fields(out)
-		if e.ExitCode != 7 || len(lines) != 4 || !strings.HasSuffix(lines[0], "bash") || lines[1] != "0" || lines[2] != "0" {
+		if e.ExitCode != 7 || len(lines) != 4 || !strings.HasSuffix(lines[0], "bash") || lines[1] != "0" ||
+			lines[2] != "0" {
 			t.Fatalf("%d: %+v %q %q", size, e, out, errs)
 		}
 	}
@@ -78,10 +83,12 @@ func TestMissingPrograms(t *testing.T) {
 	for _, c := range []struct {
 		argv []string
 		code int
-	}{{[]string{"no-such-program"}, 127}, {[]string{"/no/such"}, 127}, {[]string{"/etc/passwd"}, 126}, {[]string{"/"}, 126}} {
+	}{{[]string{"no-such-program"}, 127}, {[]string{"/no/such"}, 127}, {[]string{"/etc/passwd"}, 126},
+		{[]string{"/"}, 126}} {
 		var e exit
 		k := d.call("exec.run", params{"slot": "s", "argv": c.argv}, &e)
-		if e.ExitCode != c.code || e.Started || e.Reason == nil || !strings.Contains(string(k.bytes(2)), *e.Reason) || len(k.events) != 0 {
+		if e.ExitCode != c.code || e.Started || e.Reason == nil || !strings.Contains(string(k.bytes(2)), *e.Reason) ||
+			len(k.events) != 0 {
 			t.Fatalf("%v: %+v %q", c.argv, e, k.bytes(2))
 		}
 	}
@@ -108,7 +115,8 @@ func TestTimeout(t *testing.T) {
 			if err := k.finish(&e); err != nil {
 				t.Fatal(err)
 			}
-			if !e.TimedOut || e.Canceled || e.ExitCode != c.code && e.ExitCode != 137 || e.Killed == nil || e.Killed.Left != 0 || string(k.bytes(1)) != "before\n" {
+			if !e.TimedOut || e.Canceled || e.ExitCode != c.code && e.ExitCode != 137 || e.Killed == nil ||
+				e.Killed.Left != 0 || string(k.bytes(1)) != "before\n" {
 				t.Fatalf("%+v %+v %q", e, e.Killed, k.bytes(1))
 			}
 			if took := time.Since(begun); took > 30*time.Second {
@@ -125,7 +133,8 @@ func TestCancel(t *testing.T) {
 	k.until("the start", func() bool { return len(k.events) == 1 })
 	k.cancel()
 	var e exit
-	if err := k.finish(&e); err != nil || !e.Canceled || e.TimedOut || e.Killed == nil || e.Killed.Left != 0 || e.ExitCode < 128 {
+	if err := k.finish(&e); err != nil || !e.Canceled || e.TimedOut || e.Killed == nil || e.Killed.Left != 0 ||
+		e.ExitCode < 128 {
 		t.Fatalf("%v %+v", err, e)
 	}
 	var left struct{ Processes []struct{ PID int } }
@@ -201,10 +210,12 @@ func TestOutputOverTheLimit(t *testing.T) {
 	var e exit
 	k := d.call("exec.run", p, &e)
 	out := string(k.bytes(1))
-	if e.Stdout != (kept{6888896, 400, 600}) || len(out) != 1000 || !strings.HasPrefix(out, "1\n2\n") || !strings.HasSuffix(out, "\n1000000\n") {
+	if e.Stdout != (kept{6888896, 400, 600}) || len(out) != 1000 || !strings.HasPrefix(out, "1\n2\n") ||
+		!strings.HasSuffix(out, "\n1000000\n") {
 		t.Fatalf("%+v %q", e, out)
 	}
-	if e.Stderr != (kept{10, 10, 0}) || string(k.bytes(2)) != "1\n2\n3\n4\n5\n" || e.Segments != nil || e.Merged == nil || e.Merged.Total != 6888906 {
+	if e.Stderr != (kept{10, 10, 0}) || string(k.bytes(2)) != "1\n2\n3\n4\n5\n" || e.Segments != nil ||
+		e.Merged == nil || e.Merged.Total != 6888906 {
 		t.Fatalf("%+v", e)
 	}
 	merged := string(k.bytes(3))
@@ -223,7 +234,8 @@ func TestMergedOrder(t *testing.T) {
 	var e exit
 	p := shell("s", "echo a; sleep 0.05; echo b >&2; sleep 0.05; echo c")
 	k := d.call("exec.run", p, &e)
-	if fmt.Sprint(e.Segments) != "[[1 2] [2 2] [1 2]]" || string(k.bytes(1)) != "a\nc\n" || string(k.bytes(2)) != "b\n" {
+	if fmt.Sprint(e.Segments) != "[[1 2] [2 2] [1 2]]" || string(k.bytes(1)) != "a\nc\n" ||
+		string(k.bytes(2)) != "b\n" {
 		t.Fatalf("%+v", e)
 	}
 	p["merge_stderr"], e = true, exit{}
@@ -252,7 +264,8 @@ func TestStreamedOutputUnderCredit(t *testing.T) {
 	k.grant()
 	k.mu.Unlock()
 	var e exit
-	if err := k.finish(&e); err != nil || len(k.bytes(5)) != 100000000 || string(k.bytes(6)) != "err\n" || e.Stdout.Total != 100000000 {
+	if err := k.finish(&e); err != nil || len(k.bytes(5)) != 100000000 || string(k.bytes(6)) != "err\n" ||
+		e.Stdout.Total != 100000000 {
 		t.Fatalf("%v %+v %d", err, e, len(k.bytes(5)))
 	}
 }
@@ -327,11 +340,13 @@ func TestManyAtOnce(t *testing.T) {
 	}
 	var all []*talk
 	for i := range 64 {
-		all = append(all, d.begin("exec.run", shell(fmt.Sprint("s", i%4), fmt.Sprintf("echo out %d; echo err %d >&2; exit %d", i, i, i)), 1<<20))
+		all = append(all, d.begin("exec.run",
+			shell(fmt.Sprint("s", i%4), fmt.Sprintf("echo out %d; echo err %d >&2; exit %d", i, i, i)), 1<<20))
 	}
 	for i, k := range all {
 		var e exit
-		if err := k.finish(&e); err != nil || e.ExitCode != i || string(k.bytes(1)) != fmt.Sprintf("out %d\n", i) || string(k.bytes(2)) != fmt.Sprintf("err %d\n", i) {
+		if err := k.finish(&e); err != nil || e.ExitCode != i || string(k.bytes(1)) != fmt.Sprintf("out %d\n", i) ||
+			string(k.bytes(2)) != fmt.Sprintf("err %d\n", i) {
 			t.Fatalf("%d: %v %+v %q", i, err, e, k.bytes(1))
 		}
 	}

@@ -40,8 +40,10 @@ type memoryFacts struct {
 // Facts are those of READY and box.info.
 func (s *Server) Facts() any {
 	f := boxFacts{
-		BootID: s.bootID, InputWindow: channel.InputWindow, OS: runtime.GOOS, Arch: runtime.GOARCH, UID: os.Geteuid(), BaseDir: s.config.Base,
-		Isolation: s.config.Isolation, Memory: memory(), Capabilities: []string{"pty", "sessions", "search", "connect", "spill"},
+		BootID: s.bootID, InputWindow: channel.InputWindow, OS: runtime.GOOS, Arch: runtime.GOARCH, UID: os.Geteuid(),
+		BaseDir:   s.config.Base,
+		Isolation: s.config.Isolation, Memory: memory(),
+		Capabilities: []string{"pty", "sessions", "search", "connect", "spill"},
 	}
 	f.Runner.Version, f.Runner.SHA256, f.Runner.PID = s.config.Version, ownHash(), os.Getpid()
 	f.Hostname, _ = os.Hostname()

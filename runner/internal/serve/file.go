@@ -30,8 +30,9 @@ var errNoProgress = &wire.Error{Kind: "timeout", Message: "the file operation ma
 var fileMethods = map[string]func(*fileCall) (any, error){
 	"file.read": (*fileCall).read, "file.get_tree": (*fileCall).fetch,
 	"file.write": (*fileCall).write, "file.put_tree": (*fileCall).store,
-	"file.stat": (*fileCall).simple, "file.mkdir": (*fileCall).simple, "file.move": (*fileCall).tree, "file.chmod": (*fileCall).simple,
-	"file.list": (*fileCall).tree, "file.remove": (*fileCall).tree, "file.copy": (*fileCall).tree,
+	"file.stat": (*fileCall).simple, "file.mkdir": (*fileCall).simple, "file.move": (*fileCall).tree,
+	"file.chmod": (*fileCall).simple,
+	"file.list":  (*fileCall).tree, "file.remove": (*fileCall).tree, "file.copy": (*fileCall).tree,
 	"file.search": (*fileCall).tree, "file.glob": (*fileCall).tree,
 }
 
@@ -50,7 +51,8 @@ func fileMethod(name string, carry func(*fileCall) (any, error)) method {
 		}
 		ctx, leave := slot.Join(c.Ctx)
 		defer leave()
-		result, err := carry(&fileCall{c: c, ctx: ctx, agent: agent, op: ipc.FileOp{Method: name, Params: params}, length: p.Length})
+		result, err := carry(&fileCall{c: c, ctx: ctx, agent: agent, op: ipc.FileOp{Method: name, Params: params},
+			length: p.Length})
 		if err != nil {
 			if cause := context.Cause(ctx); cause != nil {
 				return nil, cause

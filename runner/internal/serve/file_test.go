@@ -98,7 +98,8 @@ func TestOtherFileMethods(t *testing.T) {
 		Total   int
 		Matches []struct{ Path, Text string }
 	}
-	d.call("file.search", params{"slot": "s", "pattern": "needle", "path": ".", "regex": false, "target": "content", "limit": 10, "offset": 0, "context": 0}, &found)
+	d.call("file.search", params{"slot": "s", "pattern": "needle", "path": ".", "regex": false, "target": "content",
+		"limit": 10, "offset": 0, "context": 0}, &found)
 	if found.Total != 1 || len(found.Matches) != 1 || found.Matches[0].Text != "needle" {
 		t.Fatalf("%+v", found)
 	}
@@ -148,7 +149,8 @@ func TestConnect(t *testing.T) {
 		t.Fatal(err)
 	}
 	listener.Close()
-	if e := d.fails("os", "net.connect", params{"slot": "s", "host": "127.0.0.1", "port": port}); e.Errno != "ECONNREFUSED" {
+	if e := d.fails("os", "net.connect", params{"slot": "s", "host": "127.0.0.1",
+		"port": port}); e.Errno != "ECONNREFUSED" {
 		t.Fatalf("%+v", e)
 	}
 	d.fails("bad_request", "net.connect", params{"slot": "s", "host": "127.0.0.1", "port": 0})
@@ -165,7 +167,8 @@ for i in $(seq 3000); do ln many/0 many/$i; done`)
 	}
 	var calls []*talk
 	for range 8 {
-		calls = append(calls, d.begin("file.search", params{"slot": "s", "pattern": "[n-p]o.*[x-z]$", "path": "many", "limit": 1}, 1<<20))
+		calls = append(calls, d.begin("file.search",
+			params{"slot": "s", "pattern": "[n-p]o.*[x-z]$", "path": "many", "limit": 1}, 1<<20))
 	}
 	for _, k := range calls {
 		k.cancel()

@@ -21,22 +21,31 @@ const hello = `{"versions":[1],"nonce":"0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a","claim
 // asked are requests that no slot is there for: they are read and checked, and
 // nothing is started.
 var asked = []string{
-	`{"method":"box.info","params":{}}`, `{"method":"slot.reset","params":{"slot":"s0"}}`, `{"method":"slot.kill_all","params":{"slot":"s0"}}`,
+	`{"method":"box.info","params":{}}`, `{"method":"slot.reset","params":{"slot":"s0"}}`,
+	`{"method":"slot.kill_all","params":{"slot":"s0"}}`,
 	`{"method":"slot.processes","params":{"slot":"s0"}}`, `{"method":"slot.view","params":{"slot":"s0"}}`,
 	`{"method":"exec.run","params":{"slot":"s0","shell":"true","cwd":"/","env":{"A":{"b64":"/w=="}},"stdin":true,"timeout_s":1.5,"output_limit_bytes":5,"stream":true,"session":"s1"},"window":4096}`,
 	`{"method":"exec.run","params":{"slot":"s0","argv":["true",{"b64":"/w=="}],"merge_stderr":true}}`,
-	`{"method":"session.open","params":{"slot":"s0","cwd":"/","env":{}}}`, `{"method":"session.close","params":{"session":"s1"}}`,
-	`{"method":"proc.spawn","params":{"slot":"s0","argv":["cat"],"pty":{"rows":24,"cols":80},"tag":"t"}}`, `{"method":"proc.list","params":{"slot":"s0"}}`,
-	`{"method":"proc.wait","params":{"slot":"s0","process":"p1","timeout_s":0}}`, `{"method":"proc.read","params":{"process":"p1","stream":1,"offset":-5,"limit":10}}`,
-	`{"method":"proc.follow","params":{"process":"p1","stream":1,"offset":0}}`, `{"method":"proc.write","params":{"process":"p1"}}`,
-	`{"method":"proc.signal","params":{"process":"p1","signal":9}}`, `{"method":"proc.resize","params":{"process":"p1","rows":1,"cols":1}}`,
-	`{"method":"file.read","params":{"slot":"s0","path":"a","offset":0,"length":5}}`, `{"method":"file.write","params":{"slot":"s0","path":"a","mode":420}}`,
-	`{"method":"file.search","params":{"slot":"s0","pattern":"x"}}`, `{"method":"net.connect","params":{"slot":"s0","host":"localhost","port":80}}`,
+	`{"method":"session.open","params":{"slot":"s0","cwd":"/","env":{}}}`,
+	`{"method":"session.close","params":{"session":"s1"}}`,
+	`{"method":"proc.spawn","params":{"slot":"s0","argv":["cat"],"pty":{"rows":24,"cols":80},"tag":"t"}}`,
+	`{"method":"proc.list","params":{"slot":"s0"}}`,
+	`{"method":"proc.wait","params":{"slot":"s0","process":"p1","timeout_s":0}}`,
+	`{"method":"proc.read","params":{"process":"p1","stream":1,"offset":-5,"limit":10}}`,
+	`{"method":"proc.follow","params":{"process":"p1","stream":1,"offset":0}}`,
+	`{"method":"proc.write","params":{"process":"p1"}}`,
+	`{"method":"proc.signal","params":{"process":"p1","signal":9}}`,
+	`{"method":"proc.resize","params":{"process":"p1","rows":1,"cols":1}}`,
+	`{"method":"file.read","params":{"slot":"s0","path":"a","offset":0,"length":5}}`,
+	`{"method":"file.write","params":{"slot":"s0","path":"a","mode":420}}`,
+	`{"method":"file.search","params":{"slot":"s0","pattern":"x"}}`,
+	`{"method":"net.connect","params":{"slot":"s0","host":"localhost","port":80}}`,
 	`{"method":"box.watch","params":{"paths":["/etc/passwd"]}}`,
 }
 
 // kinds are those of docs/protocol.md that a request without a slot can be answered with.
-var kinds = []string{"bad_request", "stale", "no_slot", "no_process", "no_session", "slot_closed", "canceled", "too_large"}
+var kinds = []string{"bad_request", "stale", "no_slot", "no_process", "no_session", "slot_closed", "canceled",
+	"too_large"}
 
 // A driver that has proven itself and sends whatever it likes gets answers of
 // the protocol or is sent away, and the next one finds the runner as it was.
@@ -54,7 +63,8 @@ func FuzzStream(f *testing.F) {
 	valid = wire.AppendFrame(valid, wire.Keepalive, 0, 0, nil)
 	valid = wire.AppendPositioned(valid, wire.Resume, 0, 3, 0, nil)
 	f.Add(valid)
-	f.Add(append(wire.AppendFrame(nil, wire.Request, wire.More, 1, []byte(`{"method":`)), wire.AppendFrame(nil, wire.Request, 0, 1, []byte(`"x"}`))...))
+	f.Add(append(wire.AppendFrame(nil, wire.Request, wire.More, 1, []byte(`{"method":`)),
+		wire.AppendFrame(nil, wire.Request, 0, 1, []byte(`"x"}`))...))
 	f.Add(wire.AppendFrame(nil, wire.Goodbye, 0, 0, []byte(`{"reason":"detach"}`)))
 	manager, err := slots.NewManager(f.TempDir(), probed(), os.Args[0])
 	if err != nil {

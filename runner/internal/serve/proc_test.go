@@ -66,7 +66,8 @@ func TestProcess(t *testing.T) {
 		}
 	}
 	d.call("proc.list", params{"slot": "s"}, &list)
-	if len(list.Processes) != 1 || list.Processes[0].Tag != "mine" || list.Processes[0].PID != pid || list.Processes[0].Exit != nil || list.Processes[0].Command != p["shell"] {
+	if len(list.Processes) != 1 || list.Processes[0].Tag != "mine" || list.Processes[0].PID != pid ||
+		list.Processes[0].Exit != nil || list.Processes[0].Command != p["shell"] {
 		t.Fatalf("%+v", list)
 	}
 	d.call("proc.close_stdin", params{"process": id}, nil)
@@ -112,13 +113,15 @@ func TestProcessLogIsLongerThanMemory(t *testing.T) {
 	}
 	out, r := d.log(id, 1, 0, 1000)
 	first := int64(r["offset"].(float64))
-	if want := int64(size + 3 - 64<<20); first < want || first > want+1<<20 || len(out) != 1000 || string(bytes.Trim(out, "a")) != "" {
+	if want := int64(size + 3 - 64<<20); first < want || first > want+1<<20 || len(out) != 1000 ||
+		string(bytes.Trim(out, "a")) != "" {
 		t.Fatalf("%v %d", r, len(out))
 	}
 	if out, r = d.log(id, 1, -3, 1000); string(out) != "END" || r["end"] != true {
 		t.Fatalf("%q %v", out, r)
 	}
-	if out, r = d.log(id, 1, size-1<<20, 2<<20); len(out) != 1<<20+3 || r["end"] != true || !bytes.HasSuffix(out, []byte("aaaEND")) {
+	if out, r = d.log(id, 1, size-1<<20, 2<<20); len(out) != 1<<20+3 || r["end"] != true ||
+		!bytes.HasSuffix(out, []byte("aaaEND")) {
 		t.Fatalf("%d %v", len(out), r)
 	}
 }
@@ -153,7 +156,8 @@ func TestFollowerSlowsTheProcessAndLosesNothing(t *testing.T) {
 		Next int64 `json:"next_offset"`
 		Lost int64 `json:"lost_bytes"`
 	}
-	if err := k.finish(&r); err != nil || r.Next != size+3 || r.Lost != 0 || len(k.bytes(1)) != size+3 || !bytes.HasSuffix(k.bytes(1), []byte("END")) {
+	if err := k.finish(&r); err != nil || r.Next != size+3 || r.Lost != 0 || len(k.bytes(1)) != size+3 ||
+		!bytes.HasSuffix(k.bytes(1), []byte("END")) {
 		t.Fatal(err, r, len(k.bytes(1)))
 	}
 	if e := d.wait(id); e.ExitCode != 0 {
@@ -224,7 +228,8 @@ func TestTerminal(t *testing.T) {
 	}
 	k.until("the new size", sees("44 88"))
 	d.call("proc.close_stdin", params{"process": id}, nil)
-	if err := k.finish(nil); err != nil || !strings.Contains(string(k.bytes(1)), "got hello\r\n") || !strings.HasSuffix(string(k.bytes(1)), "end\r\n") {
+	if err := k.finish(nil); err != nil || !strings.Contains(string(k.bytes(1)), "got hello\r\n") ||
+		!strings.HasSuffix(string(k.bytes(1)), "end\r\n") {
 		t.Fatalf("%v %q", err, k.bytes(1))
 	}
 	if e := d.wait(id); e.ExitCode != 0 {
@@ -241,7 +246,10 @@ func TestTheEndOfInputIsWhatTheTerminalTakesForIt(t *testing.T) {
 		p["pty"] = map[string]int{"rows": 33, "cols": 77}
 		id, _ := d.spawn(p)
 		k := d.begin("proc.follow", params{"process": id, "stream": 1, "offset": 0}, 1<<20)
-		k.until("the settings", func() bool { return k.data[1] != nil && strings.Contains(k.data[1].String(), "ready") })
+		k.until("the settings", func() bool {
+			return k.data[1] != nil &&
+				strings.Contains(k.data[1].String(), "ready")
+		})
 		d.call("proc.close_stdin", params{"process": id}, nil)
 		if err := k.finish(nil); err != nil || !strings.HasSuffix(string(k.bytes(1)), said+"\r\n") {
 			t.Errorf("%s: %v %q", chosen, err, k.bytes(1))
@@ -328,7 +336,8 @@ func TestSession(t *testing.T) {
 	if detail, _ := err.Detail.(map[string]any); detail["cwd"] != facts["workspace"] {
 		t.Fatalf("the session goes on in %v", err.Detail)
 	}
-	if err.Errno != "ENOENT" || !strings.HasSuffix(string(err.Path), "/gone") || !strings.Contains(err.Message, "nothing ran") {
+	if err.Errno != "ENOENT" || !strings.HasSuffix(string(err.Path), "/gone") ||
+		!strings.Contains(err.Message, "nothing ran") {
 		t.Fatalf("%+v", err)
 	}
 	if _, out = run("pwd; ls"); out != facts["workspace"].(string)+"\n" {

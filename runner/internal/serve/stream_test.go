@@ -62,7 +62,8 @@ func TestHandshake(t *testing.T) {
 		conn := b.dial()
 		defer conn.Close()
 		r := wire.NewReader(conn)
-		_ = writeJSON(conn, wire.Hello, wire.HelloMessage{Versions: []int{1}, Nonce: strings.Repeat("ab", 16), LeaseS: 60, BootID: "another"})
+		_ = writeJSON(conn, wire.Hello, wire.HelloMessage{Versions: []int{1}, Nonce: strings.Repeat("ab", 16),
+			LeaseS: 60, BootID: "another"})
 		f, err := readFrame(r)
 		var m wire.WelcomeMessage
 		if err != nil || json.Unmarshal(f.payload, &m) != nil || m.BootID != d.bootID || m.Proof != "" {
@@ -72,7 +73,8 @@ func TestHandshake(t *testing.T) {
 	t.Run("other version", func(t *testing.T) {
 		conn := b.dial()
 		defer conn.Close()
-		_ = writeJSON(conn, wire.Hello, wire.HelloMessage{Versions: []int{2, 3}, Nonce: strings.Repeat("ab", 16), LeaseS: 60})
+		_ = writeJSON(conn, wire.Hello, wire.HelloMessage{Versions: []int{2, 3}, Nonce: strings.Repeat("ab", 16),
+			LeaseS: 60})
 		expectGoodbye(t, wire.NewReader(conn), "version")
 	})
 	// None of it has disturbed the first stream.
@@ -161,9 +163,10 @@ func TestForbiddenFramesEndTheStream(t *testing.T) {
 		"hello again":          wire.AppendFrame(nil, wire.Hello, 0, 0, []byte("{}")),
 		"response from driver": wire.AppendFrame(nil, wire.Response, 0, 1, []byte("{}")),
 		"data never requested": wire.AppendPositioned(nil, wire.Data, 0, 999, 0, []byte("x")),
-		"oversized frame":      wire.AppendHeader(nil, wire.Header{Length: wire.MaxPayload + 1, Type: wire.Data, ID: 1}),
-		"unknown type":         wire.AppendHeader(nil, wire.Header{Type: 77, ID: 1}),
-		"cancel never seen":    wire.AppendFrame(nil, wire.Cancel, 0, 55, nil),
+		"oversized frame": wire.AppendHeader(nil,
+			wire.Header{Length: wire.MaxPayload + 1, Type: wire.Data, ID: 1}),
+		"unknown type":      wire.AppendHeader(nil, wire.Header{Type: 77, ID: 1}),
+		"cancel never seen": wire.AppendFrame(nil, wire.Cancel, 0, 55, nil),
 	}
 	for name, frames := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -186,12 +189,24 @@ func TestForbiddenFramesEndTheStream(t *testing.T) {
 
 func TestForbiddenPositions(t *testing.T) {
 	cases := map[string]func(k *talk) []byte{
-		"credit beyond sent": func(k *talk) []byte { return wire.AppendPositioned(nil, wire.Credit, 0, k.id, 1<<40, nil) },
-		"data with a hole":   func(k *talk) []byte { return wire.AppendPositioned(nil, wire.Data, 0, k.id, 5, []byte("x")) },
-		"end ahead":          func(k *talk) []byte { return wire.AppendPositioned(nil, wire.End, 0, k.id, 9, nil) },
-		"input on channel 3": func(k *talk) []byte { return wire.AppendPositioned(nil, wire.Data, 3, k.id, 0, []byte("x")) },
-		"resume beyond sent": func(k *talk) []byte { return wire.AppendPositioned(nil, wire.Resume, 0, k.id, 1<<40, nil) },
-		"early ack":          func(k *talk) []byte { return wire.AppendFrame(nil, wire.Ack, 0, k.id, nil) },
+		"credit beyond sent": func(k *talk) []byte {
+			return wire.AppendPositioned(nil, wire.Credit, 0, k.id, 1<<40,
+				nil)
+		},
+		"data with a hole": func(k *talk) []byte {
+			return wire.AppendPositioned(nil, wire.Data, 0, k.id, 5,
+				[]byte("x"))
+		},
+		"end ahead": func(k *talk) []byte { return wire.AppendPositioned(nil, wire.End, 0, k.id, 9, nil) },
+		"input on channel 3": func(k *talk) []byte {
+			return wire.AppendPositioned(nil, wire.Data, 3, k.id, 0,
+				[]byte("x"))
+		},
+		"resume beyond sent": func(k *talk) []byte {
+			return wire.AppendPositioned(nil, wire.Resume, 0, k.id, 1<<40,
+				nil)
+		},
+		"early ack": func(k *talk) []byte { return wire.AppendFrame(nil, wire.Ack, 0, k.id, nil) },
 		"beyond the window": func(k *talk) []byte {
 			var all []byte
 			for at := 0; at < 1<<20; at += wire.MaxData {
@@ -423,7 +438,8 @@ func TestLongRequests(t *testing.T) {
 	if got := string(k.bytes(1)); got != fmt.Sprintln(10<<20) {
 		t.Fatalf("%q %+v %q", got, e, k.bytes(2))
 	}
-	if err := d.begin("exec.run", shell("s", strings.Repeat("y", 33<<20)), 1<<20).finish(nil); err == nil || err.Kind != "too_large" {
+	if err := d.begin("exec.run", shell("s", strings.Repeat("y", 33<<20)), 1<<20).finish(nil); err == nil ||
+		err.Kind != "too_large" {
 		t.Fatal(err)
 	}
 	d.call("box.info", params{}, nil)
@@ -432,8 +448,10 @@ func TestLongRequests(t *testing.T) {
 func TestBadRequests(t *testing.T) {
 	_, d := open(t)
 	for name, payload := range map[string]string{
-		"no json": `{"method":`, "a list": `[]`, "no method": `{}`, "params a string": `{"method":"exec.run","params":"x"}`,
-		"huge window": `{"method":"box.info","params":{},"window":999999999999}`, "deep": strings.Repeat("[", 20000),
+		"no json": `{"method":`, "a list": `[]`, "no method": `{}`,
+		"params a string": `{"method":"exec.run","params":"x"}`,
+		"huge window":     `{"method":"box.info","params":{},"window":999999999999}`,
+		"deep":            strings.Repeat("[", 20000),
 	} {
 		t.Run(name, func(t *testing.T) {
 			d.mu.Lock()

@@ -54,7 +54,8 @@ func TestView(t *testing.T) {
 	if out, err := k.output(1), k.output(2); out != "out\nlater\n" || err != "err\n" {
 		t.Fatalf("%q %q", out, err)
 	}
-	if first := k.events[1]; first["event"] != "started" || first["command"] != "echo out; echo err >&2; exit 3" || first["pid"].(float64) <= 0 {
+	if first := k.events[1]; first["event"] != "started" || first["command"] != "echo out; echo err >&2; exit 3" ||
+		first["pid"].(float64) <= 0 {
 		t.Fatalf("%v", first)
 	}
 	k.cancel()

@@ -11,8 +11,10 @@ import (
 // What a command does to its descriptors and limits does not cost the state.
 func TestDescriptorsAndLimitsOfTheCommand(t *testing.T) {
 	for _, text := range []string{
-		"exec 2>&-", "exec >&-", "exec >&- 2>&-", "exec >/dev/null 2>&1", "exec 1>&2", "exec </dev/null", "exec 3>/dev/null 4>&1", "exec 9>&-",
-		`i=3; while [ $i -lt $last ]; do eval "exec $i>&-"; i=$((i+1)); done`, "ulimit -n 20", "ulimit -f 0", "ulimit -c 0", "umask 777",
+		"exec 2>&-", "exec >&-", "exec >&- 2>&-", "exec >/dev/null 2>&1", "exec 1>&2", "exec </dev/null",
+		"exec 3>/dev/null 4>&1", "exec 9>&-",
+		`i=3; while [ $i -lt $last ]; do eval "exec $i>&-"; i=$((i+1)); done`, "ulimit -n 20", "ulimit -f 0",
+		"ulimit -c 0", "umask 777",
 		`for f in /proc/self/fd/[0-9]; do eval "exec ${f##*/}>&-"; done`, "exec 4</dev/null 5</dev/null",
 	} {
 		eachShell(t, func(t *testing.T, s *tester) {
@@ -34,13 +36,17 @@ func TestDescriptorsAndLimitsOfTheCommand(t *testing.T) {
 // wrapper and what it needs.
 func TestFunctionsNamedAsBuiltins(t *testing.T) {
 	names := []string{
-		"alias", "builtin", "cd", "command", "declare", "enable", "eval", "exec", "exit", "export", "hash", "kill", "local", "printf", "pwd", "read",
-		"readonly", "return", "set", "shift", "shopt", "source", "test", "trap", "type", "typeset", "ulimit", "umask", "unalias", "unset", "wait", "[", ".", ":",
+		"alias", "builtin", "cd", "command", "declare", "enable", "eval", "exec", "exit", "export", "hash", "kill",
+		"local", "printf", "pwd", "read",
+		"readonly", "return", "set", "shift", "shopt", "source", "test", "trap", "type", "typeset", "ulimit", "umask",
+		"unalias", "unset", "wait", "[", ".", ":",
 	}
 	for _, name := range names {
 		s := open(t, shells[0])
-		s.expect("V=new; export E=1; shopt -s dotglob; set -o pipefail; alias hi='echo hello'; ok() { echo ok; }; function "+name+" { echo mine; }", "", 0)
-		s.expect(`echo "$V $E" $(hi) $(ok) $SHELLOPTS; `+name, "new 1 hello ok braceexpand:hashall:interactive-comments:pipefail\nmine\n", 0)
+		s.expect("V=new; export E=1; shopt -s dotglob; set -o pipefail; alias hi='echo hello'; ok() { echo ok; }; "+
+			"function "+name+" { echo mine; }", "", 0)
+		s.expect(`echo "$V $E" $(hi) $(ok) $SHELLOPTS; `+name,
+			"new 1 hello ok braceexpand:hashall:interactive-comments:pipefail\nmine\n", 0)
 		s.expect(`V=newer; `+name, "mine\n", 0)
 		s.expect(`echo $V; `+name, "newer\nmine\n", 0)
 	}
@@ -54,7 +60,8 @@ func TestFunctionsNamedAsBuiltins(t *testing.T) {
 // Options, and what is exported, are as in one shell.
 func TestFunctionsNamedAsBuiltinsChangeNothingElse(t *testing.T) {
 	const seen = `command shopt -q inherit_errexit && command echo inherited; env | grep -a ^BASH_FUNC_ | cut -d% -f1; [[ $- != *a* ]] || command echo all`
-	for _, name := range []string{"alias", "builtin", "declare", "echo", "enable", "local", "printf", "set", "shopt", "typeset", "unalias", "unset"} {
+	for _, name := range []string{"alias", "builtin", "declare", "echo", "enable", "local", "printf", "set", "shopt",
+		"typeset", "unalias", "unset"} {
 		exported := "BASH_FUNC_" + name + "\n"
 		for text, want := range map[string]string{
 			name + "() { command echo called; }":                              "",
@@ -78,7 +85,8 @@ func TestTrapsBesideFunctionsNamedAsBuiltins(t *testing.T) {
 	for _, name := range []string{"break", "continue", "local", "return", "set", "shift", "unset"} {
 		s := open(t, shells[0])
 		s.expect(name+"() { echo mine; }; declare -n ref=E; E=1", "", 0)
-		s.expect("trap 'echo usr; g() { :; }' USR1; trap -- 'echo $?' EXIT; trap -p EXIT; kill -USR1 $$; (exit 3)", "trap -- 'echo $?' EXIT\nusr\n3\n", 3)
+		s.expect("trap 'echo usr; g() { :; }' USR1; trap -- 'echo $?' EXIT; trap -p EXIT; kill -USR1 $$; (exit 3)",
+			"trap -- 'echo $?' EXIT\nusr\n3\n", 3)
 		s.expect("f() { exit 4; }; f", "", 4)
 		s.expect(name+"; unset -f "+name+"; f", "mine\n"+map[bool]string{true: "mine\n"}[name == "unset"], 4)
 	}
@@ -86,15 +94,18 @@ func TestTrapsBesideFunctionsNamedAsBuiltins(t *testing.T) {
 
 // declare -f prints a name where it cannot be read as one.
 func TestCoprocessesInFunctions(t *testing.T) {
-	for _, inTheWay := range []string{"", "builtin() { command builtin \"$@\"; }", "unalias() { :; }; shopt() { :; }; alias() { :; }"} {
+	for _, inTheWay := range []string{"", "builtin() { command builtin \"$@\"; }",
+		"unalias() { :; }; shopt() { :; }; alias() { :; }"} {
 		s := open(t, shells[0])
 		s.expect("alias cat='echo never' COPROC='echo mine'; "+inTheWay, "", 0)
-		r := s.run("f() { coproc \\cat; echo in >&${COPROC[1]}; exec {COPROC[1]}>&-; read -r x <&${COPROC[0]}; echo $x; }; printf() { coproc echo; }\n" +
+		r := s.run("f() { coproc \\cat; echo in >&${COPROC[1]}; exec {COPROC[1]}>&-; read -r x <&${COPROC[0]}; echo " +
+			"$x; }; printf() { coproc echo; }\n" +
 			"g() { coproc { :; }; coproc N { :; }; echo 'coproc COPROC x'; }; declare -f f g printf")
 		for range 3 {
 			s.expect("declare -f f g printf", r.out, 0)
 		}
-		s.expect("f; COPROC too; shopt -q expand_aliases; echo $?; unset -f shopt alias unalias; alias", "in\nmine too\n0\nalias COPROC='echo mine'\nalias cat='echo never'\n", 0)
+		s.expect("f; COPROC too; shopt -q expand_aliases; echo $?; unset -f shopt alias unalias; alias",
+			"in\nmine too\n0\nalias COPROC='echo mine'\nalias cat='echo never'\n", 0)
 		s.expect("unalias COPROC", "", 0)
 		s.expect("f; alias", "in\nalias cat='echo never'\n", 0)
 		s.expect("COPROC() { echo ours; }", "", 0)
@@ -107,7 +118,8 @@ func TestCoprocessesInFunctions(t *testing.T) {
 }
 
 func TestSwitchedOffBuiltins(t *testing.T) {
-	for _, names := range []string{"cd", "cd echo printf", "declare", "builtin", "trap set", "alias pwd umask", "builtin declare printf"} {
+	for _, names := range []string{"cd", "cd echo printf", "declare", "builtin", "trap set", "alias pwd umask",
+		"builtin declare printf"} {
 		s := open(t, shells[0])
 		if r := s.run("V=new; cd /usr; enable -n " + names); !r.kept || r.out != "" || r.err != "" || r.code != 0 {
 			t.Fatalf("%s: %+v", names, r)
@@ -128,7 +140,8 @@ func TestALostStateIsTold(t *testing.T) {
 		}
 	})
 	s := open(t, shells[0])
-	for _, text := range []string{"enable -n builtin enable declare unset", "builtin trap - EXIT", "unset -f __hx_exit"} {
+	for _, text := range []string{"enable -n builtin enable declare unset", "builtin trap - EXIT",
+		"unset -f __hx_exit"} {
 		s.expect("V=old", "", 0)
 		if r := s.run("V=new; " + text); r.kept {
 			t.Fatalf("%s: %+v", text, r)
@@ -139,7 +152,8 @@ func TestALostStateIsTold(t *testing.T) {
 
 // Aliases change what is read later, not what the wrapper has been read as.
 func TestAliasesNamedAsBuiltins(t *testing.T) {
-	names := strings.Fields("alias builtin cd declare eval exec exit export printf pwd readonly return set trap umask unset")
+	names := strings.Fields("alias builtin cd declare eval exec exit export printf pwd readonly return set trap " +
+		"umask unset")
 	eachShell(t, func(t *testing.T, s *tester) {
 		for _, name := range names {
 			s.expect("V=new; export E=1; alias "+name+"='echo mine'", "", 0)
@@ -151,7 +165,8 @@ func TestAliasesNamedAsBuiltins(t *testing.T) {
 }
 
 func TestAliasesOfBraces(t *testing.T) {
-	for _, text := range []string{"alias '{'='echo mine'", "alias '}'='echo mine'", "alias '{'='echo mine' '}'='echo yours'"} {
+	for _, text := range []string{"alias '{'='echo mine'", "alias '}'='echo mine'",
+		"alias '{'='echo mine' '}'='echo yours'"} {
 		for before, out := range map[string]string{"": "", "trap 'echo $?' EXIT; ": "5\n"} {
 			s := open(t, shells[0])
 			for range 2 {
@@ -175,7 +190,8 @@ func TestRestrictedShells(t *testing.T) {
 		"V=new; set -r; trap 'echo bye' EXIT; (exit 4)": {out: "bye\n", code: 4},
 		"V=new; trap 'echo $V' EXIT; set -r":            {out: "new\n"},
 		"set -r; trap 'echo usr' USR1; kill -USR1 $$":   {out: "usr\n"},
-		"set -x; set -r; trap 'echo bye' EXIT":          {out: "bye\n", err: "+ set -r\n+ trap 'echo bye' EXIT\n+ echo bye\n"},
+		"set -x; set -r; trap 'echo bye' EXIT": {out: "bye\n",
+			err: "+ set -r\n+ trap 'echo bye' EXIT\n+ echo bye\n"},
 	} {
 		if r := s.run(text); r != want {
 			t.Errorf("%s: %+v, expected %+v", text, r, want)
@@ -200,7 +216,8 @@ func TestVerboseShowsNoneOfTheFunctions(t *testing.T) {
 
 func TestLargeStates(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *tester) {
-		s.expect(`V=0123456789abcdef; i=0; while [ $i -lt 17 ]; do V=$V$V; i=$((i+1)); done; echo ${#V}`, "2097152\n", 0)
+		s.expect(`V=0123456789abcdef; i=0; while [ $i -lt 17 ]; do V=$V$V; i=$((i+1)); done; echo ${#V}`, "2097152\n",
+			0)
 		s.expect(`echo ${#V}; V=${V#????}`, "2097152\n", 0)
 		s.expect(`echo ${#V}`, "2097148\n", 0)
 	})
@@ -208,7 +225,8 @@ func TestLargeStates(t *testing.T) {
 
 func TestOldOptionsAndModes(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *tester) {
-		for _, text := range []string{"set -u", "set -e", "set -f", "set -C", "set -a", "set -b", "set -x; exec 2>/dev/null"} {
+		for _, text := range []string{"set -u", "set -e", "set -f", "set -C", "set -a", "set -b",
+			"set -x; exec 2>/dev/null"} {
 			if r := s.run("V=new; " + text); !r.kept {
 				t.Fatalf("%s: %+v", text, r)
 			}
@@ -254,9 +272,11 @@ func TestVariablesOfAFunctionThatEndsTheShell(t *testing.T) {
 	if r := s.run(functions + `v=outer; q=global; w=5; a=(1 2); g exit 3`); r.kept || r.code != 3 || r.err != "" {
 		t.Fatalf("q is hidden by a readonly variable, and nothing can be known of it: %+v", r)
 	}
-	s.expect(`echo "$v ${q-} $w ${a[1]} ${n-} ${z-none} ${l-none} ${m-none} $GIVEN"; printf %q "$IFS"; q=free; z=free`, "outer  5 2  none none none by the slot\n$' \\t\\n'", 0)
+	s.expect(`echo "$v ${q-} $w ${a[1]} ${n-} ${z-none} ${l-none} ${m-none} $GIVEN"; printf %q "$IFS"; q=free; z=free`,
+		"outer  5 2  none none none by the slot\n$' \\t\\n'", 0)
 	s.expect(`trap 'echo "$v ${z-}"' EXIT; g exit 4`, "again 5\n", 4)
-	s.expect(`echo "$v $q $z ${l-none}"; declare -p w a; g true; echo $v`, "outer free free none\ndeclare -- w=\"5\"\ndeclare -a a=([0]=\"1\" [1]=\"2\")\nouter\n", 0)
+	s.expect(`echo "$v $q $z ${l-none}"; declare -p w a; g true; echo $v`,
+		"outer free free none\ndeclare -- w=\"5\"\ndeclare -a a=([0]=\"1\" [1]=\"2\")\nouter\n", 0)
 }
 
 func TestUnsetVariablesOfTheShell(t *testing.T) {
@@ -299,7 +319,8 @@ func TestTrapsAreAsWithoutASession(t *testing.T) {
 		s.expect("echo $U $PWD", "late /\n", 0)
 	})
 	s := open(t, shells[0])
-	if r := s.run("set -x; trap 'echo bye' EXIT; V=new"); r.out != "bye\n" || r.err != "+ trap 'echo bye' EXIT\n+ V=new\n+ echo bye\n" {
+	if r := s.run("set -x; trap 'echo bye' EXIT; V=new"); r.out != "bye\n" ||
+		r.err != "+ trap 'echo bye' EXIT\n+ V=new\n+ echo bye\n" {
 		t.Fatalf("%+v", r)
 	}
 }
@@ -307,15 +328,18 @@ func TestTrapsAreAsWithoutASession(t *testing.T) {
 // The tenant can write where the state goes, and only its own state suffers.
 func TestATenantThatWritesIntoTheChannel(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *tester) {
-		s.expect(`V=1; echo junk > "$__hx_w"; printf '\0[\0/etc\n\0' > "$__hx_w"; exec 7> "$__hx_w"; echo more >&7`, "", 0)
+		s.expect(`V=1; echo junk > "$__hx_w"; printf '\0[\0/etc\n\0' > "$__hx_w"; exec 7> "$__hx_w"; echo more >&7`, "",
+			0)
 		s.expect("echo $V $PWD", "1 "+s.dir+"\n", 0)
 	})
 }
 
 func TestFunctionsOfAllShapes(t *testing.T) {
 	s := open(t, shells[0])
-	s.expect("f() { cat <<'E'\n}\nf () \n{ \nE\ncat <<-X\n\ttab\n\tX\n}; g() { x=$(cat <<E\nin\nE\n); echo $x; }; V=1", "", 0)
-	s.expect("h() { cat <(echo ps); case $1 in a) echo A ;; *) (echo B) ;; esac; for ((i = 0; i < 2; i++)); do echo $i; done; }; a-b() { echo ab; }", "", 0)
+	s.expect("f() { cat <<'E'\n}\nf () \n{ \nE\ncat <<-X\n\ttab\n\tX\n}; g() { x=$(cat <<E\nin\nE\n); echo $x; }; V=1",
+		"", 0)
+	s.expect("h() { cat <(echo ps); case $1 in a) echo A ;; *) (echo B) ;; esac; for ((i = 0; i < 2; i++)); do echo "+
+		"$i; done; }; a-b() { echo ab; }", "", 0)
 	s.expect("f; g; h a; a-b; echo $V", "}\nf () \n{ \ntab\nin\nps\nA\n0\n1\nab\n1\n", 0)
 	s.expect("shopt -s extglob\nk() { [[ $1 == +(a|b) ]] && echo match; }; shopt -u extglob", "", 0)
 	s.expect(`for i in {1..3000}; do eval "f$i() { echo $i; }"; done`, "", 0)

@@ -94,12 +94,18 @@ const aliasTrap = "alias trap=__hx_trap\n"
 
 // ownVariables are set by the shell itself, or tell about one process.
 var ownVariables = map[string]bool{
-	"BASH": true, "BASHOPTS": true, "BASHPID": true, "EUID": true, "PPID": true, "SHELLOPTS": true, "UID": true, "GROUPS": true, "DIRSTACK": true,
-	"FUNCNAME": true, "LINENO": true, "RANDOM": true, "SRANDOM": true, "SECONDS": true, "EPOCHSECONDS": true, "EPOCHREALTIME": true, "PIPESTATUS": true,
-	"HISTCMD": true, "COMPREPLY": true, "_": true, "SHLVL": true, "PWD": true, "HOSTTYPE": true, "MACHTYPE": true, "OSTYPE": true, "OPTIND": true,
-	"OPTERR": true, "BASH_ALIASES": true, "BASH_ARGC": true, "BASH_ARGV": true, "BASH_ARGV0": true, "BASH_CMDS": true, "BASH_COMMAND": true,
-	"BASH_EXECUTION_STRING": true, "BASH_LINENO": true, "BASH_MONOSECONDS": true, "BASH_REMATCH": true, "BASH_SOURCE": true, "BASH_SUBSHELL": true,
-	"BASH_TRAPSIG": true, "BASH_VERSINFO": true, "BASH_VERSION": true, "BASH_XTRACEFD": true, "COMP_CWORD": true, "COMP_KEY": true, "COMP_LINE": true,
+	"BASH": true, "BASHOPTS": true, "BASHPID": true, "EUID": true, "PPID": true, "SHELLOPTS": true, "UID": true,
+	"GROUPS": true, "DIRSTACK": true,
+	"FUNCNAME": true, "LINENO": true, "RANDOM": true, "SRANDOM": true, "SECONDS": true, "EPOCHSECONDS": true,
+	"EPOCHREALTIME": true, "PIPESTATUS": true,
+	"HISTCMD": true, "COMPREPLY": true, "_": true, "SHLVL": true, "PWD": true, "HOSTTYPE": true, "MACHTYPE": true,
+	"OSTYPE": true, "OPTIND": true,
+	"OPTERR": true, "BASH_ALIASES": true, "BASH_ARGC": true, "BASH_ARGV": true, "BASH_ARGV0": true, "BASH_CMDS": true,
+	"BASH_COMMAND":          true,
+	"BASH_EXECUTION_STRING": true, "BASH_LINENO": true, "BASH_MONOSECONDS": true, "BASH_REMATCH": true,
+	"BASH_SOURCE": true, "BASH_SUBSHELL": true,
+	"BASH_TRAPSIG": true, "BASH_VERSINFO": true, "BASH_VERSION": true, "BASH_XTRACEFD": true, "COMP_CWORD": true,
+	"COMP_KEY": true, "COMP_LINE": true,
 	"COMP_POINT": true, "COMP_TYPE": true, "COMP_WORDBREAKS": true, "COMP_WORDS": true,
 }
 
@@ -110,7 +116,8 @@ const posixMode = "POSIXLY_CORRECT"
 
 // inTheWay are the functions that would be called instead of builtins that the
 // saving or the reading of a state needs.
-var inTheWay = []string{"alias", "builtin", "declare", "enable", "local", "printf", "pwd", "set", "shopt", "umask", "unalias"}
+var inTheWay = []string{"alias", "builtin", "declare", "enable", "local", "printf", "pwd", "set", "shopt", "umask",
+	"unalias"}
 
 // decode reads what __hx_save of bash.sh writes.
 func (bash) decode(s *State, record [][]byte, call *Call) (next *saved, part bool) {
@@ -140,7 +147,8 @@ func (bash) decode(s *State, record [][]byte, call *Call) (next *saved, part boo
 		}
 		shoptions = without
 	}
-	next = &saved{vars: vars, posix: posix, posixVariable: posixVariable, before: shopts(shoptions) + unset(vars, "HOSTNAME", "IFS", "OLDPWD", "PATH", "PS4", "SHELL", "TERM")}
+	next = &saved{vars: vars, posix: posix, posixVariable: posixVariable, before: shopts(shoptions) +
+		unset(vars, "HOSTNAME", "IFS", "OLDPWD", "PATH", "PS4", "SHELL", "TERM")}
 	if umask := strings.TrimSpace(string(record[5])); umask != "" && strings.Trim(umask, "01234567") == "" {
 		next.before += "umask " + umask + "\n"
 	}
@@ -241,7 +249,8 @@ func lastFunctions(functions, exports string) string {
 			marks.WriteString(words[2] + " () { :; }\n")
 		}
 	}
-	return "__hx_mark() {\nlocal - && set -a\n" + marks.String() + "}\n__hx_own() {\nlocal - && set +a\n__hx_mark\n" + functions + "\n}\n"
+	return "__hx_mark() {\nlocal - && set -a\n" + marks.String() + "}\n__hx_own() {\nlocal - && set +a\n__hx_mark\n" +
+		functions + "\n}\n"
 }
 
 // A coprocess of a simple command has no name, but declare -f prints one, which
@@ -255,7 +264,8 @@ const (
 // shoptDefaults are on in a new shell; expand_aliases is set apart, and extdebug
 // starts a debugger that most images lack.
 var shoptDefaults = []string{
-	"checkwinsize", "cmdhist", "complete_fullquote", "extquote", "force_fignore", "globasciiranges", "globskipdots", "hostcomplete",
+	"checkwinsize", "cmdhist", "complete_fullquote", "extquote", "force_fignore", "globasciiranges", "globskipdots",
+	"hostcomplete",
 	"interactive_comments", "patsub_replacement", "progcomp", "promptvars", "sourcepath",
 }
 
@@ -267,7 +277,8 @@ func shopts(on []string) string {
 	}
 	var set, unset []string
 	for _, name := range on {
-		if name != "expand_aliases" && name != "login_shell" && name != "extdebug" && !slices.Contains(shoptDefaults, name) && optionName(name) {
+		if name != "expand_aliases" && name != "login_shell" && name != "extdebug" &&
+			!slices.Contains(shoptDefaults, name) && optionName(name) {
 			set = append(set, name)
 		}
 	}

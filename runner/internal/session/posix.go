@@ -69,13 +69,15 @@ const ourTrap = "'__hx_trap'"
 
 // special variables are set by the shell itself, or would end it.
 var special = map[string]bool{
-	"PPID": true, "PWD": true, "OPTIND": true, "OPTARG": true, "OPTERR": true, "LINENO": true, "FUNCNAME": true, "_": true, "SHLVL": true, "RANDOM": true,
+	"PPID": true, "PWD": true, "OPTIND": true, "OPTARG": true, "OPTERR": true, "LINENO": true, "FUNCNAME": true,
+	"_": true, "SHLVL": true, "RANDOM": true,
 	"EPOCHSECONDS": true, "EPOCHREALTIME": true,
 }
 
 // elsewhere are variables that are special in other shells than dash and busybox.
 var elsewhere = map[string]bool{
-	"SECONDS": true, "EUID": true, "UID": true, "PIPESTATUS": true, "SHELLOPTS": true, "BASHOPTS": true, "GROUPS": true, "DIRSTACK": true, "BASHPID": true,
+	"SECONDS": true, "EUID": true, "UID": true, "PIPESTATUS": true, "SHELLOPTS": true, "BASHOPTS": true, "GROUPS": true,
+	"DIRSTACK": true, "BASHPID": true,
 	"BASH": true,
 }
 
@@ -93,7 +95,8 @@ func (posix) decode(s *State, record [][]byte, call *Call) (next *saved, part bo
 		return nil, false
 	}
 	letters, opts, umask := string(record[1]), string(record[2]), strings.TrimSpace(string(record[3]))
-	values, exports, readonly, aliases := entries(record[4], ""), entries(record[5], "export "), entries(record[6], "readonly "), entries(record[7], "alias ")
+	values, exports, readonly, aliases := entries(record[4], ""), entries(record[5], "export "),
+		entries(record[6], "readonly "), entries(record[7], "alias ")
 	vars := map[string]string{}
 	next = &saved{vars: vars, options: options(letters, opts)}
 	if len(umask) > 0 && strings.Trim(umask, "01234567") == "" {
@@ -159,7 +162,8 @@ func options(letters, lines string) string {
 	var b strings.Builder
 	for line := range strings.Lines(lines) {
 		words := strings.Fields(line)
-		if len(words) != 3 || words[0] != "set" || !optionName(words[2]) || leftOut[words[2]] || notForScripts[words[2]] {
+		if len(words) != 3 || words[0] != "set" || !optionName(words[2]) || leftOut[words[2]] ||
+			notForScripts[words[2]] {
 			continue
 		}
 		on := words[1] == "-o"
@@ -177,7 +181,8 @@ func options(letters, lines string) string {
 }
 
 // notForScripts are options that dash refuses or that change how it reads.
-var notForScripts = map[string]bool{"interactive": true, "stdin": true, "vi": true, "emacs": true, "ignoreeof": true, "nolog": true, "debug": true}
+var notForScripts = map[string]bool{"interactive": true, "stdin": true, "vi": true, "emacs": true, "ignoreeof": true,
+	"nolog": true, "debug": true}
 
 func aliasName(name string) bool {
 	return name != "" && !strings.ContainsAny(name, " \t\n'\"\\$`&|;<>()=/*?[]{}#!")

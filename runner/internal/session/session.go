@@ -241,7 +241,8 @@ func (c *Call) exports(cannot func(name string) bool) string {
 var ourOptions = map[string]string{"errexit": "e", "nounset": "u", "verbose": "v", "xtrace": "x"}
 
 // leftOut are options that belong to how the shell was started.
-var leftOut = map[string]bool{"noexec": true, "onecmd": true, "privileged": true, "monitor": true, "history": true, "histexpand": true}
+var leftOut = map[string]bool{"noexec": true, "onecmd": true, "privileged": true, "monitor": true, "history": true,
+	"histexpand": true}
 
 // onByDefault are options that a new bash has set.
 var onByDefault = map[string]bool{"braceexpand": true, "hashall": true, "interactive-comments": true}

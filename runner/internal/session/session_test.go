@@ -40,7 +40,8 @@ type tester struct {
 func fdPath(fd int) string { return fmt.Sprintf("/dev/fd/%d", fd) }
 
 // The last is that of the test images, where tests/images/busybox.py puts it.
-var shells = []Shell{{Name: "bash", Path: "bash"}, {Name: "dash", Path: "dash"}, {Name: "busybox", Path: "../../../.cache/busybox"}}
+var shells = []Shell{{Name: "bash", Path: "bash"}, {Name: "dash", Path: "dash"},
+	{Name: "busybox", Path: "../../../.cache/busybox"}}
 
 func eachShell(t *testing.T, test func(t *testing.T, s *tester)) {
 	for _, shell := range shells {
@@ -164,7 +165,8 @@ func (s *tester) run(text string) result {
 func (s *tester) expect(text, out string, code int) {
 	s.t.Helper()
 	if r := s.run(text); r.out != out || r.code != code || r.err != "" {
-		s.t.Fatalf("%s\n→ %q, code %d, signal %v, stderr %q; expected %q, code %d", text, r.out, r.code, r.signal, r.err, out, code)
+		s.t.Fatalf("%s\n→ %q, code %d, signal %v, stderr %q; expected %q, code %d", text, r.out, r.code, r.signal,
+			r.err, out, code)
 	}
 }
 
@@ -191,7 +193,8 @@ func TestStateLasts(t *testing.T) {
 		s.expect("A='one two'; export B=three; cd /; umask 027; alias hi='echo hello'", "", 0)
 		s.expect(`echo "$A|$B|$PWD"; umask; hi; sh -c 'echo "$A|$B"'`, "one two|three|/\n0027\nhello\n|three\n", 0)
 		s.expect("unset A; unset GIVEN; cd /usr/bin; set -f", "", 0)
-		s.expect(`echo "${A-gone} ${GIVEN-gone} $PWD" /*; cd - >/dev/null; pwd; set +f`, "gone gone /usr/bin /*\n/\n", 0)
+		s.expect(`echo "${A-gone} ${GIVEN-gone} $PWD" /*; cd - >/dev/null; pwd; set +f`, "gone gone /usr/bin /*\n/\n",
+			0)
 		if s.state.Cwd() != "/" {
 			t.Fatal(s.state.Cwd())
 		}
@@ -204,8 +207,10 @@ func TestStateLasts(t *testing.T) {
 
 func TestHostileValues(t *testing.T) {
 	values := []string{
-		"line1\nline2", "'", `"`, `'"'"'`, "$(touch pwned)", "`touch pwned`", `\`, `a\nb`, "trailing\n", "\n", " lead", "* ? [a]", "a;b&c|d<e>f", "é漢", "\xff\xfe",
-		"\x01\x02\x1b[31m", "-n", "=", "x=y", "#no", "~", "!!", "]", "[", "export A=1\nB=2", "\nEVIL=1\n", "$'x'", strings.Repeat("long ", 5000),
+		"line1\nline2", "'", `"`, `'"'"'`, "$(touch pwned)", "`touch pwned`", `\`, `a\nb`, "trailing\n", "\n", " lead",
+		"* ? [a]", "a;b&c|d<e>f", "é漢", "\xff\xfe",
+		"\x01\x02\x1b[31m", "-n", "=", "x=y", "#no", "~", "!!", "]", "[", "export A=1\nB=2", "\nEVIL=1\n", "$'x'",
+		strings.Repeat("long ", 5000),
 	}
 	eachShell(t, func(t *testing.T, s *tester) {
 		for _, value := range values {
@@ -295,7 +300,8 @@ func TestSyntaxError(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *tester) {
 		s.expect("V=old", "", 0)
 		r := s.run("if then fi")
-		if r.code == 0 || !strings.Contains(r.err, "yntax") || strings.Contains(r.err, "__hx") || strings.Contains(r.err, "eval") {
+		if r.code == 0 || !strings.Contains(r.err, "yntax") || strings.Contains(r.err, "__hx") ||
+			strings.Contains(r.err, "eval") {
 			t.Fatalf("%+v", r)
 		}
 		s.expect(`echo "$V"`, "old\n", 0)
@@ -362,7 +368,8 @@ func TestCallEnvironmentIsOfOneCall(t *testing.T) {
 func TestWithoutKeeping(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *tester) {
 		s.expect("A=1; alias hi='echo hello'; cd /", "", 0)
-		if r := s.with(`echo $A $PWD; hi; A=2; cd /usr; exit 3`, Call{}); r.out != "1 /\nhello\n" || r.code != 3 || r.err != "" {
+		if r := s.with(`echo $A $PWD; hi; A=2; cd /usr; exit 3`, Call{}); r.out != "1 /\nhello\n" || r.code != 3 ||
+			r.err != "" {
 			t.Fatalf("%+v", r)
 		}
 		s.expect("echo $A $PWD", "1 /\n", 0)
@@ -371,7 +378,8 @@ func TestWithoutKeeping(t *testing.T) {
 
 func TestNothingOfOursIsSeen(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *tester) {
-		s.expect("set | grep -c '^__hx_c='; env | grep __hx; ls -l /dev/fd/ 2>/dev/null | grep -c 'file[02]'; env | grep BASH_ENV; true", "0\n0\n", 0)
+		s.expect("set | grep -c '^__hx_c='; env | grep __hx; ls -l /dev/fd/ 2>/dev/null | grep -c 'file[02]'; env | "+
+			"grep BASH_ENV; true", "0\n0\n", 0)
 		s.expect(`echo "$#" "$@"`, "0\n", 0)
 		if r := s.run("nosuch-x"); strings.Contains(r.err, "__hx") || strings.Contains(r.err, "fd/3") {
 			t.Fatalf("%+v", r)
@@ -402,7 +410,8 @@ E
 	s.expect("f() { ll; }; f", "listed\n", 0)
 	s.expect("f; unalias ll; f", "listed\nlisted\n", 0)
 	s.expect("set -o pipefail; shopt -s dotglob; set -E -T", "", 0)
-	s.expect("true | false | true; echo $?; shopt -q dotglob && echo dot; set +E +T; trap 'echo debug' DEBUG", "1\ndot\n", 0)
+	s.expect("true | false | true; echo $?; shopt -q dotglob && echo dot; set +E +T; trap 'echo debug' DEBUG",
+		"1\ndot\n", 0)
 	s.expect("echo on", "on\n", 0)
 	s.expect("trap 'echo err' ERR; trap 'echo debug' DEBUG; false; V=2", "debug\ndebug\nerr\ndebug\n", 0)
 	const over = `'echo "it'\''s over"' EXIT`
@@ -411,7 +420,8 @@ E
 	s.expect("set -o posix; P=1", "", 0)
 	s.expect("shopt -qo posix && echo $P; set +o posix", "1\n", 0)
 	s.expect("echo `seq 3` $(trap 'echo sub' EXIT) {1..3}", "1 2 3 sub 1 2 3\n", 0)
-	s.expect("env | grep -x odd.name=1; nosuch 2>&1; exit 0", "odd.name=1\n"+s.state.shell.Path+": line 1: nosuch: command not found\n", 0)
+	s.expect("env | grep -x odd.name=1; nosuch 2>&1; exit 0",
+		"odd.name=1\n"+s.state.shell.Path+": line 1: nosuch: command not found\n", 0)
 	if keeps := s.state.shell.Keeps(); !slices.Contains(keeps, "functions") {
 		t.Fatal(keeps)
 	}
@@ -437,7 +447,8 @@ func TestTerminatedShellKeepsItsStatusAndState(t *testing.T) {
 }
 
 func TestForgedRecords(t *testing.T) {
-	for _, wrote := range []string{"", "\x00", "\x00]", "\x00[", "\x00[\x00/\n\x00", "\x00[\x00a\x00]", "[\x00]", "\x00[\x00]", "\x00[\x00\x00\x00\x00]", "\x00[\x00/x\n\x00\x00\x00\x00\x00\x00\x00\x00]x"} {
+	for _, wrote := range []string{"", "\x00", "\x00]", "\x00[", "\x00[\x00/\n\x00", "\x00[\x00a\x00]", "[\x00]",
+		"\x00[\x00]", "\x00[\x00\x00\x00\x00]", "\x00[\x00/x\n\x00\x00\x00\x00\x00\x00\x00\x00]x"} {
 		for _, shell := range shells {
 			s := Open(shell, "/was", []string{"A=1"})
 			if kept := s.Done(Call{}, []byte(wrote), "/now"); s.saved == nil && (kept || s.Cwd() != "/now") {
@@ -449,7 +460,8 @@ func TestForgedRecords(t *testing.T) {
 
 func FuzzDecodeRecord(f *testing.F) {
 	f.Add([]byte("\x00[\x00/\n\x00text\x00eu\x00set -o errexit\n\x00]"))
-	f.Add([]byte("\x00[\x00/\n\x00e\x00set +o x\n\x000022\n\x00A='b'\nC='d'\\''e'\n\x00export A='b'\n\x00readonly A\n\x00x='y'\n\x00]"))
+	f.Add([]byte("\x00[\x00/\n\x00e\x00set +o x\n\x000022\n\x00A='b'\nC='d'\\''e'\n\x00export A='b'\n\x00readonly " +
+		"A\n\x00x='y'\n\x00]"))
 	f.Fuzz(func(t *testing.T, wrote []byte) {
 		for _, shell := range shells {
 			s := Open(shell, "/was", []string{"A=1"})

@@ -6,7 +6,8 @@ import (
 )
 
 // shellPlaces in the order in which they are looked at.
-var shellPlaces = []string{"/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/bin/sh", "/usr/bin/sh", "/bin/dash", "/usr/bin/dash", "/bin/ash", "/bin/zsh", "/usr/bin/zsh"}
+var shellPlaces = []string{"/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/bin/sh", "/usr/bin/sh", "/bin/dash",
+	"/usr/bin/dash", "/bin/ash", "/bin/zsh", "/usr/bin/zsh"}
 
 // Installed maps what a shell is to a path of it. What /bin/sh is shows in where
 // it leads to; "sh" alone means that it is none of those that are known.

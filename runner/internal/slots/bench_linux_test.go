@@ -25,7 +25,8 @@ func BenchmarkNoop(b *testing.B) {
 		var times []time.Duration
 		for range b.N {
 			began := time.Now()
-			pid, err := syscall.ForkExec("/bin/true", []string{"true"}, &syscall.ProcAttr{Files: []uintptr{fd, fd, fd}, Sys: &syscall.SysProcAttr{Setsid: true}})
+			pid, err := syscall.ForkExec("/bin/true", []string{"true"},
+				&syscall.ProcAttr{Files: []uintptr{fd, fd, fd}, Sys: &syscall.SysProcAttr{Setsid: true}})
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -45,7 +46,8 @@ func BenchmarkNoop(b *testing.B) {
 			defer m.Close(context.Background())
 			exits := make(chan ipc.Exit, 1)
 			m.OnExit(func(_ string, e ipc.Exit) { exits <- e })
-			if _, err := m.Create(context.Background(), CreateParams{Slot: "a", Level: level, PrivateRoot: true, Network: true}); err != nil {
+			if _, err := m.Create(context.Background(),
+				CreateParams{Slot: "a", Level: level, PrivateRoot: true, Network: true}); err != nil {
 				b.Skip(err)
 			}
 			h, err := m.Agent(context.Background(), "a")
@@ -55,9 +57,11 @@ func BenchmarkNoop(b *testing.B) {
 			var times []time.Duration
 			for i := range b.N {
 				began := time.Now()
-				s := ipc.Spawn{Token: uint64(i + 1), Argv: []ipc.Bytes{"/bin/true"}, Cwd: h.slot.facts.Workspace, Env: []ipc.Bytes{"PATH=/usr/bin:/bin"}}
+				s := ipc.Spawn{Token: uint64(i + 1), Argv: []ipc.Bytes{"/bin/true"}, Cwd: h.slot.facts.Workspace,
+					Env: []ipc.Bytes{"PATH=/usr/bin:/bin"}}
 				var spawned ipc.Spawned
-				if _, err := h.Call(context.Background(), ipc.OpSpawn, s, &spawned, int(fd), int(fd), int(fd)); err != nil {
+				if _, err := h.Call(context.Background(), ipc.OpSpawn, s, &spawned, int(fd), int(fd),
+					int(fd)); err != nil {
 					b.Fatal(err)
 				}
 				<-exits
@@ -89,7 +93,8 @@ func benchReset(b *testing.B, level string, files int) {
 		b.Fatal(err)
 	}
 	defer m.Close(context.Background())
-	if _, err := m.Create(context.Background(), CreateParams{Slot: "a", Level: level, PrivateRoot: true, Network: true}); err != nil {
+	if _, err := m.Create(context.Background(),
+		CreateParams{Slot: "a", Level: level, PrivateRoot: true, Network: true}); err != nil {
 		b.Skip(err)
 	}
 	var starts, resets []time.Duration

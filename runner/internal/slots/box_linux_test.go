@@ -41,7 +41,8 @@ func enterTestBox() {
 	// Mounts of engines and of other tests come and go with their directories, here too.
 	for _, line := range strings.Split(slurpFile("/proc/self/mountinfo"), "\n") {
 		f := strings.Fields(line)
-		if len(f) > 4 && slices.ContainsFunc([]string{"/var/lib", "/run", "/tmp", "/var/tmp"}, func(dir string) bool { return below(f[4], dir) }) {
+		if len(f) > 4 && slices.ContainsFunc([]string{"/var/lib", "/run", "/tmp", "/var/tmp"},
+			func(dir string) bool { return below(f[4], dir) }) {
 			_ = syscall.Unmount(f[4], syscall.MNT_DETACH)
 		}
 	}
@@ -87,7 +88,8 @@ func TestInTheBoxAsRoot(t *testing.T) {
 	}
 	out := b.sh("a", "id -u; id -G; grep -E '^Cap(Eff|Bnd)|NoNew' /proc/self/status; head -c 1 /proc/1/mem 2>&1; pwd")
 	t.Log(out)
-	if !strings.HasPrefix(out, "0\n") || !strings.Contains(out, "NoNewPrivs:\t0") || !strings.Contains(out, "ermission denied") {
+	if !strings.HasPrefix(out, "0\n") || !strings.Contains(out, "NoNewPrivs:\t0") ||
+		!strings.Contains(out, "ermission denied") {
 		t.Error(out)
 	}
 	asUser := func(user, script string) (string, error) {
@@ -101,7 +103,8 @@ func TestInTheBoxAsRoot(t *testing.T) {
 		n, _ := c.out.Read(buf)
 		return strings.TrimSpace(string(buf[:n])), nil
 	}
-	for user, want := range map[string]string{"nobody": "65534 65534", "1234": "1234 0", "1234:5678": "1234 5678", "root": "0 0", "daemon:nogroup": "1 65534"} {
+	for user, want := range map[string]string{"nobody": "65534 65534", "1234": "1234 0", "1234:5678": "1234 5678",
+		"root": "0 0", "daemon:nogroup": "1 65534"} {
 		if got, err := asUser(user, "echo $(id -u) $(id -g)"); err != nil || got != want {
 			t.Errorf("%s: %q %v", user, got, err)
 		}
@@ -121,7 +124,8 @@ func TestInTheBoxKillFindsWhatDroppedEverything(t *testing.T) {
 		t.Skip(err)
 	}
 	// Like su and daemons: no group ids, no environment, no session, no parent.
-	c, err := b.spawn("a", nil, "perl", "-e", `$) = "0 0"; exit 0 if fork; use POSIX; POSIX::setsid(); exit 0 if fork; exec "env", "-i", "sleep", "1000"`)
+	c, err := b.spawn("a", nil, "perl", "-e",
+		`$) = "0 0"; exit 0 if fork; use POSIX; POSIX::setsid(); exit 0 if fork; exec "env", "-i", "sleep", "1000"`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +172,8 @@ func TestInTheBoxReset(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.sh("a", "id -u; touch $HOME/x $TMPDIR/y z /dev/shm/hermes-test; setsid -f sleep 1000 > /dev/null 2>&1; (setsid env -i sleep 1000 >/dev/null 2>&1 &)")
+	b.sh("a", "id -u; touch $HOME/x $TMPDIR/y z /dev/shm/hermes-test; setsid -f sleep 1000 > /dev/null 2>&1; (setsid "+
+		"env -i sleep 1000 >/dev/null 2>&1 &)")
 	r, err := b.Reset(context.Background(), "a")
 	if err != nil || !r.Clean || r.Killed.Killed != 2 {
 		t.Errorf("%+v %v", r, err)
@@ -223,11 +228,13 @@ func TestInTheBoxKillEverybody(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The shell is spared by its own signal, and so must be ended by the reset.
-	if _, err := b.spawn("a", nil, "/bin/sh", "-c", "kill -9 -1; exec setsid sleep 1000"); err != nil && kind(err) != "slot_died " {
+	if _, err := b.spawn("a", nil, "/bin/sh", "-c", "kill -9 -1; exec setsid sleep 1000"); err != nil &&
+		kind(err) != "slot_died " {
 		t.Fatal(err)
 	}
 	t.Log(<-b.deaths)
-	if _, err := before.Call(context.Background(), ipc.OpProcesses, struct{}{}, nil); err == nil || kind(err) != "slot_died " {
+	if _, err := before.Call(context.Background(), ipc.OpProcesses, struct{}{}, nil); err == nil ||
+		kind(err) != "slot_died " {
 		t.Errorf("a call to the agent that was killed: %v", err)
 	}
 	if _, err := b.Agent(context.Background(), "a"); err == nil || kind(err) != "slot_died " {
@@ -246,7 +253,8 @@ func TestInTheBoxKillEverybody(t *testing.T) {
 
 func TestInTheBoxWhoeverGoesOnKillingHasADeadSlot(t *testing.T) {
 	b, _ := wholeBox(t, "")
-	if _, err := b.spawn("a", nil, "/bin/sh", "-c", "while :; do kill -9 -1; done"); err != nil && kind(err) != "slot_died " {
+	if _, err := b.spawn("a", nil, "/bin/sh", "-c", "while :; do kill -9 -1; done"); err != nil &&
+		kind(err) != "slot_died " {
 		t.Fatal(err)
 	}
 	t.Log(<-b.deaths)

@@ -13,7 +13,8 @@ func (s *rung) scoped() bool { return false }
 
 func (s *slot) begin(null, theirs *os.File) (*os.Process, error) {
 	return os.StartProcess(s.m.exe, []string{"runner", "agent"}, &os.ProcAttr{
-		Dir: "/", Env: []string{}, Files: []*os.File{null, null, os.Stderr, theirs}, Sys: &syscall.SysProcAttr{Setsid: true},
+		Dir: "/", Env: []string{}, Files: []*os.File{null, null, os.Stderr, theirs},
+		Sys: &syscall.SysProcAttr{Setsid: true},
 	})
 }
 

@@ -26,7 +26,8 @@ func (s *rung) describe(p CreateParams) {
 	iso.Level = u.Level
 	switch u.Level {
 	case isolation.Box:
-		iso.Filesystem, iso.Processes, iso.Users, iso.Network = "the whole box", "the whole box", "the whole box, as "+u.UserName, "the box's"
+		iso.Filesystem, iso.Processes, iso.Users, iso.Network = "the whole box", "the whole box",
+			"the whole box, as "+u.UserName, "the box's"
 	case isolation.Namespaces:
 		s.describeNamespaces()
 	default:
@@ -78,7 +79,8 @@ func (s *rung) describeShared(p CreateParams) {
 		iso.Users = "own uid without a passwd name, no_new_privs"
 	}
 	if u.Landlock != nil {
-		iso.Filesystem = "shared with the box; Landlock keeps other slots, /tmp and /var/tmp out of reach; /dev/shm by file mode"
+		iso.Filesystem = "shared with the box; Landlock keeps other slots, /tmp and /var/tmp out of reach; /dev/shm " +
+			"by file mode"
 		if s.scoped() {
 			iso.Processes = "shared table; signals within the slot only (Landlock)"
 			iso.Network = networkScoped
@@ -122,7 +124,8 @@ func environment(p CreateParams, setup isolation.Setup) []string {
 	for key, value := range p.Env {
 		env[key] = string(value)
 	}
-	for key, value := range map[string]string{"HOME": setup.Home, "TMPDIR": setup.Tmp, "USER": setup.UserName, "LOGNAME": setup.UserName} {
+	for key, value := range map[string]string{"HOME": setup.Home, "TMPDIR": setup.Tmp, "USER": setup.UserName,
+		"LOGNAME": setup.UserName} {
 		env[key] = value
 	}
 	if env["PATH"] == "" {

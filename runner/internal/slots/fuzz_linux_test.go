@@ -16,7 +16,8 @@ func FuzzCreateParams(f *testing.F) {
 		if !validID(p.Slot) || len(p.Slot) > 64 {
 			t.Fatalf("slot %q", p.Slot)
 		}
-		for _, n := range []*int64{p.Limits.MemoryMB, p.Limits.PIDs, p.Limits.DiskMB, p.Limits.OpenFiles, p.Limits.FileSizeMB} {
+		for _, n := range []*int64{p.Limits.MemoryMB, p.Limits.PIDs, p.Limits.DiskMB, p.Limits.OpenFiles,
+			p.Limits.FileSizeMB} {
 			if n != nil && *n <= 0 {
 				t.Fatalf("limit %d", *n)
 			}

@@ -20,7 +20,8 @@ const (
 )
 
 // single says of the operations on files which do not walk through trees.
-var single = map[string]bool{"file.read": true, "file.write": true, "file.stat": true, "file.mkdir": true, "file.chmod": true, "file.list": true}
+var single = map[string]bool{"file.read": true, "file.write": true, "file.stat": true, "file.mkdir": true,
+	"file.chmod": true, "file.list": true}
 
 // lanes are links that lead to one thread of the agent each. The one that was
 // used last is taken first: its thread is warm.

@@ -20,11 +20,13 @@ func TestRlimitsHoldFromTheFirstInstruction(t *testing.T) {
 			if got := b.sh("a", "ulimit -n; ulimit -Hn; ulimit -Ht"); got != "77\n77\n1" {
 				t.Errorf("limits %q, %v", got, facts.Isolation.Limits)
 			}
-			if out, e := b.run("a", "/bin/sh", "-c", "head -c 2000000 /dev/zero > big; stat -c %s big"); !strings.Contains(out, "1048576") {
+			if out, e := b.run("a", "/bin/sh", "-c",
+				"head -c 2000000 /dev/zero > big; stat -c %s big"); !strings.Contains(out, "1048576") {
 				t.Errorf("file size: %d %s", e.ExitCode, out)
 			}
 			began := time.Now()
-			if _, e := b.run("a", "/bin/sh", "-c", "while :; do :; done"); e.ExitCode <= 128 || time.Since(began) > 60*time.Second {
+			if _, e := b.run("a", "/bin/sh", "-c", "while :; do :; done"); e.ExitCode <= 128 ||
+				time.Since(began) > 60*time.Second {
 				t.Errorf("cpu time: %+v after %v", e, time.Since(began))
 			}
 			for range 50 {
@@ -46,11 +48,14 @@ func TestMemoryLimitAndOOMFact(t *testing.T) {
 	for _, level := range rungs() {
 		t.Run(level, func(t *testing.T) {
 			b := newBox(t, probed())
-			facts := b.create(CreateParams{Slot: "a", Level: level, Network: true, PrivateRoot: true, Limits: ipc.Limits{MemoryMB: ptr[int64](48), CPUs: ptr(0.5)}})
-			if how := facts.Isolation.Limits; !strings.HasPrefix(how["memory_mb"], "cgroup") || !strings.HasPrefix(how["cpus"], "cgroup") {
+			facts := b.create(CreateParams{Slot: "a", Level: level, Network: true, PrivateRoot: true,
+				Limits: ipc.Limits{MemoryMB: ptr[int64](48), CPUs: ptr(0.5)}})
+			if how := facts.Isolation.Limits; !strings.HasPrefix(how["memory_mb"], "cgroup") ||
+				!strings.HasPrefix(how["cpus"], "cgroup") {
 				t.Fatalf("%v", how)
 			}
-			if _, e := b.run("a", "/bin/sh", "-c", "x=$(head -c 300000000 /dev/zero | tr '\\0' x); echo $x | wc -c"); !e.OOMKilled || e.ExitCode != 137 {
+			if _, e := b.run("a", "/bin/sh", "-c",
+				"x=$(head -c 300000000 /dev/zero | tr '\\0' x); echo $x | wc -c"); !e.OOMKilled || e.ExitCode != 137 {
 				t.Errorf("%+v", e)
 			}
 			if _, e := b.run("a", "/bin/sh", "-c", "kill -9 $$"); e.OOMKilled {
@@ -69,7 +74,8 @@ func TestMemoryWatchdog(t *testing.T) {
 			f := probed()
 			f.Cgroups = nil
 			b := newBox(t, f)
-			p := CreateParams{Slot: "a", Level: level, Network: true, PrivateRoot: true, Limits: ipc.Limits{MemoryMB: ptr[int64](48)}}
+			p := CreateParams{Slot: "a", Level: level, Network: true, PrivateRoot: true,
+				Limits: ipc.Limits{MemoryMB: ptr[int64](48)}}
 			if _, err := b.Create(context.Background(), p); err == nil || kind(err) != "limit " {
 				t.Errorf("without best effort: %v", err)
 			}
@@ -78,7 +84,9 @@ func TestMemoryWatchdog(t *testing.T) {
 			if how := facts.Isolation.Limits["memory_mb"]; !strings.Contains(how, "watchdog") {
 				t.Errorf("%q", how)
 			}
-			if _, e := b.run("a", "/bin/sh", "-c", "x=$(head -c 100000000 /dev/zero | tr '\\0' x); sleep 5; echo $x | wc -c"); !e.OOMKilled || e.ExitCode != 137 {
+			if _, e := b.run("a", "/bin/sh", "-c",
+				"x=$(head -c 100000000 /dev/zero | tr '\\0' x); sleep 5; echo $x | wc -c"); !e.OOMKilled ||
+				e.ExitCode != 137 {
 				t.Errorf("%+v", e)
 			}
 			b.sh("a", "true")
@@ -96,7 +104,9 @@ func TestForkBombEnds(t *testing.T) {
 		t.Skip(err)
 	}
 	b := newBox(t, probed())
-	facts, err := b.Create(context.Background(), CreateParams{Slot: "a", Level: isolation.Namespaces, PrivateRoot: true, Limits: ipc.Limits{PIDs: ptr[int64](120)}})
+	facts, err := b.Create(context.Background(),
+		CreateParams{Slot: "a", Level: isolation.Namespaces, PrivateRoot: true,
+			Limits: ipc.Limits{PIDs: ptr[int64](120)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +155,8 @@ func TestKillEverythingFromInside(t *testing.T) {
 		t.Skipf("%s processes to be seen: not a pid namespace of its own", got)
 	}
 	for range 3 {
-		b.run("a", "/bin/sh", "-c", "for s in 1 2 3 6 8 10 11 12 13 14 15 24 25 31 9; do kill -$s -1; kill -$s 1; done; exit 0")
+		b.run("a", "/bin/sh", "-c", "for s in 1 2 3 6 8 10 11 12 13 14 15 24 25 31 9; do kill -$s -1; kill -$s 1; "+
+			"done; exit 0")
 		b.sh("a", "true")
 	}
 	select {

@@ -77,7 +77,8 @@ func NewManager(baseDir string, facts isolation.Facts, selfExe string) (*Manager
 		return nil, fmt.Errorf("slots: %w", err)
 	}
 	m := &Manager{
-		base: base, facts: facts, exe: selfExe, since: isolation.BootTicks(), boot: hex.EncodeToString(random), ids: users.NewAllocator(facts), trash: trash, slots: map[string]*slot{},
+		base: base, facts: facts, exe: selfExe, since: isolation.BootTicks(), boot: hex.EncodeToString(random),
+		ids: users.NewAllocator(facts), trash: trash, slots: map[string]*slot{},
 		onExit: func(string, ipc.Exit) {}, onDeath: func(string, *ipc.Error) {},
 		setupTimeout: setupTimeout,
 	}

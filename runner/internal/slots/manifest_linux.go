@@ -83,7 +83,8 @@ func (m manifest) eachUnseen(do func(path string, n node) (more bool)) {
 		if !do(path, n) {
 			return false
 		}
-		if st.Mode&syscall.S_IFMT != syscall.S_IFDIR || path == m.slot || path == terminals || slices.Contains(sharedPlaces, path) ||
+		if st.Mode&syscall.S_IFMT != syscall.S_IFDIR || path == m.slot || path == terminals ||
+			slices.Contains(sharedPlaces, path) ||
 			st.Dev != device && readOnly(path) {
 			return true
 		}

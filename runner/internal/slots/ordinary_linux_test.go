@@ -56,7 +56,9 @@ func TestBubblewrap(t *testing.T) {
 	f.Way, f.BwrapPath, f.Bubblewrap = isolation.WayBwrap, path, true
 	b := newBox(t, f)
 	facts := b.create(CreateParams{Slot: "a", Level: isolation.Namespaces, PrivateRoot: true})
-	out := b.sh("a", "echo $$ > pid; id -un; pwd; ls /home; cat /proc/1/environ 2>/dev/null | tr -d '\\0'; touch /x /usr/x /etc/x 2>/dev/null; echo $?; grep -c : /proc/net/dev; setsid -f sleep 1000 >/dev/null 2>&1; ls -d /root /var/lib/dpkg 2>/dev/null | wc -l")
+	out := b.sh("a", "echo $$ > pid; id -un; pwd; ls /home; cat /proc/1/environ 2>/dev/null | tr -d '\\0'; touch /x "+
+		"/usr/x /etc/x 2>/dev/null; echo $?; grep -c : /proc/net/dev; setsid -f sleep 1000 >/dev/null 2>&1; ls -d "+
+		"/root /var/lib/dpkg 2>/dev/null | wc -l")
 	if want := "slot\n/workspace\n" + facts.UserName + "\n1\n1\n0"; out != want {
 		t.Errorf("%q, want %q", out, want)
 	}

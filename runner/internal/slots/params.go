@@ -58,7 +58,8 @@ func failure(kind, format string, args ...any) error {
 
 func (p CreateParams) check() error {
 	if !validID(p.Slot) {
-		return failure("bad_request", "slot %q: 1 to 64 letters, digits, dots, dashes and underscores, not beginning with a dot", p.Slot)
+		return failure("bad_request", "slot %q: 1 to 64 letters, digits, dots, dashes and underscores, not beginning "+
+			"with a dot", p.Slot)
 	}
 	if p.Level != "auto" && p.Level != "" && !isolation.Known(p.Level) {
 		return failure("bad_request", "unknown isolation level %q", p.Level)
@@ -66,7 +67,8 @@ func (p CreateParams) check() error {
 	if p.Floor != "" && !isolation.Known(p.Floor) {
 		return failure("bad_request", "unknown isolation floor %q", p.Floor)
 	}
-	for name, n := range map[string]*int64{"memory_mb": p.Limits.MemoryMB, "pids": p.Limits.PIDs, "disk_mb": p.Limits.DiskMB, "open_files": p.Limits.OpenFiles, "file_size_mb": p.Limits.FileSizeMB} {
+	for name, n := range map[string]*int64{"memory_mb": p.Limits.MemoryMB, "pids": p.Limits.PIDs,
+		"disk_mb": p.Limits.DiskMB, "open_files": p.Limits.OpenFiles, "file_size_mb": p.Limits.FileSizeMB} {
 		if n != nil && (*n <= 0 || *n > 1<<40) {
 			return failure("bad_request", "limit %s is %d", name, *n)
 		}

@@ -17,25 +17,6 @@ import (
 	"hermes-exec/runner/internal/wipe"
 )
 
-// rung is what a slot is made of: chosen at its creation, the same until its end.
-type rung struct {
-	m      *Manager
-	id     string
-	dir    string
-	facts  SlotFacts
-	setup  isolation.Setup
-	env    []string
-	way    isolation.Way
-	ownUID bool // the slot's uid is nobody else's
-	name   bool // a line of ours is in the box's passwd
-	modes  modes
-	fifos  string // where the slot sees them
-}
-
-func (s *rung) user() isolation.User {
-	return isolation.User{Name: s.setup.UserName, UID: s.setup.UID, GID: s.setup.GID, Home: s.setup.Home}
-}
-
 // slot is one leased workspace. mu is held by whoever changes its state:
 // creating, starting the agent, resetting, destroying.
 type slot struct {
@@ -47,9 +28,9 @@ type slot struct {
 	mu   sync.Mutex
 	gone bool
 
-	handleMu sync.Mutex
-	handle   *Agent
-	died     *ipc.Error // why the last agent ended unasked
+	liveMu sync.Mutex
+	live   *Agent
+	died   *ipc.Error // why the last agent ended unasked
 }
 
 // modes of the slot's directories.
@@ -169,9 +150,9 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 	if s.setup.Level == isolation.Box {
 		result.Changed = append(s.m.changed(), s.was.changed()...)
 	}
-	s.handleMu.Lock()
+	s.liveMu.Lock()
 	s.died = nil
-	s.handleMu.Unlock()
+	s.liveMu.Unlock()
 	return result
 }
 

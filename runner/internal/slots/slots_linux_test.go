@@ -274,18 +274,22 @@ func kind(err error) string {
 
 func TestProgramsThatCannotRun(t *testing.T) {
 	eachRung(t, func(t *testing.T, b *box, _ SlotFacts) {
-		b.sh("a", "echo 'not a program' > plain; chmod +x plain; printf '#!/no/such/interpreter\\n' > lost; chmod +x lost; echo > notexec; mkdir dir")
-		for program, code := range map[string]int{"no-such-program": 127, "./missing": 127, "./plain": 126, "./lost": 126, "./notexec": 126, "./dir": 126} {
+		b.sh("a", "echo 'not a program' > plain; chmod +x plain; printf '#!/no/such/interpreter\\n' > lost; chmod +x "+
+			"lost; echo > notexec; mkdir dir")
+		for program, code := range map[string]int{"no-such-program": 127, "./missing": 127, "./plain": 126,
+			"./lost": 126, "./notexec": 126, "./dir": 126} {
 			if reason, e := b.run("a", program); e.ExitCode != code || !strings.Contains(reason, program) {
 				t.Errorf("%s: %d %q", program, e.ExitCode, reason)
 			}
 		}
 		b.sh("a", "mkdir -m 000 shut")
-		hidden, err := b.spawn("a", func(s *ipc.Spawn) { s.Env = []ipc.Bytes{"PATH=shut:/usr/bin:/bin"} }, "no-such-program")
+		hidden, err := b.spawn("a", func(s *ipc.Spawn) { s.Env = []ipc.Bytes{"PATH=shut:/usr/bin:/bin"} },
+			"no-such-program")
 		if err != nil || hidden.spawned.ExitCode != 127 {
 			t.Errorf("behind a directory that may not be searched: %+v %v", hidden.spawned, err)
 		}
-		if reason, e := b.run("a", "/bin/echo", strings.Repeat("x", 200<<10)); e.ExitCode != 126 || !strings.Contains(reason, "too long") {
+		if reason, e := b.run("a", "/bin/echo", strings.Repeat("x", 200<<10)); e.ExitCode != 126 ||
+			!strings.Contains(reason, "too long") {
 			t.Errorf("E2BIG: %d %q", e.ExitCode, reason)
 		}
 		for cwd, want := range map[string]string{"/no/such/dir": "os ENOENT", "/etc/passwd": "os ENOTDIR"} {
@@ -294,7 +298,8 @@ func TestProgramsThatCannotRun(t *testing.T) {
 				t.Errorf("%s: %v", cwd, err)
 			}
 		}
-		if _, err := b.spawn("a", func(s *ipc.Spawn) { s.User = "root" }, "/bin/true"); err == nil || kind(err) != "user " {
+		if _, err := b.spawn("a", func(s *ipc.Spawn) { s.User = "root" }, "/bin/true"); err == nil ||
+			kind(err) != "user " {
 			t.Errorf("user root: %v", err)
 		}
 	})
@@ -323,7 +328,8 @@ func TestKillWholeTree(t *testing.T) {
 			if name == "leadless" {
 				<-c.exit
 			}
-			want := map[string]int{"plain": 3, "setsid": 5, "deaf": 3, "stopped": 3, "clean": 2, "leadless": 2, "unmarked": 3}[name]
+			want := map[string]int{"plain": 3, "setsid": 5, "deaf": 3, "stopped": 3, "clean": 2, "leadless": 2,
+				"unmarked": 3}[name]
 			b.waitFor(func() bool { return b.count(c.token)+b.count(0) >= want-1 })
 			var receipt ipc.Receipt
 			if err := b.call("a", ipc.OpKill, ipc.Kill{Token: c.token, GraceS: 0.1}, &receipt); err != nil {
@@ -338,7 +344,8 @@ func TestKillWholeTree(t *testing.T) {
 		if err := b.call("a", ipc.OpProcesses, struct{}{}, &list); err != nil {
 			t.Fatal(err)
 		}
-		if len(list.Processes) != 1 || list.Processes[0].PID != other.spawned.PID || list.Processes[0].Token != other.token {
+		if len(list.Processes) != 1 || list.Processes[0].PID != other.spawned.PID ||
+			list.Processes[0].Token != other.token {
 			t.Errorf("left: %+v", list)
 		}
 	})
@@ -348,7 +355,8 @@ func TestKillWholeTree(t *testing.T) {
 func TestAKillSparesWhatAnOlderProcessStarts(t *testing.T) {
 	eachRung(t, func(t *testing.T, b *box, _ SlotFacts) {
 		const server = `while :; do sleep 0.05 || echo hit >>hits; : >served; done`
-		b.sh("a", "bash -c 'ulimit -R 1000000; env -i setsid -f bash -c \"("+server+") &\"'; until [ -e served ]; do sleep 0.01; done")
+		b.sh("a", "bash -c 'ulimit -R 1000000; env -i setsid -f bash -c \"("+server+") &\"'; until [ -e served ]; do "+
+			"sleep 0.01; done")
 		for range 5 {
 			c, err := b.spawn("a", nil, "sleep", "1000")
 			if err != nil {
@@ -356,7 +364,8 @@ func TestAKillSparesWhatAnOlderProcessStarts(t *testing.T) {
 			}
 			b.sh("a", "rm served; until [ -e served ]; do sleep 0.01; done; sleep 0.02")
 			var receipt ipc.Receipt
-			if err := b.call("a", ipc.OpKill, ipc.Kill{Token: c.token}, &receipt); err != nil || receipt.Found != 1 || receipt.Left != 0 {
+			if err := b.call("a", ipc.OpKill, ipc.Kill{Token: c.token}, &receipt); err != nil || receipt.Found != 1 ||
+				receipt.Left != 0 {
 				t.Errorf("%v %+v", err, receipt)
 			}
 		}
@@ -391,7 +400,8 @@ func (b *box) waitFor(done func() bool) {
 
 func TestResetEmptiesTheSlot(t *testing.T) {
 	eachRung(t, func(t *testing.T, b *box, facts SlotFacts) {
-		b.sh("a", "setsid -f sleep 1000 >/dev/null 2>&1; mkdir -p shut/in; touch shut/in/f $HOME/h $TMPDIR/t; chmod 000 shut/in shut; ln -s /etc link; mkfifo p; i=0; while [ $i -lt 1000 ]; do : > f$i; i=$((i+1)); done")
+		b.sh("a", "setsid -f sleep 1000 >/dev/null 2>&1; mkdir -p shut/in; touch shut/in/f $HOME/h $TMPDIR/t; chmod "+
+			"000 shut/in shut; ln -s /etc link; mkfifo p; i=0; while [ $i -lt 1000 ]; do : > f$i; i=$((i+1)); done")
 		began := time.Now()
 		r, err := b.Reset(context.Background(), "a")
 		took := time.Since(began)

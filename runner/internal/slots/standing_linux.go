@@ -14,7 +14,8 @@ import (
 // root in a whole box can change here without being let in: limits,
 // processors, scheduling and what is dumped. The same text is the same state.
 func standing() string {
-	state := []string{slurpFile("/proc/self/limits"), slurpFile("/proc/self/coredump_filter"), slurpFile("/proc/self/autogroup")}
+	state := []string{slurpFile("/proc/self/limits"), slurpFile("/proc/self/coredump_filter"),
+		slurpFile("/proc/self/autogroup")}
 	tasks, _ := os.ReadDir("/proc/self/task")
 	threads := make([]string, 0, len(tasks))
 	for _, task := range tasks {
@@ -39,7 +40,8 @@ func thread(tid int) string {
 	if len(f) < realtimeField-1 {
 		return ""
 	}
-	state := []string{"nice " + string(f[niceField-3]), "priority " + string(f[realtimeField-3]), "policy " + string(f[realtimeField-2])}
+	state := []string{"nice " + string(f[niceField-3]), "priority " + string(f[realtimeField-3]), "policy " +
+		string(f[realtimeField-2])}
 	for line := range strings.Lines(slurpFile(path + "status")) {
 		if strings.HasPrefix(line, "Cpus_allowed:") || strings.HasPrefix(line, "Mems_allowed:") {
 			state = append(state, strings.TrimSpace(line))

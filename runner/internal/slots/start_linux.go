@@ -15,7 +15,8 @@ const rlimitsWork = true
 // scoped says whether Landlock keeps abstract sockets and signals within the
 // slot.
 func (s *rung) scoped() bool {
-	return (s.setup.Level == isolation.Namespaces || s.setup.Level == isolation.UID) && isolation.CanScope(s.m.facts.LandlockABI)
+	return (s.setup.Level == isolation.Namespaces || s.setup.Level == isolation.UID) &&
+		isolation.CanScope(s.m.facts.LandlockABI)
 }
 
 // begin starts the slot's agent with theirs as its end of the link.
@@ -40,7 +41,8 @@ func (s *slot) begin(null, theirs *os.File) (*os.Process, error) {
 	if err := s.setup.View.PrepareBwrap(); err != nil {
 		return nil, err
 	}
-	attr := &os.ProcAttr{Dir: "/", Env: []string{}, Files: []*os.File{null, null, os.Stderr, theirs}, Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}}
+	attr := &os.ProcAttr{Dir: "/", Env: []string{}, Files: []*os.File{null, null, os.Stderr, theirs},
+		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}}
 	return os.StartProcess(s.m.facts.BwrapPath, s.setup.View.BwrapArgs(exe, argv[1:]), attr)
 }
 

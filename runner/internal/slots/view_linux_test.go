@@ -36,7 +36,8 @@ func TestPrivateRootShowsTheSystemAndNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := newBox(t, probed())
-	facts := b.create(CreateParams{Slot: "a", Network: true, PrivateRoot: true, ReadOnlyPaths: []ipc.Bytes{ipc.Bytes(hidden)}})
+	facts := b.create(CreateParams{Slot: "a", Network: true, PrivateRoot: true,
+		ReadOnlyPaths: []ipc.Bytes{ipc.Bytes(hidden)}})
 	if facts.Isolation.Level != isolation.Namespaces || facts.Workspace != "/workspace" {
 		t.Errorf("%+v", facts)
 	}
@@ -54,13 +55,17 @@ func TestPrivateRootShowsTheSystemAndNothingElse(t *testing.T) {
 		"ls -A /dev/shm /tmp /var/tmp /run | grep -v : | grep -v -e lock -e Test -e hermes-exec | tr -d '\\n'": "",
 		"test $(ls -d /proc/[0-9]* | wc -l) -lt 7 && echo few":                                                 "few",
 		hidden + "/alias": "from hidden",
-		"touch /usr/x /etc/x /x /home/x " + hidden + "/x 2>/dev/null; echo $?":                                                   "1",
-		"echo > /dev/null && head -c 3 /dev/zero | wc -c && test -w /dev/shm && test -c /dev/full && test -L /dev/fd && echo ok": "3\nok",
+		"touch /usr/x /etc/x /x /home/x " + hidden +
+			"/x 2>/dev/null; echo $?": "1",
+		"echo > /dev/null && head -c 3 /dev/zero | wc -c && test -w /dev/shm && test -c /dev/full && test -L /dev/fd " +
+			"&& echo ok": "3\nok",
 		"touch /dev/x 2>/dev/null; echo $?": "1",
-		"grep -E 'Cap(Inh|Prm|Eff|Amb)' /proc/self/status | tr -d '\\n\\t '; grep NoNewPrivs /proc/self/status | tr -d '\\t'": "CapInh:0000000000000000CapPrm:0000000000000000CapEff:0000000000000000CapAmb:0000000000000000NoNewPrivs:1",
+		"grep -E 'Cap(Inh|Prm|Eff|Amb)' /proc/self/status | tr -d '\\n\\t '; grep NoNewPrivs /proc/self/status | tr " +
+			"-d '\\t'": "CapInh:0000000000000000CapPrm:0000000000000000CapEff:0000000000000000CapAmb:0000000000000000NoNewPrivs:1",
 		"cat /proc/self/oom_score_adj": "1000",
 		// The agent takes its own back once its fork has returned, which a busy machine puts off.
-		"for i in $(seq 50); do [ $(cat /proc/1/oom_score_adj) = 500 ] && break; sleep 0.1; done; cat /proc/1/oom_score_adj": "500",
+		"for i in $(seq 50); do [ $(cat /proc/1/oom_score_adj) = 500 ] && break; sleep 0.1; done; cat " +
+			"/proc/1/oom_score_adj": "500",
 		"ls /proc/1/fd 2>/dev/null || echo shut":        "shut",
 		"cat /proc/1/mem 2>/dev/null || echo shut":      "shut",
 		"ls -d " + b.base + " 2>/dev/null || echo none": "none",
@@ -85,7 +90,8 @@ func TestSlotsDoNotReachEachOther(t *testing.T) {
 		b.sh("b", "echo secret > secret; echo secret > $HOME/secret; chmod 777 secret")
 		theirs := filepath.Join(b.base, "slots", "b", "workspace")
 		checks := []string{
-			"cat " + theirs + "/secret", "ls " + theirs, "touch " + theirs + "/mine", "cat " + filepath.Join(b.base, "slots", "b", "home", "secret"), "ls " + b.base,
+			"cat " + theirs + "/secret", "ls " + theirs, "touch " + theirs + "/mine", "cat " +
+				filepath.Join(b.base, "slots", "b", "home", "secret"), "ls " + b.base,
 		}
 		for _, attack := range checks {
 			if out, e := b.run("a", "/bin/sh", "-c", attack+" 2>&1"); e.ExitCode == 0 {
@@ -143,7 +149,8 @@ func TestNoNetworkIsLoopbackOnly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fds, err := h.Call(context.Background(), ipc.OpConnect, ipc.Connect{Host: "127.0.0.1", Port: port, TimeoutS: 5}, nil)
+		fds, err := h.Call(context.Background(), ipc.OpConnect, ipc.Connect{Host: "127.0.0.1", Port: port, TimeoutS: 5},
+			nil)
 		if err == nil {
 			if len(fds) != 1 {
 				t.Fatalf("%d descriptors", len(fds))
@@ -208,7 +215,8 @@ func TestTerminal(t *testing.T) {
 		exit := b.exits[token]
 		b.mu.Unlock()
 		s := ipc.Spawn{Token: token, Cwd: h.slot.facts.Workspace, PTY: &ipc.PTY{Rows: 33, Cols: 77},
-			Argv: []ipc.Bytes{"/bin/sh", "-c", "stty size; test -t 0 && test -t 2 && echo tty; tty > /dev/null && echo > /dev/tty && echo open"}}
+			Argv: []ipc.Bytes{"/bin/sh", "-c",
+				"stty size; test -t 0 && test -t 2 && echo tty; tty > /dev/null && echo > /dev/tty && echo open"}}
 		for _, e := range h.Env {
 			s.Env = append(s.Env, ipc.Bytes(e))
 		}
@@ -242,7 +250,8 @@ func TestFilesAndSpill(t *testing.T) {
 			t.Fatal(err)
 		}
 		var result ipc.FileResult
-		op := ipc.FileOp{Method: "file.write", Params: []byte(`{"path":"sub/x","parents":true}`), Inline: []byte("hello")}
+		op := ipc.FileOp{Method: "file.write", Params: []byte(`{"path":"sub/x","parents":true}`),
+			Inline: []byte("hello")}
 		if _, err := h.Call(context.Background(), ipc.OpFile, op, &result); err != nil {
 			t.Fatal(err)
 		}
@@ -295,7 +304,8 @@ func TestLevelsAndFloors(t *testing.T) {
 		"not available":   {low, CreateParams{Slot: "x", Level: "namespaces"}, "isolation "},
 		"unknown level":   {b, CreateParams{Slot: "x", Level: "best"}, "bad_request "},
 		"bad id":          {b, CreateParams{Slot: "../x"}, "bad_request "},
-		"disk limit":      {b, CreateParams{Slot: "x", PrivateRoot: true, Limits: ipc.Limits{DiskMB: ptr[int64](5)}}, "limit "},
+		"disk limit": {b, CreateParams{Slot: "x", PrivateRoot: true, Limits: ipc.Limits{DiskMB: ptr[int64](5)}},
+			"limit "},
 	} {
 		_, err := c.b.Create(context.Background(), c.p)
 		if err == nil || kind(err) != c.want {
@@ -360,7 +370,8 @@ func TestCommandsOfOneSlotReachEachOther(t *testing.T) {
 		wg.Wait()
 		for _, v := range victims {
 			wg.Go(func() {
-				if out, e := b.run("a", "/bin/sh", "-c", fmt.Sprintf("kill -TERM %d 2>&1", v.spawned.PID)); e.ExitCode != 0 {
+				if out, e := b.run("a", "/bin/sh", "-c",
+					fmt.Sprintf("kill -TERM %d 2>&1", v.spawned.PID)); e.ExitCode != 0 {
 					t.Error(out)
 				}
 			})

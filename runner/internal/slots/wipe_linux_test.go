@@ -88,7 +88,8 @@ func TestResetsDoNotWaitForAHugeTree(t *testing.T) {
 	}
 	letGo := b.holdWipers()
 	reset("a")
-	if out := b.sh("a", "ls -A . $HOME $TMPDIR | grep -c huge; ls -A "+b.trash.Dir+" >/dev/null 2>&1 && echo seen || true"); out != "0" {
+	if out := b.sh("a", "ls -A . $HOME $TMPDIR | grep -c huge; ls -A "+b.trash.Dir+" >/dev/null 2>&1 && echo seen || "+
+		"true"); out != "0" {
 		t.Errorf("the next tenant sees %q", out)
 	}
 	reset("b")

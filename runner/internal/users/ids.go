@@ -30,10 +30,12 @@ func NewAllocator(f isolation.Facts) *Allocator {
 	ids := f.IDs
 	if ids.First == 0 && ids.Count >= 1<<32-2 {
 		// 0x10000000 … 0x6fffffff for uids, above 2^31 for the group ids of commands.
-		return &Allocator{first: 0x10000000 + random%0x5ff0*0x10000, count: 0xffff, Track: isolation.IDRange{First: 0x80000000, Count: 0x70000000}}
+		return &Allocator{first: 0x10000000 + random%0x5ff0*0x10000, count: 0xffff,
+			Track: isolation.IDRange{First: 0x80000000, Count: 0x70000000}}
 	}
 	quarter := ids.Count / 4
-	a := &Allocator{first: ids.First + 2*quarter, count: quarter - 1, Track: isolation.IDRange{First: ids.First + 3*quarter, Count: quarter - 600}}
+	a := &Allocator{first: ids.First + 2*quarter, count: quarter - 1,
+		Track: isolation.IDRange{First: ids.First + 3*quarter, Count: quarter - 600}}
 	if quarter < 1024 {
 		a.Track.Count = 0
 	}

@@ -43,7 +43,8 @@ func rename(fromDir int, from string, toDir int, to string) error {
 	if err != nil {
 		return err
 	}
-	_, _, errno := syscall.Syscall6(sysRenameat, uintptr(fromDir), uintptr(unsafe.Pointer(p)), uintptr(toDir), uintptr(unsafe.Pointer(q)), 0, 0)
+	_, _, errno := syscall.Syscall6(sysRenameat, uintptr(fromDir), uintptr(unsafe.Pointer(p)), uintptr(toDir),
+		uintptr(unsafe.Pointer(q)), 0, 0)
 	if errno != 0 {
 		return errno
 	}

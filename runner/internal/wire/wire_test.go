@@ -26,7 +26,8 @@ func TestFramesSurviveAnyCut(t *testing.T) {
 		{Type: Resumed, ID: 4, Length: 9},
 	}
 	readers := map[string]io.Reader{
-		"whole": bytes.NewReader(stream), "bytes": iotest.OneByteReader(bytes.NewReader(stream)), "half": iotest.HalfReader(bytes.NewReader(stream)),
+		"whole": bytes.NewReader(stream), "bytes": iotest.OneByteReader(bytes.NewReader(stream)),
+		"half":       iotest.HalfReader(bytes.NewReader(stream)),
 		"with error": iotest.DataErrReader(bytes.NewReader(stream)),
 	}
 	for name, source := range readers {
@@ -38,7 +39,8 @@ func TestFramesSurviveAnyCut(t *testing.T) {
 					t.Fatalf("frame %d: %+v, %v", i, h, err)
 				}
 				if h.Type == Data {
-					if p, err := Position(payload); err != nil || p != 1<<33 || !bytes.Equal(payload[PositionSize:], big) {
+					if p, err := Position(payload); err != nil || p != 1<<33 ||
+						!bytes.Equal(payload[PositionSize:], big) {
 						t.Fatalf("position %d, %v", p, err)
 					}
 				}
@@ -112,7 +114,8 @@ func TestDecodeHello(t *testing.T) {
 
 func TestProve(t *testing.T) {
 	// Computed with Python: hmac.new(b"k"*32, b"runner"+b"d"*16+b"r"*16+b"boot", "sha256").hexdigest()
-	got := hex.EncodeToString(Prove(bytes.Repeat([]byte("k"), KeySize), "runner", bytes.Repeat([]byte("d"), 16), bytes.Repeat([]byte("r"), 16), "boot"))
+	got := hex.EncodeToString(Prove(bytes.Repeat([]byte("k"), KeySize), "runner", bytes.Repeat([]byte("d"), 16),
+		bytes.Repeat([]byte("r"), 16), "boot"))
 	if got != "945ffd0cd3519b65ee77309f8c1a6add4169a2924bd1be55896d4b9277e1e9d7" {
 		t.Fatal(got)
 	}
@@ -148,7 +151,8 @@ func FuzzDecodeMessages(f *testing.F) {
 	f.Add([]byte(`{"versions":[1],"nonce":"00","lease_s":60}`))
 	f.Add([]byte(`{"method":"exec.run","params":{},"window":1}`))
 	f.Fuzz(func(t *testing.T, input []byte) {
-		if m, nonce, claim, err := DecodeHello(input); err == nil && (len(nonce) != NonceSize || claim != nil && len(claim) != KeySize || !(m.LeaseS > 0)) {
+		if m, nonce, claim, err := DecodeHello(input); err == nil &&
+			(len(nonce) != NonceSize || claim != nil && len(claim) != KeySize || !(m.LeaseS > 0)) {
 			t.Fatal("accepted")
 		}
 		if proof, err := DecodeProof(input); err == nil && len(proof) != 32 {

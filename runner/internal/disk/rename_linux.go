@@ -1,4 +1,5 @@
-package files
+// Package disk is what file systems do in their own way on each system.
+package disk
 
 import (
 	"os"
@@ -20,8 +21,8 @@ func renameat2Number() uintptr {
 	return 276
 }
 
-// renameNoReplace renames and fails with EEXIST where target exists.
-func renameNoReplace(source, target string) error {
+// RenameNoReplace renames and fails with EEXIST where target exists.
+func RenameNoReplace(source, target string) error {
 	from, err := syscall.BytePtrFromString(source)
 	if err != nil {
 		return err
@@ -31,7 +32,8 @@ func renameNoReplace(source, target string) error {
 		return err
 	}
 	cwd := atFDCWD
-	_, _, errno := syscall.Syscall6(renameat2Number(), uintptr(cwd), uintptr(unsafe.Pointer(from)), uintptr(cwd), uintptr(unsafe.Pointer(to)), noReplace, 0)
+	_, _, errno := syscall.Syscall6(renameat2Number(), uintptr(cwd), uintptr(unsafe.Pointer(from)), uintptr(cwd),
+		uintptr(unsafe.Pointer(to)), noReplace, 0)
 	switch errno {
 	case 0:
 		return nil

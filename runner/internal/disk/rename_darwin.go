@@ -1,13 +1,13 @@
-package files
+package disk
 
 import (
 	"os"
 	"syscall"
 )
 
-// renameNoReplace renames unless target exists. The look and the rename are two
+// RenameNoReplace renames unless target exists. The look and the rename are two
 // steps here.
-func renameNoReplace(source, target string) error {
+func RenameNoReplace(source, target string) error {
 	if _, err := os.Lstat(target); err == nil {
 		return syscall.EEXIST
 	}

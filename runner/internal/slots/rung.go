@@ -13,6 +13,25 @@ import (
 	"hermes-exec/runner/internal/users"
 )
 
+// rung is what a slot is made of: chosen at its creation, the same until its end.
+type rung struct {
+	m      *Manager
+	id     string
+	dir    string
+	facts  SlotFacts
+	setup  isolation.Setup
+	env    []string
+	way    isolation.Way
+	ownUID bool // the slot's uid is nobody else's
+	name   bool // a line of ours is in the box's passwd
+	modes  modes
+	fifos  string // where the slot sees them
+}
+
+func (s *rung) user() isolation.User {
+	return isolation.User{Name: s.setup.UserName, UID: s.setup.UID, GID: s.setup.GID, Home: s.setup.Home}
+}
+
 // choose settles the rung and the user.
 func (s *rung) choose(p CreateParams) error {
 	f := s.m.facts
@@ -58,7 +77,8 @@ func reasons(f isolation.Facts) string {
 func (s *rung) chooseUser(p CreateParams) error {
 	f := s.m.facts
 	level := s.setup.Level
-	s.ownUID = f.Switch && (level == isolation.Namespaces || level == isolation.UID || level == isolation.None && p.PrivateRoot)
+	s.ownUID = f.Switch && (level == isolation.Namespaces || level == isolation.UID || level == isolation.None &&
+		p.PrivateRoot)
 	if s.ownUID {
 		uid, err := s.m.ids.Take()
 		if err != nil {
@@ -138,7 +158,8 @@ func (s *rung) place(p CreateParams) error {
 		s.setup.View.Network = true
 	}
 	if !p.Network && s.setup.View.Network && s.setup.Level != isolation.Box && p.PrivateRoot {
-		return s.cannot("the network can be taken away only with namespaces: " + s.m.facts.Reasons[isolation.Namespaces])
+		return s.cannot("the network can be taken away only with namespaces: " +
+			s.m.facts.Reasons[isolation.Namespaces])
 	}
 	if s.setup.Level == isolation.UID && !p.PrivateRoot {
 		s.name = users.AddName(s.user(), s.shellPath()) == nil
@@ -149,7 +170,8 @@ func (s *rung) place(p CreateParams) error {
 func (s *rung) placeView(p CreateParams) {
 	at := func(part string) string { return filepath.Join(s.dir, part) }
 	v := isolation.View{
-		Kind: isolation.ViewBox, Staging: at("root"), BaseDir: s.m.base, Hostname: "slot", Network: p.Network, Pids: true,
+		Kind: isolation.ViewBox, Staging: at("root"), BaseDir: s.m.base, Hostname: "slot", Network: p.Network,
+		Pids: true,
 		Made: s.way == isolation.WayBwrap,
 	}
 	if p.PrivateRoot {
@@ -162,7 +184,9 @@ func (s *rung) placeView(p CreateParams) {
 	} else if isDir("/tmp") && !below(s.m.base, "/tmp") {
 		s.setup.Tmp = "/tmp"
 	}
-	v.Binds = []isolation.Bind{{Source: at("workspace"), Target: s.setup.Workspace}, {Source: at("home"), Target: s.setup.Home}, {Source: at("tmp"), Target: s.setup.Tmp}, {Source: at(fifos), Target: s.fifos}}
+	v.Binds = []isolation.Bind{{Source: at("workspace"), Target: s.setup.Workspace},
+		{Source: at("home"), Target: s.setup.Home}, {Source: at("tmp"), Target: s.setup.Tmp},
+		{Source: at(fifos), Target: s.fifos}}
 	if p.PrivateRoot || isDir("/var/tmp") && !below(s.m.base, "/var/tmp") {
 		v.Binds = append(v.Binds, isolation.Bind{Source: at("var-tmp"), Target: "/var/tmp"})
 	}
@@ -170,7 +194,8 @@ func (s *rung) placeView(p CreateParams) {
 	if p.PrivateRoot {
 		v.Passwd, v.Group = isolation.PasswdFor(user, s.shellPath()), isolation.GroupFor(user)
 	} else {
-		v.Passwd, v.Group = fileAnd("/etc/passwd", isolation.PasswdLine(user, s.shellPath())), fileAnd("/etc/group", isolation.GroupLine(user))
+		v.Passwd, v.Group = fileAnd("/etc/passwd", isolation.PasswdLine(user, s.shellPath())),
+			fileAnd("/etc/group", isolation.GroupLine(user))
 	}
 	s.setup.View = v
 }
@@ -199,7 +224,8 @@ func (s *rung) reachable() error {
 			return failure("internal", "%v", err)
 		}
 		if st.Mode().Perm()&0o001 == 0 {
-			return s.cannot(fmt.Sprintf("other users cannot pass through %s, so that a slot with a uid of its own could not reach its directories", dir))
+			return s.cannot(fmt.Sprintf("other users cannot pass through %s, so that a slot with a uid of its own "+
+				"could not reach its directories", dir))
 		}
 		if dir == "/" {
 			return nil
@@ -242,7 +268,8 @@ func (s *rung) limit(p CreateParams) error {
 		return failure("internal", "%v", err)
 	}
 	s.setup.Cgroups = joins
-	ownUID := s.setup.UID != 0 && (s.setup.Level == isolation.UID || s.setup.Level == isolation.Namespaces || s.setup.Switch && p.PrivateRoot)
+	ownUID := s.setup.UID != 0 && (s.setup.Level == isolation.UID || s.setup.Level == isolation.Namespaces ||
+		s.setup.Switch && p.PrivateRoot)
 	byRlimit := func(name, text string) {
 		s.setup.RLimits = append(s.setup.RLimits, name)
 		how[name] = text
@@ -274,7 +301,8 @@ func (s *rung) limit(p CreateParams) error {
 	}
 	sort.Strings(missing)
 	if len(missing) > 0 && !p.BestEffortLimits {
-		return failure("limit", "%s cannot be enforced for a slot here (cgroups: %s)", strings.Join(missing, ", "), s.m.facts.Cgroup)
+		return failure("limit", "%s cannot be enforced for a slot here (cgroups: %s)", strings.Join(missing, ", "),
+			s.m.facts.Cgroup)
 	}
 	s.facts.Isolation.Limits = how
 	return nil
@@ -282,7 +310,8 @@ func (s *rung) limit(p CreateParams) error {
 
 func requested(l ipc.Limits) map[string]bool {
 	return map[string]bool{
-		"cpus": l.CPUs != nil, "memory_mb": l.MemoryMB != nil, "pids": l.PIDs != nil, "disk_mb": l.DiskMB != nil, "open_files": l.OpenFiles != nil,
+		"cpus": l.CPUs != nil, "memory_mb": l.MemoryMB != nil, "pids": l.PIDs != nil, "disk_mb": l.DiskMB != nil,
+		"open_files":   l.OpenFiles != nil,
 		"file_size_mb": l.FileSizeMB != nil, "cpu_time_s": l.CPUTimeS != nil,
 	}
 }

@@ -1,6 +1,7 @@
-package files
+package disk
 
 import (
+	"errors"
 	"io"
 	"io/fs"
 	"os"
@@ -9,12 +10,12 @@ import (
 
 const keepSize = 1 // FALLOC_FL_KEEP_SIZE
 
-// contentsOf is where the contents of a new file are written to.
-func contentsOf(file *os.File, replaces bool) io.Writer {
+// ContentsOf is where the contents of a new file are written to.
+func ContentsOf(file *os.File, replaces bool) io.Writer {
 	if replaces {
 		return &replacement{file: file}
 	}
-	return onlyWriter{file}
+	return struct{ io.Writer }{file}
 }
 
 // replacement is a file that is to take the place of another one. Its bytes
@@ -36,15 +37,15 @@ func (r *replacement) Write(data []byte) (int, error) {
 	return n, err
 }
 
-// reserve makes sure that the disk has room for the first size bytes of a file
+// Reserve makes sure that the disk has room for the first size bytes of a file
 // that is there, without a change of it. A file system that cannot tell says
 // nothing.
-func reserve(file *os.File, size int64) error {
+func Reserve(file *os.File, size int64) error {
 	if size == 0 {
 		return nil
 	}
 	err := syscall.Fallocate(int(file.Fd()), keepSize, 0, size)
-	if !isErrno(err, syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG) {
+	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) && !errors.Is(err, syscall.EFBIG) {
 		return nil
 	}
 	if before, statErr := file.Stat(); statErr == nil {

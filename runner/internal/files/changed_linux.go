@@ -1,5 +1,0 @@
-package files
-
-import "syscall"
-
-func changedAt(s *syscall.Stat_t) syscall.Timespec { return s.Ctim }

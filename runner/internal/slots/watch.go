@@ -1,0 +1,84 @@
+package slots
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"hermes-exec/runner/internal/initproc"
+	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/isolation"
+)
+
+func (s *slot) event(op string, body json.RawMessage) {
+	if op != ipc.EventExit {
+		return
+	}
+	var e ipc.Exit
+	if err := ipc.Decode(body, &e); err != nil {
+		fmt.Fprintln(os.Stderr, "runner: bad exit event:", err)
+		return
+	}
+	s.m.onExit(s.id, e)
+}
+
+// watch waits for the agent's end. Exits that were on their way are delivered
+// before the death is.
+func (s *slot) watch(h *Agent, linkDown <-chan struct{}) {
+	// A wait of its own would hold a thread for each slot.
+	<-initproc.Ended(h.process.Pid)
+	state, err := h.process.Wait()
+	initproc.Disown(h.process.Pid)
+	h.how = describeEnd(state, err)
+	oom := wasKilled(state) && oomKills() > h.oomKills
+	if oom {
+		h.how += ", out of memory"
+	}
+	h.died = &ipc.Error{
+		Kind: "slot_died", Message: fmt.Sprintf("the slot's init has ended (%s); reset the slot", h.how),
+		Detail: map[string]bool{"oom": oom, "whole_box": s.setup.Level == isolation.Box},
+	}
+	select {
+	case <-linkDown:
+	case <-time.After(unreadPatience):
+		// A process of the slot that holds the link open cannot exist, but a
+		// reader that is stuck must not keep the end from being told.
+		h.conn.Close()
+	}
+	s.liveMu.Lock()
+	current := s.live == h
+	if current {
+		s.live = nil
+		if !h.expected.Load() {
+			s.died = h.died
+		}
+	}
+	s.liveMu.Unlock()
+	for _, group := range h.groups() {
+		group.close()
+	}
+	close(h.ended)
+	if current && !h.expected.Load() {
+		s.m.onDeath(s.id, h.died)
+	}
+}
+
+func wasKilled(state *os.ProcessState) bool {
+	if state == nil {
+		return false
+	}
+	ws, ok := state.Sys().(syscall.WaitStatus)
+	return ok && ws.Signaled() && ws.Signal() == syscall.SIGKILL
+}
+
+func describeEnd(state *os.ProcessState, err error) string {
+	if err != nil {
+		return "unknown: " + err.Error()
+	}
+	if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return fmt.Sprintf("killed by signal %d (%s)", int(ws.Signal()), ws.Signal())
+	}
+	return state.String()
+}
