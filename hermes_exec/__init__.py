@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from hermes_exec import testing as testing
     from hermes_exec import tools as tools
     from hermes_exec import tracing as tracing
-    from hermes_exec.config import BackendConfig, DockerConfig, Limits, LocalConfig, PoolConfig, ProfileConfig
+    from hermes_exec.backends.docker.config import DockerConfig
+    from hermes_exec.backends.local.config import LocalConfig
+    from hermes_exec.config import BackendConfig, Limits, PoolConfig, ProfileConfig
     from hermes_exec.errors import (
         AcquireTimeout,
         BackendUnavailable,
@@ -131,6 +133,8 @@ if not TYPE_CHECKING:
             "pool.pool",
             "results",
             "config",
+            "backends.local.config",
+            "backends.docker.config",
             "slot.files",
             "slot.network",
             "slot.process",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
@@ -144,6 +145,30 @@ class Diffable(Protocol):
 
     async def changes(self) -> list[str]:
         """Paths that differ from the moment of `mark`."""
+
+
+@runtime_checkable
+class HostVisible(Protocol):
+    """A sandbox whose processes this host may see."""
+
+    def host_pid(self) -> int | None:
+        """The pid of the serving runner on this host, None where it is not of this host; blocking.
+
+        Raises:
+            ExecError: the engine cannot be asked.
+        """
+
+
+@runtime_checkable
+class TrialImage(Protocol):
+    """A backend that can make an image for a trial: minimal, from no registry, and removed again."""
+
+    def trial_image(self) -> AbstractAsyncContextManager[tuple[str, list[str]]]:
+        """An image that holds nothing but the runner, and a command that does next to nothing in it.
+
+        Raises:
+            BackendUnavailable: the engine that would hold the image cannot be reached.
+        """
 
 
 class Backend(Protocol):

@@ -1,6 +1,6 @@
 """Configuration: models whose names carry their units, and which refuse what they do not know."""
 
-from hermes_exec.config.backends import BackendConfig, DockerConfig, LocalConfig
+from hermes_exec.config.backend import BackendConfig
 from hermes_exec.config.limits import Limits
 from hermes_exec.config.loading import Configured, pool_schema, read_config, resolve_config
 from hermes_exec.config.model import ConfigModel, nearest
@@ -11,10 +11,8 @@ __all__ = [
     "BackendConfig",
     "ConfigModel",
     "Configured",
-    "DockerConfig",
     "Imported",
     "Limits",
-    "LocalConfig",
     "PoolConfig",
     "ProfileConfig",
     "import_terminal_names",

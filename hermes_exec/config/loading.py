@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hermes_exec.config.backends import BackendConfig
+from hermes_exec.config.backend import BackendConfig
 from hermes_exec.config.model import nearest
 from hermes_exec.config.pool import PoolConfig
 from hermes_exec.errors import ConfigError

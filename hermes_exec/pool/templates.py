@@ -17,8 +17,6 @@ from hermes_exec.errors import ConfigError
 from hermes_exec.pool.plan import TemplateSize
 
 T = TypeVar("T")
-LOCAL_SLOTS, LOCAL_BOXES = 64, 1
-OTHER_SLOTS, OTHER_BOXES = 1, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +85,8 @@ class Templates:
     def __init__(self, config: PoolConfig, backend: BackendConfig) -> None:
         self.config = config
         self.backend = backend
-        local = type(backend).backend == "local"
-        self.max_sandboxes = config.max_sandboxes or (LOCAL_BOXES if local else OTHER_BOXES)
-        self._slots = config.slots_per_sandbox or (LOCAL_SLOTS if local else OTHER_SLOTS)
+        self.max_sandboxes = config.max_sandboxes or backend.default_max_sandboxes
+        self._slots = config.slots_per_sandbox or backend.default_slots
         self._has_images = "image" in type(backend).model_fields
         self._found: dict[str, Template] = {}
         self._backends: dict[str, Backend] = {}

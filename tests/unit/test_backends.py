@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 from hermes_exec.backends import registry, runner_binary
 from hermes_exec.backends.base import LaunchSpec, ReapFilter
 from hermes_exec.backends.docker.backend import DockerBackend
+from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.container import plan_container
 from hermes_exec.backends.docker.stream import DockerStream
 from hermes_exec.backends.local.backend import LocalBackend
+from hermes_exec.backends.local.config import LocalConfig
 from hermes_exec.backends.owner import (
     from_json,
     from_strings,
@@ -30,7 +32,7 @@ from hermes_exec.backends.owner import (
     to_json,
     to_strings,
 )
-from hermes_exec.config import DockerConfig, Limits, LocalConfig
+from hermes_exec.config import Limits
 from hermes_exec.errors import BackendUnavailable, ConfigError
 
 

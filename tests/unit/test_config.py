@@ -10,11 +10,11 @@ from typing import Any
 import jsonschema
 import pytest
 
+from hermes_exec.backends.docker.config import DockerConfig
+from hermes_exec.backends.local.config import LocalConfig
 from hermes_exec.config import (
     BackendConfig,
-    DockerConfig,
     Limits,
-    LocalConfig,
     PoolConfig,
     import_terminal_names,
     nearest,

@@ -5,25 +5,25 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo
+from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.container import check_options, image_of, plan_container
 from hermes_exec.backends.docker.delivery import Delivery, DeliveryMethod, NotShared
 from hermes_exec.backends.docker.direct import DirectStreams
 from hermes_exec.backends.docker.engine import Engine
 from hermes_exec.backends.docker.image import ImageFacts, Images
 from hermes_exec.backends.docker.sandbox import CreatedContainer, DockerSandbox, Mark, remove, remove_volumes
+from hermes_exec.backends.docker.trial_image import trial_image
 from hermes_exec.backends.owner import PREFIX, from_strings, owner_state, reap_reason
 from hermes_exec.backends.runner_binary import RunnerBinary, find_runner
-from hermes_exec.config import BackendConfig, DockerConfig
-from hermes_exec.errors import ConfigError
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
-Config = DockerConfig
 logger = logging.getLogger(__name__)
 RUN_LABEL = f"{PREFIX}run-id"
 
@@ -152,13 +152,10 @@ class DockerBackend:
                 found.append(SandboxInfo(container["Id"], self.name, labels, owner, state, image, created))
         return found
 
+    def trial_image(self) -> AbstractAsyncContextManager[tuple[str, list[str]]]:
+        """See ``TrialImage.trial_image``."""
+        return trial_image(self._engine)
+
     async def aclose(self) -> None:
         """Close the connections to the engine."""
         self._engine.close()
-
-
-def create(config: BackendConfig) -> DockerBackend:
-    """Make the backend from its configuration."""
-    if not isinstance(config, DockerConfig):
-        raise ConfigError(f"the docker backend takes a DockerConfig, not {type(config).__name__}")
-    return DockerBackend(config)

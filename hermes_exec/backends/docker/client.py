@@ -14,8 +14,8 @@ from docker.constants import DEFAULT_UNIX_SOCKET
 from docker.context import ContextAPI
 from docker.utils import kwargs_from_env
 
+from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.deadline import ANSWERED_UNTIL
-from hermes_exec.config import DockerConfig
 from hermes_exec.errors import BackendUnavailable
 
 LEAST_S = 0.1

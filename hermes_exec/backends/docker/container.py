@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hermes_exec.backends.base import Labels, LaunchSpec
+from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.dial_socket import SOCKET, DialSocket
 from hermes_exec.backends.owner import PREFIX, to_strings
-from hermes_exec.config import DockerConfig
 from hermes_exec.errors import ConfigError
 
 if TYPE_CHECKING:

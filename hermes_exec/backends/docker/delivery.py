@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from hermes_exec.backends.base import Labels
+from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.container import BASE_DIR, RUNNER, RUNNER_DIR, STATE_DIR
 from hermes_exec.backends.docker.dial_socket import DialSocket
 from hermes_exec.backends.owner import to_strings
 from hermes_exec.backends.runner_binary import RunnerBinary
-from hermes_exec.config import DockerConfig
 from hermes_exec.errors import LaunchError
 
 if TYPE_CHECKING:

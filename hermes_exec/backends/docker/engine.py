@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 import anyio.to_thread
 
+from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.deadline import ANSWERED_UNTIL, deadline
 from hermes_exec.backends.threads import launch_in_thread
-from hermes_exec.config import DockerConfig
 from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError, ImageError, LaunchError
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import anyio
 import anyio.from_thread
 import anyio.to_thread
 
+from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.engine import Engine, mapped, status_of
-from hermes_exec.config import DockerConfig
 from hermes_exec.errors import ErrorCause, ExecError, ImageError, LaunchTimeout, QuotaExceeded
 from hermes_exec.results import PullProgress
 

@@ -2,6 +2,22 @@
 
 from __future__ import annotations
 
-from hermes_exec.backends.local.backend import Config, create
+from typing import TYPE_CHECKING
 
-__all__ = ["Config", "create"]
+from hermes_exec.backends.local.config import LocalConfig
+from hermes_exec.config.backend import BackendConfig
+from hermes_exec.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hermes_exec.backends.local.backend import LocalBackend
+
+Config = LocalConfig
+
+
+def create(config: BackendConfig) -> LocalBackend:
+    """Make the backend from its configuration."""
+    from hermes_exec.backends.local.backend import LocalBackend
+
+    if not isinstance(config, LocalConfig):
+        raise ConfigError(f"the local backend takes a LocalConfig, not {type(config).__name__}")
+    return LocalBackend(config)

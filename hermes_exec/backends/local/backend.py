@@ -22,13 +22,12 @@ import anyio.to_thread
 from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends import runner_binary
 from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, SandboxStatus
+from hermes_exec.backends.local.config import LocalConfig
 from hermes_exec.backends.local.directory import LocalDir, check_parent, find_directories, make_directory
 from hermes_exec.backends.owner import owner_state, process_state, reap_reason
 from hermes_exec.backends.threads import launch_in_thread
-from hermes_exec.config import BackendConfig, LocalConfig
 from hermes_exec.errors import ConfigError, LaunchError, PostMortem, SandboxDied
 
-Config = LocalConfig
 GRACE_S = 5.0
 LAST_GRACE_S = 1.0
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -75,6 +74,10 @@ class LocalSandbox:
         if process_state(self._process.pid) in {"T", "t"}:
             return SandboxStatus("unknown", detail="the runner is stopped")
         return SandboxStatus("alive")
+
+    def host_pid(self) -> int:
+        """See ``HostVisible.host_pid``."""
+        return self._process.pid
 
     def _post_mortem(self) -> PostMortem:
         code = self._process.returncode
@@ -207,10 +210,3 @@ def _start(command: list[str], stdio: int, log: int, env: dict[str, str]) -> sub
     return subprocess.Popen(
         command, stdin=stdio, stdout=stdio, stderr=log, env=env, cwd="/", start_new_session=True, close_fds=True
     )
-
-
-def create(config: BackendConfig) -> LocalBackend:
-    """Make the backend from its configuration."""
-    if not isinstance(config, LocalConfig):
-        raise ConfigError(f"the local backend takes a LocalConfig, not {type(config).__name__}")
-    return LocalBackend(config)

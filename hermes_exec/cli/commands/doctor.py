@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -73,12 +75,10 @@ async def _doctor(backend: str | None, image: str | None, option: list[str] | No
 
 
 async def _try(name: str, image: str | None, option: list[str] | None) -> Finding:
-    from hermes_exec.cli.kit.trial_image import trial_image
-
     finding = Finding(name)
     try:
         with anyio.fail_after(TIME_LIMIT_S):
-            async with trial_image(name, image) as (trial, command):
+            async with _trial(name, image) as (trial, command):
                 await _measure(finding, name, trial, option, command)
                 whole = finding.isolation is not None and finding.isolation.level == "box"
                 finding.limits = await _limits("limits" if whole else "slot_limits", name, trial, option)
@@ -91,6 +91,23 @@ async def _try(name: str, image: str | None, option: list[str] | None) -> Findin
     except ExecError as error:
         finding.status, finding.detail = "failed", f"{type(error).__name__}: {error}"
     return finding
+
+
+@asynccontextmanager
+async def _trial(name: str, image: str | None) -> AsyncIterator[tuple[str | None, str | list[str]]]:
+    """An image for this backend, the one that is named or a minimal one, and a command that does next to nothing."""
+    from hermes_exec.backends.base import TrialImage
+    from hermes_exec.backends.registry import make_backend
+
+    backend = make_backend(name)
+    try:
+        if image is None and isinstance(backend, TrialImage):
+            async with backend.trial_image() as made:
+                yield made
+        else:
+            yield image, "true"
+    finally:
+        await backend.aclose()
 
 
 async def _measure(

@@ -8,8 +8,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-from hermes_exec.backends.base import Sandbox
-from hermes_exec.backends.docker.sandbox import DockerSandbox
+from hermes_exec.backends.base import HostVisible, Sandbox
 from hermes_exec.errors import ExecError
 
 SMALL_BYTES = 1 << 30
@@ -25,7 +24,7 @@ class BoxProcesses:
         self._base = self._namespace = ""
         pid: int | None = None
         with contextlib.suppress(ExecError):
-            pid = _runner_pid(sandbox)
+            pid = sandbox.host_pid() if isinstance(sandbox, HostVisible) else None
         if pid is None or not hasattr(os, "pidfd_open"):
             return
         with contextlib.suppress(OSError):
@@ -106,13 +105,6 @@ def _fill(path: Path) -> int:
                 while True:
                     size += file.write(piece)
     return size
-
-
-def _runner_pid(sandbox: Sandbox) -> int | None:
-    if isinstance(sandbox, DockerSandbox):
-        return sandbox.host_pid()
-    kind, _, number = sandbox.id.partition("-")
-    return int(number) if kind == "local" and number.isdigit() else None
 
 
 def _base_of(pid: int, role: str) -> str:

@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from hermes_agent.models.base import Model
 from hermes_agent.models.embedded.embedded import EMBEDDED_NAME
 from hermes_agent.models.named import EMBEDDED, named_model
+from hermes_exec.backends.registry import config_type
+from hermes_exec.config import BackendConfig
 from hermes_exec.errors import ConfigError
 from hermes_exec.pool.pool import SandboxPool
-
-_SLOTS_OF_LOCAL = 64
 
 
 class BatchConfig(BaseModel):
@@ -85,7 +85,8 @@ class BatchConfig(BaseModel):
         options = {**self.backend_options}
         if self.slots_per_sandbox is not None:
             options["slots_per_sandbox"] = self.slots_per_sandbox
-        slots = options.get("slots_per_sandbox") or (_SLOTS_OF_LOCAL if self.backend == "local" else 1)
+        kind = type(self.backend) if isinstance(self.backend, BackendConfig) else config_type(self.backend)
+        slots = options.get("slots_per_sandbox") or kind.default_slots
         boxes = self.max_sandboxes or options.pop("max_sandboxes", None)
         if boxes is None and isinstance(slots, int):
             boxes = -(-self.workers // max(1, slots))

@@ -13,9 +13,9 @@ import anyio
 
 from hermes_exec.backends.base import Backend, LaunchSpec, Sandbox, SandboxStatus
 from hermes_exec.backends.docker.backend import DockerBackend
+from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.owner import own_labels
 from hermes_exec.channel import Channel
-from hermes_exec.config import DockerConfig
 
 
 def backend(**options: Any) -> DockerBackend:

@@ -20,13 +20,14 @@ from docker import DockerClient
 from hermes_exec.backends.base import LaunchSpec, ReapFilter
 from hermes_exec.backends.docker import delivery
 from hermes_exec.backends.docker.changes import changes_of, layers_of
+from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.container import HOME, RUNNER
 from hermes_exec.backends.docker.engine import Engine
 from hermes_exec.backends.docker.sandbox import CreatedContainer, DockerSandbox
 from hermes_exec.backends.owner import own_labels
 from hermes_exec.backends.runner_binary import RunnerBinary, find_runner
 from hermes_exec.channel import Channel, Conversation
-from hermes_exec.config import DockerConfig, Limits
+from hermes_exec.config import Limits
 from hermes_exec.errors import BackendUnavailable, ChannelLost, ConfigError, SandboxDied
 from tests.e2e.backends.boxes import backend, box, until, until_state
 

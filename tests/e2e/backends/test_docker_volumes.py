@@ -10,9 +10,9 @@ from docker import DockerClient
 from docker.errors import NotFound
 
 from hermes_exec.backends.base import Labels, LaunchSpec, ReapFilter
+from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.owner import PREFIX, own_labels
 from hermes_exec.backends.registry import make_backend
-from hermes_exec.config import DockerConfig
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 

@@ -12,8 +12,9 @@ import pytest
 
 from hermes_exec import SandboxPool
 from hermes_exec.backends.base import ReapFilter
+from hermes_exec.backends.local.config import LocalConfig
 from hermes_exec.backends.registry import make_backend
-from hermes_exec.config import Limits, LocalConfig
+from hermes_exec.config import Limits
 from hermes_exec.errors import SandboxDied
 from tests.e2e.backends.boxes import left, until
 from tests.e2e.pool.outside import runner_pid

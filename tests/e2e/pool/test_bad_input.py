@@ -16,7 +16,8 @@ import anyio
 import pytest
 
 from hermes_exec import BackendUnavailable, ConfigError, ImageError, Limits, SandboxPool, Slot
-from hermes_exec.config import DockerConfig, PoolConfig
+from hermes_exec.backends.docker.config import DockerConfig
+from hermes_exec.config import PoolConfig
 from hermes_exec.pool.templates import Templates
 from tests.conftest import BackendCase
 

@@ -1,62 +1,17 @@
-"""One configuration class a backend: the options that only this backend understands."""
+"""The options of the Docker backend."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
-from pydantic import Field, PrivateAttr, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
-from hermes_exec.config.model import ConfigModel, check_text
+from hermes_exec.config.backend import BackendConfig
+from hermes_exec.config.model import check_text
 
 Megabytes = Annotated[int, Field(gt=0, le=2**43)]
 Seconds = Annotated[float, Field(gt=0)]
 T = TypeVar("T")
-
-
-class BackendConfig(ConfigModel):
-    """Base of the configuration classes of backends; third parties derive from it too."""
-
-    backend: ClassVar[str]
-    """The name of the backend that this configures."""
-    _wrap: Callable[[Any], Any] | None = PrivateAttr(default=None)
-
-    def wrapped(self, wrap: Callable[[Any], Any]) -> Self:
-        """The same configuration, with something around the backend that is made from it (see `testing.faults`)."""
-        made = self.model_copy()
-        made._wrap = wrap
-        return made
-
-    def with_options(self, options: dict[str, Any]) -> Self:
-        """The same configuration with other values for some fields. ConfigError for a wrong name or value."""
-        given = {name: getattr(self, name) for name in self.model_fields_set}
-        made = type(self).of({**given, **options})
-        made._wrap = self._wrap
-        return made
-
-    def around(self, backend: T) -> T:
-        """The backend, or what `wrapped` put around it."""
-        made: T = backend if self._wrap is None else self._wrap(backend)
-        return made
-
-
-class LocalConfig(BackendConfig):
-    """Boxes that are a process tree on this host."""
-
-    backend: ClassVar[str] = "local"
-
-    readonly_paths: tuple[str, ...] = ()
-    """Further absolute paths of the host that slots may read, besides what the system and the running Python need."""
-    base_dir: str | None = None
-    """Directory in which each box makes its own private directory; None for the system's temporary directory."""
-
-    @field_validator("readonly_paths", "base_dir")
-    @classmethod
-    def _absolute(cls, value: tuple[str, ...] | str | None) -> tuple[str, ...] | str | None:
-        for path in (value,) if isinstance(value, str) else value or ():
-            if not path.startswith("/") or "\0" in path:
-                raise ValueError(f"{path!r} is not an absolute path")
-        return value
 
 
 class DockerConfig(BackendConfig):

@@ -1,0 +1,53 @@
+"""A minimal image for a trial, which needs no registry: it holds nothing but the runner."""
+
+from __future__ import annotations
+
+import io
+import logging
+import secrets
+import tarfile
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+
+from hermes_exec.backends import runner_binary
+from hermes_exec.backends.docker.engine import Engine
+from hermes_exec.errors import ExecError
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+log = logging.getLogger(__name__)
+
+REPOSITORY = "hermes-exec-trial"
+COMMAND = ["/runner", "version"]
+
+
+@asynccontextmanager
+async def trial_image(engine: Engine) -> AsyncIterator[tuple[str, list[str]]]:
+    """See ``TrialImage.trial_image``."""
+    name = f"{REPOSITORY}:{secrets.token_hex(6)}"
+    await engine.call(lambda client: _make(client, name))
+    try:
+        yield name, COMMAND
+    finally:
+        with anyio.CancelScope(shield=True):
+            try:
+                await engine.call(lambda client: client.images.remove(name, force=True))
+            except ExecError as error:
+                log.info("the trial image %s was not removed: %s", name, error)
+
+
+def _make(client: DockerClient, name: str) -> None:
+    runner = runner_binary.path("linux", str(client.info()["Architecture"]))
+    with tempfile.NamedTemporaryFile(suffix=".tar") as archive:
+        with tarfile.open(fileobj=archive, mode="w") as out:
+            entry = tarfile.TarInfo("runner")
+            entry.size, entry.mode = runner.stat().st_size, 0o755
+            out.addfile(entry, io.BytesIO(runner.read_bytes()))
+        archive.flush()
+        repository, _, tag = name.partition(":")
+        client.api.import_image_from_file(archive.name, repository=repository, tag=tag, changes=["ENV PATH=/"])

@@ -1,0 +1,44 @@
+"""What the configuration classes of all backends have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Self, TypeVar
+
+from pydantic import PrivateAttr
+
+from hermes_exec.config.model import ConfigModel
+
+T = TypeVar("T")
+
+
+class BackendConfig(ConfigModel):
+    """Base of the configuration classes of backends, with the options that only this backend understands; third parties
+    derive from it too. A class with a field `image` is one of boxes that have images.
+    """
+
+    backend: ClassVar[str]
+    """The name of the backend that this configures."""
+    default_slots: ClassVar[int] = 1
+    """Slots in one box where the pool says nothing."""
+    default_max_sandboxes: ClassVar[int] = 4
+    """Boxes at most where the pool says nothing."""
+    _wrap: Callable[[Any], Any] | None = PrivateAttr(default=None)
+
+    def wrapped(self, wrap: Callable[[Any], Any]) -> Self:
+        """The same configuration, with something around the backend that is made from it (see `testing.faults`)."""
+        made = self.model_copy()
+        made._wrap = wrap
+        return made
+
+    def with_options(self, options: dict[str, Any]) -> Self:
+        """The same configuration with other values for some fields. ConfigError for a wrong name or value."""
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        made = type(self).of({**given, **options})
+        made._wrap = self._wrap
+        return made
+
+    def around(self, backend: T) -> T:
+        """The backend, or what `wrapped` put around it."""
+        made: T = backend if self._wrap is None else self._wrap(backend)
+        return made
