@@ -1,0 +1,34 @@
+"""A child process of this host that is a stream (its stdin and stdout), and whose stderr goes into a log."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hermes_exec.aio.streams import FdStream
+
+
+def start_child(command: Sequence[str], log: Path, env: Mapping[str, str], stdio: int) -> subprocess.Popen[bytes]:
+    """A child in a session of its own that has none of our descriptors, environment or signal settings.
+
+    Raises:
+        OSError: it cannot be started, or the log cannot be written.
+    """
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            command, stdin=stdio, stdout=stdio, stderr=file, env=env, cwd="/", start_new_session=True, close_fds=True
+        )
+
+
+def open_child(command: Sequence[str], log: Path, env: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], FdStream]:
+    """Start a child, and give the stream to it: a socket, of which it has the one end. Raises as `start_child`."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        try:
+            child = start_child(command, log, env, theirs.fileno())
+        except OSError:
+            ours.close()
+            raise
+    return child, FdStream(ours.detach())
