@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import struct
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from functools import cache
@@ -134,21 +133,3 @@ def _labels(values: Mapping[str, object]) -> Labels | None:
     if not (isinstance(run_id, str) and isinstance(host, str) and isinstance(boot, str) and isinstance(namespace, str)):
         return None
     return Labels(run_id, host, boot, namespace, pid, start)
-
-
-_CREDENTIALS = struct.Struct("3i")
-
-
-def tells_peers() -> bool:
-    """Whether this system says who is at the other end of a Unix socket."""
-    return hasattr(socket, "SO_PEERCRED")
-
-
-def peer(connection: socket.socket) -> tuple[int, int]:
-    """The process and the user at the other end of a Unix socket; the process is 0 where it cannot be seen from here.
-
-    Raises:
-        OSError, AttributeError: this system does not tell (see `tells_peers`).
-    """
-    pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return pid, uid

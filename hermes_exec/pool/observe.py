@@ -25,7 +25,7 @@ import anyio
 from anyio.abc import SocketAttribute, SocketListener, SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from hermes_exec.backends.owner import peer, tells_peers
+from hermes_exec.aio.peers import peer, tells_peers
 from hermes_exec.channel import Event, RemoteError
 from hermes_exec.errors import ExecError, SlotClosed
 

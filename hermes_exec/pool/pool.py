@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import hermes_exec.blocking
-    from hermes_exec.aio.loop import DetachedTaskGroup, ShieldedTask
+    from hermes_exec.aio.tasks import DetachedTaskGroup, ShieldedTask
     from hermes_exec.config import BackendConfig, Limits, ProfileConfig
     from hermes_exec.pool.checkout import Checkouts
     from hermes_exec.pool.events import Events, OnEvent
@@ -214,7 +214,8 @@ class SandboxPool:
     # Entering and leaving.
 
     async def __aenter__(self) -> Self:
-        from hermes_exec.aio.loop import DetachedTaskGroup, running_loop
+        from hermes_exec.aio.loop import running_loop
+        from hermes_exec.aio.tasks import DetachedTaskGroup
         from hermes_exec.backends.owner import own_labels
         from hermes_exec.pool.checkout import Checkouts
         from hermes_exec.pool.fleet import Fleet
@@ -277,7 +278,7 @@ class SandboxPool:
         fleet, checkouts = self._fleet, self._checkouts
         if fleet is None or checkouts is None:
             return
-        from hermes_exec.aio.loop import ShieldedTask
+        from hermes_exec.aio.tasks import ShieldedTask
 
         self._check_process()
         fleet.closing = True

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
 
-from hermes_exec.aio.loop import run_to_end
+from hermes_exec.aio.tasks import run_to_end
 from hermes_exec.channel.encoding import WireBytes, from_wire, shown, to_wire
 from hermes_exec.checks import checked_count, checked_size
 from hermes_exec.errors import ConfigError, OutputLimitExceeded, ProtocolError

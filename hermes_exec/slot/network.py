@@ -10,7 +10,7 @@ from typing import Self
 import anyio
 from anyio.abc import ByteStream, Listener, SocketAttribute, SocketStream
 
-from hermes_exec.aio.loop import DetachedTaskGroup, ShieldedTask
+from hermes_exec.aio.tasks import DetachedTaskGroup, ShieldedTask
 from hermes_exec.channel import Conversation, Data, End, RemoteError
 from hermes_exec.errors import ConfigError, ExecError
 from hermes_exec.slot.scope import TRANSPORT_ERRORS, SlotScope

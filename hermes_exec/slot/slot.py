@@ -9,7 +9,7 @@ from typing import cast
 
 import anyio
 
-from hermes_exec.aio.loop import ShieldedTask
+from hermes_exec.aio.tasks import ShieldedTask
 from hermes_exec.checks import checked_count
 from hermes_exec.errors import ConfigError, SlotClosed
 from hermes_exec.results import KillReceipt, ProcessInfo, RunResult

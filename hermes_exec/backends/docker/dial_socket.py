@@ -10,7 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from hermes_exec.backends.owner import peer, process_start
+from hermes_exec.aio.peers import peer
+from hermes_exec.backends.owner import process_start
 
 FOLDER_PREFIX = "hermes-exec-door-"
 SOCKET = "door"

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from hermes_exec.aio.peers import tells_peers
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.delivery import DeliveryMethod
 from hermes_exec.backends.docker.dial_socket import DialSocket
-from hermes_exec.backends.owner import tells_peers
 
 if TYPE_CHECKING:
     from docker import DockerClient
