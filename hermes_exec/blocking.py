@@ -16,20 +16,8 @@ from typing import Self
 from anyio import EndOfStream
 from anyio.from_thread import BlockingPortal
 
-from hermes_exec.aio.portal import (
-    Member,
-    Portals,
-    SyncContext,
-    SyncFacade,
-    blocking,
-    call,
-    call_or_undo,
-    closing,
-    context,
-    in_event_loop,
-    may_leave,
-    wraps,
-)
+from hermes_exec.aio.facade import Member, SyncContext, SyncFacade, blocking, closing, context, wraps
+from hermes_exec.aio.portal import Portals, call, call_or_undo, in_event_loop, may_leave
 from hermes_exec.errors import SlotClosed
 from hermes_exec.pool import events, pool
 from hermes_exec.results import Isolation, PoolEvent, PoolStats

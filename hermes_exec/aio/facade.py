@@ -1,0 +1,155 @@
+"""How a blocking object is made of an async one: its methods run in the event loop of a portal."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+
+from anyio.from_thread import BlockingPortal
+
+from hermes_exec.aio.portal import call, call_or_undo, may_leave
+from hermes_exec.errors import SlotClosed
+
+W = TypeVar("W")
+R = TypeVar("R")
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class SyncFacade(Generic[W]):
+    """Holds the async object (`wrapped`) and the portal to its event loop. Usable from any thread."""
+
+    def __init__(self, wrapped: W, portal: BlockingPortal) -> None:
+        self.wrapped = wrapped
+        self._portal = portal
+        self._pid = os.getpid()
+
+    @property
+    def portal(self) -> BlockingPortal:
+        """The portal; RuntimeError in another process than its own, where nobody would ever answer."""
+        if self._pid != os.getpid():
+            raise RuntimeError(f"this pool belongs to process {self._pid}: make one of your own after a fork")
+        return self._portal
+
+    def __repr__(self) -> str:
+        return f"<blocking {self.wrapped!r}>"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.wrapped is self.wrapped
+
+    def __hash__(self) -> int:
+        return id(self.wrapped)
+
+
+class SyncContext(AbstractContextManager[T, None], Generic[R, T]):
+    """An async context as a plain one; what it gives is made into its blocking form."""
+
+    def __init__(
+        self,
+        context: AbstractAsyncContextManager[R, bool | None],
+        make: Callable[[R, BlockingPortal], T],
+        portal: BlockingPortal,
+    ) -> None:
+        self._context, self._make, self._portal = context, make, portal
+        self._pid = os.getpid()
+
+    def __enter__(self) -> T:
+        context = self._context
+
+        async def leave(_: R) -> None:
+            await context.__aexit__(None, None, None)
+
+        return self._make(call_or_undo(self._portal, context.__aenter__, leave), self._portal)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if may_leave(self._pid):
+            call(self._portal, functools.partial(self._context.__aexit__, kind, error, trace))
+
+    if not TYPE_CHECKING:  # which finds the mistake before
+
+        def __getattr__(self, name: str) -> object:
+            raise AttributeError(f"{name!r} is not lent yet: `with pool.slot() as slot:`, then `slot.{name}`")
+
+
+class Member(Generic[W, R]):
+    """A property of a facade with the type of its getter."""
+
+    def __init__(self, get: Callable[[SyncFacade[W]], R], doc: str | None = None) -> None:
+        self._get = get
+        self.__doc__ = doc
+
+    @overload
+    def __get__(self, facade: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, facade: SyncFacade[W], owner: type) -> R: ...
+    def __get__(self, facade: SyncFacade[W] | None, owner: type) -> Self | R:
+        return self if facade is None else self._get(facade)
+
+
+def blocking(method: Callable[Concatenate[W, P], Coroutine[Any, Any, R]]) -> Member[W, Callable[P, R]]:
+    """A blocking method that runs the async method it is made from."""
+    return wraps(method, lambda result, _: result)
+
+
+@overload
+def wraps(
+    method: Callable[Concatenate[W, P], Coroutine[Any, Any, R]], make: Callable[[R, BlockingPortal], T]
+) -> Member[W, Callable[P, T]]: ...
+@overload
+def wraps(
+    method: Callable[Concatenate[W, P], R], make: Callable[[R, BlockingPortal], T]
+) -> Member[W, Callable[P, T]]: ...
+def wraps(
+    method: Callable[Concatenate[W, P], Any], make: Callable[[Any, BlockingPortal], T]
+) -> Member[W, Callable[P, T]]:
+    """As `blocking`, also of a plain method, which runs in the loop too; the result is made into its blocking form."""
+
+    def bind(facade: SyncFacade[W]) -> Callable[P, T]:
+        wrapped, portal = facade.wrapped, facade.portal
+
+        @functools.wraps(method)
+        def run(*args: P.args, **kwargs: P.kwargs) -> T:
+            return make(call(portal, functools.partial(method, wrapped, *args, **kwargs)), portal)
+
+        return run
+
+    return Member(bind, method.__doc__)
+
+
+def closing(method: Callable[[W], Coroutine[Any, Any, None]]) -> Member[W, Callable[[], None]]:
+    """As `blocking`, for what is harmless when repeated, also after the loop has ended with the last pool."""
+
+    def bind(facade: SyncFacade[W]) -> Callable[[], None]:
+        wrapped, portal = facade.wrapped, facade.portal
+
+        def run() -> None:
+            with suppress(SlotClosed):
+                call(portal, functools.partial(method, wrapped))
+
+        return run
+
+    return Member(bind, method.__doc__)
+
+
+def context(
+    method: Callable[Concatenate[W, P], AbstractAsyncContextManager[R, bool | None]],
+    make: Callable[[R, BlockingPortal], T],
+) -> Member[W, Callable[P, SyncContext[R, T]]]:
+    """A context manager of the async object, as `SyncContext`."""
+
+    def bind(facade: SyncFacade[W]) -> Callable[P, SyncContext[R, T]]:
+        wrapped, portal = facade.wrapped, facade.portal
+
+        @functools.wraps(method)
+        def run(*args: P.args, **kwargs: P.kwargs) -> SyncContext[R, T]:
+            return SyncContext(method(wrapped, *args, **kwargs), make, portal)
+
+        return run
+
+    return Member(bind, method.__doc__)
