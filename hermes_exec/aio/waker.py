@@ -12,16 +12,16 @@ from hermes_exec.aio.loop import asyncio_loop
 
 
 class Waker(Protocol):
-    """Makes bells of one event loop. A bell rings once, and one task at a time may wait for it."""
+    """Wakes a task by a signal of one event loop, which is set once; one task at a time may wait for it."""
 
     def make(self) -> Any:  # noqa: ANN401 -- each library has its own kind
-        """A new bell."""
+        """A new signal."""
 
     def wait(self, signal: Any) -> Awaitable[object]:  # noqa: ANN401
-        """What returns when it rings."""
+        """What returns when the signal is set."""
 
     def wake(self, signal: Any) -> None:  # noqa: ANN401
-        """Ring it; harmless when repeated."""
+        """Set the signal; harmless when repeated."""
 
 
 class FutureWaker:

@@ -74,7 +74,7 @@ class RemoteError(Exception):
 class Conversation:
     """Made by `Channel.converse`. Receiving belongs to one task at a time, sending to another."""
 
-    # Most conversations are a request and a response: what those need not have is of the class until it is set.
+    # Class-level defaults: most conversations are a request and a response, and never set these.
     sent = False
     """Whether the request was handed to a stream: from then on it may have run."""
     deadline = inf

@@ -1,4 +1,4 @@
-"""What `pool.slot()` and `pool.slots()` give: a context that lends in the way in which its pool was entered."""
+"""What `pool.slot()` and `pool.slots()` give: `async with`, or `with` if the pool was entered with `with`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ B = TypeVar("B")
 
 
 class SlotContext(AbstractAsyncContextManager[A, bool | None], AbstractContextManager[B, bool | None]):
-    """For `async with`, and for plain `with` in a pool that was entered so, where it gives the blocking twin.
+    """Supports `async with`, or `with` (which gives blocking objects) if the pool was entered with `with`.
 
     Nothing is lent before it is entered.
     """

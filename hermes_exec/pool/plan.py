@@ -9,7 +9,7 @@ from hermes_exec.pool.state import Phase, PoolState, SandboxRecord, Waiter
 
 @dataclass(frozen=True, slots=True)
 class TemplateSize:
-    """Size of one kind of box (a profile, or a profile with another image). Times in seconds, None for never."""
+    """Size of one template (a profile, or a profile with another image). Times in seconds, None for never."""
 
     slots_per_sandbox: int
     min_sandboxes: int = 0
@@ -56,7 +56,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Tell a waiter that launches for it failed too often; the error is in the launch record of its kind."""
+    """Tell a waiter that launches for it failed too often; the error is in the launch history of its template."""
 
     waiter: Waiter
 
@@ -91,7 +91,7 @@ def plan(state: PoolState, config: PlanConfig, now: float) -> Plan:
 
 @dataclass(slots=True)
 class _Draft:
-    """One plan in the making: what of the ledger is spoken for so far."""
+    """One plan in the making: what of the state is spoken for so far."""
 
     state: PoolState
     config: PlanConfig
@@ -236,7 +236,7 @@ class _Draft:
         return True
 
     def _evict(self, template: str) -> bool:
-        """Close an idle box of another kind: one above its kind's minimum that nobody waits for, if there is one."""
+        """Close an idle box of another template: rather one above its minimum that nobody waits for."""
         spoken_for = self.claimed | self.closed | self.retired
         others = (box for box in self.state.boxes.values() if box.template != template and box.healthy and not box.lent)
         idle = [box for box in others if box.id not in spoken_for]

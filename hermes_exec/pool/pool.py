@@ -39,7 +39,7 @@ class SandboxPool:
     """Boxes of one backend, and the slots in them. Nothing is started before it is entered.
 
     `async with SandboxPool("docker", image="python:3.12-slim") as pool:` gives this pool, plain `with` its blocking
-    twin. Times are in seconds.
+    form. Times are in seconds.
 
     Args:
         backend: A name (`local`, `docker`, or one of the entry-point group `hermes_exec.backends`) or a config object.

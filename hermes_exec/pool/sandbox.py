@@ -148,7 +148,7 @@ class PooledSandbox:
         return conversation.answered
 
     def scope(self, place: SlotPlace, left: KillWatch) -> SlotScope:
-        """A new stretch of use of a slot."""
+        """A new scope for the calls on a slot."""
         return SlotScope(place.name, self.channel, self.explain_loss, left.see)
 
     async def create(self, place: SlotPlace) -> SlotFacts:

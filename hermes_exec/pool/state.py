@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Phase(Enum):
-    """Where a box is in its life. A box that died is no longer in the ledger."""
+    """Where a box is in its life. A box that died is no longer in the state."""
 
     LAUNCHING = "launching"
     READY = "ready"
@@ -85,14 +85,14 @@ class PoolState:
         return self._last_id
 
     def history(self, template: str) -> LaunchHistory:
-        """The launches of a kind."""
+        """The launches of a template."""
         found = self.launches.get(template)
         if found is None:
             found = self.launches[template] = LaunchHistory()
         return found
 
     def of_template(self, template: str) -> Iterator[SandboxRecord]:
-        """The boxes of a kind, whatever their phase."""
+        """The boxes of a template, whatever their phase."""
         return (box for box in self.boxes.values() if box.template == template)
 
     def enqueue(self, template: str, now: float, *, slots: int = 1, boxes: int = 0) -> Waiter:
@@ -143,7 +143,7 @@ class PoolState:
             box.lent += count
 
     def give_back(self, box: SandboxRecord, now: float, *, clean: bool, drain: bool = False) -> None:
-        """A lent slot comes back; one that is not proven clean dooms its box, and so does `drain`."""
+        """A lent slot comes back; its box drains if it is not proven clean, or with `drain`."""
         box.lent -= 1
         if clean:
             box.free += 1

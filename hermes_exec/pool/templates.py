@@ -1,4 +1,4 @@
-"""The kinds of boxes of a pool: its own settings, each profile's, and those with an image of a single request."""
+"""Templates of boxes: the settings of the pool, of each profile, and those with the image of a single request."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class Templates:
         return self._backends[key]
 
     def most_boxes(self, template: Template) -> int:
-        """How many boxes of a kind there can ever be at once."""
+        """How many boxes of a template there can ever be at once."""
         most = template.size.max_sandboxes
         return self.max_sandboxes if most is None else min(most, self.max_sandboxes)
 

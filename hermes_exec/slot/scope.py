@@ -1,4 +1,4 @@
-"""One stretch of use of a slot, from hand-out (or reset) to the next reset: what its calls and handles share."""
+"""All calls made between two resets of a slot; they end together."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SlotScope:
 
     @contextmanager
     def cancel_scope(self, deadline: float = float("inf")) -> Iterator[anyio.CancelScope]:
-        """A scope for one call: it is cancelled when the tenure ends, and then raises SlotClosed.
+        """A scope for one call: it is cancelled when the slot's ends, and then raises SlotClosed.
 
         A deadline that passes only leaves the block, with `cancelled_caught` set.
         """
@@ -88,7 +88,7 @@ class SlotScope:
             self._idle.set()
 
     def on_close(self, key: object, ending: Callable[[], None]) -> None:
-        """Have something called when the tenure ends (a stream to close, a listener to stop)."""
+        """Have something called when the scope ends (a stream to close, a listener to stop)."""
         self._endings[key] = ending
 
     def forget(self, key: object) -> None:

@@ -274,7 +274,7 @@ class Slot:
         await ShieldedTask(work).wait()
 
     def renew(self) -> SlotScope:
-        """Begin a new stretch of use after a reset. The pool calls it."""
+        """Begin a new scope after a reset. The pool calls it."""
         self.scope = self._new_scope()
         if self._closed is not None:
             self.scope.expire(self._closed)
@@ -303,7 +303,7 @@ class Slot:
         if self._closed is None:
             self._closed = why
         self.scope.expire(self._closed)
-        # Also where a reset had ended the stretch, and did not end well.
+        # Also where a reset had ended the scope and then failed.
         self.scope.closed = self._closed
 
     async def end(self, why: str) -> None:

@@ -19,7 +19,7 @@ STATE_DIR = f"{HOME}/state"
 BASE_DIR = f"{STATE_DIR}/box"
 RUNNER_DIR = f"{HOME}/bin"
 RUNNER = f"{RUNNER_DIR}/runner"
-DOOR_DIR = f"{HOME}/door"
+DIAL_DIR = f"{HOME}/dial"
 RUNNER_PIDS, SLOT_PIDS = 32, 28
 """Threads of the runner (23 measured) with what attaches to it (4), and of a slot's agent (26), which count against the
 limit of the container too."""
@@ -82,8 +82,8 @@ def plan_container(
     """
     command = ["serve", "--base", BASE_DIR, "--lease-s", str(spec.lease_s)]
     if dial_socket is not None:
-        command += ["--dial", f"{DOOR_DIR}/{SOCKET}"]
-        mounts = [*mounts, {"Type": "bind", "Source": str(dial_socket.folder), "Target": DOOR_DIR, "ReadOnly": True}]
+        command += ["--dial", f"{DIAL_DIR}/{SOCKET}"]
+        mounts = [*mounts, {"Type": "bind", "Source": str(dial_socket.folder), "Target": DIAL_DIR, "ReadOnly": True}]
     arguments: dict[str, Any] = {
         "image": image_of(config, spec),
         "entrypoint": [RUNNER],

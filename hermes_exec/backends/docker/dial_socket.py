@@ -1,4 +1,4 @@
-"""A door by which the runner in a container calls its driver: where both see the same files, past the daemon."""
+"""A socket through which the runner in a container calls its driver, where both see the same files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from hermes_exec.aio.peers import peer
 from hermes_exec.backends.owner import process_start
 
-FOLDER_PREFIX = "hermes-exec-door-"
-SOCKET = "door"
+FOLDER_PREFIX = "hermes-exec-dial-"
+SOCKET = "socket"
 
 
 class DialSocket:
@@ -56,7 +56,7 @@ class DialSocket:
         return None
 
     def close(self) -> None:
-        """Nobody is let in any more, and nothing is left of it; harmless when repeated."""
+        """Close and remove it; harmless when repeated."""
         self._listener.close()
         shutil.rmtree(self._private, ignore_errors=True)
 

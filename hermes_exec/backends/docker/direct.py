@@ -23,14 +23,14 @@ DIRECT_RUNTIMES = (None, "runc", "crun", "youki")
 
 
 class DirectStreams:
-    """Opens one for each container, until one was not come through: then the daemon carries the streams."""
+    """Opens a socket per container; after one failure, streams go through the daemon (exec)."""
 
     def __init__(self, config: DockerConfig) -> None:
         self._of_use = config.runtime in DIRECT_RUNTIMES and tells_peers()
 
     @contextmanager
     def open(self, method: DeliveryMethod) -> Iterator[DialSocket | None]:
-        """A door that is closed with the block; None where there is none."""
+        """A socket that is closed with the block; None where there is none."""
         dial_socket = None
         if self._of_use and method == "bind":
             try:
@@ -49,7 +49,7 @@ class DirectStreams:
             return None
         caller = dial_socket.accept(int(client.api.inspect_container(container)["State"]["Pid"]), PATIENCE_S)
         if caller is None:
-            self._give_up("the runner did not come through")
+            self._give_up("the runner did not connect")
         return caller
 
     def _give_up(self, why: str) -> None:

@@ -66,8 +66,8 @@ def test_nobody_else_on_this_host_gets_at_it() -> None:
 
 def test_what_a_killed_driver_left_is_removed_by_the_next() -> None:
     script = (
-        "import time; from hermes_exec.backends.docker.dial_socket import Door;"
-        "print(Door().folder, flush=True); time.sleep(60)"
+        "import time; from hermes_exec.backends.docker.dial_socket import DialSocket;"
+        "print(DialSocket().folder, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as driver:
         assert driver.stdout is not None
@@ -86,9 +86,9 @@ async def test_streams_go_past_the_daemon_where_files_are_shared(docker_image: I
     async with SandboxPool("docker", image=docker_image("busybox"), user="1000") as pool, pool.slot() as slot:
         assert type(stream_of(slot)) is FdStream
         assert folders() == []
-        listed = await slot.run(["ls", "-A", "/hermes-exec/door"])
+        listed = await slot.run(["ls", "-A", "/hermes-exec/dial"])
         assert (listed.exit_code, listed.stdout) == (0, "")
-        assert (await slot.run("touch /hermes-exec/door/x")).exit_code != 0
+        assert (await slot.run("touch /hermes-exec/dial/x")).exit_code != 0
         # A stream that breaks is replaced by one that the daemon carries.
         stream = stream_of(slot)
         assert isinstance(stream, FdStream)
