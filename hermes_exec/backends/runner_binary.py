@@ -13,7 +13,7 @@ from hermes_exec.errors import BackendUnavailable
 
 DIRECTORY = Path(__file__).parents[1] / "_runner"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv8": "arm64", "armv8l": "arm64"}
-CHECKOUT = (Path(__file__).parents[1] / "runner" / "main.go").is_file()
+CHECKOUT = (Path(__file__).parents[2] / "runner" / "main.go").is_file()
 MEND = "run `make runner`" if CHECKOUT else "run `pip install --force-reinstall hermes-exec`"
 
 

@@ -14,7 +14,7 @@ TELLS = {
     "hermes_exec/cli/commands/ps.py": "how long boxes have existed, in a table",
     "hermes_exec/tracing/otel.py": "where spans lie in time",
     "hermes_exec/tracing/writer.py": "when a trace began",
-    "hermes_exec/slot/slot.py": "when a process started, where the box did not say it",
+    "hermes_exec/slot/process.py": "when a process started, where the box did not say it",
     "hermes_exec/testing": "checks of what boxes tell, and the clock that jumps",
 }
 WALL = {"time", "time_ns", "now", "utcnow", "today", "localtime"}
@@ -57,12 +57,12 @@ READS_WALL = re.compile(
 """A time of Go keeps the monotonic clock with it, and differences are taken by that, until one of these is done."""
 GO_TELLS = {
     "agent/processes_linux.go": "when processes started",
-    "serve/process.go": "when processes started",
+    "exec/process.go": "when processes started",
     "search/list.go": "the time of a file",
     "files/stat.go": "the time of a file",
-    "isolate/cgroup_linux.go": "a name that nobody else has",
-    "serve/pump.go": "a deadline that has passed long ago",
-    "serve/procmethods.go": "a deadline that has passed long ago",
+    "cgroup/cgroup_linux.go": "a name that nobody else has",
+    "exec/pump.go": "a deadline that has passed long ago",
+    "exec/procmethods.go": "a deadline that has passed long ago",
 }
 
 

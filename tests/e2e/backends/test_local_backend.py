@@ -191,9 +191,9 @@ async def test_the_box_of_a_killed_driver_ends_long_before_its_lease(tmp_path: P
 async def test_a_driver_that_was_killed_before_it_signed_its_directory_leaves_none(tmp_path: Path) -> None:
     local = make_backend(LocalConfig(base_dir=str(tmp_path)))
     program = (
-        "import os, sys; from hermes_exec.backends import local_dirs, owner\n"
-        "local_dirs.to_json = lambda labels: os.kill(os.getpid(), 9)\n"
-        "local_dirs.make_directory(sys.argv[1], owner.own_labels('t'))"
+        "import os, sys; from hermes_exec.backends import owner; from hermes_exec.backends.local import directory\n"
+        "directory.to_json = lambda labels: os.kill(os.getpid(), 9)\n"
+        "directory.make_directory(sys.argv[1], owner.own_labels('t'))"
     )
     assert (await anyio.run_process([sys.executable, "-c", program, str(tmp_path)], check=False)).returncode == -9
     (name,) = left(tmp_path)
