@@ -15,8 +15,8 @@ from benchmarks.contender import NOOP, ContenderMissing
 from benchmarks.measured import Discipline, Measured, Sample, progress
 from benchmarks.options import Options
 from hermes_exec import SandboxPool
-from hermes_exec.plan import PlanConfig
-from hermes_exec.slot import Slot
+from hermes_exec.pool.plan import PlanConfig
+from hermes_exec.slot.slot import Slot
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 OURS, OURS_OPEN, BARE = "hermes-exec, Docker", "hermes-exec, Docker, pool open already", "docker SDK"
 FIRST = "one box, from nothing to its first command"
-AT_ONCE = PlanConfig(max_sandboxes=1, kinds={}).launch_concurrency
+AT_ONCE = PlanConfig(max_sandboxes=1, templates={}).launch_concurrency
 MANY_ROUNDS = 3
 
 

@@ -10,7 +10,7 @@ import anyio.to_thread
 from benchmarks.container import image
 from benchmarks.contender import OUTPUT_BYTES, OUTPUT_SCRIPT
 from hermes_exec import SandboxPool
-from hermes_exec.slot import Slot
+from hermes_exec.slot.slot import Slot
 
 
 class Ours:

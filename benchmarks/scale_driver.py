@@ -19,7 +19,7 @@ from benchmarks.contender import NOOP
 from benchmarks.measured import in_flight
 from benchmarks.memory import descriptors, memory_kb
 from hermes_exec import SandboxPool
-from hermes_exec.slot import Slot
+from hermes_exec.slot.slot import Slot
 
 BOXES = 4
 AT_ONCE = 8

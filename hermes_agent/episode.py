@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hermes_agent.calls import Message, TokenUsage
-from hermes_agent.trajectory import Turn, sharegpt
+from hermes_agent.messages import Message, TokenUsage
+from hermes_agent.trajectories.sharegpt import Turn, sharegpt
 from hermes_exec.errors import ErrorCause
 
 Finish = Literal["answered", "max_turns", "max_tokens", "context", "model_error", "infra", "cancelled"]
@@ -75,5 +75,5 @@ class Episode:
         )
 
     def to_sharegpt(self) -> list[Turn]:
-        """The conversation as ShareGPT turns `{"from", "value"}`, as in `hermes_agent.trajectory`."""
+        """The conversation as ShareGPT turns `{"from", "value"}`, as in `hermes_agent.trajectories.sharegpt`."""
         return sharegpt(self.messages, self.tools)

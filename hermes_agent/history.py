@@ -8,14 +8,11 @@ import logging
 import time
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from hermes_agent.calls import Completion, Message, TokenUsage, ToolCall, assistant_message, tool_message
 from hermes_agent.episode import CallRecord, Episode, EpisodeError, Finish
+from hermes_agent.messages import Answer, Completion, Message, TokenUsage, ToolCall, assistant_message, tool_message
 from hermes_exec.errors import ErrorCause
-
-if TYPE_CHECKING:
-    from hermes_agent.turn import Answer
 
 _LOG = logging.getLogger(__name__)
 _UNSCORED = frozenset({"model_error", "infra", "cancelled"})

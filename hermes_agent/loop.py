@@ -9,14 +9,14 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import anyio
 
-from hermes_agent.calls import Completion, Message
 from hermes_agent.episode import Episode, Finish
 from hermes_agent.errors import ContextExceeded, ModelError
 from hermes_agent.history import History
+from hermes_agent.messages import Completion, Message
 from hermes_agent.models.base import Model
-from hermes_agent.turn import BlockingTools, Tools, call_tools, hear
+from hermes_agent.turn import BlockingTools, Tools, add_notices, call_tools
+from hermes_exec.aio.portal import call
 from hermes_exec.errors import ConfigError, ErrorCause
-from hermes_exec.twin import call
 
 LAST_WORDS = "You cannot call any more tools. Give your final answer now, from what you know."
 """What the model is told when its turns or its tool calls are used up, before its closing answer."""
@@ -118,7 +118,7 @@ class AgentLoop(Generic[ToolsT_co]):
                 cut = completion.finish_reason == "length"
                 return _End("max_tokens", ErrorCause.BUDGET) if cut else _End("answered", ErrorCause.POLICY)
             failure = await call_tools(tools, history, self._calls_left(history), self._parallel_calls)
-            failure = failure or await hear(tools, history)
+            failure = failure or await add_notices(tools, history)
             if failure is not None:
                 return _End("infra", failure)
             if history.refused:

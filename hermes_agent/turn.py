@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import anyio
 import anyio.lowlevel
 from anyio.from_thread import BlockingPortal
 
-from hermes_agent.calls import ToolCall
 from hermes_agent.history import History
+from hermes_agent.messages import Answer, ToolCall
 from hermes_exec.errors import ErrorCause, ExecError
 
 _NO_CALLS_LEFT = "The number of tool calls is used up; this one was not made. Give your final answer now."
@@ -50,16 +50,6 @@ class BlockingTools(Protocol):
     def wrapped(self) -> Tools: ...  # noqa: D102
     @property
     def portal(self) -> BlockingPortal: ...  # noqa: D102
-
-
-class Answer(NamedTuple):
-    """What a call is answered with. `executed` is False when it never reached the toolbox."""
-
-    content: str
-    ok: bool
-    error_kind: str | None
-    duration_s: float = 0.0
-    executed: bool = True
 
 
 class _Failed(Exception):
@@ -115,7 +105,7 @@ async def call_tools(tools: Tools, history: History, calls_left: int | None, par
     return failures[0] if failures else None
 
 
-async def hear(tools: Tools, history: History) -> ErrorCause | None:
+async def add_notices(tools: Tools, history: History) -> ErrorCause | None:
     """Add what background processes have to tell, as one user message. Returns as `call_tools`."""
     notices = getattr(tools, "notices", None)
     if notices is None:

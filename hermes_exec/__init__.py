@@ -3,10 +3,17 @@
 Importing it costs next to nothing: each name is loaded when it is first used.
 """
 
-from hermes_exec.lazily import lazily
+from hermes_exec._lazy import lazily
 
 TYPE_CHECKING = False  # as typing has it, which takes longer to load than all of this
 if TYPE_CHECKING:
+    from hermes_exec import blocking as blocking
+    from hermes_exec import config as config
+    from hermes_exec import errors as errors
+    from hermes_exec import results as results
+    from hermes_exec import testing as testing
+    from hermes_exec import tools as tools
+    from hermes_exec import tracing as tracing
     from hermes_exec.config import BackendConfig, DockerConfig, Limits, LocalConfig, PoolConfig, ProfileConfig
     from hermes_exec.errors import (
         AcquireTimeout,
@@ -22,15 +29,13 @@ if TYPE_CHECKING:
         LaunchTimeout,
         OutcomeUnknown,
         OutputLimitExceeded,
+        PostMortem,
         ProtocolError,
         QuotaExceeded,
         SandboxDied,
         SlotClosed,
     )
-    from hermes_exec.files import Files
-    from hermes_exec.forward import Connection, Forward
-    from hermes_exec.pool import SandboxPool
-    from hermes_exec.process import Process
+    from hermes_exec.pool.pool import SandboxPool
     from hermes_exec.results import (
         Died,
         FileStat,
@@ -41,7 +46,6 @@ if TYPE_CHECKING:
         Lent,
         PoolEvent,
         PoolStats,
-        PostMortem,
         ProcessInfo,
         PullProgress,
         Quarantined,
@@ -56,8 +60,11 @@ if TYPE_CHECKING:
         TreeCopied,
         Usage,
     )
-    from hermes_exec.session import Session
-    from hermes_exec.slot import Slot
+    from hermes_exec.slot.files import Files
+    from hermes_exec.slot.network import Connection, Forward
+    from hermes_exec.slot.process import Process
+    from hermes_exec.slot.session import Session
+    from hermes_exec.slot.slot import Slot
 
 __all__ = [
     "AcquireTimeout",
@@ -119,5 +126,16 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazily(
         __name__,
         __all__,
-        where=("errors", "pool", "results", "config", "files", "forward", "process", "session", "slot"),
+        where=(
+            "errors",
+            "pool.pool",
+            "results",
+            "config",
+            "slot.files",
+            "slot.network",
+            "slot.process",
+            "slot.session",
+            "slot.slot",
+        ),
+        modules=("blocking", "config", "errors", "results", "testing", "tools", "tracing"),
     )

@@ -16,28 +16,29 @@ from typing import Self
 from anyio import EndOfStream
 from anyio.from_thread import BlockingPortal
 
-from hermes_exec import events, files, forward, pool, process, session, slot
-from hermes_exec.errors import SlotClosed
-from hermes_exec.results import Isolation, PoolEvent, PoolStats
-from hermes_exec.twin import (
-    Entered,
+from hermes_exec.aio.portal import (
     Member,
     Portals,
-    Twin,
+    SyncContext,
+    SyncFacade,
     blocking,
     call,
     call_or_undo,
     closing,
+    context,
     in_event_loop,
-    lending,
-    making,
     may_leave,
+    wraps,
 )
+from hermes_exec.errors import SlotClosed
+from hermes_exec.pool import events, pool
+from hermes_exec.results import Isolation, PoolEvent, PoolStats
+from hermes_exec.slot import files, network, process, session, slot
 
 PORTALS = Portals()
 
 
-class Output(Twin[process.ProcessOutput]):
+class Output(SyncFacade[process.ProcessOutput]):
     """As `ProcessOutput`; iterating gives pieces until the end."""
 
     receive = blocking(process.ProcessOutput.receive)
@@ -53,7 +54,7 @@ class Output(Twin[process.ProcessOutput]):
                 return
 
 
-class Input(Twin[process.ProcessInput]):
+class Input(SyncFacade[process.ProcessInput]):
     """As `ProcessInput`."""
 
     send = blocking(process.ProcessInput.send)
@@ -61,7 +62,7 @@ class Input(Twin[process.ProcessInput]):
     close = aclose
 
 
-class Process(Twin[process.Process]):
+class Process(SyncFacade[process.Process]):
     """As `hermes_exec.Process`."""
 
     id = Member[process.Process, str](lambda one: one.wrapped.id)
@@ -104,14 +105,14 @@ def _processes(found: list[process.Process], portal: BlockingPortal) -> list[Pro
     return [Process(one, portal) for one in found]
 
 
-class Session(Twin[session.Session]):
+class Session(SyncFacade[session.Session]):
     """As `hermes_exec.Session`."""
 
     cwd = Member[session.Session, str](lambda one: one.wrapped.cwd)
     shell = Member[session.Session, str | None](lambda one: one.wrapped.shell)
     keeps = Member[session.Session, tuple[str, ...]](lambda one: one.wrapped.keeps)
     run = blocking(session.Session.run)
-    spawn = making(session.Session.spawn, Process)
+    spawn = wraps(session.Session.spawn, Process)
     aclose = closing(session.Session.aclose)
     close = aclose
 
@@ -129,13 +130,13 @@ class Session(Twin[session.Session]):
         self.close()
 
 
-class Connection(Twin[forward.Connection]):
+class Connection(SyncFacade[network.Connection]):
     """As `hermes_exec.Connection`; iterating gives pieces until the end."""
 
-    receive = blocking(forward.Connection.receive)
-    send = blocking(forward.Connection.send)
-    send_eof = blocking(forward.Connection.send_eof)
-    aclose = closing(forward.Connection.aclose)
+    receive = blocking(network.Connection.receive)
+    send = blocking(network.Connection.send)
+    send_eof = blocking(network.Connection.send_eof)
+    aclose = closing(network.Connection.aclose)
     close = aclose
 
     def __iter__(self) -> Iterator[bytes]:
@@ -154,7 +155,7 @@ class Connection(Twin[forward.Connection]):
         self.close()
 
 
-class Files(Twin[files.Files]):
+class Files(SyncFacade[files.Files]):
     """As `hermes_exec.Files`."""
 
     read_bytes = blocking(files.Files.read_bytes)
@@ -175,7 +176,7 @@ class Files(Twin[files.Files]):
     glob = blocking(files.Files.glob)
 
 
-class Slot(Twin[slot.Slot]):
+class Slot(SyncFacade[slot.Slot]):
     """As `hermes_exec.Slot`."""
 
     id = Member[slot.Slot, str](lambda one: one.wrapped.id)
@@ -192,11 +193,11 @@ class Slot(Twin[slot.Slot]):
     closed = Member[slot.Slot, bool](lambda one: one.wrapped.closed)
     run = blocking(slot.Slot.run)
     run_many = blocking(slot.Slot.run_many)
-    spawn = making(slot.Slot.spawn, Process)
-    spawned = making(slot.Slot.spawned, _processes)
-    session = making(slot.Slot.session, Session)
+    spawn = wraps(slot.Slot.spawn, Process)
+    spawned = wraps(slot.Slot.spawned, _processes)
+    session = wraps(slot.Slot.session, Session)
     processes = blocking(slot.Slot.processes)
-    connect = making(slot.Slot.connect, Connection)
+    connect = wraps(slot.Slot.connect, Connection)
     kill_all = blocking(slot.Slot.kill_all)
     reset = blocking(slot.Slot.reset)
 
@@ -205,11 +206,11 @@ class Slot(Twin[slot.Slot]):
         """The files of the slot."""
         return Files(self.wrapped.files, self.portal)
 
-    forward = lending(slot.Slot.forward, lambda lent, _: lent)
+    forward = context(slot.Slot.forward, lambda lent, _: lent)
 
 
-class Events(Twin[events.Events], Iterator[PoolEvent]):
-    """As `hermes_exec.events.Events`, as a plain iterator."""
+class Events(SyncFacade[events.Events], Iterator[PoolEvent]):
+    """As `hermes_exec.pool.events.Events`, as a plain iterator."""
 
     dropped = Member[events.Events, int](lambda one: one.wrapped.dropped)
     aclose = closing(events.Events.aclose)
@@ -226,16 +227,16 @@ def _slots(lent: list[slot.Slot], portal: BlockingPortal) -> list[Slot]:
     return [Slot(one, portal) for one in lent]
 
 
-class SandboxPool(Twin[pool.SandboxPool]):
+class SandboxPool(SyncFacade[pool.SandboxPool]):
     """As `hermes_exec.SandboxPool`, entered by plain `with`."""
 
     run_id = Member[pool.SandboxPool, str](lambda one: one.wrapped.run_id)
-    slot = lending(pool.SandboxPool.slot, Slot)
-    slots = lending(pool.SandboxPool.slots, _slots)
+    slot = context(pool.SandboxPool.slot, Slot)
+    slots = context(pool.SandboxPool.slots, _slots)
     prewarm = blocking(pool.SandboxPool.prewarm)
     aclose = closing(pool.SandboxPool.aclose)
     close = aclose
-    events = making(pool.SandboxPool.events, Events)
+    events = wraps(pool.SandboxPool.events, Events)
 
     def stats(self) -> PoolStats:
         """As `SandboxPool.stats`, also after the pool was closed."""
@@ -268,7 +269,7 @@ class Entry(AbstractContextManager[SandboxPool, None]):
         self._wrapped = wrapped
         self._pid = os.getpid()
         self._portal: AbstractContextManager[BlockingPortal] | None = None
-        self._pool: Entered[pool.SandboxPool, SandboxPool] | None = None
+        self._pool: SyncContext[pool.SandboxPool, SandboxPool] | None = None
 
     def __enter__(self) -> SandboxPool:
         if in_event_loop():
@@ -276,7 +277,7 @@ class Entry(AbstractContextManager[SandboxPool, None]):
         self._portal = PORTALS.open()
         portal = self._portal.__enter__()
         try:
-            self._pool = Entered(self._wrapped, SandboxPool, portal)
+            self._pool = SyncContext(self._wrapped, SandboxPool, portal)
             return self._pool.__enter__()
         except BaseException:
             self._portal.__exit__(None, None, None)

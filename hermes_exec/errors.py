@@ -7,11 +7,11 @@ the caller's configuration, with this library, with the box or with its provider
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, Literal, Protocol
 
-if TYPE_CHECKING:
-    from hermes_exec.results import PostMortem, RunResult
+Suspect = Literal["tenant", "outside", "unknown"]
 
 
 class ErrorCause(StrEnum):
@@ -129,6 +129,21 @@ class AcquireTimeout(ExecError, TimeoutError):
     default_retryable = True
 
 
+@dataclass(frozen=True, slots=True)
+class PostMortem:
+    """What is known about the end of a box.
+
+    ``suspect`` says who ended it: ``tenant`` (only the box's own tenant can have), ``outside`` (removed, stopped, host
+    out of memory), ``unknown``. ``log_tail`` is the end of the runner's own log.
+    """
+
+    reason: str
+    exit_code: int | None = None
+    oom: bool = False
+    log_tail: str = ""
+    suspect: Suspect = "unknown"
+
+
 class SandboxDied(ExecError):
     """Raised by the call under way and by each later one when the box has ended. ``post_mortem`` says what is known
     about its end.
@@ -178,6 +193,27 @@ class SlotClosed(ExecError):
     default_cause = ErrorCause.CANCELLED
 
 
+class CommandResult(Protocol):
+    """What is read of the result of a command that failed; `RunResult` has all of it."""
+
+    @property
+    def exit_code(self) -> int: ...  # noqa: D102
+    @property
+    def signal(self) -> int | None: ...  # noqa: D102
+    @property
+    def timed_out(self) -> bool: ...  # noqa: D102
+    @property
+    def oom_killed(self) -> bool: ...  # noqa: D102
+    @property
+    def duration_s(self) -> float: ...  # noqa: D102
+    @property
+    def stdout(self) -> str: ...  # noqa: D102
+    @property
+    def stderr(self) -> str: ...  # noqa: D102
+    @property
+    def request_id(self) -> int | None: ...  # noqa: D102
+
+
 class CommandFailed(ExecError):
     """Raised only by ``check=True`` and ``RunResult.check()``, when the command did not succeed. ``result`` is the
     whole result.
@@ -185,7 +221,7 @@ class CommandFailed(ExecError):
 
     default_cause = ErrorCause.POLICY
 
-    def __init__(self, result: RunResult) -> None:
+    def __init__(self, result: CommandResult) -> None:
         super().__init__(_why(result), request_id=result.request_id)
         self.result = result
 
@@ -196,7 +232,7 @@ class OutputLimitExceeded(ExecError):
     default_cause = ErrorCause.POLICY
 
 
-def _why(result: RunResult) -> str:
+def _why(result: CommandResult) -> str:
     if result.timed_out:
         what = f"command timed out after {result.duration_s:.1f} s"
     elif result.oom_killed and result.signal is not None:

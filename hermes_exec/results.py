@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hermes_exec.errors import CommandFailed
+from hermes_exec.errors import CommandFailed, PostMortem
 
 IsolationLevel = Literal["none", "uid", "namespaces", "box"]
 """The rungs of isolation, lowest first: a floor is met by its own rung and every later one."""
 
-Suspect = Literal["tenant", "outside", "unknown"]
 FileType = Literal["file", "dir", "link", "fifo", "socket", "char", "block"]
 
 
@@ -160,21 +159,6 @@ class Isolation:
     network: str = ""
     limits: Mapping[str, str] = field(default_factory=dict)
     price_ms: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class PostMortem:
-    """What is known about the end of a box.
-
-    ``suspect`` says who ended it: ``tenant`` (only the box's own tenant can have), ``outside`` (removed, stopped, host
-    out of memory), ``unknown``. ``log_tail`` is the end of the runner's own log.
-    """
-
-    reason: str
-    exit_code: int | None = None
-    oom: bool = False
-    log_tail: str = ""
-    suspect: Suspect = "unknown"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,13 @@ from hermes_agent.models.named import EMBEDDED
 from hermes_batch.config import BatchConfig
 from hermes_batch.display import RunDisplay, show_results
 from hermes_batch.record import Record
-from hermes_batch.report import REPORT
+from hermes_batch.report.report import REPORT
 from hermes_batch.run import BatchResult, run_batch
 from hermes_batch.trajectories import TRAJECTORIES, read_rows
-from hermes_exec.cli import exits
-from hermes_exec.cli.interrupt import run_async
+from hermes_exec.cli.kit import exits
+from hermes_exec.cli.kit.interrupt import run_async
 from hermes_exec.errors import BackendUnavailable, ExecError
-from hermes_exec.pool import SandboxPool
+from hermes_exec.pool.pool import SandboxPool
 
 TASKS, OUT, WORKERS = Path("examples/tasks.jsonl"), Path("runs/demo"), 8
 _CONSOLE = Console(highlight=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hermes_agent.models.base import Model
-from hermes_agent.models.embedded import EmbeddedModel
+from hermes_agent.models.embedded.embedded import EmbeddedModel
 from hermes_agent.models.openai import OpenAIModel
 from hermes_agent.models.scripted import ScriptedModel
 

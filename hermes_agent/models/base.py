@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from hermes_agent.calls import Completion, Message
+from hermes_agent.messages import Completion, Message
 
 
 class Model(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_agent.models.embedded import EmbeddedModel
+from hermes_agent.models.embedded.embedded import EmbeddedModel
 from hermes_agent.models.openai import OpenAIModel
 from hermes_agent.parsers import get_parser
 from hermes_exec.errors import ConfigError

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import anyio
 from anyio.lowlevel import RunVar
 
-from hermes_agent.calls import Completion, Message, TokenUsage, ToolCall
 from hermes_agent.errors import ContextExceeded, ModelError
+from hermes_agent.messages import Completion, Message, TokenUsage, ToolCall
 from hermes_agent.parsers import get_parser
 from hermes_exec.errors import ConfigError, ErrorCause
 

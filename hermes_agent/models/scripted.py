@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
 
-from hermes_agent.calls import Completion, Message, ToolCall
 from hermes_agent.errors import ModelError
+from hermes_agent.messages import Completion, Message, ToolCall
 from hermes_agent.parsers import get_parser
 from hermes_agent.parsers.base import call_id as make_id
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hermes_agent.calls import ToolCall
+from hermes_agent.messages import ToolCall
 
 
 class Parsed(NamedTuple):

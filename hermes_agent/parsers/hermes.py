@@ -6,7 +6,7 @@ import json
 import re
 from typing import NamedTuple
 
-from hermes_agent.calls import ToolCall
+from hermes_agent.messages import ToolCall
 from hermes_agent.parsers.base import Parsed, call_id
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"

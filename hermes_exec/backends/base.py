@@ -9,7 +9,8 @@ from typing import Literal, Protocol, runtime_checkable
 from anyio.abc import ByteStream
 
 from hermes_exec.config import Limits
-from hermes_exec.results import PostMortem, PullProgress
+from hermes_exec.errors import PostMortem
+from hermes_exec.results import PullProgress
 
 SandboxState = Literal["alive", "dead", "unknown"]
 

@@ -1,8 +1,8 @@
 """The channel: one byte stream into a box, many concurrent conversations."""
 
+from hermes_exec.aio.streams import FdStream
 from hermes_exec.channel.channel import Channel
 from hermes_exec.channel.conversation import Conversation, Data, End, Event, Overdue, RemoteError
 from hermes_exec.channel.handshake import BoxFacts
-from hermes_exec.streams import FdStream
 
 __all__ = ["BoxFacts", "Channel", "Conversation", "Data", "End", "Event", "FdStream", "Overdue", "RemoteError"]

@@ -11,16 +11,23 @@ from typing import Any, Literal
 
 import anyio
 
-from hermes_exec.channel.bell import Bells, bells
+from hermes_exec.aio.waker import Waker, current_waker
 from hermes_exec.channel.connection import Connection, Opener
 from hermes_exec.channel.conversation import Conversation, Overdue
+from hermes_exec.channel.encoding import readable
 from hermes_exec.channel.frames import MAX_MESSAGE_BYTES, MORE, Frame, FrameType, encode, encode_json, parse_json
 from hermes_exec.channel.handshake import BoxFacts, Identity
 from hermes_exec.channel.keepalive import HEART
 from hermes_exec.channel.trace import Trace
-from hermes_exec.encoding import readable
-from hermes_exec.errors import ChannelLost, ConfigError, ExecError, OutcomeUnknown, ProtocolError, SandboxDied
-from hermes_exec.results import PostMortem
+from hermes_exec.errors import (
+    ChannelLost,
+    ConfigError,
+    ExecError,
+    OutcomeUnknown,
+    PostMortem,
+    ProtocolError,
+    SandboxDied,
+)
 
 DEFAULT_WINDOW = 1 << 20
 CANCEL_WAIT_S = 5.0
@@ -69,7 +76,7 @@ class Channel:
         self._next_id = 0
         self._acks = 0
         self._scope = anyio.CancelScope()
-        self._bells: Bells | None = None
+        self._waker: Waker | None = None
         self._next_look = inf
         self._sooner = anyio.Event()
 
@@ -99,7 +106,7 @@ class Channel:
         return self.facts.boot_id
 
     async def _connect(self) -> None:
-        self._bells = self._bells or bells()
+        self._waker = self._waker or current_waker()
         made = await Connection.open(self._opener, self._identity, self._lease_s, self._interval_s, self._trace)
         if self._connection is not None:
             HEART.remove(self._connection)
@@ -281,7 +288,7 @@ class Channel:
             self._trace.begun(self._next_id, method, now if self._waited_since is None else self._waited_since)
             self._waited_since = None
         conversation = Conversation(
-            self._write, self._bells or bells(), self._next_id, request, window, self.facts.input_window
+            self._write, self._waker or current_waker(), self._next_id, request, window, self.facts.input_window
         )
         self._conversations[self._next_id] = conversation
         if self.state == "open":

@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable, Iterable
 import anyio
 from anyio.abc import ByteStream
 
+from hermes_exec.aio.streams import NowaitStream, QueuedStream, nowait
 from hermes_exec.channel.frames import HEADER, KEEPALIVE_FRAME, Frame
 from hermes_exec.channel.handshake import BoxFacts, FrameReader, Identity, shake_hands
 from hermes_exec.channel.trace import Trace, traced
 from hermes_exec.errors import ChannelLost, ProtocolError
-from hermes_exec.streams import NowaitStream, QueuedStream, nowait
 
 logger = logging.getLogger(__name__)
 

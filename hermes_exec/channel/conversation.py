@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import anyio
 
-from hermes_exec.channel.bell import Bells
+from hermes_exec.aio.waker import Waker
+from hermes_exec.channel.encoding import readable
 from hermes_exec.channel.frames import (
     MAX_DATA,
     MAX_MESSAGE_BYTES,
@@ -23,7 +24,6 @@ from hermes_exec.channel.frames import (
     parse_json,
     unpack_position,
 )
-from hermes_exec.encoding import readable
 from hermes_exec.errors import ChannelLost, ExecError, OutcomeUnknown, ProtocolError
 
 BROKEN_RESPONSE = "the box sent a response without a result"
@@ -79,7 +79,7 @@ class Conversation:
     """Whether the request was handed to a stream: from then on it may have run."""
     deadline = inf
     """On the clock of time.monotonic: the channel interrupts then, with Overdue."""
-    _bell: Any = None
+    _signal: Any = None
     _finished: anyio.Event | None = None
     _room: anyio.Event | None = None
     _interruption: Exception | None = None
@@ -98,11 +98,11 @@ class Conversation:
     _ended: frozenset[int] = frozenset()
 
     def __init__(
-        self, write: Callable[[bytes], None], bells: Bells, number: int, request: bytes, window: int, input_window: int
+        self, write: Callable[[bytes], None], waker: Waker, number: int, request: bytes, window: int, input_window: int
     ) -> None:
         self.id = number
         self._write = write
-        self._bells = bells
+        self._waker = waker
         self._request = request
         self._window = window
         self._input_window = input_window
@@ -167,8 +167,8 @@ class Conversation:
             if self._interruption is not None:
                 error, self._interruption = self._interruption, None
                 raise error
-            self._bell = bell = self._bells.make()
-            await self._bells.wait(bell)
+            self._signal = signal = self._waker.make()
+            await self._waker.wait(signal)
         return self.receive_nowait()
 
     def receive_nowait(self) -> Item | None:
@@ -252,9 +252,9 @@ class Conversation:
             self._tell()
 
     def _tell(self) -> None:
-        if self._bell is not None:
-            self._bells.ring(self._bell)
-            self._bell = None
+        if self._signal is not None:
+            self._waker.wake(self._signal)
+            self._signal = None
         if self._finished is not None:
             self._finished.set()
             self._finished = None

@@ -10,10 +10,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from hermes_exec.aio.streams import NowaitStream
+from hermes_exec.channel.encoding import readable, shown
 from hermes_exec.channel.frames import Decoder, Frame, FrameType, encode, parse_json
-from hermes_exec.encoding import readable, shown
 from hermes_exec.errors import ChannelLost, ProtocolError
-from hermes_exec.streams import NowaitStream
 
 VERSION = 1
 MAX_HANDSHAKE_FRAMES = 64

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hermes_exec.cli import exits
-from hermes_exec.cli.output import LogFormatter, emit_json, say
+from hermes_exec.cli.kit import exits
+from hermes_exec.cli.kit.output import LogFormatter, emit_json, say
 from hermes_exec.errors import ErrorCause, ExecError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def build_app(command: str | None = None) -> typer.Typer:
     to.callback()(_root)
     for name in chosen:
         if name in COMMANDS:
-            import_module(f"hermes_exec.cli.{name}").add_to(to)
+            import_module(f"hermes_exec.cli.commands.{name}").add_to(to)
         else:
             _add_other(to, others[name])
     return to

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hermes_exec.runner_binary import find_program
+from hermes_exec.backends.runner_binary import find_program
 
 DIRECTORY = Path(__file__).parent / "_applets"
 

@@ -1,4 +1,4 @@
-"""The Toolbox: from a model's tool call to a result, in one slot."""
+"""The Toolbox: from a model's tool call to a result, in one slot; and its blocking face."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ import logging
 import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import Any, Self, overload
 
 import anyio
+from anyio.from_thread import BlockingPortal
 
 import hermes_exec.blocking
+from hermes_exec.aio.portal import call
 from hermes_exec.errors import CommandFailed, ConfigError, ErrorCause, ExecError, OutputLimitExceeded, SandboxDied
-from hermes_exec.slot import Slot
-from hermes_exec.tools import budget, notices
-from hermes_exec.tools.arguments import parse_arguments
-from hermes_exec.tools.bench import Bench
-from hermes_exec.tools.coercion import fit
-from hermes_exec.tools.failure import ToolFailure
-from hermes_exec.tools.host import HostTool
+from hermes_exec.slot.slot import Slot
+from hermes_exec.tools.call import budget
+from hermes_exec.tools.call.arguments import parse_arguments
+from hermes_exec.tools.call.coercion import fit
+from hermes_exec.tools.call.failure import ToolFailure
+from hermes_exec.tools.call.results import Outcome, ToolResult, to_json
+from hermes_exec.tools.catalog.host import HostTool
+from hermes_exec.tools.catalog.registry import REGISTRY
+from hermes_exec.tools.catalog.schemas import EXAMPLES, JsonObject, schemas
+from hermes_exec.tools.catalog.toolsets import KNOWN_TOOLS, SHIPPED, require_tool, select, why_unavailable
 from hermes_exec.tools.options import ToolOptions
-from hermes_exec.tools.registry import REGISTRY
-from hermes_exec.tools.results import Outcome, ToolResult, to_json
-from hermes_exec.tools.schemas import EXAMPLES, JsonObject, schemas
-from hermes_exec.tools.toolsets import KNOWN_TOOLS, SHIPPED, require_tool, select, why_unavailable
-from hermes_exec.tools.watch import Notice
-
-if TYPE_CHECKING:
-    from hermes_exec.tools.blocking import BlockingToolbox
+from hermes_exec.tools.state.tool_state import ToolState
+from hermes_exec.tools.state.watch import Notice
+from hermes_exec.tools.terminal import notices
 
 DEFAULT_TOOLSETS = ("terminal", "file")
 _log = logging.getLogger(__name__)
@@ -79,16 +80,14 @@ class Toolbox:
     ) -> Toolbox:
         """Make the object, complete: there is no `__init__`, for what it takes depends on the kind of slot."""
         if isinstance(slot, hermes_exec.blocking.Slot):
-            from hermes_exec.tools.blocking import BlockingToolbox
-
             return BlockingToolbox.over(Toolbox(slot.wrapped, toolsets, tools=tools, options=options), slot.portal)
         if not isinstance(slot, Slot):
             raise ConfigError(f"a Toolbox works in a slot (`pool.slot()`), not in a {type(slot).__name__}")
         made = object.__new__(cls)
-        made._furnish(slot, toolsets, tools, options)
+        made._set_up(slot, toolsets, tools, options)
         return made
 
-    def _furnish(
+    def _set_up(
         self,
         slot: Slot,
         toolsets: Iterable[str] | None,
@@ -99,7 +98,7 @@ class Toolbox:
         built_in = schemas()
         host = {tool.name: tool.schema for tool in self._host.values()}
         self._schemas: dict[str, JsonObject] = {name: built_in[name] for name in names} | host
-        self._bench = Bench(slot, options or ToolOptions(), frozenset(self._schemas))
+        self._state = ToolState(slot, options or ToolOptions(), frozenset(self._schemas))
 
     @property
     def schemas(self) -> list[JsonObject]:
@@ -126,34 +125,34 @@ class Toolbox:
         name = str(name)
         outcome = await self._outcome(name, arguments)
         if name != "search_files":
-            self._bench.searches.interrupt()
+            self._state.searches.interrupt()
         kind = outcome.error_kind
         result = ToolResult(
             name, to_json(outcome.data), outcome.data, kind is None, kind, time.monotonic() - started, call_id
         )
-        return await budget.fit_result(self._bench.slot, result, self._bench.options)
+        return await budget.fit_result(self._state.slot, result, self._state.options)
 
     async def fit_turn(self, results: Sequence[ToolResult], limit_chars: int | None = None) -> list[ToolResult]:
         """Return the results of one turn within the budget of a turn: the largest are written to files in the slot
         first.
         """
-        return await budget.fit_turn(self._bench.slot, results, self._bench.options, limit_chars)
+        return await budget.fit_turn(self._state.slot, results, self._state.options, limit_chars)
 
     async def notices(self) -> list[Notice]:
         """Return what `notify_on_complete` and `watch_patterns` have to tell since the last time. Pull: call it
         before each turn of the model.
         """
-        return await notices.collect(self._bench, anyio.current_time)
+        return await notices.collect(self._state, anyio.current_time)
 
     def forget_reads(self) -> None:
         """Let read_file give unchanged text in full again; call it after earlier results were taken out of the
         model's context.
         """
-        self._bench.views.forget_pages()
+        self._state.views.forget_pages()
 
     async def aclose(self) -> None:
         """Close the shell session. Background processes live on with the slot."""
-        await self._bench.aclose()
+        await self._state.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -196,7 +195,7 @@ class Toolbox:
             raise
         if host is not None:
             return await _run_host(host, fitted)
-        return await REGISTRY[name].run(self._bench, fitted)
+        return await REGISTRY[name].run(self._state, fitted)
 
     def _unknown(self, name: str) -> ToolFailure:
         available = ", ".join(self._schemas)
@@ -208,6 +207,53 @@ class Toolbox:
         near = difflib.get_close_matches(name, self._schemas, n=1)
         meant = f" Did you mean '{near[0]}'? Example: {near[0]}({EXAMPLES.get(near[0], '{}')})." if near else ""
         return ToolFailure("unknown_tool", f"Unknown tool '{name[:100]}'.{meant} Available tools: {available}.")
+
+
+class BlockingToolbox(Toolbox):
+    """What `Toolbox(slot)` gives for a blocking slot. `wrapped` is the Toolbox that does the work, `portal` the
+    thread that it works in.
+    """
+
+    wrapped: Toolbox
+    portal: BlockingPortal
+
+    @classmethod
+    def over(cls, toolbox: Toolbox, portal: BlockingPortal) -> BlockingToolbox:
+        """The blocking face of `toolbox`, whose calls run in the event loop of `portal`."""
+        made = object.__new__(cls)
+        made.wrapped, made.portal = toolbox, portal
+        made._schemas, made.unavailable = toolbox._schemas, toolbox.unavailable
+        return made
+
+    def call(  # type: ignore[override]
+        self, name: str, arguments: str | bytes | Mapping[str, object] | None = None, call_id: str | None = None
+    ) -> ToolResult:
+        """As `Toolbox.call`."""
+        return call(self.portal, partial(self.wrapped.call, name, arguments, call_id))
+
+    def fit_turn(self, results: Sequence[ToolResult], limit_chars: int | None = None) -> list[ToolResult]:  # type: ignore[override]
+        """As `Toolbox.fit_turn`."""
+        return call(self.portal, partial(self.wrapped.fit_turn, results, limit_chars))
+
+    def notices(self) -> list[Notice]:  # type: ignore[override]
+        """As `Toolbox.notices`."""
+        return call(self.portal, self.wrapped.notices)
+
+    def forget_reads(self) -> None:
+        """As `Toolbox.forget_reads`."""
+        call(self.portal, self.wrapped.forget_reads)
+
+    def close(self) -> None:
+        """As `Toolbox.aclose`."""
+        call(self.portal, self.wrapped.aclose)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 async def _run_host(host: HostTool, fitted: dict[str, Any]) -> Outcome:

@@ -19,8 +19,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from hermes_exec import Died, ExecError, PoolEvent, SandboxPool, Slot
+from hermes_exec.aio.streams import FdStream
 from hermes_exec.channel.frames import HEADER, MORE, Frame, FrameType, encode, encode_position, encode_positioned
-from hermes_exec.streams import FdStream
 from tests.attack.areas.storms import lower_peak, memory_mib
 from tests.fuzz.runner import BROKEN, HostileRunner
 from tests.fuzz.seeds import EXIT, as_json

@@ -13,24 +13,23 @@ from typing import Any, cast
 
 import anyio
 
-from hermes_exec.backends.docker_stream import DockerStream
+from hermes_exec.aio.streams import NowaitStream
+from hermes_exec.aio.waker import EventWaker
+from hermes_exec.backends.docker.stream import DockerStream
 from hermes_exec.channel import RemoteError
-from hermes_exec.channel.bell import EventBells
 from hermes_exec.channel.conversation import Conversation
+from hermes_exec.channel.encoding import from_wire
 from hermes_exec.channel.frames import HEADER, MAX_PAYLOAD, MORE, Decoder, Frame, FrameType, parse_json
 from hermes_exec.channel.handshake import BoxFacts, Identity, shake_hands
-from hermes_exec.encoding import from_wire
 from hermes_exec.errors import ChannelLost, ProtocolError
-from hermes_exec.exit import run_result
-from hermes_exec.files import _search_result, _stat
-from hermes_exec.process import Process
-from hermes_exec.remote import isolation, items, process_info, receipt, remote_failure, texts
 from hermes_exec.results import FileStat, KillReceipt, ProcessInfo
-from hermes_exec.slot import SlotFacts
-from hermes_exec.streams import NowaitStream
-from hermes_exec.tenure import Tenure
-from hermes_exec.trace_file import parse_trace
-from hermes_exec.unpack import unpack
+from hermes_exec.slot.answers import SlotFacts, isolation, items, process_info, receipt, remote_failure, texts
+from hermes_exec.slot.files import _search_result, _stat
+from hermes_exec.slot.process import Process
+from hermes_exec.slot.run_result import run_result
+from hermes_exec.slot.scope import SlotScope
+from hermes_exec.slot.transfer.unpack import unpack
+from hermes_exec.tracing.reader import parse_trace
 
 MAX_INT = 2**63
 
@@ -103,7 +102,7 @@ WINDOW = 4096
 def conversation(data: bytes) -> None:
     """Frames of one conversation: it takes each or refuses it, and never holds more than its window and a frame."""
     sent: list[bytes] = []
-    talk = Conversation(sent.append, EventBells(), 1, b"{}", WINDOW, WINDOW)
+    talk = Conversation(sent.append, EventWaker(), 1, b"{}", WINDOW, WINDOW)
     sent.append(talk.start())
     talk._put(FrameType.DATA, 0, b"input")
     talk._put(FrameType.END, 0, b"")
@@ -184,7 +183,7 @@ def _process(answer: dict[str, Any]) -> None:
 
 
 def _listed(answer: dict[str, Any]) -> None:
-    process = Process.listed(cast("Tenure", None), answer)
+    process = Process.listed(cast("SlotScope", None), answer)
     assert math.isfinite(process.started_at)
     _names(process.command, process.cwd)
     repr(process)

@@ -21,7 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Self
 
-from hermes_exec import runner_binary
+from hermes_exec.backends import runner_binary
 from hermes_exec.channel.frames import (
     Decoder,
     Frame,

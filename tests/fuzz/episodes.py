@@ -15,8 +15,9 @@ import anyio
 from hermes_exec import ExecError
 from hermes_exec.channel import Channel, connection
 from hermes_exec.results import KillReceipt
-from hermes_exec.slot import Slot, SlotFacts
-from hermes_exec.tenure import Tenure
+from hermes_exec.slot.answers import SlotFacts
+from hermes_exec.slot.scope import SlotScope
+from hermes_exec.slot.slot import Slot
 from tests.fuzz.runner import HostileRunner
 from tests.fuzz.seeds import SLOT
 
@@ -180,7 +181,7 @@ async def _channel(rng: Random, told: Told) -> AsyncIterator[Channel]:
 
 
 def _slot(channel: Channel) -> Slot:
-    async def judge(error: ExecError) -> ExecError:
+    async def explain_loss(error: ExecError) -> ExecError:
         return error
 
     async def reset() -> None:
@@ -189,9 +190,9 @@ def _slot(channel: Channel) -> Slot:
     def left(_: KillReceipt) -> None:
         return
 
-    def tenure() -> Tenure:
-        return Tenure("s0", channel, judge, left)
+    def scope() -> SlotScope:
+        return SlotScope("s0", channel, explain_loss, left)
 
     return Slot(
-        id="s0", facts=SlotFacts.parse(SLOT), tenure=tenure, sandbox="box", backend="hostile", image=None, reset=reset
+        id="s0", facts=SlotFacts.parse(SLOT), scope=scope, sandbox="box", backend="hostile", image=None, reset=reset
     )

@@ -16,8 +16,8 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
+from hermes_exec.aio.streams import FdStream
 from hermes_exec.channel.frames import Decoder, Frame, FrameType, encode, encode_position, encode_positioned
-from hermes_exec.streams import FdStream
 from tests.fuzz import mutate
 from tests.fuzz.seeds import EXIT, FILE, FOUND, LISTED, PROCESS, READY, RECEIPT, SLOT, as_json, tree
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 BACKENDS = Path(__file__).resolve().parents[2] / "hermes_exec" / "backends"
-LARGEST_ADAPTER = 220
-SHARED = {"__init__", "base", "registry"}
-ADAPTERS = sorted(p for p in BACKENDS.glob("*.py") if p.stem not in SHARED)
+LIMITS = {"local": 450, "docker": 1150, "ssh": 500, "nomad": 500}
+"""Code lines of a whole folder. Docker's is 800 without the comparison of containers, which is the next thing to go."""
+OTHERS = 350
+ADAPTERS = sorted(p.parent for p in BACKENDS.glob("*/__init__.py"))
 
 
 def code_lines(source: str) -> int:
@@ -24,13 +25,36 @@ def code_lines(source: str) -> int:
     return sum(1 for n, line in lines if line.strip() and not line.strip().startswith("#") and n not in docstrings)
 
 
-@pytest.mark.parametrize("path", ADAPTERS, ids=lambda path: path.stem)
-def test_adapter_is_small(path: Path) -> None:
-    assert code_lines(path.read_text("utf-8")) <= LARGEST_ADAPTER
+def imported(path: Path) -> set[str]:
+    """The names of the modules of this folder that a file imports from."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("hermes_exec.backends"):
+            rest = node.module.removeprefix("hermes_exec.backends").strip(".")
+            found |= {rest} if rest else {alias.name for alias in node.names}
+    return found
+
+
+def files_of(folder: Path) -> list[Path]:
+    """What belongs to an adapter: its folder, and each shared module that nothing else imports."""
+    own = sorted(folder.rglob("*.py"))
+    needed = set().union(*map(imported, own))
+    users = {path: imported(path) for path in BACKENDS.parent.rglob("*.py")}
+    for shared in sorted(BACKENDS.glob("*.py")):
+        others = [path for path, names in users.items() if shared.stem in names and path not in own]
+        if shared.stem in needed and not others:
+            own.append(shared)
+    return own
+
+
+@pytest.mark.parametrize("folder", ADAPTERS, ids=lambda folder: folder.name)
+def test_adapter_is_small(folder: Path) -> None:
+    lines = {path.name: code_lines(path.read_text("utf-8")) for path in files_of(folder)}
+    assert sum(lines.values()) <= LIMITS.get(folder.name, OTHERS), lines
 
 
 def test_there_are_adapters() -> None:
-    assert {"local", "docker"} <= {path.stem for path in ADAPTERS}
+    assert {"local", "docker"} <= {folder.name for folder in ADAPTERS}
 
 
 def test_code_lines_counts_code_only() -> None:

@@ -14,13 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_exec import runner_binary
-from hermes_exec.backends import registry
+from hermes_exec.backends import registry, runner_binary
 from hermes_exec.backends.base import LaunchSpec, ReapFilter
-from hermes_exec.backends.docker import DockerBackend
-from hermes_exec.backends.docker_options import plan_container
-from hermes_exec.backends.docker_stream import DockerStream
-from hermes_exec.backends.local import LocalBackend
+from hermes_exec.backends.docker.backend import DockerBackend
+from hermes_exec.backends.docker.container import plan_container
+from hermes_exec.backends.docker.stream import DockerStream
+from hermes_exec.backends.local.backend import LocalBackend
 from hermes_exec.backends.owner import (
     from_json,
     from_strings,

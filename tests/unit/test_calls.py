@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_exec.calls import KEPT_FRAMES, Call, Calls
 from hermes_exec.channel.frames import MORE, FrameType, encode, encode_message
 from hermes_exec.channel.trace import TracedFrame, traced
+from hermes_exec.tracing import Call
+from hermes_exec.tracing.calls import KEPT_FRAMES, Calls
 
 
 def frame(kind: FrameType, at: float, size: int = 10, *, last: bool = True, exec_s: float | None = None) -> TracedFrame:

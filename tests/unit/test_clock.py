@@ -10,11 +10,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TELLS = {
-    "hermes_exec/cli/look.py": "how long processes have run, in a table",
-    "hermes_exec/cli/ps.py": "how long boxes have existed, in a table",
-    "hermes_exec/otel.py": "where spans lie in time",
-    "hermes_exec/tracing.py": "when a trace began",
-    "hermes_exec/slot.py": "when a process started, where the box did not say it",
+    "hermes_exec/cli/observe/look.py": "how long processes have run, in a table",
+    "hermes_exec/cli/commands/ps.py": "how long boxes have existed, in a table",
+    "hermes_exec/tracing/otel.py": "where spans lie in time",
+    "hermes_exec/tracing/writer.py": "when a trace began",
+    "hermes_exec/slot/slot.py": "when a process started, where the box did not say it",
     "hermes_exec/testing": "checks of what boxes tell, and the clock that jumps",
 }
 WALL = {"time", "time_ns", "now", "utcnow", "today", "localtime"}

@@ -7,8 +7,8 @@ import pickle
 import pytest
 
 from hermes_exec import errors
-from hermes_exec.errors import CommandFailed, ErrorCause, ExecError, SandboxDied
-from hermes_exec.results import KillReceipt, PostMortem, RunResult
+from hermes_exec.errors import CommandFailed, ErrorCause, ExecError, PostMortem, SandboxDied
+from hermes_exec.results import KillReceipt, RunResult
 
 CLASSES = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, ExecError)]
 

@@ -1,4 +1,4 @@
-"""Imports run one way: errors, config ← backends ← channel ← slot, pool ← tools ← hermes_agent ← hermes_batch, cli."""
+"""Imports run one way: a room imports from the rooms below its own, and from no other."""
 
 from __future__ import annotations
 
@@ -14,38 +14,60 @@ import pytest
 from hermes_exec.cli.app import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
-LAYERS = {
-    **dict.fromkeys(("errors", "encoding", "results", "config", "runner_binary", "event_loop", "streams"), 0),
-    "backends": 1,
-    "channel": 2,
-    **dict.fromkeys(("slot", "plan", "pool", "blocking"), 3),
-    **dict.fromkeys(("tools", "testing"), 4),
-    "hermes_agent": 5,
-    **dict.fromkeys(("hermes_batch", "cli"), 6),
+LAYERS = (
+    ("hermes_exec.errors", "hermes_exec._lazy"),
+    ("hermes_exec.results",),
+    ("hermes_exec.aio", "hermes_exec.config"),
+    ("hermes_exec.redact", "hermes_exec.backends", "hermes_exec.channel"),
+    ("hermes_exec.tracing",),
+    ("hermes_exec.slot",),
+    ("hermes_exec.blocking", "hermes_exec.pool"),
+    ("hermes_exec",),  # the public names
+    ("hermes_exec.tools",),
+    ("hermes_exec.testing",),
+    ("hermes_agent",),
+    ("hermes_batch",),
+    ("hermes_exec.cli.kit",),
+    ("hermes_agent.cli",),
+    ("hermes_exec.cli", "hermes_batch.cli", "hermes_batch.demo"),
+)
+"""Rooms, the lowest first. Those of one layer do not import each other."""
+FLOOR = {room: floor for floor, rooms in enumerate(LAYERS) for room in rooms}
+BESIDE = {
+    ("hermes_exec.pool", "hermes_exec.blocking"),  # inside of `__enter__`: one class serves `with` and `async with`
+    ("hermes_exec.blocking", "hermes_exec.pool"),
 }
+NEVER = {("hermes_exec.tools", "hermes_exec.pool")}
+"""What the layers allow and the design does not."""
 PACKAGES = {name: ROOT / name for name in ("hermes_exec", "hermes_agent")}
 PACKAGES["hermes_batch"] = ROOT / "integrations" / "batch" / "hermes_batch"
 FILES = {
-    ".".join((name, *p.relative_to(d).with_suffix("").parts)): p
+    ".".join((name, *p.relative_to(d).with_suffix("").parts)).removesuffix(".__init__"): p
     for name, d in PACKAGES.items()
     for p in d.rglob("*.py")
 }
 READS_ENVIRONMENT = (
     "hermes_exec.testing",
     "hermes_exec.cli",
-    "hermes_exec.from_env",
+    "hermes_exec.pool.from_env",
     "hermes_exec.pool",  # SandboxPool.from_env
-    "hermes_agent.command",
-    "hermes_batch.command",
+    "hermes_agent.cli.agent",
+    "hermes_batch.cli",
 )
 
 
-def layer(module: str) -> int:
-    """The layer of a module; a part of hermes_exec that LAYERS does not name is of the slot and the pool."""
-    if module.startswith("hermes_agent.command"):
-        return LAYERS["cli"]
-    package, _, rest = module.partition(".")
-    return LAYERS[package] if package in LAYERS else LAYERS.get(rest.partition(".")[0], 3)
+def room(module: str) -> str:
+    """The room that a module is in: of the rooms that hold it, the smallest. KeyError for a module of no room."""
+    parts = module.split(".")
+    if parts[0] == "hermes_exec" and len(parts) > 1 and ".".join(parts[:2]) not in FLOOR and is_module(parts[1]):
+        raise KeyError(f"{module} is in no room that LAYERS names")
+    holding = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next(name for name in holding if name in FLOOR)
+
+
+def is_module(name: str) -> bool:
+    """Whether hermes_exec has a module or a folder of this name; else it is one of its public names."""
+    return any((PACKAGES["hermes_exec"] / found).exists() for found in (name, f"{name}.py"))
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
@@ -61,15 +83,26 @@ def without_type_checking(tree: ast.Module) -> ast.Module:
     return ast.Module(body=body, type_ignores=[])
 
 
-@pytest.mark.parametrize("module", sorted(FILES))
+@pytest.mark.parametrize("module", sorted(FILES.keys() - {"hermes_exec"}))
 def test_imports_point_downward(module: str) -> None:
+    here = room(module)
     tree = without_type_checking(ast.parse(FILES[module].read_text()))
-    upward = [
-        name
-        for name in imports(tree)
-        if name.partition(".")[0] in PACKAGES and not module.endswith("__init__") and layer(name) > layer(module)
-    ]
-    assert upward == []
+    wrong = []
+    for name in imports(tree):
+        if name.partition(".")[0] not in PACKAGES:
+            continue
+        there = room(name)
+        allowed = there == here or FLOOR[there] < FLOOR[here] or (here, there) in BESIDE
+        if not allowed or (here, there) in NEVER:
+            wrong.append(name)
+    assert wrong == []
+
+
+def test_a_module_of_no_room_is_refused() -> None:
+    (first, *_) = (name for name in ("slot", "pool") if is_module(name))
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyError, match="no room"):
+        patch.delitem(FLOOR, f"hermes_exec.{first}")
+        room(f"hermes_exec.{first}.process")
 
 
 @pytest.mark.parametrize("module", sorted(m for m in FILES if not m.startswith(READS_ENVIRONMENT)))
@@ -116,15 +149,23 @@ def test_public_names_are_there(package: str) -> None:
         _ = module.no_such_name
 
 
-@pytest.mark.parametrize("module", [*COMMANDS, "hermes_agent.command", "hermes_batch.command"])
+def test_public_modules_are_attributes() -> None:
+    code = (
+        "import hermes_exec as h; h.tools.Toolbox, h.blocking.Slot, h.errors.ExecError, h.tracing.Tracer,"
+        "h.testing.conformance.run_conformance, h.testing.faults.faulty"
+    )
+    assert loaded(code, "hermes_exec.tools") == "hermes_exec.tools"
+
+
+@pytest.mark.parametrize("module", [*COMMANDS, "hermes_agent.cli.agent", "hermes_batch.cli"])
 def test_help_of_the_command_line_needs_no_pool(module: str) -> None:
-    module = f"hermes_exec.cli.{module}" if module in COMMANDS else module
+    module = f"hermes_exec.cli.commands.{module}" if module in COMMANDS else module
     assert loaded(f"import {module}", "pydantic", "rich", "yaml", "hermes_exec.pool", "hermes_exec.tools") == ""
 
 
 CORE = {"anyio", "pydantic", "pydantic_core", "rich", "typer", "yaml"}
 """What `dependencies` of pyproject.toml brings, by the names that are imported."""
-EXTRAS = {"hermes_exec/testing/": {"pytest"}, "hermes_exec/backends/docker_client.py": {"docker"}}
+EXTRAS = {"hermes_exec/testing/": {"pytest"}, "hermes_exec/backends/docker/client.py": {"docker"}}
 
 
 def test_only_declared_packages_are_imported_without_being_asked_for() -> None:

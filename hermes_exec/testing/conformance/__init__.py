@@ -1,9 +1,9 @@
 """The conformance suite: what every backend must do, as public checks that third parties run against theirs."""
 
 from hermes_exec.testing.conformance.boxes import box_killer
-from hermes_exec.testing.conformance.context import Context, PoolFactory
+from hermes_exec.testing.conformance.context import Context
 from hermes_exec.testing.conformance.facts import Facts
-from hermes_exec.testing.conformance.registry import NEEDS, Check, NotGiven, all_checks, check
+from hermes_exec.testing.conformance.registry import NEEDS, Check, NotGiven, PoolFactory, all_checks, check
 from hermes_exec.testing.conformance.report import Outcome, Report
 from hermes_exec.testing.conformance.suite import run_conformance
 

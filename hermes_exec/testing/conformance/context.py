@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,14 +13,11 @@ from hermes_exec.errors import ConfigError, LaunchError
 from hermes_exec.results import RunResult
 from hermes_exec.testing.conformance import outside
 from hermes_exec.testing.conformance.facts import HELPER, Facts, put_helper
-from hermes_exec.testing.conformance.registry import NotGiven
+from hermes_exec.testing.conformance.registry import NotGiven, PoolFactory
 
 if TYPE_CHECKING:
     from hermes_exec import Process, SandboxPool, Slot
     from hermes_exec.config import Limits
-
-# Called with keywords of SandboxPool; they must win over what the factory would choose.
-PoolFactory = Callable[..., "SandboxPool"]
 
 
 @dataclass(slots=True)

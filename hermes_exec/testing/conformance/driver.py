@@ -8,8 +8,9 @@ from pathlib import Path
 
 import anyio
 
-from hermes_exec.testing.conformance.context import Context, PoolFactory
+from hermes_exec.testing.conformance.context import Context
 from hermes_exec.testing.conformance.facts import learn
+from hermes_exec.testing.conformance.registry import PoolFactory
 
 
 def main() -> None:

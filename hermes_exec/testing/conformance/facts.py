@@ -15,11 +15,10 @@ from hermes_exec.results import Isolation
 from hermes_exec.testing.applets import find_applets
 from hermes_exec.testing.conformance import outside
 from hermes_exec.testing.conformance.boxes import killer_for
-from hermes_exec.testing.conformance.registry import NotGiven
+from hermes_exec.testing.conformance.registry import NotGiven, PoolFactory
 
 if TYPE_CHECKING:
     from hermes_exec import Slot
-    from hermes_exec.testing.conformance.context import PoolFactory
 
 # The kernel gives the first pid namespace of a machine this number (PROC_PID_INIT_INO).
 HOST_PID_NAMESPACE = "pid:[4026531836]"

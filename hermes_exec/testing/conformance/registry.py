@@ -7,12 +7,15 @@ import inspect
 import pkgutil
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
-    from hermes_exec.testing.conformance.context import Context
+    from hermes_exec import SandboxPool
 
-CheckFunction = Callable[["Context"], Awaitable[None]]
+PoolFactory = Callable[..., "SandboxPool"]
+"""Called with keywords of SandboxPool; they must win over what the factory would choose."""
+CheckFunction = Callable[[Any], Awaitable[None]]
+"""Takes a `Context`, which is made of what stands here and is therefore not named here."""
 
 Need = Literal[
     "shell",  # a POSIX shell in the image

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from hermes_exec.testing.conformance.context import Context, PoolFactory
+from hermes_exec.testing.conformance.context import Context
 from hermes_exec.testing.conformance.facts import Facts, learn, why_not
-from hermes_exec.testing.conformance.registry import Check, NotGiven, all_checks
+from hermes_exec.testing.conformance.registry import Check, NotGiven, PoolFactory, all_checks
 from hermes_exec.testing.conformance.report import Outcome, Report, Status
 
 if TYPE_CHECKING:

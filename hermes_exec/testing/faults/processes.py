@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hermes_exec.backends.base import Sandbox
-from hermes_exec.backends.docker_sandbox import DockerSandbox
+from hermes_exec.backends.docker.sandbox import DockerSandbox
 from hermes_exec.errors import ExecError
 
 SMALL_BYTES = 1 << 30

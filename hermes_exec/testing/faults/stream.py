@@ -7,7 +7,7 @@ import math
 import anyio
 from anyio.abc import ByteStream
 
-from hermes_exec.streams import READ_BYTES
+from hermes_exec.aio.streams import READ_BYTES
 from hermes_exec.testing.faults.schedule import Direction, StreamFate
 
 

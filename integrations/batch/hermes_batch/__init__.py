@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hermes_exec.lazily import lazily
+from hermes_exec._lazy import lazily
 
 if TYPE_CHECKING:
     from hermes_batch.config import BatchConfig
     from hermes_batch.dataset import Task, read_dataset
     from hermes_batch.record import Record
-    from hermes_batch.report import write_report
+    from hermes_batch.report.report import write_report
     from hermes_batch.run import BatchResult, resume_batch, run_batch
     from hermes_batch.trajectories import read_records
 
@@ -28,5 +28,5 @@ __all__ = [
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazily(
-        __name__, __all__, where=("record", "dataset", "trajectories", "report", "config", "run")
+        __name__, __all__, where=("record", "dataset", "trajectories", "report.report", "config", "run")
     )

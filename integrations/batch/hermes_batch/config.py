@@ -9,10 +9,10 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from hermes_agent.models.base import Model
-from hermes_agent.models.embedded import EMBEDDED_NAME
+from hermes_agent.models.embedded.embedded import EMBEDDED_NAME
 from hermes_agent.models.named import EMBEDDED, named_model
 from hermes_exec.errors import ConfigError
-from hermes_exec.pool import SandboxPool
+from hermes_exec.pool.pool import SandboxPool
 
 _SLOTS_OF_LOCAL = 64
 

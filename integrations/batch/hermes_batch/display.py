@@ -11,8 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
-from hermes_batch.html import visible
 from hermes_batch.record import Record
+from hermes_batch.report.html import visible
 from hermes_batch.run import BatchResult
 from hermes_batch.tally import Reason, Tally, outcome, reason
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TypedDict
 
 from hermes_agent.episode import Episode
-from hermes_agent.trajectory import ToolStats, Turn, sharegpt, tool_stats
+from hermes_agent.trajectories.sharegpt import ToolStats, Turn, sharegpt, tool_stats
 from hermes_batch.dataset import Task
 from hermes_exec.tools import KNOWN_TOOLS
 

@@ -7,9 +7,9 @@ import shlex
 import time
 from typing import TYPE_CHECKING
 
-from hermes_agent.calls import Message
 from hermes_agent.episode import Episode
 from hermes_agent.loop import AgentLoop
+from hermes_agent.messages import Message
 from hermes_agent.models.base import Model
 from hermes_batch.config import BatchConfig
 from hermes_batch.dataset import Task
@@ -18,8 +18,8 @@ from hermes_exec.errors import ErrorCause, ExecError
 from hermes_exec.tools import Toolbox
 
 if TYPE_CHECKING:
-    from hermes_exec.pool import SandboxPool
-    from hermes_exec.slot import Slot
+    from hermes_exec.pool.pool import SandboxPool
+    from hermes_exec.slot.slot import Slot
 
 _LOG = logging.getLogger(__name__)
 _CHECK_OUTPUT = 2000

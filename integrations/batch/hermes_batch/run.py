@@ -15,13 +15,13 @@ from hermes_agent.models.base import Model
 from hermes_batch.config import BatchConfig
 from hermes_batch.dataset import Task, read_dataset
 from hermes_batch.record import Record
-from hermes_batch.report import REPORT, write_report
+from hermes_batch.report.report import REPORT, write_report
 from hermes_batch.rollout import Rollout
 from hermes_batch.settings import SETTINGS, read_settings, recorded_config, write_settings
 from hermes_batch.tally import Tally
 from hermes_batch.trajectories import TRAJECTORIES, Trajectories
 from hermes_exec.errors import ConfigError
-from hermes_exec.kinds import masked_data, secret_values
+from hermes_exec.redact import masked_data, secret_values
 from hermes_exec.tools import select
 
 

@@ -32,7 +32,7 @@ class Trajectories:
         """A new file in `out`. Raises ConfigError when there is one already and `overwrite` is not given, when another
         process writes it, or when it cannot be written.
         """
-        with _plainly(f"out: cannot write to {out}"):
+        with _as_config_error(f"out: cannot write to {out}"):
             out.mkdir(parents=True, exist_ok=True)
             file = (out / TRAJECTORIES).open("ab" if overwrite else "xb")
             _lock(file, out)
@@ -47,7 +47,7 @@ class Trajectories:
         `keep` sees each record once; when it raises, the file is as it was. Raises ConfigError as `create` does.
         """
         path, aside = out / TRAJECTORIES, out / f".{TRAJECTORIES}.new"
-        with _plainly(f"out: cannot write to {out}"), path.open("ab") as earlier:
+        with _as_config_error(f"out: cannot write to {out}"), path.open("ab") as earlier:
             _lock(earlier, out)
             file = aside.open("wb")
             try:
@@ -84,7 +84,7 @@ def records_at(out: Path) -> Iterator[tuple[int, Row | None]]:
 
     Raises ConfigError when there are no trajectories.
     """
-    with _plainly(f"{out} has no {TRAJECTORIES}"), (out / TRAJECTORIES).open("rb") as file:
+    with _as_config_error(f"{out} has no {TRAJECTORIES}"), (out / TRAJECTORIES).open("rb") as file:
         offset = 0
         for line in file:
             yield offset, _record(line)
@@ -141,7 +141,7 @@ def _lock(file: BinaryIO, out: Path) -> None:
 
 
 @contextmanager
-def _plainly(why: str) -> Iterator[None]:
+def _as_config_error(why: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

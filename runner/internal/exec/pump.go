@@ -185,6 +185,10 @@ func (p *pump) read(sink func([]byte)) (n int, err error) {
 	return n, nil
 }
 
+// terminalHolds is more than what a terminal keeps of its output: 64 KiB, and
+// 4 KiB that were passed on.
+const terminalHolds = 128 << 10
+
 // drain takes what is in the pipe now, and no more: a writer that lives on
 // could go on for ever.
 func (p *pump) drain() (ended bool) {
@@ -195,7 +199,11 @@ func (p *pump) drain() (ended bool) {
 		n := 0
 		var failed error
 		err := p.source.Use(func(fd uintptr) {
-			if left < 0 {
+			switch {
+			case left >= 0:
+			case p.terminal: // tells only what of its output the kernel has passed on yet
+				left = terminalHolds
+			default:
 				left = pipe.Waiting(fd)
 			}
 			// At least one byte is asked for, to notice the end of the pipe.

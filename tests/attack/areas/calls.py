@@ -15,7 +15,7 @@ from anyio import to_thread
 
 from hermes_exec import Slot
 from hermes_exec.errors import ExecError
-from hermes_exec.files import READ_LIMIT_BYTES
+from hermes_exec.slot.files import READ_LIMIT_BYTES
 from tests.attack.arena import FOLDER, Arena
 from tests.attack.fire import loot_in, mended, own_trouble
 from tests.attack.model import Against, Attack, Outcome

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 
 from hermes_exec.backends.base import Backend, LaunchSpec, Sandbox, SandboxStatus
-from hermes_exec.backends.docker import DockerBackend
+from hermes_exec.backends.docker.backend import DockerBackend
 from hermes_exec.backends.owner import own_labels
 from hermes_exec.channel import Channel
 from hermes_exec.config import DockerConfig

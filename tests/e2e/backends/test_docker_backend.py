@@ -17,17 +17,17 @@ import anyio.to_thread
 import pytest
 from docker import DockerClient
 
-from hermes_exec.backends import docker_delivery
 from hermes_exec.backends.base import LaunchSpec, ReapFilter
-from hermes_exec.backends.docker_changes import changes_of, layers_of
-from hermes_exec.backends.docker_engine import Engine
-from hermes_exec.backends.docker_options import HOME, RUNNER
-from hermes_exec.backends.docker_sandbox import DockerSandbox, Made
+from hermes_exec.backends.docker import delivery
+from hermes_exec.backends.docker.changes import changes_of, layers_of
+from hermes_exec.backends.docker.container import HOME, RUNNER
+from hermes_exec.backends.docker.engine import Engine
+from hermes_exec.backends.docker.sandbox import CreatedContainer, DockerSandbox
 from hermes_exec.backends.owner import own_labels
+from hermes_exec.backends.runner_binary import RunnerBinary, find_runner
 from hermes_exec.channel import Channel, Conversation
 from hermes_exec.config import DockerConfig, Limits
 from hermes_exec.errors import BackendUnavailable, ChannelLost, ConfigError, SandboxDied
-from hermes_exec.runner_binary import RunnerBinary, find_runner
 from tests.e2e.backends.boxes import backend, box, until, until_state
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -89,13 +89,13 @@ async def test_helpers_can_be_reaped(
 ) -> None:
     """A driver that is killed while it tries the ways in leaves a container: it has to be known whose it was."""
     seen: list[list[Any]] = []
-    read = docker_delivery._hash_of
+    read = delivery._hash_of
 
     def look(client: DockerClient, container: str, path: str) -> str | None:
         seen.append(containers(engine, run_id))
         return read(client, container, path)
 
-    monkeypatch.setattr(docker_delivery, "_hash_of", look)
+    monkeypatch.setattr(delivery, "_hash_of", look)
     async with box(backend(runner_delivery="volume"), LaunchSpec(image=docker_image("busybox")), run_id):
         assert {len(found) for found in seen} == {1}
         assert seen[0][0].name.startswith("hermes-exec-helper-")
@@ -116,7 +116,7 @@ async def test_an_engine_that_does_not_share_our_files_gets_the_runner(
         source = {"a program": "/bin/true", "a file": "/etc/passwd", "nothing": nothing}[there]
         return {"Type": "bind", "Source": source, "Target": RUNNER, "ReadOnly": True}
 
-    monkeypatch.setattr(docker_delivery, "_bind", elsewhere)
+    monkeypatch.setattr(delivery, "_bind", elsewhere)
     made = backend(read_only=read_only)
     for _ in range(2):
         async with box(made, LaunchSpec(image=docker_image("busybox"), whole_box=True), run_id) as opened:
@@ -132,7 +132,7 @@ async def test_a_folder_of_the_user_that_is_not_there_says_nothing_of_our_files(
     made = backend(volumes=("/is/not/there:/there",))
     with pytest.raises(ConfigError, match="/is/not/there"):
         await made.launch(LaunchSpec(image=docker_image("busybox")), own_labels("t"))
-    assert made._delivery.way(find_runner("linux")) == "bind"
+    assert made._delivery.method(find_runner("linux")) == "bind"
 
 
 async def test_auto_proves_that_files_are_shared(docker_image: Image, engine: DockerClient) -> None:
@@ -244,7 +244,7 @@ async def test_what_docker_says_of_a_program_that_cannot_start_is_no_frame(
     container = engine.containers.run(docker_image("busybox"), ["sleep", "60"], detach=True, network_mode="none")
     connected = Engine(DockerConfig())
     try:
-        sandbox = DockerSandbox(connected, Made(str(container.id), str(container.name), None, {}, False))
+        sandbox = DockerSandbox(connected, CreatedContainer(str(container.id), str(container.name), None, {}, False))
         with pytest.raises(ChannelLost, match="OCI runtime"), anyio.fail_after(20):
             await Channel.open(lambda: sandbox.open(["attach"]), lease_s=10)
     finally:

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from hermes_exec import SandboxPool, Slot
-from hermes_exec.backends.docker_stream import DockerStream
-from hermes_exec.backends.door import FOLDER_PREFIX, SOCKET, Door
-from hermes_exec.streams import FdStream
+from hermes_exec.aio.streams import FdStream
+from hermes_exec.backends.docker.dial_socket import FOLDER_PREFIX, SOCKET, DialSocket
+from hermes_exec.backends.docker.stream import DockerStream
 
 pytestmark = pytest.mark.anyio
 Image = Callable[[str], str]
@@ -29,51 +29,54 @@ def folders() -> list[Path]:
 
 
 def stream_of(slot: Slot) -> object:
-    connection = slot.tenure.channel._connection
+    connection = slot.scope.channel._connection
     assert connection is not None
     return connection._stream
 
 
-def calling(door: Door) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", CALLER, str(door.folder / SOCKET)], stdin=subprocess.PIPE)
+def calling(dial_socket: DialSocket) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", CALLER, str(dial_socket.folder / SOCKET)], stdin=subprocess.PIPE)
 
 
 def test_only_the_process_that_is_waited_for_is_let_in() -> None:
-    door = Door()
-    with calling(door) as other:
+    dial_socket = DialSocket()
+    with calling(dial_socket) as other:
         time.sleep(0.3)
-        with calling(door) as wanted:
-            caller = door.admit(wanted.pid, 10)
+        with calling(dial_socket) as wanted:
+            caller = dial_socket.accept(wanted.pid, 10)
             assert caller is not None
             assert caller.recv(9) == b"me"
             caller.close()
-            assert door.admit(0, 0.2) is None
+            assert dial_socket.accept(0, 0.2) is None
             assert wanted.stdin is not None
             wanted.stdin.close()
-        assert door.admit(wanted.pid, 0.2) is None
+        assert dial_socket.accept(wanted.pid, 0.2) is None
         assert other.stdin is not None
         other.stdin.close()
-    door.close()
-    door.close()
-    assert not door.folder.exists()
+    dial_socket.close()
+    dial_socket.close()
+    assert not dial_socket.folder.exists()
 
 
 def test_nobody_else_on_this_host_gets_at_it() -> None:
-    door = Door()
-    assert door.folder.parent.stat().st_mode & 0o077 == 0
-    door.close()
+    dial_socket = DialSocket()
+    assert dial_socket.folder.parent.stat().st_mode & 0o077 == 0
+    dial_socket.close()
 
 
 def test_what_a_killed_driver_left_is_removed_by_the_next() -> None:
-    script = "import time; from hermes_exec.backends.door import Door; print(Door().folder, flush=True); time.sleep(60)"
+    script = (
+        "import time; from hermes_exec.backends.docker.dial_socket import Door;"
+        "print(Door().folder, flush=True); time.sleep(60)"
+    )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as driver:
         assert driver.stdout is not None
         left = Path(driver.stdout.readline().strip())
-        Door().close()
+        DialSocket().close()
         assert left.is_dir()
         driver.send_signal(signal.SIGKILL)
         driver.wait(10)
-        Door().close()
+        DialSocket().close()
     assert not left.parent.exists()
 
 

@@ -16,8 +16,8 @@ import anyio
 import pytest
 
 from hermes_exec.backends.base import LaunchSpec, ReapFilter
-from hermes_exec.backends.local import LocalBackend
-from hermes_exec.backends.local_dirs import OWNER_FILE, make_directory
+from hermes_exec.backends.local.backend import LocalBackend
+from hermes_exec.backends.local.directory import OWNER_FILE, make_directory
 from hermes_exec.backends.owner import own_labels, process_start
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.config import Limits, LocalConfig

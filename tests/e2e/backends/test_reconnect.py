@@ -12,13 +12,13 @@ from typing import Any
 import anyio
 import pytest
 
+from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.base import Backend, LaunchSpec
-from hermes_exec.backends.docker import DockerBackend
-from hermes_exec.backends.local import LocalBackend
+from hermes_exec.backends.docker.backend import DockerBackend
+from hermes_exec.backends.local.backend import LocalBackend
 from hermes_exec.backends.owner import own_labels
 from hermes_exec.channel import Channel, Data
 from hermes_exec.config import DockerConfig, LocalConfig
-from hermes_exec.streams import FdStream
 
 pytestmark = [pytest.mark.anyio]
 SIZE = 6 << 20

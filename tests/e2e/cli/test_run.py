@@ -146,7 +146,9 @@ main()
 """
 
 
-@pytest.mark.parametrize("module", ["typer", "hermes_exec.cli.exits", "hermes_exec.cli.run", "hermes_exec.pool"])
+@pytest.mark.parametrize(
+    "module", ["typer", "hermes_exec.cli.kit.exits", "hermes_exec.cli.commands.run", "hermes_exec.pool"]
+)
 def test_an_interrupt_while_the_program_is_loaded_ends_it_quietly(module: str) -> None:
     command = [sys.executable, "-c", INTERRUPTED.format(module=module)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False, timeout=60)

@@ -17,7 +17,7 @@ import pytest
 
 from hermes_exec import BackendUnavailable, ConfigError, ImageError, Limits, SandboxPool, Slot
 from hermes_exec.config import DockerConfig, PoolConfig
-from hermes_exec.kinds import Kinds
+from hermes_exec.pool.templates import Templates
 from tests.conftest import BackendCase
 
 pytestmark = pytest.mark.anyio
@@ -198,9 +198,9 @@ BAD_IMAGE = "a\udcff"
 def test_an_image_name_that_is_no_unicode_is_refused_before_anything_starts(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"image: .*\\udcff.* is not valid Unicode"):
         SandboxPool("docker", **options)
-    kinds = Kinds(PoolConfig(image="x"), DockerConfig())
+    templates = Templates(PoolConfig(image="x"), DockerConfig())
     with pytest.raises(ConfigError, match="is not valid Unicode"):
-        kinds.get(None, BAD_IMAGE)
+        templates.get(None, BAD_IMAGE)
 
 
 async def test_a_name_that_is_too_long_is_refused_and_not_repeated_in_full(slot: Slot) -> None:

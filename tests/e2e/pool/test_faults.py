@@ -14,7 +14,7 @@ import pytest
 from anyio import to_thread
 
 from hermes_exec import OutcomeUnknown, SandboxDied, SandboxPool
-from hermes_exec.lender import Lending
+from hermes_exec.pool.checkout import Checkout
 from tests.e2e.pool.outside import count_becomes, ends, frozen, mark, runner_pid
 
 pytestmark = [pytest.mark.anyio, pytest.mark.sample]
@@ -140,7 +140,7 @@ async def test_many_boxes_die_while_many_wait() -> None:
         async def kill() -> None:
             for _ in range(4):
                 await anyio.sleep(0.15)
-                for sandbox in {lending.slot.sandbox for lending in held(pool)}:
+                for sandbox in {checkout.slot.sandbox for checkout in held(pool)}:
                     try:
                         os.kill(runner_pid(sandbox), signal.SIGKILL)
                     except ProcessLookupError:
@@ -156,6 +156,6 @@ async def test_many_boxes_die_while_many_wait() -> None:
         assert sum(stats.sandboxes.values()) <= 2
 
 
-def held(pool: SandboxPool) -> list[Lending]:
-    assert pool._lender is not None
-    return list(pool._lender.lendings.values())
+def held(pool: SandboxPool) -> list[Checkout]:
+    assert pool._checkouts is not None
+    return list(pool._checkouts.by_slot.values())

@@ -135,7 +135,7 @@ async def test_there_is_no_other_box(docker_image: Image, monkeypatch: pytest.Mo
         async def refuse(*_: object) -> None:
             raise LaunchError("no more boxes today", retryable=False)
 
-        monkeypatch.setattr("hermes_exec.backends.docker.DockerBackend.launch", refuse)
+        monkeypatch.setattr("hermes_exec.backends.docker.backend.DockerBackend.launch", refuse)
         with pytest.raises(LaunchError, match="no more boxes"):
             await slot.reset()
         with pytest.raises(SlotClosed, match="no more boxes"):

@@ -20,8 +20,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from hermes_exec import ConfigError, SandboxPool
-from hermes_exec.otel import OpenTelemetry
-from hermes_exec.trace_file import read_trace
+from hermes_exec.tracing import read_trace
+from hermes_exec.tracing.otel import OpenTelemetry
 from tests.conftest import BackendCase
 
 pytestmark = pytest.mark.anyio
@@ -88,7 +88,7 @@ async def test_a_disk_that_is_full_ends_the_trace_with_a_warning_and_nothing_els
     async with SandboxPool("local", trace="/dev/full") as pool, pool.slot() as slot:
         for _ in range(calls):
             assert (await slot.run(["echo", "fine"])).stdout == "fine\n"
-    told = [record.getMessage() for record in caplog.records if record.name == "hermes_exec.tracing"]
+    told = [record.getMessage() for record in caplog.records if record.name == "hermes_exec.tracing.writer"]
     assert told == ["the trace ends too early: [Errno 28] No space left on device"]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hermes_exec import SandboxPool
-from hermes_exec.slot import Slot
+from hermes_exec.slot.slot import Slot
 from hermes_exec.tools import Toolbox, ToolResult
 from tests.conftest import require_engine
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hermes_exec import SandboxPool
-from hermes_exec.slot import Slot
+from hermes_exec.slot.slot import Slot
 from hermes_exec.tools import Toolbox, ToolOptions
 from tests.e2e.tools.conftest import Caller
 

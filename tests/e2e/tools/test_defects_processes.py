@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from hermes_exec import SandboxPool
-from hermes_exec.slot import Slot
+from hermes_exec.slot.slot import Slot
 from hermes_exec.tools import Toolbox
 from tests.e2e.tools.conftest import Caller
 

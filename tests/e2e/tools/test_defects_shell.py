@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from hermes_exec import ExecError, Limits, SandboxPool
-from hermes_exec.slot import Slot
+from hermes_exec.slot.slot import Slot
 from hermes_exec.tools import Toolbox, tool
 from tests.e2e.tools.conftest import Caller
 

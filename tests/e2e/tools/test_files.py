@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_exec.slot import Slot
+from hermes_exec.slot.slot import Slot
 from hermes_exec.tools import Toolbox, ToolOptions
 from tests.e2e.tools.conftest import Caller
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from hermes_exec import ConfigError, Limits, SandboxPool
-from hermes_exec.slot import Slot
+from hermes_exec.slot.slot import Slot
 from hermes_exec.tools import Toolbox, ToolOptions
 from tests.e2e.tools.conftest import Caller
 

@@ -10,7 +10,7 @@ import anyio.lowlevel
 import pytest
 
 from hermes_exec import ConfigError, ExecError, SandboxPool, SlotClosed
-from hermes_exec.slot import Slot
+from hermes_exec.slot.slot import Slot
 from hermes_exec.tools import SHIPPED, Notice, Toolbox, ToolOptions, tool
 from tests.e2e.tools.conftest import Caller
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes_agent.models.smollm2 import END, Example, Examples, render
+from hermes_agent.models.embedded.smollm2 import END, Example, Examples, render
 from hermes_agent.parsers import get_parser
 
 TOOLS = [{"type": "function", "function": {"name": "terminal"}}]

@@ -24,8 +24,8 @@ from hermes_agent import (
     TokenUsage,
     ToolCall,
 )
-from hermes_agent.calls import FinishReason
 from hermes_agent.loop import LAST_WORDS
+from hermes_agent.messages import FinishReason
 from hermes_agent.models.scripted import call
 from hermes_exec.errors import ChannelLost, ConfigError, ErrorCause, SandboxDied
 from tests.unit.agent.toolboxes import FunctionTools, Result, echo

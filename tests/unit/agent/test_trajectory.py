@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hermes_agent.trajectory import gpt_value, sharegpt, system_prompt, tool_stats
+from hermes_agent.trajectories.sharegpt import gpt_value, sharegpt, system_prompt, tool_stats
 
 TOOLS = [{"type": "function", "function": {"name": "do", "description": "Do {it}", "parameters": {"type": "object"}}}]
 

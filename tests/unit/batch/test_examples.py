@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_agent.models.smollm2 import Examples
+from hermes_agent.models.embedded.smollm2 import Examples
 from hermes_batch import Task, read_dataset
 
 ROOT = Path(__file__).resolve().parents[3]

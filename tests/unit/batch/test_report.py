@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes_batch import write_report
-from hermes_batch.html import Markup, element, escape, visible
+from hermes_batch.report.html import Markup, element, escape, visible
 from hermes_exec.errors import ConfigError
 
 EVIL = (

@@ -16,6 +16,7 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
+from hermes_exec.aio.streams import FdStream
 from hermes_exec.channel import Channel
 from hermes_exec.channel.frames import (
     MAX_DATA,
@@ -27,7 +28,6 @@ from hermes_exec.channel.frames import (
     encode_position,
     encode_positioned,
 )
-from hermes_exec.streams import FdStream
 
 BROKEN = (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError)
 INPUT_WINDOW = 1 << 17

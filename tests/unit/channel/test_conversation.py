@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_exec.channel.bell import bells
+from hermes_exec.aio.waker import current_waker
 from hermes_exec.channel.conversation import Conversation
 from hermes_exec.channel.frames import Decoder, FrameType
 from hermes_exec.errors import ChannelLost
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.anyio]
 
 def between_streams(written: list[bytes]) -> Conversation:
     """A conversation that was sent on a stream which is lost, and has asked a new one to go on."""
-    conversation = Conversation(written.append, bells(), 1, b"{}", 1 << 20, 1 << 20)
+    conversation = Conversation(written.append, current_waker(), 1, b"{}", 1 << 20, 1 << 20)
     conversation.start()
     conversation.resume()
     return conversation

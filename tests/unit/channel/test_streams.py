@@ -12,9 +12,9 @@ import anyio
 import pytest
 from anyio.abc import ByteStream
 
+from hermes_exec.aio.streams import FdStream
 from hermes_exec.channel import Channel
 from hermes_exec.channel.frames import FrameType
-from hermes_exec.streams import FdStream
 from tests.unit.channel.peer import Peer, until
 from tests.unit.channel.test_channel import download, upload
 

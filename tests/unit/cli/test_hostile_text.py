@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_exec.cli import output
 from hermes_exec.cli.app import report
-from hermes_exec.cli.trace import _word
+from hermes_exec.cli.commands.trace import _word
+from hermes_exec.cli.kit import output
 from hermes_exec.errors import ExecError
 
 EVIL = (

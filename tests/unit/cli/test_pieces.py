@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_exec.cli import exits
-from hermes_exec.cli.modes import Modes
-from hermes_exec.cli.output import age, emit_json
-from hermes_exec.cli.pools import parse_options
-from hermes_exec.cli.pulling import PullDisplay, describe
-from hermes_exec.cli.run import variables
-from hermes_exec.cli.shell import term_of
+from hermes_exec.cli.commands.run import variables
+from hermes_exec.cli.commands.shell import term_of
+from hermes_exec.cli.kit import exits
+from hermes_exec.cli.kit.modes import Modes
+from hermes_exec.cli.kit.output import age, emit_json
+from hermes_exec.cli.kit.pools import parse_options
+from hermes_exec.cli.kit.pulling import PullDisplay, describe
 from hermes_exec.errors import (
     BackendUnavailable,
     CommandFailed,
@@ -25,9 +25,10 @@ from hermes_exec.errors import (
     ErrorCause,
     ExecError,
     ImageError,
+    PostMortem,
     SandboxDied,
 )
-from hermes_exec.results import KillReceipt, PostMortem, PullProgress, RunResult
+from hermes_exec.results import KillReceipt, PullProgress, RunResult
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_a_pull_is_shown_in_plain_lines_without_a_terminal(capsys: pytest.Captur
 
 GUARDED = """
 import signal, sys, anyio
-from hermes_exec.cli.interrupt import run_async
+from hermes_exec.cli.kit.interrupt import run_async
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 async def main():
     try:
@@ -127,7 +128,7 @@ def test_a_signal_lets_the_cleaning_up_finish(number: signal.Signals) -> None:
 
 UNDER_NOHUP = """
 import os, signal, sys, anyio
-from hermes_exec.cli.interrupt import run_async
+from hermes_exec.cli.kit.interrupt import run_async
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 async def main():
     os.kill(os.getpid(), signal.SIGHUP)

@@ -13,8 +13,8 @@ import anyio
 import pytest
 from anyio.abc import SocketStream
 
-from hermes_exec.cli import viewer
-from hermes_exec.viewing import SUFFIX, directory
+from hermes_exec.cli.observe import client
+from hermes_exec.pool.observe import SUFFIX, directory
 
 pytestmark = pytest.mark.anyio
 
@@ -48,13 +48,13 @@ async def test_all_are_asked_at_once(place: Path) -> None:
         for name in ("a", "b", "c"):
             listener = await open_ones.enter_async_context(await anyio.create_unix_listener(place / f"{name}{SUFFIX}"))
             tasks.start_soon(listener.serve, answer)
-        found = await viewer.lent_slots()
+        found = await client.lent_slots()
         tasks.cancel_scope.cancel()
     assert [path.name for path, _ in found] == [f"{name}{SUFFIX}" for name in ("a", "b", "c")]
 
 
 async def test_one_that_takes_no_connection_is_left_out(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(viewer, "ANSWER_S", 0.1)
+    monkeypatch.setattr(client, "ANSWER_S", 0.1)
     path = str(place / f"stuck{SUFFIX}")
     with ExitStack() as stack:
         stuck = stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -66,4 +66,4 @@ async def test_one_that_takes_no_connection_is_left_out(place: Path, monkeypatch
                 waiting.setblocking(False)
                 waiting.connect(path)
         with anyio.fail_after(60):
-            assert await viewer.lent_slots() == []
+            assert await client.lent_slots() == []

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from hermes_exec.channel import RemoteError
-from hermes_exec.encoding import from_wire, to_wire
+from hermes_exec.channel.encoding import from_wire, to_wire
 from hermes_exec.errors import ConfigError, IsolationError, OutputLimitExceeded, ProtocolError, SandboxDied, SlotClosed
-from hermes_exec.exit import run_result
-from hermes_exec.remote import isolation, receipt, remote_failure
+from hermes_exec.slot.answers import isolation, receipt, remote_failure
+from hermes_exec.slot.run_result import run_result
 
 USAGE = {"user_s": 0.1, "system_s": 0.0, "max_rss_bytes": 5}
 

@@ -12,10 +12,11 @@ import anyio
 import pytest
 from anyio.abc import ByteStream, TaskGroup
 
-from hermes_exec import Died, ExecError, LaunchError, OutcomeUnknown, PoolEvent, ProtocolError, SandboxPool, execute
+from hermes_exec import Died, ExecError, LaunchError, OutcomeUnknown, PoolEvent, ProtocolError, SandboxPool
 from hermes_exec.channel.frames import HEADER, Frame, FrameType, encode, encode_positioned
-from hermes_exec.command import command_params
-from hermes_exec.tenure import Tenure
+from hermes_exec.slot import run
+from hermes_exec.slot.command import command_params
+from hermes_exec.slot.scope import SlotScope
 from tests.hostile import Backend, registered
 from tests.unit.channel.peer import Peer, talking
 
@@ -95,7 +96,7 @@ async def test_a_box_that_tells_of_a_start_again_and_again_does_not_put_off_the_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, seconds in (("LATE_S", 0.5), ("LAST_CALL_S", 0.1), ("PROMPT_S", 0.0)):
-        monkeypatch.setattr(execute, name, seconds)
+        monkeypatch.setattr(run, name, seconds)
     started = b'{"event":"started","pid":5}'
 
     async def tell(peer: Peer, number: int) -> None:
@@ -110,12 +111,12 @@ async def test_a_box_that_tells_of_a_start_again_and_again_does_not_put_off_the_
 
     async with talking(attack=attack) as (_, channel):
 
-        async def judge(error: ExecError) -> ExecError:
+        async def explain_loss(error: ExecError) -> ExecError:
             return error
 
-        tenure = Tenure("s0", channel, judge, lambda _: None)
+        scope = SlotScope("s0", channel, explain_loss, lambda _: None)
         with pytest.raises(OutcomeUnknown, match="its result did not come"):
-            await execute.execute(tenure, command_params("s0", "true"), timeout_s=0.1)
+            await run.execute(scope, command_params("s0", "true"), timeout_s=0.1)
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -123,7 +124,7 @@ async def test_a_box_that_breaks_the_protocol_is_destroyed_and_replaced(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing more is waited for from such a box, not even that it stops."""
-    monkeypatch.setattr(execute, "CANCEL_WAIT_S", 1e6)
+    monkeypatch.setattr(run, "CANCEL_WAIT_S", 1e6)
     events: list[PoolEvent] = []
     async with anyio.create_task_group() as tasks:
         backend = Backend(lambda _: Attacker(tasks, ATTACKS[name], set()))

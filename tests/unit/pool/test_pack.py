@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hermes_exec.pack import NotRegular, open_regular, pack
 from hermes_exec.results import TreeCopied
+from hermes_exec.slot.transfer.pack import NotRegular, open_regular, pack
 
 PIECE = 300_000
 

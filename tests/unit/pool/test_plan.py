@@ -4,8 +4,8 @@ import math
 import sys
 from itertools import pairwise
 
-from hermes_exec.ledger import Phase
-from hermes_exec.plan import KindPlan, PlanConfig, plan
+from hermes_exec.pool.plan import PlanConfig, TemplateSize, plan
+from hermes_exec.pool.state import Phase
 from tests.unit.pool.world import World, config
 
 
@@ -19,18 +19,18 @@ def test_slots_are_lent_in_order_of_arrival() -> None:
 def test_a_gang_gets_all_or_nothing_and_is_not_overtaken() -> None:
     world = World(config(1, per_box=2))
     first = world.acquire()
-    world.settle()
+    world.reconcile()
     world.launch_all()
-    world.settle()
+    world.reconcile()
     gang = world.acquire(slots=2)
     late = world.acquire()
-    world.settle()
+    world.reconcile()
     assert [waiter.id for waiter in world.lent] == [first]
     world.release(first)
-    world.settle()
+    world.reconcile()
     assert [waiter.id for waiter in world.lent] == [first, gang]
     world.release(gang)
-    world.settle()
+    world.reconcile()
     assert [waiter.id for waiter in world.lent] == [first, gang, late]
 
 
@@ -40,35 +40,35 @@ def test_an_idle_box_of_another_kind_is_evicted_only_when_the_cap_is_hit() -> No
     world.run_dry()
     assert first not in world.held
     world.acquire("b")
-    world.settle()
+    world.reconcile()
     assert world.closed == []
     world.launch_all()
-    world.settle()
+    world.reconcile()
     world.acquire("c")
-    world.settle()
+    world.reconcile()
     assert [reason for _, reason in world.closed] == ["evicted"]
     assert world.phase(Phase.LAUNCHING) == []
     world.close_all()
-    world.settle()
-    assert [box.kind for box in world.phase(Phase.LAUNCHING)] == ["c"]
+    world.reconcile()
+    assert [box.template for box in world.phase(Phase.LAUNCHING)] == ["c"]
 
 
 def test_a_busy_box_of_another_kind_is_drained_for_an_earlier_waiter() -> None:
     world = World(config(1))
     first = world.acquire("a")
-    world.settle()
+    world.reconcile()
     world.launch_all()
-    world.settle()
+    world.reconcile()
     other = world.acquire("b")
     late = world.acquire("a")
-    world.settle()
+    world.reconcile()
     assert late not in world.held, "a free slot of the box that must go was lent to a later waiter"
     world.release(first)
-    world.settle()
+    world.reconcile()
     world.close_all()
-    world.settle()
+    world.reconcile()
     world.launch_all()
-    world.settle()
+    world.reconcile()
     assert other in world.held
 
 
@@ -77,7 +77,7 @@ def test_launch_failures_back_off_and_reach_the_waiter() -> None:
     waiter = world.acquire()
     tries = []
     for _ in range(10):
-        wake_at = world.settle()
+        wake_at = world.reconcile()
         if waiter in world.failed:
             break
         if world.phase(Phase.LAUNCHING):
@@ -88,7 +88,7 @@ def test_launch_failures_back_off_and_reach_the_waiter() -> None:
     assert waiter in world.failed
     assert [round(later - earlier, 3) for earlier, later in pairwise(tries)] == [0.5, 1.0]
     later = world.acquire()
-    wake_at = world.settle()
+    wake_at = world.reconcile()
     assert later not in world.failed, "a waiter fails only for launches since it came"
     assert wake_at == tries[-1] + 2.0
 
@@ -96,9 +96,9 @@ def test_launch_failures_back_off_and_reach_the_waiter() -> None:
 def test_a_hopeless_launch_is_not_tried_again() -> None:
     world = World(config())
     waiter = world.acquire()
-    world.settle()
+    world.reconcile()
     world.fail_all(hopeless=True)
-    world.settle()
+    world.reconcile()
     assert world.failed == [waiter]
 
 
@@ -106,46 +106,46 @@ def test_launches_that_fail_together_count_once() -> None:
     world = World(config(4, per_box=1))
     for _ in range(4):
         world.acquire()
-    world.settle()
+    world.reconcile()
     assert len(world.phase(Phase.LAUNCHING)) == 4
     world.fail_all()
-    assert world.ledger.record("a").failures == 1
+    assert world.state.history("a").failures == 1
 
 
 def test_a_waiter_that_living_boxes_can_serve_does_not_fail() -> None:
     world = World(config(2, per_box=1))
     first = world.acquire()
-    world.settle()
+    world.reconcile()
     world.launch_all()
-    world.settle()
+    world.reconcile()
     second = world.acquire()
-    world.settle()
+    world.reconcile()
     world.fail_all(hopeless=True)
-    world.settle()
+    world.reconcile()
     assert world.failed == []
     world.release(first)
-    world.settle()
+    world.reconcile()
     assert second in world.held
 
 
 def test_a_quarantined_slot_dooms_its_box_which_goes_with_its_last_holder() -> None:
     world = World(config(1))
     one, two = world.acquire(), world.acquire()
-    world.settle()
+    world.reconcile()
     world.launch_all()
-    world.settle()
+    world.reconcile()
     world.release(one, clean=False)
     three = world.acquire()
-    world.settle()
+    world.reconcile()
     assert three not in world.held
     assert world.closed == []
     world.release(two)
-    world.settle()
+    world.reconcile()
     assert [reason for _, reason in world.closed] == ["quarantined"]
     world.close_all()
-    world.settle()
+    world.reconcile()
     world.launch_all()
-    world.settle()
+    world.reconcile()
     assert three in world.held
 
 
@@ -153,53 +153,53 @@ def test_idle_boxes_go_after_the_idle_time_down_to_the_minimum() -> None:
     world = World(config(3, minimum=1))
     world.acquire(slots=6)
     world.run_dry()
-    assert len(world.ledger.boxes) == 3
-    world.now = world.settle()
-    world.settle()
+    assert len(world.state.boxes) == 3
+    world.now = world.reconcile()
+    world.reconcile()
     assert [reason for _, reason in world.closed] == ["idle", "idle"]
     world.close_all()
-    assert world.settle() == math.inf
+    assert world.reconcile() == math.inf
     assert len(world.phase(Phase.READY)) == 1
 
 
 def test_an_old_box_is_replaced_when_it_is_free() -> None:
     world = World(config(1, lifetime_s=50.0))
     holder = world.acquire()
-    world.settle()
+    world.reconcile()
     world.launch_all()
-    world.settle()
+    world.reconcile()
     world.now += 51
     late = world.acquire()
-    world.settle()
+    world.reconcile()
     assert late not in world.held
     world.release(holder)
-    world.settle()
+    world.reconcile()
     assert [reason for _, reason in world.closed] == ["lifetime"]
 
 
 def test_prewarming_is_done_when_the_boxes_are_ready() -> None:
     world = World(config(3))
-    waiter = world.ledger.enqueue("a", world.now, slots=0, boxes=2)
-    world.settle()
+    waiter = world.state.enqueue("a", world.now, slots=0, boxes=2)
+    world.reconcile()
     assert len(world.phase(Phase.LAUNCHING)) == 2
     assert world.warmed == []
     world.launch_all()
-    world.settle()
+    world.reconcile()
     assert world.warmed == [waiter.id]
 
 
 def test_launches_are_paced() -> None:
-    world = World(PlanConfig(10, {"a": KindPlan(1, 0, None, None)}, launch_interval_s=0.25, launch_concurrency=2))
+    world = World(PlanConfig(10, {"a": TemplateSize(1, 0, None, None)}, launch_interval_s=0.25, launch_concurrency=2))
     for _ in range(4):
         world.acquire()
-    assert world.settle() == 100.25
+    assert world.reconcile() == 100.25
     assert len(world.phase(Phase.LAUNCHING)) == 1
     world.now = 100.25
-    assert world.settle() == math.inf
+    assert world.reconcile() == math.inf
     assert len(world.phase(Phase.LAUNCHING)) == 2
     world.launch_all()
     world.now = 100.5
-    world.settle()
+    world.reconcile()
     assert len(world.phase(Phase.LAUNCHING)) == 1
 
 
@@ -208,7 +208,7 @@ def test_the_work_of_a_plan_grows_no_faster_than_the_line() -> None:
         world = World(config(16))
         for number in range(waiting):
             world.acquire("ab"[number % 2])
-        world.settle()
+        world.reconcile()
         calls = 0
 
         def count(*_: object) -> None:
@@ -217,7 +217,7 @@ def test_the_work_of_a_plan_grows_no_faster_than_the_line() -> None:
 
         sys.setprofile(count)
         try:
-            plan(world.ledger, world.config, world.now)
+            plan(world.state, world.config, world.now)
         finally:
             sys.setprofile(None)
         return calls

@@ -6,9 +6,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from hermes_exec.ledger import BoxEntry, Phase
-from hermes_exec.plan import PlanConfig
-from tests.unit.pool.world import DELAYS, World, kinds
+from hermes_exec.pool.plan import PlanConfig
+from hermes_exec.pool.state import Phase, SandboxRecord
+from tests.unit.pool.world import DELAYS, World, templates
 
 KINDS = st.sampled_from(["a", "b", "c"])
 
@@ -22,26 +22,26 @@ class History(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(PlanConfig(self.cap, kinds(2, 1, 500.0), launch_interval_s=0.05, launch_concurrency=2))
-        self.world.settle()
+        self.world = World(PlanConfig(self.cap, templates(2, 1, 500.0), launch_interval_s=0.05, launch_concurrency=2))
+        self.world.reconcile()
 
-    def pick(self, items: list[BoxEntry], index: int) -> BoxEntry | None:
+    def pick(self, items: list[SandboxRecord], index: int) -> SandboxRecord | None:
         return items[index % len(items)] if items else None
 
-    @rule(kind=KINDS, slots=st.integers(1, 9))
-    def acquire(self, kind: str, slots: int) -> None:
-        most = {"a": 6, "b": 9, "c": 1}[kind]
-        self.world.acquire(kind, min(slots, most))
+    @rule(template=KINDS, slots=st.integers(1, 9))
+    def acquire(self, template: str, slots: int) -> None:
+        most = {"a": 6, "b": 9, "c": 1}[template]
+        self.world.acquire(template, min(slots, most))
 
-    @rule(kind=KINDS)
-    def prewarm(self, kind: str) -> None:
-        self.world.ledger.enqueue(kind, self.world.now, slots=0, boxes=1)
+    @rule(template=KINDS)
+    def prewarm(self, template: str) -> None:
+        self.world.state.enqueue(template, self.world.now, slots=0, boxes=1)
 
     @rule(index=st.integers(0, 50))
     def give_up(self, index: int) -> None:
-        waiters = list(self.world.ledger.waiters)
+        waiters = list(self.world.state.waiters)
         if waiters:
-            del self.world.ledger.waiters[waiters[index % len(waiters)]]
+            del self.world.state.waiters[waiters[index % len(waiters)]]
 
     @rule(index=st.integers(0, 50), clean=st.booleans())
     def release(self, index: int, clean: bool) -> None:
@@ -54,32 +54,32 @@ class History(RuleBasedStateMachine):
             waiter_id = list(self.world.held)[index % len(self.world.held)]
             waiter = next(waiter for waiter in self.world.lent if waiter.id == waiter_id)
             for box_id in self.world.held.pop(waiter_id):
-                if box_id in self.world.ledger.boxes:
-                    box = self.world.ledger.boxes[box_id]
-                    self.world.ledger.give_back(box, self.world.now, clean=True)
+                if box_id in self.world.state.boxes:
+                    box = self.world.state.boxes[box_id]
+                    self.world.state.give_back(box, self.world.now, clean=True)
                     box.suspect = True
             self.world.lent.remove(waiter)
-            self.world.ledger.requeue(waiter)
+            self.world.state.requeue(waiter)
 
     @rule()
     def answers_again(self) -> None:
-        for box in self.world.ledger.boxes.values():
+        for box in self.world.state.boxes.values():
             box.suspect = False
 
     @rule(index=st.integers(0, 50))
     def launch_succeeds(self, index: int) -> None:
         if box := self.pick(self.world.phase(Phase.LAUNCHING), index):
-            self.world.ledger.launched(box, self.world.now)
+            self.world.state.launched(box, self.world.now)
 
     @rule(index=st.integers(0, 50), hopeless=st.booleans())
     def launch_fails(self, index: int, hopeless: bool) -> None:
         if box := self.pick(self.world.phase(Phase.LAUNCHING), index):
-            self.world.ledger.launch_failed(box, RuntimeError("no"), self.world.now, DELAYS, hopeless=hopeless)
+            self.world.state.launch_failed(box, RuntimeError("no"), self.world.now, DELAYS, hopeless=hopeless)
 
     @rule(index=st.integers(0, 50))
     def dies(self, index: int) -> None:
         if box := self.pick(self.world.phase(Phase.READY) + self.world.phase(Phase.LOST), index):
-            self.world.ledger.remove(box)
+            self.world.state.remove(box)
 
     @rule(index=st.integers(0, 50))
     def is_lost(self, index: int) -> None:
@@ -89,7 +89,7 @@ class History(RuleBasedStateMachine):
     @rule(index=st.integers(0, 50))
     def is_closed(self, index: int) -> None:
         if box := self.pick(self.world.phase(Phase.CLOSING), index):
-            self.world.ledger.remove(box)
+            self.world.state.remove(box)
 
     @rule(seconds=st.sampled_from([0.01, 0.6, 11.0, 400.0]))
     def time_passes(self, seconds: float) -> None:
@@ -98,24 +98,24 @@ class History(RuleBasedStateMachine):
     @rule()
     def plans(self) -> None:
         before = len(self.world.lent)
-        waiting = list(self.world.ledger.waiters.values())
-        self.world.settle()
+        waiting = list(self.world.state.waiters.values())
+        self.world.reconcile()
         served = {waiter.id for waiter in self.world.lent[before:]}
-        for kind in "abc":
-            line = [waiter for waiter in waiting if waiter.kind == kind and not waiter.boxes]
+        for template in "abc":
+            line = [waiter for waiter in waiting if waiter.template == template and not waiter.boxes]
             line = [waiter for waiter in line if waiter.id not in self.world.failed]
             taken = [waiter.id in served for waiter in line]
             assert taken == sorted(taken, reverse=True), "a later waiter was served before an earlier one of its kind"
 
     @invariant()
     def never_above_the_cap(self) -> None:
-        boxes = self.world.ledger.boxes.values()
+        boxes = self.world.state.boxes.values()
         assert len(boxes) <= self.cap
-        assert sum(box.kind == "c" for box in boxes) <= 1
+        assert sum(box.template == "c" for box in boxes) <= 1
 
     @invariant()
     def slots_add_up(self) -> None:
-        for box in self.world.ledger.boxes.values():
+        for box in self.world.state.boxes.values():
             assert min(box.free, box.lent, box.quarantined) >= 0
             if box.phase is Phase.READY:
                 assert box.free + box.lent + box.quarantined == box.slots
@@ -126,15 +126,15 @@ class History(RuleBasedStateMachine):
         self.world.run_dry()
         world = self.world
         for _ in range(20):
-            wake_at = world.settle()
+            wake_at = world.reconcile()
             world.launch_all()
             world.close_all()
-            if world.settle() == math.inf and not world.phase(Phase.CLOSING) and not world.phase(Phase.LAUNCHING):
+            if world.reconcile() == math.inf and not world.phase(Phase.CLOSING) and not world.phase(Phase.LAUNCHING):
                 break
             world.now = min(max(wake_at, world.now + 0.1), world.now + 11.0)
             if world.now > 10_000_000:
                 break
-        idle = {kind: sum(box.kind == kind for box in world.phase(Phase.READY)) for kind in "abc"}
+        idle = {template: sum(box.template == template for box in world.phase(Phase.READY)) for template in "abc"}
         assert idle["a"] >= 1, "below the minimum when idle"
         super().teardown()
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from hermes_exec.pack import pack
-from hermes_exec.unpack import unpack
+from hermes_exec.slot.transfer.pack import pack
+from hermes_exec.slot.transfer.unpack import unpack
 
 
 def member(name: str, kind: bytes = tarfile.REGTYPE, *, link: str = "", mode: int = 0o644) -> tarfile.TarInfo:

@@ -1,7 +1,7 @@
 """A pool without boxes: carries out what the planner decides, as the pool does."""
 
-from hermes_exec.ledger import BoxEntry, Ledger, Phase, Waiter
-from hermes_exec.plan import Close, Fail, KindPlan, Launch, Lend, PlanConfig, plan
+from hermes_exec.pool.plan import Close, Fail, Launch, Lend, PlanConfig, TemplateSize, plan
+from hermes_exec.pool.state import Phase, PoolState, SandboxRecord, Waiter
 
 DELAYS = (0.5, 30.0)
 
@@ -9,14 +9,14 @@ DELAYS = (0.5, 30.0)
 def config(
     max_sandboxes: int = 2, *, per_box: int = 2, minimum: int = 0, lifetime_s: float | None = None
 ) -> PlanConfig:
-    return PlanConfig(max_sandboxes, kinds(per_box, minimum, lifetime_s), launch_interval_s=0.0)
+    return PlanConfig(max_sandboxes, templates(per_box, minimum, lifetime_s), launch_interval_s=0.0)
 
 
-def kinds(per_box: int, minimum: int, lifetime_s: float | None) -> dict[str, KindPlan]:
+def templates(per_box: int, minimum: int, lifetime_s: float | None) -> dict[str, TemplateSize]:
     return {
-        "a": KindPlan(per_box, minimum, None, 10.0, lifetime_s),
-        "b": KindPlan(3, 0, None, 10.0, lifetime_s),
-        "c": KindPlan(1, 0, 1, 10.0, lifetime_s),
+        "a": TemplateSize(per_box, minimum, None, 10.0, lifetime_s),
+        "b": TemplateSize(3, 0, None, 10.0, lifetime_s),
+        "c": TemplateSize(1, 0, 1, 10.0, lifetime_s),
     }
 
 
@@ -25,7 +25,7 @@ class World:
 
     def __init__(self, config: PlanConfig) -> None:
         self.config = config
-        self.ledger = Ledger()
+        self.state = PoolState()
         self.now = 100.0
         self.held: dict[int, list[int]] = {}
         self.failed: list[int] = []
@@ -33,10 +33,10 @@ class World:
         self.warmed: list[int] = []
         self.closed: list[tuple[int, str]] = []
 
-    def settle(self) -> float:
+    def reconcile(self) -> float:
         """Carry out plans until one has nothing to do; its time to wake."""
         for _ in range(200):
-            decided = plan(self.ledger, self.config, self.now)
+            decided = plan(self.state, self.config, self.now)
             if not decided.actions:
                 assert decided.wake_at > self.now
                 return decided.wake_at
@@ -46,15 +46,15 @@ class World:
 
     def carry_out(self, action: object) -> None:
         match action:
-            case Launch(kind):
-                self.ledger.launching(kind, self.config.kinds[kind].slots_per_sandbox, self.now)
+            case Launch(template):
+                self.state.launching(template, self.config.templates[template].slots_per_sandbox, self.now)
             case Lend(waiter, shares):
                 for box_id, count in shares.items():
-                    box = self.ledger.boxes[box_id]
+                    box = self.state.boxes[box_id]
                     assert box.lendable
                     assert 0 < count <= box.free
-                    assert box.kind == waiter.kind
-                self.ledger.lend(waiter, shares)
+                    assert box.template == waiter.template
+                self.state.lend(waiter, shares)
                 assert sum(shares.values()) == waiter.slots or waiter.boxes
                 if waiter.boxes:
                     self.warmed.append(waiter.id)
@@ -62,55 +62,55 @@ class World:
                     self.lent.append(waiter)
                     self.held[waiter.id] = [box_id for box_id, count in shares.items() for _ in range(count)]
             case Close(box_id, reason):
-                box = self.ledger.boxes[box_id]
+                box = self.state.boxes[box_id]
                 assert box.lent == 0
                 assert box.phase is Phase.READY
                 box.phase = Phase.CLOSING
                 self.closed.append((box_id, reason))
             case Fail(waiter):
-                del self.ledger.waiters[waiter.id]
+                del self.state.waiters[waiter.id]
                 self.failed.append(waiter.id)
             case _:
                 raise AssertionError(action)
 
-    def phase(self, phase: Phase) -> list[BoxEntry]:
-        return [box for box in self.ledger.boxes.values() if box.phase is phase]
+    def phase(self, phase: Phase) -> list[SandboxRecord]:
+        return [box for box in self.state.boxes.values() if box.phase is phase]
 
     def launch_all(self) -> None:
         for box in self.phase(Phase.LAUNCHING):
-            self.ledger.launched(box, self.now)
+            self.state.launched(box, self.now)
 
     def close_all(self) -> None:
         for box in self.phase(Phase.CLOSING):
-            self.ledger.remove(box)
+            self.state.remove(box)
 
     def fail_all(self, *, hopeless: bool = False) -> None:
         for box in self.phase(Phase.LAUNCHING):
-            self.ledger.launch_failed(box, RuntimeError("no"), self.now, DELAYS, hopeless=hopeless)
+            self.state.launch_failed(box, RuntimeError("no"), self.now, DELAYS, hopeless=hopeless)
 
-    def acquire(self, kind: str = "a", slots: int = 1) -> int:
-        return self.ledger.enqueue(kind, self.now, slots=slots).id
+    def acquire(self, template: str = "a", slots: int = 1) -> int:
+        return self.state.enqueue(template, self.now, slots=slots).id
 
     def release(self, waiter: int, *, clean: bool = True) -> None:
         for box_id in self.held.pop(waiter):
-            if box_id in self.ledger.boxes:
-                self.ledger.give_back(self.ledger.boxes[box_id], self.now, clean=clean)
+            if box_id in self.state.boxes:
+                self.state.give_back(self.state.boxes[box_id], self.now, clean=clean)
 
     def run_dry(self) -> None:
         """Everything succeeds from here on and every holder gives back, until nobody waits."""
         for _ in range(300):
-            wake_at = self.settle()
+            wake_at = self.reconcile()
             moving = self.phase(Phase.LAUNCHING) + self.phase(Phase.CLOSING) + self.phase(Phase.LOST)
-            if not self.ledger.waiters and not self.held and not moving:
+            if not self.state.waiters and not self.held and not moving:
                 return
             self.launch_all()
             self.close_all()
             for box in self.phase(Phase.LOST):
-                self.ledger.remove(box)
-            for box in self.ledger.boxes.values():
+                self.state.remove(box)
+            for box in self.state.boxes.values():
                 box.suspect = False
             for waiter in list(self.held):
                 self.release(waiter)
-            if self.ledger.waiters and not self.phase(Phase.LAUNCHING):
+            if self.state.waiters and not self.phase(Phase.LAUNCHING):
                 self.now = min(max(self.now, wake_at), self.now + 60.0)
-        raise AssertionError(f"waiters starve: {self.ledger}")
+        raise AssertionError(f"waiters starve: {self.state}")

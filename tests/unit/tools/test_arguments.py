@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_exec.tools.arguments import parse_arguments
-from hermes_exec.tools.coercion import fit
-from hermes_exec.tools.failure import ToolFailure
-from hermes_exec.tools.schemas import EXAMPLES, schemas
+from hermes_exec.tools.call.arguments import parse_arguments
+from hermes_exec.tools.call.coercion import fit
+from hermes_exec.tools.call.failure import ToolFailure
+from hermes_exec.tools.catalog.schemas import EXAMPLES, schemas
 
 SCHEMA = {
     "type": "object",

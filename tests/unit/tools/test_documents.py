@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_exec.tools.documents import DocumentError, extract, is_document
+from hermes_exec.tools.files.documents import DocumentError, extract, is_document
 
 W = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
 S = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'

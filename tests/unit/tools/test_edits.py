@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_exec.tools import fuzzy
-from hermes_exec.tools.edits import minimal, replace
-from hermes_exec.tools.failure import ToolFailure
-from hermes_exec.tools.textfile import LfView, TextFile, decode
+from hermes_exec.tools.call.failure import ToolFailure
+from hermes_exec.tools.files.textfile import LfView, TextFile, decode
+from hermes_exec.tools.patch import fuzzy
+from hermes_exec.tools.patch.edits import minimal, replace
 
 
 def file_of(data: bytes) -> TextFile:

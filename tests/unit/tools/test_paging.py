@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_exec.tools.paging import PageReader, PageText
+from hermes_exec.tools.files.paging import PageReader, PageText
 
 
 def page_of(data: bytes, offset: int = 1, limit: int = 500, *, chunk: int = 1 << 20, chars: int = 100_000) -> PageText:

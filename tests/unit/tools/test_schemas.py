@@ -5,8 +5,8 @@ from __future__ import annotations
 import jsonschema
 import pytest
 
-from hermes_exec.tools.schemas import EXAMPLES, schemas
-from hermes_exec.tools.toolsets import SHIPPED
+from hermes_exec.tools.catalog.schemas import EXAMPLES, schemas
+from hermes_exec.tools.catalog.toolsets import SHIPPED
 
 NONE = object()
 TABLE: dict[str, tuple[list[str], dict[str, tuple[str, object]]]] = {

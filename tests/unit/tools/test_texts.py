@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes_exec.errors import ConfigError
-from hermes_exec.tools.ansi import strip_ansi
-from hermes_exec.tools.budget import file_name, persisted_block, readable
-from hermes_exec.tools.diff import unified
-from hermes_exec.tools.exit_codes import exit_code_meaning
-from hermes_exec.tools.host import HostTool, tool
-from hermes_exec.tools.lint import lint
+from hermes_exec.tools.call.budget import file_name, persisted_block, readable
+from hermes_exec.tools.catalog.host import HostTool, tool
+from hermes_exec.tools.files.lint import lint
 from hermes_exec.tools.options import ToolOptions
-from hermes_exec.tools.views import FileViews, Page, Repetition
+from hermes_exec.tools.patch.diff import unified
+from hermes_exec.tools.state.seen import FileViews, Page, Repetition
+from hermes_exec.tools.terminal.ansi import strip_ansi
+from hermes_exec.tools.terminal.exit_codes import exit_code_meaning
 
 
 @pytest.mark.parametrize(

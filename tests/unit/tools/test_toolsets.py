@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from hermes_exec.errors import ConfigError
-from hermes_exec.tools.distributions import DISTRIBUTIONS, draw_toolsets
-from hermes_exec.tools.toolsets import KNOWN_TOOLS, SHIPPED, TOOLSETS, require_tool, select
+from hermes_exec.tools.catalog.distributions import DISTRIBUTIONS, draw_toolsets
+from hermes_exec.tools.catalog.toolsets import KNOWN_TOOLS, SHIPPED, TOOLSETS, require_tool, select
 
 NAMED = [
     "web",

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_exec.tools.failure import ToolFailure
-from hermes_exec.tools.hunks import apply_hunks
-from hermes_exec.tools.textfile import decode
-from hermes_exec.tools.v4a import AddFile, DeleteFile, MoveFile, UpdateFile, parse
+from hermes_exec.tools.call.failure import ToolFailure
+from hermes_exec.tools.files.textfile import decode
+from hermes_exec.tools.patch.hunks import apply_hunks
+from hermes_exec.tools.patch.v4a import AddFile, DeleteFile, MoveFile, UpdateFile, parse
 
 
 def patch(body: str) -> str:

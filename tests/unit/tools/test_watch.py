@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_exec.tools.watch import GLOBAL_LIMIT, GLOBAL_WINDOW_S, Rate, Watch
+from hermes_exec.tools.state.watch import GLOBAL_LIMIT, GLOBAL_WINDOW_S, Rate, Watch
 
 
 def test_whole_lines_are_searched_whatever_the_chunks() -> None:

@@ -1,0 +1,1 @@
+"""The command `hermes-exec agent`."""

@@ -1,0 +1,96 @@
+"""What a model asks for and gives back: tool calls, completions, token counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+Message = dict[str, Any]
+"""One message of a conversation, in the form of chat completion interfaces (`role`, `content`, `tool_calls`,
+`tool_call_id`, `reasoning_content`).
+"""
+
+FinishReason = Literal["stop", "length"]
+
+
+class ToolCall(NamedTuple):
+    """One call that a model wrote.
+
+    `arguments` is the text as the model wrote it, which need not be valid JSON. `error` is None for a call that can be
+    handed to a toolbox; else it says, for the model, why what it wrote is no call, and `arguments` then holds what it
+    wrote.
+    """
+
+    id: str
+    name: str
+    arguments: str
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class TokenUsage:
+    """Tokens of one completion or, added up, of an episode; `requests` counts the completions."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    requests: int = 0
+
+    def __add__(self, other: TokenUsage) -> TokenUsage:
+        return TokenUsage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.requests + other.requests,
+        )
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One answer of a model.
+
+    `content` is the visible text (None or "" when there is none), `tool_calls` what it asked for in its order, broken
+    calls included (`ToolCall.error`), `reasoning` the model's thinking when it is told apart. `finish_reason` is
+    "length" when `max_tokens` cut the answer, else "stop".
+    """
+
+    content: str | None
+    tool_calls: tuple[ToolCall, ...] = ()
+    reasoning: str | None = None
+    finish_reason: FinishReason = "stop"
+    usage: TokenUsage = TokenUsage(requests=1)
+
+
+def assistant_message(completion: Completion) -> Message:
+    """The message that keeps a completion in the history; nothing of it is left out."""
+    message: Message = {"role": "assistant", "content": completion.content or ""}
+    if completion.reasoning:
+        message["reasoning_content"] = completion.reasoning
+    if completion.tool_calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in completion.tool_calls
+        ]
+    return message
+
+
+def tool_message(call: ToolCall, content: str) -> Message:
+    """The message that answers a call."""
+    return {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": content}
+
+
+def called(message: Mapping[str, Any]) -> list[ToolCall]:
+    """The calls of an assistant message, in order."""
+    return [
+        ToolCall(str(call["id"]), str(call["function"]["name"]), str(call["function"]["arguments"]))
+        for call in message.get("tool_calls") or ()
+    ]
+
+
+class Answer(NamedTuple):
+    """What a call is answered with. `executed` is False when it never reached the toolbox."""
+
+    content: str
+    ok: bool
+    error_kind: str | None
+    duration_s: float = 0.0
+    executed: bool = True

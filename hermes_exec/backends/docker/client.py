@@ -1,0 +1,93 @@
+"""The Docker SDK's client as it is used here: found as the SDK finds it, and no answer waited for past a moment."""
+
+from __future__ import annotations
+
+import math
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import docker
+from docker.constants import DEFAULT_UNIX_SOCKET
+from docker.context import ContextAPI
+from docker.utils import kwargs_from_env
+
+from hermes_exec.backends.docker.deadline import ANSWERED_UNTIL
+from hermes_exec.config import DockerConfig
+from hermes_exec.errors import BackendUnavailable
+
+LEAST_S = 0.1
+"""A request that is made after all has this long: time enough for an engine that answers."""
+
+
+class HurriedApi(docker.APIClient):
+    """The SDK takes the timeout of each request from an attribute of its client, which is asked anew each time."""
+
+    _timeout_s = math.inf
+
+    @property  # type: ignore[override]  # what the stubs call an int goes to requests as it is
+    def timeout(self) -> float:
+        """Longest time for one answer, in seconds."""
+        return max(LEAST_S, min(self._timeout_s, ANSWERED_UNTIL.get() - time.monotonic()))
+
+    @timeout.setter
+    def timeout(self, seconds: float) -> None:
+        self._timeout_s = seconds
+
+
+class HurriedClient(docker.DockerClient):
+    """The SDK's client with that."""
+
+    def __init__(self, **options: Any) -> None:
+        self.api = HurriedApi(**options)
+
+
+def connect(config: DockerConfig, connections: int) -> HurriedClient:
+    """A client of the engine that the configuration, the environment or the context of Docker's clients names.
+
+    Raises:
+        BackendUnavailable: the settings cannot be used, or the engine is reached in a way that gives no streams.
+        OSError, docker.errors.DockerException: it is not reached.
+    """
+    with readable_settings():
+        found = {"base_url": config.base_url} if config.base_url else kwargs_from_env()
+        if "base_url" not in found and hasattr(ContextAPI, "kwargs_from_context"):
+            found = {**ContextAPI.kwargs_from_context(), **found}
+        base_url = found.pop("base_url", None) or DEFAULT_UNIX_SOCKET
+        if found.get("tls") or base_url.startswith(("https://", "ssh://")):
+            raise BackendUnavailable(
+                f"no stream into a box goes over TLS or ssh as {base_url} is reached: forward the engine's socket "
+                "(ssh -N -L /tmp/engine.sock:/var/run/docker.sock HOST) and set base_url='unix:///tmp/engine.sock'"
+            )
+        timeout_s = max(1, round(config.api_timeout_s))
+        _reach(base_url, timeout_s)
+        client = HurriedClient(base_url=base_url, timeout=timeout_s, version="auto", max_pool_size=connections)
+        if config.docker_config is not None:
+            client.api.reload_config(config.docker_config)
+        return client
+
+
+@contextmanager
+def readable_settings() -> Iterator[None]:
+    """What the SDK stumbles over in its environment and files, which it takes for right, becomes BackendUnavailable."""
+    try:
+        yield
+    except (ValueError, TypeError, AttributeError, LookupError) as error:
+        raise BackendUnavailable(
+            "the settings of Docker's clients cannot be used; look at DOCKER_HOST, DOCKER_CONFIG and its config.json "
+            f"({type(error).__name__}: {error})"
+        ) from error
+
+
+def _reach(base_url: str, timeout_s: float) -> None:
+    """OSError when nobody listens at a unix socket: the SDK would leave its own socket open on that."""
+    scheme, _, path = base_url.removeprefix("http+").partition("://")
+    if scheme == "unix":
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(timeout_s)
+            try:
+                probe.connect(f"/{path.lstrip('/')}")
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, base_url) from None

@@ -1,0 +1,166 @@
+"""What a container is created with: a spec and a configuration in the words of Docker's API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hermes_exec.backends.base import Labels, LaunchSpec
+from hermes_exec.backends.docker.dial_socket import SOCKET, DialSocket
+from hermes_exec.backends.owner import PREFIX, to_strings
+from hermes_exec.config import DockerConfig
+from hermes_exec.errors import ConfigError
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+HOME = "/hermes-exec"
+STATE_DIR = f"{HOME}/state"
+BASE_DIR = f"{STATE_DIR}/box"
+RUNNER_DIR = f"{HOME}/bin"
+RUNNER = f"{RUNNER_DIR}/runner"
+DOOR_DIR = f"{HOME}/door"
+RUNNER_PIDS, SLOT_PIDS = 32, 28
+"""Threads of the runner (23 measured) with what attaches to it (4), and of a slot's agent (26), which count against the
+limit of the container too."""
+LEAST_MEMORY_MB = 8
+"""With less the kernel ends the runner, or all that it starts (7 measured with a tiny image); Docker's own is 6."""
+LOG_BYTES = "1m"
+NAME_LABEL = f"{PREFIX}name"
+
+
+class Plan(NamedTuple):
+    """Arguments of create_container, and how each limit is enforced."""
+
+    name: str
+    arguments: dict[str, Any]
+    limits: dict[str, str]
+
+
+def check_options(config: DockerConfig, spec: LaunchSpec) -> None:
+    """ConfigError for what no container can be."""
+    if not image_of(config, spec):
+        raise ConfigError("the docker backend needs an image: SandboxPool('docker', image='…')")
+    if not spec.network and config.network_mode not in {None, "none"}:
+        raise ConfigError(f"network=False and network_mode={config.network_mode!r} exclude each other")
+    if config.read_only and config.runner_delivery == "upload":
+        raise ConfigError("nothing can be uploaded into a read-only container: use runner_delivery='volume' or 'auto'")
+    if spec.limits.memory_mb is not None and spec.limits.memory_mb < LEAST_MEMORY_MB:
+        raise ConfigError(
+            f"limits.memory_mb={spec.limits.memory_mb} leaves no room beside the runner of a container: give it"
+            f" {LEAST_MEMORY_MB} at the least"
+        )
+    if spec.limits.disk_mb is not None and not spec.best_effort_limits:
+        raise ConfigError(
+            "limits.disk_mb cannot be enforced on a container: use slot_limits, or best_effort_limits=True"
+        )
+
+
+def image_of(config: DockerConfig, spec: LaunchSpec) -> str:
+    """The image's name; empty when none is given."""
+    return spec.image or config.image or ""
+
+
+def how_enforced(spec: LaunchSpec) -> dict[str, str]:
+    """How each limit of a box is enforced on a container. Those of a single process are the slots' business."""
+    how = {"cpus": "cgroup of the container", "memory_mb": "cgroup of the container"}
+    how |= {"pids": "cgroup of the container", "disk_mb": "not enforced"}
+    return {name: how[name] for name in spec.limits.box() if name in how}
+
+
+def plan_container(
+    client: DockerClient,
+    config: DockerConfig,
+    spec: LaunchSpec,
+    labels: Labels,
+    name: str,
+    mounts: list[dict[str, Any]],
+    dial_socket: DialSocket | None = None,
+) -> Plan:
+    """Everything that the container is created with; ``mounts`` are those that bring the runner, which calls us by
+    ``dial_socket`` if there is one.
+    """
+    command = ["serve", "--base", BASE_DIR, "--lease-s", str(spec.lease_s)]
+    if dial_socket is not None:
+        command += ["--dial", f"{DOOR_DIR}/{SOCKET}"]
+        mounts = [*mounts, {"Type": "bind", "Source": str(dial_socket.folder), "Target": DOOR_DIR, "ReadOnly": True}]
+    arguments: dict[str, Any] = {
+        "image": image_of(config, spec),
+        "entrypoint": [RUNNER],
+        "command": command,
+        "user": config.user or "0:0",
+        "working_dir": "/",
+        "environment": config.env,
+        "hostname": config.hostname,
+        "labels": {**config.labels, **to_strings(labels)},
+        "name": name,
+        "platform": config.platform,
+        "stop_signal": "SIGTERM",
+        "healthcheck": {"test": ["NONE"]},
+        "host_config": client.api.create_host_config(**_host_options(config, spec)),
+    }
+    state_labels = {NAME_LABEL: name, **to_strings(labels)}
+    state = {"Type": "volume", "Target": STATE_DIR, "VolumeOptions": {"Labels": state_labels}}
+    binds = [mount for volume in config.volumes if (mount := bind_mount(volume)) is not None]
+    arguments["host_config"]["Mounts"] = [state, *mounts, *binds]
+    if config.cgroupns is not None:
+        arguments["host_config"]["CgroupnsMode"] = config.cgroupns
+    return Plan(name, arguments, how_enforced(spec))
+
+
+def bind_mount(volume: str) -> dict[str, Any] | None:
+    """``source:target[:mode]`` as a mount that needs its source to be there: Docker makes a missing one in the other
+    form, as a folder of root's. None for a named volume, and for modes that only the other form has.
+    """
+    source, target, mode = (*volume.split(":"), "rw")[:3]
+    if not source.startswith("/") or mode not in {"ro", "rw"}:
+        return None
+    return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": mode == "ro"}
+
+
+def _host_options(config: DockerConfig, spec: LaunchSpec) -> dict[str, Any]:
+    limits = spec.limits
+    memory = None if limits.memory_mb is None else limits.memory_mb << 20
+    swap = memory
+    if config.memory_swap_mb is not None:
+        swap = -1 if config.memory_swap_mb < 0 else config.memory_swap_mb << 20
+    options: dict[str, Any] = {
+        "mem_limit": memory,
+        "memswap_limit": swap,
+        "nano_cpus": None if limits.cpus is None else round(limits.cpus * 1e9),
+        "pids_limit": None if limits.pids is None else limits.pids + RUNNER_PIDS + SLOT_PIDS * spec.slots,
+        "network_mode": (config.network_mode or "default") if spec.network else "none",
+        "binds": [volume for volume in config.volumes if bind_mount(volume) is None],
+        "tmpfs": config.tmpfs,
+        "shm_size": None if config.shm_size_mb is None else config.shm_size_mb << 20,
+        "cap_add": list(config.cap_add),
+        "cap_drop": list(config.cap_drop),
+        "security_opt": list(config.security_opt),
+        "group_add": list(config.groups),
+        "privileged": config.privileged,
+        "read_only": config.read_only,
+        "runtime": config.runtime,
+        "sysctls": config.sysctls,
+        "devices": list(config.devices),
+        "cpuset_cpus": config.cpuset_cpus,
+        "ulimits": _ulimits(config.ulimits),
+        "oom_kill_disable": config.oom_kill_disable,
+        "device_read_bps": _rates(config.device_read_bps),
+        "device_write_bps": _rates(config.device_write_bps),
+        "dns": list(config.dns),
+        "extra_hosts": config.extra_hosts,
+        "log_config": {"Type": "json-file", "Config": {"max-size": LOG_BYTES, "max-file": "1"}},
+    }
+    if config.gpus is not None:
+        count = -1 if config.gpus == "all" else config.gpus
+        options["device_requests"] = [{"Count": count, "Capabilities": [["gpu"]]}]
+    return {name: value for name, value in options.items() if value not in (None, [], {}, False)}
+
+
+def _ulimits(values: Mapping[str, int | tuple[int, int]]) -> list[dict[str, Any]]:
+    pairs = {name: (value, value) if isinstance(value, int) else value for name, value in values.items()}
+    return [{"Name": name, "Soft": soft, "Hard": hard} for name, (soft, hard) in pairs.items()]
+
+
+def _rates(values: Mapping[str, int]) -> list[dict[str, Any]]:
+    return [{"Path": path, "Rate": rate} for path, rate in values.items()]

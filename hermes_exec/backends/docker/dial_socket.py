@@ -1,0 +1,69 @@
+"""A door by which the runner in a container calls its driver: where both see the same files, past the daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import tempfile
+import time
+from pathlib import Path
+
+from hermes_exec.backends.owner import peer, process_start
+
+FOLDER_PREFIX = "hermes-exec-door-"
+SOCKET = "door"
+
+
+class DialSocket:
+    """A listening socket in `folder`, a directory of its own that others get to see by a mount only.
+
+    Raises:
+        OSError: there is no place for it here.
+    """
+
+    def __init__(self) -> None:
+        _sweep()
+        pid = os.getpid()
+        self._private = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{pid}-{process_start(pid)}-"))
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            # The runner may be anybody in its container; nobody on this host gets past the directory above.
+            self.folder = self._private / "d"
+            self.folder.mkdir()
+            self.folder.chmod(0o755)
+            self._listener.bind(str(self.folder / SOCKET))
+            (self.folder / SOCKET).chmod(0o666)
+            self._listener.listen(4)
+        except OSError:
+            self.close()
+            raise
+
+    def accept(self, pid: int, patience_s: float) -> socket.socket | None:
+        """Wait for the connection of process `pid` and no other; blocking. None when it does not come."""
+        deadline = time.monotonic() + patience_s
+        while (left_s := deadline - time.monotonic()) > 0:
+            self._listener.settimeout(left_s)
+            try:
+                caller, _ = self._listener.accept()
+            except TimeoutError:
+                return None
+            if pid > 0 and peer(caller)[0] == pid:
+                return caller
+            caller.close()
+        return None
+
+    def close(self) -> None:
+        """Nobody is let in any more, and nothing is left of it; harmless when repeated."""
+        self._listener.close()
+        shutil.rmtree(self._private, ignore_errors=True)
+
+
+def _sweep() -> None:
+    """Remove what drivers left that were killed while a container of theirs started."""
+    for left in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+        pid, _, start = left.name.removeprefix(FOLDER_PREFIX).rpartition("-")[0].partition("-")
+        with contextlib.suppress(OSError):
+            if pid.isdigit() and left.stat().st_uid == os.geteuid() and str(process_start(int(pid))) != start:
+                shutil.rmtree(left, ignore_errors=True)

@@ -1,0 +1,233 @@
+"""One container: streams into it, its state as seen from outside, what changed in it, its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import anyio
+
+from hermes_exec.aio.streams import FdStream
+from hermes_exec.backends.base import SandboxStatus
+from hermes_exec.backends.docker.changes import Layers, changes_of, layers_of, unseen_mounts
+from hermes_exec.backends.docker.container import BASE_DIR, NAME_LABEL, RUNNER
+from hermes_exec.backends.docker.deadline import deadline
+from hermes_exec.backends.docker.engine import Engine, status_of
+from hermes_exec.backends.docker.stream import DockerStream
+from hermes_exec.errors import BackendUnavailable, ChannelLost, ExecError, PostMortem, SandboxDied, Suspect
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+LOG_LINES = 40
+LAST_RESORT_S = 10.0
+"""Longest wait for the engine at the end of a program that did not close its pool, for each container."""
+MOST_CHANGES = 1000
+"""More are not looked for: one is enough to replace a box."""
+FILES_OF_DOCKER = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
+"""Docker mounts these from outside: no comparison with the image shows them."""
+
+
+class CreatedContainer(NamedTuple):
+    """What a launch knows of the container that it made."""
+
+    id: str
+    name: str
+    user: str | None
+    limits: Mapping[str, str]
+    whole_box: bool
+    same_host: bool = False
+    """Whether its engine is known to be one of this host."""
+    baseline_cache: list[Mark] | None = None
+    """What was found in the first of the containers that are alike at first; None where this one is to be looked at."""
+
+
+class Mark(NamedTuple):
+    """How a container differs from its image before anybody uses it, and the places that this comparison leaves out."""
+
+    changes: frozenset[str]
+    unseen: tuple[str, ...]
+
+
+class DockerSandbox:
+    """One container with a serving runner."""
+
+    def __init__(self, engine: Engine, made: CreatedContainer, stream: socket.socket | None = None) -> None:
+        self._engine = engine
+        self._made = made
+        self.id = made.id
+        self.user = made.user
+        self.limits = made.limits
+        self._mark = Mark(frozenset(), ())
+        self._layers: Layers | None = None
+        self._stream = stream
+
+    async def open(self, argv: Sequence[str]) -> FdStream:
+        """See ``Sandbox.open``. The first stream may be there already; later ones are made by the daemon."""
+        if self._stream is not None:
+            stream, self._stream = self._stream, None
+            return FdStream(stream.detach())
+
+        def work(client: DockerClient) -> DockerStream:
+            command = [RUNNER, *argv, "--base", BASE_DIR]
+            made = client.api.exec_create(self.id, command, stdin=True, stdout=True, stderr=False)
+            return DockerStream(_hijack(client.api.exec_start(made["Id"], socket=True)))
+
+        try:
+            return await self._engine.make(work, DockerStream.close_now)
+        except ExecError as error:
+            status = await self.status()
+            if status.state == "dead":
+                raise SandboxDied("the container has ended", post_mortem=status.post_mortem, sandbox=self.id) from error
+            raise ChannelLost(f"no stream into the container: {status.detail or error}", sandbox=self.id) from error
+
+    async def status(self) -> SandboxStatus:
+        """See ``Sandbox.status``."""
+        try:
+            return await self._engine.call(self._status)
+        except BackendUnavailable as error:
+            return SandboxStatus("unknown", detail=str(error))
+        except ExecError as error:
+            if status_of(error) == 404:
+                return SandboxStatus("dead", PostMortem("the container was removed", suspect="outside"))
+            return SandboxStatus("unknown", detail=str(error))
+
+    def _status(self, client: DockerClient) -> SandboxStatus:
+        state: Mapping[str, Any] = client.api.inspect_container(self.id)["State"]
+        status = str(state.get("Status"))
+        if status in {"running", "created"}:
+            return SandboxStatus("alive")
+        if status not in {"exited", "dead", "removing"}:
+            return SandboxStatus("unknown", detail=f"the container is {status}")
+        code, oom = int(state.get("ExitCode", -1)), bool(state.get("OOMKilled"))
+        reason = f"the container ended with exit code {code}"
+        if oom:
+            reason += ", out of memory"
+        failed = bool(state.get("Error"))
+        if failed:
+            reason += f": {state['Error']}"
+        suspect = self._suspect(code, oom, failed)
+        return SandboxStatus("dead", PostMortem(reason, code, oom, self._log_tail(client), suspect))
+
+    def _suspect(self, code: int, oom: bool, failed: bool) -> Suspect:
+        if failed:
+            # Docker itself could not do something, as when somebody starts the container anew.
+            return "outside"
+        if oom:
+            return "tenant" if self._made.whole_box else "unknown"
+        if code == 137:
+            # PID 1 cannot be killed by SIGKILL from inside its own namespace.
+            return "outside"
+        if code in {0, 1, 128, 255}:
+            return "unknown" if self._made.whole_box else "outside"
+        return "tenant" if self._made.whole_box else "unknown"
+
+    def _log_tail(self, client: DockerClient) -> str:
+        from docker.errors import DockerException
+
+        with contextlib.suppress(DockerException):
+            return client.api.logs(self.id, tail=LOG_LINES).decode("utf-8", "replace")
+        return ""
+
+    def host_pid(self) -> int | None:
+        """The main process of the container, as the engine's host numbers it; waits for the engine."""
+        state: Mapping[str, Any] = self._engine.call_now(lambda client: client.api.inspect_container(self.id)["State"])
+        return int(state.get("Pid") or 0) or None
+
+    async def mark(self) -> list[str]:
+        """See ``Diffable.mark``: a path that differs from the image already can change without Docker telling."""
+        self._mark = await self._engine.call(self._marked)
+        return [*(change.partition(" ")[2] for change in sorted(self._mark.changes)), *FILES_OF_DOCKER]
+
+    def _marked(self, client: DockerClient) -> Mark:
+        baseline_cache = self._made.baseline_cache
+        facts: Mapping[str, Any] = client.api.inspect_container(self.id)
+        if self._made.same_host:
+            self._layers = layers_of(facts)
+        if self._layers is None and baseline_cache:
+            return baseline_cache[0]
+        mark = Mark(frozenset(changes_of(client, self.id, self._layers)), unseen_mounts(facts))
+        if self._layers is None and baseline_cache is not None:
+            baseline_cache.append(mark)
+        return mark
+
+    async def changes(self) -> list[str]:
+        """Paths that differ from the moment of ``mark``; mounts that nobody can compare are always among them."""
+        return [*await self._engine.call(self._changed), *(f"{path} (a mount)" for path in self._mark.unseen)]
+
+    def _changed(self, client: DockerClient) -> list[str]:
+        new = (change for change in changes_of(client, self.id, self._layers) if change not in self._mark.changes)
+        return sorted(islice(new, MOST_CHANGES))
+
+    async def destroy(self) -> None:
+        """Remove the container with its anonymous volumes; harmless when it is gone.
+
+        A cancelled caller waits for it, one whose deadline comes does not.
+        """
+        self._drop_stream()
+        with anyio.CancelScope(shield=True, deadline=deadline()) as scope:
+            await self._engine.call(self._remove)
+        if scope.cancelled_caught:
+            raise BackendUnavailable("the Docker daemon did not remove the container in time")
+
+    def destroy_now(self, within_s: float = LAST_RESORT_S) -> None:
+        """The same in this thread; errors are swallowed."""
+        self._drop_stream()
+        with contextlib.suppress(ExecError):
+            self._engine.call_now(self._remove, within_s)
+
+    def _remove(self, client: DockerClient) -> None:
+        remove(client, self.id, self._made.name)
+
+    def _drop_stream(self) -> None:
+        """Close a first stream that nobody took."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+def remove(client: DockerClient, container: str, name: str | None = None) -> None:
+    """Remove a container by id or name, with its anonymous volumes; one that is gone, or on its way, is fine.
+
+    Whoever else removed it may have left the volume of our state, which is found by the container's name.
+    """
+    from docker.errors import APIError
+
+    try:
+        client.api.remove_container(container, force=True, v=True)
+    except APIError as error:
+        if error.status_code not in {404, 409}:
+            raise
+        if error.status_code == 404 and name is not None:
+            remove_volumes(client, {"label": f"{NAME_LABEL}={name}"}, lambda _: True)
+
+
+def remove_volumes(
+    client: DockerClient, filters: dict[str, str], chosen: Callable[[Mapping[str, str]], object]
+) -> None:
+    """Remove volumes whose labels are chosen; one that is in use after all stays."""
+    from docker.errors import APIError
+
+    for volume in client.api.volumes(filters=filters)["Volumes"] or ():
+        if chosen(volume.get("Labels") or {}):
+            with contextlib.suppress(APIError):
+                client.api.remove_volume(volume["Name"])
+
+
+def _hijack(connection: object) -> int:
+    """A descriptor of our own for a hijacked connection; the SDK's objects are closed."""
+    raw, response = getattr(connection, "_sock", None), getattr(connection, "_response", None)
+    try:
+        # TLS and the SDK's ssh transport are not plain sockets: their bytes cannot be read from a descriptor.
+        if not isinstance(raw, socket.socket) or isinstance(raw, ssl.SSLSocket):
+            raise BackendUnavailable("the engine's connection is no plain socket: set base_url to a unix socket")
+        return os.dup(raw.fileno())
+    finally:
+        for owner in (response, connection):
+            if hasattr(owner, "close"):
+                owner.close()

@@ -1,0 +1,64 @@
+"""Where the Go programs are that this installation carries, proven by their SHA-256."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from hermes_exec.errors import BackendUnavailable
+
+DIRECTORY = Path(__file__).parents[1] / "_runner"
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv8": "arm64", "armv8l": "arm64"}
+CHECKOUT = (Path(__file__).parents[1] / "runner" / "main.go").is_file()
+MEND = "run `make runner`" if CHECKOUT else "run `pip install --force-reinstall hermes-exec`"
+
+
+class RunnerBinary(NamedTuple):
+    """One static program and the SHA-256 of its bytes."""
+
+    path: Path
+    sha256: str
+
+
+def find_runner(os_name: str | None = None, arch: str | None = None) -> RunnerBinary:
+    """The runner for a platform, in Go's or in uname's words; None is this host's.
+
+    Raises:
+        BackendUnavailable: this installation carries none, or its bytes are not those that were built.
+    """
+    return find_program(DIRECTORY, "runner", os_name, arch)
+
+
+def path(os_name: str | None = None, arch: str | None = None) -> Path:
+    """The file of ``find_runner``."""
+    return find_runner(os_name, arch).path
+
+
+def find_program(directory: Path, program: str, os_name: str | None = None, arch: str | None = None) -> RunnerBinary:
+    """One of the Go programs of this installation for a platform, as ``find_runner``."""
+    system = (os_name or platform.system()).lower()
+    machine = (arch or platform.machine()).lower()
+    return _verified(directory, program, f"{system}/{ARCHITECTURES.get(machine, machine)}")
+
+
+@cache
+def _verified(directory: Path, program: str, target: str) -> RunnerBinary:
+    name = f"{program}-{target.replace('/', '-')}"
+    file = directory / name
+    try:
+        wanted = json.loads((directory / "manifest.json").read_text("utf-8"))[name]
+        found = hashlib.sha256(file.read_bytes()).hexdigest()
+    except KeyError:
+        files = sorted(directory.glob(f"{program}-*"))
+        built = ", ".join(file.name.removeprefix(f"{program}-").replace("-", "/") for file in files)
+        more = f": run `make runner PLATFORMS={target}`" if CHECKOUT else ""
+        raise BackendUnavailable(f"there is no {program} for {target}, only for {built}{more}") from None
+    except (OSError, ValueError, TypeError) as error:
+        raise BackendUnavailable(f"the binary {name} is missing: {MEND}") from error
+    if found != wanted:
+        raise BackendUnavailable(f"the binary {name} is not the one that was built: {MEND}")
+    return RunnerBinary(file, found)

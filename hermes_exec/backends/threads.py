@@ -1,0 +1,80 @@
+"""Blocking launches in threads: what was made is handed to a caller that is still there, or unmade."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from hermes_exec.errors import LaunchError
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class _Handover(Generic[T]):
+    """Where the thread puts what it made; exactly one side ends up with it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: list[T] = []
+        self._nobody_waits = False
+
+    def give(self, made: T) -> bool:
+        """Whether somebody waits for it."""
+        with self._lock:
+            self._made.append(made)
+            return not self._nobody_waits
+
+    def leave(self) -> list[T]:
+        """Called by a caller that goes without it: what is there already is the caller's to unmake."""
+        with self._lock:
+            self._nobody_waits = True
+            return self._made
+
+
+async def launch_in_thread(
+    make: Callable[[], T],
+    unmake: Callable[[T], None],
+    limiter: anyio.CapacityLimiter | None = None,
+    patience: anyio.CancelScope | None = None,
+) -> T:
+    """Run ``make`` in a thread and give its result; when the caller is cancelled meanwhile, ``unmake`` is called with
+    it.
+
+    The caller waits for the thread, also when it is cancelled. Only the end of its `patience`, a shielded scope, or a
+    cancellation that goes past anyio does not wait: then the thread unmakes what it made.
+
+    Raises:
+        LaunchError: the patience ended.
+    """
+    handover: _Handover[T] = _Handover()
+    ended = threading.Event()
+
+    def work() -> T:
+        try:
+            made = make()
+            if not handover.give(made):
+                unmake(made)
+            return made
+        finally:
+            ended.set()
+
+    try:
+        with patience or anyio.CancelScope(shield=True) as scope:
+            made = await anyio.to_thread.run_sync(work, limiter=limiter, abandon_on_cancel=True)
+        if scope.cancelled_caught:
+            atexit.register(ended.wait)  # trio's threads end with the program
+            raise LaunchError("what was being made is not waited for any more")
+        await anyio.lowlevel.checkpoint_if_cancelled()
+    except BaseException:
+        for left in handover.leave():
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(unmake, left)
+        raise
+    return made

@@ -1,0 +1,70 @@
+"""`hermes-exec config`: shows, checks and describes the settings of a pool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hermes_exec.cli.kit.output import emit_json, stdout
+from hermes_exec.cli.kit.pools import AlwaysJson, AsJson, Backend, Config, Image, Options, Profile, settings_of
+
+if TYPE_CHECKING:
+    from hermes_exec.config import Configured
+
+
+def show(
+    backend: Backend = None,
+    image: Image = None,
+    config: Config = None,
+    profile: Profile = None,
+    option: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the settings that a command with these options would use, defaults filled in and secrets masked."""
+    resolved = _resolved(settings_of(backend, image, config, option, profile))
+    values = {**resolved.pool.model_dump(mode="json"), "backend_options": resolved.backend.model_dump(mode="json")}
+    if as_json:
+        emit_json(values)
+    else:
+        import yaml
+
+        stdout().print(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), markup=False, end="")
+
+
+def schema(as_json: AlwaysJson = True) -> None:
+    """Print the JSON schema of a configuration file."""
+    from hermes_exec.backends.registry import config_types
+    from hermes_exec.config import pool_schema
+
+    emit_json(pool_schema(config_types()))
+
+
+def check(
+    file: Annotated[Path, typer.Argument(help="YAML, TOML or JSON file.")],
+    as_json: AsJson = False,
+) -> None:
+    """Check a configuration file; ends with 2 and one sentence an error when something in it is wrong."""
+    resolved = _resolved(settings_of(None, None, file, None))
+    if as_json:
+        emit_json({"file": str(file), "ok": True, "profiles": list(resolved.pool.profiles)})
+    else:
+        profiles = len(resolved.pool.profiles)
+        stdout().print(f"{file}: good, backend {resolved.pool.backend}, {profiles} profiles", markup=False)
+
+
+def _resolved(settings: dict[str, Any]) -> Configured:
+    from hermes_exec.backends.registry import config_type
+    from hermes_exec.config import resolve_config
+
+    return resolve_config(settings, config_type(str(settings.get("backend", "local"))))
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands `config show`, `config schema` and `config check`."""
+    config = typer.Typer(no_args_is_help=True, help="Settings of a pool.")
+    config.command(epilog="Example: hermes-exec config show -b docker -i debian:12 -o slots_per_sandbox=8")(show)
+    config.command(epilog="Example: hermes-exec config schema > pool.schema.json")(schema)
+    config.command(epilog="Example: hermes-exec config check pool.yaml")(check)
+    app.add_typer(config, name="config")

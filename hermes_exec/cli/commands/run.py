@@ -1,0 +1,166 @@
+"""`hermes-exec run`: one command in one slot, or in several at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import anyio
+import anyio.to_thread
+import typer
+
+from hermes_exec.cli.kit import exits
+from hermes_exec.cli.kit.interrupt import run_async
+from hermes_exec.cli.kit.output import emit_json, printable, say
+from hermes_exec.cli.kit.pools import AsJson, Backend, Config, Image, Options, Profile, TraceTo, make_pool
+from hermes_exec.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hermes_exec.pool.pool import SandboxPool
+    from hermes_exec.results import RunResult
+    from hermes_exec.slot.slot import Slot
+
+
+def run(
+    command: Annotated[
+        list[str],
+        typer.Argument(metavar="CMD", help="One word is a shell script, several are a program and its arguments."),
+    ],
+    backend: Backend = None,
+    image: Image = None,
+    slots: Annotated[int, typer.Option("--slots", "-n", min=1, help="Run it in this many slots at once.")] = 1,
+    timeout_s: Annotated[float, typer.Option("--timeout", min=0.001, help="Seconds after which it is ended.")] = 180.0,
+    cwd: Annotated[
+        str | None, typer.Option("--cwd", help="Working directory in the slot (default: its workspace).")
+    ] = None,
+    env: Annotated[
+        list[str] | None, typer.Option("--env", "-e", metavar="NAME=VALUE", help="Variable; may be repeated.")
+    ] = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="User to run as.")] = None,
+    min_isolation: Annotated[str | None, typer.Option("--min-isolation", help="none, uid, namespaces or box.")] = None,
+    config: Config = None,
+    profile: Profile = None,
+    option: Options = None,
+    trace: TraceTo = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a command in an isolated slot; ends with the command's exit code.
+
+    Standard input is passed on when it is not a terminal, to a single slot.
+
+    Exit codes: the command's own (of several slots the highest), 126 it cannot be executed, 127 it is not there, 128+N
+    ended by signal N; 143 after --timeout, 137 where it took SIGKILL. Ours, with a line on stderr that begins with the
+    name of the error: 2 usage or configuration, 3 infrastructure, 130 interrupted.
+    """
+    wanted: dict[str, Any] = {"timeout_s": timeout_s, "cwd": cwd, "env": variables(env), "user": user}
+    pool = make_pool(backend, image, config, profile, option, min_isolation=min_isolation, trace=trace)
+    script: str | list[str] = command[0] if len(command) == 1 else command
+    work = _one if slots == 1 else _several
+    raise typer.Exit(run_async(lambda: work(pool, script, slots, wanted, as_json)))
+
+
+def variables(texts: list[str] | None) -> dict[str, str]:
+    """Return `NAME=VALUE` texts as a mapping.
+
+    Raises:
+        ConfigError: a text without `=`.
+    """
+    for text in texts or ():
+        if "=" not in text:
+            raise ConfigError(f"variable {text!r} is not NAME=VALUE")
+    return {name: value for name, _, value in (text.partition("=") for text in texts or ())}
+
+
+async def _one(pool: SandboxPool, script: str | list[str], _slots: int, wanted: dict[str, Any], as_json: bool) -> int:
+    piped = None if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty() else _stdin()
+    async with pool, pool.slot() as slot:
+        result = await slot.run(script, stdin=piped, on_output=None if as_json else _pass_on, **wanted)
+        if as_json:
+            emit_json(_facts(slot, result))
+        else:
+            _say_why(result, told=result.stderr)
+        return _code(result)
+
+
+async def _several(
+    pool: SandboxPool, script: str | list[str], slots: int, wanted: dict[str, Any], as_json: bool
+) -> int:
+    results: dict[int, tuple[Slot, RunResult]] = {}
+
+    async def work(number: int, slot: Slot) -> None:
+        results[number] = slot, await slot.run(script, **wanted)
+
+    async with pool, pool.slots(slots) as lent, anyio.create_task_group() as tasks:
+        for number, slot in enumerate(lent):
+            tasks.start_soon(work, number, slot)
+    ordered = [results[number] for number in range(slots)]
+    if as_json:
+        emit_json([_facts(slot, result) for slot, result in ordered])
+    else:
+        for number, (_, result) in enumerate(ordered):
+            sys.stdout.flush()
+            sys.stdout.buffer.writelines(b"%d: %s\n" % (number, line) for line in _lines(result))
+            sys.stdout.buffer.flush()
+            _say_why(result, f"{number}: ")
+    return max(_code(result) for _, result in ordered)
+
+
+def _lines(result: RunResult) -> list[bytes]:
+    """The lines of one slot of several; on a terminal it can neither move the cursor nor pass for another slot."""
+    shown = result.output_bytes
+    if sys.stdout.isatty():
+        shown = printable(result.output).encode(sys.stdout.encoding, "backslashreplace")
+    return shown.removesuffix(b"\n").split(b"\n") if shown else []
+
+
+def _code(result: RunResult) -> int:
+    """The command's exit code, or what a command that catches SIGTERM would have ended with: a timeout is never 0."""
+    return exits.TIMED_OUT if result.timed_out and result.signal is None else result.exit_code
+
+
+def _say_why(result: RunResult, head: str = "", told: str = "") -> None:
+    """Say what the command cannot say itself: that its time was over, or why it did not start. Not what is told."""
+    why = f"timed out after {result.duration_s:.1f} s" if result.timed_out else result.reason
+    if why and why not in told:
+        say(head + why)
+
+
+def _pass_on(stream: str, data: bytes) -> None:
+    target = (sys.stderr if stream == "stderr" else sys.stdout).buffer
+    target.write(data)
+    target.flush()
+
+
+async def _stdin() -> AsyncIterator[bytes]:
+    while data := await anyio.to_thread.run_sync(os.read, sys.stdin.fileno(), 1 << 16, abandon_on_cancel=True):
+        yield data
+
+
+def _facts(slot: Slot, result: RunResult) -> dict[str, object]:
+    return {
+        "slot": slot.id,
+        "backend": slot.backend,
+        "isolation": slot.isolation.level,
+        "exit_code": result.exit_code,
+        "signal": result.signal,
+        "timed_out": result.timed_out,
+        "oom_killed": result.oom_killed,
+        "duration_s": result.duration_s,
+        "stdout": result.stdout,
+        "stderr": result.stderr,
+        "stdout_total_bytes": result.stdout_total_bytes,
+        "stderr_total_bytes": result.stderr_total_bytes,
+        "usage": result.usage,
+        "killed": result.killed,
+        "reason": result.reason,
+    }
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command `run`."""
+    app.command(
+        epilog="Examples: hermes-exec run -- python3 -V | hermes-exec run -b docker -i debian:12 -- 'ls / | wc -l'",
+        context_settings={"allow_interspersed_args": False},
+    )(run)

@@ -1,0 +1,157 @@
+"""`hermes-exec shell`: an interactive terminal in a fresh slot."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
+import typer
+
+from hermes_exec.cli.kit import exits
+from hermes_exec.cli.kit.interrupt import run_async
+from hermes_exec.cli.kit.modes import Modes
+from hermes_exec.cli.kit.output import say
+from hermes_exec.cli.kit.pools import Backend, Config, Image, Options, Profile, TraceTo, make_pool
+from hermes_exec.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hermes_exec.pool.pool import SandboxPool
+    from hermes_exec.slot.process import Process
+
+BEST_SHELL = "if command -v bash >/dev/null 2>&1; then exec bash -i; else exec sh -i; fi"
+LAST_OUTPUT_S = 0.5
+DETACH = b"~."
+"""Typed at the start of a line, this ends the terminal whatever the slot does."""
+
+
+def shell(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="CMD", help="Program to start instead of a shell.")
+    ] = None,
+    backend: Backend = None,
+    image: Image = None,
+    config: Config = None,
+    profile: Profile = None,
+    option: Options = None,
+    trace: TraceTo = None,
+    slot: Annotated[
+        str | None, typer.Option("--slot", metavar="ID", help="Look into this slot of a running process, read-only.")
+    ] = None,
+) -> None:
+    """Open a terminal in a fresh slot; ends with the shell's exit code.
+
+    Keys go into the slot, Ctrl-C too. `~.` at the start of a line ends the terminal and everything in the slot.
+
+    With --slot ID (`hermes-exec ps` lists them) it looks into a slot that another process of yours on this host holds:
+    it shows the slot's processes, and from then on what its commands print, until the slot is released. Nothing can be
+    typed into the slot or run in it, and the commands neither wait for it nor notice it. With `ps` as CMD it shows the
+    processes alone.
+    """
+    if slot is not None:
+        from hermes_exec.cli.observe.look import look
+
+        if any((backend, image, config, profile, option, trace)):
+            raise ConfigError("--slot looks into a slot that is there: options of a new one cannot go with it")
+        raise typer.Exit(anyio.run(look, slot, command or []))
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise ConfigError("shell needs a terminal; to run a command without one, use: hermes-exec run -- CMD")
+    pool = make_pool(backend, image, config, profile, option, trace=trace)
+    raise typer.Exit(run_async(lambda: _terminal(pool, command or BEST_SHELL)))
+
+
+async def _terminal(pool: SandboxPool, command: str | list[str]) -> int:
+    async with pool, pool.slot() as slot:
+        say(f"slot {slot.id} on {slot.backend}, isolation {slot.isolation.level}; ~. at the start of a line ends it")
+        size = _size()
+        process = await slot.spawn(command, stdin=True, pty=size, env={"TERM": term_of(os.environ.get("TERM", ""))})
+        with _raw(sys.stdin.fileno()) as modes:
+            return await _attend(process, size, modes)
+
+
+def term_of(here: str) -> str:
+    """Return the name of this terminal, or that of one like it where images have no description of this one."""
+    known = re.fullmatch(r"(xterm|screen|tmux|rxvt|linux|vt\d+|ansi|dumb)(-\d*color|-unicode)?", here)
+    return here if known else "xterm-256color"
+
+
+async def _attend(process: Process, size: tuple[int, int], modes: Modes) -> int:
+    """Carry keys, output and size until the program ends, or until the user ends the terminal (FAILED)."""
+    code: int = exits.FAILED
+    async with anyio.create_task_group() as tasks:
+        shown = anyio.Event()
+        tasks.start_soon(_show, process, shown, modes)
+        tasks.start_soon(_sizes, process, size)
+        tasks.start_soon(_keys, process, tasks.cancel_scope)
+        code = (await process.wait()).exit_code
+        # A background job may keep the terminal open for as long as it likes.
+        with anyio.move_on_after(LAST_OUTPUT_S):
+            await shown.wait()
+        tasks.cancel_scope.cancel()
+    return code
+
+
+async def _show(process: Process, shown: anyio.Event, modes: Modes) -> None:
+    async for data in process.stdout:
+        modes.see(data)
+        view = memoryview(data)
+        with suppress(OSError):  # a window that was closed takes nothing; the keys tell of it
+            while view:
+                view = view[os.write(sys.stdout.fileno(), view) :]
+    shown.set()
+
+
+async def _keys(process: Process, whole: anyio.CancelScope) -> None:
+    keys, typed = sys.stdin.fileno(), b"\r"
+    while process.stdin is not None:
+        await anyio.wait_readable(keys)
+        data = b""
+        with suppress(OSError):
+            data = os.read(keys, 4096)
+        typed = (typed + data)[-3:]
+        if not data or typed in (b"\r" + DETACH, b"\n" + DETACH):
+            whole.cancel()
+            return
+        await process.stdin.send(data)
+
+
+async def _sizes(process: Process, size: tuple[int, int]) -> None:
+    with anyio.open_signal_receiver(signal.SIGWINCH) as changes:
+        if size != (now := _size()):
+            await process.resize(*now)
+        async for _ in changes:
+            await process.resize(*_size())
+
+
+def _size() -> tuple[int, int]:
+    columns, rows = os.get_terminal_size(sys.stdout.fileno())
+    return rows or 24, columns or 80
+
+
+@contextmanager
+def _raw(fd: int) -> Iterator[Modes]:
+    """Pass keys on as they are typed; afterwards the terminal is as it was, whatever was shown on it."""
+    before, modes = termios.tcgetattr(fd), Modes()
+    tty.setraw(fd, termios.TCSANOW)
+    try:
+        yield modes
+    finally:
+        with suppress(OSError, termios.error):
+            os.write(sys.stdout.fileno(), modes.undo())
+            termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command `shell`."""
+    app.command(
+        epilog="Examples: hermes-exec shell | hermes-exec shell -b docker -i debian:12 -- python3 | "
+        "hermes-exec shell --slot 4f1c09d2a6b7-1-s0",
+        context_settings={"allow_interspersed_args": False},
+    )(shell)

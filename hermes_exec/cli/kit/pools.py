@@ -1,0 +1,113 @@
+"""The options that say which pool a command works with, and that pool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hermes_exec.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hermes_exec.pool.pool import SandboxPool
+
+Backend = Annotated[
+    str | None,
+    typer.Option(
+        "--backend", "-b", envvar="HERMES_EXEC_BACKEND", help="local, docker, or another one (default: local)."
+    ),
+]
+AnyBackend = Annotated[
+    str | None,
+    typer.Option("--backend", "-b", envvar="HERMES_EXEC_BACKEND", help="Only this one (default: all that are here)."),
+]
+Image = Annotated[
+    str | None,
+    typer.Option("--image", "-i", envvar="HERMES_EXEC_IMAGE", help="Image of the boxes, where the backend has images."),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", envvar="HERMES_EXEC_CONFIG", help="YAML, TOML or JSON file with the pool's settings."
+    ),
+]
+Profile = Annotated[str | None, typer.Option("--profile", help="Profile of the configuration file.")]
+Options = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        "-o",
+        metavar="NAME=VALUE",
+        help="A field of pool or backend, such as network=false; may be repeated.",
+    ),
+]
+TraceTo = Annotated[
+    Path | None,
+    typer.Option("--trace", metavar="FILE", help="Write what goes over the streams, without contents, as JSON lines."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+AlwaysJson = Annotated[bool, typer.Option("--json", hidden=True)]
+"""Of commands that print nothing else."""
+
+
+def make_pool(
+    backend: str | None,
+    image: str | None,
+    config: Path | None = None,
+    profile: str | None = None,
+    options: list[str] | None = None,
+    **more: Any,
+) -> SandboxPool:
+    """Return the pool that the options describe; nothing is started.
+
+    Options count more than the profile, that more than the rest of the configuration file, and that more than the
+    defaults. `more` are further arguments of SandboxPool; those that are None are left out.
+
+    Raises:
+        ConfigError: an unknown name, a bad value, a file that cannot be read.
+    """
+    from hermes_exec.cli.kit.pulling import PullDisplay
+    from hermes_exec.pool.pool import SandboxPool
+
+    settings = settings_of(backend, image, config, options, profile)
+    return SandboxPool.from_config(settings, **{n: v for n, v in more.items() if v is not None}, on_pull=PullDisplay())
+
+
+def settings_of(
+    backend: str | None, image: str | None, config: Path | None, options: list[str] | None, profile: str | None = None
+) -> dict[str, Any]:
+    """Return the settings as one flat mapping, as a configuration file has them.
+
+    Raises:
+        ConfigError: a file that cannot be read, a bad option, or no such profile in the file.
+    """
+    from hermes_exec.config import read_config, with_profile
+
+    settings = read_config(config) if config else {}
+    if profile is not None:
+        settings = with_profile(settings, profile)
+    given = {name: value for name, value in (("backend", backend), ("image", image)) if value is not None}
+    return {**settings, **parse_options(options), **given}
+
+
+def parse_options(options: list[str] | None) -> dict[str, Any]:
+    """Return `NAME=VALUE` texts as a mapping; values are read as YAML (`8`, `true`, `[a, b]`, `{cpus: 2}`).
+
+    Raises:
+        ConfigError: a text without `=`, or a value that is not YAML.
+    """
+    if not options:
+        return {}
+    import yaml
+
+    parsed: dict[str, Any] = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"option {option!r} is not NAME=VALUE")
+        try:
+            parsed[name.strip().replace("-", "_")] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"option {option!r}: the value is not YAML: {' '.join(str(error).split())}") from error
+    return parsed

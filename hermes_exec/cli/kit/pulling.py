@@ -1,0 +1,45 @@
+"""Shows how far the pull of an image is: a line that changes on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+from hermes_exec.cli.kit.output import one_line, say
+from hermes_exec.results import PullProgress
+
+REDRAW_S = 0.1
+PLAIN_S = 10.0
+
+
+class PullDisplay:
+    """Given to a pool as `on_pull`; called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._shown_at = float("-inf")
+        self._terminal = sys.stderr.isatty()
+
+    def __call__(self, news: PullProgress) -> None:
+        """Show the news unless others were shown a moment ago."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._shown_at < (REDRAW_S if self._terminal else PLAIN_S):
+                return
+            self._shown_at = now
+            line = describe(news)
+            if self._terminal:
+                sys.stderr.write(f"\r\x1b[K{one_line(line)}\r")
+                sys.stderr.flush()
+            else:
+                say(line)
+
+
+def describe(news: PullProgress) -> str:
+    """Return one line about a pull."""
+    if not news.total_bytes:
+        return f"pulling {news.image}: {news.status}"
+    share = 100 * news.current_bytes / news.total_bytes
+    done, total = news.current_bytes / 1e6, news.total_bytes / 1e6
+    return f"pulling {news.image}: {share:.0f} % ({done:.1f} of {total:.1f} MB) {news.status}"

@@ -1,0 +1,1 @@
+"""Looking into the slots that other programs of this user hold."""

@@ -1,0 +1,1 @@
+"""Who gets which slot: boxes come and go, slots are lent, reset and taken back."""

@@ -1,0 +1,52 @@
+"""What `pool.slot()` and `pool.slots()` give: a context that lends in the way in which its pool was entered."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+class SlotContext(AbstractAsyncContextManager[A, bool | None], AbstractContextManager[B, bool | None]):
+    """For `async with`, and for plain `with` in a pool that was entered so, where it gives the blocking twin.
+
+    Nothing is lent before it is entered.
+    """
+
+    def __init__(
+        self,
+        acquire: Callable[[], Awaitable[A]],
+        release: Callable[[A], Awaitable[None]],
+        facade: Callable[[], AbstractContextManager[B, bool | None]],
+    ) -> None:
+        self._acquire, self._release, self._make_facade = acquire, release, facade
+        self._lent: list[A] = []
+        self._facade: AbstractContextManager[B, bool | None] | None = None
+
+    async def __aenter__(self) -> A:
+        self._lent.append(await self._acquire())
+        return self._lent[-1]
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._release(self._lent.pop())
+
+    def __enter__(self) -> B:
+        self._facade = self._make_facade()
+        return self._facade.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        assert self._facade is not None
+        return self._facade.__exit__(kind, error, trace)
+
+    if not TYPE_CHECKING:  # which finds the mistake before
+
+        def __getattr__(self, name: str) -> object:
+            raise AttributeError(f"nothing is lent yet: `async with pool.slot() as slot:`, and then `slot.{name}`")

@@ -1,0 +1,154 @@
+"""What happens in a pool, told to whoever listens: iterators with a bounded buffer, and one callback."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import anyio
+
+from hermes_exec.aio.loop import cancelled_from_outside, interrupt_main
+from hermes_exec.redact import masked
+from hermes_exec.results import PoolEvent
+
+if TYPE_CHECKING:
+    from hermes_exec.tracing import Tracer
+
+logger = logging.getLogger(__name__)
+BUFFERED = 1000
+OnEvent = Callable[[PoolEvent], Awaitable[object] | object]
+
+
+class Events(AsyncIterator[PoolEvent]):
+    """Events from the moment it was made until the pool closes.
+
+    At most 1,000 wait for a slow reader; then the oldest is dropped, and `dropped` counts it.
+    """
+
+    def __init__(self, hub: Hub) -> None:
+        self.dropped = 0
+        self._hub = hub
+        self._waiting: deque[PoolEvent] = deque()
+        self._news = anyio.Event()
+        self._ended = False
+
+    def put(self, event: PoolEvent) -> None:
+        """Add an event."""
+        if len(self._waiting) >= BUFFERED:
+            self._waiting.popleft()
+            self.dropped += 1
+        self._waiting.append(event)
+        self._news.set()
+
+    def end(self) -> None:
+        """No more events will come."""
+        self._ended = True
+        self._news.set()
+
+    def __aiter__(self) -> Events:
+        return self
+
+    async def __anext__(self) -> PoolEvent:
+        while not self._waiting:
+            if self._ended:
+                raise StopAsyncIteration
+            self._news = anyio.Event()
+            await self._news.wait()
+        return self._waiting.popleft()
+
+    async def aclose(self) -> None:
+        """Stop listening."""
+        self._hub.leave(self)
+        self.end()
+
+
+def _pass_on(error: BaseException, what: str) -> None:
+    """Log what a callback raised. An interrupt goes to the main thread, as if it had come there."""
+    logger.error(what, exc_info=error)
+    if isinstance(error, KeyboardInterrupt):
+        interrupt_main()
+
+
+class Hub:
+    """Hands events to iterators, to the tracer and to the callback, in order. What the callback raises is logged."""
+
+    def __init__(self, on_event: OnEvent | None, secrets: list[str] | None = None) -> None:
+        self.tracer: Tracer | None = None
+        self._secrets = secrets or []
+        self._on_event = on_event
+        self._listeners: list[Events] = []
+        self._pending: deque[Awaitable[object]] = deque()
+        self._news = anyio.Event()
+        self._ended = False
+
+    def listen(self) -> Events:
+        """A new iterator."""
+        events = Events(self)
+        if self._ended:
+            events.end()
+        else:
+            self._listeners.append(events)
+        return events
+
+    def leave(self, events: Events) -> None:
+        """Forget an iterator."""
+        if events in self._listeners:
+            self._listeners.remove(events)
+
+    def emit(self, event: PoolEvent) -> None:
+        """Tell everybody; never blocks and never raises."""
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("%s", masked(repr(event), self._secrets))
+        if self.tracer is not None:
+            self.tracer.event(event)
+        for listener in self._listeners:
+            listener.put(event)
+        if self._on_event is None:
+            return
+        try:
+            told = self._on_event(event)
+        except BaseException as error:  # noqa: BLE001 - it would end whatever task of the pool told the event
+            _pass_on(error, f"on_event failed for {type(event).__name__}")
+            return
+        if inspect.isawaitable(told):
+            self._pending.append(told)
+            self._news.set()
+
+    async def run(self) -> None:
+        """Wait for what an async callback returned, one after the other, until `end`."""
+        while True:
+            while self._pending:
+                told = self._pending.popleft()
+                try:
+                    await told
+                except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - as in `emit`
+                    _pass_on(error, "on_event failed")
+                except asyncio.CancelledError:
+                    if cancelled_from_outside():
+                        raise
+                    logger.exception("on_event failed")
+            if self._ended:
+                return
+            self._news = anyio.Event()
+            await self._news.wait()
+
+    def end(self) -> None:
+        """End all iterators; `run` returns when the callback has had everything."""
+        self._ended = True
+        for listener in self._listeners:
+            listener.end()
+        self._listeners.clear()
+        if self.tracer is not None:
+            self.tracer.close()
+        self._news.set()
+
+    def drop(self) -> None:
+        """Give up what the callback has not had."""
+        for told in self._pending:
+            if inspect.iscoroutine(told):
+                told.close()
+        self._pending.clear()

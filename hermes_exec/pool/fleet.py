@@ -1,0 +1,321 @@
+"""Carries out what the planner decides: launches, hand-outs, resets, ends. All the I/O of a pool and no policy."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+from secrets import token_hex
+
+import anyio
+from anyio import to_thread
+from anyio.abc import TaskGroup
+
+from hermes_exec.backends.base import Backend, Labels, ReapFilter, Sandbox
+from hermes_exec.errors import ExecError, LaunchError, PostMortem
+from hermes_exec.pool.events import Hub
+from hermes_exec.pool.launch import OnPull, launch_sandbox, start_sandbox
+from hermes_exec.pool.plan import Close, Fail, Launch, Lend, PlanConfig, plan
+from hermes_exec.pool.sandbox import PooledSandbox, SlotPlace
+from hermes_exec.pool.state import Phase, PoolState, SandboxRecord
+from hermes_exec.pool.templates import Template, Templates
+from hermes_exec.redact import masked
+from hermes_exec.results import Died, Launched, PoolEvent, Ready, Reaped, Scaled
+
+logger = logging.getLogger(__name__)
+GOODBYE_S = 2.0
+LEAST_S = 1.0
+"""The time that the end of a box has when there is none left: what asks for it must be sent."""
+LAST_RESORT_S = 5.0
+LAUNCH_DELAYS_S = (0.5, 30.0)
+"""The pause after the first failed launch, and the longest; each is twice the one before."""
+
+
+class Fleet:
+    """The boxes of one pool, while the pool is entered. Everything happens in its one event loop."""
+
+    def __init__(
+        self,
+        templates: Templates,
+        hub: Hub,
+        labels: Labels,
+        tasks: TaskGroup,
+        secrets: list[str],
+        on_pull: OnPull | None,
+    ) -> None:
+        self.on_change: Callable[[], None]
+        """Called whenever something changed that waiters may have waited for; whoever makes the pool sets it."""
+        self.templates = templates
+        self.hub = hub
+        self.labels = labels
+        self.tasks = tasks
+        self.state = PoolState()
+        self.boxes: dict[int, PooledSandbox] = {}
+        self.sandboxes: dict[int, Sandbox] = {}
+        """Every sandbox that was launched and is not known to be gone."""
+        self.launches = self.failures = self.calls_before = 0
+        self.closing = False
+        # Several pools may have been given the same run.
+        self._name = labels.run_id if templates.config.run_id is None else f"{labels.run_id}-{token_hex(3)}"
+        self._on_pull = on_pull
+        self._secrets = secrets
+        self._launch_scopes: dict[int, anyio.CancelScope] = {}
+        self._settled = anyio.Event()
+        self._reaped = anyio.Event()
+        self._wake_at = self._end_at = math.inf
+        self._rearm = anyio.Event()
+
+    # Deciding.
+
+    def reconcile(self) -> list[Lend | Fail]:
+        """Ask the planner, begin what it says of boxes, and return what it says of waiters."""
+        if self.closing:
+            return []
+        config = PlanConfig(self.templates.max_sandboxes, self.templates.sizes())
+        decided = plan(self.state, config, anyio.current_time())
+        before = len(self.state.boxes)
+        for_waiters: list[Lend | Fail] = []
+        for action in decided.actions:
+            match action:
+                case Launch(key):
+                    self._begin_launch(self.templates.by_key(key))
+                case Close(box_id, reason):
+                    self._begin_close(box_id, reason)
+                case _:
+                    for_waiters.append(action)
+        if len(self.state.boxes) > before:
+            self.emit(Scaled(time=time.time(), before=before, after=len(self.state.boxes), reason="demand"))
+        if decided.wake_at != self._wake_at:
+            self._wake_at = decided.wake_at
+            self._rearm.set()
+        return for_waiters
+
+    async def wake_up(self) -> None:
+        """Ask the planner again when it wanted to be asked."""
+        while True:
+            pause_s = max(0.0, self._wake_at - anyio.current_time())
+            self._rearm = anyio.Event()
+            with anyio.move_on_after(pause_s):
+                await self._rearm.wait()
+                continue
+            self._wake_at = math.inf
+            self.on_change()
+
+    def slot_id(self, box: PooledSandbox, place: SlotPlace) -> str:
+        """What a slot is called on this host."""
+        return f"{self._name}-{box.record.id}-{place.name}"
+
+    def emit(self, event: PoolEvent) -> None:
+        """Tell whoever listens."""
+        self.hub.emit(event)
+
+    def background(self, work: Callable[[], Awaitable[None]], what: str) -> None:
+        """Run something beside the callers; its errors are logged."""
+
+        async def guarded() -> None:
+            try:
+                await work()
+            except Exception:
+                logger.exception("%s failed", what)
+
+        self.tasks.start_soon(guarded, name=what)
+
+    # Boxes come.
+
+    def _begin_launch(self, template: Template) -> None:
+        record = self.state.launching(template.key, template.size.slots_per_sandbox, anyio.current_time())
+        self.background(lambda: self._launch(record, template), f"launch {record.id}")
+
+    async def _launch(self, record: SandboxRecord, template: Template) -> None:
+        started = time.monotonic()
+        try:
+            with anyio.CancelScope() as scope:
+                self._launch_scopes[record.id] = scope
+                box = await self._bring_up(record, template, started)
+        except Exception as error:
+            if not isinstance(error, ExecError | OSError):
+                logger.exception("a launch failed unexpectedly")
+            self._launch_failed(record, error)
+            return
+        finally:
+            self._launch_scopes.pop(record.id, None)
+            self._settled.set()
+        if scope.cancelled_caught:
+            self.state.remove(record)
+            return
+        if box.death is not None or box.channel.state in ("lost", "closed"):
+            await self.destroy(box.sandbox)
+            self._launch_failed(record, LaunchError(f"the box died while it was started: {box.channel.lost_reason}"))
+            return
+        box.channel.on_lost = lambda why: self._on_lost(box, why)
+        self.boxes[record.id] = box
+        self.state.launched(record, anyio.current_time())
+        self.launches += 1
+        took = time.monotonic() - started
+        self.emit(
+            Ready(time=time.time(), sandbox=box.id, profile=template.profile, slots=record.slots, duration_s=took)
+        )
+        self.on_change()
+
+    def _launch_failed(self, record: SandboxRecord, error: Exception) -> None:
+        self.failures += 1
+        hopeless = not (isinstance(error, ExecError) and error.retryable)
+        logger.warning("launching a sandbox failed: %s", masked(str(error), self._secrets))
+        self.state.launch_failed(record, error, anyio.current_time(), LAUNCH_DELAYS_S, hopeless=hopeless)
+        self.on_change()
+
+    async def _bring_up(self, record: SandboxRecord, template: Template, started: float) -> PooledSandbox:
+        sandbox = await launch_sandbox(template, self.labels, self._on_pull, self.destroy)
+        self.sandboxes[id(sandbox)] = sandbox
+        self.emit(
+            Launched(
+                time=time.time(),
+                sandbox=sandbox.id,
+                profile=template.profile,
+                backend=template.backend.name,
+                image=template.image,
+                duration_s=time.monotonic() - started,
+            )
+        )
+        trace = None if self.hub.tracer is None else self.hub.tracer.for_box(sandbox.id)
+        return await start_sandbox(
+            record, template, sandbox, lambda run: self.background(run, "channel"), self.destroy, trace
+        )
+
+    # Boxes go.
+
+    async def destroy(self, sandbox: Sandbox) -> None:
+        """End a sandbox, shielded; what could not be ended stays in `sandboxes` for the last resort."""
+        began = anyio.current_time()
+        until = max(began + LEAST_S, min(self._end_at, began + self.templates.config.shutdown_timeout_s))
+        with anyio.CancelScope(shield=True, deadline=until) as scope:
+            try:
+                await sandbox.destroy()
+            except (ExecError, OSError) as error:
+                logger.warning("sandbox %s could not be ended: %s", sandbox.id, error)
+                return
+        if scope.cancelled_caught:
+            logger.warning("sandbox %s was not ended within %.3g s", sandbox.id, until - began)
+            return
+        self.sandboxes.pop(id(sandbox), None)
+
+    def _begin_close(self, box_id: int, reason: str) -> None:
+        record, box = self.state.boxes[box_id], self.boxes[box_id]
+        record.phase = Phase.CLOSING
+        self.background(lambda: self._close(box, reason), f"close {box.id}")
+
+    async def _close(self, box: PooledSandbox, reason: str) -> None:
+        box.channel.on_lost = None
+        await self.end_sandbox(box)
+        before = len(self.state.boxes)
+        self.state.remove(box.record)
+        self.boxes.pop(box.record.id, None)
+        self.calls_before += box.channel.calls
+        self.emit(Scaled(time=time.time(), sandbox=box.id, before=before, after=before - 1, reason=reason))
+        self.on_change()
+
+    async def end_sandbox(self, box: PooledSandbox) -> None:
+        """Say goodbye to the runner and end the box; shielded and bounded."""
+        with anyio.move_on_after(GOODBYE_S, shield=True):
+            await box.channel.aclose(shutdown=True)
+        await self.destroy(box.sandbox)
+
+    def _on_lost(self, box: PooledSandbox, why: ExecError) -> None:
+        if box.record.phase is Phase.READY and not self.closing:
+            box.record.phase = Phase.LOST
+            self.background(lambda: self._lost(box, why), f"lost {box.id}")
+
+    async def _lost(self, box: PooledSandbox, why: ExecError) -> None:
+        """The channel is gone for good. A dead or unusable box is ended; of one out of reach it is waited for news."""
+        deadline = anyio.current_time() + box.template.config.lease_s + 10.0
+        pause_s = 0.1
+        while (status := await box.status()).state == "unknown" and anyio.current_time() < deadline:
+            await anyio.sleep(pause_s)
+            pause_s = min(5.0, pause_s * 2)
+        if box.death is None:
+            box.death = PostMortem(reason=f"its channel was lost: {why} (the box is {status.state})")
+        self.mark_dead(box)
+
+    def mark_dead(self, box: PooledSandbox) -> None:
+        """A box is dead, or as good as dead: tell its holders, forget it, remove what is left of it."""
+        if box.record.id not in self.boxes or box.record.phase is Phase.CLOSING:
+            return
+        held = sum(place.held for place in box.places)
+        death = box.death or PostMortem("the box has ended")
+        del self.boxes[box.record.id]
+        self.state.remove(box.record)
+        self.calls_before += box.channel.calls
+        box.channel.on_lost = None
+        box.channel.fail(box.died())
+        logger.warning("sandbox %s died: %s", box.id, death.reason)
+        self.emit(
+            Died(time=time.time(), sandbox=box.id, profile=box.template.profile, post_mortem=death, slots_lent=held)
+        )
+        self.background(lambda: self.destroy(box.sandbox), f"remove {box.id}")
+        self.on_change()
+
+    # The beginning and the end.
+
+    async def reap_orphans(self) -> None:
+        """End boxes of drivers that are gone; a backend that cannot be asked is passed over."""
+        try:
+            for backend in self.templates.backends:
+                await self._reap_orphans_of(backend)
+        finally:
+            self._reaped.set()
+
+    async def _reap_orphans_of(self, backend: Backend) -> None:
+        try:
+            for reaped in await backend.reap(ReapFilter(orphans=True)):
+                self.emit(
+                    Reaped(
+                        time=time.time(),
+                        sandbox=reaped.sandbox,
+                        backend=reaped.backend,
+                        run_id=reaped.run_id,
+                        reason=reaped.reason,
+                    )
+                )
+        except (ExecError, OSError) as error:
+            logger.debug("orphans of %s could not be looked for: %s", backend.name, error)
+
+    async def shut_down(self) -> None:
+        """End every launch and every box, and what orphans there were when the pool began; shielded, within
+        `shutdown_timeout_s`, then without waiting any more.
+        """
+        self.closing = True
+        for scope in list(self._launch_scopes.values()):
+            scope.cancel()
+        self._end_at = anyio.current_time() + self.templates.config.shutdown_timeout_s
+        with anyio.CancelScope(shield=True, deadline=self._end_at):
+            async with anyio.create_task_group() as ending:
+                for box in list(self.boxes.values()):
+                    box.channel.on_lost = None
+                    ending.start_soon(self.end_sandbox, box)
+                if not self.tasks.cancel_scope.cancel_called:
+                    ending.start_soon(self._reaped.wait)
+                while self._launch_scopes:
+                    self._settled = anyio.Event()
+                    await self._settled.wait()
+        if self.sandboxes:
+            with anyio.move_on_after(LAST_RESORT_S, shield=True):
+                await to_thread.run_sync(self.destroy_now, LAST_RESORT_S, abandon_on_cancel=True)
+        for box in self.boxes.values():
+            self.calls_before += box.channel.calls
+            self.state.remove(box.record)
+        self.boxes.clear()
+
+    def destroy_now(self, within_s: float) -> None:
+        """End what is left, without an event loop; nothing is begun after `within_s`. Errors are logged."""
+        until = time.monotonic() + within_s
+        for key, sandbox in list(self.sandboxes.items()):
+            if time.monotonic() > until:
+                logger.warning("%d sandboxes are left to their leases", len(self.sandboxes))
+                return
+            try:
+                sandbox.destroy_now()
+            except Exception:
+                logger.exception("sandbox %s could not be ended", sandbox.id)
+            else:
+                self.sandboxes.pop(key, None)

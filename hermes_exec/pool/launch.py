@@ -1,0 +1,96 @@
+"""One launch: the sandbox, its channel, its set-up; whatever ends it early leaves nothing behind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import anyio
+
+from hermes_exec.backends.base import Labels, Sandbox
+from hermes_exec.channel.trace import Trace
+from hermes_exec.errors import ChannelLost, ExecError, LaunchTimeout
+from hermes_exec.pool.sandbox import PooledSandbox, open_sandbox
+from hermes_exec.pool.state import SandboxRecord
+from hermes_exec.pool.templates import Template
+from hermes_exec.results import PullProgress
+
+OnPull = Callable[[PullProgress], None]
+
+
+async def launch_sandbox(
+    template: Template, labels: Labels, on_pull: OnPull | None, destroy: Callable[[Sandbox], Awaitable[None]]
+) -> Sandbox:
+    """Launch within `launch_timeout_s`; while an image is being pulled, within `pull_timeout_s` more. A sandbox that
+    there is already when the call is cancelled is destroyed.
+
+    Raises:
+        LaunchError: as `Backend.launch`; LaunchTimeout when the time is over.
+    """
+    config = template.config
+    pulled_at: list[float] = []
+
+    def progress(news: PullProgress) -> None:
+        pulled_at[:] = [time.monotonic()]
+        if on_pull is not None:
+            on_pull(news)
+
+    async def watch(scope: anyio.CancelScope) -> None:
+        due = time.monotonic() + config.launch_timeout_s
+        longest = due + config.pull_timeout_s
+        while (left := due - time.monotonic()) > 0:
+            await anyio.sleep(left)
+            if pulled_at:
+                due = min(pulled_at[0] + config.launch_timeout_s, longest)
+        scope.cancel()
+
+    spec = replace(template.spec(), on_progress=progress)
+    sandbox: Sandbox | None = None
+    failure: Exception | None = None
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch, tasks.cancel_scope)
+            try:
+                sandbox = await template.backend.launch(spec, labels)
+            except Exception as error:  # noqa: BLE001 - raised below, outside of the task group
+                failure = error
+            tasks.cancel_scope.cancel()
+    except BaseException:
+        if sandbox is not None:
+            await destroy(sandbox)
+        raise
+    if sandbox is not None:
+        return sandbox
+    if failure is not None:
+        raise failure
+    raise LaunchTimeout(f"a sandbox was not launched within {config.launch_timeout_s:g} s")
+
+
+async def start_sandbox(
+    record: SandboxRecord,
+    template: Template,
+    sandbox: Sandbox,
+    serve: Callable[[Callable[[], Awaitable[None]]], None],
+    destroy: Callable[[Sandbox], Awaitable[None]],
+    trace: Trace | None = None,
+) -> PooledSandbox:
+    """Open the channel into a sandbox that was launched, set the box up, and create its first slot.
+
+    `serve` runs the channel in the background. When anything fails, or the call is cancelled, the sandbox is destroyed.
+    """
+    box: PooledSandbox | None = None
+    try:
+        with anyio.fail_after(template.config.launch_timeout_s):
+            box = await open_sandbox(record, template, sandbox, trace)
+        serve(box.channel.run)
+        await box.set_up()
+    except BaseException as error:
+        if box is not None:
+            box.channel.fail(ChannelLost("the launch was given up", sandbox=sandbox.id))
+        await destroy(sandbox)
+        if isinstance(error, TimeoutError) and not isinstance(error, ExecError):
+            limit = template.config.launch_timeout_s
+            raise LaunchTimeout(f"the runner in {sandbox.id} did not answer within {limit:g} s") from error
+        raise
+    return box

@@ -1,0 +1,228 @@
+"""Lets other programs of the same user look into the slots that a pool lends, and change nothing in them.
+
+A pool listens on a Unix socket (mode 0600) in `hermes-exec.UID` in the temporary directory (mode 0700); only root and
+the pool's own user are answered. A request is a line of JSON, `{"do": …, "slot": id}`, and so is each answer. What can
+be asked: `slots`, `processes`, and `view`, which shows what the slot's commands print as it comes.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import secrets
+import socket
+import stat
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.abc import SocketAttribute, SocketListener, SocketStream
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from hermes_exec.backends.owner import peer, tells_peers
+from hermes_exec.channel import Event, RemoteError
+from hermes_exec.errors import ExecError, SlotClosed
+
+if TYPE_CHECKING:
+    from hermes_exec.pool.checkout import Checkouts
+    from hermes_exec.slot.scope import SlotScope
+    from hermes_exec.slot.slot import Slot
+
+Send = Callable[[Mapping[str, object]], Awaitable[None]]
+logger = logging.getLogger(__name__)
+REQUEST_BYTES = 64 << 10
+VIEW_WINDOW = 256 << 10
+RESET_POLL_S = 0.05
+LAST_WORDS_S = 5.0
+SUFFIX = ".pool"
+
+
+def directory(uid: int | None = None) -> Path:
+    """Where the pools of a user (default: this one) have their sockets."""
+    return Path(tempfile.gettempdir()) / f"hermes-exec.{os.geteuid() if uid is None else uid}"
+
+
+def is_private(path: Path, uid: int) -> bool:
+    """Whether it is a directory that only this user can do anything in."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == uid and not found.st_mode & 0o077
+
+
+async def offer_view(checkouts: Checkouts) -> None:
+    """Answer those who look, until cancelled. Where there is no place for the socket nobody can look; that is all."""
+    path, pid = directory() / f"{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}", os.getpid()
+    try:
+        listener = _listen(path)
+    except OSError as error:
+        logger.info("nobody can look into the slots: %s: %s", path, error.strerror or error)
+        return
+    try:
+        async with await SocketListener.from_socket(listener) as served:
+            await served.serve(partial(_guarded, checkouts))
+    finally:
+        if os.getpid() == pid:
+            path.unlink(missing_ok=True)
+
+
+def _listen(path: Path) -> socket.socket:
+    with suppress(FileExistsError):
+        path.parent.mkdir(0o700)
+    if not is_private(path.parent, os.geteuid()):
+        raise PermissionError(errno.EPERM, "its directory is not this user's alone")
+    for earlier in path.parent.glob(f"*{SUFFIX}"):
+        listens(earlier)  # else it is removed
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # It gets its name when it listens: one that has a name and refuses is dead.
+    aside = path.with_name(f".{path.name}")
+    try:
+        made.setblocking(False)
+        made.bind(str(aside))
+        aside.chmod(0o600)
+        made.listen(16)
+        aside.rename(path)
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def listens(path: Path) -> bool:
+    """Whether a pool takes connections there; a socket whose pool is gone without having removed it is removed.
+
+    One that is stuck has as many that wait as there may be, and a connection to it would wait without end.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return False
+        except OSError:
+            return False
+    return True
+
+
+async def _guarded(checkouts: Checkouts, stream: SocketStream) -> None:
+    """One who looks; whatever goes wrong here is no trouble of the pool."""
+    async with stream:
+        if not _allowed(stream):
+            return
+        try:
+            await _answer_all(checkouts, stream)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.DelimiterNotFound, anyio.IncompleteRead):
+            return
+        except Exception:
+            logger.exception("a request to look into a slot failed")
+
+
+def _allowed(stream: SocketStream) -> bool:
+    """Only this user and root; where the system does not tell who asks, the directory lets nobody else in."""
+    return not tells_peers() or peer(stream.extra(SocketAttribute.raw_socket))[1] in {0, os.geteuid()}
+
+
+async def _answer_all(checkouts: Checkouts, stream: SocketStream) -> None:
+    lines = BufferedByteReceiveStream(stream)
+
+    async def send(answer: Mapping[str, object]) -> None:
+        await stream.send(json.dumps(answer).encode() + b"\n")
+
+    while True:
+        try:
+            asked = json.loads(await lines.receive_until(b"\n", REQUEST_BYTES))
+            if not isinstance(asked, dict):
+                raise TypeError("a request is an object")
+            if asked.get("do") == "view":
+                await _show_until_gone(_slot(checkouts, asked), lines, send)
+                return
+            await send(await _answer(checkouts, asked))
+        except (ExecError, OSError, ValueError, TypeError, RecursionError) as error:
+            await send({"error": str(error), "kind": type(error).__name__})
+
+
+async def _answer(checkouts: Checkouts, asked: Mapping[str, Any]) -> dict[str, object]:
+    match asked.get("do"):
+        case "slots":
+            return {
+                "slots": [_facts(checkout.slot) for checkout in checkouts.by_slot.values() if not checkout.slot.closed]
+            }
+        case "processes":
+            found = await _slot(checkouts, asked).processes()
+            names = ("pid", "argv", "started_at", "rss_bytes", "request_id", "state")
+            return {"processes": [{name: getattr(each, name) for name in names} for each in found]}
+        case other:
+            raise ValueError(f"{other!r} is nothing that can be asked here")
+
+
+def _slot(checkouts: Checkouts, asked: Mapping[str, Any]) -> Slot:
+    checkout = checkouts.by_slot.get(str(asked.get("slot")))
+    if checkout is None or checkout.slot.closed:
+        raise SlotClosed("the slot is no longer lent")
+    return checkout.slot
+
+
+def _facts(slot: Slot) -> dict[str, object]:
+    facts = {name: getattr(slot, name) for name in ("id", "backend", "sandbox", "image", "workspace")}
+    return {**facts, "isolation": slot.isolation.level, "pid": os.getpid()}
+
+
+async def _show_until_gone(slot: Slot, lines: BufferedByteReceiveStream, send: Send) -> None:
+    failure: ExecError | None = None
+    async with anyio.create_task_group() as tasks:
+
+        async def until_gone() -> None:
+            with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                while True:
+                    await lines.receive()
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(until_gone)
+        try:
+            await _show(slot, send)
+        except ExecError as error:
+            failure = error  # raised outside of the task group, which would wrap it
+        tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+async def _show(slot: Slot, send: Send) -> None:
+    """Send what is printed in the slot, over its resets, until it is released."""
+    while not slot.closed:
+        scope = slot.scope
+        with anyio.CancelScope() as cancel_scope:
+            scope.on_close(cancel_scope, lambda: setattr(cancel_scope, "deadline", anyio.current_time() + LAST_WORDS_S))
+            try:
+                await _show_scope(scope, send)
+            except (RemoteError, ExecError) as error:
+                if scope.closed is None:
+                    raise ExecError(f"the slot is out of reach: {error}") from error
+            finally:
+                scope.forget(cancel_scope)
+        while slot.scope is scope and not slot.closed:  # noqa: ASYNC110 - a reset sets nothing for who looks on
+            await anyio.sleep(RESET_POLL_S)
+        if not slot.closed:
+            await send({"event": "reset"})
+    await send({"event": "released"})
+
+
+async def _show_scope(scope: SlotScope, send: Send) -> None:
+    """Up to the next reset. The runner ends it, so that what was printed right before is shown too."""
+    async with scope.channel.converse("slot.view", {"slot": scope.slot}, window=VIEW_WINDOW) as conversation:
+        viewing = False
+        while (item := await conversation.receive()) is not None:
+            if scope.closed is not None and not viewing:
+                return  # it may be the slot of the next holder already
+            viewing = True
+            if isinstance(item, Event):
+                await send(item.event)
+        conversation.result()

@@ -1,0 +1,452 @@
+"""The pool of sandboxes: what users enter, and borrow slots from."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+
+from hermes_exec.errors import ConfigError, SlotClosed
+from hermes_exec.pool.context import SlotContext
+from hermes_exec.slot.command import checked_count, checked_timeout
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import hermes_exec.blocking
+    from hermes_exec.aio.loop import DetachedTaskGroup, ShieldedTask
+    from hermes_exec.config import BackendConfig, Limits, ProfileConfig
+    from hermes_exec.pool.checkout import Checkouts
+    from hermes_exec.pool.events import Events, OnEvent
+    from hermes_exec.pool.fleet import Fleet
+    from hermes_exec.pool.launch import OnPull
+    from hermes_exec.results import IsolationLevel, PoolStats
+    from hermes_exec.slot.slot import Slot
+    from hermes_exec.tracing import Tracer
+
+# What a pool is made and run with is imported when that is done: what is imported here, every program waits for.
+# A program that sets up no logging gets nothing on stderr; what matters of it is in events and exceptions too.
+logging.getLogger("hermes_exec").addHandler(logging.NullHandler())
+
+
+class SandboxPool:
+    """Boxes of one backend, and the slots in them. Nothing is started before it is entered.
+
+    `async with SandboxPool("docker", image="python:3.12-slim") as pool:` gives this pool, plain `with` its blocking
+    twin. Times are in seconds.
+
+    Args:
+        backend: A name (`local`, `docker`, or one of the entry-point group `hermes_exec.backends`) or a config object.
+        image: Image of the boxes, for backends that have images.
+        slots_per_sandbox: Slots in one box (local 64, others 1), at most 10,000. With 1 in a container the tenant has
+            the whole box.
+        min_sandboxes: Boxes to keep. Entering the pool waits for them; with 0 it checks the backend and starts nothing.
+        max_sandboxes: Boxes to have at most, over all profiles and images (local 1, others 4).
+        profiles: Named variants, by name: a `ProfileConfig` or a mapping; what they do not say is the pool's.
+        min_isolation: The lowest rung that is accepted (`none`, `uid`, `namespaces`, `box`); the highest that the box
+            can give is always taken.
+        network: False takes the network away.
+        limits: What a box may use.
+        slot_limits: What a slot may use.
+        best_effort_limits: A limit that cannot be enforced is told in `slot.isolation.limits`; False refuses it.
+        env: Variables of every slot.
+        secrets: The same; never shown or stored outside of it.
+        files: Path in the slot → bytes or local path, put into each slot that is lent.
+        setup: Shell commands that run once a box, with the rights of its runner; what they change in the box (not in
+            their own home, workspace and tmp) is there for every slot. On local, where a box is this machine, they
+            can only look at it: one that leaves files is a ConfigError.
+        slot_setup: Shell commands that run in a slot at each lend. One of either that fails is a LaunchError.
+        acquire_timeout_s: How long a request waits for a slot.
+        launch_timeout_s: Longest start of a box.
+        pull_timeout_s: Longest pull of its image, on top of that.
+        shutdown_timeout_s: Longest time that closing takes.
+        lease_s: How long a box outlives a driver that is silent; the end of its process is seen within a second where
+            that is possible (`local`, Docker on this host).
+        idle_timeout_s: Boxes above the minimum go when they were idle for so long.
+        max_lifetime_s: Older boxes lend no more and are replaced.
+        run_id: Label of the boxes (random by default), for `hermes-exec reap`.
+        on_event: Called with each event, sync or async. What it raises is logged; KeyboardInterrupt then goes to the
+            main thread.
+        on_pull: Called with the progress of image pulls, from any thread.
+        trace: File for the metadata of each frame and event as JSON lines, never what is in them (`hermes-exec trace
+            FILE` shows it), or a `Tracer` such as `hermes_exec.tracing.otel.OpenTelemetry()`.
+        backend_options: Fields of the backend's config class.
+
+    Raises:
+        ConfigError: a name or value is wrong; the nearest valid name is told.
+        BackendUnavailable: the backend is not installed.
+    """
+
+    def __init__(
+        self,
+        backend: str | BackendConfig = "local",
+        *,
+        image: str | None = None,
+        slots_per_sandbox: int | None = None,
+        min_sandboxes: int = 0,
+        max_sandboxes: int | None = None,
+        profiles: Mapping[str, ProfileConfig | Mapping[str, Any]] | None = None,
+        min_isolation: IsolationLevel = "none",
+        network: bool = True,
+        limits: Limits | Mapping[str, Any] | None = None,
+        slot_limits: Limits | Mapping[str, Any] | None = None,
+        best_effort_limits: bool = False,
+        env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        files: Mapping[str, bytes | str | Path] | None = None,
+        setup: str | Sequence[str] | None = None,
+        slot_setup: str | Sequence[str] | None = None,
+        acquire_timeout_s: float = 300.0,
+        launch_timeout_s: float = 120.0,
+        pull_timeout_s: float = 600.0,
+        shutdown_timeout_s: float = 30.0,
+        lease_s: float = 60.0,
+        idle_timeout_s: float = 120.0,
+        max_lifetime_s: float | None = None,
+        run_id: str | None = None,
+        on_event: OnEvent | None = None,
+        on_pull: OnPull | None = None,
+        trace: str | os.PathLike[str] | Tracer | None = None,
+        **backend_options: Any,
+    ) -> None:
+        from secrets import token_hex
+
+        from hermes_exec.pool.events import Hub
+        from hermes_exec.pool.options import commands, configured, listener, mapping
+        from hermes_exec.pool.templates import Templates
+        from hermes_exec.redact import secret_values
+
+        given: dict[str, Any] = {
+            "image": image,
+            "slots_per_sandbox": slots_per_sandbox,
+            "min_sandboxes": min_sandboxes,
+            "max_sandboxes": max_sandboxes,
+            "profiles": mapping(profiles, "profiles"),
+            "min_isolation": min_isolation,
+            "network": network,
+            "limits": limits,
+            "slot_limits": slot_limits,
+            "best_effort_limits": best_effort_limits,
+            "env": mapping(env, "env"),
+            "secrets": mapping(secrets, "secrets"),
+            "files": mapping(files, "files"),
+            "setup": commands(setup, "setup"),
+            "slot_setup": commands(slot_setup, "slot_setup"),
+            "acquire_timeout_s": acquire_timeout_s,
+            "launch_timeout_s": launch_timeout_s,
+            "pull_timeout_s": pull_timeout_s,
+            "shutdown_timeout_s": shutdown_timeout_s,
+            "lease_s": lease_s,
+            "idle_timeout_s": idle_timeout_s,
+            "max_lifetime_s": max_lifetime_s,
+            "run_id": run_id,
+        }
+        self.config, backend_config = configured(backend, given, backend_options)
+        self.run_id = self.config.run_id or token_hex(6)
+        self._templates = Templates(self.config, backend_config)
+        self._secrets = secret_values(self.config)
+        self._hub = Hub(listener(on_event, "on_event"), self._secrets)
+        self._trace = trace
+        self._on_pull = listener(on_pull, "on_pull")
+        self._pid: int | None = None
+        self._loop: object = None
+        self._background: DetachedTaskGroup | None = None
+        self._fleet: Fleet | None = None
+        self._checkouts: Checkouts | None = None
+        self._closing: ShieldedTask | None = None
+        self._entered = False
+        self._entry: hermes_exec.blocking.Entry | None = None
+        self._blocking: hermes_exec.blocking.SandboxPool | None = None
+
+    @classmethod
+    def from_config(
+        cls, source: str | os.PathLike[str] | Mapping[str, Any], profile: str | None = None, **more: Any
+    ) -> Self:
+        """A pool from a YAML, TOML or JSON file, or from a mapping; the values of `profile` become the pool's.
+
+        `more` are arguments that count more than those of file and profile. `hermes-exec config schema` prints the JSON
+        schema of the file.
+
+        Raises:
+            ConfigError: the file cannot be read, or a name or value in it is wrong.
+        """
+        from hermes_exec.config import read_config, with_profile
+
+        values = read_config(source)
+        if profile is not None:
+            values = with_profile(values, profile)
+        values |= more
+        options = values.pop("backend_options", None) or {}
+        if not isinstance(options, Mapping):
+            raise ConfigError("backend_options must be a mapping")
+        return cls(values.pop("backend", "local"), **{**options, **values})
+
+    @classmethod
+    def from_env(cls, prefix: str = "HERMES_EXEC_", **more: Any) -> Self:
+        """A pool from the environment: `HERMES_EXEC_BACKEND`, `HERMES_EXEC_IMAGE`, `HERMES_EXEC_MAX_SANDBOXES`, …
+
+        Each option of the pool and of its backend is a name in capitals after the prefix; values that are not text are
+        read as YAML. `HERMES_EXEC_CONFIG` names a file that is read first. The `TERMINAL_*` names of older tools count
+        least, with a warning a name. `more` are arguments that count most.
+
+        Raises:
+            ConfigError: a value cannot be read, or a name after the prefix is no option.
+        """
+        from hermes_exec.pool.from_env import options_from
+
+        options, profile = options_from(os.environ, prefix)
+        return cls.from_config(options, profile, **more)
+
+    def __repr__(self) -> str:
+        state = "open" if self._fleet is not None and not self._fleet.closing else "closed"
+        image = f" image={self.config.image!r}" if self.config.image else ""
+        return f"<SandboxPool {type(self._templates.backend).backend!r}{image} run_id={self.run_id!r} {state}>"
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise TypeError("a SandboxPool cannot be sent to another process: make one there")
+
+    # Entering and leaving.
+
+    async def __aenter__(self) -> Self:
+        from hermes_exec.aio.loop import DetachedTaskGroup, running_loop
+        from hermes_exec.backends.owner import own_labels
+        from hermes_exec.pool.checkout import Checkouts
+        from hermes_exec.pool.fleet import Fleet
+        from hermes_exec.pool.observe import offer_view
+        from hermes_exec.pool.queue import Queue
+        from hermes_exec.tracing.writer import tracer_for
+
+        if self._entered:
+            raise RuntimeError("a SandboxPool is entered once: make a new one")
+        self._entered = True
+        self._pid, self._loop = os.getpid(), running_loop()
+        try:
+            for template in self._templates.all:
+                await template.backend.check(template.spec())
+            self._hub.tracer = tracer_for(self._trace, self._secrets)
+            self._background = DetachedTaskGroup(on_abandoned=self.aclose)
+            tasks = await self._background.start()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._leave_backends()
+            raise
+        labels = own_labels(self.run_id)
+        self._fleet = Fleet(self._templates, self._hub, labels, tasks, self._secrets, self._on_pull)
+        queue = Queue(self._fleet)
+        self._fleet.on_change = queue.serve
+        self._checkouts = Checkouts(self._fleet, queue)
+        atexit.register(self._at_exit)
+        try:
+            self._fleet.background(self._hub.run, "telling events")
+            self._fleet.background(self._fleet.wake_up, "waking up")
+            self._fleet.background(self._fleet.reap_orphans, "reaping orphans")
+            self._fleet.background(partial(offer_view, self._checkouts), "offering a view")
+            await self._warm_minimum()
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    async def _warm_minimum(self) -> None:
+        assert self._checkouts is not None
+        wanted = [template for template in self._templates.all if template.size.min_sandboxes]
+        for template in wanted:
+            await self._checkouts.queue.warm(template, template.size.min_sandboxes, self.config.acquire_timeout_s)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._background is not None
+        try:
+            await self.aclose()
+        finally:
+            await self._background.end()
+
+    async def aclose(self) -> None:
+        """End every box that this pool started, within `shutdown_timeout_s`, also when cancelled; what drivers that
+        are gone had left is removed too.
+
+        Calls under way and waiting requests raise SlotClosed. Harmless when repeated.
+        """
+        fleet, checkouts = self._fleet, self._checkouts
+        if fleet is None or checkouts is None:
+            return
+        from hermes_exec.aio.loop import ShieldedTask
+
+        self._check_process()
+        fleet.closing = True
+        self._closing = self._closing or ShieldedTask(partial(self._close, fleet, checkouts))
+        await self._closing.wait()
+
+    async def _close(self, fleet: Fleet, checkouts: Checkouts) -> None:
+        assert self._background is not None
+        try:
+            with anyio.CancelScope(shield=True):
+                checkouts.queue.close()
+                checkouts.close()
+                await fleet.shut_down()
+                self._hub.end()
+                await self._leave_backends()
+            atexit.unregister(self._at_exit)
+        finally:
+            self._hub.drop()
+            self._background.cancel()
+
+    async def _leave_backends(self) -> None:
+        with anyio.move_on_after(1):
+            for backend in self._templates.backends:
+                await backend.aclose()
+
+    def _at_exit(self) -> None:
+        if self._fleet is not None and self._pid == os.getpid():
+            self._fleet.closing = True
+            self._fleet.destroy_now(self.config.shutdown_timeout_s)
+
+    def __enter__(self) -> hermes_exec.blocking.SandboxPool:
+        from hermes_exec import blocking
+
+        entry = blocking.Entry(self)
+        self._entry, self._blocking = entry, entry.__enter__()
+        return self._blocking
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._entry is not None:
+            self._entry.__exit__(kind, error, trace)
+
+    # Using it.
+
+    def slot(
+        self,
+        profile: str | None = None,
+        image: str | None = None,
+        timeout_s: float | None = None,
+        owner: str | None = None,
+    ) -> SlotContext[Slot, hermes_exec.blocking.Slot]:
+        """Lend a slot for a block; it is reset when the block is left. Arguments and errors as in `acquire`."""
+        asked = (profile, image, timeout_s, owner)
+        return SlotContext(lambda: self.acquire(*asked), self.release, lambda: self._facade().slot(*asked))
+
+    def slots(
+        self,
+        n: int,
+        profile: str | None = None,
+        image: str | None = None,
+        timeout_s: float | None = None,
+        owner: str | None = None,
+    ) -> SlotContext[list[Slot], list[hermes_exec.blocking.Slot]]:
+        """Lend `n` slots for a block: all at once, or none and AcquireTimeout.
+
+        Raises:
+            ConfigError: more than the pool can ever have at once. Otherwise as `acquire`.
+        """
+        asked = (checked_count(n, "n"), profile, image, timeout_s, owner)
+        return SlotContext(lambda: self._acquire(*asked), self._release_all, lambda: self._facade().slots(*asked))
+
+    def _facade(self) -> hermes_exec.blocking.SandboxPool:
+        if self._blocking is None:
+            if self._fleet is None:
+                raise RuntimeError("the pool is not open: use `with SandboxPool(...) as pool, pool.slot() as slot:`")
+            raise RuntimeError("the pool was entered by `async with`: use `async with` for its slots too")
+        return self._blocking
+
+    async def acquire(
+        self,
+        profile: str | None = None,
+        image: str | None = None,
+        timeout_s: float | None = None,
+        owner: str | None = None,
+    ) -> Slot:
+        """Lend a slot until it is released. Requests are served in order of arrival.
+
+        `profile` names one of the pool's, `image` asks for boxes with that image, `timeout_s` bounds the wait (default:
+        the pool's `acquire_timeout_s`), `owner` is told in the Lent event.
+
+        Raises:
+            AcquireTimeout: no slot became free in time.
+            LaunchError: launches for it failed and no living box can serve it; ImageError, IsolationError and the
+                others say why.
+            ConfigError: there is no such profile, or images are not for this backend.
+            SlotClosed: the pool was closed meanwhile.
+        """
+        return (await self._acquire(1, profile, image, timeout_s, owner))[0]
+
+    async def _acquire(
+        self, count: int, profile: str | None, image: str | None, timeout_s: float | None, owner: str | None
+    ) -> list[Slot]:
+        checkouts = self._open()
+        template = self._templates.get(profile, image)
+        wait_s = checked_timeout(timeout_s) or self.config.acquire_timeout_s
+        self._templates.check_room(template, count)
+        return await checkouts.acquire(template, count, wait_s, owner)
+
+    async def release(self, slot: Slot) -> None:
+        """Take a slot back and reset it; returns when that is done. Releasing twice is harmless, and what another pool
+        lends a ConfigError.
+
+        A slot that cannot be proven clean is quarantined, and its box replaced; a box that is silent meanwhile is given
+        up after about 7 s.
+        """
+        self._check_process()
+        if self._checkouts is not None:
+            await self._checkouts.release(slot)
+
+    async def _release_all(self, slots: list[Slot]) -> None:
+        async with anyio.create_task_group() as tasks:
+            for slot in slots:
+                tasks.start_soon(self.release, slot)
+
+    async def prewarm(self, n: int, profile: str | None = None, image: str | None = None) -> None:
+        """Wait until `n` boxes are ready, launching what is missing. They go like others when they stay idle.
+
+        Raises:
+            ConfigError: more boxes than `max_sandboxes`.
+            LaunchError: launches failed. AcquireTimeout: not within `acquire_timeout_s`.
+        """
+        checkouts = self._open()
+        template = self._templates.get(profile, image)
+        if checked_count(n, "n", least=0) > (most := self._templates.most_boxes(template)):
+            raise ConfigError(
+                f"{n} sandboxes were asked for, and there can be at most {most} of {template.key!r}: "
+                f"set max_sandboxes={n}"
+            )
+        if n:
+            await checkouts.queue.warm(template, n, self.config.acquire_timeout_s)
+
+    def events(self) -> Events:
+        """What happens from now on, as an async iterator that ends when the pool closes.
+
+        It buffers 1,000 events, then drops the oldest and counts them in `dropped`.
+        """
+        return self._hub.listen()
+
+    def stats(self) -> PoolStats:
+        """The pool at this moment."""
+        from hermes_exec.pool.stats import pool_stats
+
+        return pool_stats(self._fleet, self._checkouts)
+
+    def _check_process(self) -> None:
+        if self._pid is not None and self._pid != os.getpid():
+            raise RuntimeError(
+                f"this SandboxPool belongs to process {self._pid}: make a new one after a fork or in a worker process"
+            )
+
+    def _open(self) -> Checkouts:
+        from hermes_exec.aio.loop import running_loop
+
+        if self._checkouts is None or self._fleet is None:
+            raise RuntimeError("the pool is not open: use `async with SandboxPool(...) as pool:`")
+        self._check_process()
+        if self._fleet.closing:
+            raise SlotClosed("the pool was closed")
+        if running_loop() != self._loop:
+            raise RuntimeError("this SandboxPool belongs to another event loop")
+        return self._checkouts

@@ -1,0 +1,97 @@
+"""Slots that come back: reset, and free again only when they are proven clean."""
+
+from __future__ import annotations
+
+import logging
+import time
+from functools import partial
+
+import anyio
+
+from hermes_exec.errors import ChannelLost, ExecError, SandboxDied, SlotClosed
+from hermes_exec.pool.fleet import Fleet
+from hermes_exec.pool.sandbox import KillWatch, PooledSandbox, ResetOutcome, SlotPlace
+from hermes_exec.results import Quarantined, Reset
+
+logger = logging.getLogger(__name__)
+PATIENCE_S = 2.0
+"""A reset that takes longer goes on as long as the box answers in between."""
+
+
+class Recycler:
+    """Makes places of boxes fit for the next tenant, or takes them out of use."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+
+    def begin_take_back(self, box: PooledSandbox, place: SlotPlace) -> None:
+        """Take a place back that nobody got; at once where nothing was put into it."""
+        if not place.touched:
+            place.lent = False
+            if box.record.id in self.fleet.boxes:
+                self.fleet.state.give_back(box.record, anyio.current_time(), clean=True)
+            return
+        self.fleet.background(partial(self.take_back, box, place), "take back")
+
+    async def take_back(self, box: PooledSandbox, place: SlotPlace, watch: KillWatch | None = None) -> None:
+        """Reset a place: it is free when it is proven clean, else quarantined. `watch` knows of its holder's kills."""
+        name = self.fleet.slot_id(box, place)
+        began = time.monotonic()
+        outcome: ResetOutcome | None = None
+        reason = ""
+        if box.record.id in self.fleet.boxes:
+            try:
+                outcome = await self.reset(box, place)
+                reason = outcome.reason
+            except (ExecError, OSError) as error:
+                explained = await box.explain_loss(error) if isinstance(error, ExecError) else error
+                reason = str(explained)
+                if isinstance(explained, SandboxDied):
+                    self.fleet.mark_dead(box)
+        if box.record.id not in self.fleet.boxes or self.fleet.closing:
+            place.lent = False
+            return
+        if watch is not None and watch.left is not None:
+            reason = watch.reason
+        clean = outcome is not None and outcome.clean and (watch is None or watch.left is None)
+        reusable = outcome is not None and outcome.reusable
+        place.lent = place.touched = False
+        place.quarantined = not clean
+        now = anyio.current_time()
+        self.fleet.state.give_back(box.record, now, clean=clean, drain=not reusable)
+        took = time.monotonic() - began
+        if not clean:
+            logger.warning("slot %s is quarantined: %s", name, reason)
+            self.fleet.emit(Quarantined(time=time.time(), sandbox=box.id, slot=name, reason=reason))
+        elif outcome is not None:
+            self.fleet.emit(Reset(time=time.time(), sandbox=box.id, slot=name, duration_s=took, killed=outcome.killed))
+        self.fleet.on_change()
+
+    async def reset(self, box: PooledSandbox, place: SlotPlace) -> ResetOutcome:
+        """Reset a place, but do not wait for a box that has fallen silent: what comes of it then is of no interest.
+
+        Raises:
+            ExecError: as `PooledSandbox.reset`, and ChannelLost when the box does not answer.
+        """
+        done = anyio.Event()
+        found: list[ResetOutcome | ExecError] = []
+
+        async def work() -> None:
+            try:
+                found.append(await box.reset(place))
+            except ExecError as error:
+                found.append(error)
+            finally:
+                done.set()
+
+        self.fleet.background(work, f"reset in {box.id}")
+        while not done.is_set():
+            with anyio.move_on_after(PATIENCE_S):
+                await done.wait()
+            if not done.is_set() and not await box.ping():
+                raise ChannelLost("the box does not answer", sandbox=box.id)
+        if not found:
+            raise SlotClosed("the pool was closed")
+        if isinstance(found[0], ExecError):
+            raise found[0]
+        return found[0]

@@ -1,0 +1,157 @@
+"""What a pool has and who waits: boxes, slot counts, waiters. Plain data and its transitions, no I/O and no policy."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Phase(Enum):
+    """Where a box is in its life. A box that died is no longer in the ledger."""
+
+    LAUNCHING = "launching"
+    READY = "ready"
+    LOST = "lost"
+    """Out of reach, and not known to be dead: it counts, it is not lent, it is not destroyed."""
+    CLOSING = "closing"
+
+
+@dataclass(slots=True)
+class SandboxRecord:
+    """One box. `free + lent + quarantined == slots` while it is ready; a slot that is being reset counts as lent."""
+
+    id: int
+    template: str
+    slots: int
+    launched_at: float
+    phase: Phase = Phase.LAUNCHING
+    free: int = 0
+    lent: int = 0
+    quarantined: int = 0
+    draining: bool = False
+    """It lends no more and is closed when its last holder has left."""
+    suspect: bool = False
+    """It did not answer at the last hand-out; it lends again when it has."""
+    idle_since: float = 0.0
+
+    @property
+    def healthy(self) -> bool:
+        """Whether its slots come back to the pool."""
+        return self.phase is Phase.READY and not self.draining
+
+    @property
+    def lendable(self) -> bool:
+        """Whether its free slots may be handed out now."""
+        return self.phase is Phase.READY and not self.draining and not self.suspect
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """One request: `slots` slots at once, or (prewarming) that `boxes` boxes are ready."""
+
+    id: int
+    template: str
+    since: float
+    slots: int = 1
+    boxes: int = 0
+
+
+@dataclass(slots=True)
+class LaunchHistory:
+    """The recent launches of one kind: how many rounds failed in a row, and when the next may start."""
+
+    failures: int = 0
+    seen: int = 0
+    """The last number that was given when the last failure came: a waiter with a higher one came after it."""
+    retry_at: float = -math.inf
+    hopeless: bool = False
+    """The last error does not go away by trying again (a missing image, a refused option)."""
+    error: BaseException | None = None
+
+
+@dataclass(slots=True)
+class PoolState:
+    """The whole state that the planner looks at. Waiters are in order of arrival."""
+
+    boxes: dict[int, SandboxRecord] = field(default_factory=dict)
+    waiters: dict[int, Waiter] = field(default_factory=dict)
+    launches: dict[str, LaunchHistory] = field(default_factory=dict)
+    last_launch_at: float = -math.inf
+    _last_id: int = 0
+
+    def next_id(self) -> int:
+        """A number that was not given before, for a box or a waiter."""
+        self._last_id += 1
+        return self._last_id
+
+    def history(self, template: str) -> LaunchHistory:
+        """The launches of a kind."""
+        found = self.launches.get(template)
+        if found is None:
+            found = self.launches[template] = LaunchHistory()
+        return found
+
+    def of_template(self, template: str) -> Iterator[SandboxRecord]:
+        """The boxes of a kind, whatever their phase."""
+        return (box for box in self.boxes.values() if box.template == template)
+
+    def enqueue(self, template: str, now: float, *, slots: int = 1, boxes: int = 0) -> Waiter:
+        """A new waiter, last in the line."""
+        waiter = Waiter(self.next_id(), template, now, slots, boxes)
+        self.waiters[waiter.id] = waiter
+        return waiter
+
+    def requeue(self, waiter: Waiter) -> None:
+        """A waiter whose box failed at hand-out takes its old place in the line again."""
+        self.waiters[waiter.id] = waiter
+        self.waiters = dict(sorted(self.waiters.items()))
+
+    def launching(self, template: str, slots: int, now: float) -> SandboxRecord:
+        """A launch begins."""
+        box = SandboxRecord(self.next_id(), template, slots, now)
+        self.boxes[box.id] = box
+        self.last_launch_at = now
+        return box
+
+    def launched(self, box: SandboxRecord, now: float) -> None:
+        """A launch succeeded: its slots are free."""
+        box.phase = Phase.READY
+        box.free = box.slots
+        box.idle_since = now
+        self.launches[box.template] = LaunchHistory()
+
+    def launch_failed(
+        self, box: SandboxRecord, error: BaseException, now: float, delays_s: tuple[float, float], *, hopeless: bool
+    ) -> None:
+        """A launch failed. Launches that were under way at the same time count as one round."""
+        self.boxes.pop(box.id, None)
+        history = self.history(box.template)
+        if box.id > history.seen or history.failures == 0:
+            first_s, most_s = delays_s
+            history.failures += 1
+            history.retry_at = now + min(most_s, first_s * 2.0 ** min(history.failures - 1, 30))
+        history.seen = self._last_id
+        history.error = error
+        history.hopeless = hopeless
+
+    def lend(self, waiter: Waiter, shares: Mapping[int, int]) -> None:
+        """Slots go to a waiter, which leaves the line."""
+        del self.waiters[waiter.id]
+        for box_id, count in shares.items():
+            box = self.boxes[box_id]
+            box.free -= count
+            box.lent += count
+
+    def give_back(self, box: SandboxRecord, now: float, *, clean: bool, drain: bool = False) -> None:
+        """A lent slot comes back; one that is not proven clean dooms its box, and so does `drain`."""
+        box.lent -= 1
+        if clean:
+            box.free += 1
+        else:
+            box.quarantined += 1
+        box.draining = box.draining or drain or not clean
+        box.idle_since = now
+
+    def remove(self, box: SandboxRecord) -> None:
+        """A box is gone (ended, or found dead)."""
+        self.boxes.pop(box.id, None)

@@ -1,0 +1,1 @@
+"""What a user holds: a slot with its commands, sessions, processes, files and connections."""

@@ -1,0 +1,222 @@
+"""What a box sends, made into our values and errors; a box is hostile, so every field is checked."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hermes_exec.channel import RemoteError
+from hermes_exec.channel.encoding import from_wire, is_unicode, readable, shown
+from hermes_exec.errors import (
+    ConfigError,
+    ExecError,
+    IsolationError,
+    OutputLimitExceeded,
+    PostMortem,
+    ProtocolError,
+    SandboxDied,
+    SlotClosed,
+)
+from hermes_exec.results import Isolation, KillReceipt, ProcessInfo, Usage
+
+LEVELS = ("none", "uid", "namespaces", "box")
+LARGEST = 2**63 - 1
+LARGEST_NUMBER = 1e18
+
+
+def remote_failure(error: RemoteError, *, path: str | None = None) -> Exception:
+    """The exception that an error of docs/protocol.md means to a caller; `path` is what the caller named."""
+    match error.kind:
+        case "os":
+            return _os_error(error, path)
+        case "timeout":
+            return TimeoutError(errno.ETIMEDOUT, error.message, path) if path else TimeoutError(error.message)
+        case "too_large":
+            return OutputLimitExceeded(f"{path}: {error.message}" if path else error.message)
+        case "no_slot" | "slot_closed" | "no_process" | "no_session":
+            return SlotClosed(f"the slot was released or reset: {error.message}")
+        case "slot_died":
+            oom, alone = (error.detail.get(name) is True for name in ("oom", "whole_box"))
+            # Only who has the whole box can end what serves it; memory that is shared may have been used up by others.
+            death = PostMortem(reason=error.message, oom=oom, suspect="tenant" if alone else "unknown")
+            return SandboxDied(f"everything in the slot was ended: {error.message}", post_mortem=death)
+        case "bad_request" | "user":
+            return ConfigError(error.message)
+        case "limit":
+            return ConfigError(f"{error.message}: leave the limit out, or say best_effort_limits=True")
+        case "exhausted":
+            return ExecError(error.message, retryable=True)
+        case "isolation":
+            return IsolationError(error.message)
+        case "stale":
+            return ProtocolError(f"the box says that this request was answered before: {error.message}")
+        case "canceled":
+            return SlotClosed(f"the call was ended: {error.message}")
+        case _:
+            return ExecError(f"the runner failed ({error.kind}): {error.message}")
+
+
+def _os_error(error: RemoteError, path: str | None) -> OSError:
+    name = error.errno or ""
+    number = getattr(errno, name, None) if name.startswith("E") else None
+    if path is None and error.path is not None:
+        path = from_wire(error.path, "path")
+    if not isinstance(number, int):
+        return OSError(f"{error.message} ({name})" if name else error.message)
+    text = os.strerror(number)
+    if error.message and error.message.casefold() not in {text.casefold(), name.casefold()}:
+        text = f"{text} ({error.message})" if text.casefold() not in error.message.casefold() else error.message
+    return OSError(number, text, path) if path is not None else OSError(number, text)
+
+
+def integer(answer: Mapping[str, Any], name: str, *, least: int = 0) -> int:
+    """An integer field. ProtocolError when it is missing, below `least`, or of more than 64 bits."""
+    value = answer.get(name)
+    if type(value) is not int or not least <= value <= LARGEST:
+        raise ProtocolError(f"the box sent {name} = {shown(value)}")
+    return value
+
+
+def optional_integer(answer: Mapping[str, Any], name: str) -> int | None:
+    """An integer field that may be null."""
+    return None if answer.get(name) is None else integer(answer, name)
+
+
+def number(answer: Mapping[str, Any], name: str) -> float:
+    """A number field; ProtocolError for anything else, also for what is no time or size (infinity, NaN)."""
+    value = answer.get(name)
+    if (type(value) is float or type(value) is int) and -LARGEST_NUMBER < value < LARGEST_NUMBER:
+        return float(value)
+    raise ProtocolError(f"the box sent {name} = {shown(value)}")
+
+
+def text(answer: Mapping[str, Any], name: str) -> str:
+    """A text field; ProtocolError for anything else."""
+    value = answer.get(name)
+    if not isinstance(value, str) or not (value.isascii() or is_unicode(value)):
+        raise ProtocolError(f"the box sent {name} = {shown(value)}")
+    return value
+
+
+def texts(answer: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """A list of byte strings; absent or null is empty."""
+    value = answer.get(name)
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise ProtocolError(f"the box sent {name} = {shown(value)}")
+    return tuple(from_wire(item, name) for item in value)
+
+
+def optional_text(answer: Mapping[str, Any], name: str) -> str | None:
+    """A string that may be absent or null; whatever else it is counts as absent."""
+    value = answer.get(name)
+    return readable(value) if isinstance(value, str) else None
+
+
+def optional_path(answer: Mapping[str, Any], name: str) -> str | None:
+    """A byte string that may be null."""
+    return None if answer.get(name) is None else from_wire(answer[name], name)
+
+
+def items(answer: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """A list of objects; absent or null is empty."""
+    value = answer.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise ProtocolError(f"the box sent {name} of a wrong type")
+    return value
+
+
+def receipt(answer: object) -> KillReceipt:
+    """`Receipt` of the wire."""
+    if not isinstance(answer, dict):
+        raise ProtocolError("the box sent no receipt of a kill")
+    return KillReceipt(
+        found=integer(answer, "found"),
+        killed=integer(answer, "killed"),
+        left=integer(answer, "left"),
+        rounds=integer(answer, "rounds"),
+        handles=texts(answer, "handles"),
+        duration_s=number(answer, "duration_s"),
+    )
+
+
+def optional_receipt(answer: object) -> KillReceipt | None:
+    """`Receipt` of the wire, or None."""
+    return None if answer is None else receipt(answer)
+
+
+def usage(answer: object) -> Usage:
+    """`usage` of `Exit`."""
+    if not isinstance(answer, dict):
+        raise ProtocolError("the box sent no usage")
+    return Usage(number(answer, "user_s"), number(answer, "system_s"), integer(answer, "max_rss_bytes"))
+
+
+def isolation(answer: object) -> Isolation:
+    """`Isolation` of the wire."""
+    if not isinstance(answer, dict) or answer.get("level") not in LEVELS:
+        raise ProtocolError("the box sent no isolation that is known")
+    limits = answer.get("limits") or {}
+    if not isinstance(limits, dict):
+        raise ProtocolError("the box sent limits of a wrong type")
+    return Isolation(
+        level=answer["level"],
+        filesystem=text(answer, "filesystem"),
+        processes=text(answer, "processes"),
+        users=text(answer, "users"),
+        network=text(answer, "network"),
+        limits={readable(name): readable(how) for name, how in limits.items()},
+        price_ms=number(answer, "price_ms"),
+    )
+
+
+def process_info(answer: Mapping[str, Any]) -> ProcessInfo:
+    """One process of `slot.processes`."""
+    return ProcessInfo(
+        pid=integer(answer, "pid"),
+        argv=texts(answer, "argv"),
+        started_at=number(answer, "started_at"),
+        rss_bytes=integer(answer, "rss_bytes"),
+        request_id=optional_integer(answer, "request_id"),
+        state=readable(answer.get("state")),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFacts:
+    """What the runner said of a slot when it was created."""
+
+    workspace: str
+    home: str
+    tmp: str
+    uid: int
+    gid: int
+    user_name: str
+    shell: str | None
+    session_shell: str | None
+    session_keeps: tuple[str, ...]
+    isolation: Isolation
+
+    @classmethod
+    def parse(cls, answer: dict[str, Any]) -> SlotFacts:
+        """ProtocolError when a field is missing or of a wrong type."""
+        session = answer.get("session")
+        session = session if isinstance(session, dict) else {}
+        return cls(
+            workspace=from_wire(answer.get("workspace"), "workspace"),
+            home=from_wire(answer.get("home"), "home"),
+            tmp=from_wire(answer.get("tmp"), "tmp"),
+            uid=integer(answer, "uid"),
+            gid=integer(answer, "gid"),
+            user_name=text(answer, "user_name"),
+            shell=optional_text(answer, "shell"),
+            session_shell=optional_text(session, "shell"),
+            session_keeps=texts(session, "keeps"),
+            isolation=isolation(answer.get("isolation")),
+        )

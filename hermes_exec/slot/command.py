@@ -1,0 +1,183 @@
+"""What a caller asks to run, checked before anything is sent, in the words of the wire."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard
+
+from hermes_exec.channel.encoding import WireBytes, to_wire
+from hermes_exec.errors import ConfigError
+
+Command = str | Sequence[str | bytes | os.PathLike[str]]
+"""A `str` is run by the slot's shell; a sequence is a program and its arguments, without any shell."""
+Environment = Mapping[str, str | bytes]
+DEFAULT_TIMEOUT_S = 180.0
+DEFAULT_OUTPUT_BYTES = 1 << 20
+DEFAULT_PTY = (24, 80)
+_NUMBERS = (int, float)
+LONGEST_S = 1e9
+HIGHEST_SIGNAL = 64
+LARGEST_COUNT = 1 << 60
+"""Of a count or a position: two of them are still a number of 64 bits together."""
+LONGEST_PATH, SHOWN_PATH = 1 << 16, 256
+LONGEST_USER = 256
+
+
+def command_params(
+    slot: str,
+    command: Command,
+    *,
+    cwd: str | os.PathLike[str] | None = None,
+    env: Environment | None = None,
+    user: str | None = None,
+    output_limit_bytes: int = DEFAULT_OUTPUT_BYTES,
+    merge_stderr: bool = False,
+) -> dict[str, Any]:
+    """The params that `exec.run` and `proc.spawn` share.
+
+    Raises:
+        ConfigError: something cannot be run as it is asked for.
+    """
+    params: dict[str, Any] = {"slot": slot, "stdin": False, "merge_stderr": bool(merge_stderr)}
+    params["output_limit_bytes"] = checked_size(output_limit_bytes, "output_limit_bytes")
+    if isinstance(command, str):
+        params["shell"] = to_wire(command, "the command")
+    else:
+        params["argv"] = argv_words(command)
+    if cwd is not None:
+        params["cwd"] = checked_path(cwd, "cwd")
+    if env:
+        params["env"] = checked_env(env)
+    if user is not None:
+        if not _is_text(user) or len(user) > LONGEST_USER:
+            raise ConfigError(f"user must be the name of a user, not {str(user)[:LONGEST_USER]!r}")
+        params["user"] = user
+    return params
+
+
+def argv_words(command: Sequence[str | bytes | os.PathLike[str]]) -> list[WireBytes]:
+    """A program and its arguments."""
+    if not _is_sequence(command):
+        raise ConfigError(f"command must be a str or a sequence of str, not {type(command).__name__}")
+    if not command:
+        raise ConfigError("command is an empty sequence: its first item names the program")
+    if command[0] in ("", b""):
+        raise ConfigError("command[0] is empty: it names the program")
+    return [to_wire(word, f"command[{index}]") for index, word in enumerate(command)]
+
+
+def checked_path(path: str | bytes | os.PathLike[str], what: str) -> WireBytes:
+    """A path.
+
+    Raises:
+        ConfigError: it is empty or no path.
+        OSError: ENAMETOOLONG, as of the system, which is not asked about one that is longer than any.
+    """
+    if path in ("", b""):
+        raise ConfigError(f"{what} is empty")
+    wired = to_wire(path, what)
+    if len(text := wired if isinstance(wired, str) else wired["b64"]) > LONGEST_PATH:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), text[:SHOWN_PATH])
+    return wired
+
+
+def checked_env(env: Environment) -> dict[str, WireBytes]:
+    """Names and values of environment variables."""
+    if not isinstance(env, Mapping):
+        raise ConfigError(f"env must be a mapping, not {type(env).__name__}")
+    checked: dict[str, WireBytes] = {}
+    for name, value in env.items():
+        if not _is_text(name) or "=" in name:
+            raise ConfigError(f"{name!r} cannot be the name of an environment variable")
+        wired = to_wire(name, f"the name {name!r} in env")
+        if not isinstance(wired, str):
+            raise ConfigError(f"{name!r} cannot be the name of an environment variable: it is not UTF-8")
+        checked[wired] = to_wire(value, f"the value of {name!r} in env")
+    return checked
+
+
+def checked_timeout(timeout_s: float | None, what: str = "timeout_s") -> float | None:
+    """Seconds above 0, or None for no limit."""
+    if timeout_s is None:
+        return None
+    if not _is_number(timeout_s):
+        raise ConfigError(f"{what} must be a number of seconds or None, not {timeout_s!r}")
+    if math.isnan(timeout_s) or not 0 < timeout_s <= LONGEST_S:
+        raise ConfigError(f"{what} must be above 0 and at most {LONGEST_S:g}, or None for no limit, not {timeout_s!r}")
+    return float(timeout_s)
+
+
+def checked_size(size: int, what: str) -> int:
+    """A number of bytes, 0 or more."""
+    return checked_count(size, what, least=0)
+
+
+def checked_count(count: int, what: str, *, least: int = 1) -> int:
+    """A count of at least `least`."""
+    if not _is_integer(count) or count < least:
+        raise ConfigError(f"{what} must be an integer of {least} or more, not {count!r}")
+    if count > LARGEST_COUNT:
+        raise ConfigError(f"{what} must be at most 2^60, not {count!r}")
+    return count
+
+
+def checked_offset(offset: int, what: str) -> int:
+    """A number of bytes from the beginning, or from the end when it is negative."""
+    if not _is_integer(offset) or abs(offset) > LARGEST_COUNT:
+        raise ConfigError(f"{what} must be an integer from -2^60 to 2^60, not {offset!r}")
+    return offset
+
+
+def checked_signal(number: int) -> int:
+    """The number of a signal of Linux."""
+    if not _is_integer(number) or not 0 < number <= HIGHEST_SIGNAL:
+        raise ConfigError(f"a signal is a number up to {HIGHEST_SIGNAL}, such as signal.SIGTERM, not {number!r}")
+    return int(number)
+
+
+def pty_size(pty: bool | tuple[int, int]) -> dict[str, int] | None:
+    """Rows and columns of a terminal: True is 24 by 80, False none."""
+    if pty is False:
+        return None
+    rows, cols = DEFAULT_PTY if pty is True else _pair(pty)
+    if not _is_side(rows) or not _is_side(cols):
+        raise ConfigError(f"pty must be True or (rows, columns), each from 1 to 65535, not {pty!r}")
+    return {"rows": rows, "cols": cols}
+
+
+def terminal_size(rows: int, cols: int) -> dict[str, int]:
+    """Rows and columns of a terminal that there is."""
+    if not _is_side(rows) or not _is_side(cols):
+        raise ConfigError(f"rows and cols must be integers from 1 to 65535, not {rows!r} and {cols!r}")
+    return {"rows": rows, "cols": cols}
+
+
+def _is_side(value: object) -> bool:
+    return _is_integer(value) and 0 < value <= 0xFFFF
+
+
+def _is_integer(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is float or type(value) is int or (isinstance(value, _NUMBERS) and not isinstance(value, bool))
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value) and "\0" not in value
+
+
+def _is_sequence(value: object) -> bool:
+    if type(value) is list or type(value) is tuple:
+        return True  # what an abstract class takes long to find out
+    return isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview)
+
+
+def _pair(pty: object) -> tuple[int, int]:
+    if isinstance(pty, tuple | list) and len(pty) == 2:
+        return pty[0], pty[1]
+    raise ConfigError(f"pty must be True or (rows, columns), not {pty!r}")

@@ -1,0 +1,195 @@
+"""TCP inside a slot, carried over the channel: one connection, and a listener here that makes one for each client."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Self
+
+import anyio
+from anyio.abc import ByteStream, Listener, SocketAttribute, SocketStream
+
+from hermes_exec.aio.loop import DetachedTaskGroup, ShieldedTask
+from hermes_exec.channel import Conversation, Data, End, RemoteError
+from hermes_exec.errors import ConfigError, ExecError
+from hermes_exec.slot.scope import TRANSPORT_ERRORS, SlotScope
+
+logger = logging.getLogger(__name__)
+CONNECT_S = 30.0
+LONGEST_HOST = 256
+
+
+def checked_port(port: int, *, least: int = 1) -> int:
+    """A TCP port; ConfigError otherwise."""
+    if not _is_port(port, least):
+        raise ConfigError(f"port must be an integer from {least} to 65535, not {port!r}")
+    return port
+
+
+def _is_port(port: object, least: int) -> bool:
+    return isinstance(port, int) and not isinstance(port, bool) and least <= port <= 65535
+
+
+async def connect(scope: SlotScope, port: int, host: str) -> Connection:
+    """Connect inside the slot. Raises ConnectionRefusedError, TimeoutError and the like with the address."""
+    checked_port(port)
+    if not host or "\0" in host or len(host) > LONGEST_HOST:
+        raise ConfigError(f"host must be the name or address of a host, not {host[:LONGEST_HOST]!r}")
+    scope.check()
+    conversation: Conversation | None = None
+    connected = False
+    try:
+        conversation = scope.channel.begin("net.connect", {"slot": scope.slot, "host": host, "port": port}, 1 << 18)
+        with scope.cancel_scope(anyio.current_time() + CONNECT_S):
+            await conversation.receive()
+            if conversation.answered:
+                await conversation.response()
+            connected = True
+    except (RemoteError, *TRANSPORT_ERRORS) as error:
+        await scope.fail(error, f"{host}:{port}")
+    finally:
+        if conversation is not None and not connected:
+            await scope.channel.finish(conversation)
+    if not connected:
+        raise TimeoutError(f"no connection to {host}:{port} in the slot within {CONNECT_S:g} s")
+    return Connection(scope, conversation)
+
+
+class Connection(ByteStream):
+    """A TCP connection to a port inside a slot, as a byte stream of anyio. It ends with the slot."""
+
+    def __init__(self, scope: SlotScope, conversation: Conversation) -> None:
+        self._scope, self._conversation = scope, conversation
+        self._rest = b""
+        self._ended = self._sent_eof = self._closed = False
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        """The next bytes. Raises anyio.EndOfStream when the other side has closed."""
+        if self._closed:
+            raise anyio.ClosedResourceError
+        if not self._rest:
+            self._rest = await self._next()
+        piece, self._rest = self._rest[:max_bytes], self._rest[max_bytes:]
+        return piece
+
+    async def _next(self) -> bytes:
+        if self._ended:
+            raise anyio.EndOfStream
+        try:
+            with self._scope.cancel_scope():
+                while (item := await self._conversation.receive()) is not None:
+                    if type(item) is Data and item.data:
+                        return item.data
+                    if type(item) is End:
+                        self._ended = True
+                        raise anyio.EndOfStream
+                self._conversation.result()
+        except RemoteError as error:
+            self._ended = True
+            raise anyio.BrokenResourceError from await self._scope.translate(error)
+        except TRANSPORT_ERRORS as error:
+            await self._scope.fail(error)
+        self._ended = True
+        raise anyio.EndOfStream
+
+    async def send(self, item: bytes) -> None:
+        """Send bytes, waiting while the other side does not read."""
+        if self._closed or self._sent_eof:
+            raise anyio.ClosedResourceError
+        self._scope.check()
+        if self._conversation.answered:
+            raise anyio.BrokenResourceError
+        try:
+            with self._scope.cancel_scope():
+                await self._conversation.send(item)
+        except TRANSPORT_ERRORS as error:
+            await self._scope.fail(error)
+
+    async def send_eof(self) -> None:
+        """Say that nothing more will be sent; receiving goes on."""
+        if not self._sent_eof and not self._closed:
+            self._sent_eof = True
+            await self._conversation.end()
+
+    async def aclose(self) -> None:
+        """Close the connection. Harmless when repeated."""
+        if self._closed:
+            return
+        self._closed = True
+        if not self._conversation.answered:
+            await self._scope.channel.finish(self._conversation)
+
+
+class Forward:
+    """A listener on this host's loopback whose connections come out inside the slot.
+
+    Use it as an async context manager; `port` is where it listens. It stops with the slot. A client that connects when
+    nothing listens inside is disconnected.
+    """
+
+    def __init__(self, scope: SlotScope, port: int, local_port: int, host: str) -> None:
+        self._scope, self._remote, self._host = scope, checked_port(port), host
+        self._local = checked_port(local_port, least=0)
+        self._background: DetachedTaskGroup | None = None
+        self.port = local_port
+
+    async def __aenter__(self) -> Self:
+        self._scope.check()
+        try:
+            await ShieldedTask(self._listen).wait()
+        except BaseException:
+            if self._background is not None:
+                await self.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def _listen(self) -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=self._local)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, f"127.0.0.1:{self._local}") from error
+            self._background = background = DetachedTaskGroup()
+            tasks = await background.start()
+        self.port = int(listener.extra(SocketAttribute.local_port))
+        tasks.start_soon(_serve, listener, self._carry)
+        self._scope.on_close(self, background.cancel)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._scope.forget(self)
+        assert self._background is not None
+        await self._background.end()
+
+    async def _carry(self, client: SocketStream) -> None:
+        async with client:
+            try:
+                inside = await connect(self._scope, self._remote, self._host)
+            except (OSError, ExecError) as error:
+                logger.debug("forwarding to port %d: %s", self._remote, error)
+                return
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(_pump, client, inside)
+                    tasks.start_soon(_pump, inside, client)
+            finally:
+                await inside.aclose()
+
+
+async def _serve(listener: Listener[SocketStream], carry: Callable[[SocketStream], Awaitable[None]]) -> None:
+    async with listener:
+        await listener.serve(carry)
+
+
+async def _pump(source: ByteStream, sink: ByteStream) -> None:
+    try:
+        async for piece in source:
+            await sink.send(piece)
+        await sink.send_eof()
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError, ExecError) as error:
+        logger.debug("a forwarded connection broke: %r", error)
+        for stream in (source, sink):
+            with anyio.CancelScope(shield=True), anyio.move_on_after(1):
+                await stream.aclose()

@@ -1,0 +1,326 @@
+"""A background process of a slot: its streams, its output by offset, its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import anyio
+from anyio.abc import ByteReceiveStream, ByteSendStream
+
+from hermes_exec.channel import Conversation, Data, RemoteError
+from hermes_exec.channel.channel import CANCEL_WAIT_S
+from hermes_exec.channel.encoding import from_wire
+from hermes_exec.errors import ConfigError, ProtocolError
+from hermes_exec.results import KillReceipt, RunResult
+from hermes_exec.slot.answers import integer, number, receipt, text
+from hermes_exec.slot.command import (
+    checked_offset,
+    checked_signal,
+    checked_size,
+    checked_timeout,
+    pty_size,
+    terminal_size,
+)
+from hermes_exec.slot.run_result import run_result
+from hermes_exec.slot.scope import TRANSPORT_ERRORS, SlotScope
+
+STREAMS: Mapping[str, int] = {"stdout": 1, "stderr": 2}
+READ_BYTES = 1 << 20
+FOLLOW_WINDOW = 1 << 18
+SPAWN_S = 60.0
+
+
+class Process:
+    """A process that belongs to its slot: it lives until it ends, is killed, or the slot is reset or released.
+
+    `stdin`, `stdout` and `stderr` are byte streams of anyio. Reading `stdout` from its beginning makes the process wait
+    for its reader; without a reader its output is kept in a log (at least the last `output_limit_bytes` of each
+    stream), which `output` reads by offset. `stdin` is None unless it was asked for; a PTY has no `stderr`.
+    `started_at` and `ended_at` are seconds since the epoch; `ended_at`, `exit_code`, `stdout_bytes` and
+    `stderr_bytes` (how much was written) are as of the last `wait` or listing. `age_s` is how long it has run, or ran,
+    by a clock that does not jump. `tag` is the caller's own word for it.
+    """
+
+    def __init__(
+        self,
+        scope: SlotScope,
+        process: str,
+        pid: int,
+        *,
+        command: str,
+        started_at: float,
+        tag: str | None = None,
+        stdin: bool = False,
+        pty: bool = False,
+        cwd: str | None = None,
+    ) -> None:
+        self.id = process
+        self.pid = pid
+        self.command = command
+        self.cwd = cwd
+        self.tag = tag
+        self.pty = pty
+        self.started_at = started_at
+        self.ended_at: float | None = None
+        self.exit_code: int | None = None
+        self.stdout_bytes = 0
+        self.stderr_bytes = 0
+        self._began = time.monotonic()
+        self._scope = scope
+        self.stdin: ProcessInput | None = ProcessInput(scope, process) if stdin or pty else None
+        self.stdout = ProcessOutput(scope, process, "stdout")
+        self.stderr: ProcessOutput | None = None if pty else ProcessOutput(scope, process, "stderr")
+
+    def __repr__(self) -> str:
+        state = "running" if self.ended_at is None else f"exit code {self.exit_code}"
+        return f"<Process {self.id} pid={self.pid} {state}: {self.command[:60]!r}>"
+
+    @property
+    def age_s(self) -> float:
+        """Seconds from its start to now, or to its end."""
+        return (time.monotonic() - self._began) if self.ended_at is None else self.ended_at - self.started_at
+
+    @classmethod
+    def listed(cls, scope: SlotScope, entry: Mapping[str, Any]) -> Process:
+        """A handle for an entry of `proc.list`."""
+        tag = entry.get("tag")
+        process = cls(
+            scope,
+            text(entry, "process"),
+            integer(entry, "pid"),
+            command=from_wire(entry.get("command"), "command"),
+            started_at=number(entry, "started_at"),
+            tag=tag if isinstance(tag, str) and tag else None,
+            stdin=entry.get("stdin") is not False,
+            pty=entry.get("pty") is True,
+            cwd=None if entry.get("cwd") is None else from_wire(entry["cwd"], "cwd"),
+        )
+        process.stdout_bytes = integer(entry, "stdout_bytes")
+        process.stderr_bytes = integer(entry, "stderr_bytes")
+        process._began -= number(entry, "age_s")
+        if entry.get("ended_at") is not None:
+            process.ended_at = number(entry, "ended_at")
+        if isinstance(ended := entry.get("exit"), dict):
+            process.exit_code = integer(ended, "exit_code", least=-(2**31))
+        return process
+
+    async def wait(self, timeout_s: float | None = None) -> RunResult:
+        """Wait for its end and give the result; the output itself is not in it, `output` reads it.
+
+        Raises:
+            TimeoutError: it still runs after `timeout_s` seconds (0 only looks; None waits for ever).
+            SlotClosed: the slot was released or reset.
+        """
+        if timeout_s != 0 or isinstance(timeout_s, bool):
+            timeout_s = checked_timeout(timeout_s)
+        params = {"process": self.id, "timeout_s": timeout_s}
+        grace_s = None if timeout_s is None else timeout_s + 5.0
+        answer = await self._scope.call("proc.wait", params, timeout_s=grace_s)
+        ended = answer.get("exit")
+        if ended is None:
+            raise TimeoutError(f"process {self.id} still runs after {timeout_s} s")
+        if not isinstance(ended, dict):
+            raise ProtocolError("the box sent an end of a process of a wrong type")
+        result = run_result(_without_output(ended), {}, merged=False, request_id=None)
+        self.exit_code = result.exit_code
+        self.stdout_bytes, self.stderr_bytes = _written(ended, "stdout"), _written(ended, "stderr")
+        if self.ended_at is None:
+            self.ended_at = self.started_at + result.duration_s
+        return result
+
+    async def signal(self, number: int) -> None:
+        """Send a signal to the process itself, not to its descendants.
+
+        Raises:
+            ConfigError: it is no number of a signal.
+            ProcessLookupError: it has ended.
+        """
+        params = {"process": self.id, "signal": checked_signal(number)}
+        await self._scope.call("proc.signal", params, timeout_s=30)
+
+    async def kill(self) -> KillReceipt:
+        """End the process and everything it started: TERM, 0.5 s, KILL. Harmless when it has ended."""
+        answer = await self._scope.call("proc.kill", {"process": self.id}, timeout_s=30)
+        killed = receipt(answer.get("killed"))
+        self._scope.see(killed)
+        return killed
+
+    async def resize(self, rows: int, cols: int) -> None:
+        """Give its terminal another size.
+
+        Raises:
+            ConfigError: it has no terminal, or that is no size.
+        """
+        if not self.pty:
+            raise ConfigError("only a process with pty=True has a size")
+        await self._scope.call("proc.resize", {"process": self.id, **terminal_size(rows, cols)}, timeout_s=30)
+
+    async def output(
+        self, offset: int = 0, *, stream: Literal["stdout", "stderr"] = "stdout", limit_bytes: int = READ_BYTES
+    ) -> tuple[bytes, int]:
+        """What was written from `offset` on, at most `limit_bytes`, and the offset to go on from; returns at once.
+
+        A negative offset counts from the end. Where the log no longer has the bytes, it begins with the oldest that it
+        has: `next_offset - len(data)` is where the data begin.
+        """
+        if stream not in STREAMS:
+            raise ConfigError(f"stream must be 'stdout' or 'stderr', not {stream!r}")
+        limit_bytes, offset = checked_size(limit_bytes, "limit_bytes"), checked_offset(offset, "offset")
+        params = {"process": self.id, "stream": STREAMS[stream], "offset": offset, "limit": limit_bytes}
+        with self._scope.cancel_scope():
+            async with self._scope.conversation("proc.read", params) as conversation:
+                answer, pieces = await conversation.collect()
+        data = b"".join(pieces.get(1, ()))
+        following = integer(answer, "next_offset")
+        if len(data) > limit_bytes or following < len(data):
+            raise ProtocolError("the box sent more of a log than was asked for")
+        return data, following
+
+
+async def start(
+    scope: SlotScope,
+    params: dict[str, Any],
+    command: str,
+    *,
+    stdin: bool,
+    pty: bool | tuple[int, int],
+    tag: str | None,
+) -> Process:
+    """Start a process from checked params; `command` is how it is shown. One that is started after all when the caller
+    was cancelled is ended.
+    """
+    size = pty_size(pty)
+    params["stdin"] = bool(stdin) or size is not None
+    if size is not None:
+        params["pty"] = size
+    if tag is not None:
+        params["tag"] = tag
+
+    async def end(unheld: dict[str, Any]) -> None:
+        process = text(unheld, "process")
+        await scope.channel.call("proc.kill", {"process": process}, timeout_s=CANCEL_WAIT_S)
+
+    answer = await scope.call("proc.spawn", params, timeout_s=SPAWN_S, unheld=end)
+    started_at = answer.get("started_at")
+    return Process(
+        scope,
+        text(answer, "process"),
+        integer(answer, "pid"),
+        command=command,
+        started_at=float(started_at) if isinstance(started_at, int | float) else time.time(),
+        tag=tag,
+        stdin=bool(stdin),
+        pty=size is not None,
+    )
+
+
+def _without_output(ended: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in ended.items() if name not in ("stdout", "stderr", "merged", "segments")}
+
+
+def _written(ended: Mapping[str, Any], name: str) -> int:
+    kept = ended.get(name)
+    return integer(kept, "total") if isinstance(kept, dict) else 0
+
+
+class ProcessInput(ByteSendStream):
+    """Standard input of a process. `send` returns when the process's pipe has taken the bytes; `aclose` is end of file.
+
+    Raises anyio.BrokenResourceError when the process has closed its input or ended.
+    """
+
+    def __init__(self, scope: SlotScope, process: str) -> None:
+        self._scope, self._process = scope, process
+        self._closed = False
+
+    async def send(self, item: bytes) -> None:
+        """Write bytes, waiting while the process does not read."""
+        if not isinstance(item, bytes | bytearray | memoryview):
+            raise ConfigError(f"the input of a process is bytes, not {type(item).__name__}")
+        if self._closed:
+            raise anyio.ClosedResourceError
+        try:
+            with self._scope.cancel_scope():
+                async with self._scope.conversation("proc.write", {"process": self._process}) as conversation:
+                    await conversation.send(item)
+                    await conversation.end()
+                    answer = await conversation.response()
+        except (BrokenPipeError, ConfigError) as error:  # it had an input: another handle has closed it
+            raise anyio.BrokenResourceError from error
+        if integer(answer, "written") < len(item):
+            raise anyio.BrokenResourceError
+
+    async def aclose(self) -> None:
+        """Close it: the process sees the end of its input. Harmless when repeated. A terminal in raw mode, or
+        without a character for it (`stty eof undef`), has none.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if self._scope.closed is None:
+            try:
+                await self._scope.call("proc.close_stdin", {"process": self._process}, timeout_s=30)
+            except (BrokenPipeError, ProcessLookupError):
+                return
+
+
+class ProcessOutput(ByteReceiveStream):
+    """Standard output or error of a process, from its first byte (or the oldest that is kept) to its end.
+
+    `lost_bytes` counts what was written before reading began and is no longer kept.
+    """
+
+    def __init__(self, scope: SlotScope, process: str, stream: Literal["stdout", "stderr"]) -> None:
+        self._scope, self._process, self._stream = scope, process, stream
+        self.lost_bytes = 0
+        self._conversation: Conversation | None = None
+        self._rest = b""
+        self._ended = False
+        self._closed = False
+        self._busy = False
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        """The next bytes. Raises anyio.EndOfStream when the stream has ended."""
+        if self._closed:
+            raise anyio.ClosedResourceError
+        if self._busy:
+            raise anyio.BusyResourceError("receiving from")
+        if max_bytes < 1:
+            raise ValueError("max_bytes must be 1 or more")
+        self._busy = True
+        try:
+            if not self._rest:
+                self._rest = await self._next()
+        finally:
+            self._busy = False
+        piece, self._rest = self._rest[:max_bytes], self._rest[max_bytes:]
+        return piece
+
+    async def _next(self) -> bytes:
+        if self._ended:
+            raise anyio.EndOfStream
+        scope = self._scope
+        try:
+            with scope.cancel_scope():
+                if self._conversation is None:
+                    params = {"slot": scope.slot, "process": self._process, "offset": 0}
+                    params["stream"] = STREAMS[self._stream]
+                    self._conversation = scope.channel.begin("proc.follow", params, FOLLOW_WINDOW)
+                while (item := await self._conversation.receive()) is not None:
+                    if type(item) is Data and item.data:
+                        return item.data
+                self.lost_bytes = integer(self._conversation.result(), "lost_bytes")
+        except (RemoteError, *TRANSPORT_ERRORS) as error:
+            self._ended = True
+            await scope.fail(error)
+        self._ended = True
+        raise anyio.EndOfStream
+
+    async def aclose(self) -> None:
+        """Stop reading: the process no longer waits for this reader. Harmless when repeated."""
+        self._closed = True
+        conversation, self._conversation = self._conversation, None
+        if conversation is not None and not conversation.answered:
+            await self._scope.channel.finish(conversation)

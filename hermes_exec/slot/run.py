@@ -1,0 +1,232 @@
+"""One command from request to result: input, live output, its time limit, and what happens when it is cut short."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import AsyncIterable, Awaitable, Callable
+from math import inf
+from typing import Any, Literal
+
+import anyio
+
+from hermes_exec.channel import Data, Event, Overdue, RemoteError
+from hermes_exec.channel.channel import CANCEL_WAIT_S
+from hermes_exec.errors import ChannelLost, ConfigError, OutcomeUnknown, ProtocolError
+from hermes_exec.results import RunResult
+from hermes_exec.slot.command import checked_timeout
+from hermes_exec.slot.run_result import run_result
+from hermes_exec.slot.scope import TRANSPORT_ERRORS, SlotScope
+
+Stdin = str | bytes | bytearray | memoryview | AsyncIterable[bytes] | None
+OnOutput = Callable[[Literal["stdout", "stderr"], bytes], Awaitable[object] | object]
+"""Called with each piece of output as it comes. A slow one slows the command."""
+
+LATE_S = 3.0
+"""How long after a command's own timeout its result may still come; then it is asked for once more, and given up."""
+LAST_CALL_S = 1.0
+PROMPT_S = 0.25
+LIVE: dict[int, Literal["stdout", "stderr"]] = {5: "stdout", 6: "stderr"}
+
+
+async def execute(
+    scope: SlotScope,
+    params: dict[str, Any],
+    *,
+    stdin: Stdin = None,
+    timeout_s: float | None = None,
+    on_output: OnOutput | None = None,
+    seen: Callable[[dict[str, Any]], object] | None = None,
+) -> RunResult:
+    """Run `exec.run` with checked params and give its result; `seen` gets the answer itself, or what an error tells in
+    its `detail`. Raises as `Slot.run`.
+    """
+    feed = checked_stdin(stdin)
+    params["timeout_s"] = timeout_s = checked_timeout(timeout_s)
+    params["stdin"] = feed is not None
+    params["stream"] = on_output is not None
+    execution = _Execution(scope, params, feed, timeout_s, on_output)
+    try:
+        return await execution.run()
+    finally:
+        if seen is not None and execution.answer is not None:
+            seen(execution.answer)
+
+
+def checked_stdin(stdin: Stdin) -> bytes | AsyncIterable[bytes] | None:
+    """Input as bytes or as an async iterable of bytes.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if stdin is None or isinstance(stdin, bytes):
+        return stdin
+    if isinstance(stdin, str):
+        return stdin.encode("utf-8", "surrogateescape")
+    if isinstance(stdin, bytearray | memoryview):
+        return bytes(stdin)
+    if isinstance(stdin, AsyncIterable):
+        return stdin
+    raise ConfigError(f"stdin must be str, bytes, an async iterable of bytes or None, not {type(stdin).__name__}")
+
+
+class _Execution:
+    """One run; it lives as long as its call."""
+
+    __slots__ = (
+        "answer",
+        "cancel_scope",
+        "conversation",
+        "feed",
+        "kept",
+        "on_output",
+        "output",
+        "params",
+        "patience_s",
+        "scope",
+        "timeout_s",
+    )
+
+    def __init__(
+        self,
+        scope: SlotScope,
+        params: dict[str, Any],
+        feed: bytes | AsyncIterable[bytes] | None,
+        timeout_s: float | None,
+        on_output: OnOutput | None,
+    ) -> None:
+        self.scope, self.params, self.feed, self.timeout_s, self.on_output = scope, params, feed, timeout_s, on_output
+        self.output: dict[int, list[bytes]] = {}
+        self.kept = 0
+        self.patience_s = CANCEL_WAIT_S
+        self.cancel_scope: anyio.CancelScope | None = None
+        self.answer: dict[str, Any] | None = None
+
+    async def run(self) -> RunResult:
+        """Send the request and wait for the result, for what ends it early, or for its time to be over."""
+        scope = self.scope
+        scope.check()
+        try:
+            self.conversation = conversation = scope.channel.begin("exec.run", self.params)
+            try:
+                if self.feed is None and self.on_output is None:
+                    await self._wait()
+                else:
+                    with scope.cancel_scope(self._overdue_in() + anyio.current_time()) as self.cancel_scope:
+                        await self._talk()
+                if self.answer is None:
+                    await self._last_call()
+            except ProtocolError as error:
+                scope.fail_channel(error)
+                raise
+            finally:
+                if not conversation.answered:
+                    await scope.give_up(conversation, self.patience_s)
+            assert self.answer is not None
+            merged = self.params["merge_stderr"]
+            result = run_result(self.answer, self.output, merged=merged, request_id=conversation.id)
+        except (RemoteError, *TRANSPORT_ERRORS) as error:
+            if isinstance(error, RemoteError):
+                self.answer = error.detail
+            await scope.fail(error)
+        if result.killed is not None:
+            scope.see(result.killed)
+        return result
+
+    def _overdue_in(self) -> float:
+        return inf if self.timeout_s is None else self.timeout_s + LATE_S
+
+    async def _wait(self) -> None:
+        """Nothing of the caller's runs until the result is here, so that the channel can watch the time."""
+        scope, conversation = self.scope, self.conversation
+        scope.watch(conversation, time.monotonic() + self._overdue_in())
+        try:
+            await self._listen()
+        except Overdue:
+            return
+        finally:
+            scope.unwatch(conversation)
+
+    async def _talk(self) -> None:
+        feed = self.feed
+        if feed is None:
+            await self._listen()
+            return
+        if isinstance(feed, bytes) and len(feed) <= self.scope.channel.facts.input_window:
+            await self.conversation.send(feed)
+            await self.conversation.end()
+            await self._listen()
+            return
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._send, feed)
+                await self._listen()
+                tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            raise single(group) from group
+
+    async def _send(self, feed: bytes | AsyncIterable[bytes]) -> None:
+        if isinstance(feed, bytes):
+            await self.conversation.send(feed)
+        else:
+            async for piece in feed:
+                if not isinstance(piece, bytes | bytearray | memoryview):
+                    raise ConfigError(f"stdin gave {type(piece).__name__}, not bytes")
+                if self.conversation.finished:
+                    return
+                await self.conversation.send(bytes(piece))
+        await self.conversation.end()
+
+    async def _listen(self, *, last: bool = False) -> None:
+        """Take what comes until the answer is there; the clock of the command starts when it has started."""
+        conversation = self.conversation
+        started = last
+        while (item := await conversation.receive()) is not None:
+            if type(item) is Data:
+                channel = item.channel
+                if 1 <= channel <= 3:
+                    self.kept += len(item.data)
+                    if self.kept > 3 * self.params["output_limit_bytes"] + (1 << 16):
+                        raise ProtocolError("the box sent more output than was asked for", request_id=conversation.id)
+                    self.output.setdefault(channel, []).append(item.data)
+                elif not last and self.on_output is not None and channel in LIVE:
+                    told = self.on_output(LIVE[channel], item.data)
+                    if inspect.isawaitable(told):
+                        await told
+            elif type(item) is Event and not started and self.timeout_s is not None:
+                started = True  # once: a box must not put off the end for ever
+                self._restart_clock()
+        self.answer = conversation.result()
+
+    def _restart_clock(self) -> None:
+        if self.cancel_scope is None:
+            self.scope.channel.set_deadline(self.conversation, time.monotonic() + self._overdue_in())
+            return
+        # A timer costs; a start that came at once needs no new one.
+        deadline = anyio.current_time() + self._overdue_in()
+        if deadline - self.cancel_scope.deadline > PROMPT_S:
+            self.cancel_scope.deadline = deadline
+
+    async def _last_call(self) -> None:
+        """The time is over and nothing came: ask for the end of the command, then say that nothing is known."""
+        conversation = self.conversation
+        conversation.cancel_nowait()
+        with anyio.move_on_after(LAST_CALL_S, shield=True):
+            await self._listen(last=True)
+        if self.answer is not None:
+            self.answer["timed_out"] = True
+            return
+        self.patience_s = 0.0
+        silent = ChannelLost(f"nothing was heard of the command {LATE_S + LAST_CALL_S:g} s after its time was over")
+        raise OutcomeUnknown(
+            f"the command was to end after {self.timeout_s:g} s, and its result did not come",
+            request_id=conversation.id,
+        ) from silent
+
+
+def single(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one exception that a group is about."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

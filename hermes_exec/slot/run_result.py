@@ -1,0 +1,115 @@
+"""The result of a command, put together from `Exit` of the wire and the output that came before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hermes_exec.errors import ProtocolError
+from hermes_exec.results import RunResult
+from hermes_exec.slot.answers import (
+    integer,
+    number,
+    optional_integer,
+    optional_path,
+    optional_receipt,
+    optional_text,
+    usage,
+)
+
+STDOUT, STDERR, MERGED = 1, 2, 3
+RARE = frozenset(
+    ("signal", "timed_out", "oom_killed", "spill_path", "stderr_spill_path", "killed", "reason", "state_lost")
+)
+"""What most commands have nothing to say of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What was kept of a stream: `cut_at` bytes of its head, then its tail; `total` is all that was written."""
+
+    data: bytes
+    total: int
+    cut_at: int
+
+
+NOTHING = Kept(b"", 0, 0)
+
+
+def run_result(
+    answer: Mapping[str, Any], output: Mapping[int, Sequence[bytes]], *, merged: bool, request_id: int | None
+) -> RunResult:
+    """The result that a caller sees; ProtocolError when the parts contradict each other."""
+    stdout = _kept(answer, "stdout", output.get(STDOUT, ()))
+    stderr = _kept(answer, "stderr", output.get(STDERR, ()))
+    both = stdout if merged else _merge(answer, stdout, stderr, output.get(MERGED, ()))
+    rare: dict[str, Any] = {}
+    if not RARE.isdisjoint(answer):
+        rare = {
+            "signal": optional_integer(answer, "signal"),
+            "timed_out": answer.get("timed_out") is True,
+            "oom_killed": answer.get("oom_killed") is True,
+            "spill_path": optional_path(answer, "spill_path"),
+            "stderr_spill_path": optional_path(answer, "stderr_spill_path"),
+            "killed": optional_receipt(answer.get("killed")),
+            "reason": optional_text(answer, "reason"),
+            "state_lost": optional_text(answer, "state_lost"),
+        }
+    return RunResult(
+        exit_code=integer(answer, "exit_code", least=-(2**31)),
+        stdout_bytes=stdout.data,
+        stderr_bytes=stderr.data,
+        output_bytes=both.data,
+        duration_s=number(answer, "duration_s"),
+        usage=usage(answer.get("usage")),
+        stdout_total_bytes=stdout.total,
+        stderr_total_bytes=stderr.total,
+        stdout_cut_at=stdout.cut_at,
+        stderr_cut_at=stderr.cut_at,
+        output_cut_at=both.cut_at,
+        output_dropped_bytes=both.total - len(both.data),
+        request_id=request_id,
+        **rare,
+    )
+
+
+def _kept(answer: Mapping[str, Any], name: str, pieces: Sequence[bytes]) -> Kept:
+    told = answer.get(name)
+    if told is None and not pieces:
+        return NOTHING
+    if not isinstance(told, dict):
+        raise ProtocolError(f"the box did not say how much of {name} it kept")
+    total, head, tail = integer(told, "total"), integer(told, "head"), integer(told, "tail")
+    data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    if head + tail != len(data) or total < len(data):
+        raise ProtocolError(f"the box sent {len(data)} bytes of {name} and announced {head} + {tail} of {total}")
+    return Kept(bytes(data), total, head)
+
+
+def _merge(answer: Mapping[str, Any], stdout: Kept, stderr: Kept, pieces: Sequence[bytes]) -> Kept:
+    if answer.get("merged") is not None and pieces:
+        return _kept(answer, "merged", pieces)
+    if not stderr.total:
+        return stdout
+    if not stdout.total:
+        return stderr
+    segments = answer.get("segments")
+    if segments is None and not stdout.data and not stderr.data:
+        return _kept(answer, "merged", pieces)  # nothing of either was to be kept
+    if not isinstance(segments, list):
+        raise ProtocolError("the box did not say in which order the output came")
+    parts: list[bytes] = []
+    at = {STDOUT: 0, STDERR: 0}
+    source = {STDOUT: stdout.data, STDERR: stderr.data}
+    for segment in segments:
+        stream, length = segment if isinstance(segment, list) and len(segment) == 2 else (None, None)
+        # Going back would let a small answer stand for any amount of output.
+        if type(stream) is not int or stream not in at or type(length) is not int or length < 0:
+            raise ProtocolError("the box sent an order of output that cannot be")
+        parts.append(source[stream][at[stream] : at[stream] + length])
+        at[stream] += length
+    data = b"".join(parts)
+    if len(data) != len(stdout.data) + len(stderr.data):
+        raise ProtocolError("the box sent an order of output that does not cover it")
+    return Kept(data, len(data), len(data))

@@ -1,0 +1,227 @@
+"""One stretch of use of a slot, from hand-out (or reset) to the next reset: what its calls and handles share."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from math import inf
+from typing import Any, NoReturn
+
+import anyio
+
+from hermes_exec.aio.loop import running_loop
+from hermes_exec.channel import Channel, Conversation, Overdue, RemoteError
+from hermes_exec.channel.channel import CANCEL_WAIT_S
+from hermes_exec.errors import ChannelLost, ExecError, OutcomeUnknown, ProtocolError, SandboxDied, SlotClosed
+from hermes_exec.results import KillReceipt
+from hermes_exec.slot.answers import optional_receipt, remote_failure
+
+ExplainLoss = Callable[[ExecError], Awaitable[ExecError]]
+"""Says what the loss of a channel was: SandboxDied with a post-mortem where the box is known to be dead."""
+
+TRANSPORT_ERRORS = (ChannelLost, OutcomeUnknown, ProtocolError, SandboxDied)
+
+
+class SlotScope:
+    """Lets calls through to the box while it lasts, and ends those under way when it is over.
+
+    `on_left` is called with the receipt of a kill that left processes behind.
+    """
+
+    def __init__(
+        self, slot: str, channel: Channel, explain_loss: ExplainLoss, on_left: Callable[[KillReceipt], None]
+    ) -> None:
+        self.slot = slot
+        self.channel = channel
+        self.closed: str | None = None
+        self._pid, self._loop = os.getpid(), running_loop()
+        self._explain_loss = explain_loss
+        self._on_left = on_left
+        self._scopes: set[anyio.CancelScope] = set()
+        self._watched: set[Conversation] = set()
+        self._idle: anyio.Event | None = None
+        self._endings: dict[object, Callable[[], None]] = {}
+
+    def check(self) -> None:
+        """Raise SlotClosed when it is over, RuntimeError in another process or another event loop than the pool's."""
+        if self.closed is not None:
+            raise SlotClosed(self.closed)
+        if self._pid != os.getpid():
+            raise RuntimeError(f"this slot belongs to process {self._pid}: make a pool of your own after a fork")
+        if running_loop() != self._loop:
+            raise RuntimeError("this slot belongs to another event loop: the one in which its pool was entered")
+
+    @contextmanager
+    def cancel_scope(self, deadline: float = float("inf")) -> Iterator[anyio.CancelScope]:
+        """A scope for one call: it is cancelled when the tenure ends, and then raises SlotClosed.
+
+        A deadline that passes only leaves the block, with `cancelled_caught` set.
+        """
+        self.check()
+        with anyio.CancelScope(deadline=deadline) as cancel_scope:
+            self._scopes.add(cancel_scope)
+            try:
+                yield cancel_scope
+            finally:
+                self._scopes.discard(cancel_scope)
+                self._left()
+        if cancel_scope.cancelled_caught and self.closed is not None:
+            raise SlotClosed(self.closed)
+
+    def watch(self, conversation: Conversation, deadline: float = inf) -> None:
+        """As `cancel_scope`, for a call that only waits for a conversation: that is interrupted, with SlotClosed or, at
+        a deadline of time.monotonic(), with Overdue. A tenth of a cancel scope's price.
+        """
+        self._watched.add(conversation)
+        self.channel.set_deadline(conversation, deadline)
+
+    def unwatch(self, conversation: Conversation) -> None:
+        """The call has left."""
+        conversation.deadline = inf
+        self._watched.discard(conversation)
+        self._left()
+
+    def _left(self) -> None:
+        if self._idle is not None and not self._scopes and not self._watched:
+            self._idle.set()
+
+    def on_close(self, key: object, ending: Callable[[], None]) -> None:
+        """Have something called when the tenure ends (a stream to close, a listener to stop)."""
+        self._endings[key] = ending
+
+    def forget(self, key: object) -> None:
+        """Take back `on_close`."""
+        self._endings.pop(key, None)
+
+    def expire(self, why: str) -> None:
+        """End it: calls under way raise SlotClosed. Harmless when repeated."""
+        if self.closed is None:
+            self.closed = why
+            for cancel_scope in list(self._scopes):
+                cancel_scope.cancel()
+            for conversation in self._watched:
+                conversation.interrupt(SlotClosed(why))
+            for ending in list(self._endings.values()):
+                ending()
+            self._endings.clear()
+
+    async def close(self, why: str) -> None:
+        """As `expire`, and calls under way have left when this returns."""
+        self.expire(why)
+        if self._scopes or self._watched:
+            if self._idle is None:
+                self._idle = anyio.Event()
+            await self._idle.wait()
+
+    async def call(
+        self,
+        method: str,
+        params: Mapping[str, object],
+        *,
+        timeout_s: float | None = None,
+        path: str | None = None,
+        unheld: Callable[[dict[str, Any]], Awaitable[object]] | None = None,
+    ) -> dict[str, Any]:
+        """A request of this slot whose answer is all there is, with errors as callers know them.
+
+        `unheld` is called, shielded, with an answer that came when nobody waited for it any more.
+
+        Raises:
+            TimeoutError: `timeout_s` passed without an answer.
+        """
+        deadline = inf if timeout_s is None else time.monotonic() + timeout_s
+        answer: dict[str, Any] | None = None
+        begun: Conversation | None = None
+        try:
+            async with self.conversation(method, params, path=path) as conversation:
+                begun = conversation
+                self.watch(conversation, deadline)
+                answer = await conversation.response()
+        except Overdue as error:
+            raise TimeoutError(f"{method} was not answered within {timeout_s:g} s") from error
+        finally:
+            if begun is not None:
+                self.unwatch(begun)
+                if unheld is not None and answer is None and begun.answered:
+                    with anyio.CancelScope(shield=True), suppress(RemoteError, ExecError):
+                        await unheld(begun.result())
+        return answer
+
+    def conversation(
+        self, method: str, params: Mapping[str, object], *, window: int = 1 << 20, path: str | None = None
+    ) -> SlotConversation:
+        """A conversation of this slot as a context manager: leaving it early ends the work, errors are translated."""
+        return SlotConversation(self, method, {"slot": self.slot, **params}, window, path)
+
+    async def give_up(self, conversation: Conversation, wait_s: float = CANCEL_WAIT_S) -> None:
+        """End the work of a conversation and look at the receipt, when one comes in time."""
+        await self.channel.finish(conversation, wait_s)
+        if conversation.answered:
+            try:
+                self.see(optional_receipt(conversation.result().get("killed")))
+            except RemoteError:
+                return
+
+    def fail_channel(self, error: ProtocolError) -> None:
+        """Break with a box of which nothing can be believed any more; no answer of it is waited for."""
+        self.channel.fail(error)
+
+    def see(self, killed: KillReceipt | None) -> None:
+        """Look at a receipt: what is left behind quarantines the slot."""
+        if killed is not None and killed.left:
+            self._on_left(killed)
+
+    async def translate(self, error: Exception, path: str | None = None) -> Exception:
+        """The exception that a caller sees in place of one of the channel."""
+        if isinstance(error, RemoteError):
+            return remote_failure(error, path=path)
+        if isinstance(error, ProtocolError):
+            self.fail_channel(error)
+        if self.closed is not None:
+            return SlotClosed(self.closed)
+        if isinstance(error, ExecError):
+            with anyio.CancelScope(shield=True):
+                return await self._explain_loss(error)
+        return error
+
+    async def fail(self, error: Exception, path: str | None = None) -> NoReturn:
+        """Raise what a caller sees in place of an exception of the channel, which becomes its cause."""
+        raise_seen(await self.translate(error, path), error)
+
+
+def raise_seen(seen: Exception, error: Exception) -> NoReturn:
+    """Raise `seen` because of `error`, unless it is the same: that one has its own cause."""
+    if seen is error:
+        raise error
+    raise seen from error
+
+
+class SlotConversation:
+    """The context manager of `SlotScope.conversation`. A class, since a generator costs twice as much a call."""
+
+    __slots__ = ("_conversation", "_method", "_params", "_path", "_scope", "_window")
+
+    def __init__(
+        self, scope: SlotScope, method: str, params: Mapping[str, object], window: int, path: str | None
+    ) -> None:
+        self._scope, self._method, self._params, self._window, self._path = scope, method, params, window, path
+        self._conversation: Conversation | None = None
+
+    async def __aenter__(self) -> Conversation:
+        self._scope.check()
+        try:
+            self._conversation = self._scope.channel.begin(self._method, self._params, self._window)
+        except TRANSPORT_ERRORS as error:
+            await self._scope.fail(error, self._path)
+        return self._conversation
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        conversation = self._conversation
+        if isinstance(error, ProtocolError):
+            self._scope.fail_channel(error)
+        if conversation is not None and not conversation.answered:
+            await self._scope.give_up(conversation)
+        if isinstance(error, (RemoteError, *TRANSPORT_ERRORS)):
+            await self._scope.fail(error, self._path)

@@ -1,0 +1,211 @@
+"""A shell whose state lasts from one command to the next."""
+
+from __future__ import annotations
+
+import posixpath
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from os import PathLike
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+
+from hermes_exec.channel.encoding import from_wire
+from hermes_exec.errors import ConfigError, SlotClosed
+from hermes_exec.results import RunResult
+from hermes_exec.slot.answers import SlotFacts, text
+from hermes_exec.slot.command import DEFAULT_OUTPUT_BYTES, DEFAULT_TIMEOUT_S, checked_timeout, command_params
+from hermes_exec.slot.process import Process, start
+from hermes_exec.slot.run import OnOutput, Stdin, execute
+from hermes_exec.slot.scope import SlotScope
+
+
+class Session:
+    """Commands that share the state of a shell: cwd, variables (exported or not), functions, aliases, options, umask.
+
+    The state is that after the last command, whatever it did: `exit`, failure and a timeout whose TERM the shell could
+    act on keep what was set before, and so does a command that closes its output or lowers its own limits; a command
+    that was killed outright, or replaced its shell by `exec`, leaves the state as it was, with the directory it was in.
+    Where a state could not be kept, `RunResult.state_lost` says so and why. Positional parameters, `$?`, open files,
+    limits (`ulimit`) and traps are each command's own. Calls of one session run in order of arrival. It ends with the
+    slot, or with `aclose`.
+    """
+
+    def __init__(
+        self,
+        scope: SlotScope,
+        facts: SlotFacts,
+        cwd: str | PathLike[str] | None,
+        env: Mapping[str, str] | None,
+    ) -> None:
+        self.cwd: str = facts.workspace
+        """The directory that the next command starts in."""
+        self.shell = facts.session_shell
+        """The shell's name; None in an image without a shell, where no session can be had."""
+        self.keeps = facts.session_keeps
+        """What this shell can keep; dash and busybox cannot keep functions."""
+        self._scope, self._workspace = scope, facts.workspace
+        self._checked = command_params(scope.slot, "", cwd=cwd, env=env)
+        self._id: str | None = None
+        self._busy = False
+        self._line: deque[anyio.Event] = deque()
+        self._closed = False
+
+    async def open(self) -> Self:
+        """Start the session; the first command does it by itself.
+
+        Raises:
+            ConfigError: the slot has no shell, or fewer open files than a shell needs (16).
+        """
+        async with self._turn():
+            return self
+
+    async def run(
+        self,
+        command: str,
+        *,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        cwd: str | PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: Stdin = None,
+        output_limit_bytes: int = DEFAULT_OUTPUT_BYTES,
+        merge_stderr: bool = False,
+        on_output: OnOutput | None = None,
+        check: bool = False,
+    ) -> RunResult:
+        """Run shell text in the session. Everything else is as in `Slot.run`; `cwd` becomes part of the state, `env` is
+        for this command only.
+
+        The time limit does not count the wait for earlier commands of the session.
+
+        Raises:
+            OSError: the directory cannot be entered, as when it was removed; nothing ran. Where that is the session's
+                own, which it could enter before, the next command starts in the workspace. Otherwise as `Slot.run`.
+        """
+        if not isinstance(command, str):
+            raise ConfigError("a session runs shell text; use slot.run for a list of arguments")
+        timeout_s = checked_timeout(timeout_s)
+        params = self._params(command, cwd, env, output_limit_bytes, merge_stderr)
+        async with self._turn():
+            params["session"] = self._id
+            answer: dict[str, object] = {}
+            try:
+                result = await execute(
+                    self._scope, params, stdin=stdin, timeout_s=timeout_s, on_output=on_output, seen=answer.update
+                )
+            finally:
+                if answer.get("cwd") is not None:
+                    self.cwd = from_wire(answer["cwd"], "cwd")
+        return result.check() if check else result
+
+    async def spawn(
+        self,
+        command: str,
+        *,
+        stdin: bool = False,
+        pty: bool | tuple[int, int] = False,
+        cwd: str | PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        output_limit_bytes: int = DEFAULT_OUTPUT_BYTES,
+        merge_stderr: bool = False,
+        tag: str | None = None,
+    ) -> Process:
+        """Start a background process from the session's state; nothing that it does changes the session.
+
+        Arguments and errors as in `Slot.spawn`.
+        """
+        if not isinstance(command, str):
+            raise ConfigError("a session runs shell text; use slot.spawn for a list of arguments")
+        params = self._params(command, cwd, env, output_limit_bytes, merge_stderr)
+        async with self._turn():
+            params["session"] = self._id
+            return await start(self._scope, params, command, stdin=stdin, pty=pty, tag=tag)
+
+    def _params(
+        self,
+        command: str,
+        cwd: str | PathLike[str] | None,
+        env: Mapping[str, str] | None,
+        output_limit_bytes: int,
+        merge_stderr: bool,
+    ) -> dict[str, Any]:
+        return command_params(
+            self._scope.slot,
+            command,
+            cwd=cwd,
+            env=env,
+            output_limit_bytes=output_limit_bytes,
+            merge_stderr=merge_stderr,
+        )
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait for earlier commands, then have the session to oneself."""
+        self._check()
+        since: float | None = None
+        if self._busy:
+            turn, since = anyio.Event(), time.monotonic()
+            self._line.append(turn)
+            try:
+                with self._scope.cancel_scope():
+                    await turn.wait()
+            except BaseException:
+                if turn in self._line:
+                    self._line.remove(turn)
+                else:
+                    self._pass_on()
+                raise
+        self._busy = True
+        try:
+            self._check()
+            await self._ensure_open()
+            if since is not None:
+                self._scope.channel.waited(since)
+            yield
+        finally:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        """The next in the line has its turn; nobody can come in between."""
+        if self._line:
+            self._line.popleft().set()
+        else:
+            self._busy = False
+
+    def _check(self) -> None:
+        self._scope.check()
+        if self._closed:
+            raise SlotClosed("the session was closed")
+
+    async def _ensure_open(self) -> None:
+        if self._id is not None:
+            return
+        asked: dict[str, object] = {name: self._checked[name] for name in ("cwd", "env") if name in self._checked}
+        answer = await self._scope.call("session.open", asked, timeout_s=60)
+        self._id = text(answer, "session")
+        if "cwd" in answer:
+            self.cwd = from_wire(answer["cwd"], "cwd")
+        elif "cwd" in asked:
+            self.cwd = posixpath.join(self.cwd, from_wire(asked["cwd"], "cwd"))
+
+    async def aclose(self) -> None:
+        """End the session; what it started in the background goes on. Harmless when repeated."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._id is not None and self._scope.closed is None:
+            try:
+                await self._scope.call("session.close", {"session": self._id}, timeout_s=30)
+            except SlotClosed:
+                return
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()

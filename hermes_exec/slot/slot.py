@@ -1,0 +1,318 @@
+"""A slot: the leased workspace in which an agent's commands run, and what a user holds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Iterable
+from os import PathLike
+from typing import cast
+
+import anyio
+
+from hermes_exec.aio.loop import ShieldedTask
+from hermes_exec.errors import ConfigError, SlotClosed
+from hermes_exec.results import KillReceipt, ProcessInfo, RunResult
+from hermes_exec.slot.answers import SlotFacts, items, process_info, receipt
+from hermes_exec.slot.command import (
+    DEFAULT_OUTPUT_BYTES,
+    DEFAULT_TIMEOUT_S,
+    Command,
+    Environment,
+    checked_count,
+    command_params,
+)
+from hermes_exec.slot.files import Files
+from hermes_exec.slot.network import Connection, Forward, connect
+from hermes_exec.slot.process import Process, start
+from hermes_exec.slot.run import OnOutput, Stdin, execute, single
+from hermes_exec.slot.scope import SlotScope
+from hermes_exec.slot.session import Session
+
+KILL_S = 60.0
+
+
+class Slot:
+    """A workspace with its own home, temporary directory and processes, lent by a `SandboxPool`.
+
+    `id` is unique over all pools of this process; `workspace`, `home` and `tmp` are paths inside; `isolation` is what
+    the box was found to give; `sandbox` is the backend's name of the box, `backend` the backend's own, `image` the
+    image where there is one. Calls may run in parallel. After `pool.release`, every call and handle raises SlotClosed.
+
+    Every call may raise SandboxDied (the box has ended), OutcomeUnknown (sent, and the answer is lost), ChannelLost
+    (not sent: it did not run), ProtocolError and SlotClosed.
+    """
+
+    def __init__(
+        self,
+        *,
+        id: str,  # noqa: A002 - the public name of the attribute
+        facts: SlotFacts,
+        scope: Callable[[], SlotScope],
+        sandbox: str,
+        backend: str,
+        image: str | None,
+        reset: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.id = id
+        self._take(facts)
+        self.sandbox = sandbox
+        self.backend = backend
+        self.image = image
+        self.files = Files(self)
+        self._new_scope = scope
+        self._reset = reset
+        self._resetting = False
+        self._closed: str | None = None
+        self.scope = scope()
+
+    def __repr__(self) -> str:
+        state = f" closed ({self._closed})" if self._closed else ""
+        return f"<Slot {self.id} {self.isolation.level} in {self.backend} sandbox {self.sandbox[:12]}{state}>"
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was released or taken back."""
+        return self._closed is not None
+
+    async def run(
+        self,
+        command: Command,
+        *,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        cwd: str | PathLike[str] | None = None,
+        env: Environment | None = None,
+        stdin: Stdin = None,
+        user: str | None = None,
+        output_limit_bytes: int = DEFAULT_OUTPUT_BYTES,
+        merge_stderr: bool = False,
+        on_output: OnOutput | None = None,
+        check: bool = False,
+    ) -> RunResult:
+        """Run a command and return its result; a failure, a timeout and a missing program are results, and so is a
+        limit that the slot has used up (exit code 126).
+
+        Args:
+            command: A `str` is run by the slot's best shell (bash, else sh) without login or rc files; a sequence is
+                a program and its arguments, without any shell.
+            timeout_s: Seconds from the start of the process (default 180; None: no limit). Then TERM, after 0.5 s
+                KILL to everything it started: `timed_out`, exit code 128 + signal, the output so far. The call takes
+                at most 5 s more.
+            cwd: Directory to start in; a relative one is relative to the workspace, which is the default.
+            env: Variables added to those of the slot.
+            stdin: Text (as UTF-8), bytes or an async iterable of bytes; None is /dev/null. A command that does not
+                read it does not fail the call.
+            user: The slot's own by default; another one only where the tenant has the whole box.
+            output_limit_bytes: Bytes kept of stdout, of stderr and of both together (default 1 MiB each): 40 % head,
+                60 % tail. The whole stream, or its first 64 MiB, is then in a file in the slot (`spill_path`).
+            merge_stderr: Make stderr the same pipe as stdout, for an exact order.
+            on_output: Called with "stdout" or "stderr" and each piece as it comes; may be async. A slow one slows the
+                command, an exception ends it and is raised here.
+            check: Raise CommandFailed when the command does not succeed.
+
+        It returns when the command itself ends; what it left running lives on until the slot is reset. When the call is
+        cancelled the whole tree is ended, and that is waited for at most 5 s.
+
+        Raises:
+            ConfigError: before anything ran: what was wrong, also more than 32 MiB of command, arguments and `env`.
+            FileNotFoundError, NotADirectoryError, PermissionError: `cwd` cannot be entered; nothing ran.
+            ExecError: this machine or others in the box have left no room for a process; nothing ran.
+            CommandFailed: only with `check`.
+        """
+        params = command_params(
+            self.scope.slot,
+            command,
+            cwd=cwd,
+            env=env,
+            user=user,
+            output_limit_bytes=output_limit_bytes,
+            merge_stderr=merge_stderr,
+        )
+        result = await execute(self.scope, params, stdin=stdin, timeout_s=timeout_s, on_output=on_output)
+        return result.check() if check else result
+
+    async def run_many(
+        self,
+        commands: Iterable[Command],
+        limit: int | None = None,
+        *,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        cwd: str | PathLike[str] | None = None,
+        env: Environment | None = None,
+        user: str | None = None,
+        output_limit_bytes: int = DEFAULT_OUTPUT_BYTES,
+        merge_stderr: bool = False,
+        check: bool = False,
+    ) -> list[RunResult]:
+        """Run commands at the same time, at most `limit` at once (None: all), and return results in the order given.
+
+        Arguments and errors as in `run`; the first call that raises ends the others.
+        """
+        if isinstance(commands, str | bytes):
+            raise ConfigError("commands must be a list of commands, not one command")
+        jobs = list(commands)
+        if limit is not None:
+            checked_count(limit, "limit")
+        results: list[RunResult | None] = [None] * len(jobs)
+        at_once = anyio.Semaphore(limit if limit is not None else max(1, len(jobs)))
+
+        async def one(index: int) -> None:
+            async with at_once:
+                results[index] = await self.run(
+                    jobs[index],
+                    timeout_s=timeout_s,
+                    cwd=cwd,
+                    env=env,
+                    user=user,
+                    output_limit_bytes=output_limit_bytes,
+                    merge_stderr=merge_stderr,
+                    check=check,
+                )
+
+        for job in jobs:
+            command_params(self.scope.slot, job, cwd=cwd, env=env, user=user, output_limit_bytes=output_limit_bytes)
+        try:
+            async with anyio.create_task_group() as tasks:
+                for index in range(len(jobs)):
+                    tasks.start_soon(one, index)
+        except BaseExceptionGroup as group:
+            raise single(group) from None
+        return cast("list[RunResult]", results)
+
+    async def spawn(
+        self,
+        command: Command,
+        *,
+        stdin: bool = False,
+        pty: bool | tuple[int, int] = False,
+        cwd: str | PathLike[str] | None = None,
+        env: Environment | None = None,
+        user: str | None = None,
+        output_limit_bytes: int = DEFAULT_OUTPUT_BYTES,
+        merge_stderr: bool = False,
+        tag: str | None = None,
+    ) -> Process:
+        """Start a process in the background. It lives until it ends, is killed, or the slot is reset or released.
+
+        `stdin=True` gives it a pipe that `process.stdin` writes to, else /dev/null. `pty` gives it a terminal (True: 24
+        rows, 80 columns) for stdin, stdout and stderr. At least the last `output_limit_bytes` of each stream are kept
+        for `process.output`. `tag` is a word of the caller's by which `spawned` finds it again. The rest as in `run`.
+
+        Raises:
+            ConfigError, FileNotFoundError, NotADirectoryError, PermissionError, ExecError: as in `run`. A program that
+                cannot be started is a process that has ended, with the exit codes of `run`.
+        """
+        params = command_params(
+            self.scope.slot,
+            command,
+            cwd=cwd,
+            env=env,
+            user=user,
+            output_limit_bytes=output_limit_bytes,
+            merge_stderr=merge_stderr,
+        )
+        shown = command if isinstance(command, str) else " ".join(map(os.fsdecode, command))
+        return await start(self.scope, params, shown, stdin=stdin, pty=pty, tag=tag)
+
+    async def spawned(self) -> list[Process]:
+        """Handles for every process that `spawn` started in this slot since its last reset, ended ones included."""
+        scope = self.scope
+        answer = await scope.call("proc.list", {}, timeout_s=KILL_S)
+        return [Process.listed(scope, entry) for entry in items(answer, "processes")]
+
+    def session(self, *, cwd: str | PathLike[str] | None = None, env: dict[str, str] | None = None) -> Session:
+        """A shell whose state lasts between its commands; it starts with its first one (or `async with`)."""
+        self.scope.check()
+        return Session(self.scope, self._facts, cwd, env)
+
+    async def processes(self) -> list[ProcessInfo]:
+        """What lives in the slot now, whoever started it."""
+        answer = await self.scope.call("slot.processes", {}, timeout_s=KILL_S)
+        return [process_info(entry) for entry in items(answer, "processes")]
+
+    async def connect(self, port: int, host: str = "127.0.0.1") -> Connection:
+        """A TCP connection made inside the slot, as a byte stream.
+
+        Raises:
+            ConnectionRefusedError, TimeoutError, OSError: what the connection met, with the address.
+        """
+        return await connect(self.scope, port, host)
+
+    def forward(self, port: int, local_port: int = 0, host: str = "127.0.0.1") -> Forward:
+        """An async context manager that listens on this host's loopback and connects each client inside the slot.
+
+        `local_port` 0 takes a free one; `.port` says which.
+        """
+        return Forward(self.scope, port, local_port, host)
+
+    async def kill_all(self) -> KillReceipt:
+        """End every process of the slot and say what was found; files stay. What is left quarantines the slot."""
+        scope = self.scope
+        answer = await scope.call("slot.kill_all", {}, timeout_s=KILL_S)
+        killed = receipt(answer.get("killed"))
+        scope.see(killed)
+        return killed
+
+    async def reset(self) -> None:
+        """End everything in the slot and empty workspace, home and tmp; `id` stays, and what was in the image.
+
+        Processes, sessions, forwards and connections of before raise SlotClosed from then on, calls under way too.
+
+        Where the tenant of a whole box changed anything outside of these directories, the slot goes on in another box,
+        which is waited for as in `SandboxPool.acquire`: then `sandbox` is another one, and the paths may be.
+
+        Raises:
+            ExecError: it could not be proven clean; the slot is quarantined and closed.
+            AcquireTimeout, LaunchError: there was no other box; the slot is closed.
+        """
+        self.scope.check()
+        if self._resetting:
+            raise SlotClosed("the slot is being reset")
+        self._resetting = True
+
+        async def work() -> None:
+            try:
+                with anyio.CancelScope(shield=True):
+                    await self.scope.close("the slot was reset")
+                await self._reset()
+            finally:
+                self._resetting = False
+
+        await ShieldedTask(work).wait()
+
+    def renew(self) -> SlotScope:
+        """Begin a new stretch of use after a reset. The pool calls it."""
+        self.scope = self._new_scope()
+        if self._closed is not None:
+            self.scope.expire(self._closed)
+        return self.scope
+
+    def _take(self, facts: SlotFacts) -> None:
+        self._facts = facts
+        self.workspace = facts.workspace
+        self.home = facts.home
+        self.tmp = facts.tmp
+        self.uid = facts.uid
+        self.user = facts.user_name
+        self.shell = facts.shell
+        self.isolation = facts.isolation
+
+    def move(self, other: Slot) -> None:
+        """Go on in the place of another slot, which nobody holds. The pool calls it."""
+        self._take(other._facts)
+        self.sandbox = other.sandbox
+        self.scope, self._new_scope = other.scope, other._new_scope
+        if self._closed is not None:
+            self.scope.expire(self._closed)
+
+    def expire(self, why: str) -> None:
+        """Close it for its holder from now on. The pool calls it."""
+        if self._closed is None:
+            self._closed = why
+        self.scope.expire(self._closed)
+        # Also where a reset had ended the stretch, and did not end well.
+        self.scope.closed = self._closed
+
+    async def end(self, why: str) -> None:
+        """As `expire`; calls under way have left when this returns."""
+        self.expire(why)
+        await self.scope.close(why)

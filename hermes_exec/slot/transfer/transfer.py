@@ -1,0 +1,196 @@
+"""Files and trees between this host and a slot: bytes on the channel, files in worker threads, nothing held whole."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+import tarfile
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any
+
+import anyio
+from anyio import from_thread, to_thread
+
+from hermes_exec.channel import Conversation, Data
+from hermes_exec.channel.encoding import WireBytes
+from hermes_exec.errors import ProtocolError
+from hermes_exec.results import TreeCopied
+from hermes_exec.slot.answers import integer, texts
+from hermes_exec.slot.scope import SlotScope
+from hermes_exec.slot.transfer.pack import PERMISSIONS, PIECE_BYTES, open_regular, pack
+from hermes_exec.slot.transfer.unpack import is_special, unpack
+
+STALL_S = 75.0
+"""No progress for so long is a TimeoutError; the runner itself gives up after 60 s."""
+WINDOW_BYTES = 4 << 20
+BATCH_BYTES = 1 << 20
+"""So much is handed to a file at a time, if it is there: each time costs a change of threads."""
+CLOCK_S = 1.0
+"""How exact the clock of `STALL_S` is. To set it costs as much as to move a piece."""
+
+
+@contextlib.asynccontextmanager
+async def moving(scope: SlotScope, method: str, params: dict[str, Any], path: str) -> AsyncIterator[Moving]:
+    """A conversation that moves data, and fails when it does not move for too long."""
+    with scope.cancel_scope(anyio.current_time() + STALL_S) as cancel_scope:
+        async with scope.conversation(method, params, window=WINDOW_BYTES, path=path) as conversation:
+            yield Moving(conversation, cancel_scope)
+    if cancel_scope.cancelled_caught:
+        raise TimeoutError(f"{path}: nothing moved for {STALL_S:g} s")
+
+
+class Moving:
+    """The data of one such conversation. Each piece that gets through resets the clock."""
+
+    def __init__(self, conversation: Conversation, cancel_scope: anyio.CancelScope) -> None:
+        self.conversation, self._cancel_scope = conversation, cancel_scope
+
+    def moved(self) -> None:
+        """Start the clock anew."""
+        deadline = anyio.current_time() + STALL_S
+        if deadline - self._cancel_scope.deadline > CLOCK_S:
+            self._cancel_scope.deadline = deadline
+
+    async def send(self, data: bytes) -> None:
+        """Send a piece of any size."""
+        view = memoryview(data)
+        for start in range(0, len(view), PIECE_BYTES):
+            await self.conversation.send(view[start : start + PIECE_BYTES])
+            self.moved()
+
+    async def finish(self) -> dict[str, Any]:
+        """Say that everything was sent, and wait for the answer."""
+        await self.conversation.end()
+        return await self.conversation.response()
+
+    async def receive(self) -> bytes:
+        """What has come, and else what comes next; b"" once the answer is there."""
+        pieces: list[bytes] = []
+        size = 0
+        while size < BATCH_BYTES:
+            item = self.conversation.receive_nowait() if pieces else await self.conversation.receive()
+            if item is None:
+                break
+            if type(item) is Data and item.data:
+                pieces.append(item.data)
+                size += len(item.data)
+        self.moved()
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+async def upload(scope: SlotScope, local: str, remote: WireBytes, path: str) -> TreeCopied:
+    """Copy a local file or directory into the slot."""
+    facts = await to_thread.run_sync(os.stat, local)
+    if stat.S_ISDIR(facts.st_mode):
+        return await _upload_tree(scope, local, remote, path)
+    if not stat.S_ISREG(facts.st_mode):
+        raise OSError(errno.EINVAL, "neither a file nor a directory", local)
+    params = {"path": remote, "mode": facts.st_mode & PERMISSIONS, "parents": True, "append": False}
+    async with moving(scope, "file.write", params, path) as move, await _opened(local) as file:
+        while piece := await file.read(BATCH_BYTES):
+            await move.send(piece)
+        answer = await move.finish()
+        return TreeCopied(1, integer(answer, "written"))
+    raise AssertionError("unreachable")
+
+
+async def _opened(local: str) -> anyio.AsyncFile[bytes]:
+    return anyio.wrap_file(await to_thread.run_sync(partial(open_regular, local, follow=True)))
+
+
+async def _upload_tree(scope: SlotScope, local: str, remote: WireBytes, path: str) -> TreeCopied:
+    async with moving(scope, "file.put_tree", {"path": remote}, path) as move:
+
+        def send(piece: bytes) -> None:
+            from_thread.run(_send_unless_answered, move, piece)
+
+        packed = await to_thread.run_sync(_pack, local, send)
+        answer = await move.finish()
+        refused = (*packed.refused, *texts(answer, "refused"))
+        return TreeCopied(integer(answer, "files"), integer(answer, "bytes"), refused)
+    raise AssertionError("unreachable")
+
+
+class _AnsweredEarly(Exception):
+    """The box has answered before everything was sent: its answer says why."""
+
+
+async def _send_unless_answered(move: Moving, piece: bytes) -> None:
+    if move.conversation.finished:
+        raise _AnsweredEarly
+    await move.send(piece)
+
+
+def _pack(local: str, send: Callable[[bytes], None]) -> TreeCopied:
+    try:
+        return pack(local, send)
+    except _AnsweredEarly:
+        return TreeCopied(0, 0)
+
+
+async def download(scope: SlotScope, remote: WireBytes, path: str, local: str) -> TreeCopied:
+    """Copy a file or directory of the slot to this host."""
+    facts = await scope.call("file.stat", {"path": remote, "follow": True}, timeout_s=STALL_S, path=path)
+    if facts.get("type") == "dir":
+        return await _download_tree(scope, remote, path, local)
+    return await _download_file(scope, remote, path, local, integer(facts, "mode") & PERMISSIONS)
+
+
+async def _download_file(scope: SlotScope, remote: WireBytes, path: str, local: str, mode: int) -> TreeCopied:
+    await to_thread.run_sync(_check_target, local)
+    temporary = os.path.join(os.path.dirname(local) or ".", f".{secrets.token_hex(8)}.part")
+    size = 0
+    try:
+        async with moving(scope, "file.read", {"path": remote, "offset": 0}, path) as move:
+            await to_thread.run_sync(_make_folder, temporary)
+            async with await anyio.open_file(temporary, "xb") as file:
+                while piece := await move.receive():
+                    await file.write(piece)
+                    size += len(piece)
+                answer = move.conversation.result()
+        if integer(answer, "read") != size:
+            raise ProtocolError(f"the box sent {size} bytes of {path} and said otherwise")
+        await to_thread.run_sync(_put_in_place, temporary, local, mode)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+    return TreeCopied(1, size)
+
+
+def _check_target(local: str) -> None:
+    if os.path.isdir(local):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), local)
+    if is_special(local):
+        raise FileExistsError(errno.EEXIST, "a device, FIFO or socket is there, which is not replaced", local)
+
+
+def _make_folder(path: str) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+
+
+def _put_in_place(temporary: str, local: str, mode: int) -> None:
+    os.chmod(temporary, mode)
+    _check_target(local)
+    os.replace(temporary, local)
+
+
+async def _download_tree(scope: SlotScope, remote: WireBytes, path: str, local: str) -> TreeCopied:
+    async with moving(scope, "file.get_tree", {"path": remote}, path) as move:
+
+        def receive() -> bytes:
+            return from_thread.run(move.receive)
+
+        try:
+            unpacked = await to_thread.run_sync(unpack, local, receive)
+        except tarfile.TarError as error:
+            if move.conversation.answered:
+                move.conversation.result()  # an error of the box may have cut it off
+            raise ProtocolError(f"the box sent no tar stream for {path}: {error}") from error
+        answer = await move.conversation.response()
+        refused = (*unpacked.refused, *texts(answer, "skipped"))
+        return TreeCopied(unpacked.files, unpacked.bytes, refused)
+    raise AssertionError("unreachable")

@@ -1,0 +1,271 @@
+"""A tar stream from a box as local files: nothing outside the destination, whatever the stream says.
+
+Every step goes through a descriptor of the directory that holds the entry, and no symbolic link is ever followed. The
+standard library's extraction filters work on path names and differ between the Python versions that are supported, so
+they are not used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import IO, cast
+
+from hermes_exec.results import TreeCopied
+from hermes_exec.slot.transfer.pack import FOLDER, NO_FOLDER
+from hermes_exec.slot.transfer.tar_headers import Archive, Member
+
+PIECE_BYTES = 1 << 18
+BUFFER_BYTES = 1 << 15
+"""What tarfile keeps of the stream; it copies all of it for each header."""
+MAX_REPORTED = 1000
+MAX_DEPTH = 256
+MAX_SHOWN = 4096
+LATEST = 1e11
+PERMISSIONS = 0o777
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class _Refused(Exception):
+    """One entry is not written; the others are."""
+
+
+@dataclass
+class _Source:
+    """The file that tarfile reads from: `receive` gives the next piece, b"" at the end."""
+
+    receive: Callable[[], bytes]
+    rest: memoryview | bytes = b""
+
+    def read(self, size: int) -> bytes:
+        parts, missing = [], size
+        while missing > 0:
+            if not self.rest:
+                self.rest = memoryview(self.receive())
+                if not self.rest:
+                    break
+            parts.append(self.rest[:missing])
+            self.rest = self.rest[missing:]
+            missing -= len(parts[-1])
+        return b"".join(parts)
+
+
+@dataclass
+class _Unpacker:
+    top: int
+    files: int = 0
+    bytes: int = 0
+    refused: list[str] = field(default_factory=list)
+    folders: dict[str, tuple[int, float]] = field(default_factory=dict)
+    locked: dict[str, int] = field(default_factory=dict)
+    """Modes that directories had which were there and did not let their owner in."""
+    kept: tuple[list[str], int] | None = None
+    """The directory of the entry before, and a descriptor of it."""
+
+    def close(self) -> None:
+        if self.kept is not None:
+            os.close(self.kept[1])
+            self.kept = None
+
+    def holder(self, parts: list[str]) -> int:
+        """A descriptor, kept for the next entry, of the directory in which one is to be."""
+        if self.kept is None or self.kept[0] != parts:
+            self.close()
+            with self.inside(parts) as folder:
+                self.kept = parts, os.dup(folder)
+        return self.kept[1]
+
+    def refuse(self, name: str, why: object) -> None:
+        if len(self.refused) < MAX_REPORTED:
+            self.refused.append(f"{name[:MAX_SHOWN]}: {str(why)[:MAX_SHOWN]}")
+
+    @contextlib.contextmanager
+    def inside(self, parts: list[str], *, make: bool = True) -> Iterator[int]:
+        """A descriptor of a directory below the top; missing ones are made."""
+        descriptor = os.dup(self.top)
+        try:
+            for part in parts:
+                if make:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(part, 0o755, dir_fd=descriptor)
+                try:
+                    deeper = os.open(part, FOLDER, dir_fd=descriptor)
+                except OSError as error:
+                    if error.errno not in NO_FOLDER:
+                        raise
+                    raise _Refused(f"{part!r} on the way is no directory") from error
+                os.close(descriptor)
+                descriptor = deeper
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def entry(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        parts = _parts(member.name)
+        if not parts and not member.isdir():
+            raise _Refused("no name")
+        if member.isdir():
+            self.directory(parts, member)
+            return
+        folder = self.holder(parts[:-1])
+        if member.issym():
+            self.symlink(folder, parts, member.linkname)
+        elif member.islnk():
+            self.hardlink(folder, parts, member.linkname)
+        elif member.isreg() and not member.issparse():
+            self.file(folder, parts[-1], archive, member)
+        else:
+            raise _Refused("neither a file, nor a directory, nor a link")
+        self.files += 1
+
+    def directory(self, parts: list[str], member: tarfile.TarInfo) -> None:
+        """Make a directory, or let its owner in: what is in it can be replaced until it gets its own mode."""
+        name = "/".join(parts)
+        with self.inside(parts) as folder:
+            mode = stat.S_IMODE(os.fstat(folder).st_mode)
+            if mode & stat.S_IRWXU != stat.S_IRWXU:
+                with contextlib.suppress(PermissionError):
+                    os.fchmod(folder, mode | stat.S_IRWXU)
+                    self.locked.setdefault(name, mode)
+        self.folders[name] = (member.mode & PERMISSIONS, _time(member))
+
+    def lock(self) -> None:
+        """Give directories back the modes that they had, where the stream ended early."""
+        for name in sorted(self.locked, key=_depth, reverse=True):
+            with contextlib.suppress(_Refused, OSError), self.inside(_parts(name), make=False) as folder:
+                os.fchmod(folder, self.locked[name])
+
+    def file(self, folder: int, name: str, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        source = archive.extractfile(member)
+        if source is None:
+            raise _Refused("no content")
+        with _replacing(folder, name) as temporary:
+            target = os.open(temporary, NEW_FILE, 0o600, dir_fd=folder)
+            with open(target, "wb", buffering=0) as file:
+                size = 0
+                while piece := source.read(PIECE_BYTES):
+                    file.write(piece)
+                    size += len(piece)
+                if size != member.size:
+                    raise tarfile.ReadError("the stream ended within a file")
+                os.fchmod(target, member.mode & PERMISSIONS)
+                os.utime(target, (_time(member),) * 2)
+        self.bytes += size
+
+    def symlink(self, folder: int, parts: list[str], target: str) -> None:
+        """Keep a link that can only lead to a place inside: `..` at its beginning alone, and not above the top."""
+        words = [word for word in target.split("/") if word not in ("", ".")]
+        ups = 0
+        while ups < len(words) and words[ups] == "..":
+            ups += 1
+        if target.startswith("/") or not target or "\0" in target or ups > len(parts) - 1 or ".." in words[ups:]:
+            raise _Refused(f"a link to {target!r}, which may lead out of the destination")
+        with _replacing(folder, parts[-1]) as temporary:
+            os.symlink(target, temporary, dir_fd=folder)
+
+    def hardlink(self, folder: int, parts: list[str], target: str) -> None:
+        other = _parts(target)
+        if not other:
+            raise _Refused("a link to nothing")
+        with self.inside(other[:-1], make=False) as source, _replacing(folder, parts[-1]) as temporary:
+            try:
+                facts = os.stat(other[-1], dir_fd=source, follow_symlinks=False)
+                if not stat.S_ISREG(facts.st_mode):
+                    raise _Refused("a hard link to what is no file")
+                os.link(other[-1], temporary, src_dir_fd=source, dst_dir_fd=folder, follow_symlinks=False)
+            except FileNotFoundError as error:
+                raise _Refused("a hard link to what is not there") from error
+
+    def finish(self) -> None:
+        """Give directories their modes and times when everything in them is written, the deepest first."""
+        for name in sorted(self.folders, key=_depth, reverse=True):
+            mode, mtime = self.folders[name]
+            with contextlib.suppress(_Refused), self.inside(_parts(name), make=False) as folder:
+                os.fchmod(folder, mode)
+                os.utime(folder, (mtime, mtime))
+
+
+def _depth(name: str) -> int:
+    return name.count("/") if name else -1
+
+
+def _time(member: tarfile.TarInfo) -> float:
+    """When the entry was changed; the epoch for what is no time that a file can have."""
+    return member.mtime if -LATEST < member.mtime < LATEST else 0.0
+
+
+@contextlib.contextmanager
+def _replacing(folder: int, name: str) -> Iterator[str]:
+    """A temporary name that becomes `name` when the block succeeds, and is gone when it does not."""
+    temporary = f".{secrets.token_hex(8)}.part"
+    try:
+        yield temporary
+        if is_special(name, folder):
+            raise _Refused("a device, FIFO or socket is in its place")
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except IsADirectoryError as error:
+        raise _Refused("a directory is in its place") from error
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=folder)  # a link that takes the place of the same file's is still there, too
+
+
+def is_special(path: str, folder: int | None = None) -> bool:
+    """Whether something that is neither file, folder nor link is there, such as a device, which nothing may replace."""
+    try:
+        kind = os.stat(path, dir_fd=folder, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return False
+    return not (stat.S_ISREG(kind) or stat.S_ISDIR(kind) or stat.S_ISLNK(kind))
+
+
+def _parts(name: str) -> list[str]:
+    if name.startswith("/") or "\0" in name:
+        raise _Refused("an absolute name")
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise _Refused("a name that leads out of the destination")
+    if len(parts) > MAX_DEPTH:
+        raise _Refused("too deep")
+    return parts
+
+
+def unpack(top: str, receive: Callable[[], bytes]) -> TreeCopied:
+    """Write the entries of a tar stream below the directory `top`, which is made with its parents.
+
+    Modes (without setuid, setgid and sticky bits), times and links inside the tree are kept; files that are there are
+    replaced. What would lead outside, devices and FIFOs are left out and named in `refused`.
+
+    Raises:
+        tarfile.ReadError: the stream is not a whole tar stream.
+        OSError: the disk is full, and what else writing files may meet.
+    """
+    os.makedirs(top, exist_ok=True)
+    descriptor = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    unpacker = _Unpacker(descriptor)
+    try:
+        source = _Source(receive)
+        with tarfile.open(
+            fileobj=cast("IO[bytes]", source), mode="r|", bufsize=BUFFER_BYTES, tarinfo=Member, errors="surrogateescape"
+        ) as archive:
+            while (member := archive.next()) is not None:
+                try:
+                    unpacker.entry(archive, member)
+                except _Refused as why:
+                    unpacker.refuse(member.name, why)
+                cast("Archive", archive).members.clear()
+        unpacker.finish()
+        while receive():
+            pass
+        return TreeCopied(unpacker.files, unpacker.bytes, tuple(unpacker.refused))
+    except BaseException:
+        unpacker.lock()
+        raise
+    finally:
+        unpacker.close()
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""The contract of one tool call: its arguments, its result, its limits, its failures."""

@@ -1,0 +1,99 @@
+"""From what a model wrote as arguments to a plain dict: JSON text, or a mapping, or an error that tells what is
+wrong with it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from hermes_exec.tools.call.failure import ToolFailure
+
+
+class _DuplicateKey(ValueError):
+    pass
+
+
+def parse_arguments(raw: str | bytes | Mapping[str, object] | None) -> dict[str, object]:
+    """Return the arguments of one call as a dict.
+
+    `raw` is a mapping, the model's JSON text, or nothing (no arguments). Text that was JSON-encoded twice is unwrapped;
+    raw line breaks inside strings are accepted. Raises ToolFailure of kind `malformed_json` for text that is truncated,
+    has something after the object, names a key twice, or is no object. Nothing is guessed: text that is not whole is
+    never repaired.
+    """
+    if raw is None:
+        return {}
+    if isinstance(raw, Mapping):
+        return {str(key): value for key, value in raw.items()}
+    if not isinstance(raw, str | bytes):
+        raise ToolFailure("malformed_json", f"The arguments must be one JSON object, not {_json_type(raw)}.")
+    text = raw.decode("utf-8", errors="replace") if isinstance(raw, bytes) else raw
+    if not text.strip():
+        return {}
+    value = _load(text)
+    if isinstance(value, str):
+        value = _load(value)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ToolFailure("malformed_json", f"The arguments must be one JSON object, not {_json_type(value)}.")
+    return value
+
+
+def _load(text: str) -> object:
+    try:
+        return json.loads(text, strict=False, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise ToolFailure("malformed_json", _explain(text, error)) from None
+    except _DuplicateKey as error:
+        message = (
+            f"The arguments name the key {error.args[0]!r} twice, so it is not clear which value is meant. "
+            "Name each key once."
+        )
+        raise ToolFailure("malformed_json", message) from None
+    except RecursionError:
+        raise ToolFailure("malformed_json", "The arguments are nested too deeply to be read.") from None
+    except ValueError as error:
+        said = str(error).partition(";")[0]  # the rest is advice for programmers
+        raise ToolFailure("malformed_json", f"The arguments are not valid JSON: {said}.") from None
+
+
+def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        names = [key for key, _ in pairs]
+        raise _DuplicateKey(next(name for name in names if names.count(name) > 1))
+    return result
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def _explain(text: str, error: json.JSONDecodeError) -> str:
+    near = text[max(0, error.pos - 20) : error.pos + 20]
+    if error.msg == "Extra data":
+        rest = text[error.pos :].strip()
+        what = "a second JSON value" if rest[:1] in ("{", "[") else "text"
+        return (
+            f"The arguments are one JSON object followed by {what} (character {error.pos}: {rest[:40]!r}). "
+            "Send one object and nothing after it; make a second call for a second action."
+        )
+    if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string"):
+        return (
+            f"The arguments are JSON that ends too early (after {len(text)} characters): the call was probably "
+            "cut off. "
+            "Send it again whole; split very long content into several calls."
+        )
+    return f"The arguments are not valid JSON: {error.msg} at character {error.pos}, near {near!r}."
+
+
+def _json_type(value: object) -> str:
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, (int, float)):
+        return "a number"
+    if isinstance(value, str):
+        return "a string"
+    return "an array" if isinstance(value, list) else "null"

@@ -1,0 +1,120 @@
+"""Keeps results within the model's context: the full text goes to a file in the slot, the model sees a preview and
+the path.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hermes_exec.errors import ExecError
+from hermes_exec.tools.call.results import ToolResult, to_json
+from hermes_exec.tools.options import ToolOptions
+
+if TYPE_CHECKING:
+    from hermes_exec.slot.slot import Slot
+
+RESULTS_DIRECTORY = "hermes-results"
+EXEMPT = frozenset({"read_file"})
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+def file_name(call_id: str) -> str:
+    """The name of the file for a call's full result: the call id, reduced to what is safe as a name."""
+    return (_UNSAFE.sub("_", call_id).strip("._")[:120] or "result") + ".txt"
+
+
+def persisted_block(text: str, path: str, preview_chars: int) -> str:
+    """The block that stands for a text that was written to `path`."""
+    size = len(text.encode("utf-8", "replace")) / 1024
+    shown = f"{size / 1024:.1f} MB" if size >= 1024 else f"{size:.1f} KB"
+    preview = _preview(text, preview_chars)
+    return (
+        f"<persisted-output>\nThis tool result was too large ({len(text):,} characters, {shown}).\nFull output "
+        f"saved to: {path}\n"
+        "Use the read_file tool with offset and limit to access specific sections of this output.\n\n"
+        f"Preview (first {len(preview)} "
+        f"chars):\n{preview}{'' if len(preview) == len(text) else chr(10) + '...'}\n</persisted-output>"
+    )
+
+
+def cut_block(text: str, preview_chars: int, why: str) -> str:
+    """The block that stands for a text that could not be kept anywhere."""
+    preview = _preview(text, preview_chars)
+    return (
+        f"<truncated-output>\nThis tool result was too large ({len(text):,} characters) and could not be saved in "
+        f"the slot ({why}).\n"
+        f"Preview (first {len(preview)} chars):\n{preview}\n...\n</truncated-output>"
+    )
+
+
+def _preview(text: str, preview_chars: int) -> str:
+    preview = text[:preview_chars]
+    newline = preview.rfind("\n")
+    return preview[:newline] if len(text) > preview_chars and newline > preview_chars // 2 else preview
+
+
+async def fit_result(slot: Slot, result: ToolResult, options: ToolOptions) -> ToolResult:
+    """Return `result`, spilled when it is above the budget of one result."""
+    if result.name in EXEMPT or len(result.content) <= options.result_limit_chars:
+        return result
+    return await spill(slot, result, options)
+
+
+async def spill(slot: Slot, result: ToolResult, options: ToolOptions) -> ToolResult:
+    """Write a result's text to a file in the slot and return it with the block in its place.
+
+    A slot that has no room for the file gives a cut result; infrastructure errors are raised.
+    """
+    path = f"{slot.tmp.rstrip('/')}/{RESULTS_DIRECTORY}/{file_name(result.call_id)}"
+    text = readable(result.data)
+    try:
+        await slot.files.write_bytes(path, text.encode("utf-8", "replace"))
+    except OSError as error:
+        if isinstance(error, ExecError):
+            raise
+        why = error.strerror or type(error).__name__
+        return replace(result, content=cut_block(result.content, options.preview_chars, why))
+    return replace(result, content=persisted_block(text, path, options.preview_chars), spilled=path)
+
+
+def readable(data: Mapping[str, object]) -> str:
+    """A result laid out in lines, so that read_file can page through it: short fields first, then each list row by row
+    and each long text as it is.
+
+    JSON itself would be one line, which no reader of lines can page.
+    """
+    head: list[str] = []
+    sections: list[str] = []
+    for key, value in data.items():
+        if isinstance(value, str) and (len(value) > 200 or "\n" in value):
+            sections.append(f"=== {key} ===\n{value}")
+        elif isinstance(value, list) and len(value) > 1:
+            sections.append(
+                f"=== {key} ===\n" + "\n".join(item if isinstance(item, str) else to_json(item) for item in value)
+            )
+        else:
+            head.append(f"{key}: {to_json(value)}")
+    return "\n".join([*head, *sections]) + "\n"
+
+
+async def fit_turn(
+    slot: Slot, results: Sequence[ToolResult], options: ToolOptions, limit_chars: int | None = None
+) -> list[ToolResult]:
+    """Return the results of one turn, the largest spilled first until together they are within `limit_chars`
+    (default: the options').
+    """
+    limit = options.turn_limit_chars if limit_chars is None else limit_chars
+    fitted = list(results)
+    total = sum(len(result.content) for result in fitted)
+    for index in sorted(range(len(fitted)), key=lambda at: -len(fitted[at].content)):
+        if total <= limit:
+            break
+        result = fitted[index]
+        if result.spilled is not None or len(result.content) <= options.preview_chars * 2:
+            continue
+        fitted[index] = await spill(slot, result, options)
+        total += len(fitted[index].content) - len(result.content)
+    return fitted

@@ -1,0 +1,178 @@
+"""Fits parsed arguments to a tool's JSON schema: coerces what is plainly meant, refuses the rest with a reason."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from hermes_exec.tools.call.failure import ToolFailure
+
+Schema = Mapping[str, Any]
+_INTEGER = re.compile(r"[+-]?\d{1,30}\Z")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def fit(schema: Schema, arguments: Mapping[str, object], *, clamped: Collection[str] = ()) -> dict[str, Any]:
+    """Return `arguments` as the schema wants them: coerced, validated, defaults filled in.
+
+    `"42"` becomes 42, `"true"` True, JSON text of an array or object is parsed, a scalar becomes a list of one where an
+    array is wanted, and null for an optional field means that it was not given. Numbers of the fields in `clamped` are
+    moved into their range. Raises ToolFailure of kind `unknown_argument`, `missing_argument`, `wrong_type` or
+    `bad_value`; several troubles are told at once, under the first one's kind.
+    """
+    properties: Mapping[str, Schema] = schema.get("properties", {})
+    required: Sequence[str] = schema.get("required", ())
+    troubles = _unknown(properties, arguments) + _missing(properties, required, arguments)
+    fitted: dict[str, Any] = {}
+    for name, field in properties.items():
+        value = arguments.get(name)
+        if value is None and name not in required:
+            if "default" in field:
+                fitted[name] = field["default"]
+            continue
+        if value is None:
+            if "default" in field:
+                fitted[name] = field["default"]
+            continue
+        try:
+            fitted[name] = _value(field, value, name, clamp=name in clamped)
+        except ToolFailure as trouble:
+            troubles.append((trouble.kind, trouble.message))
+    if troubles:
+        raise ToolFailure(troubles[0][0], " ".join(dict.fromkeys(message for _, message in troubles)))
+    return fitted
+
+
+def _unknown(properties: Mapping[str, Schema], arguments: Mapping[str, object]) -> list[tuple[str, str]]:
+    troubles = []
+    for name in arguments:
+        if name in properties:
+            continue
+        near = difflib.get_close_matches(name, properties, n=1, cutoff=0.4)
+        meant = f" Did you mean '{near[0]}'?" if near else ""
+        known = ", ".join(properties) or "none"
+        troubles.append(("unknown_argument", f"Unknown argument '{name[:80]}'.{meant} Known arguments: {known}."))
+    return troubles
+
+
+def _missing(
+    properties: Mapping[str, Schema], required: Sequence[str], arguments: Mapping[str, object]
+) -> list[tuple[str, str]]:
+    return [
+        ("missing_argument", f"The required argument '{name}' is missing.")
+        for name in required
+        if arguments.get(name) is None and "default" not in properties.get(name, {})
+    ]
+
+
+def _value(schema: Schema, value: object, name: str, *, clamp: bool = False) -> object:
+    kind = schema.get("type")
+    if kind == "integer" or kind == "number":
+        return _number(schema, value, name, clamp=clamp)
+    if kind == "boolean":
+        return _boolean(value, name)
+    if kind == "array":
+        return _array(schema, value, name)
+    if kind == "object":
+        return _object(schema, value, name)
+    if kind == "string":
+        return _string(schema, value, name)
+    return value
+
+
+def _number(schema: Schema, value: object, name: str, *, clamp: bool) -> int | float:
+    whole = schema["type"] == "integer"
+    number: int | float | None = None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        number = value
+    elif isinstance(value, str):
+        number = _number_from_text(value.strip(), whole)
+    if isinstance(number, float) and whole:
+        number = int(number) if number.is_integer() else None
+    if number is None or number != number:
+        raise _wrong_type(name, "an integer such as 42" if whole else "a number such as 1.5", value)
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if clamp:
+        number = number if low is None else max(low, number)
+        return number if high is None else min(high, number)
+    if low is not None and number < low:
+        raise ToolFailure("bad_value", f"'{name}' must be at least {low}, not {number}.")
+    if high is not None and number > high:
+        raise ToolFailure("bad_value", f"'{name}' must be at most {high}, not {number}.")
+    return number
+
+
+def _number_from_text(text: str, whole: bool) -> int | float | None:
+    if _INTEGER.match(text):
+        return int(text)
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    if whole and not number.is_integer():
+        return None
+    return number if abs(number) < 1e300 else None
+
+
+def _boolean(value: object, name: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+        return value.strip().lower() == "true"
+    raise _wrong_type(name, "true or false", value)
+
+
+def _string(schema: Schema, value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise _wrong_type(name, "a string", value)
+    if _SURROGATE.search(value):
+        raise ToolFailure(
+            "bad_value",
+            f"'{name}' contains half of a surrogate pair (a \\ud800-\\udfff escape without its other half).",
+        )
+    choices = schema.get("enum")
+    if choices and value not in choices:
+        close = difflib.get_close_matches(value, choices, n=1)
+        meant = f" Did you mean '{close[0]}'?" if close else ""
+        raise ToolFailure("bad_value", f"'{name}' must be one of {', '.join(choices)}, not {value[:80]!r}.{meant}")
+    return value
+
+
+def _array(schema: Schema, value: object, name: str) -> list[object]:
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        value = _parsed(value)
+    items = list(value) if isinstance(value, (list, tuple)) else [value]
+    if any(isinstance(item, (dict, list)) for item in items) and schema.get("items", {}).get("type") not in (
+        "object",
+        "array",
+        None,
+    ):
+        raise _wrong_type(name, f"an array of {schema['items']['type']}s", value)
+    return [_value(schema.get("items", {}), item, f"{name}[{index}]") for index, item in enumerate(items)]
+
+
+def _object(schema: Schema, value: object, name: str) -> dict[str, object]:
+    if isinstance(value, str):
+        value = _parsed(value)
+    if not isinstance(value, dict):
+        raise _wrong_type(name, "an object", value)
+    return fit(schema, value) if schema.get("properties") else dict(value)
+
+
+def _parsed(text: str) -> object:
+    try:
+        return json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _wrong_type(name: str, wanted: str, value: object) -> ToolFailure:
+    shown = "a value that cannot be shown"
+    try:
+        shown = json.dumps(value, ensure_ascii=False)[:80]
+    except (TypeError, ValueError, RecursionError):
+        shown = type(value).__name__
+    return ToolFailure("wrong_type", f"'{name}' must be {wanted}, not {shown}.")

@@ -1,0 +1,46 @@
+"""Turns the operating system's refusals of a file operation into error results for the model."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hermes_exec.errors import ExecError
+from hermes_exec.tools.call.failure import ToolFailure
+
+_SHOWN_CHARS = 300
+_KINDS: tuple[tuple[type[OSError], str, str], ...] = (
+    (FileNotFoundError, "not_found", "no such file or directory"),
+    (PermissionError, "permission_denied", "permission denied"),
+    (IsADirectoryError, "is_directory", "it is a directory"),
+    (NotADirectoryError, "not_a_directory", "a part of the path is not a directory"),
+    (FileExistsError, "exists", "it exists already"),
+)
+
+
+def failure_of(path: str, error: OSError) -> ToolFailure:
+    """The error result for `error`, which happened to `path` as the model wrote it."""
+    shown = path if len(path) <= _SHOWN_CHARS else path[:_SHOWN_CHARS] + "…"
+    for kind_of, kind, text in _KINDS:
+        if isinstance(error, kind_of):
+            return ToolFailure(kind, f"{shown}: {text}.")
+    reason = (error.strerror or "the operation is not possible").rpartition(": ")[2]
+    if "(" not in reason:
+        reason = reason.removesuffix(")")  # of the bracket that the rest of it stood in
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return ToolFailure("no_space", f"{shown}: {reason}. Remove files that you no longer need.")
+    if isinstance(error, TimeoutError):
+        return ToolFailure("timeout", f"{shown}: the file operation made no progress and was given up.")
+    return ToolFailure("os_error", f"{shown}: {reason}.")
+
+
+@contextmanager
+def explained(path: str) -> Iterator[None]:
+    """Inside it, an OSError about `path` becomes a ToolFailure. Errors of the infrastructure pass unchanged."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, ExecError):
+            raise
+        raise failure_of(path, error) from None

@@ -1,0 +1,1 @@
+"""Which tools there are: their schemas, sets and distributions, and those of the host."""

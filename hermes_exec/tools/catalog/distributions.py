@@ -1,0 +1,87 @@
+"""Random choice of toolsets for data generation: the named distributions, drawn with a seed."""
+
+from __future__ import annotations
+
+import difflib
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from hermes_exec.errors import ConfigError
+from hermes_exec.tools.catalog.toolsets import TOOLSETS, select
+
+_SIX = ("web", "vision", "image_gen", "terminal", "file", "browser")
+
+
+def _percent(**chances: int) -> Mapping[str, int]:
+    return MappingProxyType(chances)
+
+
+DISTRIBUTIONS: Mapping[str, Mapping[str, int]] = MappingProxyType(
+    {
+        "default": _percent(**dict.fromkeys(_SIX, 100)),
+        "image_gen": _percent(image_gen=90, vision=90, web=55, terminal=45),
+        "research": _percent(web=90, browser=70, vision=50, terminal=10),
+        "science": _percent(web=94, terminal=94, file=94, vision=65, browser=50, image_gen=15),
+        "development": _percent(terminal=80, file=80, web=30, vision=10),
+        "safe": _percent(web=80, browser=70, vision=60, image_gen=60),
+        "balanced": _percent(**dict.fromkeys(_SIX, 50)),
+        "minimal": _percent(web=100),
+        "terminal_only": _percent(terminal=100, file=100),
+        "terminal_web": _percent(terminal=100, file=100, web=100),
+        "creative": _percent(image_gen=90, vision=90, web=30),
+        "reasoning": _percent(web=90, file=60, terminal=20),
+        "browser_use": _percent(browser=100, web=80, vision=70),
+        "browser_only": _percent(browser=100),
+        "browser_tasks": _percent(browser=97, vision=12, terminal=15),
+        "terminal_tasks": _percent(terminal=97, file=97, web=97, browser=75, vision=50, image_gen=10),
+        "mixed_tasks": _percent(browser=92, terminal=92, file=92, web=35, vision=15, image_gen=15),
+    }
+)
+"""Distribution name to the chance, in percent, of each toolset; the toolsets are drawn independently."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What was drawn: the toolsets that have tools here, and those that were drawn but have none, which are left
+    out.
+    """
+
+    toolsets: tuple[str, ...]
+    dropped: tuple[str, ...]
+
+
+def draw_toolsets(distribution: str | Mapping[str, float], seed: int | str | random.Random) -> Draw:
+    """Draw toolsets from a named distribution or from a mapping of toolset to percent.
+
+    The same seed gives the same draw, on every machine. When nothing is drawn, the most probable toolset is (the first
+    named of equals). A toolset without a tool in this package is drawn like any other and then dropped, which the
+    result says. Raises ConfigError for unknown names or a chance outside 0 to 100.
+    """
+    chances = _chances(distribution)
+    generator = seed if isinstance(seed, random.Random) else random.Random(seed)
+    drawn = [name for name, percent in chances.items() if generator.random() * 100 < percent]
+    if not drawn:
+        drawn = [max(chances, key=lambda name: chances[name])]
+    here = tuple(name for name in drawn if select([name]).tools)
+    return Draw(here, tuple(name for name in drawn if name not in here))
+
+
+def _chances(distribution: str | Mapping[str, float]) -> Mapping[str, float]:
+    if isinstance(distribution, str):
+        if distribution not in DISTRIBUTIONS:
+            near = difflib.get_close_matches(distribution, DISTRIBUTIONS, n=1)
+            raise ConfigError(
+                f"unknown distribution {distribution!r}"
+                + (f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(DISTRIBUTIONS)}")
+            )
+        return DISTRIBUTIONS[distribution]
+    if not distribution:
+        raise ConfigError("a distribution needs at least one toolset")
+    for name, percent in distribution.items():
+        if name not in TOOLSETS:
+            raise ConfigError(f"unknown toolset {name!r} in the distribution")
+        if not 0 <= percent <= 100:
+            raise ConfigError(f"the chance of {name!r} must be 0 to 100 percent, not {percent!r}")
+    return distribution

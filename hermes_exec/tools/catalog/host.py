@@ -1,0 +1,123 @@
+"""Tools that run on the host, beside the ones that run in the slot: declared with @tool, and never by accident."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import overload
+
+import anyio.to_thread
+
+from hermes_exec.errors import ConfigError
+from hermes_exec.tools.call.results import Outcome, to_json
+from hermes_exec.tools.catalog.schemas import JsonObject
+
+_TYPES = types.MappingProxyType(
+    {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
+)
+
+
+@dataclass(frozen=True)
+class HostTool:
+    """A function of the host that a model may call. It has the rights of this process: `@tool` makes one."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, object]
+    function: Callable[..., object]
+    example: str = "{}"
+    runs_on: str = field(default="host", init=False)
+
+    @property
+    def schema(self) -> JsonObject:
+        """The function schema; its description ends with the statement that it runs on the host."""
+        described = f"{self.description} (Runs on the host, outside of the slot.)".strip()
+        return {
+            "type": "function",
+            "function": {"name": self.name, "description": described, "parameters": dict(self.parameters)},
+        }
+
+    async def run(self, arguments: Mapping[str, object]) -> Outcome:
+        """Call the function: a coroutine function in the event loop, any other in a worker thread."""
+        if inspect.iscoroutinefunction(self.function):
+            awaited: Awaitable[object] = self.function(**arguments)
+            value = await awaited
+        else:
+            value = await anyio.to_thread.run_sync(lambda: self.function(**arguments))
+        return Outcome(dict(value)) if isinstance(value, Mapping) else Outcome({"result": value})
+
+
+@overload
+def tool(function: Callable[..., object], /) -> HostTool: ...
+@overload
+def tool(
+    *, name: str | None = None, description: str | None = None, parameters: Mapping[str, object] | None = None
+) -> Callable[[Callable[..., object]], HostTool]: ...
+def tool(
+    function: Callable[..., object] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    parameters: Mapping[str, object] | None = None,
+) -> HostTool | Callable[[Callable[..., object]], HostTool]:
+    """Make a host-side tool of a function, to be passed in `Toolbox(…, tools=[…])`; usable as `@tool` and as
+    `@tool(name=…)`.
+
+    The function runs in this process with its rights, not in the slot; the schema's description says so to the model.
+    `parameters` is a JSON schema of the arguments; without it one is made from the signature (str, int, float, bool,
+    list, dict, list[str], Literal, and `| None` or a default for optional ones). It returns a dict (the result as data)
+    or any JSON value (given as `result`); an exception becomes an error result with its type and message. Raises
+    ConfigError for a signature that no schema can be made from.
+    """
+
+    def declare(declared: Callable[..., object]) -> HostTool:
+        schema = dict(parameters) if parameters is not None else _schema(declared)
+        required = schema.get("required")
+        example = to_json({str(key): "…" for key in (required if isinstance(required, list) else [])})
+        text = description if description is not None else inspect.getdoc(declared) or ""
+        return HostTool(name or declared.__name__, text, schema, declared, example)
+
+    return declare if function is None else declare(function)
+
+
+def _schema(function: Callable[..., object]) -> JsonObject:
+    hints = typing.get_type_hints(function)
+    properties: JsonObject = {}
+    required: list[str] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise ConfigError(
+                f"@tool {function.__name__}: the parameter {parameter.name!r} cannot be given by name; pass "
+                "parameters= yourself"
+            )
+        described = _described(hints.get(parameter.name), f"{function.__name__}.{parameter.name}")
+        if parameter.default is parameter.empty:
+            required.append(parameter.name)
+        elif parameter.default is not None:
+            described["default"] = parameter.default
+        properties[parameter.name] = described
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _described(annotation: object, where: str) -> JsonObject:
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        inner = [item for item in typing.get_args(annotation) if item is not type(None)]
+        annotation = inner[0] if len(inner) == 1 else None
+    if typing.get_origin(annotation) is typing.Literal:
+        return {"type": "string", "enum": list(typing.get_args(annotation))}
+    plain = typing.get_origin(annotation) or annotation
+    kind = _TYPES.get(plain) if isinstance(plain, type) else None
+    if kind is None:
+        raise ConfigError(
+            f"@tool: no JSON type for the annotation of {where}; use str, int, float, bool, list, dict, or pass "
+            "parameters= yourself"
+        )
+    described: JsonObject = {"type": kind}
+    arguments = typing.get_args(annotation)
+    if kind == "array" and arguments:
+        described["items"] = _described(arguments[0], where)
+    return described

@@ -1,0 +1,34 @@
+"""Which function stands behind which tool name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from hermes_exec.tools.files.read_file import read_file
+from hermes_exec.tools.files.search_files import search_files
+from hermes_exec.tools.files.write_file import write_file
+from hermes_exec.tools.patch.patch import patch
+from hermes_exec.tools.state.tool_state import Tool
+from hermes_exec.tools.terminal.process import process
+from hermes_exec.tools.terminal.terminal import terminal
+
+
+class Entry(NamedTuple):
+    """A built-in tool: its function, and the number fields that are moved into their range instead of refused."""
+
+    run: Tool
+    clamped: frozenset[str] = frozenset()
+
+
+REGISTRY: Mapping[str, Entry] = MappingProxyType(
+    {
+        "terminal": Entry(terminal),
+        "process": Entry(process),
+        "read_file": Entry(read_file, frozenset({"offset", "limit"})),
+        "write_file": Entry(write_file),
+        "patch": Entry(patch),
+        "search_files": Entry(search_files, frozenset({"limit", "offset", "context"})),
+    }
+)

@@ -1,0 +1,1 @@
+"""Reading, writing and searching files of the slot."""

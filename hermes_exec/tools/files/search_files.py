@@ -1,0 +1,160 @@
+"""The search_files tool: regular expressions in files, or files by name, with true totals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from hermes_exec.slot.command import LARGEST_COUNT
+from hermes_exec.tools.call.failure import ToolFailure
+from hermes_exec.tools.call.os_errors import explained
+from hermes_exec.tools.call.results import Outcome, to_json
+from hermes_exec.tools.state.seen import digest
+from hermes_exec.tools.state.tool_state import ToolState
+
+if TYPE_CHECKING:
+    from hermes_exec.results import SearchResult
+
+_DENSE_FROM = 5
+_LINE_CHARS = 500
+_FORMAT = (
+    "path-grouped: each file path on its own line, followed by indented '<line>: <content>' rows for "
+    "matches in that file"
+)
+
+
+async def search_files(state: ToolState, arguments: dict[str, Any]) -> Outcome:
+    """Search with the slot's rights and in its view. The pattern is data: nothing in it can be an option of a
+    program.
+    """
+    if not arguments["pattern"]:
+        raise ToolFailure("bad_value", "'pattern' is empty.")
+    names = arguments["target"] == "files"
+    mode = "files" if names else arguments["output_mode"]
+    found = await _search(state, arguments, names, mode)
+    shown = _Shown(state, arguments["path"])
+    offset, limit = arguments["offset"], arguments["limit"]
+    if mode == "content":
+        data = _content(found, shown)
+        given = len(found.matches)
+        total = found.total
+    else:
+        files = found.files if mode == "files" else found.files[offset : offset + limit]
+        given = len(files)
+        total = found.total if mode == "files" else found.total_files
+        data = {"total_count": found.total if mode == "count" else total}
+        if mode == "count":
+            data["counts"] = {shown(file.path): file.count for file in files}
+        else:
+            data["files"] = [shown(file.path) for file in files]
+    if offset + given < total:
+        data["truncated"] = True
+        data["_hint"] = (
+            f"Results truncated. Use offset={offset + given} to see more, or narrow with a more specific pattern "
+            "or file_glob."
+        )
+    elif found.truncated and mode in ("content", "files"):
+        data |= {
+            "truncated": True,
+            "limit_reason": "search_limit",
+            "warning": "The search was stopped early: narrow it with path or file_glob.",
+        }
+    if found.errors:
+        data["warning"] = f"{data.get('warning', '')} Not searched: {'; '.join(found.errors[:5])}".strip()
+    return _limit_repetition(state, arguments, data)
+
+
+async def _search(state: ToolState, arguments: dict[str, Any], names: bool, mode: str) -> SearchResult:
+    path = state.resolve(arguments["path"])
+    window = (
+        {"limit": min(arguments["limit"], LARGEST_COUNT), "offset": min(arguments["offset"], LARGEST_COUNT)}
+        if mode in ("content", "files")
+        else {"limit": 0, "offset": 0}
+    )
+    with anyio.move_on_after(state.options.search_timeout_s), explained(arguments["path"]):
+        try:
+            return await state.slot.files.search(
+                arguments["pattern"],
+                path=path,
+                target="files" if names else "content",
+                glob=arguments.get("file_glob") or None,
+                context=arguments["context"],
+                max_line=_LINE_CHARS,
+                **window,
+            )
+        except ValueError as error:
+            raise ToolFailure(
+                "bad_pattern",
+                f"{error}. Escape special characters with a backslash; look-around and back references are not "
+                "supported.",
+            ) from None
+    message = (
+        f"The search took longer than {state.options.search_timeout_s:g} s and was stopped. Narrow it with "
+        "path or file_glob."
+    )
+    raise ToolFailure("timeout", message, limit_reason="search_timeout")
+
+
+class _Shown:
+    """Paths as the model wrote them: relative when it asked with a relative path."""
+
+    def __init__(self, state: ToolState, asked: str) -> None:
+        self._prefix = "" if asked.startswith(("/", "~")) else state.cwd.rstrip("/") + "/"
+
+    def __call__(self, path: str) -> str:
+        path = path.replace("/./", "/")
+        return path.removeprefix(self._prefix) if self._prefix else path
+
+
+def _content(found: SearchResult, shown: _Shown) -> dict[str, Any]:
+    data: dict[str, Any] = {"total_count": found.total}
+    matches = found.matches
+    if len(matches) < _DENSE_FROM and not any(match.before or match.after for match in matches):
+        if matches:
+            data["matches"] = [
+                {"path": shown(m.path), "line": m.line, "content": m.text[:_LINE_CHARS]} for m in matches
+            ]
+        return data
+    rows: list[str] = []
+    current = ""
+    last_line = 0
+    for match in matches:
+        path = shown(match.path)
+        if path != current:
+            rows.append(path)
+            current, last_line = path, 0
+        first = match.line - len(match.before)
+        for number, text in enumerate(match.before, first):
+            if number > last_line:
+                rows.append(f"  {number}- {text[:_LINE_CHARS].rstrip()}")
+        rows.append(f"  {match.line}: {match.text[:_LINE_CHARS].rstrip()}")
+        last_line = match.line
+        following = [m.line for m in matches if m.path == match.path and m.line > match.line]
+        stop = min(following, default=match.line + len(match.after) + 1)
+        for number, text in enumerate(match.after, match.line + 1):
+            if number < stop:
+                rows.append(f"  {number}- {text[:_LINE_CHARS].rstrip()}")
+                last_line = number
+    context = " ('<line>- ' for context lines)" if any(match.before or match.after for match in matches) else ""
+    data |= {"matches_format": _FORMAT + context, "matches_text": "\n".join(rows)}
+    return data
+
+
+def _limit_repetition(state: ToolState, arguments: dict[str, Any], data: dict[str, Any]) -> Outcome:
+    count = state.searches.count(to_json(arguments), digest(to_json(data).encode()))
+    if count >= 4:
+        message = (
+            f"BLOCKED: You have run this exact search {count} times in a row. The results have NOT changed. "
+            "You already have this information; proceed with your task."
+        )
+        return Outcome(
+            {"error": message, "error_kind": "repeated", "pattern": arguments["pattern"], "already_searched": count},
+            "repeated",
+        )
+    if count == 3:
+        data["_warning"] = (
+            "You have run this exact search 3 times in a row. The results have not changed. Use the information "
+            "you already have."
+        )
+    return Outcome(data)

@@ -1,0 +1,66 @@
+"""The write_file tool: a whole file at once, in the old one's line ends and byte order mark."""
+
+from __future__ import annotations
+
+import codecs
+from typing import TYPE_CHECKING, Any
+
+from hermes_exec.tools.call.os_errors import explained
+from hermes_exec.tools.call.results import Outcome
+from hermes_exec.tools.files.lint import lint
+from hermes_exec.tools.state.seen import digest
+from hermes_exec.tools.state.tool_state import ToolState
+
+if TYPE_CHECKING:
+    from hermes_exec.slot.slot import Slot
+
+STALE = (
+    "The file was changed by someone else since you last read it; this write replaced that change. Read it "
+    "again if you did not mean that."
+)
+_HEAD_BYTES = 4 << 20
+
+
+async def write_file(state: ToolState, arguments: dict[str, Any]) -> Outcome:
+    """Write `content` to `path`, atomically, with the slot's rights."""
+    shown, content = arguments["path"], arguments["content"]
+    path = state.resolve(shown)
+    async with state.writing:
+        with explained(shown):
+            old = await _old(state.slot, path)
+            data = _encode(content, old)
+            written = await state.slot.files.write_bytes(path, data)
+    stale = old is not None and len(old) < _HEAD_BYTES and state.views.changed(path, digest(old))
+    state.views.saw(path, digest(data))
+    result: dict[str, object] = {"bytes_written": len(data), "dirs_created": bool(written.dirs_created)}
+    note = lint(path, content)
+    if note is not None:
+        result["lint"] = note
+    result |= {"resolved_path": path, "files_modified": [path]}
+    if stale:
+        result["_warning"] = STALE
+    return Outcome(result)
+
+
+async def _old(slot: Slot, path: str) -> bytes | None:
+    """The beginning of the file as it is, None when there is none."""
+    try:
+        return await slot.files.read_bytes(path, length=_HEAD_BYTES, limit_bytes=_HEAD_BYTES)
+    except FileNotFoundError:
+        return None
+
+
+def _encode(content: str, old: bytes | None) -> bytes:
+    data = content.encode("utf-8")
+    if old is None:
+        return data
+    if _uses_crlf(old) and b"\r\n" not in data:
+        data = data.replace(b"\n", b"\r\n")
+    if old.startswith(codecs.BOM_UTF8) and not data.startswith(codecs.BOM_UTF8):
+        data = codecs.BOM_UTF8 + data
+    return data
+
+
+def _uses_crlf(old: bytes) -> bool:
+    crlf = old.count(b"\r\n")
+    return crlf > 0 and crlf == old.count(b"\n") and b"\0" not in old

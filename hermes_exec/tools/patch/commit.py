@@ -1,0 +1,167 @@
+"""Carries out a plan of file changes as a whole: when one step fails, the ones before it are taken back."""
+
+from __future__ import annotations
+
+import posixpath
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+
+from hermes_exec.errors import ExecError
+from hermes_exec.tools.call.failure import ToolFailure
+from hermes_exec.tools.call.os_errors import failure_of
+
+if TYPE_CHECKING:
+    from hermes_exec.slot.slot import Slot
+
+_ROLLBACK_S = 10.0
+
+
+@dataclass(frozen=True)
+class Write:
+    """Give a file its new content; `before` is None when the file is new."""
+
+    path: str
+    shown: str
+    content: bytes
+    before: bytes | None
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Remove a file."""
+
+    path: str
+    shown: str
+
+
+@dataclass(frozen=True)
+class Move:
+    """Give a file another path."""
+
+    path: str
+    target: str
+    shown: str
+
+
+Step = Write | Delete | Move
+
+
+@dataclass(frozen=True)
+class Change:
+    """A file before and after the whole plan (None: not there). One that was moved here has the path and the content
+    that it had before in `moved_from` and `moved_content`; one that was moved away has `moved_away`.
+    """
+
+    path: str
+    shown: str
+    before: bytes | None
+    after: bytes | None
+    moved_from: str | None = None
+    moved_content: bytes | None = None
+    moved_away: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps in order, what they change in sum, and the strategies that placed the hunks of each file."""
+
+    steps: tuple[Step, ...]
+    changes: tuple[Change, ...]
+    strategies: dict[str, list[str]]
+
+
+Undo = Write | tuple[str, str] | str
+"""How to take a step back: write the old content, move from the first path to the second, or remove the path."""
+
+
+async def commit(slot: Slot, plan: Plan) -> None:
+    """Do all steps. Raises ToolFailure when one is refused; then, and on cancellation, the files are as they were
+    before.
+    """
+    undo: list[Undo] = []
+    set_aside: list[str] = []
+    folders: list[str] = []
+    for step in plan.steps:
+        try:
+            await _do(slot, step, undo, set_aside, folders)
+        except OSError as error:
+            if isinstance(error, ExecError):
+                raise
+            left = await _roll_back(slot, undo, folders)
+            failure = failure_of(step.shown, error)
+            more = (
+                " Nothing was changed."
+                if not left
+                else f" These could not be taken back and are changed: {', '.join(left)}."
+            )
+            raise ToolFailure(failure.kind, failure.message + more) from None
+        except BaseException:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(_ROLLBACK_S):
+                await _roll_back(slot, undo, folders)
+            raise
+    for path in set_aside:
+        await slot.files.remove(path)
+
+
+async def _do(slot: Slot, step: Step, undo: list[Undo], set_aside: list[str], folders: list[str]) -> None:
+    if isinstance(step, Write):
+        if step.before is None:
+            folders += await _make_folders(slot, step.path)
+            undo.append(step.path)
+        else:
+            undo.append(step)
+        await slot.files.write_bytes(step.path, step.content)
+    elif isinstance(step, Move):
+        folders += await _make_folders(slot, step.target)
+        await slot.files.move(step.path, step.target, overwrite=False)
+        undo.append((step.target, step.path))
+    else:
+        aside = posixpath.join(
+            posixpath.dirname(step.path), f".{posixpath.basename(step.path)[:100]}.{secrets.token_hex(6)}.deleted"
+        )
+        await slot.files.move(step.path, aside, overwrite=False)
+        undo.append((aside, step.path))
+        set_aside.append(aside)
+
+
+async def _make_folders(slot: Slot, path: str) -> list[str]:
+    """Make the missing folders above `path`; return them, outermost first."""
+    missing: list[str] = []
+    folder = posixpath.dirname(path)
+    while folder not in ("", "/") and not await slot.files.exists(folder):
+        missing.append(folder)
+        folder = posixpath.dirname(folder)
+    made = missing[::-1]
+    if made:
+        await slot.files.mkdir(made[-1], parents=True)
+    return made
+
+
+async def _roll_back(slot: Slot, undo: list[Undo], folders: list[str]) -> list[str]:
+    """Take the steps back, the last first. Returns the paths for which that was refused."""
+    left: list[str] = []
+    for item in reversed(undo):
+        path = item if isinstance(item, str) else item.path if isinstance(item, Write) else item[1]
+        try:
+            if isinstance(item, Write):
+                before = item.before or b""
+                if await slot.files.read_bytes(item.path) != before:  # the step that failed may have changed nothing
+                    await slot.files.write_bytes(item.path, before)
+            elif isinstance(item, tuple):
+                await slot.files.move(*item)
+            elif await slot.files.exists(item):
+                await slot.files.remove(item)
+        except OSError as error:
+            if isinstance(error, ExecError):
+                raise
+            left.append(path)
+    for folder in reversed(folders):
+        try:
+            await slot.files.remove(folder)
+        except OSError as error:
+            if isinstance(error, ExecError):
+                raise
+    return left

@@ -1,0 +1,153 @@
+"""Applies the hunks of one V4A update to one file's bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hermes_exec.tools.call.failure import ToolFailure
+from hermes_exec.tools.files.textfile import LfView, TextFile
+from hermes_exec.tools.patch import fuzzy
+from hermes_exec.tools.patch.edits import Edit, apply, did_you_mean, minimal
+from hermes_exec.tools.patch.fuzzy import Found, Lines, Match
+from hermes_exec.tools.patch.rewrite import replacement
+from hermes_exec.tools.patch.v4a import Hunk
+
+
+def apply_hunks(
+    file: TextFile, hunks: Sequence[Hunk], path: str, *, similar: bool = False
+) -> tuple[bytes, tuple[str, ...]]:
+    """Return the file's bytes after all `hunks`, and the strategy that placed each.
+
+    Every hunk is looked for in the file as it was. Raises ToolFailure: `no_match`, `ambiguous`, `overlap`, `encoding`.
+    """
+    view = LfView(file.text)
+    edits: list[Edit] = []
+    strategies = []
+    for number, hunk in enumerate(hunks, 1):
+        name = f"{path}, hunk {number} (line {hunk.line} of the patch)"
+        found, strategy = _place(view.text, hunk, name, similar)
+        edits += found
+        strategies.append(strategy)
+    return apply(file, view, edits), tuple(strategies)
+
+
+def _place(text: str, hunk: Hunk, name: str, similar: bool) -> tuple[list[Edit], str]:
+    if not hunk.old:
+        return _insertion(text, hunk, name), "insertion"
+    variants = [hunk]
+    if hunk.loose_end:
+        variants.append(replace(hunk, old=hunk.old[: -hunk.loose_end], new=hunk.new[: -hunk.loose_end], loose_end=0))
+    for variant in variants:
+        if not variant.old:
+            return _insertion(text, variant, name), "insertion"
+        found = _find(text, variant, similar)
+        if found is None:
+            continue
+        match = _choose(text, variant, found, name)
+        return _edits(text, variant, found, match), found.strategy
+    raise ToolFailure(
+        "no_match", f"{name}: its lines were not found in the file." + did_you_mean(text, "\n".join(hunk.old))
+    )
+
+
+def _find(text: str, hunk: Hunk, similar: bool) -> Found | None:
+    """Exact lines first, then the strategies; only places that begin at a line start and end at a line end count."""
+    lines = Lines(text)
+    exact = tuple(lines.span(index, len(hunk.old)) for index in fuzzy.find_lines(lines.lines, hunk.old))
+    old = "\n".join(hunk.old)
+    found = Found("exact", exact, old) if exact else fuzzy.find(text, old, similar=similar) if old.strip() else None
+    if found is None:
+        return None
+    whole = tuple(match for match in found.matches if _whole_lines(text, match))
+    if hunk.at_end_of_file:
+        whole = tuple(match for match in whole if not text[match.end :].strip())
+    return Found(found.strategy, whole, found.old) if whole else None
+
+
+def _whole_lines(text: str, match: Match) -> bool:
+    return (match.start == 0 or text[match.start - 1] == "\n") and (match.end == len(text) or text[match.end] == "\n")
+
+
+def _choose(text: str, hunk: Hunk, found: Found, name: str) -> Match:
+    if len(found.matches) == 1:
+        return found.matches[0]
+    after = {_first_after(found.matches, position) for position in _hint_positions(text, hunk.hints)} - {None}
+    chosen = [match for match in after if match is not None]
+    if len(chosen) == 1:
+        return chosen[0]
+    numbers = ", ".join(str(fuzzy.line_number(text, match.start)) for match in found.matches[:20])
+    hint = "its hint does not tell them apart" if hunk.hints else "it has no hint"
+    message = (
+        f"{name}: its lines occur {len(found.matches)} times, at lines {numbers}, and {hint}. Add context "
+        "lines, or '@@ line above @@'."
+    )
+    raise ToolFailure("ambiguous", message)
+
+
+def _first_after(matches: Sequence[Match], position: int) -> Match | None:
+    return next((match for match in matches if match.start >= position), None)
+
+
+def _hint_positions(text: str, hints: Sequence[str]) -> list[int]:
+    """Starts of the lines that the last hint names, each hint being looked for after the one before it."""
+    if not hints:
+        return []
+    lines = Lines(text)
+    keys = [line.strip() for line in lines.lines]
+    begin = 0
+    places: list[int] = []
+    for hint in hints:
+        wanted = hint.strip()
+        places = [i for i in range(begin, len(keys)) if keys[i] == wanted] or [
+            i for i in range(begin, len(keys)) if wanted in keys[i]
+        ]
+        if not places:
+            return []
+        begin = places[0]
+    return [lines.starts[index] for index in places]
+
+
+def _edits(text: str, hunk: Hunk, found: Found, match: Match) -> list[Edit]:
+    region = text[match.start : match.end]
+    if not hunk.new:
+        return [_removal(text, match)]
+    wanted = replacement(
+        region, found.old, "\n".join(hunk.new), found.strategy if found.strategy != "exact" else "line_trimmed"
+    )
+    return minimal_lines(text, match, wanted)
+
+
+def minimal_lines(text: str, match: Match, wanted: str) -> list[Edit]:
+    """`minimal` over whole lines: the line end after the match takes part, so that a changed last line keeps it."""
+    if match.end < len(text):
+        return minimal(match.start, text[match.start : match.end + 1], wanted + "\n")
+    return minimal(match.start, text[match.start : match.end], wanted)
+
+
+def _removal(text: str, match: Match) -> Edit:
+    if match.end < len(text):
+        return Edit(match.start, match.end + 1, "")
+    return Edit(max(0, match.start - 1), match.end, "")
+
+
+def _insertion(text: str, hunk: Hunk, name: str) -> list[Edit]:
+    added = "\n".join(hunk.new)
+    if not hunk.hints:
+        return [_append(text, added)]
+    places = _hint_positions(text, hunk.hints)
+    if len(places) != 1:
+        many = f"occurs {len(places)} times" if places else "was not found"
+        kind = "ambiguous" if places else "no_match"
+        raise ToolFailure(
+            kind,
+            f"{name}: it only adds lines, and its hint {hunk.hints[-1]!r} {many}. Add a context line to say where.",
+        )
+    end = text.find("\n", places[0])
+    return [_append(text, added)] if end < 0 else [Edit(end + 1, end + 1, added + "\n")]
+
+
+def _append(text: str, added: str) -> Edit:
+    if not text or text.endswith("\n"):
+        return Edit(len(text), len(text), added + "\n")
+    return Edit(len(text), len(text), "\n" + added)

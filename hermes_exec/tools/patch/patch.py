@@ -1,0 +1,154 @@
+"""The patch tool: replace a piece of text in one file, or apply a V4A patch to several."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+import anyio.to_thread
+
+from hermes_exec.tools.call.failure import ToolFailure
+from hermes_exec.tools.call.os_errors import explained
+from hermes_exec.tools.call.results import Outcome
+from hermes_exec.tools.files.lint import lint
+from hermes_exec.tools.files.textfile import decode
+from hermes_exec.tools.patch import edits
+from hermes_exec.tools.patch.commit import Change, Plan, commit
+from hermes_exec.tools.patch.diff import unified
+from hermes_exec.tools.patch.planning import as_text, make_plan, read_existing
+from hermes_exec.tools.patch.v4a import parse
+from hermes_exec.tools.state.seen import digest
+from hermes_exec.tools.state.tool_state import ToolState
+
+_STALE = "The file was changed by someone else since you last read it."
+
+
+async def patch(state: ToolState, arguments: dict[str, Any]) -> Outcome:
+    """Carry out one call. All reading, matching and validating comes before the first write."""
+    if arguments["mode"] == "patch":
+        text = arguments.get("patch")
+        if not text:
+            raise ToolFailure(
+                "missing_argument", "mode='patch' needs the argument 'patch' with the V4A text.", success=False
+            )
+        return await _guarded(state, "the patch", _patch(state, text))
+    for name in ("path", "old_string", "new_string"):
+        if arguments.get(name) is None:
+            hint = " To apply V4A text, call with mode='patch'." if arguments.get("patch") else ""
+            raise ToolFailure("missing_argument", f"mode='replace' needs the argument '{name}'.{hint}", success=False)
+    return await _guarded(state, arguments["path"], _replace(state, arguments))
+
+
+async def _guarded(state: ToolState, what: str, work: Awaitable[Outcome]) -> Outcome:
+    """Count failures about the same thing, so that a model that retries in a circle is told to stop."""
+    try:
+        outcome = await work
+    except ToolFailure as failure:
+        count = state.failed_patches[what] = state.failed_patches.get(what, 0) + 1
+        failure.fields["success"] = False
+        if count >= 3:
+            failure.fields["_hint"] = (
+                f"This is failure #{count} patching {what}. Stop retrying with variations: read the file again, "
+                "use a longer piece of it with its "
+                "surrounding lines, or replace the whole file with write_file."
+            )
+        elif failure.kind == "no_match":
+            failure.fields["_hint"] = "Use read_file to see the current content, or search_files to find the text."
+        raise
+    state.failed_patches.pop(what, None)
+    return outcome
+
+
+async def _replace(state: ToolState, arguments: dict[str, Any]) -> Outcome:
+    shown = arguments["path"]
+    path = state.resolve(shown)
+    async with state.writing:
+        before = await read_existing(state, path, shown)
+        file = as_text(before, shown)
+        after, strategy, count = await anyio.to_thread.run_sync(
+            lambda: edits.replace(
+                file,
+                arguments["old_string"],
+                arguments["new_string"],
+                replace_all=arguments["replace_all"],
+                similar=state.options.similarity_patch,
+            )
+        )
+        if after == before:
+            raise ToolFailure("no_change", f"The change leaves {shown} as it is.")
+        stale = state.views.changed(path, digest(before))
+        with explained(shown):
+            await state.slot.files.write_bytes(path, after)
+    state.views.saw(path, digest(after))
+    data: dict[str, object] = {
+        "success": True,
+        "diff": unified(shown, before, after),
+        "files_modified": [path],
+        "strategy": strategy,
+    }
+    if count > 1:
+        data["replacements"] = count
+    note = _lint(path, after)
+    if note is not None:
+        data["lint"] = note
+    data["resolved_path"] = path
+    if stale:
+        data["_warning"] = _STALE
+    return Outcome(data)
+
+
+async def _patch(state: ToolState, text: str) -> Outcome:
+    operations = parse(text)
+    async with state.writing:
+        plan = await make_plan(state, operations)
+        stale = [
+            change.shown
+            for change in plan.changes
+            if change.before is not None and state.views.changed(change.path, digest(change.before))
+        ]
+        await commit(state.slot, plan)
+    return Outcome(_report(state, plan, stale))
+
+
+def _report(state: ToolState, plan: Plan, stale: list[str]) -> dict[str, object]:
+    modified: list[str] = []
+    created: list[str] = []
+    deleted: list[str] = []
+    notes: dict[str, object] = {}
+    for change in plan.changes:
+        if change.after is None:
+            deleted.append(change.path)
+            state.views.forget(change.path)
+            continue
+        (created if change.before is None else modified).append(change.path)
+        state.views.saw(change.path, digest(change.after))
+        note = _lint(change.path, change.after) if change.after != change.moved_content else None
+        if note is not None:
+            notes[change.shown] = note
+    data: dict[str, object] = {
+        "success": True,
+        "diff": "".join(_diff(change) for change in plan.changes),
+    }
+    paths = {"files_modified": modified, "files_created": created, "files_deleted": deleted}
+    data |= {name: listed for name, listed in paths.items() if listed}
+    if plan.strategies:
+        data["strategies"] = plan.strategies
+    if notes:
+        data["lint"] = notes
+    if stale:
+        data["_warning"] = f"Changed by someone else since you last read them: {', '.join(stale)}."
+    return data
+
+
+def _diff(change: Change) -> str:
+    if change.moved_from is not None:
+        moved = f"rename from {change.moved_from}\nrename to {change.shown}\n"
+        return moved + unified(change.shown, change.moved_content, change.after)
+    if change.moved_away and change.after is None:
+        return ""
+    return unified(change.shown, change.before, change.after)
+
+
+def _lint(path: str, data: bytes) -> dict[str, object] | None:
+    file = decode(data)
+    return None if file is None else lint(path, file.display())

@@ -1,0 +1,101 @@
+"""What a loosely matched piece of a file becomes: unchanged lines keep their own bytes, new ones get the file's
+indentation.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+from hermes_exec.tools.patch.fuzzy import to_ascii, trim_boundary, unescape
+
+_INDENT = re.compile(r"[ \t]*")
+_MAX_CHAR_PAIRS = 4_000_000
+
+
+def replacement(region: str, old: str, new: str, strategy: str) -> str:
+    """Return the text that takes the place of `region`, which `strategy` found for `old` (as `Found.old` has it), when
+    the model wants `new`.
+
+    All have LF line ends.
+    """
+    if strategy == "exact":
+        return new
+    if strategy == "escape_normalized":
+        return unescape(new)
+    if strategy == "trimmed_boundary":
+        new = trim_boundary(new)
+    if old.endswith("\n") and not region.endswith("\n") and new.endswith("\n"):
+        old, new = old[:-1], new[:-1]
+    region_lines, old_lines, new_lines = region.split("\n"), old.split("\n"), new.split("\n")
+    if len(region_lines) != len(old_lines):
+        return new
+    indents = _indent_map(region_lines, old_lines)
+    result: list[str] = []
+    for tag, i1, i2, j1, j2 in _matcher(old_lines, new_lines).get_opcodes():
+        if tag == "equal":
+            result += region_lines[i1:i2]
+        elif strategy == "unicode_normalized" and i2 - i1 == j2 - j1:
+            result += [
+                _keep_punctuation(*lines)
+                for lines in zip(region_lines[i1:i2], old_lines[i1:i2], new_lines[j1:j2], strict=True)
+            ]
+        else:
+            result += [_reindent(line, indents) for line in new_lines[j1:j2]]
+    return "\n".join(result)
+
+
+def _matcher(old_lines: list[str], new_lines: list[str]) -> difflib.SequenceMatcher[str]:
+    return difflib.SequenceMatcher(None, old_lines, new_lines, len(old_lines) * len(new_lines) > _MAX_CHAR_PAIRS)
+
+
+def _indent_of(line: str) -> str:
+    match = _INDENT.match(line)
+    return match.group() if match else ""
+
+
+def _indent_map(region_lines: list[str], old_lines: list[str]) -> dict[str, str]:
+    indents: dict[str, str] = {}
+    for region_line, old_line in zip(region_lines, old_lines, strict=True):
+        if old_line.strip() and region_line.strip():
+            indents.setdefault(_indent_of(old_line), _indent_of(region_line))
+    return indents
+
+
+def _reindent(line: str, indents: dict[str, str]) -> str:
+    if not line.strip():
+        return line
+    indent = _indent_of(line)
+    return _mapped(indent, indents) + line[len(indent) :]
+
+
+def _mapped(indent: str, indents: dict[str, str]) -> str:
+    if indent in indents:
+        return indents[indent]
+    within = [known for known in indents if indent.startswith(known)]
+    if within:
+        base = max(within, key=len)
+        extra = indent[len(base) :]
+        return indents[base] + (indents.get(extra, extra) if base else extra)
+    beyond = [known for known in indents if known.startswith(indent)]
+    if beyond:
+        base = min(beyond, key=len)
+        surplus = base[len(indent) :]
+        if indents[base].endswith(surplus):
+            return indents[base][: len(indents[base]) - len(surplus)]
+    return indent
+
+
+def _keep_punctuation(region_line: str, old_line: str, new_line: str) -> str:
+    plain = to_ascii(old_line)
+    if (
+        len(region_line) != len(plain)
+        or to_ascii(region_line) != plain
+        or len(plain) != len(old_line)
+        or len(plain) * len(new_line) > _MAX_CHAR_PAIRS
+    ):
+        return new_line
+    pieces = []
+    for tag, i1, i2, j1, j2 in difflib.SequenceMatcher(None, old_line, new_line, autojunk=False).get_opcodes():
+        pieces.append(region_line[i1:i2] if tag == "equal" else new_line[j1:j2])
+    return "".join(pieces)

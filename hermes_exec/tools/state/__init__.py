@@ -1,0 +1,1 @@
+"""What one Toolbox remembers from call to call."""

@@ -1,0 +1,83 @@
+"""What the tools of one Toolbox share: the slot, the shell session, and what the model has seen."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from hermes_exec.tools.call.failure import ToolFailure
+from hermes_exec.tools.call.results import Outcome
+from hermes_exec.tools.options import ToolOptions
+from hermes_exec.tools.state.seen import FileViews, Repetition
+from hermes_exec.tools.state.watch import Rate, Watch
+
+if TYPE_CHECKING:
+    from hermes_exec.slot.session import Session
+    from hermes_exec.slot.slot import Slot
+
+
+@dataclass
+class ToolState:
+    """The state of one Toolbox. It owns nothing in the slot but its shell session."""
+
+    slot: Slot
+    options: ToolOptions
+    tools: frozenset[str] = frozenset()
+    views: FileViews = field(default_factory=FileViews)
+    searches: Repetition = field(default_factory=Repetition)
+    watches: dict[str, Watch] = field(default_factory=dict)
+    rate: Rate = field(default_factory=Rate)
+    killed_here: set[str] = field(default_factory=set)
+    failed_patches: dict[str, int] = field(default_factory=dict)
+    writing: anyio.Lock = field(default_factory=anyio.Lock)
+    turn: anyio.Lock = field(default_factory=anyio.Lock)
+    back_to: str | None = None
+    """The directory to go back to, when the last command had one of its own. `turn` guards it."""
+    _session: Session | None = None
+    _opened: bool = False
+
+    @property
+    def session(self) -> Session:
+        """The one shell session of this Toolbox; made at first use."""
+        if self._session is None:
+            self._session = self.slot.session()
+        return self._session
+
+    async def open_session(self) -> None:
+        """Start the session. Raises ConfigError where the slot can have none, as without a shell."""
+        if not self._opened:
+            await self.session.open()
+            self._opened = True
+
+    @property
+    def cwd(self) -> str:
+        """Where relative paths start: the session's directory, so that file tools and terminal mean the same file."""
+        if self._session is None:
+            return self.slot.workspace
+        return self.back_to or self._session.cwd
+
+    def resolve(self, path: str, argument: str = "path") -> str:
+        """The absolute path that the model means. Raises ToolFailure for an empty path or one with a NUL byte."""
+        if not path or "\0" in path:
+            raise ToolFailure(
+                "bad_value", f"'{argument}' is empty." if not path else f"'{argument}' contains a NUL byte."
+            )
+        if path == "~" or path.startswith("~/"):
+            path = self.slot.home + path[1:]
+        whole = posixpath.join(self.cwd, path)
+        # `..` is left to the slot: what it means depends on links.
+        return whole if ".." in whole.split("/") else posixpath.normpath(whole)
+
+    async def aclose(self) -> None:
+        """Let go of the session. Nothing that runs in the slot ends."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.aclose()
+
+
+Tool = Callable[[ToolState, dict[str, Any]], Awaitable[Outcome]]
+"""A tool that works in the slot: takes fitted arguments, returns an Outcome or raises ToolFailure."""

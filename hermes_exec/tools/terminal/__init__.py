@@ -1,0 +1,1 @@
+"""Commands: the terminal tool, background processes and their notices."""

@@ -1,0 +1,51 @@
+"""The slot's background processes as the tools see them: by session id, whichever Toolbox started them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hermes_exec.tools.terminal.ansi import strip_ansi
+
+if TYPE_CHECKING:
+    from hermes_exec.slot.process import Process
+    from hermes_exec.slot.slot import Slot
+
+_BYTES_A_CHAR = 4
+_READ_BYTES = 1 << 20
+
+
+async def processes(slot: Slot) -> dict[str, Process]:
+    """Session id to process, for everything that a terminal tool started in this slot, ended ones included. Other
+    slots' are never among them.
+    """
+    return {process.tag: process for process in await slot.spawned() if process.tag and process.tag.startswith("proc_")}
+
+
+async def running_count(slot: Slot) -> int:
+    """How many background processes run."""
+    return sum(process.ended_at is None for process in (await processes(slot)).values())
+
+
+async def tail(process: Process, chars: int) -> str:
+    """The last `chars` characters of the output, without control sequences."""
+    data, _ = await process.output(-chars * _BYTES_A_CHAR * 2)
+    return strip_ansi(data.decode("utf-8", "replace"))[-chars:]
+
+
+async def whole_log(process: Process) -> tuple[str, int]:
+    """All output that is still kept, without control sequences, and how many bytes before it are gone."""
+    pieces: list[bytes] = []
+    first, position = None, 0
+    while True:
+        data, following = await process.output(position)
+        first = following - len(data) if first is None else first
+        if not data:
+            break
+        pieces.append(data)
+        position = following
+    return strip_ansi(b"".join(pieces).decode("utf-8", "replace")), first or 0
+
+
+def uptime_s(process: Process) -> int:
+    """Seconds from its start to now, or to its end."""
+    return max(0, int(process.age_s))

@@ -1,0 +1,240 @@
+"""The process tool: look at, talk to and end the slot's background processes."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Awaitable, Callable
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import anyio
+
+from hermes_exec.errors import ConfigError, ExecError
+from hermes_exec.tools.call.failure import ToolFailure
+from hermes_exec.tools.call.results import Outcome
+from hermes_exec.tools.state.tool_state import ToolState
+from hermes_exec.tools.terminal import background
+
+if TYPE_CHECKING:
+    from hermes_exec.slot.process import Process
+
+_PREVIEW_CHARS = 1_000
+_TAIL_CHARS = 2_000
+_LOG_LINES = 200
+_ENDED_S = 10.0
+
+
+class _Call(NamedTuple):
+    state: ToolState
+    session_id: str
+    one: Process
+    arguments: dict[str, Any]
+
+
+async def process(state: ToolState, arguments: dict[str, Any]) -> Outcome:
+    """Carry out one action. Only processes of this Toolbox's own slot are known."""
+    action = arguments["action"]
+    known = await background.processes(state.slot)
+    if action == "list":
+        return Outcome({"processes": [await _entry(one) for one in known.values()]})
+    session_id = arguments.get("session_id")
+    if not session_id:
+        raise ToolFailure("missing_argument", f"action='{action}' needs the argument 'session_id'.")
+    if session_id not in known:
+        near = difflib.get_close_matches(session_id, known, n=1, cutoff=0.8)
+        meant = f" Did you mean {near[0]}?" if near else " Use action='list' to see all."
+        raise ToolFailure("no_process", f"No process with ID {session_id}.{meant}", status="not_found")
+    return await _ACTIONS[action](_Call(state, session_id, known[session_id], arguments))
+
+
+async def _entry(one: Process) -> dict[str, object]:
+    entry: dict[str, object] = {
+        "session_id": one.tag,
+        "command": one.command[:200],
+        "pid": one.pid,
+        "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(one.started_at)),
+        "uptime_seconds": background.uptime_s(one),
+        "status": "running" if one.ended_at is None else "exited",
+        "output_preview": await background.tail(one, 200),
+    }
+    if one.ended_at is not None:
+        entry["exit_code"] = (await one.wait(_ENDED_S)).exit_code
+    return entry
+
+
+async def _ending(state: ToolState, one: Process) -> dict[str, object]:
+    result = await one.wait(_ENDED_S)
+    killed = one.tag in state.killed_here or result.signal is not None or result.killed is not None
+    source = (
+        "process.kill"
+        if one.tag in state.killed_here
+        else f"signal {result.signal}"
+        if result.signal is not None
+        else ""
+    )
+    ending: dict[str, object] = {
+        "exit_code": result.exit_code,
+        "completion_reason": "killed" if killed else "exited",
+        "termination_source": source,
+    }
+    if result.oom_killed:
+        ending["completion_reason"], ending["termination_source"] = "out_of_memory", "slot memory limit"
+    return ending
+
+
+async def _poll(call: _Call) -> Outcome:
+    state, one = call.state, call.one
+    running = one.ended_at is None
+    data: dict[str, object] = {
+        "session_id": one.tag,
+        "command": one.command,
+        "status": "running" if running else "exited",
+        "pid": one.pid,
+        "uptime_seconds": background.uptime_s(one),
+        "output_preview": await background.tail(one, _PREVIEW_CHARS),
+    }
+    return Outcome(data if running else data | await _ending(state, one))
+
+
+async def _log(call: _Call) -> Outcome:
+    state, session_id, one, arguments = call
+    text, lost = await background.whole_log(one)
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    limit, offset = arguments.get("limit") or _LOG_LINES, arguments.get("offset")
+    if offset is None or offset < 0:
+        first = max(0, len(lines) - limit) if offset is None else max(0, len(lines) + offset)
+    else:
+        first = min(offset, len(lines))
+    selected = lines[first : first + limit]
+    data: dict[str, object] = {
+        "session_id": one.tag,
+        "command": one.command,
+        "status": "running" if one.ended_at is None else "exited",
+        "output": "\n".join(selected),
+        "total_lines": len(lines),
+        "showing": f"{len(selected)} lines",
+    }
+    if selected:
+        data["showing"] = f"{len(selected)} lines ({first}-{first + len(selected) - 1})"
+    if lost:
+        data["_warning"] = f"The first {lost:,} bytes of the output are no longer kept; lines are counted after them."
+    if one.ended_at is not None and first + len(selected) == len(lines):
+        state.watches.pop(session_id, None)
+    return Outcome(data)
+
+
+async def _wait(call: _Call) -> Outcome:
+    state, session_id, one, arguments = call
+    longest = state.options.process_wait_max_s
+    asked = arguments.get("timeout") or longest
+    timeout_s = min(asked, longest)
+    note = f"Requested wait of {asked}s was clamped to the limit of {longest}s" if asked > longest else None
+    try:
+        await one.wait(timeout_s)
+    except TimeoutError:
+        waited = note or f"Waited {timeout_s}s, process still running"
+        return Outcome(
+            {
+                "status": "timeout",
+                "command": one.command,
+                "output": await background.tail(one, _TAIL_CHARS),
+                "timeout_note": waited,
+            }
+        )
+    state.watches.pop(session_id, None)
+    data: dict[str, object] = {"status": "exited", "command": one.command, **await _ending(state, one)}
+    data["output"] = await background.tail(one, _TAIL_CHARS)
+    if note:
+        data["timeout_note"] = note
+    return Outcome(data)
+
+
+async def _kill(call: _Call) -> Outcome:
+    """End the process and everything it started; also what an ended process left behind."""
+    state, session_id, one = call.state, call.session_id, call.one
+    ended_before = one.ended_at is not None
+    if not ended_before:
+        state.killed_here.add(session_id)
+    receipt = await one.kill()
+    state.watches.pop(session_id, None)
+    counts = {"killed_processes": receipt.killed}
+    output = await background.tail(one, _TAIL_CHARS)
+    if receipt.left:
+        message = f"{receipt.left} process(es) could not be ended."
+        raise ToolFailure("kill_incomplete", message, status="error", session_id=one.tag, output=output, **counts)
+    if ended_before:
+        return Outcome(
+            {
+                "status": "already_exited",
+                "command": one.command,
+                **await _ending(state, one),
+                **counts,
+                "output": output,
+            }
+        )
+    data: dict[str, object] = {
+        "status": "killed",
+        "session_id": one.tag,
+        "completion_reason": "killed",
+        "termination_source": "process.kill",
+    }
+    return Outcome(data | counts | {"output": output})
+
+
+async def _send(one: Process, data: bytes) -> Outcome:
+    ended = ToolFailure("process_exited", "Process has already finished.", status="already_exited")
+    if one.ended_at is not None:
+        raise ended
+    try:
+        if one.stdin is None:
+            raise anyio.ClosedResourceError
+        await one.stdin.send(data)
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError, ConfigError):
+        if await _has_ended(one):
+            ended.message = "The process finished while it was written to."
+            raise ended from None
+        message = "The process does not take input any more."
+        raise ToolFailure("stdin_closed", message, status="error") from None
+    return Outcome({"status": "ok", "bytes_written": len(data)})
+
+
+async def _has_ended(one: Process) -> bool:
+    try:
+        await one.wait(0)
+    except TimeoutError:
+        return False
+    return True
+
+
+async def _write(call: _Call) -> Outcome:
+    one, arguments = call.one, call.arguments
+    if arguments.get("data") is None:
+        raise ToolFailure("missing_argument", "action='write' needs the argument 'data'.")
+    return await _send(one, arguments["data"].encode())
+
+
+async def _submit(call: _Call) -> Outcome:
+    one, arguments = call.one, call.arguments
+    enter = "\r" if one.pty else "\n"
+    return await _send(one, ((arguments.get("data") or "") + enter).encode())
+
+
+async def _close(call: _Call) -> Outcome:
+    one = call.one
+    if one.ended_at is not None:
+        raise ToolFailure("process_exited", "Process has already finished.", status="already_exited")
+    if one.stdin is not None:
+        try:
+            await one.stdin.aclose()
+        except OSError as error:
+            if isinstance(error, ExecError) or not await _has_ended(one):
+                raise
+    return Outcome({"status": "ok", "message": "EOF sent" if one.pty else "stdin closed"})
+
+
+_ACTIONS: MappingProxyType[str, Callable[[_Call], Awaitable[Outcome]]] = MappingProxyType(
+    {"poll": _poll, "log": _log, "wait": _wait, "kill": _kill, "write": _write, "submit": _submit, "close": _close}
+)

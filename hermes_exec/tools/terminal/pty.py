@@ -1,0 +1,44 @@
+"""A foreground command in a pseudo-terminal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import anyio
+
+from hermes_exec.tools.state.tool_state import ToolState
+
+if TYPE_CHECKING:
+    from hermes_exec.results import RunResult
+
+_CLEANUP_S = 5.0
+
+
+async def run_in_pty(state: ToolState, command: str, workdir: str | None, timeout_s: float) -> RunResult:
+    """Run `command` with a terminal as its stdin, stdout and stderr; end its tree after `timeout_s`. It starts from
+    the session's state and keeps none.
+    """
+    process = await state.session.spawn(
+        command, cwd=workdir, pty=True, output_limit_bytes=state.options.terminal_output_chars * 4
+    )
+    timed_out = False
+    try:
+        try:
+            result = await process.wait(timeout_s)
+        except TimeoutError:
+            timed_out = True
+            await process.kill()
+            result = await process.wait(_CLEANUP_S)
+    except BaseException:
+        with anyio.CancelScope(shield=True), anyio.move_on_after(_CLEANUP_S):
+            await process.kill()
+        raise
+    data, _ = await process.output(0)
+    return replace(
+        result,
+        output_bytes=data.replace(b"\r\n", b"\n"),
+        output_cut_at=0,
+        output_dropped_bytes=0,
+        timed_out=timed_out or result.timed_out,
+    )

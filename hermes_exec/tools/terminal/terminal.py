@@ -1,0 +1,198 @@
+"""The terminal tool: one shell session a Toolbox, and background processes of the slot."""
+
+from __future__ import annotations
+
+import errno
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from hermes_exec.errors import ConfigError, ExecError
+from hermes_exec.tools.call.budget import RESULTS_DIRECTORY
+from hermes_exec.tools.call.failure import ToolFailure
+from hermes_exec.tools.call.os_errors import explained, failure_of
+from hermes_exec.tools.call.results import Outcome
+from hermes_exec.tools.state.tool_state import ToolState
+from hermes_exec.tools.state.watch import Watch
+from hermes_exec.tools.terminal.ansi import strip_ansi
+from hermes_exec.tools.terminal.background import running_count, tail
+from hermes_exec.tools.terminal.exit_codes import exit_code_meaning
+from hermes_exec.tools.terminal.pty import run_in_pty
+
+if TYPE_CHECKING:
+    from hermes_exec.results import RunResult
+    from hermes_exec.slot.process import Process
+
+TIMEOUT_EXIT_CODE = 124
+OUT_OF_MEMORY_EXIT_CODE = 137
+_NOT_ENTERED = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG)
+"""How the entering of a directory fails; nothing ran then."""
+_HEAD_SHARE = 0.4
+_REASON_CHARS = 2000
+_CONFLICT = "watch_patterns was dropped because notify_on_complete is set; they exclude each other"
+
+
+async def terminal(state: ToolState, arguments: dict[str, Any]) -> Outcome:
+    """Run a command in the session, or start it in the background. No command is refused for its words."""
+    command = arguments["command"]
+    if "\0" in command:
+        raise ToolFailure("bad_value", "'command' contains a NUL byte.")
+    workdir = state.resolve(arguments["workdir"], "workdir") if arguments.get("workdir") else None
+    await state.open_session()
+    if arguments["background"]:
+        return await _start(state, command, workdir, arguments)
+    timeout_s = arguments.get("timeout") or state.options.terminal_timeout_s
+    longest = state.options.terminal_max_timeout_s
+    if timeout_s > longest:
+        message = (
+            f"A foreground timeout of {timeout_s}s is above the maximum of {longest}s. Use background=true (with "
+            "notify_on_complete=true) "
+            "and the process tool for longer commands, or a timeout within the maximum."
+        )
+        raise ToolFailure("timeout_too_long", message, output="", exit_code=-1)
+    result = await _run(state, command, workdir, timeout_s, pty=arguments["pty"])
+    return await _outcome(state, command, result, timeout_s, pty=arguments["pty"])
+
+
+async def _run(state: ToolState, command: str, workdir: str | None, timeout_s: int, *, pty: bool) -> RunResult:
+    """Run in the session. A `workdir` is for this command alone: the next one starts where the one before it ended."""
+    async with state.turn:
+        with _in_directory(state, workdir):
+            if pty:
+                return await run_in_pty(state, command, workdir or state.back_to, timeout_s)
+            cwd = workdir or state.back_to
+            if workdir is not None:
+                state.back_to = state.cwd
+            limit_bytes = state.options.terminal_output_chars * 4
+            result = await state.session.run(
+                command,
+                timeout_s=timeout_s,
+                cwd=cwd,
+                merge_stderr=True,
+                output_limit_bytes=limit_bytes,
+            )
+            if workdir is None:
+                state.back_to = None
+            return result
+
+
+@contextmanager
+def _in_directory(state: ToolState, workdir: str | None) -> Iterator[None]:
+    """Inside it, a working directory that cannot be entered becomes a ToolFailure, and so does a command that is too
+    long. What else a call of ours could be refused for is checked before.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, ExecError) or error.errno not in _NOT_ENTERED:
+            raise
+        failure = failure_of(workdir or str(error.filename), error)
+        if workdir is None:
+            failure.message += f" Nothing was run. The next command starts in {state.slot.workspace}."
+            state.back_to = state.slot.workspace
+        failure.fields |= {"output": "", "exit_code": -1}
+        raise failure from None
+    except ConfigError:
+        message = "The command is too long to be sent. Write it to a file with write_file and run that."
+        raise ToolFailure("bad_value", message, output="", exit_code=-1) from None
+
+
+async def _outcome(state: ToolState, command: str, result: RunResult, timeout_s: int, *, pty: bool) -> Outcome:
+    output = await _shortened(state, result)
+    exit_code, error, kind = result.exit_code, None, None
+    if result.timed_out:
+        exit_code, kind = TIMEOUT_EXIT_CODE, "timeout"
+        output += f"{'' if not output or output.endswith(chr(10)) else chr(10)}[Command timed out after {timeout_s}s]"
+    elif result.oom_killed:
+        what = "The command" if exit_code == OUT_OF_MEMORY_EXIT_CODE else "A process of the command"
+        error, kind = f"{what} was killed because the slot ran out of memory.", "out_of_memory"
+    elif exit_code != 0:
+        kind = "exit_code"
+    data: dict[str, object] = {"output": output, "exit_code": exit_code, "error": error}
+    meaning = None if result.timed_out else exit_code_meaning(command, exit_code)
+    if meaning is not None:
+        data["exit_code_meaning"] = meaning
+    if result.state_lost is not None:
+        data["state_note"] = f"Changes of directory, variables and functions were not kept: {result.state_lost}."
+    if pty:
+        data["pty_note"] = "Run in a pseudo-terminal; changes of directory, variables and functions were not kept."
+    return Outcome(data, kind)
+
+
+async def _shortened(state: ToolState, result: RunResult) -> str:
+    """The output without control sequences, at most `terminal_output_chars`: 40 % of its head and 60 % of its tail,
+    with a notice in between.
+    """
+    text = strip_ansi(result.output)
+    limit = state.options.terminal_output_chars
+    if len(text) <= limit:
+        return text
+    head = int(limit * _HEAD_SHARE)
+    where = result.spill_path or await _keep(state, text)
+    saved = f"; the full output is in {where}, see read_file" if where else ""
+    if result.truncated:
+        what = f"of {result.stdout_total_bytes} bytes"
+    else:
+        what = f"{len(text) - limit} chars omitted out of {len(text)} total"
+    return f"{text[:head]}\n\n... [OUTPUT TRUNCATED - {what}{saved}] ...\n\n{text[len(text) - (limit - head) :]}"
+
+
+async def _keep(state: ToolState, text: str) -> str | None:
+    path = f"{state.slot.tmp.rstrip('/')}/{RESULTS_DIRECTORY}/output-{secrets.token_hex(6)}.txt"
+    try:
+        with explained(path):
+            await state.slot.files.write_bytes(path, text.encode("utf-8", "replace"))
+    except ToolFailure:
+        return None
+    return path
+
+
+async def _start(state: ToolState, command: str, workdir: str | None, arguments: dict[str, Any]) -> Outcome:
+    if await running_count(state.slot) >= state.options.max_running_processes:
+        message = (
+            f"{state.options.max_running_processes} background processes are running already. End some with "
+            "process(action='kill')."
+        )
+        raise ToolFailure("too_many_processes", message, output="", exit_code=-1)
+    session_id = "proc_" + secrets.token_hex(6)
+    with _in_directory(state, workdir):
+        process = await state.session.spawn(
+            command,
+            cwd=workdir or state.back_to,
+            stdin=True,
+            pty=arguments["pty"],
+            merge_stderr=not arguments["pty"],
+            output_limit_bytes=state.options.process_log_bytes,
+            tag=session_id,
+        )
+    if not process.pid:
+        return await _never_started(process)
+    notify = arguments["notify_on_complete"]
+    patterns = tuple(pattern for pattern in arguments.get("watch_patterns") or () if pattern)
+    data: dict[str, object] = {
+        "output": "Background process started",
+        "session_id": session_id,
+        "pid": process.pid,
+        "exit_code": 0,
+        "error": None,
+    }
+    if notify:
+        data["notify_on_complete"] = True
+        if patterns:
+            data["watch_patterns_ignored"] = _CONFLICT
+            patterns = ()
+    elif patterns:
+        data["watch_patterns"] = list(patterns)
+    else:
+        data["hint"] = f"Follow it with process(action='poll', session_id='{session_id}')."
+    if notify or patterns:
+        state.watches[session_id] = Watch(session_id, command, notify, patterns)
+    return Outcome(data)
+
+
+async def _never_started(process: Process) -> Outcome:
+    """A process that found no room, and has ended with the reason as its output."""
+    result = await process.wait()
+    output = (await tail(process, _REASON_CHARS)).replace("\r\n", "\n")
+    return Outcome({"output": output, "exit_code": result.exit_code, "error": "No process was started."}, "exit_code")

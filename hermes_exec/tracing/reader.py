@@ -1,0 +1,120 @@
+"""A trace file read again: its calls with their phases, and the events of its pool."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from hermes_exec.channel.frames import FrameType
+from hermes_exec.channel.trace import TracedFrame
+from hermes_exec.errors import ConfigError
+from hermes_exec.tracing import Call
+from hermes_exec.tracing.calls import Calls
+
+MAX_LINE = 1 << 20
+LONGEST_NAME = 256
+MOST = 1e15
+
+
+@dataclass(slots=True)
+class TraceRecord:
+    """What a trace tells; times are seconds since it began."""
+
+    began_at: float
+    calls: list[Call] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    frames: int = 0
+
+
+def read_trace(path: str | os.PathLike[str]) -> TraceRecord:
+    """Read a file that `trace=` or `--trace` wrote; a last line that is not whole is left out.
+
+    Raises:
+        ConfigError: it is no trace; OSError when it cannot be read.
+    """
+    with open(path, encoding="utf-8", errors="replace") as file:
+        try:
+            return parse_trace(file)
+        except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
+            raise ConfigError(f"{os.fspath(path)!r} is no trace: {error}") from error
+
+
+def parse_trace(file: IO[str]) -> TraceRecord:
+    """The same of an open file; LookupError, TypeError, ValueError, ArithmeticError, RecursionError for no trace."""
+    lines = _lines(file)
+    head = next(lines, {})
+    if head.get("trace") != 1:
+        raise ValueError("it does not begin with a line of one")
+    record = TraceRecord(_number(head.get("began_at", 0.0)))
+    open_calls: dict[str, Calls] = {}
+    for line in lines:
+        _take(record, open_calls, line)
+    for box in open_calls.values():
+        record.calls += box.lost()
+    record.calls.sort(key=lambda call: call.begun)
+    return record
+
+
+def _take(record: TraceRecord, open_calls: dict[str, Calls], line: dict[str, Any]) -> None:
+    if "event" in line:
+        record.events.append(line)
+        return
+    box = _name(line["box"])
+    calls = open_calls.setdefault(box, Calls(box))
+    if "begun" in line:
+        calls.begun(int(line["begun"]), _name(line["method"]), _number(line["t"]))
+    elif "dir" in line:
+        record.frames += 1
+        if (call := calls.frame(_frame(line))) is not None:
+            record.calls.append(call)
+    elif "lost" in line:
+        record.calls += calls.lost()
+
+
+def _frame(line: dict[str, Any]) -> TracedFrame:
+    kind = int(FrameType[line["type"]])
+    return TracedFrame(
+        _name(line["dir"]),
+        kind,
+        int(line["id"]),
+        int(line.get("channel", 0)),
+        int(_number(line["bytes"])),
+        _number(line["t"]),
+        _optional_name(line, "method"),
+        _optional_name(line, "slot"),
+        _number(line["exec_s"]) if "exec_s" in line else None,
+        _optional_name(line, "error"),
+        last=not line.get("more", False),
+    )
+
+
+def _number(value: object) -> float:
+    if (type(value) is float or type(value) is int) and abs(value) < MOST:
+        return float(value)
+    raise ValueError("a number that is none")
+
+
+def _name(value: object) -> str:
+    if isinstance(value, str) and len(value) < LONGEST_NAME:
+        return value
+    raise ValueError("a name that is none")
+
+
+def _optional_name(line: dict[str, Any], name: str) -> str | None:
+    return _name(line[name]) if name in line else None
+
+
+def _lines(file: IO[str]) -> Iterator[dict[str, Any]]:
+    while text := file.readline(MAX_LINE):
+        try:
+            line = json.loads(text)
+        except ValueError:
+            if text.endswith("\n"):
+                raise
+            return  # torn: the program that wrote it was killed
+        if not isinstance(line, dict):
+            raise TypeError("a line of it is no object")
+        yield line

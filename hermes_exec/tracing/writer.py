@@ -1,0 +1,147 @@
+"""Traces of a pool: a file of JSON lines with the metadata of each frame and event, or what else takes them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import IO, Protocol, runtime_checkable
+
+from hermes_exec.channel.frames import FrameType
+from hermes_exec.channel.trace import Trace, TracedFrame
+from hermes_exec.errors import ConfigError
+from hermes_exec.redact import masked_data
+from hermes_exec.results import PoolEvent
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+FLUSH_S = 1.0
+NAMES = {int(kind): kind.name for kind in FrameType}
+
+
+@runtime_checkable
+class Tracer(Protocol):
+    """Takes the traces of a pool's boxes, and its events. It is called in the pool's event loop and must not wait."""
+
+    def for_box(self, box: str) -> Trace:
+        """What takes the trace of one box."""
+
+    def event(self, event: PoolEvent) -> None:
+        """Something happened in the pool."""
+
+    def close(self) -> None:
+        """The pool has closed."""
+
+
+def tracer_for(trace: str | os.PathLike[str] | Tracer | None, secrets: list[str]) -> Tracer | None:
+    """The tracer that an argument of the pool means.
+
+    Raises:
+        ConfigError: it is neither a path that can be written nor a tracer.
+    """
+    if trace is None or isinstance(trace, Tracer):
+        return trace
+    if not isinstance(trace, str | os.PathLike):
+        raise ConfigError(f"trace must be the path of a file or a Tracer, not {type(trace).__name__}")
+    try:
+        return TraceFile(trace, secrets)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the trace {os.fspath(trace)!r} cannot be written: {error}") from error
+
+
+class TraceFile:
+    """Writes JSON lines. The first says when it began; `t` of the others is seconds since then.
+
+    It is the owner's alone (mode 0600), and what was in it before is gone. Nothing that a command gets or prints is in
+    it; values of the pool's secrets in its events are masked. A disk that is full ends the trace, not the calls.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], secrets: list[str] | None = None) -> None:
+        self._secrets = secrets or []
+        self._lock = threading.Lock()
+        self._file: IO[str] | None = open(  # noqa: SIM115 - it lives as long as the pool
+            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w", encoding="utf-8"
+        )
+        from importlib.metadata import version
+
+        self._began = self._flushed = time.monotonic()
+        self.write({"trace": FORMAT, "began_at": time.time(), "pid": os.getpid(), "version": version("hermes-exec")})
+
+    def write(self, line: Mapping[str, object], now: float | None = None) -> None:
+        """Add a line; fields that are None are left out."""
+        at = {} if now is None else {"t": round(now - self._began, 6)}
+        text = json.dumps(at | {name: value for name, value in line.items() if value is not None})
+        with self._lock:
+            if self._file is None:
+                return
+            try:
+                self._file.write(text + "\n")
+                if now is not None and now - self._flushed > FLUSH_S:
+                    self._flushed = now
+                    self._file.flush()
+            except OSError as error:
+                self._give_up(error)
+
+    def for_box(self, box: str) -> BoxLines:
+        """See Tracer."""
+        return BoxLines(self, box)
+
+    def event(self, event: PoolEvent) -> None:
+        """See Tracer."""
+        facts = {
+            name: value for name, value in dataclasses.asdict(event).items() if name not in ("time", "post_mortem")
+        }
+        if (death := getattr(event, "post_mortem", None)) is not None:
+            facts |= {"reason": death.reason, "oom": death.oom, "suspect": death.suspect}
+        facts = {name: round(value, 6) if isinstance(value, float) else value for name, value in facts.items()}
+        facts = {"event": type(event).__name__} | masked_data(facts, self._secrets)
+        self.write(facts, time.monotonic())
+
+    def close(self) -> None:
+        """See Tracer."""
+        with self._lock:
+            try:
+                if self._file is not None:
+                    self._file.close()
+                self._file = None
+            except OSError as error:
+                self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        logger.warning("the trace ends too early: %s", error)
+        assert self._file is not None
+        with suppress(OSError):
+            self._file.close()  # it tries to write what is left once more
+        self._file = None
+
+
+class BoxLines:
+    """The lines of one box."""
+
+    def __init__(self, file: TraceFile, box: str) -> None:
+        self._file, self._box = file, box
+
+    def begun(self, number: int, method: str, since: float) -> None:
+        """See Trace."""
+        self._file.write({"box": self._box, "begun": number, "method": method}, since)
+
+    def frame(self, frame: TracedFrame) -> None:
+        """See Trace."""
+        line: dict[str, object] = {"box": self._box, "dir": frame.direction, "type": NAMES[frame.type]}
+        line |= {"id": frame.id, "channel": frame.channel or None, "bytes": frame.bytes, "more": not frame.last or None}
+        line |= {"method": frame.method, "slot": frame.slot, "exec_s": frame.exec_s, "error": frame.error}
+        self._file.write(line, frame.time)
+
+    def reconnected(self, handshake_s: float) -> None:
+        """See Trace."""
+        self._file.write({"box": self._box, "connected": True, "handshake_s": round(handshake_s, 6)}, time.monotonic())
+
+    def lost(self, why: str) -> None:
+        """See Trace."""
+        self._file.write({"box": self._box, "lost": why}, time.monotonic())

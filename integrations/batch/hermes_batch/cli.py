@@ -1,0 +1,174 @@
+"""`hermes-exec batch`: run a file of prompts, look at its results."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hermes_agent.cli.options import ApiKey, BaseUrl, MaxTokens, MaxTurns, ModelName, Parser, Temperature, Toolsets
+from hermes_exec.cli.kit import exits
+from hermes_exec.cli.kit.interrupt import run_async
+from hermes_exec.cli.kit.output import emit_json, say, stdout
+from hermes_exec.cli.kit.pools import AsJson, Backend, Config, Image, Options, Profile, parse_options, settings_of
+
+if TYPE_CHECKING:
+    from hermes_batch.run import BatchResult
+
+app = typer.Typer(no_args_is_help=True, help="Runs a file of prompts, each in a slot of its own.")
+_Out = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a run.")]
+
+
+@app.command("run", epilog="Example: hermes-exec batch run prompts.jsonl --out runs/a --model embedded --workers 8")
+def run(
+    dataset: Annotated[Path, typer.Argument(metavar="PROMPTS", help="JSONL file with an entry `prompt` in each line.")],
+    out: Annotated[Path, typer.Option("--out", help="Directory for trajectories.jsonl, report.html and run.json.")],
+    model: ModelName,
+    base_url: BaseUrl = None,
+    api_key: ApiKey = "none",
+    parser: Parser = None,
+    backend: Backend = None,
+    image: Image = None,
+    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Prompts worked on at a time.")] = 4,
+    max_turns: MaxTurns = 30,
+    toolset: Toolsets = None,
+    system_prompt: Annotated[str | None, typer.Option("--system-prompt", help="Told before each prompt.")] = None,
+    temperature: Temperature = 1.0,
+    max_tokens: MaxTokens = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Only the first prompts.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Of the sampling, where the model has seeds.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results that are in --out.")] = False,
+    pool_config: Config = None,
+    profile: Profile = None,
+    option: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Work on every prompt in a slot of its own and write the trajectories.
+
+    A run that was ended, however that was, goes on with `batch resume`.
+
+    Exit codes: 0 when every prompt was scored or answered, 2 usage or configuration, 3 when some prompts could not be
+    for reasons outside of the model, 130 interrupted.
+    """
+    from pydantic import SecretStr
+
+    from hermes_batch.config import BatchConfig
+    from hermes_batch.run import run_batch
+
+    settings: dict[str, Any] = {
+        "dataset": dataset,
+        "out": out,
+        "model": model,
+        "base_url": base_url,
+        "api_key": SecretStr(api_key),
+        "parser": parser,
+        **_pool_settings(settings_of(backend, image, pool_config, option, profile)),
+        "workers": workers,
+        "max_turns": max_turns,
+        "toolsets": tuple(toolset or ("terminal", "file")),
+        "system_prompt": system_prompt,
+        "temperature": temperature,
+        "max_tokens": max_tokens,
+        "limit": limit,
+        "seed": seed,
+        "overwrite": overwrite,
+    }
+    config = BatchConfig.of(settings)
+    raise typer.Exit(run_async(lambda: _run(partial(run_batch, config), as_json)))
+
+
+@app.command("resume", epilog="Example: hermes-exec batch resume runs/a")
+def resume(
+    out: _Out,
+    base_url: Annotated[str | None, typer.Option("--base-url", help="Where the endpoint is now.")] = None,
+    api_key: ApiKey = "none",
+    workers: Annotated[int | None, typer.Option("--workers", "-w", min=1, help="Prompts worked on at a time.")] = None,
+    option: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run that was ended, with the settings that it was started with.
+
+    No prompt that has a result is worked on again; those whose record may not be scored are. The dataset must be as it
+    was, or have more prompts at its end. Options given here take the place of the run's own; a key and secrets are not
+    written down with a run and have to be given again. Ends as `batch run` does.
+    """
+    from pydantic import SecretStr
+
+    from hermes_batch.run import resume_batch
+
+    given: dict[str, Any] = {"base_url": base_url, "workers": workers}
+    changes = {name: value for name, value in given.items() if value is not None}
+    changes |= _pool_settings(parse_options(option))
+    work = partial(resume_batch, out, api_key=SecretStr(api_key), **changes)
+    raise typer.Exit(run_async(lambda: _run(work, as_json)))
+
+
+@app.command("report", epilog="Example: hermes-exec batch report runs/a")
+def report(out: _Out, as_json: AsJson = False) -> None:
+    """Write report.html anew from the trajectories of a run."""
+    from hermes_batch.report.report import write_report
+
+    written = write_report(out)
+    if as_json:
+        emit_json({"report": written})
+    else:
+        say(str(written))
+
+
+@app.command("show", epilog="Example: hermes-exec batch show runs/a")
+def show(out: _Out, as_json: AsJson = False) -> None:
+    """Print the table of results of a run."""
+    from hermes_batch.display import show_results
+    from hermes_batch.settings import read_settings
+    from hermes_batch.trajectories import TRAJECTORIES, read_rows
+
+    rows, broken = read_rows(out)
+    settings = read_settings(out)
+    total = int(settings.get("prompts") or len(rows))
+    if as_json:
+        emit_json(rows)
+        return
+    show_results(stdout(), rows, settings.get("seconds") or None, total)
+    if broken:
+        say(f"{broken} lines of {TRAJECTORIES} are no records")
+
+
+def _pool_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a pool as a BatchConfig has them."""
+    from hermes_exec.pool.options import mapping
+
+    own: dict[str, Any] = {name: settings.pop(name) for name in ("backend", "image") if name in settings}
+    return {**own, "backend_options": {**mapping(settings.pop("backend_options", None), "backend_options"), **settings}}
+
+
+async def _run(work: Callable[..., Awaitable[BatchResult]], as_json: bool) -> int:
+    from rich.console import Console
+
+    from hermes_batch.display import RunDisplay, show_results, summary_line
+    from hermes_batch.report.report import REPORT
+    from hermes_batch.trajectories import TRAJECTORIES, read_rows
+
+    with RunDisplay(Console(stderr=True, highlight=False, emoji=False)) as display:
+        result = await work(on_start=display.started, on_record=display.done)
+    if as_json:
+        emit_json(
+            {
+                "prompts": result.total,
+                "records": result.records,
+                "kept": result.kept,
+                "solved": result.solved,
+                "unscored": result.unscored,
+                "tool_calls": result.tool_calls,
+                "seconds": round(result.seconds, 3),
+                "trajectories": result.out / TRAJECTORIES,
+                "report": result.out / REPORT,
+                "summary": summary_line(result.tally, result.seconds, result.total),
+            }
+        )
+    else:
+        show_results(stdout(), read_rows(result.out)[0], result.seconds, result.total)
+        say(f"{result.out / TRAJECTORIES}\n{result.out / REPORT}")
+    return exits.INFRA if result.unscored else exits.OK

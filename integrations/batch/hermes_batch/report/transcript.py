@@ -1,0 +1,147 @@
+"""The conversation of one record as HTML: what was asked, thought, called and answered."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from hermes_agent.messages import ToolCall
+from hermes_agent.parsers import get_parser
+from hermes_batch.report.html import Markup, element, join
+
+_LONGEST = 20_000
+_RESPONSE = re.compile(r"<tool_response>\n(.*)\n</tool_response>")
+
+
+def transcript(record: Mapping[str, Any]) -> Markup:
+    """Every turn of the record but the system prompt, which stands folded at the top, then check, errors and facts."""
+    turns = [turn for turn in record["conversations"] if isinstance(turn, dict)]
+    return element(
+        "div", *(_turn(turn) for turn in turns), _check(record), _errors(record), _facts(record), cls="transcript"
+    )
+
+
+def _turn(turn: Mapping[str, Any]) -> Markup:
+    said, value = str(turn.get("from", "")), str(turn.get("value", ""))
+    if said == "system":
+        return _folded("System prompt", value)
+    if said == "gpt":
+        parsed = get_parser("hermes")(value)
+        thought = _folded("Thinking", parsed.reasoning) if parsed.reasoning else Markup("")
+        text = element("p", _cut(parsed.content), cls="said") if parsed.content else Markup("")
+        return element(
+            "div", element("h4", "Model"), thought, text, *(_call(call) for call in parsed.calls), cls="turn model"
+        )
+    if said == "tool":
+        responses = [_response(text) for text in _RESPONSE.findall(value)] or [_block(value)]
+        return element("div", element("h4", "Result"), *responses, cls="turn result")
+    return element(
+        "div",
+        element("h4", "Task" if said == "human" else said),
+        element("p", _cut(value), cls="said"),
+        cls="turn task",
+    )
+
+
+def _call(call: ToolCall) -> Markup:
+    if call.error is not None:
+        return element("div", element("span", "not understood", cls="name bad"), _block(call.arguments), cls="call")
+    try:
+        arguments = json.loads(call.arguments)
+    except ValueError:
+        arguments = call.arguments
+    if isinstance(arguments, dict) and set(arguments) == {"command"} and isinstance(arguments["command"], str):
+        shown = _block(f"$ {arguments['command']}")
+    elif isinstance(arguments, dict):
+        rows = (
+            element("tr", element("th", str(name)), element("td", _block(_plain(value))))
+            for name, value in arguments.items()
+        )
+        shown = element("table", *rows, cls="arguments")
+    else:
+        shown = _block(_plain(arguments))
+    return element("div", element("span", call.name, cls="name"), shown, cls="call")
+
+
+def _response(text: str) -> Markup:
+    try:
+        content = json.loads(text).get("content")
+    except (ValueError, AttributeError):
+        return _block(text)
+    if not isinstance(content, dict):
+        return _block(_plain(content))
+    code = content.get("exit_code")
+    marks = [element("span", f"exit {code}", cls="exit" if code == 0 else "exit bad")] if code is not None else []
+    if content.get("error"):
+        marks.append(element("span", _cut(_plain(content["error"])), cls="error"))
+    output = content.get("output")
+    if isinstance(output, str):
+        body = _block(output) if output else element("span", "no output", cls="quiet")
+    else:
+        rest = {name: value for name, value in content.items() if name not in {"error", "error_kind", "exit_code"}}
+        body = _block(json.dumps(rest, ensure_ascii=False, indent=2)) if rest else Markup("")
+    return element("div", body, *marks, cls="response")
+
+
+def _check(record: Mapping[str, Any]) -> Markup:
+    check = record.get("check") or {}
+    if record.get("solved") is None and check.get("exit_code") is None:
+        return Markup("")
+    ended = "was not run" if check.get("exit_code") is None else f"ended with {check['exit_code']}"
+    line = "The check " + (f"{ended} (timed out)" if check.get("timed_out") else ended)
+    output = _block(str(check["output"])) if check.get("output") else Markup("")
+    cls = "check good" if record.get("solved") else "check bad"
+    return element(
+        "div", element("b", "Solved. " if record.get("solved") else "Not solved. "), line + ".", output, cls=cls
+    )
+
+
+def _errors(record: Mapping[str, Any]) -> Markup:
+    items = [error for error in record.get("errors") or () if isinstance(error, dict)]
+    if not items:
+        return Markup("")
+    rows = (
+        element(
+            "li",
+            element("b", f"turn {error.get('turn')}, {error.get('where')}: {error.get('kind')} "),
+            _cut(str(error.get("message", ""))),
+        )
+        for error in items
+    )
+    return element("div", element("h4", "Errors"), element("ul", *rows), cls="errors")
+
+
+def _facts(record: Mapping[str, Any]) -> Markup:
+    facts = [
+        ("ended by", record.get("finish")),
+        ("cause", record.get("cause")),
+        ("trainable", "yes" if record.get("trainable") else "no"),
+        ("turns", record.get("turns")),
+        ("tokens", f"{record.get('prompt_tokens', 0):,} read, {record.get('completion_tokens', 0):,} written"),
+        ("isolation", record.get("isolation") or "no slot"),
+        ("box", record.get("sandbox") or "none"),
+    ]
+    return element("dl", *(join(element("dt", name), element("dd", str(value))) for name, value in facts))
+
+
+def _folded(title: str, text: str) -> Markup:
+    return element("details", element("summary", title), _block(text), cls="folded")
+
+
+def _block(text: str) -> Markup:
+    return element("pre", _cut(text))
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _cut(text: str) -> str:
+    left_out = len(text) - _LONGEST
+    return (
+        text
+        if left_out <= 0
+        else f"{text[: _LONGEST * 2 // 5]}\n… {left_out:,} characters left out …\n{text[-_LONGEST * 3 // 5 :]}"
+    )
