@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
+from hermes_exec.checks import checked_count, checked_timeout
 from hermes_exec.errors import ConfigError, SlotClosed
 from hermes_exec.pool.context import SlotContext
-from hermes_exec.slot.command import checked_count, checked_timeout
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 from hermes_exec.channel.encoding import WireBytes, to_wire
+from hermes_exec.checks import checked_size, is_integer
 from hermes_exec.errors import ConfigError
 
 Command = str | Sequence[str | bytes | os.PathLike[str]]
@@ -17,11 +17,6 @@ Environment = Mapping[str, str | bytes]
 DEFAULT_TIMEOUT_S = 180.0
 DEFAULT_OUTPUT_BYTES = 1 << 20
 DEFAULT_PTY = (24, 80)
-_NUMBERS = (int, float)
-LONGEST_S = 1e9
-HIGHEST_SIGNAL = 64
-LARGEST_COUNT = 1 << 60
-"""Of a count or a position: two of them are still a number of 64 bits together."""
 LONGEST_PATH, SHOWN_PATH = 1 << 16, 256
 LONGEST_USER = 256
 
@@ -99,45 +94,6 @@ def checked_env(env: Environment) -> dict[str, WireBytes]:
     return checked
 
 
-def checked_timeout(timeout_s: float | None, what: str = "timeout_s") -> float | None:
-    """Seconds above 0, or None for no limit."""
-    if timeout_s is None:
-        return None
-    if not _is_number(timeout_s):
-        raise ConfigError(f"{what} must be a number of seconds or None, not {timeout_s!r}")
-    if math.isnan(timeout_s) or not 0 < timeout_s <= LONGEST_S:
-        raise ConfigError(f"{what} must be above 0 and at most {LONGEST_S:g}, or None for no limit, not {timeout_s!r}")
-    return float(timeout_s)
-
-
-def checked_size(size: int, what: str) -> int:
-    """A number of bytes, 0 or more."""
-    return checked_count(size, what, least=0)
-
-
-def checked_count(count: int, what: str, *, least: int = 1) -> int:
-    """A count of at least `least`."""
-    if not _is_integer(count) or count < least:
-        raise ConfigError(f"{what} must be an integer of {least} or more, not {count!r}")
-    if count > LARGEST_COUNT:
-        raise ConfigError(f"{what} must be at most 2^60, not {count!r}")
-    return count
-
-
-def checked_offset(offset: int, what: str) -> int:
-    """A number of bytes from the beginning, or from the end when it is negative."""
-    if not _is_integer(offset) or abs(offset) > LARGEST_COUNT:
-        raise ConfigError(f"{what} must be an integer from -2^60 to 2^60, not {offset!r}")
-    return offset
-
-
-def checked_signal(number: int) -> int:
-    """The number of a signal of Linux."""
-    if not _is_integer(number) or not 0 < number <= HIGHEST_SIGNAL:
-        raise ConfigError(f"a signal is a number up to {HIGHEST_SIGNAL}, such as signal.SIGTERM, not {number!r}")
-    return int(number)
-
-
 def pty_size(pty: bool | tuple[int, int]) -> dict[str, int] | None:
     """Rows and columns of a terminal: True is 24 by 80, False none."""
     if pty is False:
@@ -156,15 +112,7 @@ def terminal_size(rows: int, cols: int) -> dict[str, int]:
 
 
 def _is_side(value: object) -> bool:
-    return _is_integer(value) and 0 < value <= 0xFFFF
-
-
-def _is_integer(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return type(value) is float or type(value) is int or (isinstance(value, _NUMBERS) and not isinstance(value, bool))
+    return is_integer(value) and 0 < value <= 0xFFFF
 
 
 def _is_text(value: object) -> bool:

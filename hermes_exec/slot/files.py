@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 from hermes_exec.aio.loop import run_to_end
 from hermes_exec.channel.encoding import WireBytes, from_wire, shown, to_wire
+from hermes_exec.checks import checked_count, checked_size
 from hermes_exec.errors import ConfigError, OutputLimitExceeded, ProtocolError
 from hermes_exec.results import FileStat, FileWritten, SearchFile, SearchMatch, SearchResult, TreeCopied
 from hermes_exec.slot.answers import integer, items, number, optional_path, texts
-from hermes_exec.slot.command import checked_count, checked_path, checked_size
+from hermes_exec.slot.command import checked_path
 from hermes_exec.slot.scope import SlotScope
 from hermes_exec.slot.transfer.transfer import STALL_S, download, moving, upload
 

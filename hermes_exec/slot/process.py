@@ -12,17 +12,11 @@ from anyio.abc import ByteReceiveStream, ByteSendStream
 from hermes_exec.channel import Conversation, Data, RemoteError
 from hermes_exec.channel.channel import CANCEL_WAIT_S
 from hermes_exec.channel.encoding import from_wire
+from hermes_exec.checks import checked_offset, checked_signal, checked_size, checked_timeout
 from hermes_exec.errors import ConfigError, ProtocolError
 from hermes_exec.results import KillReceipt, RunResult
 from hermes_exec.slot.answers import integer, number, receipt, text
-from hermes_exec.slot.command import (
-    checked_offset,
-    checked_signal,
-    checked_size,
-    checked_timeout,
-    pty_size,
-    terminal_size,
-)
+from hermes_exec.slot.command import pty_size, terminal_size
 from hermes_exec.slot.run_result import run_result
 from hermes_exec.slot.scope import TRANSPORT_ERRORS, SlotScope
 

@@ -12,9 +12,9 @@ import anyio
 
 from hermes_exec.channel import Data, Event, Overdue, RemoteError
 from hermes_exec.channel.channel import CANCEL_WAIT_S
+from hermes_exec.checks import checked_timeout
 from hermes_exec.errors import ChannelLost, ConfigError, OutcomeUnknown, ProtocolError
 from hermes_exec.results import RunResult
-from hermes_exec.slot.command import checked_timeout
 from hermes_exec.slot.run_result import run_result
 from hermes_exec.slot.scope import TRANSPORT_ERRORS, SlotScope
 

@@ -14,10 +14,11 @@ from typing import Any, Self
 import anyio
 
 from hermes_exec.channel.encoding import from_wire
+from hermes_exec.checks import checked_timeout
 from hermes_exec.errors import ConfigError, SlotClosed
 from hermes_exec.results import RunResult
 from hermes_exec.slot.answers import SlotFacts, text
-from hermes_exec.slot.command import DEFAULT_OUTPUT_BYTES, DEFAULT_TIMEOUT_S, checked_timeout, command_params
+from hermes_exec.slot.command import DEFAULT_OUTPUT_BYTES, DEFAULT_TIMEOUT_S, command_params
 from hermes_exec.slot.process import Process, start
 from hermes_exec.slot.run import OnOutput, Stdin, execute
 from hermes_exec.slot.scope import SlotScope

@@ -10,17 +10,11 @@ from typing import cast
 import anyio
 
 from hermes_exec.aio.loop import ShieldedTask
+from hermes_exec.checks import checked_count
 from hermes_exec.errors import ConfigError, SlotClosed
 from hermes_exec.results import KillReceipt, ProcessInfo, RunResult
 from hermes_exec.slot.answers import SlotFacts, items, process_info, receipt
-from hermes_exec.slot.command import (
-    DEFAULT_OUTPUT_BYTES,
-    DEFAULT_TIMEOUT_S,
-    Command,
-    Environment,
-    checked_count,
-    command_params,
-)
+from hermes_exec.slot.command import DEFAULT_OUTPUT_BYTES, DEFAULT_TIMEOUT_S, Command, Environment, command_params
 from hermes_exec.slot.files import Files
 from hermes_exec.slot.network import Connection, Forward, connect
 from hermes_exec.slot.process import Process, start

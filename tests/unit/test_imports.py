@@ -16,7 +16,7 @@ from hermes_exec.cli.app import COMMANDS
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = (
     ("hermes_exec.errors", "hermes_exec._lazy"),
-    ("hermes_exec.results",),
+    ("hermes_exec.checks", "hermes_exec.results"),
     ("hermes_exec.aio", "hermes_exec.config"),
     ("hermes_exec.redact", "hermes_exec.backends", "hermes_exec.channel"),
     ("hermes_exec.tracing",),
@@ -29,7 +29,7 @@ LAYERS = (
     ("hermes_batch",),
     ("hermes_exec.cli.kit",),
     ("hermes_agent.cli",),
-    ("hermes_exec.cli", "hermes_batch.cli", "hermes_batch.demo"),
+    ("hermes_exec.cli", "hermes_batch.cli"),
 )
 """Rooms, the lowest first. Those of one layer do not import each other."""
 FLOOR = {room: floor for floor, rooms in enumerate(LAYERS) for room in rooms}
@@ -49,8 +49,7 @@ FILES = {
 READS_ENVIRONMENT = (
     "hermes_exec.testing",
     "hermes_exec.cli",
-    "hermes_exec.pool.from_env",
-    "hermes_exec.pool",  # SandboxPool.from_env
+    "hermes_exec.pool.pool",  # SandboxPool.from_env
     "hermes_agent.cli.agent",
     "hermes_batch.cli",
 )

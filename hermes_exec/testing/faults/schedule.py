@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from hermes_exec.checks import checked_timeout
 from hermes_exec.config import nearest
 from hermes_exec.errors import ConfigError
-from hermes_exec.slot.command import checked_timeout
 
 STREAM_FAULTS = ("cut", "half-close", "lose", "stall", "delay", "split", "bytewise")
 """What can happen on a stream: it ends; one of its directions ends; what goes one way is lost from then on, without a

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from hermes_exec.slot.command import LARGEST_COUNT
+from hermes_exec.checks import LARGEST_COUNT
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.os_errors import explained
 from hermes_exec.tools.call.results import Outcome, to_json
