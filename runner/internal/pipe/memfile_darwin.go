@@ -5,8 +5,10 @@ import (
 	"os"
 )
 
+// FDPath is a path of a descriptor of the process that opens it.
 func FDPath(fd int) string { return fmt.Sprintf("/dev/fd/%d", fd) }
 
+// MemoryFile is a file without a name.
 func MemoryFile(name, content string) (*os.File, error) {
 	file, err := unlinkedFile(name)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 
 const mfdCloexec = 1
 
+// FDPath is a path of a descriptor of the process that opens it.
 func FDPath(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
 
 // MemoryFile is a file without a name that a process of another uid can open

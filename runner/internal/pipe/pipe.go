@@ -50,6 +50,7 @@ func (s *Source) Close() {
 	_ = syscall.Close(s.FD)
 }
 
+// Read reads once, also after a signal; EAGAIN says that nothing is there yet.
 func Read(fd uintptr, p []byte) (n int, err error) {
 	for {
 		if n, err = syscall.Read(int(fd), p); err != syscall.EINTR {
@@ -85,12 +86,14 @@ func New(readable bool) (ours, theirs int, err error) {
 	return mine, other, nil
 }
 
+// CloseFDs closes them all.
 func CloseFDs(fds []int) {
 	for _, fd := range fds {
 		_ = syscall.Close(fd)
 	}
 }
 
+// Files makes files of descriptors that another process has sent.
 func Files(fds []int) []*os.File {
 	files := make([]*os.File, len(fds))
 	for i, fd := range fds {
@@ -99,6 +102,7 @@ func Files(fds []int) []*os.File {
 	return files
 }
 
+// CloseFiles closes them all.
 func CloseFiles(files []*os.File) {
 	for _, f := range files {
 		_ = f.Close()

@@ -13,7 +13,7 @@ import (
 // no descriptors until it is used.
 type Yielder struct{ reader, writer *os.File }
 
-// Yield does.
+// Yield returns when the runtime has looked at what came on descriptors.
 func (y *Yielder) Yield() {
 	if y.reader == nil {
 		var err error
