@@ -125,5 +125,5 @@ def test_a_hostile_driver_and_a_real_runner() -> None:
 
 def test_the_campaign_knows_every_package_that_reads_what_others_write() -> None:
     packages = {package for package, _ in go_targets()}
-    assert packages >= {"wire", "text", "serve", "link", "files", "session", "search", "agent", "isolate", "slots"}
+    assert packages >= {"wire", "serve", "ipc", "files", "session", "search", "agent", "proc", "isolation", "slots"}
     assert {name for _, name in go_targets()} >= set(SLOW) - set(DECODERS)

@@ -247,6 +247,26 @@ func setCPU(dir string, v2 bool, cpus float64) error {
 // version 2 share a directory.
 func (j Join) holds(controller string) bool { return j.V2 || j.Controller == controller }
 
+// LiftCPU takes the limit on processor time off a slot's groups. What it
+// returns puts it back.
+func LiftCPU(joins []Join) (restore func() error) {
+	for _, j := range joins {
+		if !j.holds("cpu") {
+			continue
+		}
+		file, none := "cpu.cfs_quota_us", "-1"
+		if j.V2 {
+			file, none = "cpu.max", "max"
+		}
+		was, err := os.ReadFile(filepath.Join(j.Dir, file))
+		limit := strings.TrimSpace(string(was))
+		if err == nil && !strings.HasPrefix(limit, none) && set(j.Dir, file, none) == nil {
+			return func() error { return set(j.Dir, file, limit) }
+		}
+	}
+	return func() error { return nil }
+}
+
 // Remove removes the groups of a slot whose processes are gone.
 func Remove(joins []Join) error {
 	var first error

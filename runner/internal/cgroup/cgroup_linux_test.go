@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -45,7 +46,7 @@ func TestGroupsAreMadeAndRemoved(t *testing.T) {
 	}
 }
 
-func TestTheLimitOnProcessorTimeIsSet(t *testing.T) {
+func TestTheLimitOnProcessorTimeIsLiftedAndPutBack(t *testing.T) {
 	_, groups := Probe()
 	cpus := 0.25
 	joins, how, err := Make(groups, "hermes-exec-test-cpu", ipc.Limits{CPUs: &cpus})
@@ -70,5 +71,16 @@ func TestTheLimitOnProcessorTimeIsSet(t *testing.T) {
 	}
 	if limit() != "25000" {
 		t.Fatal(limit())
+	}
+	restore := LiftCPU(joins)
+	if got := limit(); got != "-1" && got != "max" {
+		t.Error(got)
+	}
+	if err := restore(); err != nil || limit() != "25000" {
+		t.Error(limit(), err)
+	}
+	// One that has no limit keeps none.
+	if err := errors.Join(LiftCPU(nil)(), LiftCPU([]Join{{Controller: "cpu", Dir: t.TempDir()}})()); err != nil {
+		t.Error(err)
 	}
 }

@@ -75,10 +75,14 @@ func (h *Agent) groups() []group {
 		{&h.spilling, spillLanes}}
 }
 
-func (h *Agent) call(ctx context.Context, op string, in, out any, fds ...int) ([]int, error) {
+func (h *Agent) call(ctx context.Context, op string, in, out any, fds ...int) (got []int, err error) {
 	switch op {
 	case ipc.OpSpawn:
-		return h.spawning.call(ctx, op, in, out, fds...)
+		h.slot.relieved(slowStart, func() { got, err = h.spawning.call(ctx, op, in, out, fds...) })
+		return got, err
+	case ipc.OpKill, ipc.OpKillAll:
+		h.slot.relieved(slowKill, func() { got, err = h.conn.Call(ctx, op, in, out, fds...) })
+		return got, err
 	case ipc.OpFile:
 		if f, ok := in.(ipc.FileOp); ok && single[f.Method] {
 			return h.filing.call(ctx, op, in, out, fds...)

@@ -25,6 +25,8 @@ type slot struct {
 	was       manifest          // of a whole box
 	container bool              // the slot sees the image's files, and may write to some
 
+	relief relief
+
 	mu   sync.Mutex
 	gone bool
 
@@ -146,6 +148,9 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 		result.Differences = append(result.Differences, err.Error())
 	}
 	result.Differences = append(result.Differences, s.verify()...)
+	if err := s.relief.lost(); err != nil {
+		result.Differences = append(result.Differences, err.Error())
+	}
 	result.Clean = len(result.Differences) == 0
 	if s.setup.Level == isolation.Box {
 		result.Changed = append(s.m.changed(), s.was.changed()...)
@@ -193,7 +198,7 @@ func (s *slot) end(ctx context.Context) ipc.Receipt {
 		}
 	}
 	if h != nil {
-		receipt.Add(s.stop(ctx, h))
+		s.relieved(slowKill, func() { receipt.Add(s.stop(ctx, h)) })
 	}
 	return receipt
 }

@@ -105,4 +105,7 @@ async def test_a_pool_that_ends_at_once_has_reaped_what_there_was(docker_image: 
             client.api.create_container(image, labels=to_strings(gone))
         async with SandboxPool("docker", image=image):
             pass
-        assert client.containers.list(all=True, filters={"label": f"hermes-exec.run-id={gone.run_id}"}) == []
+        # Some of them another pool of this host may be removing just now.
+        with anyio.fail_after(20):
+            while client.api.containers(all=True, filters={"label": f"hermes-exec.run-id={gone.run_id}"}):
+                await anyio.sleep(0.1)
