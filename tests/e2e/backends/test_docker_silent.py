@@ -41,7 +41,9 @@ def run_id() -> Iterator[str]:
     yield made
     with contextlib.closing(docker.from_env()) as client:
         for container in client.containers.list(all=True, filters={"label": f"hermes-exec.run-id={made}"}):
-            container.remove(force=True, v=True)
+            # Another pool of this host may be removing it just now: its driver is gone.
+            with contextlib.suppress(docker.errors.APIError):
+                container.remove(force=True, v=True)
 
 
 def containers(run_id: str) -> int:
