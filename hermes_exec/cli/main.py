@@ -11,6 +11,7 @@ def main() -> None:
     ignored = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     if not ignored:
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # cli.exits.INTERRUPTED: nothing was begun yet
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # the search for them is a tenth of the start
     from hermes_exec.cli.app import run
 
     if not ignored:

@@ -545,7 +545,9 @@ type exit struct {
 func (d *driver) slot(name string) map[string]any {
 	d.t.Helper()
 	var facts map[string]any
-	d.call("slot.create", params{"slot": name, "level": "auto", "floor": "none", "network": true}, &facts)
+	// With a root of its own: without one the end of a slot would look through all directories of this machine.
+	d.call("slot.create", params{"slot": name, "level": "auto", "floor": "none", "network": true, "private_root": true},
+		&facts)
 	return facts
 }
 

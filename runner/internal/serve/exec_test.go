@@ -108,7 +108,7 @@ func TestTimeout(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			p := shell("s", c.text)
-			p["timeout_s"] = 0.2
+			p["timeout_s"] = 1.0
 			begun := time.Now()
 			var e exit
 			k := d.begin("exec.run", p, 1<<20)
