@@ -50,7 +50,7 @@ class Episode:
     """One finished run of an `AgentLoop`.
 
     `messages` starts with the messages given and only grows. `turns` counts completions, `reasoning` has one entry a
-    turn (None where the model gave none). `cause` says whose doing the end was (`policy`: the model's own);
+    turn (None where the model gave none). `cause` says who caused the end (`policy`: the model);
     `trainable` is False where a score would say nothing about the model.
     """
 
@@ -68,7 +68,7 @@ class Episode:
 
     @property
     def answer(self) -> str | None:
-        """The text of the last message, where it is the model's and asks for nothing; else None."""
+        """The text of the last message if it is the model's and calls no tool; else None."""
         last = self.messages[-1] if self.messages else {}
         return (
             str(last.get("content") or "") if last.get("role") == "assistant" and not last.get("tool_calls") else None

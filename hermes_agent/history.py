@@ -42,7 +42,7 @@ class History:
         self._add(completion)
 
     def add_closing(self, question: Message, completion: Completion) -> None:
-        """Keep the closing answer. Calls in it are answered with an error, never made."""
+        """Record the closing answer. Calls in it are answered with an error and never run."""
         self.messages.append(question)
         self._add(completion)
         for call in self.pending:
@@ -85,11 +85,11 @@ class History:
             self._errors.append(EpisodeError(self.turns, "call", answer.error_kind or "", call.error or answer.content))
 
     def add_error(self, where: Literal["model", "tool", "infra"], error: Exception) -> None:
-        """Keep an expected error."""
+        """Record an expected error."""
         self._errors.append(EpisodeError(self.turns, where, type(error).__name__, str(error)))
 
     def add_bug(self, where: Literal["model", "infra"], error: Exception) -> None:
-        """Keep an error that nobody announced, and log it with its traceback."""
+        """Record an unexpected error, and log it with its traceback."""
         _LOG.error("an episode ended by %s", type(error).__name__, exc_info=error)
         self.add_error(where, error)
 

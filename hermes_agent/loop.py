@@ -40,7 +40,7 @@ class AgentLoop(Generic[ToolsT_co]):
     the order of the calls.
 
     One loop runs one episode at a time. With a toolbox of the blocking kind `run` blocks and returns the Episode
-    itself. Raises ConfigError for what is no model or no toolbox, and for bounds that cannot be.
+    itself. Raises ConfigError for an object that is not a model or a toolbox, and for impossible bounds.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class AgentLoop(Generic[ToolsT_co]):
             return _End("model_error", ErrorCause.INFRA)
 
     async def _close(self, history: History) -> None:
-        """Ask for the closing answer; an episode whose turns are used up has ended so, whether it comes or not."""
+        """Ask for the closing answer. The episode ends as `max_turns` whether the answer comes or not."""
         question: Message = {"role": "user", "content": LAST_WORDS}
         try:
             sampling = {**self._sampling, "tool_choice": "none"}

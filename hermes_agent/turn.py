@@ -1,4 +1,4 @@
-"""The tool calls of one turn: in parallel, with their results in order, and nothing that went wrong left unsaid."""
+"""The tool calls of one turn: in parallel, with their results in order and every failure recorded."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def call_tools(tools: Tools, history: History, calls_left: int | None, par
         history.add_error("infra", error)
         failures.append(error.cause)
     finally:
-        # Also when the episode is called off: the calls that ended have happened.
+        # Also on cancellation: the calls that ended have had their effects.
         for call, answer in zip(calls, answers, strict=True):
             history.add_answer(call, answer or _refused("ended", "The episode ended before this call did."))
     return failures[0] if failures else None

@@ -11,7 +11,7 @@ _NUMBERS = (int, float)
 LONGEST_S = 1e9
 HIGHEST_SIGNAL = 64
 LARGEST_COUNT = 1 << 60
-"""Of a count or a position: two of them are still a number of 64 bits together."""
+"""The largest count or position: the sum of two still fits into 64 bits."""
 
 
 def checked_timeout(timeout_s: float | None, what: str = "timeout_s") -> float | None:

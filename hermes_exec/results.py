@@ -18,8 +18,8 @@ FileType = Literal["file", "dir", "link", "fifo", "socket", "char", "block"]
 class Usage:
     """What a command used, its waited-for children included.
 
-    ``max_rss_bytes`` is the most that any one of them had resident. It is never below what the slot's own process has
-    (about 7 MiB, shortly after a listing of very many files more): on Linux a child begins with its parent's record.
+    ``max_rss_bytes`` is the largest resident size of any one of them. It is never below that of the slot's agent (about
+    7 MiB, more shortly after a listing of very many files): on Linux a child starts with its parent's peak.
     """
 
     user_s: float = 0.0
@@ -53,11 +53,11 @@ class RunResult:
     executed (``reason`` says why).
 
     ``oom_killed``: memory ran out, and a process of the command was ended for it: the command itself (exit code 137),
-    or a part of it, such as one side of a pipeline, whatever the exit code is then. A part is concluded from the count
-    of such ends, which rose while the command ran: in a slot that has a memory limit or a box of its own, and where
-    several commands ran at once or several slots share the count, for those with a process of more than half of
-    the limit. The kernel names nobody: exit code 137 of another reason, as of ``timeout -s KILL``, is taken for such an
-    end when another command, or a slot that shares the count, lost a process to it meanwhile.
+    or a part of it, such as one side of a pipeline, whatever the exit code is then. A part is inferred when the
+    kernel's count of such kills rose while the command ran: for a command that ran alone in a slot with a memory limit
+    or a box of its own, else for one with a process of more than half of the limit. The kernel does not say which
+    process it was: exit code 137 for another reason, such as ``timeout -s KILL``, is taken for such a kill when another
+    command, or a slot that shares the count, lost a process to one meanwhile.
 
     ``state_lost`` is None outside of sessions, and where the session goes on from the state that the command left; else
     it says why it does not: the shell was killed or replaced (``exec``), or could not save its state.
@@ -123,7 +123,7 @@ class RunResult:
         return self.exit_code == 0 and not self.timed_out
 
     def check(self) -> RunResult:
-        """Give the result back if the command succeeded.
+        """Return the result if the command succeeded.
 
         Raises:
             CommandFailed: it did not.
@@ -331,7 +331,7 @@ class Quarantined(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Died(PoolEvent):
-    """A box ended that nobody asked to end."""
+    """A box ended although nobody asked for it."""
 
     post_mortem: PostMortem
     slots_lent: int = 0

@@ -55,8 +55,8 @@ func run(args []string) int {
 
 func runServe(args []string) int {
 	initproc.StartFresh()
-	// The other half is for the commands and the driver: threads that look for
-	// work of this program only take from theirs.
+	// The other half is for the commands and the driver: idle threads of this
+	// program that look for work would take their time.
 	procs := min(runtime.GOMAXPROCS(0), max(1, min(8, runtime.NumCPU()/2)))
 	initproc.Init(initproc.Options{Threads: 20, Procs: procs, GCPercent: 50, Subreaper: true})
 	flags := flag.NewFlagSet("serve", flag.ContinueOnError)

@@ -17,7 +17,7 @@ def named_model(
     """`EmbeddedModel` for "embedded", which has no endpoint and writes its calls as `hermes`; else `OpenAIModel`.
 
     Raises:
-        ConfigError: what the model needs is not installed, or an option cannot be.
+        ConfigError: what the model needs is not installed, or an option is invalid.
     """
     if name != EMBEDDED:
         return OpenAIModel(name, base_url=base_url, api_key=api_key, parser=parser)

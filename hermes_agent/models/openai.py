@@ -65,12 +65,12 @@ class OpenAIModel:
 
     `api_key` is sent as bearer token; endpoints without one take any text. `timeout_s` bounds one request (default 600
     s), `connect_timeout_s` its connection (default 10 s). Up to `max_retries` (default 4) further tries, with growing
-    pauses or those that the server asks for, follow failures that show that no completion was begun: no connection,
-    and the HTTP statuses 408, 429, 502, 503 and 529. Everything else is a ModelError at once: a completion that may be
+    pauses or those that the server asks for, follow failures that show that no completion was begun: no connection, and
+    the HTTP statuses 408, 429, 502, 503 and 529. Everything else is a ModelError at once: a completion that may be
     under way is never paid for twice. `parser` names the format of calls in plain text (`hermes`), for endpoints that
     hand through what the model wrote; None (default) takes only structured calls. Sampling parameters that the
-    interface does not know go into `extra_body`; `sampling` gives defaults for every request. Raises ConfigError for a
-    `base_url` or a bound that cannot be, and when `openai` is not installed.
+    interface does not know go into `extra_body`; `sampling` gives defaults for every request. Raises ConfigError for an
+    invalid `base_url` or bound, and when `openai` is not installed.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class OpenAIModel:
 
 
 def _check_endpoint(url: str) -> None:
-    """Refuse what no connection can be made to, before anything is started for its sake."""
+    """Raise ConfigError for a URL that cannot be connected to, before anything is started."""
     try:
         parts = urlsplit(url)
         whole = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0

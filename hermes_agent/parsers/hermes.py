@@ -31,8 +31,8 @@ class _Block(NamedTuple):
 def parse(text: str) -> Parsed:
     """Take a text apart; see `Parsed`.
 
-    A call stands only outside of <think>. A block that is no call spoils no other one. A text that has </think>
-    without <think> before it began inside of the thinking, as with chat templates that open it.
+    A call stands only outside of <think>. A malformed block does not affect the others. A text with </think> and no
+    <think> before it began inside the thinking, as with chat templates that open it.
     """
     content: list[str] = []
     reasoning: list[str] = []

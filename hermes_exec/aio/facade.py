@@ -30,7 +30,7 @@ class SyncFacade(Generic[W]):
 
     @property
     def portal(self) -> BlockingPortal:
-        """The portal; RuntimeError in another process than its own, where nobody would ever answer."""
+        """The portal. Raises RuntimeError in a forked process, where its event loop does not run."""
         if self._pid != os.getpid():
             raise RuntimeError(f"this pool belongs to process {self._pid}: make one of your own after a fork")
         return self._portal
@@ -46,7 +46,7 @@ class SyncFacade(Generic[W]):
 
 
 class SyncContext(AbstractContextManager[T, None], Generic[R, T]):
-    """An async context as a plain one; what it gives is made into its blocking form."""
+    """An async context manager as a plain one; its value is converted to its blocking form."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ def wraps(
 
 
 def closing(method: Callable[[W], Coroutine[Any, Any, None]]) -> Member[W, Callable[[], None]]:
-    """As `blocking`, for what is harmless when repeated, also after the loop has ended with the last pool."""
+    """As `blocking`, for a method that may be called again; it does nothing after the event loop has ended."""
 
     def bind(facade: SyncFacade[W]) -> Callable[[], None]:
         wrapped, portal = facade.wrapped, facade.portal

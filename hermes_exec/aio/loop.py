@@ -11,7 +11,7 @@ from anyio.lowlevel import current_token
 
 
 def asyncio_loop() -> asyncio.AbstractEventLoop | None:
-    """The running event loop, where the running task is asyncio's own and not of a guest in that loop."""
+    """The running asyncio loop; None where the running task is not asyncio's, such as one of trio in guest mode."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
@@ -32,14 +32,14 @@ def running_loop() -> object:
 
 
 def cancelled_from_outside() -> bool:
-    """Whether the running task is being cancelled; else a CancelledError is of something that it awaited."""
+    """Whether the running task itself is being cancelled; if not, a CancelledError comes from what it awaited."""
     task = None if asyncio_loop() is None else asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def interrupt_main() -> None:
-    """Let the main thread be interrupted as by Ctrl-C, if that does anything here. The event loop itself does it: in a
-    task of it trio would raise KeyboardInterrupt there.
+    """Interrupt the main thread as Ctrl-C would, unless SIGINT has no handler. The signal is sent from the event loop,
+    not from this task, since trio would raise KeyboardInterrupt in the task.
     """
     if not callable(signal.getsignal(signal.SIGINT)):
         return

@@ -34,16 +34,16 @@ class Portals:
         with self._lock:
             if self._pid != os.getpid():
                 self._pid = os.getpid()
-                # The end of one that is dropped would wait for a thread that the child does not have.
+                # A dropped provider would wait at its end for a thread that the child does not have.
                 self._of_parents.append(self._provider)
                 self._provider = BlockingPortalProvider()
             return _Use(self._provider)
 
 
 class _Use(AbstractContextManager[BlockingPortal, None]):
-    """The portal of a provider. An interrupt (Ctrl-C) of who enters it leaves nothing behind.
+    """The portal of a provider. Ctrl-C while it is entered leaves no thread behind.
 
-    Within anyio, it would leave the thread that the loop runs in to be waited for, and nobody to end it.
+    It is entered in a thread of its own: an interrupt inside anyio would leave the loop's thread running for ever.
     """
 
     def __init__(self, provider: BlockingPortalProvider) -> None:
@@ -85,7 +85,7 @@ def call(portal: BlockingPortal, work: Callable[[], Any]) -> Any:
     """Run a function in the portal's loop and wait; an interrupt here (Ctrl-C) cancels it there.
 
     Raises:
-        SlotClosed: the loop has ended with the last pool that was open, or does not run since the interpreter ends.
+        SlotClosed: the loop ended with the last open pool, or the interpreter is shutting down.
     """
     return _outcome(_begun(portal, work))
 
@@ -110,7 +110,7 @@ def _outcome(future: Future[Any]) -> Any:  # noqa: ANN401 - what the work gives
 
 
 def call_or_undo(portal: BlockingPortal, work: Callable[[], Awaitable[R]], undo: Callable[[R], Awaitable[object]]) -> R:
-    """As `call`; what the work has given although an interrupt here left nobody to take it is undone."""
+    """As `call`; when an interrupt here comes after the work has given a result, `undo` is called with that result."""
     given: list[R] = []
     scopes: list[anyio.CancelScope] = []
     over = anyio.Event()
@@ -151,7 +151,7 @@ def in_event_loop() -> bool:
 
 
 def may_leave(pid: int) -> bool:
-    """Whether what was entered in a process can be left here: not by a child that was forked in it, whose it is not,
-    and not at the end of the interpreter, when no loop runs any more; what a suspended generator holds is left then.
+    """Whether a context that was entered in process `pid` can be exited here: not in a forked child, which does not own
+    it, and not at interpreter shutdown, when no loop runs and suspended generators are closed.
     """
     return pid == os.getpid() and not sys.is_finalizing()

@@ -18,7 +18,7 @@ from hermes_exec.aio.loop import asyncio_loop
 
 READ_BYTES = 256 << 10
 JOINED_BYTES = 4096
-"""Up to here it costs less to copy what waits than to write it in pieces."""
+"""Up to this size it costs less to join the pending pieces than to write them one by one."""
 
 
 @runtime_checkable
@@ -42,10 +42,10 @@ class NowaitStream(Protocol):
         """As anyio's ByteStream."""
 
     def deliver(self, sink: Callable[[bytes], None], ended: Callable[[Exception], None]) -> bool:
-        """Have all that comes given to `sink` by the event loop itself, which costs no task a turn.
+        """Have the event loop itself pass all incoming bytes to `sink`, without waking a task.
 
-        `ended` is called once, with what `receive` or `sink` would have raised. False where the loop has no such way:
-        then nothing was done, and `receive` is to be used.
+        `ended` is called once, with what `receive` or `sink` would have raised. False where the loop cannot do that:
+        then nothing was changed, and `receive` is to be used.
         """
 
     async def aclose(self) -> None:
@@ -111,13 +111,13 @@ class FdStream(ByteStream):
         while True:
             # Waiting first gives other tasks their turn, also when a peer never stops sending.
             await anyio.wait_readable(self._read_fd)
-            # Whoever had its turn meanwhile may have closed the stream, and the number may be another file's by now.
+            # Another task may have closed the stream meanwhile, and the descriptor may be another file's by now.
             self._check_open()
             if data := self._read(max_bytes):
                 return data
 
     def _read(self, max_bytes: int) -> bytes:
-        """What is there now, b"" for nothing."""
+        """The bytes that can be read without waiting; b"" when there are none."""
         try:
             data = os.read(self._read_fd, max_bytes)
         except BlockingIOError:
@@ -129,7 +129,7 @@ class FdStream(ByteStream):
         return self.unwrap(data)
 
     def unwrap(self, data: bytes) -> bytes:
-        """The stream's own bytes in what was read: all of them, unless it is carried in something else."""
+        """The stream's own bytes in what was read: all of them, unless a subclass frames them."""
         return data
 
     def deliver(self, sink: Callable[[bytes], None], ended: Callable[[Exception], None]) -> bool:

@@ -19,11 +19,11 @@ T = TypeVar("T")
 class DetachedTaskGroup:
     """A task group that any task may end.
 
-    One that is entered by hand must be left in the task and in the cancel scopes in which it was entered; fixtures and
-    frameworks that open in one task and close in another keep to neither. This one outlives the task that started it,
-    is not cancelled with it, and ends with the event loop at the latest. What runs in it must handle its own errors.
+    anyio's must be exited in the task and the cancel scopes in which it was entered; fixtures and frameworks that open
+    in one task and close in another cannot do that. This one outlives the task that started it, is not cancelled with
+    it, and ends with the event loop at the latest. What runs in it must handle its own errors.
 
-    `on_abandoned` is awaited when others than its owner ended it: when a shutdown cancels all tasks of the loop.
+    `on_abandoned` is awaited when it is ended by anyone but its owner, as when a shutdown cancels all tasks.
     """
 
     def __init__(self, on_abandoned: Callable[[], Awaitable[None]] | None = None) -> None:
@@ -77,7 +77,7 @@ class DetachedTaskGroup:
 
 
 class ShieldedTask:
-    """Begins at once and runs to completion, even if the waiter is cancelled: the work sees a cancel of anyio's.
+    """Begins at once. A cancelled waiter cancels the work by an anyio scope, and waits for its end.
 
     A shield of anyio does not hold against asyncio's own cancel; here it does.
     """
@@ -116,7 +116,8 @@ class ShieldedTask:
 
 
 async def run_to_end(work: Callable[[], Awaitable[T]]) -> T:
-    """What `work` gives. Threads that it waits for have ended when this ends, also when asyncio cancels the caller.
+    """Return the result of `work`. Threads that it waits for have ended when this ends, also when asyncio cancels the
+    caller.
 
     anyio waits for threads under a shield, which asyncio's own cancel does not heed.
     """

@@ -25,7 +25,7 @@ class Waker(Protocol):
 
 
 class FutureWaker:
-    """Of asyncio: an anyio.Event costs five times as much."""
+    """The waker for asyncio: an anyio.Event costs five times as much."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.make = loop.create_future
@@ -41,7 +41,7 @@ class FutureWaker:
 
 
 class EventWaker:
-    """Of any library that anyio knows."""
+    """The waker for every other library that anyio supports."""
 
     make = anyio.Event
 
@@ -55,6 +55,6 @@ class EventWaker:
 
 
 def current_waker() -> Waker:
-    """Those of the running event loop."""
+    """The waker for the running event loop."""
     loop = asyncio_loop()
     return EventWaker() if loop is None else FutureWaker(loop)

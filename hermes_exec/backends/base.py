@@ -91,7 +91,7 @@ class SandboxInfo:
 
 @dataclass(frozen=True, slots=True)
 class SandboxStatus:
-    """``unknown`` (paused, daemon unreachable) never destroys a box; ``dead`` comes with a post-mortem."""
+    """The state of a box: ``unknown`` (paused, daemon unreachable) never destroys it, ``dead`` has a post-mortem."""
 
     state: SandboxState
     post_mortem: PostMortem | None = None
@@ -172,7 +172,7 @@ class TrialImage(Protocol):
 
 
 class Backend(Protocol):
-    """A way to have boxes."""
+    """A way to run boxes."""
 
     @property
     def name(self) -> str:

@@ -11,7 +11,7 @@ from hermes_exec.aio.streams import FdStream
 
 
 def start_child(command: Sequence[str], log: Path, env: Mapping[str, str], stdio: int) -> subprocess.Popen[bytes]:
-    """A child in a session of its own that has none of our descriptors, environment or signal settings.
+    """Start a child in a session of its own, without our descriptors, environment or signal settings.
 
     Raises:
         OSError: it cannot be started, or the log cannot be written.
@@ -23,7 +23,9 @@ def start_child(command: Sequence[str], log: Path, env: Mapping[str, str], stdio
 
 
 def open_child(command: Sequence[str], log: Path, env: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], FdStream]:
-    """Start a child, and give the stream to it: a socket, of which it has the one end. Raises as `start_child`."""
+    """Start a child and return the stream to it: a socket whose other end is its stdin and stdout. Raises as
+    `start_child`.
+    """
     ours, theirs = socket.socketpair()
     with theirs:
         try:

@@ -19,7 +19,7 @@ BUILT_IN: Mapping[str, str] = {
     "docker": "hermes_exec.backends.docker",
 }
 PLANNED = ("ssh", "singularity", "modal", "nomad")
-"""Names that belong to this library, which does not have them yet."""
+"""Names that are reserved for backends that this library does not have yet."""
 
 
 class BackendModule(Protocol):

@@ -1,4 +1,4 @@
-"""Where the Go programs are that this installation carries, proven by their SHA-256."""
+"""Finds the Go programs that this installation carries, and checks their SHA-256."""
 
 from __future__ import annotations
 

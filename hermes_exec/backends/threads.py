@@ -26,13 +26,13 @@ class _Handover(Generic[T]):
         self._nobody_waits = False
 
     def give(self, made: T) -> bool:
-        """Whether somebody waits for it."""
+        """Hand over what was made; False when nobody waits for it any more."""
         with self._lock:
             self._made.append(made)
             return not self._nobody_waits
 
     def leave(self) -> list[T]:
-        """Called by a caller that goes without it: what is there already is the caller's to unmake."""
+        """Stop waiting; returns what was made already, which the caller must unmake."""
         with self._lock:
             self._nobody_waits = True
             return self._made
@@ -44,14 +44,14 @@ async def launch_in_thread(
     limiter: anyio.CapacityLimiter | None = None,
     patience: anyio.CancelScope | None = None,
 ) -> T:
-    """Run ``make`` in a thread and give its result; when the caller is cancelled meanwhile, ``unmake`` is called with
-    it.
+    """Run ``make`` in a thread and return its result; ``unmake`` is called with it if the caller is cancelled
+    meanwhile.
 
-    The caller waits for the thread, also when it is cancelled. Only the end of its `patience`, a shielded scope, or a
-    cancellation that goes past anyio does not wait: then the thread unmakes what it made.
+    A cancelled caller waits for the thread too, unless `patience` (a shielded scope) is cancelled or a cancellation
+    bypasses anyio: then the thread unmakes what it made.
 
     Raises:
-        LaunchError: the patience ended.
+        LaunchError: `patience` was cancelled.
     """
     handover: _Handover[T] = _Handover()
     ended = threading.Event()

@@ -34,7 +34,7 @@ CANCEL_WAIT_S = 5.0
 BACKOFF_S = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 MAX_BATCHED_ACKS = 64
 PROMPT_ACK_BYTES = 64 << 10
-"""What a runner keeps for a conversation of this size is worth a write of its own to free it."""
+"""From this size on, what the runner keeps for a conversation is worth a write of its own to free it."""
 TOO_LONG = (
     "this takes {sent_mb} MiB to send, and at most {most_mb} MiB can be: put a long script, argument, variable or list "
     "into a file of the slot (slot.files.write_text, slot.files.upload) and name that, or give it as stdin"
@@ -51,7 +51,7 @@ Diagnose = Callable[[], Awaitable[ExecError | None]]
 class Channel:
     """Conversations with one box. `run` must be running for anything to be answered.
 
-    `diagnose` is asked when a stream is lost: an exception that it returns (SandboxDied) ends the channel at once
+    `diagnose` is called when a stream is lost: an exception that it returns (SandboxDied) ends the channel at once
     instead of trying until the lease is over. `on_lost` is called once, when the channel is gone for good and nobody
     closed it.
     """
@@ -296,7 +296,7 @@ class Channel:
         return conversation
 
     def waited(self, since: float) -> None:
-        """Say that the call which begins next was waited for since that time, for a trace."""
+        """Tell the trace since when the next call has been waiting."""
         self._waited_since = since
 
     async def finish(self, conversation: Conversation, wait_s: float = CANCEL_WAIT_S) -> None:

@@ -21,7 +21,7 @@ HANDSHAKE_S = 10.0
 CLOSE_S = 1.0
 SILENT_INTERVALS = 3
 FREE_FRAMES = 1000
-"""Frames that bring nothing new which a box may send before more of them than we caused are an attack."""
+"""How many frames without news a box may send, besides some for each frame of ours, before it counts as an attack."""
 STREAM_ERRORS = (
     anyio.EndOfStream,
     anyio.ClosedResourceError,
@@ -133,7 +133,7 @@ class Connection:
             self._scope.cancel()
 
     async def _watch(self) -> None:
-        """Give up a stream on which nothing comes although keepalives are sent, unless it was us who did not listen."""
+        """Give up a stream on which nothing comes in spite of keepalives, unless our own event loop was blocked."""
         silent = 0
         while silent < SILENT_INTERVALS:
             before = time.monotonic()

@@ -116,7 +116,7 @@ class Conversation:
 
     @property
     def _knows(self) -> bool:
-        """Whether the runner has the request. On a new stream that is open until RESUMED; what waits for it is kept."""
+        """Whether the runner is known to have the request: on a new stream not before RESUMED; frames are kept."""
         return self.sent and not self._resuming
 
     @property
@@ -246,7 +246,7 @@ class Conversation:
         self._drop_items()
 
     def interrupt(self, why: Exception) -> None:
-        """Have whoever waits for news, or comes to, raise `why` once; the conversation itself goes on."""
+        """Make the current or next `receive` raise `why` once; the conversation itself goes on."""
         if not self.finished:
             self._interruption = why
             self._tell()
@@ -288,7 +288,7 @@ class Conversation:
         return b"".join(parts)
 
     def resume(self) -> bytes:
-        """What asks a new stream to go on from here. A response that came in part comes again whole."""
+        """The frames that ask a new stream to go on from here. A partial response is sent again as a whole."""
         self._response_parts, self._response_size = None, 0
         self._resuming = True
         frames = encode_position(FrameType.RESUME, self.id, self._received)
@@ -299,7 +299,7 @@ class Conversation:
         return frames
 
     def on_resumed(self, payload: bytes) -> bytes:
-        """What the runner lacks of the input, or the whole request when it never came."""
+        """The frames that the runner lacks: the rest of the input, or everything if the request never arrived."""
         if len(payload) != 1 + POSITION.size or payload[0] > 1 or not self._resuming:
             raise ProtocolError("the box sent a RESUMED of a wrong form, or unasked", request_id=self.id)
         self._resuming = False
@@ -308,7 +308,7 @@ class Conversation:
             if self._received or have:
                 raise ProtocolError("the box has forgotten a request that it was working on", request_id=self.id)
             if self._cancelled:
-                # Nobody wants it any more, and whatever was asked for since must not meet it.
+                # Nobody wants it any more, and it must not run beside what was requested since.
                 self.sent = False
                 self.fail(ChannelLost("it was cancelled before the runner had it", request_id=self.id))
                 return b""
@@ -327,7 +327,7 @@ class Conversation:
         return b"".join(parts)
 
     def on_positioned(self, kind: int, channel: int, payload: bytes) -> None:
-        """DATA, EVENT or END from the box."""
+        """Handle DATA, EVENT or END from the box."""
         position = unpack_position(payload)
         size = len(payload) - POSITION.size
         if position != self._received or self._response_parts:
@@ -358,7 +358,7 @@ class Conversation:
         self._tell()
 
     def on_response(self, payload: bytes, more: bool) -> bool:
-        """A RESPONSE or a part of it; whether it is whole now."""
+        """Handle a RESPONSE or a part of it; return whether it is complete."""
         self._response_size += len(payload)
         if self._response_size > MAX_MESSAGE_BYTES:
             raise ProtocolError("the box sent a response without end", request_id=self.id)
@@ -379,7 +379,7 @@ class Conversation:
         return True
 
     def on_credit(self, payload: bytes) -> bool:
-        """CREDIT from the box: what lies before it need not be kept. Whether it says anything new."""
+        """Handle CREDIT from the box: data before its position are dropped. Return whether it is news."""
         position = unpack_position(payload)
         if position > self._input_position:
             raise ProtocolError("the box gave credit for what was never sent", request_id=self.id)
@@ -394,7 +394,7 @@ class Conversation:
         return True
 
     def fail(self, why: ExecError) -> None:
-        """The channel is gone: whoever waits is told."""
+        """End the conversation because the channel is gone, and wake the waiters."""
         if self._answer is None and self._failure is None:
             self._failure = why
             self._kept.clear()

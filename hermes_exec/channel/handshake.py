@@ -50,13 +50,13 @@ class BoxFacts:
 
     @property
     def isolation(self) -> dict[str, Any]:
-        """The probe's facts."""
+        """What the runner's isolation probe found."""
         found = self.raw.get("isolation")
         return found if isinstance(found, dict) else {}
 
 
 class FrameReader:
-    """Frames of one stream, one by one; what was read too much is kept."""
+    """Frames of one stream, one by one; bytes read beyond a frame are kept."""
 
     def __init__(self, stream: NowaitStream) -> None:
         self._stream = stream

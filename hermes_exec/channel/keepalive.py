@@ -14,7 +14,7 @@ TICK_S = 0.5
 
 
 class Beating(Protocol):
-    """What the thread looks after."""
+    """What the thread keeps alive."""
 
     @property
     def interval_s(self) -> float:
@@ -27,7 +27,7 @@ class Beating(Protocol):
 class Heart:
     """Calls `beat` of everything registered from a daemon thread that runs only while it is needed.
 
-    A process that was forked has no thread and begins anew.
+    A forked process has no such thread and starts its own.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Heart:
         self._thread: threading.Thread | None = None
 
     def add(self, member: Beating) -> None:
-        """Look after this one too."""
+        """Begin to call its `beat`."""
         if self._pid != os.getpid():
             self._begin()
         with self._lock:
@@ -50,7 +50,7 @@ class Heart:
                 self._thread.start()
 
     def remove(self, member: Beating) -> None:
-        """Stop looking after this one."""
+        """Stop calling its `beat`."""
         if self._pid != os.getpid():
             return
         with self._lock:

@@ -30,7 +30,7 @@ class TracedFrame(NamedTuple):
     exec_s: float | None = None
     error: str | None = None
     last: bool = True
-    """Whether its message ends with it."""
+    """Whether this frame ends its message."""
 
 
 class Trace(Protocol):

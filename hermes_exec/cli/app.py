@@ -107,8 +107,8 @@ def report(error: ExecError | OSError) -> None:
 
 
 def _stand_in() -> None:
-    """Give a caller's closed standard streams a place: what is opened next would have their numbers. One that cannot
-    take a character shows which it was. A terminal that says that it has no columns is one of 80.
+    """Open closed standard streams on /dev/null, since files opened later would get their numbers. Escape characters
+    that stdout cannot encode. Ignore a COLUMNS that is empty or 0.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:

@@ -20,9 +20,9 @@ class BackendConfig(ConfigModel):
     backend: ClassVar[str]
     """The name of the backend that this configures."""
     default_slots: ClassVar[int] = 1
-    """Slots in one box where the pool says nothing."""
+    """Slots in one box where the pool does not set them."""
     default_max_sandboxes: ClassVar[int] = 4
-    """Boxes at most where the pool says nothing."""
+    """Most boxes where the pool does not set them."""
     _wrap: Callable[[Any], Any] | None = PrivateAttr(default=None)
 
     def wrapped(self, wrap: Callable[[Any], Any]) -> Self:

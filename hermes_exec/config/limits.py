@@ -26,9 +26,10 @@ class Limits(ConfigModel):
     """Memory in MiB. A command over it is ended, with ``oom_killed`` in its result. That of a container counts the
     runner too, with some 4 MiB for each slot: less than 8 is refused."""
     pids: Positive | None = None
-    """Processes and threads at one time. A command that finds none left is a result with exit code 126. What the runner
-    of a container and the agents of its slots need comes on top, some 30 for the one and for each of the others: with
-    few of its slots in use more can be had."""
+    """Processes and threads at one time. A command that finds none left is a result with exit code 126. In a container
+    about 30 for the runner and as many for each slot's agent are added: while few slots are in use, tenants can have
+    more.
+    """
     disk_mb: Positive | None = None
     """Space that may be written, in MiB."""
     open_files: Positive | None = None

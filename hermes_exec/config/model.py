@@ -28,7 +28,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 
 
 def check_text(value: object) -> None:
-    """ValueError for text, also inside of a container, that has no UTF-8, such as an argument that was none."""
+    """Raise ValueError for text, also inside of a collection, that UTF-8 cannot encode (lone surrogates)."""
     if isinstance(value, str):
         try:
             value.encode("utf-8")

@@ -113,8 +113,8 @@ class PoolConfig(ConfigModel):
 
 
 def with_profile(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The values of a pool with those of one of its profiles as its own; what the profile has not, or as None, is the
-    pool's. The profiles stay.
+    """The values of a pool with those of one of its profiles as its own; what the profile does not set, or sets to
+    None, is the pool's. `profiles` is kept.
 
     Raises:
         ConfigError: there is no such profile.

@@ -1,4 +1,4 @@
-"""Slots go out, are held, move to another box, and come back."""
+"""Lends slots, moves them to another box, and takes them back."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Checkout:
     watch: KillWatch
     returned: anyio.Event | None = None
     moving: anyio.Event | None = None
-    """Set while the slot goes to another box: until then there is nothing to give back."""
+    """Set while the slot moves to another box: there is nothing to give back until that is done."""
 
 
 class Checkouts:
@@ -84,7 +84,7 @@ class Checkouts:
         return slots
 
     def _withdraw(self, ticket: Ticket) -> None:
-        """A waiter leaves without its slots."""
+        """Remove a waiter, and take back the places that it was given."""
         self.queue.leave(ticket)
         ticket.doing = next((place.doing for _, place in ticket.places if place.doing), "")
         for box, place in ticket.places:
@@ -127,7 +127,7 @@ class Checkouts:
         return None
 
     async def _prepare_slot(self, box: PooledSandbox, place: SlotPlace) -> Checkout:
-        """Create the slot if need be, and put into it what belongs there."""
+        """Create the slot if needed, and provision it."""
         try:
             facts = await box.create(place)
         except TRANSPORT:
@@ -159,7 +159,7 @@ class Checkouts:
         return checkout
 
     async def _suspect(self, box: PooledSandbox) -> None:
-        """A box does not answer: it is given up if it is dead, else lend nothing of it until it answers."""
+        """Handle a box that does not answer: give it up if it is dead, else lend nothing of it until it answers."""
         status = await box.status()
         if status.state == "dead":
             self.fleet.mark_dead(box)

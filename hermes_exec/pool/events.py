@@ -111,7 +111,7 @@ class Hub:
             return
         try:
             told = self._on_event(event)
-        except BaseException as error:  # noqa: BLE001 - it would end whatever task of the pool told the event
+        except BaseException as error:  # noqa: BLE001 - it would end the task of the pool that emitted the event
             _pass_on(error, f"on_event failed for {type(event).__name__}")
             return
         if inspect.isawaitable(told):
@@ -147,7 +147,7 @@ class Hub:
         self._news.set()
 
     def drop(self) -> None:
-        """Give up what the callback has not had."""
+        """Drop the events that the callback has not received."""
         for told in self._pending:
             if inspect.iscoroutine(told):
                 told.close()

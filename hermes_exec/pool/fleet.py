@@ -26,7 +26,7 @@ from hermes_exec.results import Died, Launched, PoolEvent, Ready, Reaped, Scaled
 logger = logging.getLogger(__name__)
 GOODBYE_S = 2.0
 LEAST_S = 1.0
-"""The time that the end of a box has when there is none left: what asks for it must be sent."""
+"""Least time for ending a box, in seconds, also past the deadline: the request has to be sent."""
 LAST_RESORT_S = 5.0
 LAUNCH_DELAYS_S = (0.5, 30.0)
 """The pause after the first failed launch, and the longest; each is twice the one before."""
@@ -92,7 +92,7 @@ class Fleet:
         return for_waiters
 
     async def wake_up(self) -> None:
-        """Ask the planner again when it wanted to be asked."""
+        """Run the planner again at the times that it asked for."""
         while True:
             pause_s = max(0.0, self._wake_at - anyio.current_time())
             self._rearm = anyio.Event()
@@ -107,7 +107,7 @@ class Fleet:
         return f"{self._name}-{box.record.id}-{place.name}"
 
     def emit(self, event: PoolEvent) -> None:
-        """Tell whoever listens."""
+        """Send an event to all listeners."""
         self.hub.emit(event)
 
     def background(self, work: Callable[[], Awaitable[None]], what: str) -> None:
@@ -216,7 +216,7 @@ class Fleet:
         self.on_change()
 
     async def end_sandbox(self, box: PooledSandbox) -> None:
-        """Say goodbye to the runner and end the box; shielded and bounded."""
+        """Shut down the runner and end the box; shielded and bounded."""
         with anyio.move_on_after(GOODBYE_S, shield=True):
             await box.channel.aclose(shutdown=True)
         await self.destroy(box.sandbox)
@@ -227,7 +227,7 @@ class Fleet:
             self.background(lambda: self._lost(box, why), f"lost {box.id}")
 
     async def _lost(self, box: PooledSandbox, why: ExecError) -> None:
-        """The channel is gone for good. A dead or unusable box is ended; of one out of reach it is waited for news."""
+        """Handle a lost channel: wait while the box's state is unknown, until its lease is over; then give it up."""
         deadline = anyio.current_time() + box.template.config.lease_s + 10.0
         pause_s = 0.1
         while (status := await box.status()).state == "unknown" and anyio.current_time() < deadline:
@@ -238,7 +238,7 @@ class Fleet:
         self.mark_dead(box)
 
     def mark_dead(self, box: PooledSandbox) -> None:
-        """A box is dead, or as good as dead: tell its holders, forget it, remove what is left of it."""
+        """Give up a box that is dead or unusable: tell its holders, forget it, remove what is left of it."""
         if box.record.id not in self.boxes or box.record.phase is Phase.CLOSING:
             return
         held = sum(place.held for place in box.places)

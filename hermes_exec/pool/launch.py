@@ -23,7 +23,7 @@ async def launch_sandbox(
     template: Template, labels: Labels, on_pull: OnPull | None, destroy: Callable[[Sandbox], Awaitable[None]]
 ) -> Sandbox:
     """Launch within `launch_timeout_s`; while an image is being pulled, within `pull_timeout_s` more. A sandbox that
-    there is already when the call is cancelled is destroyed.
+    exists already when the call is cancelled is destroyed.
 
     Raises:
         LaunchError: as `Backend.launch`; LaunchTimeout when the time is over.

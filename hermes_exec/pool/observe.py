@@ -58,7 +58,7 @@ def is_private(path: Path, uid: int) -> bool:
 
 
 async def offer_view(checkouts: Checkouts) -> None:
-    """Answer those who look, until cancelled. Where there is no place for the socket nobody can look; that is all."""
+    """Serve observers until cancelled. Without a place for the socket there are none; the pool is not affected."""
     path, pid = directory() / f"{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}", os.getpid()
     try:
         listener = _listen(path)
@@ -81,7 +81,7 @@ def _listen(path: Path) -> socket.socket:
     for earlier in path.parent.glob(f"*{SUFFIX}"):
         listens(earlier)  # else it is removed
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # It gets its name when it listens: one that has a name and refuses is dead.
+    # It is renamed once it listens: a socket with that name that refuses connections is dead.
     aside = path.with_name(f".{path.name}")
     try:
         made.setblocking(False)
@@ -98,7 +98,7 @@ def _listen(path: Path) -> socket.socket:
 def listens(path: Path) -> bool:
     """Whether a pool takes connections there; a socket whose pool is gone without having removed it is removed.
 
-    One that is stuck has as many that wait as there may be, and a connection to it would wait without end.
+    The check does not block: a stuck process may have a full backlog.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
@@ -113,7 +113,7 @@ def listens(path: Path) -> bool:
 
 
 async def _guarded(checkouts: Checkouts, stream: SocketStream) -> None:
-    """One who looks; whatever goes wrong here is no trouble of the pool."""
+    """Serve one observer; errors here never reach the pool."""
     async with stream:
         if not _allowed(stream):
             return

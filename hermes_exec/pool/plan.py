@@ -91,7 +91,7 @@ def plan(state: PoolState, config: PlanConfig, now: float) -> Plan:
 
 @dataclass(slots=True)
 class _Draft:
-    """One plan in the making: what of the state is spoken for so far."""
+    """A plan under construction: what of the state is assigned so far."""
 
     state: PoolState
     config: PlanConfig
@@ -191,7 +191,7 @@ class _Draft:
         self.actions.append(Lend(waiter, shares))
 
     def _failed(self, waiter: Waiter) -> bool:
-        """Whether launches failed too often since this waiter came, and what lives can not serve it."""
+        """Whether launches failed too often since this waiter came, and the living boxes cannot serve it."""
         history = self.state.launches.get(waiter.template)
         if history is None or history.seen < waiter.id:
             return False

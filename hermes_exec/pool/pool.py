@@ -54,7 +54,7 @@ class SandboxPool:
         network: False takes the network away.
         limits: What a box may use.
         slot_limits: What a slot may use.
-        best_effort_limits: A limit that cannot be enforced is told in `slot.isolation.limits`; False refuses it.
+        best_effort_limits: True lists a limit that cannot be enforced in `slot.isolation.limits`; False refuses it.
         env: Variables of every slot.
         secrets: The same; never shown or stored outside of it.
         files: Path in the slot → bytes or local path, put into each slot that is lent.
@@ -68,7 +68,7 @@ class SandboxPool:
         shutdown_timeout_s: Longest time that closing takes.
         lease_s: How long a box outlives a driver that is silent; the end of its process is seen within a second where
             that is possible (`local`, Docker on this host).
-        idle_timeout_s: Boxes above the minimum go when they were idle for so long.
+        idle_timeout_s: Boxes above the minimum are closed after being idle for so long.
         max_lifetime_s: Older boxes lend no more and are replaced.
         run_id: Label of the boxes (random by default), for `hermes-exec reap`.
         on_event: Called with each event, sync or async. What it raises is logged; KeyboardInterrupt then goes to the
@@ -405,7 +405,7 @@ class SandboxPool:
                 tasks.start_soon(self.release, slot)
 
     async def prewarm(self, n: int, profile: str | None = None, image: str | None = None) -> None:
-        """Wait until `n` boxes are ready, launching what is missing. They go like others when they stay idle.
+        """Wait until `n` boxes are ready, launching what is missing. They are closed like others when they stay idle.
 
         Raises:
             ConfigError: more boxes than `max_sandboxes`.

@@ -16,7 +16,7 @@ from hermes_exec.pool.templates import Template
 
 @dataclass(slots=True)
 class Ticket:
-    """A waiter's side of the line."""
+    """What one waiter in the queue is given: places or an error."""
 
     waiter: Waiter
     done: anyio.Event = field(default_factory=anyio.Event)
@@ -27,14 +27,14 @@ class Ticket:
 
 
 class Queue:
-    """Who waits. It asks the fleet what the planner says, and gives the waiters what is theirs."""
+    """The waiters of a pool. Runs the planner through the fleet, and hands its decisions to the waiters."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self._tickets: dict[int, Ticket] = {}
 
     def serve(self) -> None:
-        """Give the waiters what there is for them now."""
+        """Run the planner and hand the waiters what it decides."""
         for action in self.fleet.reconcile():
             if isinstance(action, Lend):
                 self._hand_over(action)
@@ -42,13 +42,13 @@ class Queue:
                 self._fail(action)
 
     def enter(self, template: Template, *, slots: int, boxes: int = 0) -> Ticket:
-        """A new waiter, last in the line."""
+        """Add a waiter at the end of the queue."""
         waiter = self.fleet.state.enqueue(template.key, anyio.current_time(), slots=slots, boxes=boxes)
         ticket = self._tickets[waiter.id] = Ticket(waiter)
         return ticket
 
     def enter_again(self, ticket: Ticket) -> None:
-        """A waiter whose places were of no use takes its old place in the line."""
+        """Put a waiter whose places were unusable back at its old position."""
         self.fleet.state.requeue(ticket.waiter)
         ticket.done = anyio.Event()
         self._tickets[ticket.waiter.id] = ticket
@@ -66,7 +66,7 @@ class Queue:
             raise ticket.error
 
     def leave(self, ticket: Ticket) -> None:
-        """A waiter goes away; harmless when it is no longer in the line."""
+        """Remove a waiter; harmless when it is no longer in the queue."""
         self._tickets.pop(ticket.waiter.id, None)
         self.fleet.state.waiters.pop(ticket.waiter.id, None)
 
@@ -121,7 +121,7 @@ class Queue:
         return error
 
     def timed_out(self, template: Template, ticket: Ticket, timeout_s: float) -> ExecError:
-        """Why a waiter got nothing in its time: what it was waited for, and what there is."""
+        """The error for a waiter whose time is over: what it waited for, and what the pool has."""
         if ticket.doing:
             return AcquireTimeout(f"no slot within {timeout_s:g} s: one was there, but {ticket.doing}")
         waiter = ticket.waiter

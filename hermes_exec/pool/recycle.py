@@ -15,17 +15,17 @@ from hermes_exec.results import Quarantined, Reset
 
 logger = logging.getLogger(__name__)
 PATIENCE_S = 2.0
-"""A reset that takes longer goes on as long as the box answers in between."""
+"""A reset that takes longer goes on as long as the box answers pings."""
 
 
 class Recycler:
-    """Makes places of boxes fit for the next tenant, or takes them out of use."""
+    """Resets slots for the next tenant, or takes them out of use."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
 
     def begin_take_back(self, box: PooledSandbox, place: SlotPlace) -> None:
-        """Take a place back that nobody got; at once where nothing was put into it."""
+        """Take back a place that was not handed out; at once where nothing was put into it."""
         if not place.touched:
             place.lent = False
             if box.record.id in self.fleet.boxes:
@@ -34,7 +34,7 @@ class Recycler:
         self.fleet.background(partial(self.take_back, box, place), "take back")
 
     async def take_back(self, box: PooledSandbox, place: SlotPlace, watch: KillWatch | None = None) -> None:
-        """Reset a place: it is free when it is proven clean, else quarantined. `watch` knows of its holder's kills."""
+        """Reset a place: it is free when it is proven clean, else quarantined. `watch` has seen its holder's kills."""
         name = self.fleet.slot_id(box, place)
         began = time.monotonic()
         outcome: ResetOutcome | None = None
@@ -68,7 +68,7 @@ class Recycler:
         self.fleet.on_change()
 
     async def reset(self, box: PooledSandbox, place: SlotPlace) -> ResetOutcome:
-        """Reset a place, but do not wait for a box that has fallen silent: what comes of it then is of no interest.
+        """Reset a place, but stop waiting when the box falls silent: the result is then ignored.
 
         Raises:
             ExecError: as `PooledSandbox.reset`, and ChannelLost when the box does not answer.

@@ -52,14 +52,14 @@ class SlotPlace:
     name: str
     facts: SlotFacts | None = None
     begun: bool = False
-    """Its creation was begun; when it was broken off, nobody knows how far it came."""
+    """Its creation was begun; if that was interrupted, how far it got is unknown."""
     lent: bool = False
     held: bool = False
     """A tenant has it; a place that is lent may also be one that is prepared or reset."""
     touched: bool = False
     quarantined: bool = False
     doing: str = ""
-    """What is being done to make it ready for its tenant, for one who waits no longer."""
+    """What is being done to prepare it, for the error of a waiter that times out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class PooledSandbox:
         return self.died() if (await self.status()).state == "dead" else None
 
     async def explain_loss(self, error: ExecError) -> ExecError:
-        """What the loss of a call was: SandboxDied where the box is dead, else the error itself."""
+        """The error of a lost call: SandboxDied where the box is dead, else the error itself."""
         cause = error.__cause__
         if self.death is None and isinstance(error, ChannelLost | OutcomeUnknown | ProtocolError | SandboxDied):
             # The engine knows more of a death than the channel does, when it answers.
@@ -204,7 +204,7 @@ class PooledSandbox:
         place.doing = ""
 
     async def set_up(self) -> None:
-        """Run the commands of `setup`, take the box as it then is for a clean one, and create its first slot.
+        """Run the commands of `setup`, mark the box as clean, and create its first slot.
 
         In a box of our own they act on the box itself, with the rights of its runner; elsewhere in a slot.
 
@@ -254,7 +254,7 @@ class PooledSandbox:
             raise self._refused(error) from error
 
     def _refused(self, error: RemoteError) -> ExecError:
-        """Why the box could not do what the pool asked of it; no file of a caller's is what an OSError is about."""
+        """The error for a request of the pool that the box refused: a LaunchError in place of an OSError."""
         seen = remote_failure(error)
         return seen if isinstance(seen, ExecError) else LaunchError(f"the box refused: {seen}", sandbox=self.id)
 

@@ -62,7 +62,7 @@ class LaunchHistory:
 
     failures: int = 0
     seen: int = 0
-    """The last number that was given when the last failure came: a waiter with a higher one came after it."""
+    """The latest id at the time of the last failure: a waiter with a higher id came after it."""
     retry_at: float = -math.inf
     hopeless: bool = False
     """The last error does not go away by trying again (a missing image, a refused option)."""

@@ -46,7 +46,7 @@ class Template:
         return _commands(self.config.slot_setup)
 
     def spec(self) -> LaunchSpec:
-        """What the backend is told."""
+        """The LaunchSpec for the backend."""
         config = self.config
         return LaunchSpec(
             image=self.image,

@@ -69,7 +69,7 @@ def checked_path(path: str | bytes | os.PathLike[str], what: str) -> WireBytes:
 
     Raises:
         ConfigError: it is empty or no path.
-        OSError: ENAMETOOLONG, as of the system, which is not asked about one that is longer than any.
+        OSError: ENAMETOOLONG, when it is longer than any system takes.
     """
     if path in ("", b""):
         raise ConfigError(f"{what} is empty")
@@ -121,7 +121,7 @@ def _is_text(value: object) -> bool:
 
 def _is_sequence(value: object) -> bool:
     if type(value) is list or type(value) is tuple:
-        return True  # what an abstract class takes long to find out
+        return True  # isinstance with an abstract class is slow
     return isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview)
 
 

@@ -86,10 +86,10 @@ class Files:
     ) -> FileWritten:
         """Write a file whole, atomically: others see the old content or the new one, also when the call is cancelled.
 
-        A file that is there keeps its mode and owner, a link is written through to its target, and a file with several
-        links or in a folder that takes no new ones is written in place when the content has come, which waits beside it
-        or in the slot's temporary folder and takes room there. `mode` None is 0o644 for a new file; `parents`
-        makes missing folders; `append` adds to the end instead.
+        An existing file keeps its mode and owner, and a link is followed to its target. A file with several links, or
+        in a folder that takes no new files, is written in place once the content has come; until then that takes room
+        in a temporary file beside it or in the slot's tmp. `mode` None is 0o644 for a new file; `parents` makes missing
+        folders; `append` adds to the end instead.
         """
         if not isinstance(data, bytes | bytearray | memoryview):
             raise ConfigError(f"data must be bytes, not {type(data).__name__}")
@@ -125,7 +125,7 @@ class Files:
         return _stat(await self._call("stat", path, follow=bool(follow)))
 
     async def exists(self, path: RemotePath) -> bool:
-        """Whether something is there; a link that leads nowhere is not. PermissionError when one may not look."""
+        """Whether something is there; a link that leads nowhere is not. PermissionError where the slot may not look."""
         try:
             await self.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -154,7 +154,7 @@ class Files:
         await self._call("mkdir", path, parents=bool(parents), exist_ok=bool(exist_ok), **more)
 
     async def remove(self, path: RemotePath, recursive: bool = False, missing_ok: bool = False) -> None:
-        """Remove a file, a link or an empty folder; with `recursive` also a folder with all that is in it."""
+        """Remove a file, a link, an empty folder or, with `recursive`, any. FileNotFoundError unless `missing_ok`."""
         await self._call("remove", path, recursive=bool(recursive), missing_ok=bool(missing_ok))
 
     async def move(self, source: RemotePath, target: RemotePath, overwrite: bool = True) -> None:
@@ -207,8 +207,9 @@ class Files:
     ) -> SearchResult:
         """Find lines (`target="content"`) by regular expression (RE2 syntax) or plain text, or files by name.
 
-        Ignore files (.gitignore, .ignore) count unless `ignore_files=False`; hidden and binary files are passed over.
-        The totals count everything, also what `limit` and `offset` leave out; `max_line` bounds each line in bytes.
+        Ignore files (.gitignore, .ignore) count unless `ignore_files=False`; hidden files are skipped unless
+        `hidden=True`, binary ones always. The totals count everything, also what `limit` and `offset` leave out;
+        `max_line` bounds each line in bytes.
 
         Raises:
             ConfigError (a ValueError): the pattern is not valid; the message says where.

@@ -182,8 +182,8 @@ async def start(
     pty: bool | tuple[int, int],
     tag: str | None,
 ) -> Process:
-    """Start a process from checked params; `command` is how it is shown. One that is started after all when the caller
-    was cancelled is ended.
+    """Start a process from checked params; `command` is how it is shown. A process that starts after the caller was
+    cancelled is ended.
     """
     size = pty_size(pty)
     params["stdin"] = bool(stdin) or size is not None
@@ -247,8 +247,8 @@ class ProcessInput(ByteSendStream):
             raise anyio.BrokenResourceError
 
     async def aclose(self) -> None:
-        """Close it: the process sees the end of its input. Harmless when repeated. A terminal in raw mode, or
-        without a character for it (`stty eof undef`), has none.
+        """Close it: the process sees the end of its input. Harmless when repeated. A terminal in raw mode, or without
+        an end-of-file character (`stty eof undef`), cannot show it.
         """
         if self._closed:
             return

@@ -23,7 +23,7 @@ OnOutput = Callable[[Literal["stdout", "stderr"], bytes], Awaitable[object] | ob
 """Called with each piece of output as it comes. A slow one slows the command."""
 
 LATE_S = 3.0
-"""How long after a command's own timeout its result may still come; then it is asked for once more, and given up."""
+"""Seconds after a command's timeout in which its result may still come; then it is cancelled, and given up."""
 LAST_CALL_S = 1.0
 PROMPT_S = 0.25
 LIVE: dict[int, Literal["stdout", "stderr"]] = {5: "stdout", 6: "stderr"}
@@ -137,7 +137,7 @@ class _Execution:
         return inf if self.timeout_s is None else self.timeout_s + LATE_S
 
     async def _wait(self) -> None:
-        """Nothing of the caller's runs until the result is here, so that the channel can watch the time."""
+        """Wait without running any code of the caller, so that the channel can enforce the deadline."""
         scope, conversation = self.scope, self.conversation
         scope.watch(conversation, time.monotonic() + self._overdue_in())
         try:
@@ -202,13 +202,13 @@ class _Execution:
         if self.cancel_scope is None:
             self.scope.channel.set_deadline(self.conversation, time.monotonic() + self._overdue_in())
             return
-        # A timer costs; a start that came at once needs no new one.
+        # A new timer costs time; after a prompt start the old one is good enough.
         deadline = anyio.current_time() + self._overdue_in()
         if deadline - self.cancel_scope.deadline > PROMPT_S:
             self.cancel_scope.deadline = deadline
 
     async def _last_call(self) -> None:
-        """The time is over and nothing came: ask for the end of the command, then say that nothing is known."""
+        """No result came in time: cancel the command, wait once more, then raise OutcomeUnknown."""
         conversation = self.conversation
         conversation.cancel_nowait()
         with anyio.move_on_after(LAST_CALL_S, shield=True):
@@ -225,7 +225,7 @@ class _Execution:
 
 
 def single(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one exception that a group is about."""
+    """The first exception of a group, groups in it unwrapped."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

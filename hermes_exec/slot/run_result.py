@@ -22,7 +22,7 @@ STDOUT, STDERR, MERGED = 1, 2, 3
 RARE = frozenset(
     ("signal", "timed_out", "oom_killed", "spill_path", "stderr_spill_path", "killed", "reason", "state_lost")
 )
-"""What most commands have nothing to say of."""
+"""Fields that the answers of most commands leave out."""
 
 
 @dataclass(frozen=True, slots=True)

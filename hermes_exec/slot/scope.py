@@ -19,7 +19,7 @@ from hermes_exec.results import KillReceipt
 from hermes_exec.slot.answers import optional_receipt, remote_failure
 
 ExplainLoss = Callable[[ExecError], Awaitable[ExecError]]
-"""Says what the loss of a channel was: SandboxDied with a post-mortem where the box is known to be dead."""
+"""Explains the loss of a channel: SandboxDied with a post-mortem where the box is known to be dead."""
 
 TRANSPORT_ERRORS = (ChannelLost, OutcomeUnknown, ProtocolError, SandboxDied)
 
@@ -78,7 +78,7 @@ class SlotScope:
         self.channel.set_deadline(conversation, deadline)
 
     def unwatch(self, conversation: Conversation) -> None:
-        """The call has left."""
+        """End `watch`: the call is over."""
         conversation.deadline = inf
         self._watched.discard(conversation)
         self._left()
@@ -156,7 +156,7 @@ class SlotScope:
         return SlotConversation(self, method, {"slot": self.slot, **params}, window, path)
 
     async def give_up(self, conversation: Conversation, wait_s: float = CANCEL_WAIT_S) -> None:
-        """End the work of a conversation and look at the receipt, when one comes in time."""
+        """End the work of a conversation and check the receipt, if one comes in time."""
         await self.channel.finish(conversation, wait_s)
         if conversation.answered:
             try:
@@ -165,11 +165,11 @@ class SlotScope:
                 return
 
     def fail_channel(self, error: ProtocolError) -> None:
-        """Break with a box of which nothing can be believed any more; no answer of it is waited for."""
+        """Fail the channel of a box that broke the protocol, without waiting for its answers."""
         self.channel.fail(error)
 
     def see(self, killed: KillReceipt | None) -> None:
-        """Look at a receipt: what is left behind quarantines the slot."""
+        """Check a receipt: processes that are left quarantine the slot."""
         if killed is not None and killed.left:
             self._on_left(killed)
 

@@ -144,7 +144,7 @@ class Session:
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """Wait for earlier commands, then have the session to oneself."""
+        """Wait for earlier commands, then hold the session alone."""
         self._check()
         since: float | None = None
         if self._busy:
@@ -170,7 +170,7 @@ class Session:
             self._pass_on()
 
     def _pass_on(self) -> None:
-        """The next in the line has its turn; nobody can come in between."""
+        """Give the session to the next waiter; no later caller can come in between."""
         if self._line:
             self._line.popleft().set()
         else:

@@ -40,9 +40,9 @@ _log = logging.getLogger(__name__)
 class Toolbox:
     """The tools of one slot for one model.
 
-    `toolsets` are names of COMPAT's table (default `terminal` and `file`), `tools` names of single tools and host-side
-    tools made with `@tool`; both may be given. `options` are the limits. A blocking slot gives a blocking toolbox: the
-    same names, values instead of awaitables.
+    `toolsets` are names of toolsets (default `terminal` and `file`; `hermes-exec tools list` shows them), `tools` names
+    of single tools and host-side tools made with `@tool`; both may be given. `options` are the limits. A blocking slot
+    gives a blocking toolbox: the same names, values instead of awaitables.
 
     The terminal is one shell session a Toolbox. Background processes belong to the slot: another Toolbox of the same
     slot sees them, and closing a Toolbox ends nothing. Calls may run at the same time; commands of the session and

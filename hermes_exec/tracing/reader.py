@@ -43,7 +43,7 @@ def read_trace(path: str | os.PathLike[str]) -> TraceRecord:
 
 
 def parse_trace(file: IO[str]) -> TraceRecord:
-    """The same of an open file; LookupError, TypeError, ValueError, ArithmeticError, RecursionError for no trace."""
+    """Read an open file; LookupError, TypeError, ValueError, ArithmeticError or RecursionError if it is no trace."""
     lines = _lines(file)
     head = next(lines, {})
     if head.get("trace") != 1:

@@ -1,4 +1,4 @@
-"""What a slot is shown to be confined in, from inside and from the host, before what could end a machine is fired."""
+"""Shows from inside and from the host that a slot is confined, before attacks that could end a machine are fired."""
 
 from __future__ import annotations
 

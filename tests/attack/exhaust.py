@@ -1,4 +1,4 @@
-"""Fires what uses something up, and measures meanwhile how the neighbour's calls go."""
+"""Fires attacks that use something up, and measures the neighbour's calls meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gives a pid namespace few numbers, so that they come round: `python -m tests.attack.numbers PID MOST`.
+"""Gives a pid namespace few numbers, so that they are reused: `python -m tests.attack.numbers PID MOST`.
 
 Since Linux 6.14 `kernel.pid_max` belongs to the pid namespace of whoever writes it. Nothing outside of it changes.
 """

@@ -1,4 +1,4 @@
-"""A driver that others do something to: `python -m tests.chaos.driver OPTIONS COMMAND OUTPUT`, the options as JSON.
+"""A driver that tests interfere with: `python -m tests.chaos.driver OPTIONS COMMAND OUTPUT`, the options as JSON.
 
 It prints the name of its box when its call is under way, and at the end what it saw, as JSON.
 """

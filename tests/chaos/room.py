@@ -1,4 +1,4 @@
-"""Disasters of room: memory or disk runs out, for one slot or for the box that two slots share."""
+"""Disasters of resources: memory or disk runs out, for one slot or for the box that two slots share."""
 
 from __future__ import annotations
 

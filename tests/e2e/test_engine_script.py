@@ -1,4 +1,6 @@
-"""`.ci/engine`, which installs Docker as root: it says so first, and can be declined. Here apt-get only looks on."""
+"""`.ci/engine`, which installs Docker as root: it says so first, and can be declined. Here apt-get is a fake that
+fails.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was found stays mended, and a short round of each fuzzer finds nothing; `make fuzz` runs the long one."""
+"""Bugs that were found stay fixed, and a short round of each fuzzer finds nothing; `make fuzz` runs the long one."""
 
 from __future__ import annotations
 

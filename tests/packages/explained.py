@@ -1,4 +1,4 @@
-"""The differences that are known by name, each with the reason why it is none of ours."""
+"""The differences that are known by name, each with the reason why it is no fault of ours."""
 
 from __future__ import annotations
 

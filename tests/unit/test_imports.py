@@ -1,4 +1,4 @@
-"""Imports run one way: a room imports from the rooms below its own, and from no other."""
+"""Imports run one way: a layer imports from the layers below its own, and from no other."""
 
 from __future__ import annotations
 

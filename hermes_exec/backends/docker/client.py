@@ -1,4 +1,4 @@
-"""The Docker SDK's client as it is used here: found as the SDK finds it, and no answer waited for past a moment."""
+"""The Docker SDK's client as it is used here: located as the SDK does it, with a deadline for each answer."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from hermes_exec.backends.docker.deadline import ANSWERED_UNTIL
 from hermes_exec.errors import BackendUnavailable
 
 LEAST_S = 0.1
-"""A request that is made after all has this long: time enough for an engine that answers."""
+"""Least timeout of a request, in seconds, also past the deadline: enough for an engine that answers."""
 
 
 class HurriedApi(docker.APIClient):
-    """The SDK takes the timeout of each request from an attribute of its client, which is asked anew each time."""
+    """An API client whose timeout is computed for each request: the SDK reads it from this attribute each time."""
 
     _timeout_s = math.inf
 
@@ -38,7 +38,7 @@ class HurriedApi(docker.APIClient):
 
 
 class HurriedClient(docker.DockerClient):
-    """The SDK's client with that."""
+    """The SDK's client with a `HurriedApi`."""
 
     def __init__(self, **options: Any) -> None:
         self.api = HurriedApi(**options)
@@ -71,7 +71,7 @@ def connect(config: DockerConfig, connections: int) -> HurriedClient:
 
 @contextmanager
 def readable_settings() -> Iterator[None]:
-    """What the SDK stumbles over in its environment and files, which it takes for right, becomes BackendUnavailable."""
+    """Turns the SDK's errors over broken settings in its environment and files into BackendUnavailable."""
     try:
         yield
     except (ValueError, TypeError, AttributeError, LookupError) as error:
@@ -82,7 +82,7 @@ def readable_settings() -> Iterator[None]:
 
 
 def _reach(base_url: str, timeout_s: float) -> None:
-    """OSError when nobody listens at a unix socket: the SDK would leave its own socket open on that."""
+    """Raise OSError when nobody listens at a unix socket: the SDK would leak its own socket."""
     scheme, _, path = base_url.removeprefix("http+").partition("://")
     if scheme == "unix":
         with socket.socket(socket.AF_UNIX) as probe:

@@ -38,7 +38,7 @@ class Plan(NamedTuple):
 
 
 def check_options(config: DockerConfig, spec: LaunchSpec) -> None:
-    """ConfigError for what no container can be."""
+    """Raise ConfigError for options that a container cannot have."""
     if not image_of(config, spec):
         raise ConfigError("the docker backend needs an image: SandboxPool('docker', image='…')")
     if not spec.network and config.network_mode not in {None, "none"}:
@@ -109,8 +109,8 @@ def plan_container(
 
 
 def bind_mount(volume: str) -> dict[str, Any] | None:
-    """``source:target[:mode]`` as a mount that needs its source to be there: Docker makes a missing one in the other
-    form, as a folder of root's. None for a named volume, and for modes that only the other form has.
+    """``source:target[:mode]`` as a mount whose source must exist: with the short form Docker creates a missing one as
+    a folder of root. None for a named volume, and for modes that only the short form has.
     """
     source, target, mode = (*volume.split(":"), "rw")[:3]
     if not source.startswith("/") or mode not in {"ro", "rw"}:

@@ -12,6 +12,6 @@ ANSWERED_UNTIL: ContextVar[float] = ContextVar("ANSWERED_UNTIL", default=math.in
 
 
 def deadline() -> float:
-    """That of the caller, as `anyio.current_time` counts; infinite without one and where it is cancelled already."""
+    """The caller's deadline on the clock of `anyio.current_time`; infinite where it has none or has passed it."""
     found = anyio.current_effective_deadline()
     return found if found > anyio.current_time() else math.inf

@@ -27,14 +27,14 @@ RUNNER_LABEL = "hermes-exec.runner"
 
 
 class NotShared(Exception):
-    """The engine does not have our runner where we have it: another way in is to be taken."""
+    """The engine does not see our runner at its path on this host: another delivery is needed."""
 
 
 class Delivery:
-    """Decides the way once an engine, by trying: whether it shares this host's files is proven, never assumed.
+    """Chooses the delivery once per engine, by trying: whether it shares this host's files is proven, never assumed.
 
-    The first container is made as if it did. It is proven when its main process, known by its number, calls us by a
-    socket that lies in a folder of ours; where there is no such socket, when the runner in the container has our bytes.
+    The first container is made as if it did. That is proven when its main process, known by its pid, connects to our
+    socket in a mounted folder; without such a socket, when the runner in the container has our bytes.
     """
 
     def __init__(self, config: DockerConfig) -> None:
@@ -44,7 +44,7 @@ class Delivery:
         self._filled: set[str] = set()
 
     def method(self, runner: RunnerBinary) -> DeliveryMethod:
-        """The way for a container. While it is not known better, ``bind``: `prove` or `refuted` tells."""
+        """The delivery for a container: ``auto`` is ``bind`` until `refuted` or `prove` finds that it does not work."""
         if self._config.runner_delivery != "auto":
             return self._config.runner_delivery
         if self._shared.get(runner.sha256, True):
@@ -59,7 +59,7 @@ class Delivery:
     def prove(
         self, client: DockerClient, container: str, method: DeliveryMethod, runner: RunnerBinary, *, called: bool
     ) -> None:
-        """Look at a container that was started; `called` says that it has called us.
+        """Check that a started container has our runner; `called` says that it has connected to us.
 
         Raises:
             NotShared: it has another runner, or none.
@@ -82,7 +82,7 @@ class Delivery:
         runner: RunnerBinary,
         dial_socket: DialSocket | None,
     ) -> bool:
-        """Whether an engine that cannot make or start a container has thereby shown that our files are not its own."""
+        """Whether an engine's failure to make or start a container shows that it does not see our files."""
         if not self._trying(method, runner):
             return False
         if container is None:

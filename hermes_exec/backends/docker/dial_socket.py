@@ -18,7 +18,7 @@ SOCKET = "socket"
 
 
 class DialSocket:
-    """A listening socket in `folder`, a directory of its own that others get to see by a mount only.
+    """A listening socket in `folder`, a directory of its own that others reach only through a mount.
 
     Raises:
         OSError: there is no place for it here.
@@ -30,7 +30,7 @@ class DialSocket:
         self._private = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{pid}-{process_start(pid)}-"))
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            # The runner may be anybody in its container; nobody on this host gets past the directory above.
+            # The runner may have any uid in its container; no other user of this host can pass the directory above.
             self.folder = self._private / "d"
             self.folder.mkdir()
             self.folder.chmod(0o755)
@@ -62,7 +62,7 @@ class DialSocket:
 
 
 def _sweep() -> None:
-    """Remove what drivers left that were killed while a container of theirs started."""
+    """Remove the directories of drivers that were killed while they started a container."""
     for left in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
         pid, _, start = left.name.removeprefix(FOLDER_PREFIX).rpartition("-")[0].partition("-")
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The direct stream into a container: its runner calls the driver through a mounted socket, past daemon and shim."""
+"""The direct stream into a container: its runner calls the driver through a mounted socket, without the daemon."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 PATIENCE_S = 2.0
 DIRECT_RUNTIMES = (None, "runc", "crun", "youki")
-"""Others (gVisor, Kata) have a kernel of their own, in which a socket of this host has nobody behind it."""
+"""Other runtimes (gVisor, Kata) have a kernel of their own, which cannot connect to a socket of this host."""
 
 
 class DirectStreams:

@@ -28,16 +28,16 @@ T = TypeVar("T")
 MAX_CALLS = 16
 """Calls of one backend that may be under way at once; each occupies a thread and a connection."""
 CLOSED_TIMEOUT_S = 5
-"""Longest time for one answer when the engine was left: for threads that undo what nobody waits for."""
+"""Longest time for one answer after `close`, in seconds: for threads that undo abandoned work."""
 REFUSAL = re.compile(r"unable to find (user|group) |network \S+ not found|could not select device driver")
-"""What the daemon says, with another status than 400, of a configuration that can never be."""
+"""What the daemon says, with a status other than 400, of a configuration that can never work."""
 
 
 class Engine:
-    """One Docker engine. The SDK is imported, and the engine spoken to, when it is first needed.
+    """One Docker engine. The SDK is imported, and the engine contacted, at first use.
 
-    A caller that is cancelled, or whose time is over, does not wait for an engine that is silent: the thread that does
-    ends with the request, after `api_timeout_s` at the latest.
+    A caller that is cancelled, or whose deadline has passed, does not wait for a silent engine: the thread of the
+    request ends after `api_timeout_s` at the latest.
     """
 
     def __init__(self, config: DockerConfig) -> None:
@@ -85,7 +85,7 @@ class Engine:
             self._making.discard(patience)
 
     def call_now(self, work: Callable[[DockerClient], T], within_s: float = math.inf) -> T:
-        """The same in the calling thread; no answer is waited for longer than `within_s` from now."""
+        """As ``call`` in the calling thread; no answer is waited for longer than `within_s` from now."""
         token = ANSWERED_UNTIL.set(time.monotonic() + within_s)
         try:
             client = self.client()
@@ -97,7 +97,7 @@ class Engine:
                 self._drop_connections()
 
     def close(self) -> None:
-        """Close the connections, and let nobody wait any more. What threads still do they finish, less patiently."""
+        """Close the connections and end all waits. Threads finish what they are doing, with a shorter timeout."""
         self._closed = True
         for scope in self._making:
             scope.cancel()
@@ -112,7 +112,7 @@ class Engine:
 
 @contextmanager
 def mapped() -> Iterator[None]:
-    """Errors of the SDK become errors of ours.
+    """Turns errors of the SDK into errors of this library.
 
     Raises:
         BackendUnavailable: no daemon answers, or it refuses us; with the command that mends it.

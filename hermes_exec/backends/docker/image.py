@@ -26,7 +26,7 @@ UNREACHABLE = re.compile(
     r"|connection (refused|reset)|network is unreachable|unexpected HTTP status: 5\d\d|\bEOF$",
     re.IGNORECASE,
 )
-"""How Docker tells of a registry that does not answer, or not now; it has only words for it."""
+"""Docker's messages about a registry that does not answer, or not now; there is no code for it."""
 
 
 class ImageFacts(NamedTuple):

@@ -28,7 +28,7 @@ LOG_LINES = 40
 LAST_RESORT_S = 10.0
 """Longest wait for the engine at the end of a program that did not close its pool, for each container."""
 MOST_CHANGES = 1000
-"""More are not looked for: one is enough to replace a box."""
+"""The search for changes ends after this many: one is enough to replace a box."""
 FILES_OF_DOCKER = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
 """Docker mounts these from outside: no comparison with the image shows them."""
 
@@ -44,7 +44,7 @@ class CreatedContainer(NamedTuple):
     same_host: bool = False
     """Whether its engine is known to be one of this host."""
     baseline_cache: list[Mark] | None = None
-    """What was found in the first of the containers that are alike at first; None where this one is to be looked at."""
+    """The mark of the first of several containers that start out alike; None where this one has to be examined."""
 
 
 class Mark(NamedTuple):
@@ -192,9 +192,9 @@ class DockerSandbox:
 
 
 def remove(client: DockerClient, container: str, name: str | None = None) -> None:
-    """Remove a container by id or name, with its anonymous volumes; one that is gone, or on its way, is fine.
+    """Remove a container by id or name, with its anonymous volumes; one that is gone or being removed is fine.
 
-    Whoever else removed it may have left the volume of our state, which is found by the container's name.
+    If something else removed it, the volume with our state may be left: it is found by the container's name.
     """
     from docker.errors import APIError
 
@@ -210,7 +210,7 @@ def remove(client: DockerClient, container: str, name: str | None = None) -> Non
 def remove_volumes(
     client: DockerClient, filters: dict[str, str], chosen: Callable[[Mapping[str, str]], object]
 ) -> None:
-    """Remove volumes whose labels are chosen; one that is in use after all stays."""
+    """Remove the volumes whose labels `chosen` accepts; one that is still in use stays."""
     from docker.errors import APIError
 
     for volume in client.api.volumes(filters=filters)["Volumes"] or ():

@@ -13,7 +13,7 @@ STDIN, STDOUT, STDERR = 0, 1, 2
 FIRST = 0
 """The first byte of a runner's output: a frame is shorter than 16 MiB.
 
-Docker tells on stdout, as text, that the program could not be started, as in a container that ends just now.
+Docker reports on stdout, as text, that the program could not be started, as in a container that is ending.
 """
 
 

@@ -29,7 +29,7 @@ GROUPS_FILE = "groups"
 LOG_TAIL_BYTES = 8192
 MAX_LOG_BYTES = 1 << 20
 NEVER = (errno.EACCES, errno.EINVAL, errno.ENOENT, errno.ENOTSUP, errno.EPERM, errno.EROFS)
-"""What a file system answers that takes no files at all; one that is only full may have room later."""
+"""Errors of a file system that takes no files at all; one that is only full may have room later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class LocalDir:
             return None
 
     def owner(self) -> Labels | None:
-        """Who made it. Until the owner file is written only its name says so; None when that tells nothing here."""
+        """Who made it, by its owner file or, until that is written, by its name; None when neither tells."""
         try:
             written = from_json((self.path / OWNER_FILE).read_text("utf-8"))
         except OSError:
@@ -94,7 +94,7 @@ class LocalDir:
             return None
 
     def end_runner(self, grace_s: float = 5.0) -> None:
-        """End the runner if it lives: it is asked first, and takes what it started with it."""
+        """End the runner if it lives: TERM, on which it ends what it started, then KILL after `grace_s`."""
         for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 2.0)):
             pid = self.runner_pid()
             if pid is None:
@@ -119,7 +119,7 @@ class LocalDir:
 
 
 def _remove_groups(told: Path, patience_s: float = 1.0) -> None:
-    """Remove the cgroups whose paths begin as a runner has written down; one with processes is kept."""
+    """Remove the cgroups with the path prefixes that a runner has written down; one with processes is kept."""
     try:
         beginnings = told.read_text("utf-8").splitlines()
     except (OSError, ValueError):
@@ -174,7 +174,7 @@ def parent_directory(base_dir: str | None) -> Path:
 
 
 def check_parent(base_dir: str | None) -> None:
-    """ConfigError when this user can make no directories there, as long as nobody changes that."""
+    """Raise ConfigError when this user cannot make directories there."""
     parent = parent_directory(base_dir)
     existing = next(path for path in (parent, *parent.parents) if os.path.exists(path))
     if not existing.is_dir():
@@ -189,7 +189,7 @@ def check_parent(base_dir: str | None) -> None:
 
 
 def _try_directory(parent: Path) -> OSError | None:
-    """Why no directory with a file can be there whoever asks, as in /proc: only the file system knows."""
+    """The error if no directory with a file can ever be made there, as in /proc; found out by trying."""
     tried: str | None = None
     try:
         tried = tempfile.mkdtemp(prefix=_name_of(own_labels("")), dir=parent)

@@ -41,7 +41,7 @@ class LocalSandbox:
         self._attached: list[subprocess.Popen[bytes]] = []
 
     async def open(self, argv: Sequence[str]) -> FdStream:
-        """See ``Sandbox.open``; the stream is a socket, and the one end of it the runner's stdin and stdout."""
+        """See ``Sandbox.open``; the stream is a socket whose other end is the runner's stdin and stdout."""
         if self._process.poll() is not None:
             raise SandboxDied("the box has ended", post_mortem=self._post_mortem(), sandbox=self.id)
         self._attached = [child for child in self._attached if child.poll() is None]

@@ -108,7 +108,7 @@ async def _several(
 
 
 def _lines(result: RunResult) -> list[bytes]:
-    """The lines of one slot of several; on a terminal it can neither move the cursor nor pass for another slot."""
+    """The lines of one slot of several; on a terminal they can neither move the cursor nor imitate another slot's."""
     shown = result.output_bytes
     if sys.stdout.isatty():
         shown = printable(result.output).encode(sys.stdout.encoding, "backslashreplace")
@@ -121,7 +121,7 @@ def _code(result: RunResult) -> int:
 
 
 def _say_why(result: RunResult, head: str = "", told: str = "") -> None:
-    """Say what the command cannot say itself: that its time was over, or why it did not start. Not what is told."""
+    """Print what the command cannot say itself: that it timed out, or why it did not start. Skip what `told` has."""
     why = f"timed out after {result.duration_s:.1f} s" if result.timed_out else result.reason
     if why and why not in told:
         say(head + why)

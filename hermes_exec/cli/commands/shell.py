@@ -77,7 +77,7 @@ async def _terminal(pool: SandboxPool, command: str | list[str]) -> int:
 
 
 def term_of(here: str) -> str:
-    """Return the name of this terminal, or that of one like it where images have no description of this one."""
+    """Return the TERM of this terminal, or a similar common one where images do not describe this one."""
     known = re.fullmatch(r"(xterm|screen|tmux|rxvt|linux|vt\d+|ansi|dumb)(-\d*color|-unicode)?", here)
     return here if known else "xterm-256color"
 

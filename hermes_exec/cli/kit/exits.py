@@ -20,7 +20,7 @@ TIMED_OUT: Final = 143
 INTERRUPTED: Final = 130
 """SIGINT or SIGTERM ended it, and every box is gone."""
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What it means that a file, or standard output, takes no more."""
+"""Errors of a file, or of standard output, that takes no more data."""
 
 
 def code_of(error: ExecError | OSError) -> int:
@@ -42,8 +42,8 @@ def is_reader_gone(error: BaseException) -> bool:
 
 
 def errors_in(error: BaseException) -> Iterator[ExecError | OSError]:
-    """Yield what a user can do something about, also inside of groups: the errors of this library, a disk that takes no
-    more, and paths that are not there or not as they should be, here or in a slot.
+    """Yield the errors that a user can act on, also inside of groups: those of this library, a full disk, and paths
+    that are missing or wrong, here or in a slot.
     """
     if isinstance(error, ExecError) or (
         isinstance(error, OSError) and (error.filename is not None or error.errno in NO_ROOM)

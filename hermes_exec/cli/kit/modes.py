@@ -31,7 +31,7 @@ class Modes:
         self._rest = data[begun:] if begun >= 0 else b""
 
     def undo(self) -> bytes:
-        """What makes the terminal as it was; nothing where nothing is left to undo."""
+        """The sequences that restore the terminal; empty when there is nothing to undo."""
         changed = [mode for mode, on in self._now.items() if on != (mode in _ON_AT_FIRST)]
         if not changed:
             return b""

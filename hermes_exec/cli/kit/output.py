@@ -82,7 +82,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a name as a terminal may show it: `printable`, and neither a line feed nor a tab in it makes another."""
+    """Return a name as a terminal may show it: `printable`, with line feeds and tabs shown too."""
     return "".join(map(_shown, text))
 
 

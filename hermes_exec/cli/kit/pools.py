@@ -48,7 +48,7 @@ TraceTo = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 AlwaysJson = Annotated[bool, typer.Option("--json", hidden=True)]
-"""Of commands that print nothing else."""
+"""The `--json` of commands that print JSON in any case."""
 
 
 def make_pool(

@@ -16,12 +16,12 @@ from hermes_exec.results import TreeCopied
 
 PIECE_BYTES = 1 << 18
 BUFFER_BYTES = 1 << 16
-"""What tarfile keeps; it copies all of that for each header and each piece of a file."""
+"""Size of tarfile's buffer, all of which it copies for each header and each piece of a file."""
 MAX_REPORTED = 1000
 PERMISSIONS = 0o777
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 NO_FOLDER = (errno.ENOTDIR, errno.ELOOP, errno.ENOENT, errno.EMLINK)
-"""How the opening of what was a directory fails when it is none any more."""
+"""Errors of opening a path that is no longer a directory."""
 
 
 @dataclass
@@ -146,7 +146,7 @@ def _is_folder(folder: int, name: str) -> bool:
 
 @contextlib.contextmanager
 def _named(path: str) -> Iterator[None]:
-    """Inside it, an error of the system is about this path."""
+    """Puts this path into the OSErrors that are raised inside."""
     try:
         yield
     except NotRegular:

@@ -19,7 +19,7 @@ EXTENDED = (
 
 
 class Archive(Protocol):
-    """What a header may do to its archive, which the standard library does not show."""
+    """What a header uses of its archive and the standard library's stubs do not show."""
 
     members: list[tarfile.TarInfo]
     fileobj: IO[bytes]
@@ -27,12 +27,12 @@ class Archive(Protocol):
 
 
 class Member(tarfile.TarInfo):
-    """Reads a header in bounded memory and time. tarfile's own reading of extended ones (pax, sparse) has neither: it
-    keeps what is global for ever, and looks for fields with expressions that are quadratic in what they are given.
+    """Reads a header in bounded memory and time. tarfile bounds neither for extended ones (pax, sparse): it keeps
+    global records for ever, and finds fields with regular expressions that take quadratic time.
     """
 
     ahead = 0
-    """How many headers came before this one that are about it."""
+    """How many extended headers about this one came before it."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         if self.size < 0 or (self.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) and self.size > MAX_HEADER_BYTES):

@@ -28,9 +28,9 @@ STALL_S = 75.0
 """No progress for so long is a TimeoutError; the runner itself gives up after 60 s."""
 WINDOW_BYTES = 4 << 20
 BATCH_BYTES = 1 << 20
-"""So much is handed to a file at a time, if it is there: each time costs a change of threads."""
+"""How much is handed to a file at a time, if available: each time costs a thread switch."""
 CLOCK_S = 1.0
-"""How exact the clock of `STALL_S` is. To set it costs as much as to move a piece."""
+"""Precision of `STALL_S`, in seconds: setting its timer costs as much as moving a piece."""
 
 
 @contextlib.asynccontextmanager
@@ -68,7 +68,7 @@ class Moving:
         return await self.conversation.response()
 
     async def receive(self) -> bytes:
-        """What has come, and else what comes next; b"" once the answer is there."""
+        """The bytes that have come, else the next ones; b"" once the answer is there."""
         pieces: list[bytes] = []
         size = 0
         while size < BATCH_BYTES:

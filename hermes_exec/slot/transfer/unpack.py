@@ -63,9 +63,9 @@ class _Unpacker:
     refused: list[str] = field(default_factory=list)
     folders: dict[str, tuple[int, float]] = field(default_factory=dict)
     locked: dict[str, int] = field(default_factory=dict)
-    """Modes that directories had which were there and did not let their owner in."""
+    """Original modes of existing directories that did not let their owner in."""
     kept: tuple[list[str], int] | None = None
-    """The directory of the entry before, and a descriptor of it."""
+    """The directory of the previous entry, and a descriptor of it."""
 
     def close(self) -> None:
         if self.kept is not None:
@@ -73,7 +73,7 @@ class _Unpacker:
             self.kept = None
 
     def holder(self, parts: list[str]) -> int:
-        """A descriptor, kept for the next entry, of the directory in which one is to be."""
+        """A descriptor of the directory that an entry goes into; it is kept for the next entry."""
         if self.kept is None or self.kept[0] != parts:
             self.close()
             with self.inside(parts) as folder:
@@ -124,7 +124,7 @@ class _Unpacker:
         self.files += 1
 
     def directory(self, parts: list[str], member: tarfile.TarInfo) -> None:
-        """Make a directory, or let its owner in: what is in it can be replaced until it gets its own mode."""
+        """Make a directory, or give the owner of an existing one access to its entries until it gets its final mode."""
         name = "/".join(parts)
         with self.inside(parts) as folder:
             mode = stat.S_IMODE(os.fstat(folder).st_mode)
@@ -135,7 +135,7 @@ class _Unpacker:
         self.folders[name] = (member.mode & PERMISSIONS, _time(member))
 
     def lock(self) -> None:
-        """Give directories back the modes that they had, where the stream ended early."""
+        """Restore the modes of existing directories after a stream that ended early."""
         for name in sorted(self.locked, key=_depth, reverse=True):
             with contextlib.suppress(_Refused, OSError), self.inside(_parts(name), make=False) as folder:
                 os.fchmod(folder, self.locked[name])

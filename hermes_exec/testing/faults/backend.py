@@ -28,7 +28,7 @@ def faulty(config: C, faults: Faults) -> C:
     """The same configuration, for a pool whose boxes break as `faults` says.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: `config` is not a backend's configuration, or `faults` not a `Faults`.
     """
     if not isinstance(config, BackendConfig):
         raise ConfigError(f"config must be a backend's configuration such as LocalConfig(), not {config!r}")
@@ -38,7 +38,7 @@ def faulty(config: C, faults: Faults) -> C:
 
 
 class FaultyBackend:
-    """Another backend with faults. What it does not change is the other's own."""
+    """Adds faults to another backend. Everything else is passed through."""
 
     def __init__(self, inner: Backend, faults: Faults) -> None:
         self._inner = inner
@@ -64,7 +64,7 @@ class FaultyBackend:
 
 
 class FaultySandbox:
-    """Another sandbox with faults."""
+    """Adds faults to another sandbox."""
 
     def __init__(self, inner: Sandbox, faults: Faults) -> None:
         self._inner = inner
@@ -97,7 +97,7 @@ class FaultySandbox:
         self._inner.destroy_now()
 
     def _happen(self) -> None:
-        """The one thing that happens to this box, in a thread of its own."""
+        """Carry out the one fault of this box, in a thread of its own."""
         kind, lasts_s = self._fate.kind, self._fate.lasts_s
         try:
             if self._over.wait(None if kind is None else self._fate.after_s):

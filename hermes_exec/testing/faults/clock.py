@@ -11,7 +11,7 @@ NS = 1_000_000_000
 
 
 class WallClock:
-    """Stands in for the functions of `time` while somebody has the clock jump; several jumps add up."""
+    """Replaces the functions of `time` while a jump is in effect; several jumps add up."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -19,7 +19,7 @@ class WallClock:
         self._time, self._time_ns = time.time, time.time_ns
 
     def jump(self, by_s: float) -> None:
-        """From now on it is so much later."""
+        """Set the clock forward by so many seconds from now on."""
         with self._lock:
             self._jumps.append(by_s)
             time.time, time.time_ns = self._moved, self._moved_ns

@@ -69,8 +69,8 @@ class BoxProcesses:
 
     @contextlib.contextmanager
     def full_disk(self) -> Iterator[int]:
-        """Within the block the file system with the box's slots is full; how many bytes that took, 0 where it is a
-        larger one that others use too, or is not seen from here.
+        """Fill the file system with the box's slots within the block; yields how many bytes that took, 0 where it is
+        too large to fill or not visible from here.
         """
         if self._runner is None:
             yield 0

@@ -13,9 +13,10 @@ from hermes_exec.config import nearest
 from hermes_exec.errors import ConfigError
 
 STREAM_FAULTS = ("cut", "half-close", "lose", "stall", "delay", "split", "bytewise")
-"""What can happen on a stream: it ends; one of its directions ends; what goes one way is lost from then on, without a
-word; nothing passes for a while, one way or both; every read or write waits; data comes in small pieces; it comes byte
-by byte."""
+"""What can happen on a stream: it ends; one of its directions ends; data in one direction is lost silently from then
+on; nothing passes for a while, one way or both; every read or write waits; data comes in small pieces; it comes byte by
+byte.
+"""
 BOX_FAULTS = ("kill-attach", "freeze", "kill-runner", "kill-box", "fill-disk", "jump-clock")
 """What can happen to a box: the process that carries the stream is killed; the runner is stopped and continued; the
 runner is killed; the box is removed; its disk is full for a while (only one of at most a gigabyte is filled); the wall
@@ -26,7 +27,7 @@ LAUNCH_FAULTS = ("refuse-launch", "slow-launch")
 WEIGHTS = {"cut": 3.0, "half-close": 1.0, "lose": 0.5, "stall": 1.0, "delay": 2.0, "split": 2.0, "bytewise": 2.0}
 MEAN_BYTES = 30_000.0
 GROWTH = 1.6
-"""A stream that was opened anew works so much longer than the one before: a schedule never stops all progress."""
+"""Each reopened stream works longer than the one before by this factor, so a schedule never stops all progress."""
 
 
 class Injected(NamedTuple):
@@ -108,7 +109,7 @@ class Faults:
 
 
 class LaunchFate(NamedTuple):
-    """A launch: whether it fails, and seconds that it takes longer."""
+    """What happens to a launch: whether it fails, and how many seconds longer it takes."""
 
     number: int
     refuse: bool
@@ -116,7 +117,7 @@ class LaunchFate(NamedTuple):
 
 
 class BoxFate(NamedTuple):
-    """A box: what happens after how many seconds, how long what ends again lasts, and how far a clock jumps."""
+    """What happens to a box, after how many seconds, how long a passing fault lasts, and how far a clock jumps."""
 
     number: int
     kind: str | None
@@ -155,7 +156,7 @@ class Direction:
         self._small = 0
         self._piece = 0
         self.lost = False
-        """Whether what goes this way is lost from here on."""
+        """Whether data in this direction is lost from here on."""
 
     def _distance(self) -> float:
         return self._draw.expovariate(1 / self._mean) if self._kinds else float("inf")
@@ -185,7 +186,7 @@ class Direction:
             case "lose":
                 self.lost, step = True, Step(0)
             case "stall":
-                # Some are longer than a silence that the driver puts up with.
+                # Some are longer than the silence that the driver tolerates.
                 longest_s = 2.0 if self._draw.random() < 0.8 else 8.0
                 step = Step(0, self._draw.uniform(0.2, longest_s), both=self._draw.random() < 0.5)
             case "delay":

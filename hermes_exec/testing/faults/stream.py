@@ -12,7 +12,7 @@ from hermes_exec.testing.faults.schedule import Direction, StreamFate
 
 
 class FaultyStream(ByteStream):
-    """Passes on what another stream carries, as its fate allows."""
+    """Passes on what another stream carries, as its schedule of faults allows."""
 
     def __init__(self, inner: ByteStream, fate: StreamFate) -> None:
         self._inner = inner

@@ -41,7 +41,7 @@ class FileViews:
             self._files.popitem(last=False)
 
     def forget(self, path: str) -> None:
-        """The file is gone or moved."""
+        """Forget a file that is gone or moved."""
         self._files.pop(path, None)
 
     def changed(self, path: str, fingerprint: bytes | None) -> bool:
@@ -80,5 +80,5 @@ class Repetition:
         return self._count
 
     def interrupt(self) -> None:
-        """Another tool was called in between."""
+        """End a run of equal searches: another tool was called."""
         self._last, self._count = None, 0

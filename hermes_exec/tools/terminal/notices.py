@@ -1,4 +1,4 @@
-"""Looks after the watched background processes when it is asked: nothing runs in between."""
+"""Checks the watched background processes on demand: nothing runs in between."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ async def _run(state: ToolState, command: str, workdir: str | None, timeout_s: i
 @contextmanager
 def _in_directory(state: ToolState, workdir: str | None) -> Iterator[None]:
     """Inside it, a working directory that cannot be entered becomes a ToolFailure, and so does a command that is too
-    long. What else a call of ours could be refused for is checked before.
+    long. Everything else that could make the call fail is checked before.
     """
     try:
         yield

@@ -114,13 +114,13 @@ def _task(raw: bytes, line: int, index: int, beside: Path) -> Task:
 
 
 def _digest(entry: dict[str, object]) -> str:
-    """Of the entries that are known, whatever their order; of a tree the name counts, not what is in it."""
+    """The digest of the known entries, whatever their order; of a tree only the name counts."""
     asked = {name: value for name, value in entry.items() if name in Task.model_fields}
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _tree(beside: Path, tree: Path) -> Path:
-    """It must lie beside the file: a dataset from elsewhere is not to read this machine's other files."""
+    """The path of a tree, which must lie beside the file: a foreign dataset must not read other files here."""
     here, there = beside.resolve(), (beside / tree).resolve()
     if not there.is_relative_to(here) or there == here:
         raise ValueError(f"tree: {str(tree)!r} is not inside of the dataset's directory")

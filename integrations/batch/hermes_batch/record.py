@@ -103,7 +103,7 @@ def make_record(
     """The record of a prompt.
 
     `failure` is what kept the prompt from being scored besides the episode itself, with its `cause`: the record is then
-    not trainable and has no score. Without an `episode` nothing was said yet.
+    not trainable and has no score. Without an `episode` it holds the prompt alone.
     """
     calls = [] if episode is None else [(call.name, call.ok) for call in episode.tool_calls if call.name]
     stats = tool_stats(calls, KNOWN_TOOLS)

@@ -117,7 +117,7 @@ class Rollout:
 
     def _failed(self, error: Exception, cause: ErrorCause) -> None:
         if self._solved is not None or (self._episode is not None and not self._episode.trainable):
-            # The score stands, or there is none already: what fails now is the way back of the slot.
+            # The score is decided: what fails now is the return of the slot.
             _LOG.warning("prompt %d: %s: %s", self._task.index, type(error).__name__, error)
             return
         self._cause = cause

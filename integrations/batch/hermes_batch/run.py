@@ -121,7 +121,7 @@ async def resume_batch(
 
 
 class _Earlier:
-    """Says of the records of earlier invocations which are results: one of each prompt, and of these prompts."""
+    """Decides which records of earlier invocations are kept: one trainable record for each of these prompts."""
 
     def __init__(self, config: BatchConfig, tasks: list[Task]) -> None:
         self._dataset = config.dataset
@@ -145,7 +145,7 @@ class _Earlier:
 
 
 class _Run:
-    """One invocation: these prompts are worked on, and the result counts them."""
+    """One invocation: works on these prompts and counts their results."""
 
     def __init__(
         self,
@@ -223,7 +223,7 @@ def _refuse_results(config: BatchConfig) -> None:
 
 
 async def _close(model: Model) -> None:
-    """Let go of a model that this run made."""
+    """Close a model that this run made."""
     with anyio.move_on_after(5, shield=True):
         for name in ("aclose", "close"):
             close = getattr(model, name, None)

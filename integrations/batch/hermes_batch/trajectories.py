@@ -41,8 +41,8 @@ class Trajectories:
 
     @classmethod
     def reopen(cls, out: Path, keep: Callable[[Row], bool]) -> Self:
-        """The file of an earlier run, for more records: without the lines that are no record, such as the half of one
-        that a run left which was killed, and without the records that `keep` refuses.
+        """The file of an earlier run, for more records: without the lines that are no record, such as half a line of a
+        killed run, and without the records that `keep` refuses.
 
         `keep` sees each record once; when it raises, the file is as it was. Raises ConfigError as `create` does.
         """

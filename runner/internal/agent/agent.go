@@ -33,13 +33,13 @@ type agent struct {
 	quiet  *initproc.Quiet
 	platform
 
-	// closing is held shared by a fork and exclusively by whoever wants that
-	// no new process appears.
+	// closing is held shared by a fork and exclusively while no new process may
+	// appear.
 	closing  sync.RWMutex
 	stopping bool
 }
 
-// tenancy is what belongs to the slot, and to which command.
+// tenancy knows which processes belong to the slot, and to which command.
 type tenancy struct {
 	setup    isolation.Setup
 	slotUser isolation.User
@@ -80,7 +80,7 @@ func Main(args []string) int {
 	a.conn = conn
 	a.table.init()
 	_ = conn.Run(a.handle, nil)
-	// Nobody is left to serve, and nothing of the slot may outlive that.
+	// The serving runner is gone, and nothing of the slot may outlive it.
 	if a.ready.Load() {
 		a.stop()
 	}
@@ -121,8 +121,8 @@ func (a *agent) handle(ctx context.Context, op string, m *ipc.Message) (any, []i
 	return nil, nil, &ipc.Error{Kind: "bad_request", Message: "unknown operation " + strconv.Quote(op)}
 }
 
-// setUp prepares the slot. The descriptors are lanes, each of them served by a
-// thread that commands are forked from, and after these by one for files.
+// setUp prepares the slot. The descriptors are lanes: first those of the
+// threads that fork commands, then those of the threads for files.
 func (a *agent) setUp(m *ipc.Message) (any, []int, error) {
 	for _, fd := range m.FDs {
 		a.lanes = append(a.lanes, a.conn.ServedLane(fd))

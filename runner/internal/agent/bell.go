@@ -5,12 +5,12 @@ import (
 	"syscall"
 )
 
-// bell wakes one thread that waits in the kernel, which costs less than to
-// change from one of the runtime's threads to another. A ring before the wait
-// is not lost; many are as one.
+// bell wakes one thread that waits in the kernel, which costs less than a
+// switch between threads of the Go runtime. A ring before the wait is not lost;
+// several count as one.
 type bell struct {
 	pipe [2]int
-	set  atomic.Bool // the next ring is to be heard
+	set  atomic.Bool // the next ring has to be written
 }
 
 func (b *bell) init() {
@@ -19,8 +19,7 @@ func (b *bell) init() {
 	}
 	syscall.CloseOnExec(b.pipe[0])
 	syscall.CloseOnExec(b.pipe[1])
-	// Rings that nobody waited for stay in the pipe: one that finds it full has
-	// been heard.
+	// Unread rings stay in the pipe: when it is full, one more is not needed.
 	if err := syscall.SetNonblock(b.pipe[1], true); err != nil {
 		panic("the agent's bell: " + err.Error())
 	}
@@ -32,7 +31,7 @@ func (b *bell) ring() {
 	}
 }
 
-// arm is called before looking for what a ring tells of; wait after there was
+// arm is called before looking for what a ring announces, wait when there was
 // nothing.
 func (b *bell) arm() { b.set.Store(true) }
 

@@ -3,8 +3,8 @@ package agent
 import "hermes-exec/runner/internal/proc"
 
 // claims says which command each of the given processes belongs to, and by
-// which handle that is known. 0 is nobody's, or with a handle the one of a
-// command that is not known any more.
+// which handle that is known. Token 0 is no command, or with a handle one that
+// is no longer known.
 type claims struct {
 	token  map[int]uint64
 	handle map[int]string
@@ -57,7 +57,8 @@ func (c claims) set(pid int, token uint64, handle string) {
 	c.token[pid], c.handle[pid] = token, handle
 }
 
-// inherit gives what nobody claims to the nearest claimed ancestor.
+// inherit attributes unclaimed processes to the command of their nearest
+// claimed ancestor.
 func (c claims) inherit(procs map[int]proc.Process) {
 	for pid, p := range procs {
 		if c.token[pid] != 0 {
@@ -73,7 +74,8 @@ func (c claims) inherit(procs map[int]proc.Process) {
 }
 
 // byGroup reads the additional group id that names the command. Where few ids
-// exist they come round again: a process older than the command is another's.
+// exist they are reused: a process older than the command belongs to an earlier
+// one.
 func (t *tenancy) byGroup(p proc.Process) (uint64, bool) {
 	track := t.setup.Track
 	for _, g := range p.Groups {
@@ -105,8 +107,8 @@ func (t *table) newest(rest, count, start uint64) (uint64, bool) {
 	return best, true
 }
 
-// stillLeads is false when the number of a command's leader, which has ended,
-// belongs to another process now.
+// stillLeads is false when a command's leader has ended and its number belongs
+// to another process now.
 func (t *tenancy) stillLeads(procs map[int]proc.Process, number int, token uint64) bool {
 	const oneSecond = 100
 	p, alive := procs[number]

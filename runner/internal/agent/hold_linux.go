@@ -10,8 +10,8 @@ import (
 )
 
 // awaitShortly waits for the end of a command on the thread that has started
-// it, so that no other one need be woken. It returns nil when the command goes
-// on or the reaper has its status, which then tells its end.
+// it, so that no other thread need be woken. It returns nil when the command
+// still runs, or when the reaper has its status and reports its end.
 func (a *agent) awaitShortly(c *command, most time.Duration) *ipc.Exit {
 	var s status
 	if !endsWithin(c.pid, most) {
@@ -24,7 +24,7 @@ func (a *agent) awaitShortly(c *command, most time.Duration) *ipc.Exit {
 	}
 	a.table.reaped(c.pid, s)
 	if !initproc.Childless() {
-		a.table.wake() // what it has left behind is the reaper's now
+		a.table.wake() // the reaper waits for the children that it left
 	}
 	exit := a.exitOf(c, s)
 	return &exit

@@ -21,10 +21,10 @@ const (
 	killBudget = 4 * time.Second
 	firstPause = 500 * time.Microsecond
 	longPause  = 20 * time.Millisecond
-	// freezeAfter rounds without an end something forks faster than it dies.
+	// After freezeAfter rounds processes fork faster than they are killed.
 	freezeAfter = 3
-	// freezeAllAfter rounds even stopping one by one does not catch up; with a
-	// crowd nothing else is tried.
+	// After freezeAllAfter rounds even stopping one by one does not catch up;
+	// with more than crowd processes all are stopped at once.
 	freezeAllAfter = 12
 	crowd          = 32
 )
@@ -35,24 +35,24 @@ type killer struct {
 	killers *pool        // threads with the slot's user rights, to look at processes and signal them
 	killing sync.Mutex   // held while the whole slot is ended
 	sweeps  atomic.Int32 // kills under way
-	// strays counts, while kills are under way, who has ended: orphans, and the
+	// strays counts what has ended while kills are under way: orphans, and the
 	// leaders of commands that are being killed.
 	strays atomic.Uint64
-	rooted bool // all that a tenant has started hangs on a child of this process
+	rooted bool // all processes of the tenant descend from a child of this one
 }
 
 // sweep is one kill under way: it remembers every process that it has seen.
 type sweep struct {
 	k        *killer
-	whole    bool // everybody of the slot is meant
+	whole    bool // all processes of the slot are meant
 	find     func(seen map[proc.Key]bool) (map[int]proc.Process, []string, error)
 	began    time.Time
 	seen     map[proc.Key]bool
 	handles  map[string]bool
 	rounds   int
 	left     int
-	empty    int  // passes in a row that found nobody
-	doubtful bool // somebody ended during the last pass, who may have forked before
+	empty    int  // passes in a row that found no process
+	doubtful bool // a process ended during the last pass and may have forked before
 	failed   bool
 	deadline time.Time
 }
@@ -74,7 +74,7 @@ func (s *sweep) pass() (alive map[int]proc.Process, fresh int) {
 	before := s.k.strays.Load()
 	alive, handles, err := s.find(s.seen)
 	s.failed = err != nil
-	// All that is not reaped yet is counted before it is.
+	// What is not reaped yet is counted before it is reaped.
 	s.doubtful = initproc.HasDead() || s.k.strays.Load() != before
 	for _, p := range alive {
 		if id := p.Key(); !s.seen[id] {
@@ -92,8 +92,8 @@ func (s *sweep) pass() (alive map[int]proc.Process, fresh int) {
 	return alive, fresh
 }
 
-// over is the proof that nobody of the whole slot is left, which costs less
-// than a look at all processes.
+// over proves that no process of the slot is left, which costs less than a scan
+// of all processes.
 func (s *sweep) over() bool {
 	if !s.whole || !s.k.rooted || !initproc.Childless() {
 		return false
@@ -102,13 +102,12 @@ func (s *sweep) over() bool {
 	return true
 }
 
-// proven is true when two passes in a row have found nobody. Somebody whose
-// number was listed and who forked and ended before the pass came to look at
-// him was reaped meanwhile, or is to be: then what he forked may have been
-// overlooked.
+// proven is true when two passes in a row have found no process, and none ended
+// meanwhile: one that was listed may have forked and ended before the pass read
+// it, and its child may have been overlooked.
 func (s *sweep) proven() bool { return s.empty >= 2 && !s.doubtful }
 
-// settle waits for those that have been killed.
+// settle waits shortly for killed processes to end.
 func (s *sweep) settle() {
 	for until := time.Now().Add(longPause); time.Now().Before(until); {
 		changed := s.k.table.onChange()
@@ -119,7 +118,7 @@ func (s *sweep) settle() {
 	}
 }
 
-// finish kills until it is proven that nobody is left.
+// finish kills until it is proven that no process is left.
 func (s *sweep) finish() {
 	pause := firstPause
 	for rounds := 0; !s.proven() && !s.over(); rounds++ {
@@ -164,9 +163,9 @@ func (s *sweep) freeze(alive map[int]proc.Process) map[int]proc.Process {
 	return alive
 }
 
-// freezeSlot kills while the whole slot stands still: what is many takes all
-// the time there is, and is over before it can be counted otherwise. Other
-// commands go on afterwards, save those that were stopped before.
+// freezeSlot stops the whole slot, kills what is to be killed, and continues
+// the rest, except processes that were stopped before: a crowd that runs takes
+// all processor time and changes faster than it can be listed.
 func (s *sweep) freezeSlot() bool {
 	before, err := s.k.snapshot()
 	if err != nil || !s.k.signalEverybody(syscall.SIGSTOP) {
@@ -202,8 +201,8 @@ func wait(changed <-chan struct{}, at time.Duration) {
 	}
 }
 
-// signalAll signals the oldest first: a parent must not live to see its
-// children die and report an end of its own making.
+// signalAll signals the oldest first: a parent must not see its children end
+// and then exit with a status of its own.
 func (s *sweep) signalAll(procs map[int]proc.Process, sig syscall.Signal) {
 	byAge := slices.SortedFunc(maps.Values(procs), func(a, b proc.Process) int {
 		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.PID, b.PID))
@@ -213,7 +212,7 @@ func (s *sweep) signalAll(procs map[int]proc.Process, sig syscall.Signal) {
 	}
 }
 
-// signalProc signals a process and not one that got its number since.
+// signalProc signals a process, never another one that has its number by now.
 func signalProc(p proc.Process, sig syscall.Signal) {
 	fd, err := isolation.PidfdOpen(p.PID)
 	if err == nil {
@@ -234,7 +233,7 @@ func signalProc(p proc.Process, sig syscall.Signal) {
 }
 
 // signalEverybody signals all processes of the slot in one step that no fork
-// can slip through, where the kernel has such a step for us; false elsewhere.
+// can escape, where the kernel allows that; false elsewhere.
 func (k *killer) signalEverybody(sig syscall.Signal) bool {
 	switch {
 	case k.setup.View.Pids && os.Getpid() == 1 && os.Getppid() == 0:
@@ -246,7 +245,7 @@ func (k *killer) signalEverybody(sig syscall.Signal) bool {
 }
 
 // asUser is isolation.AsUser on a thread that has the user's file system rights:
-// coming back to root takes them along.
+// the return to root resets those, so they are set again.
 func (k *killer) asUser(user isolation.User, do func() error) error {
 	err := isolation.AsUser(user.UID, user.GID, do)
 	if again := isolation.ThreadFS(user.UID, user.GID, user.Groups); err == nil {
@@ -303,7 +302,8 @@ func (k *killer) killCommand(c command, what ipc.Kill) ipc.Receipt {
 	return s.receipt()
 }
 
-// terminate asks first. What is stopped must go on to hear it.
+// terminate sends SIGTERM, continues stopped processes so that they can act on
+// it, and waits up to grace.
 func (s *sweep) terminate(alive map[int]proc.Process, grace time.Duration) {
 	s.signalAll(alive, syscall.SIGTERM)
 	s.signalAll(alive, syscall.SIGCONT)
@@ -329,7 +329,7 @@ func (k *killer) treeOf(c command, seen map[proc.Key]bool) (map[int]proc.Process
 	}
 	tenants := k.tenants(all)
 	claimed := k.claim(tenants, k.setup.Track.Count == 0 || k.setup.Level == isolation.Box)
-	// What gave up every handle may be of the command when it started since.
+	// A process without any handle may be of the command if it started later.
 	evasive := k.setup.Track.Count == 0 || k.setup.Level == isolation.Box
 	out := map[int]proc.Process{}
 	var handles []string
@@ -348,8 +348,8 @@ func (k *killer) treeOf(c command, seen map[proc.Key]bool) (map[int]proc.Process
 	return out, handles, nil
 }
 
-// startedSince is true for a process that started at start or later, and so did
-// its ancestors: not for what an older one goes on starting.
+// startedSince is true for a process that started at start or later, as did all
+// its ancestors: not for children of an older process.
 func startedSince(start uint64, p proc.Process, all map[int]proc.Process) bool {
 	for each := range proc.Lineage(all, p) {
 		if each.Start < start {
@@ -374,7 +374,7 @@ func (k *killer) killAll() ipc.Receipt {
 		defer s.end()
 		s.whole = true
 		if !s.over() {
-			// What stands still is counted faster, and forks no more.
+			// Stopped processes are listed faster, and do not fork.
 			k.signalEverybody(syscall.SIGSTOP)
 			if alive, _ := s.pass(); len(alive) > 0 && k.signalEverybody(syscall.SIGKILL) {
 				s.settle()

@@ -15,7 +15,7 @@ type platform struct {
 	childLimits bool     // each command needs limits of its own
 }
 
-// begin does what only a process can that is not yet protected.
+// begin does what the process cannot do any more once it is undumpable.
 func (a *agent) begin() {
 	a.score.Init()
 	a.killer.tenancy = &a.tenancy

@@ -19,16 +19,16 @@ const (
 	spareThreads = 6
 )
 
-// prepare makes this process what the slot needs. It runs once, before
-// anything of a tenant does.
+// prepare sets this process up for the slot. It runs once, before any command
+// of a tenant.
 func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	began := time.Now()
 	if a.ready.Load() {
 		return isolation.Ready{}, &ipc.Error{Kind: "internal", Message: "the agent is set up already"}
 	}
 	a.setup = s
-	// In a whole box others may have come in; an agent before this one may have
-	// left processes to somebody else.
+	// In a whole box processes may have entered from outside; those of an
+	// earlier agent may have another parent.
 	a.rooted = s.Level != isolation.Box && !s.Successor && (s.View.Pids || initproc.Subreaper())
 	a.childLimits = isolation.NeedsChildLimits(s.Limits)
 	a.slotUser = isolation.User{Name: s.UserName, UID: s.UID, GID: s.GID, Home: s.Home, Groups: s.Groups}
@@ -155,7 +155,7 @@ func (a *agent) prepareSpawner(tasks []*os.File) error {
 		}
 	}
 	if a.setup.Level == isolation.Box {
-		// root may do as it likes in its box, but not look into the runner.
+		// root may do anything in its box, except trace the runner.
 		_ = isolation.ThreadDropBounding(isolation.CapSysPtrace)
 		return nil
 	}
@@ -185,7 +185,8 @@ const watchEvery = 200 * time.Millisecond
 
 // watchMemory holds a memory limit where no cgroup can: it ends the largest
 // process of the slot whenever all of them together have more than limit bytes
-// of memory of their own. What grows faster than it looks gets further first.
+// of memory of their own. A process that grows fast may exceed the limit
+// between two looks.
 func (a *agent) watchMemory(limit int64) {
 	for range time.Tick(watchEvery) {
 		a.killers.do(func() {

@@ -10,7 +10,7 @@ import (
 const wAll = 0x40000000
 
 // reap waits for every child on a thread of its own: a thread that sleeps in
-// wait4 hears of a death sooner than a signal handler does. It never returns.
+// wait4 learns of an end sooner than a signal handler does. It never returns.
 func (a *agent) reap() {
 	runtime.LockOSThread()
 	for {
@@ -37,9 +37,9 @@ func (a *agent) reap() {
 	}
 }
 
-// countStray waits for the next death and counts it while its process still
-// shows, if that is of nobody or of a command that is being killed: during a
-// sweep no such process disappears uncounted. It returns the pid, or -1.
+// countStray waits until a child has ended. If that is an orphan or of a
+// command that is being killed, it is counted before it is reaped, so that none
+// disappears uncounted during a sweep. It returns the pid, or -1.
 func (k *killer) countStray() int {
 	pid := initproc.AwaitDead()
 	if pid <= 0 {

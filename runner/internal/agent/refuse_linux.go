@@ -14,23 +14,24 @@ import (
 )
 
 const (
-	// startTries is how often a start is tried that found no room. Where
+	// startTries is how often a start that found no room is tried. Where
 	// processes come and go all the time, some of the tries either succeed or
 	// see that the limit is reached.
 	startTries = 8
 	startPause = time.Millisecond
-	// leastMemory is what a start needs, about.
+	// leastMemory is about what a start needs, in bytes.
 	leastMemory = 2 << 20
 )
 
 // refusal is why no process could be started. blame is set where the tenant of
-// this slot has used up what is missing: it is then told as a shell tells it.
+// this slot has used up the resource: the refusal is then reported as a shell
+// would.
 type refusal struct {
 	errno syscall.Errno
 	blame string
 }
 
-// exhaustion says what a slot or its box has no more of.
+// exhaustion finds out what a slot or its box has used up.
 type exhaustion struct {
 	*tenancy
 	killer *killer
@@ -92,7 +93,7 @@ func (e *exhaustion) ownsMostTasks() bool {
 	}
 	own, others := e.tasks()
 	if e.setup.View.Pids {
-		others = e.rooms.BoxPIDs.Most() / 2 // it sees no others
+		others = e.rooms.BoxPIDs.Most() / 2 // the others are not visible here
 	}
 	return own > others
 }

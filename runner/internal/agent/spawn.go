@@ -10,14 +10,14 @@ import (
 	"hermes-exec/runner/internal/isolation"
 )
 
-// spawned is the reply to OpSpawn; the command's exit waits for it.
+// spawned is the reply to OpSpawn; the command's exit is sent after it.
 type spawned struct {
 	ipc.Spawned
 	a *agent
 	c *command
 }
 
-// Replied lets the exit event go.
+// Replied releases the exit event.
 func (s spawned) Replied() {
 	if s.c != nil {
 		s.a.repliedTo(s.c)

@@ -121,7 +121,7 @@ func textStrings(list []ipc.Bytes) []string {
 	return out
 }
 
-// noTerminal tells terminals that are used up, on this host, from a box
+// noTerminal distinguishes a host whose terminals are used up from a box
 // without any.
 func noTerminal(err error) error {
 	switch errno, _ := errnoOf(err); errno {

@@ -18,8 +18,8 @@ type command struct {
 	pid     int
 	start   uint64      // clock ticks after boot, 0 unknown
 	losses  memory.Mark // when it started
-	entries int64       // of the table then
-	shared  bool        // others ran then
+	entries int64       // the table's when it started
+	shared  bool        // others ran when it started
 	ticket  uint64      // of its fork while that is in flight
 	ended   bool
 	killed  bool // by us
@@ -57,7 +57,8 @@ func (t *table) init() {
 }
 
 // expect is called before each attempt to fork, entered or abandoned after the
-// last one. What was reaped before the attempt had the number before it.
+// last one. A status that was reaped before the attempt is of an earlier
+// process with the same pid.
 func (t *table) expect(c *command) {
 	t.mu.Lock()
 	delete(t.inflight, c.ticket)
@@ -73,8 +74,8 @@ func (t *table) settle(c *command) {
 	t.forgetEarly()
 }
 
-// forgetEarly drops what was reaped before all forks that are in flight: with
-// calls and a tenant that never rest there is always one.
+// forgetEarly drops what was reaped before all forks that are in flight: under
+// constant load there is always one in flight.
 func (t *table) forgetEarly() {
 	if len(t.early) == 0 {
 		return
@@ -90,7 +91,7 @@ func (t *table) forgetEarly() {
 	}
 }
 
-// reapedEarly is how a command that is being forked has ended already.
+// reapedEarly gives the status of a command that ended before its fork returned.
 func (t *table) reapedEarly(pid int, c *command) (status, bool) {
 	s, ok := t.early[pid]
 	return s, ok && s.at >= c.ticket
@@ -103,8 +104,8 @@ func (t *table) abandoned(c *command) {
 	t.wake()
 }
 
-// entered records a command that runs, or has already ended. Who waits for it
-// otherwise need not wake the reaper.
+// entered records a command that runs, or has already ended. A caller that
+// waits for the command itself need not wake the reaper.
 func (t *table) entered(c *command) (end *status) {
 	t.mu.Lock()
 	t.entries++
@@ -214,7 +215,7 @@ func (a *agent) repliedTo(c *command) {
 	}
 }
 
-// finish tells the end of a command.
+// finish reports the end of a command.
 func (a *agent) finish(c *command, s status) { a.announce(c, a.exitOf(c, s)) }
 
 // exitOf turns a wait status into an Exit.

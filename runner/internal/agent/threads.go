@@ -8,7 +8,7 @@ func startThreads(n int, prepare func() error, work func(i int)) error {
 	ready := make(chan error, n)
 	for i := range n {
 		go func() {
-			// Never unlocked: a thread that is not like others is not shared.
+			// Never unlocked: a thread with settings of its own is not shared.
 			runtime.LockOSThread()
 			err := prepare()
 			ready <- err

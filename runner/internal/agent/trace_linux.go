@@ -36,8 +36,8 @@ func (a *agent) forkExec(c *command, path string, argv []string, attr *syscall.P
 	return pid, err
 }
 
-// stopped is told by the reaper that a child stopped: a traced one has come to
-// its exec.
+// stopped is called by the reaper when a child has stopped: a traced one has
+// reached its exec.
 func (t *table) stopped(pid int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -117,7 +117,7 @@ func v2Groups(dir string) []Group {
 }
 
 // Make makes the slot's groups and sets its limits on them. how tells
-// which limits are held and by what; the rest is the caller's.
+// which limits are held and by what; the caller enforces the rest.
 func Make(groups []Group, name string, l ipc.Limits) (joins []Join, how map[string]string, err error) {
 	how = map[string]string{}
 	if l.MemoryMB == nil && l.PIDs == nil && l.CPUs == nil {
@@ -222,7 +222,7 @@ func setMemory(dir string, v2 bool, bytes int64) error {
 	return nil
 }
 
-// setPIDs leaves room for the agent's threads, which stand in a version 1 group
+// setPIDs leaves room for the agent's threads, which are in a version 1 group
 // so that their children start there.
 func setPIDs(dir string, v2 bool, count int64) error {
 	if !v2 {
@@ -243,7 +243,7 @@ func setCPU(dir string, v2 bool, cpus float64) error {
 	return set(dir, "cpu.cfs_quota_us", quota)
 }
 
-// holds says whether the limit of a controller stands in this group: those of
+// holds says whether the limit of a controller is set in this group: those of
 // version 2 share a directory.
 func (j Join) holds(controller string) bool { return j.V2 || j.Controller == controller }
 

@@ -147,7 +147,7 @@ func receivedFiles(oob []byte) []int {
 }
 
 // fileConn is a stream on two descriptors that another process handed over.
-// When that process goes, so does the stream.
+// The stream ends with that process.
 type fileConn struct {
 	in, out  *os.File
 	attached *net.UnixConn

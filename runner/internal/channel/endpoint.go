@@ -21,7 +21,7 @@ type Owner interface {
 	Heard()
 	// Attached is called when the driver has proven itself on a stream.
 	Attached(lease time.Duration)
-	// Begin carries out a request, on a goroutine of its own, to Respond.
+	// Begin carries out a request on a goroutine of its own, up to Respond.
 	Begin(c *Conversation, m wire.RequestMessage)
 	// Follow watches a driver whose end can be seen.
 	Follow(ended func() bool)
@@ -68,7 +68,7 @@ func (s *Endpoint) Listen() (stop func(), err error) {
 	}, nil
 }
 
-// Close tells the driver why it is over, until ctx ends.
+// Close tells the driver why the runner ends, and gives up when ctx ends.
 func (s *Endpoint) Close(ctx context.Context, reason, message string) {
 	s.mu.Lock()
 	current := s.current
@@ -85,8 +85,8 @@ func (s *Endpoint) Close(ctx context.Context, reason, message string) {
 }
 
 // adopt makes st the stream of this runner, tells the older one, and stops
-// every conversation until the driver resumes it. It does nothing for a stream
-// that came to it so late that the driver has opened another one since.
+// every conversation until the driver resumes it. It only takes the lease, and
+// returns false, when the driver has opened a newer stream since.
 func (s *Endpoint) adopt(st *stream, lease time.Duration) bool {
 	s.owner.Attached(lease)
 	s.mu.Lock()

@@ -37,8 +37,8 @@ func (s *seenIDs) add(id uint64) {
 	}
 }
 
-// forgetGaps takes the lower half of what is above as seen whole: the gaps in
-// it may be as wide as numbers go.
+// forgetGaps treats the lower half of the ids above floor as seen, with the
+// gaps in it, however wide they are.
 func (s *seenIDs) forgetGaps() {
 	ids := slices.Sorted(maps.Keys(s.above))
 	s.floor = ids[len(ids)/2]

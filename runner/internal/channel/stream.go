@@ -65,7 +65,7 @@ func (s *stream) close() {
 	})
 }
 
-// enqueue gives a conversation its place in the round. It is called with the
+// enqueue adds a conversation to the writer's queue. It is called with the
 // conversation locked.
 func (s *stream) enqueue(c *Conversation) {
 	s.mu.Lock()
@@ -223,7 +223,7 @@ func (s *stream) frame(h wire.Header, payload []byte) error {
 	return fmt.Errorf("%w: frame type %d from a driver", wire.ErrProtocol, h.Type)
 }
 
-// about handles the frames that speak of a conversation that exists.
+// about handles the frames of a conversation that exists.
 func (s *stream) about(h wire.Header, payload []byte) error {
 	c, seen := s.end.conversation(h.ID)
 	if c == nil {

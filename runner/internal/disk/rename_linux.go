@@ -1,4 +1,4 @@
-// Package disk is what file systems do in their own way on each system.
+// Package disk holds file operations that differ between operating systems.
 package disk
 
 import (

@@ -8,5 +8,5 @@ import (
 // ContentsOf is where the contents of a new file are written to.
 func ContentsOf(file *os.File, _ bool) io.Writer { return struct{ io.Writer }{file} }
 
-// Reserve cannot be had here.
+// Reserve does nothing here.
 func Reserve(*os.File, int64) error { return nil }

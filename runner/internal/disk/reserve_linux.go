@@ -18,10 +18,10 @@ func ContentsOf(file *os.File, replaces bool) io.Writer {
 	return struct{ io.Writer }{file}
 }
 
-// replacement is a file that is to take the place of another one. Its bytes
-// get their place on the disk as they are written: ext4 finds one for all that
-// have none when the file is renamed, and begins to write them out (1 ms for a
-// KiB, 26 for 10 MiB, on a disk where this takes 0.07 and 3).
+// replacement is a file that is to take the place of another one. Its blocks
+// are allocated as it is written: ext4 allocates the missing ones when the file
+// is renamed, and begins to write them out (1 ms for a KiB, 26 for 10 MiB, on a
+// disk where this takes 0.07 and 3).
 type replacement struct {
 	file   *os.File
 	end    int64
@@ -37,9 +37,9 @@ func (r *replacement) Write(data []byte) (int, error) {
 	return n, err
 }
 
-// Reserve makes sure that the disk has room for the first size bytes of a file
-// that is there, without a change of it. A file system that cannot tell says
-// nothing.
+// Reserve makes sure that the disk has room for the first size bytes of an
+// existing file, without changing it. Where the file system cannot tell it
+// returns nil.
 func Reserve(file *os.File, size int64) error {
 	if size == 0 {
 		return nil

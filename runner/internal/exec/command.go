@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// killGrace is between TERM and KILL.
+	// killGrace is the time between TERM and KILL, in seconds.
 	killGrace = 0.5
 	// killTime bounds the wait for a receipt; the agent answers within 4 s.
 	killTime = 5 * time.Second
-	// afterKill is how long the exit may take to be told once nothing is left.
+	// afterKill is how long the report of the exit may take once nothing is left.
 	afterKill = time.Second
 )
 
@@ -31,8 +31,8 @@ type launch struct {
 	merge bool // stderr into stdout
 	stdin bool // a pipe; else /dev/null
 	extra []*os.File
-	saved *pump // takes what else the command tells of itself; nil: nothing
-	hold  bool  // most likely it is over before anything of it is wanted
+	saved *pump // takes the state that a session's shell saves; nil: none
+	hold  bool  // the reply may wait for its exit, which most likely comes soon
 }
 
 // command is a started process with our ends of its pipes.
@@ -71,11 +71,11 @@ func (r *Runner) start(slot *Slot, agent *slots.Agent, l launch) (*command, erro
 	if l.hold {
 		request.HoldMS = int(holdTime / time.Millisecond)
 	}
-	// A start is never broken off in between: what may run must be known.
+	// A start is never cancelled halfway: what may run must be known.
 	got, err := agent.Call(slot.ctx, ipc.OpSpawn, request, &cmd.spawned, fds...)
 	cmd.started = time.Now().Add(-time.Duration(cmd.spawned.RanS * float64(time.Second)))
 	if err != nil && ipc.AsError(err).Kind == "too_large" {
-		// Far more than the system takes, were it to be asked.
+		// Far above the limit of the system, which is not even asked.
 		cmd.spawned, err = ipc.Spawned{ExitCode: 126, Reason: "argument list too long"}, nil
 	}
 	if err != nil || !cmd.spawned.Started {
@@ -101,13 +101,13 @@ func (r *Runner) start(slot *Slot, agent *slots.Agent, l launch) (*command, erro
 	return cmd, nil
 }
 
-// spawnRequest gives the other ends of the pipes away.
+// spawnRequest hands the other ends of the pipes to the agent.
 type spawnRequest struct {
 	ipc.Spawn
 	theirs *[]int
 }
 
-// Sent closes ours while the command starts.
+// Sent closes our copies of them while the command starts.
 func (r spawnRequest) Sent() {
 	pipe.CloseFDs(*r.theirs)
 	*r.theirs = nil

@@ -16,7 +16,7 @@ import (
 	"hermes-exec/runner/internal/slots"
 )
 
-// live is the channel of a stream's output as it comes.
+// live maps a stream to the channel of its live output.
 var live = [...]uint16{output.Stdout: 5, output.Stderr: 6}
 
 const (
@@ -135,7 +135,7 @@ func shellArgv(shell, text string) (script, error) {
 		files: []*os.File{file}}, nil
 }
 
-// run starts a command, waits for its end and returns what there is to tell.
+// run starts a command, waits for its end and returns its result.
 func (r *Runner) run(c *channel.Conversation, slot *Slot, agent *slots.Agent, p *commandParams,
 	l launch) (*exitResult, ipc.Exit, error) {
 	var none ipc.Exit
@@ -213,7 +213,7 @@ func sinkFor(c *channel.Conversation, slot *Slot, collector *output.Collector, s
 		if c.Fragments() > manyFragments {
 			time.Sleep(fragmentPause)
 		}
-		// The conversation being over does not end the command's output.
+		// The end of the conversation does not end the command's output.
 		_ = c.Send(live, p, false)
 	}
 }

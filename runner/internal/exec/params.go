@@ -81,7 +81,8 @@ func (p *commandParams) limit() int {
 	return int(*p.OutputLimit)
 }
 
-// timer fires at the timeout; its channel is nil when there is none.
+// timerFor gives a timer that fires at the timeout; its channel is nil without
+// one.
 func timerFor(seconds *float64) (<-chan time.Time, func() bool) {
 	if seconds == nil {
 		return nil, func() bool { return true }

@@ -96,7 +96,7 @@ func (r *Runner) procSpawn(c *channel.Conversation, params json.RawMessage) (any
 	return map[string]any{"process": proc.id, "pid": proc.pid}, nil
 }
 
-// procLaunch makes the launch; without argv the image has no shell.
+// procLaunch makes the launch; its argv is empty when the image has no shell.
 func (r *Runner) procLaunch(c *channel.Conversation, slot *Slot, agent *slots.Agent,
 	p *commandParams) (launch, ipc.Spawned, error) {
 	if p.Session != "" {
@@ -123,7 +123,7 @@ func (r *Runner) procLaunch(c *channel.Conversation, slot *Slot, agent *slots.Ag
 }
 
 // adoptProcess makes a process of a started command, or an ended one of a
-// command that could not be.
+// command that could not be started.
 func (r *Runner) adoptProcess(cmd *command, p *commandParams) *process {
 	proc := &process{
 		id: "p" + strconv.FormatUint(cmd.token, 10), slot: cmd.slot, token: cmd.token, pid: cmd.spawned.PID, tag: p.Tag,

@@ -169,7 +169,7 @@ var (
 	errGone    = &ipc.Error{Kind: "os", Errno: "ESRCH", Message: "the process has ended"}
 )
 
-// withoutStdin tells a process that has no input from one that never started.
+// withoutStdin distinguishes a process without input from one that never started.
 func (p *process) withoutStdin() error {
 	if p.result() != nil {
 		return errEnded

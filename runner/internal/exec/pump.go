@@ -150,7 +150,7 @@ func (p *pump) throwAway() {
 	}
 }
 
-// take is read, after which a flood lets everybody else go first.
+// take is read, and after a full buffer lets other goroutines go first.
 func (p *pump) take(sink func([]byte)) (n int, err error) {
 	if n, err = p.read(sink); n == wire.MaxData {
 		p.flood.Yield()

@@ -33,7 +33,8 @@ type Runner struct {
 	exits   map[uint64]chan<- ipc.Exit // where the exit of a command is waited for, by token
 }
 
-// New makes a Runner for these slots, whose exits and deaths it hears of.
+// New makes a Runner for these slots, and subscribes to the exits of commands
+// and agents.
 func New(ctx context.Context, manager *slots.Manager, log *log.Logger) (*Runner, error) {
 	devNull, err := os.Open(os.DevNull)
 	if err != nil {
@@ -63,7 +64,7 @@ var Methods = map[string]Method{
 	"slot.processes": (*Runner).slotProcesses, "slot.view": (*Runner).slotView,
 }
 
-// Slot gives the present life of a slot, and its running agent.
+// Slot gives the state of a slot since its last reset, and its running agent.
 func (r *Runner) Slot(ctx context.Context, id string) (*Slot, *slots.Agent, error) {
 	if id == "" {
 		return nil, nil, channel.BadRequest("slot is missing")
@@ -98,7 +99,7 @@ func (r *Runner) namedSlot(c *channel.Conversation, params json.RawMessage) (*Sl
 	return r.Slot(c.Ctx, p.Slot)
 }
 
-// EndSlot ends the present life of a slot: what runs in it is told why.
+// EndSlot ends the state of a slot, as at a reset: calls under way fail with why.
 func (r *Runner) EndSlot(id string, why *wire.Error) {
 	r.mu.Lock()
 	state := r.states[id]

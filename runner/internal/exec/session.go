@@ -169,7 +169,7 @@ func (r *Runner) runInSession(c *channel.Conversation, slot *Slot, agent *slots.
 	l.saved = saving.pump
 	result, exit, err := r.run(c, slot, agent, p, l)
 	if p.Cwd == nil && x.entered && l.cwd != agent.Workspace && cannotEnter(err, l.cwd) {
-		// Nothing may run where it was not meant to, nor every later command fail.
+		// The command must not run elsewhere, and not every later one may fail.
 		x.mu.Lock()
 		x.state.Move(agent.Workspace)
 		x.mu.Unlock()
@@ -194,8 +194,8 @@ func (r *Runner) runInSession(c *channel.Conversation, slot *Slot, agent *slots.
 	return result, nil
 }
 
-// cannotEnter tells that the directory that a session was in is not there any
-// more, or nowhere that it can go to.
+// cannotEnter says whether err is that the session's directory cwd is gone or
+// cannot be entered any more.
 func cannotEnter(err error, cwd string) bool {
 	var e *ipc.Error
 	if !errors.As(err, &e) || string(e.Path) != cwd {
@@ -204,7 +204,7 @@ func cannotEnter(err error, cwd string) bool {
 	return slices.Contains([]string{"ENOENT", "ENOTDIR", "EACCES", "ELOOP", "ENAMETOOLONG"}, e.Errno)
 }
 
-// moved is err with where the session goes on.
+// moved is err with the directory in which the session goes on.
 func moved(err error, to string) error {
 	e := *channel.AsWire(err)
 	e.Detail = map[string]ipc.Bytes{"cwd": ipc.Bytes(to)}
@@ -275,8 +275,8 @@ func (x *shellSession) closeFIFO() {
 	}
 }
 
-// saving takes what a shell writes of its state, which the tenant can write to
-// too.
+// saving takes the state that a shell writes to the FIFO, to which the tenant
+// can write too.
 type saving struct {
 	path string // in the slot; "" where nothing can be saved
 	err  error  // why

@@ -16,7 +16,7 @@ import (
 	"hermes-exec/runner/internal/wire"
 )
 
-// Slot is one life of a slot: from its first use to its next reset.
+// Slot is the state of a slot from its first use to its next reset.
 type Slot struct {
 	id      string
 	log     *log.Logger

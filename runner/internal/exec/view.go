@@ -59,7 +59,7 @@ func (v *view) add(e viewEvent) {
 	}
 }
 
-// take gives what waits; what was dropped came after it.
+// take gives the queued events; what was dropped came after them.
 func (v *view) take() []viewEvent {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -91,7 +91,8 @@ func (r *Runner) slotView(c *channel.Conversation, params json.RawMessage) (any,
 		}
 		events := v.take()
 		for i := range events {
-			// The last words before a reset are few enough to go without credit.
+			// The last output before a reset is small enough to go without
+			// credit.
 			if !c.RoomWithin(ctx) {
 				tellAll(c, append(events[i:], v.take()...))
 				break

@@ -267,9 +267,9 @@ func (u *unpacker) folder(name string, h *tar.Header) error {
 	return nil
 }
 
-// unlock gives the owner of a folder that was there before all rights, until it
-// gets the archive's mode: what is in it can be replaced. It tells the mode that
-// it changed. The folder of somebody else stays as it is.
+// unlock gives the owner of an existing folder all rights, so that its entries
+// can be replaced, until it gets the archive's mode. It returns the mode that
+// it changed. A folder of another user stays as it is.
 func unlock(dir *os.Root) (locked *uint32, err error) {
 	info, err := dir.Stat(".")
 	if err != nil {
@@ -322,8 +322,8 @@ func setFolderMode(dir *os.Root, mode uint32) error {
 	return syscall.Fchmod(int(self.Fd()), mode)
 }
 
-// free makes sure that name may be taken: a file or link there goes when the
-// new one comes, a folder stays.
+// free says whether name exists: a file or link there may be replaced, a folder
+// is refused.
 func free(dir *os.Root, name string) (exists bool, err error) {
 	old, err := dir.Lstat(name)
 	switch {

@@ -217,7 +217,7 @@ func replace(target string, old fs.FileInfo, mode *uint32, in io.Reader, spare s
 	return n, err
 }
 
-// mayWrite asks whether the caller could write into the file itself: a rename
+// mayWrite checks that the caller could write into the file itself: a rename
 // alone would get around a read-only mode. A program that runs is fine, it
 // keeps its old contents.
 func mayWrite(path string) error {
@@ -257,7 +257,7 @@ func tempName() string {
 }
 
 // moveIn gives the finished temporary file the old one's owner and mode and its
-// name. What the system refuses of that is made good by writing in place.
+// name. Where the system refuses that, the file is written in place.
 func moveIn(temp *os.File, target string, old fs.FileInfo, mode *uint32, inPlace bool) error {
 	if old != nil && !inPlace {
 		uid, gid := owner(old)
@@ -323,8 +323,8 @@ func rewrite(target string, mode *uint32, in io.Reader, size int64) (int64, erro
 	return n, nil
 }
 
-// inPart is what is told of a file that could be written in place only, and
-// that an error has left with a part of the new contents.
+// inPart is the error for a file that had to be written in place, and that was
+// left with a part of the new contents.
 func inPart(target string, n int64, err error) error {
 	var errno syscall.Errno
 	if n == 0 || !errors.As(err, &errno) {

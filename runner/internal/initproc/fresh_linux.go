@@ -20,9 +20,8 @@ const (
 	freshMark = "HERMES_EXEC_FRESH"
 )
 
-// StartFresh executes the program once more where its threads, and the agents
-// and commands that it starts, have to take something else from their first
-// thread than what the driver gave it:
+// StartFresh executes the program once more where its first thread lacks one of
+// these settings, which its threads, the agents and the commands inherit:
 //
 //   - Every sleep may end up to a millisecond late. The Go runtime has a thread
 //     that looks around every 20 µs while anything is going on, which with one
@@ -38,20 +37,20 @@ func StartFresh() {
 		return
 	}
 	setSlack(lazySlack)
-	// It goes on as it is where this cannot be done.
+	// Where that fails the program goes on as it is.
 	_ = syscall.Exec("/proc/self/exe", os.Args, append(os.Environ(), freshMark+"=1"))
 }
 
-// PromptTimers gives the calling thread, and what it starts, the slack that the
-// system begins with.
+// PromptTimers gives the calling thread, and what it starts, the system's
+// default timer slack.
 func PromptTimers() { setSlack(systemSlack) }
 
 func setSlack(d time.Duration) {
 	_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, prSetTimerSlack, uintptr(d), 0)
 }
 
-// unblockSignals lets the calling thread have every signal, and tells which
-// ones it did not.
+// unblockSignals unblocks all signals for the calling thread, and returns those
+// that were blocked.
 func unblockSignals() uint64 {
 	var none, before uint64
 	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, sigSetMask,

@@ -1,5 +1,5 @@
 // Package initproc prepares a process of this program to live next to hostile
-// neighbours: undumpable, deaf to every signal that it does not act on, and
+// neighbours: undumpable, unaffected by signals that it does not act on, and
 // with its threads made before a full pids limit can refuse them.
 package initproc
 

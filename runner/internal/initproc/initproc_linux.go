@@ -13,9 +13,9 @@ const (
 	prGetChildSubreaper = 37
 )
 
-// DeafToChildren has the end of a child interrupt no thread, for a program that
-// waits for its children: what the kernel does by itself is nothing, and the
-// runtime's handler would do no more.
+// DeafToChildren sets SIGCHLD to its default action, so that the end of a child
+// interrupts no thread. It is for a program that waits for its children itself;
+// the Go runtime's handler would do nothing either.
 func DeafToChildren() {
 	var byDefault [4]uint64 // struct sigaction of the kernel
 	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(syscall.SIGCHLD),

@@ -9,7 +9,7 @@ import (
 const (
 	// quietTime without use is when memory is given back to the system.
 	quietTime = 3 * time.Second
-	// worthwhile is how much must have been taken since.
+	// worthwhile is by how much the heap must have grown to be freed, in bytes.
 	worthwhile = 1 << 20
 )
 
@@ -21,14 +21,14 @@ func FreeMemory() {
 	forgetProgram()
 }
 
-// Quiet frees memory some seconds after the last use: that of its own work when
-// much was taken.
+// Quiet frees memory some seconds after the last use: the program's pages
+// always, the heap only when it has grown much.
 type Quiet struct {
 	timer *time.Timer
 	least uint64
 }
 
-// NewQuiet measures from what this process holds now.
+// NewQuiet measures growth from the heap that this process has now.
 func NewQuiet() *Quiet {
 	forgetPeak()
 	q := &Quiet{least: held()}
@@ -36,7 +36,7 @@ func NewQuiet() *Quiet {
 	return q
 }
 
-// Used puts it off.
+// Used postpones the freeing.
 func (q *Quiet) Used() { q.timer.Reset(quietTime) }
 
 func (q *Quiet) free() {
@@ -49,7 +49,7 @@ func (q *Quiet) free() {
 	q.least = held()
 }
 
-// held is the heap that the system has given and not got back.
+// held is the memory of heap and stacks that was not given back to the system.
 func held() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

@@ -23,8 +23,8 @@ func forgetProgram() {
 type part struct{ start, size uintptr }
 
 // unwritten finds in /proc/PID/maps the parts of a static program that are just
-// what its file has. In one that was linked as it was loaded, with libraries,
-// some were written first and look like the others since: it has none.
+// what its file has. A dynamically linked program has none: some of its parts
+// were written while it was loaded, and look like the others now.
 func unwritten(maps []byte) []part {
 	var parts []part
 	program := ""

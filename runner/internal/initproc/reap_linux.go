@@ -88,8 +88,8 @@ func peek(kind, id int) int {
 	return pid
 }
 
-// continueStopped lets owned children go on that somebody has stopped: a tenant
-// who is root in its box can, and would wait for its own slot for ever.
+// continueStopped continues owned children that were stopped: a tenant who is
+// root in its box can stop them, and its slot would hang for ever.
 func continueStopped() {
 	children.entry.Lock()
 	defer children.entry.Unlock()

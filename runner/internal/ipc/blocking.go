@@ -7,8 +7,8 @@ import (
 )
 
 // blocking is a socket on whose reads and writes the calling thread waits in
-// the kernel: a thread that must not be changed for another one hears sooner
-// than by way of the runtime's poller.
+// the kernel: a locked thread is woken sooner in this way than by the runtime's
+// poller.
 type blocking int
 
 func retry(do func() (int, error)) (int, error) {

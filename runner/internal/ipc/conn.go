@@ -74,10 +74,10 @@ var ErrClosed = errors.New("the slot's agent is gone")
 // ctx ends when the caller has given up, or the other end is gone.
 type Handler func(ctx context.Context, op string, m *Message) (result any, fds []int, err error)
 
-// Sent is a request that wants to know when it and its descriptors are on the way.
+// Sent is a request that is told when it and its descriptors are on the way.
 type Sent interface{ Sent() }
 
-// Replied is a result that wants to know when the other end has been sent it.
+// Replied is a result that is told when it was sent to the other end.
 type Replied interface{ Replied() }
 
 // socket is what a link needs of one: net.UnixConn has it, and blocking.
@@ -407,9 +407,9 @@ func (c *Conn) send(seq uint64, k kind, op string, value any, fds []int) error {
 	return nil
 }
 
-// passingPatience bounds the wait for others of the same user, in other slots
-// and boxes too, who have more descriptors under way than the kernel allows it.
-// Nothing has been sent then, and the link is as good as before.
+// passingPatience bounds the wait while processes of the same user, in other
+// slots and boxes too, have more descriptors in flight than the kernel allows a
+// user. Nothing has been sent then, and the link is as good as before.
 const passingPatience = 256 * time.Millisecond
 
 func (c *Conn) write(buf, oob []byte) error {
@@ -494,7 +494,7 @@ func (c *Conn) receive() (*Message, error) {
 	return m, nil
 }
 
-// abandon closes what nobody will take.
+// abandon closes the descriptors that nobody will take.
 func (c *Conn) abandon(err error) error {
 	for _, fd := range c.in.fds {
 		_ = syscall.Close(fd)

@@ -134,7 +134,7 @@ func (u *unpacking) take(n int) []byte {
 	return taken
 }
 
-// skip passes a number of so many bytes; without any it was none, and is 0.
+// skip moves past a number of size bytes; a size of 0 or less is a failure.
 func (u *unpacking) skip(size int) {
 	if size <= 0 {
 		u.fail()

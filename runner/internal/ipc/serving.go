@@ -9,7 +9,7 @@ import (
 // came after an answer are among them.
 const mostEarly = 256
 
-// serving is what one end of a link and its lanes work on.
+// serving is the set of requests that one end of a link and its lanes work on.
 type serving struct {
 	mu      sync.Mutex
 	running map[uint64]context.CancelFunc

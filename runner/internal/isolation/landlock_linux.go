@@ -42,7 +42,7 @@ type pathBeneath struct {
 	fd     int32
 }
 
-// LandlockABI is the version that this kernel speaks to us, 0 for none.
+// LandlockABI is the version of Landlock that this kernel offers, 0 for none.
 func LandlockABI() int {
 	v, _, errno := syscall.Syscall(sysLandlockCreate, 0, 0, 1)
 	if errno != 0 {
@@ -76,14 +76,14 @@ const (
 // CanScope says whether the kernel has such domains.
 func CanScope(abi int) bool { return abi >= 6 }
 
-// Scope goes on as another program in a new domain, or returns why it cannot.
+// Scope executes another program in a new domain, or returns why it cannot.
 // Threads that restrict themselves one by one would each be in a domain of
 // their own, and a program that is executed has one thread.
 //
-// Once any domain of a process is about files, each of them has to allow that
-// a file moves to another directory or is linked there: this is the one right
-// that is denied by those too which do not name it. A domain that is about
-// files forbids mounts, so this one is only where there will be another.
+// Once any domain of a process restricts files, each of its domains has to
+// allow that a file is moved or linked to another directory: this right alone
+// is denied also by domains that do not name it. A domain that restricts files
+// forbids mounts, so this one does so only where another one will.
 func Scope(argv []string, files bool) error {
 	runtime.LockOSThread()
 	attr := rulesetAttr{scoped: llScopeAbstract | llScopeSignal}

@@ -42,11 +42,12 @@ func ProcessLimits(l ipc.Limits, names []string) error {
 	return nil
 }
 
-// LeaveDescriptors keeps commands from having as many descriptors under way
-// between processes as the runner may have. The kernel counts them by user,
-// over all slots and boxes, and refuses who is above a limit of his own: that
-// of open files. Where a program has been given more by Go than the system
-// gave it, this is left out: commands would get that too.
+// LeaveDescriptors lowers the limit of open files of this process and its
+// commands by a quarter. The kernel counts descriptors in flight by user, over
+// all slots and boxes, and refuses a process whose own limit is below that
+// count: commands before the runner. Where Go has raised the soft limit (to one
+// below the hard limit) nothing is lowered: commands would get the raised
+// limit.
 func LeaveDescriptors() error {
 	var now syscall.Rlimit
 	if err := prlimit(0, rlimitNofile, nil, &now); err != nil {

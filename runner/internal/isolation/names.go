@@ -18,8 +18,8 @@ type User struct {
 	Groups []uint32
 }
 
-// PasswdFor is a passwd file that knows the slot's user, first in case it has
-// the number of another, root and nobody.
+// PasswdFor is a passwd file with the slot's user, root and nobody; the slot's
+// user is first in case another has the same number.
 func PasswdFor(u User, shell string) string {
 	return PasswdLine(u, shell) + "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\n" +
 		"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
@@ -126,8 +126,8 @@ func entries(path string, fields int) [][]string { return parseEntries(accounts(
 // maxAccounts is more than any passwd or group that is one.
 const maxAccounts = 4 << 20
 
-// accounts reads a passwd or group file, which belongs to whoever has the box:
-// it may be a FIFO that nobody writes, or without end.
+// accounts reads a passwd or group file, which the tenant of a whole box may
+// have replaced: it may be a FIFO without a writer, or endless.
 func accounts(path string) []byte {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {

@@ -27,8 +27,8 @@ const (
 var familiesWithoutNamespace = []uint32{40, 31, 39, 42}
 
 // ThreadNoOtherNetworks keeps the calling thread, and what it starts, from
-// networks that a network namespace does not take away. No new privileges have
-// to be set before.
+// networks that a network namespace does not take away. no_new_privs has to be
+// set before.
 func ThreadNoOtherNetworks() error {
 	program := otherNetworks()
 	filter := syscall.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
@@ -43,15 +43,15 @@ func ThreadNoOtherNetworks() error {
 	return nil
 }
 
-// otherNetworks answers socket as a kernel does that was built without these
-// families, and io_uring, which makes sockets by another way, as one without
-// it. A program of another instruction set has no sockets at all.
+// otherNetworks makes socket fail as on a kernel without these families, and
+// io_uring, which can make sockets too, as on a kernel without it. A program of
+// another instruction set has no sockets at all.
 func otherNetworks() []syscall.SockFilter {
 	deny := func(errno syscall.Errno) []syscall.SockFilter {
 		return []syscall.SockFilter{{Code: bpfReturn, K: seccompErrno | uint32(errno)}}
 	}
 	load := func(offset uint32) syscall.SockFilter { return syscall.SockFilter{Code: bpfLoad, K: offset} }
-	// unless goes on behind what follows, if the word is not the value.
+	// unless skips then, if the word is not the value.
 	unless := func(value uint32, then []syscall.SockFilter) []syscall.SockFilter {
 		return append([]syscall.SockFilter{{Code: bpfIfEqual, K: value, Jf: uint8(len(then))}}, then...)
 	}

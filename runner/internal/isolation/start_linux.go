@@ -25,7 +25,7 @@ func Start(way Way, network bool, argv []string, std [3]*os.File, extra *os.File
 		Sys: attributes(way, network)})
 }
 
-// startSelf goes through a process between. An undumpable process that is not
+// startSelf uses an intermediate process. An undumpable process that is not
 // root cannot write the uid map of its child; one that was just executed is
 // dumpable still. What it starts is our child, not its own.
 func startSelf(network bool, argv []string, files []*os.File) (*os.Process, error) {
@@ -52,8 +52,8 @@ func startSelf(network bool, argv []string, files []*os.File) (*os.Process, erro
 	return os.FindProcess(pid)
 }
 
-// Enter is the process between; the number of what it started, or why it could
-// not, goes to descriptor 4.
+// Enter is that intermediate process; it writes the number of what it started,
+// or why it could not, to descriptor 4.
 func Enter(args []string) int {
 	out := os.NewFile(4, "answer")
 	syscall.CloseOnExec(4)

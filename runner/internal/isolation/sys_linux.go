@@ -142,16 +142,15 @@ func ThreadNoNewPrivs() error {
 
 // ThreadOwnKeyring gives the calling thread, and what it starts, a session
 // keyring of its own. The one that was inherited may be that of the driver's
-// login, and who possesses a keyring may read its keys, whoever he is. Where
-// the call is refused, it is refused to commands too.
+// login, and a process that possesses a keyring may read its keys, whatever its
+// user. Where the call is refused, it is refused to commands too.
 func ThreadOwnKeyring() {
 	const joinSessionKeyring = 1
 	_, _, _ = syscall.RawSyscall(syscall.SYS_KEYCTL, joinSessionKeyring, 0, 0)
 }
 
-// ClearUserKeys empties the keyrings that the user of the calling thread has
-// whatever he runs. Where engines refuse these calls they refuse them to
-// commands too.
+// ClearUserKeys empties the keyrings of the calling thread's user. Where
+// engines refuse these calls they refuse them to commands too.
 func ClearUserKeys() error {
 	const (
 		clearRing     = 7
@@ -186,7 +185,7 @@ func ThreadFS(uid, gid uint32, groups []uint32) error {
 	}
 	_, _, _ = syscall.RawSyscall(syscall.SYS_SETFSGID, uintptr(gid), 0, 0)
 	_, _, _ = syscall.RawSyscall(syscall.SYS_SETFSUID, uintptr(uid), 0, 0)
-	// These two report no error: asking again tells what holds.
+	// These two report no error: a second call returns what is set.
 	if got, _, _ := syscall.RawSyscall(syscall.SYS_SETFSUID, ^uintptr(0), 0, 0); uint32(got) != uid {
 		return fmt.Errorf("setfsuid %d: %w", uid, syscall.EPERM)
 	}

@@ -13,5 +13,5 @@ type Mark struct{}
 // Mark has nothing to count.
 func (*Losses) Mark() Mark { return Mark{} }
 
-// LostToOOM is never so here.
+// LostToOOM is always false here.
 func (*Losses) LostToOOM(Mark, ipc.Exit, bool, bool) bool { return false }

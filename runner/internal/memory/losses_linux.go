@@ -18,8 +18,8 @@ type Losses struct {
 	limit   int64    // that a watchdog holds, 0 for none
 	half    int64    // of the memory that there is for the slot
 	watched atomic.Int64
-	// elsewhere counts ends by SIGKILL of what was no part of a command any
-	// more, and of commands that are told to have lost memory.
+	// elsewhere counts ends by SIGKILL of processes that are of no command any
+	// more, and of commands that were reported as out of memory.
 	elsewhere atomic.Int64
 }
 
@@ -29,8 +29,8 @@ type Mark struct {
 	elsewhere      int64
 }
 
-// Open finds the counter for a slot with these groups, which alone says has the
-// box for itself.
+// Open finds the counter for a slot with these groups; alone says that the slot
+// has the box for itself.
 func (l *Losses) Open(joins []cgroup.Join, rooms cgroup.Rooms, limit int64, alone bool) {
 	l.counter, l.own = cgroup.OOMFile(joins)
 	l.own = l.own || alone
@@ -55,11 +55,11 @@ func (l *Losses) Elsewhere() { l.elsewhere.Add(1) }
 // Watched is called when the watchdog ends a process.
 func (l *Losses) Watched() { l.watched.Add(1) }
 
-// LostToOOM says whether the command with this exit lost a process because there
-// was no memory: itself, when it was ended by a SIGKILL that is not ours, or a
-// part of it. Nobody sees the ends of the parts, so that is concluded: from the
-// slot's own count, where no other command ran meanwhile, or else from a part
-// that had more than half of all memory, for the largest process is ended.
+// LostToOOM says whether the command with this exit lost a process because
+// there was no memory: itself, when it was ended by a SIGKILL that is not ours,
+// or a part of it. The end of a part is not seen but inferred: from the slot's
+// own count where no other command ran meanwhile, else from a part that had
+// more than half of all memory, since the kernel ends the largest process.
 func (l *Losses) LostToOOM(m Mark, exit ipc.Exit, killed, alone bool) bool {
 	itself := exit.ExitCode == 128+int(syscall.SIGKILL) && !killed
 	largest := exit.MaxRSS > l.half && exit.MaxRSS > ownPeak()
@@ -90,8 +90,8 @@ func (l *Losses) LostToOOM(m Mark, exit ipc.Exit, killed, alone bool) bool {
 	return kills > 0
 }
 
-// ownPeak is what this process had resident at most. Whatever it starts is
-// told to have had as much.
+// ownPeak is the peak resident size of this process. The kernel reports at
+// least as much for all that it starts.
 func ownPeak() int64 {
 	var usage syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &usage) != nil {

@@ -8,21 +8,21 @@ import (
 )
 
 // commandScore makes a command the kernel's first choice when memory runs out,
-// in thousandths of all of it: it goes before its agent, without whom the whole
-// slot ends, as an agent goes before the serving runner.
+// in thousandths of all of it: it is ended before its agent, with which the
+// whole slot ends, and an agent before the serving runner.
 const commandScore = 1000
 
 // Score is this process's /proc/self/oom_score_adj: a command has the one that
 // its agent has when it forks.
 type Score struct {
 	mu    sync.Mutex
-	file  *os.File // nil: it cannot be changed to and fro
+	file  *os.File // nil: the score cannot be changed
 	own   int
 	forks int
 }
 
-// Init is called while this process may still write its own: not any more when
-// it has become undumpable and has no privileges.
+// Init is called while this process may still write its own score: one that is
+// undumpable and has no privileges may not.
 func (s *Score) Init() {
 	file, err := os.OpenFile("/proc/self/oom_score_adj", os.O_RDWR, 0)
 	if err != nil {
@@ -39,7 +39,7 @@ func (s *Score) Init() {
 	s.set(s.own)
 }
 
-// Fork has what do forks be the kernel's first choice.
+// Fork makes what do forks the kernel's first choice.
 func (s *Score) Fork(do func() (int, error)) (int, error) {
 	s.enter(1)
 	defer s.enter(-1)

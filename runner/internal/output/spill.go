@@ -52,7 +52,7 @@ func (s *Spills) create(name string) *spillFile {
 	return f
 }
 
-// shrink drops the oldest files but keep while the slot has too many bytes.
+// shrink drops the oldest files, except keep, while the slot has too many bytes.
 func (s *Spills) shrink(keep *spillFile) {
 	s.mu.Lock()
 	total := int64(0)

@@ -8,7 +8,7 @@ import (
 const (
 	fionread    = 0x4004667f
 	GetTerminal = syscall.TIOCGETA
-	NoCharacter = 0xff // what a character of a terminal is that is disabled
+	NoCharacter = 0xff // the value of a disabled character of a terminal
 )
 
 func rawPipe() (r, w int, err error) {

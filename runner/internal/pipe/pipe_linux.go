@@ -8,7 +8,7 @@ import (
 const (
 	fionread    = 0x541b
 	GetTerminal = syscall.TCGETS
-	NoCharacter = 0 // what a character of a terminal is that is disabled
+	NoCharacter = 0 // the value of a disabled character of a terminal
 )
 
 func rawPipe() (r, w int, err error) {

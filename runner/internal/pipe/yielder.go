@@ -6,14 +6,14 @@ import (
 	"syscall"
 )
 
-// Yielder lets everybody else go first. Gosched does not: while any goroutine can
-// run, the runtime looks for what came on descriptors every 10 ms only, so that
-// a flood on its one processor makes all other calls wait for so long. This
-// waits for a byte of its own until the runtime has looked. The zero value has
-// no descriptors until it is used.
+// Yielder lets all other goroutines go first, also those that wait for
+// descriptors. Gosched does not: while any goroutine can run, the runtime polls
+// descriptors every 10 ms only, so that a flood on its one processor delays all
+// other calls by that. This waits for a byte of its own until the runtime has
+// polled. The zero value has no descriptors until it is used.
 type Yielder struct{ reader, writer *os.File }
 
-// Yield returns when the runtime has looked at what came on descriptors.
+// Yield returns when the runtime has polled the descriptors.
 func (y *Yielder) Yield() {
 	if y.reader == nil {
 		var err error

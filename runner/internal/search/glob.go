@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Glob is a compiled file name pattern: `*` and `?` stay inside one name, `**`
-// crosses folders, `[a-z]` and `{a,b}` are alternatives, `\` takes the next
-// character as it is.
+// globPattern is a compiled file name pattern: `*` and `?` stay inside one
+// name, `**` crosses folders, `[a-z]` and `{a,b}` are alternatives, `\` takes
+// the next character as it is.
 type globPattern struct {
 	re *regexp.Regexp
 	// literal and suffix answer the two usual forms without a regular expression.

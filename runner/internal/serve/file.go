@@ -220,8 +220,8 @@ func (f *fileCall) storeFrom(first []byte) (any, error) {
 	defer ours.Close()
 	defer context.AfterFunc(f.ctx, func() { _ = ours.Close() })()
 	f.op.Committed = true
-	// The agent hears of an end by its pipe, and answers when nothing is left of
-	// what it had begun.
+	// The agent learns of an early end by its pipe, and answers when it has
+	// undone what it had begun.
 	whole := *f
 	whole.ctx = context.WithoutCancel(f.ctx)
 	answer := whole.begin(theirs)

@@ -59,7 +59,7 @@ func (s *Server) slotReset(c *channel.Conversation, params json.RawMessage) (any
 		return nil, err
 	}
 	s.exec.EndSlot(p.Slot, exec.ErrSlotClosed)
-	// A reset that was begun is carried out: half a reset helps nobody.
+	// A reset that was begun is finished, also when the call is cancelled.
 	return s.slots.Reset(s.ctx, p.Slot)
 }
 

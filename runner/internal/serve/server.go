@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// longestTick bounds what one tick may add to the silence, so that a box
-	// that was paused does not age at once.
+	// longestTick bounds what one tick may add to the silence, so that the
+	// lease of a box that was paused is not over at once.
 	longestTick = 2 * time.Second
 	// firstContact is how long an unclaimed runner waits for its driver.
 	firstContact = 60 * time.Second
@@ -121,7 +121,7 @@ func (s *Server) shutDown() {
 	s.Endpoint.Close(ctx, s.reason.reason, s.reason.message)
 }
 
-// Heard notes a sign of life of the driver.
+// Heard notes that something came from the driver.
 func (s *Server) Heard() { s.spoken.Store(true) }
 
 // Attached takes the lease of a driver that has a new stream.

@@ -23,8 +23,8 @@ func (bash) command(s *State, program, text string) (argv, env []string) {
 }
 
 // program is read by the shell in one piece, before any alias or option of the
-// tenant's counts. Its own messages go nowhere: a state that a tenant made
-// unreadable must not show in the command's output.
+// tenant's takes effect. Its own messages go nowhere: a state that a tenant
+// made unreadable must not show in the command's output.
 func (bash) program(s *State, call *Call) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "{\nunset BASH_ENV\nexec %d<&-\n__hx_l=\n", FirstFD)
@@ -140,7 +140,8 @@ func (bash) decode(s *State, record [][]byte, call *Call) (next *saved, part boo
 	delete(vars, posixMode)
 	globIgnored := ""
 	if _, ok := vars["GLOBIGNORE"]; ok {
-		// Who sets it has switched dotglob on, and who takes it away off.
+		// Setting this variable has switched dotglob on, and unsetting it
+		// switches it off.
 		without := slices.DeleteFunc(slices.Clone(shoptions), func(name string) bool { return name == "dotglob" })
 		if len(without) == len(shoptions) {
 			globIgnored = "shopt -u dotglob\n"

@@ -11,9 +11,9 @@ import (
 //go:embed posix.sh
 var posixSave string
 
-// posix is dash, busybox ash and their like: no function can be printed, and
-// a mistake in a special builtin ends the shell, so what it is given to read is
-// made here out of what was written.
+// posix is dash, busybox ash and their like: no function can be printed, and a
+// mistake in a special builtin ends the shell, so the text that it reads is
+// made here from what was written.
 type posix struct{}
 
 func (posix) keeps() []string {

@@ -24,8 +24,8 @@ type Shell struct {
 	Path string
 }
 
-// Best chooses the shell that keeps most, of several the one that is known best:
-// "sh" is whatever an image has by that name.
+// Best chooses the shell that keeps most state. A known one comes before "sh",
+// which may be any shell.
 func Best(shells map[string]string, fallback string) (Shell, bool) {
 	for _, name := range []string{"bash", "dash", "busybox", "ash", "sh"} {
 		if where := shells[name]; where != "" {
@@ -122,7 +122,7 @@ func (s *State) Cwd() string { return s.cwd }
 // Move has the next command start elsewhere.
 func (s *State) Move(cwd string) { s.cwd = cwd }
 
-// Command makes the program for text. Done follows when call.Keep is set.
+// Command makes the program for text. Done follows when call.Save is set.
 func (s *State) Command(text string, call Call) Program {
 	p := Program{Cwd: s.cwd}
 	if call.Cwd != "" {

@@ -38,7 +38,7 @@ func Installed() map[string]string {
 	return out
 }
 
-// sameAsBusybox tells an applet that is a hard link to busybox.
+// sameAsBusybox says whether a file is a hard link to busybox.
 func sameAsBusybox(st os.FileInfo) bool {
 	for _, path := range []string{"/bin/busybox", "/usr/bin/busybox"} {
 		if other, err := os.Stat(path); err == nil && os.SameFile(st, other) {

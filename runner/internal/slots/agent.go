@@ -10,15 +10,15 @@ import (
 	"hermes-exec/runner/internal/ipc"
 )
 
-// How long processes that are all right may take: some milliseconds, and a
-// thousand times that in a box whose share of the processors is small.
+// How long healthy processes may take: some milliseconds, and a thousand times
+// that in a box with a small share of the processors.
 const (
 	setupTimeout = 45 * time.Second // the driver gives a slot 60
 	stopTimeout  = 20 * time.Second
-	// unreadPatience is how long what an agent has said may be unread when it
-	// has ended.
+	// unreadPatience is how long the last messages of an ended agent may stay
+	// unread.
 	unreadPatience = 10 * time.Second
-	// endPatience is how long an agent that was killed may take to be gone.
+	// endPatience is how long an agent that was killed may take to end.
 	endPatience = unreadPatience + 5*time.Second
 )
 
@@ -119,7 +119,8 @@ func (s *slot) agent(ctx context.Context) (*Agent, error) {
 	return s.start(ctx)
 }
 
-// current is the running agent, or why the last one ended unasked, or neither.
+// current is the running agent, or why the last one ended unexpectedly, or
+// neither.
 func (s *slot) current() (*Agent, *ipc.Error) {
 	s.liveMu.Lock()
 	defer s.liveMu.Unlock()

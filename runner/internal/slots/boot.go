@@ -13,8 +13,8 @@ import (
 )
 
 // start makes a new agent the slot's; mu is held. One that found no room for
-// its threads is started once more: the room may be there again, and then
-// nothing would tell why it failed.
+// its threads is started once more: there may be room again, and then the error
+// could not say what was missing.
 func (s *slot) start(ctx context.Context) (*Agent, error) {
 	h, again, err := s.boot(ctx)
 	if again {
@@ -34,7 +34,7 @@ func (s *slot) start(ctx context.Context) (*Agent, error) {
 	return h, nil
 }
 
-// crash is how an agent ends that its own runtime gives up.
+// crash is how an agent ends that the Go runtime has aborted.
 const crash = "exit status 2"
 
 // boot starts an agent that nobody uses yet; again says that it may be tried
@@ -67,7 +67,7 @@ func (s *slot) boot(ctx context.Context) (h *Agent, again bool, err error) {
 
 var errSlowSetup = errors.New("it took too long: the box may have too little of the processors")
 
-// whyNot tells a box that is full from one in which an agent cannot be had.
+// whyNot distinguishes a box that is full from one in which no agent can run.
 func whyNot(err error) string {
 	for _, lack := range []syscall.Errno{syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE} {
 		if errors.Is(err, lack) {

@@ -31,7 +31,7 @@ func (h *Agent) FIFO(name string) (fd int, inside string, remove func(), err err
 		err = os.Lchown(path, int(setup.UID), int(setup.GID))
 	}
 	if err == nil {
-		// For writing too: it is not at its end while nobody has opened it.
+		// For writing too: without a writer it would be at its end.
 		fd, err = syscall.Open(path, syscall.O_RDWR|syscall.O_NONBLOCK|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0)
 	}
 	if err != nil {

@@ -39,7 +39,7 @@ type Manager struct {
 	setupTimeout time.Duration // how long an agent may take to get ready
 }
 
-// home is the directory of a container that is all ours.
+// home is the directory of a container that belongs to the runner.
 func (m *Manager) home() string {
 	if above := filepath.Dir(filepath.Dir(m.base)); above != "/" {
 		return above
@@ -92,9 +92,9 @@ func NewManager(baseDir string, facts isolation.Facts, selfExe string) (*Manager
 // groupName is what a slot's cgroups are called.
 func (m *Manager) groupName(slot string) string { return "hermes-exec-" + m.boot + "-" + slot }
 
-// tellGroups writes down what the paths of all cgroups of this box begin with,
-// a line for each place, so that whoever removes the directory of a box that
-// was killed removes them too.
+// tellGroups writes the path prefixes of all cgroups of this box to a file, one
+// a line, so that they can be removed with the directory of a box that was
+// killed.
 func (m *Manager) tellGroups() error {
 	var text []byte
 	for _, group := range m.facts.Cgroups {
@@ -106,11 +106,11 @@ func (m *Manager) tellGroups() error {
 	return os.WriteFile(filepath.Join(m.base, "groups"), text, 0o600)
 }
 
-// OnExit sets who hears of commands that ended. It must not block; set it
-// before the first slot is made.
+// OnExit sets what is called for each command that ended. It must not block;
+// set it before the first slot is made.
 func (m *Manager) OnExit(f func(slot string, e ipc.Exit)) { m.onExit = f }
 
-// OnDeath sets who hears of agents that ended unasked.
+// OnDeath sets what is called for each agent that ended unexpectedly.
 func (m *Manager) OnDeath(f func(slot string, why *ipc.Error)) { m.onDeath = f }
 
 // Create makes a slot. Its agent is started at first use.

@@ -12,9 +12,8 @@ import (
 )
 
 // manifest is what a whole box had in its shared places, and in those that no
-// engine compares with the image, before its tenant came. What the tenant
-// changed elsewhere in the image is for the driver to find, which can ask the
-// engine.
+// engine compares with the image, before its tenant came. Changes elsewhere in
+// the image are found by the driver, which can ask the engine.
 type manifest struct {
 	entries map[string]entry
 	unseen  map[string]node
@@ -111,7 +110,7 @@ func readOnly(path string) bool {
 	return syscall.Statfs(path, &st) == nil && st.Flags&syscall.MS_RDONLY != 0
 }
 
-// changed names what differs of that.
+// changed names what differs from the manifest outside of the shared places.
 func (m manifest) changed() []string {
 	var out []string
 	seen := 0

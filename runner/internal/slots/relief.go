@@ -16,9 +16,9 @@ const (
 
 // relief takes the limit on processor time off a slot while work of ours in it
 // is slow: what has been killed needs some of that time to end, and a command
-// to come as far as its program. Where a crowd has used up its share and its
-// memory, the kernel spends the share on looking for memory, which only those
-// who cannot end would give back.
+// to come as far as its program. Where many processes have used up the slot's
+// share and its memory, the kernel spends the share on reclaiming memory, which
+// only the processes that cannot end would free.
 type relief struct {
 	mu      sync.Mutex
 	users   int
@@ -26,8 +26,8 @@ type relief struct {
 	failed  error // the limit could not be put back
 }
 
-// during runs do, which needs processes of these groups to get on, with relief
-// once it takes long.
+// during runs do, which waits for processes of these groups, and lifts their
+// limit once that takes long.
 func (r *relief) during(joins []cgroup.Join, long time.Duration, do func()) {
 	if len(joins) == 0 {
 		do()
@@ -64,7 +64,7 @@ func (r *relief) lower() {
 	}
 }
 
-// lost says why the slot has no limit any more that it should have.
+// lost says why a limit that was lifted could not be put back.
 func (r *relief) lost() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

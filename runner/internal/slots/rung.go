@@ -32,7 +32,7 @@ func (s *rung) user() isolation.User {
 	return isolation.User{Name: s.setup.UserName, UID: s.setup.UID, GID: s.setup.GID, Home: s.setup.Home}
 }
 
-// choose settles the rung and the user.
+// choose decides the rung and the user.
 func (s *rung) choose(p CreateParams) error {
 	f := s.m.facts
 	level := p.Level
@@ -136,7 +136,7 @@ func (s *rung) boxUser(name string) error {
 	return nil
 }
 
-// place settles what the slot sees where.
+// place decides at which paths the slot sees what.
 func (s *rung) place(p CreateParams) error {
 	at := func(part string) string { return filepath.Join(s.dir, part) }
 	s.setup.Workspace, s.setup.Home, s.setup.Tmp, s.fifos = at("workspace"), at("home"), at("tmp"), at(fifos)
@@ -200,7 +200,7 @@ func (s *rung) placeView(p CreateParams) {
 	s.setup.View = v
 }
 
-// fileAnd is the content of a file of the box with a line more.
+// fileAnd is the content of a file of the box with one more line.
 func fileAnd(path, line string) string {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -259,7 +259,7 @@ func isDir(path string) bool {
 
 func below(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
 
-// limit settles by what each limit is held.
+// limit decides how each limit is enforced.
 func (s *rung) limit(p CreateParams) error {
 	l := p.Limits
 	s.setup.Limits = l

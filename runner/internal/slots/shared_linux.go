@@ -66,8 +66,8 @@ func asThreadOf(uid, gid uint32, do func() error) error {
 }
 
 // wipeOwned removes what the slot has below a directory that anybody may write
-// to, and in such directories in it. What another slot has there is looked
-// through: below it may be a directory that is open.
+// to, and in such directories in it. Directories of other slots there are
+// searched too: one below them may be writable to all.
 func (s *slot) wipeOwned(w *wipe.Wiper, dir string, depth int) {
 	eachEntry(dir, func(path string, st *syscall.Stat_t) bool {
 		if st.Uid == s.setup.UID {
@@ -98,9 +98,9 @@ func (s *slot) sharedPlaces() []string {
 	return sharedPlaces
 }
 
-// findOpenPlaces looks for what is open to anybody, besides the usual places,
-// in the image of a container and in its file systems in memory. What is
-// mounted from elsewhere is shared because somebody wants it so.
+// findOpenPlaces gives the usual places and all other directories that anybody
+// may write to, in the image of a container and in its file systems in memory.
+// Other mounts are left out: they are shared on purpose.
 func findOpenPlaces(home string) []string {
 	found := slices.Clone(sharedPlaces)
 	var visit func(dir string, device uint64)

@@ -21,7 +21,7 @@ import (
 // creating, starting the agent, resetting, destroying.
 type slot struct {
 	rung
-	waste     []*wipe.Discarded // what resets took away and may not be gone
+	waste     []*wipe.Discarded // what resets discarded and may not be removed yet
 	was       manifest          // of a whole box
 	container bool              // the slot sees the image's files, and may write to some
 
@@ -161,9 +161,9 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 	return result
 }
 
-// clear takes the slot's directories away, at once and whatever they hold. In
-// a whole box root could have made files that cannot be removed: there it is
-// waited for.
+// clear takes the slot's directories away, at once and whatever they hold. In a
+// whole box root could have made files that cannot be removed: there clear
+// waits for the removal.
 func (s *slot) clear() []string {
 	going, left := s.m.trash.Settle(s.waste)
 	s.waste = going
@@ -203,7 +203,7 @@ func (s *slot) end(ctx context.Context) ipc.Receipt {
 	return receipt
 }
 
-// startSuccessor starts an agent behind one that died.
+// startSuccessor starts an agent after one that died.
 func (s *slot) startSuccessor(ctx context.Context) (*Agent, error) {
 	s.setup.Successor = true
 	defer func() { s.setup.Successor = false }()
@@ -240,7 +240,7 @@ func (s *slot) stop(ctx context.Context, h *Agent) ipc.Receipt {
 }
 
 // removeTraces takes away what the slot has in the box besides processes. What
-// the tenant of a whole box left elsewhere in it stays: it is the box's now.
+// the tenant of a whole box left elsewhere in it stays in the box.
 func (s *slot) removeTraces() error {
 	var left []string
 	if s.setup.Level != isolation.Box {

@@ -11,8 +11,8 @@ import (
 )
 
 // standing is what the next tenant's processes inherit of this one, and what
-// root in a whole box can change here without being let in: limits,
-// processors, scheduling and what is dumped. The same text is the same state.
+// root in a whole box can change of it from outside: limits, processors,
+// scheduling and what a core dump holds. The same text is the same state.
 func standing() string {
 	state := []string{slurpFile("/proc/self/limits"), slurpFile("/proc/self/coredump_filter"),
 		slurpFile("/proc/self/autogroup")}

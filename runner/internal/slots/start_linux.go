@@ -23,7 +23,7 @@ func (s *rung) scoped() bool {
 func (s *slot) begin(null, theirs *os.File) (*os.Process, error) {
 	std := [3]*os.File{null, null, os.Stderr}
 	argv := []string{"runner", "agent"}
-	// One behind an agent that died has to signal what that one left.
+	// A successor has to signal the processes that the dead agent left.
 	if s.scoped() && !s.setup.Successor {
 		scope := isolation.ScopeArg
 		if s.setup.Landlock != nil {

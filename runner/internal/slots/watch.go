@@ -44,7 +44,7 @@ func (s *slot) watch(h *Agent, linkDown <-chan struct{}) {
 	case <-linkDown:
 	case <-time.After(unreadPatience):
 		// A process of the slot that holds the link open cannot exist, but a
-		// reader that is stuck must not keep the end from being told.
+		// reader that is stuck must not delay the report of the end.
 		h.conn.Close()
 	}
 	s.liveMu.Lock()

@@ -10,8 +10,9 @@ import (
 )
 
 const (
-	// AtOnce remove what is in the trash, in turns of some entries each:
-	// a huge tree of one slot does not hold up that of another.
+	// AtOnce is how many threads remove trees at the same time, in turns of
+	// some entries each: a huge tree of one slot does not hold up that of
+	// another.
 	AtOnce = 2
 	// Grace is how long a reset waits for its own wipe. What takes longer
 	// goes on beside the next tenant, out of its reach.
@@ -75,8 +76,8 @@ func (d *Discarded) Wait(within time.Duration) bool {
 	}
 }
 
-// Settle waits a while for trees. It returns those that are still going away,
-// which harms nobody, and what cannot be removed.
+// Settle waits a while for trees. It returns those that are still being
+// removed, which does no harm, and what cannot be removed.
 func (t *Trash) Settle(trees []*Discarded) (going []*Discarded, problems []string) {
 	until, before := time.Now().Add(t.Patience), t.steps.Load()
 	for _, d := range trees {

@@ -1,4 +1,4 @@
-"""Attacks by what processes share besides files."""
+"""Attacks through what processes share besides files."""
 
 from __future__ import annotations
 

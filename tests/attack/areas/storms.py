@@ -1,4 +1,4 @@
-"""What is much of one kind: processes that come and go, their numbers, the entries of a folder."""
+"""Attacks by mass: processes that come and go, their numbers, the entries of a folder."""
 
 from __future__ import annotations
 

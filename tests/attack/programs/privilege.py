@@ -1,4 +1,4 @@
-"""Attempts to become more than one is."""
+"""Attempts to gain privileges."""
 
 from __future__ import annotations
 

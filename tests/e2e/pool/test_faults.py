@@ -1,4 +1,4 @@
-"""Streams that are silent, cut or full of lies: every call ends in time, with an error that says what is known."""
+"""Streams that are silent, cut or carry false data: every call ends in time, with an error that says what is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernel keeps the keys of a user when his last process has ended: not for the next tenant of a slot."""
+"""The kernel keeps a user's keys after its last process has ended; the next tenant of a slot never sees them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Memory runs out in a container: for a command, a slot, the whole box. It is told as what it is, and mended."""
+"""Memory runs out in a container: for a command, a slot, the whole box. It is reported as such, and the slot works
+again.
+"""
 
 from __future__ import annotations
 

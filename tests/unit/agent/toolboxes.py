@@ -1,4 +1,4 @@
-"""Small toolboxes with the face that the loop needs, and nothing behind it."""
+"""Small toolboxes with the interface that the loop needs, and nothing behind it."""
 
 from __future__ import annotations
 

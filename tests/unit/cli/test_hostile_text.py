@@ -1,4 +1,6 @@
-"""What comes out of a box reaches the terminal as text: no escape sequence, no mark that turns it, no line more."""
+"""What comes out of a box reaches the terminal as text: no escape sequence, no mark that reorders it, no additional
+line.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who lends slots is asked of all processes at the same time, and none that is stuck is waited for without end."""
+"""All processes are asked at the same time which slots they lend, and a stuck one does not hold up the answer."""
 
 from __future__ import annotations
 

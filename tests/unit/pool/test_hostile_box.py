@@ -1,4 +1,6 @@
-"""A pool whose boxes lie: the call ends in ProtocolError, the box is destroyed and replaced, and nothing hangs."""
+"""A pool whose boxes send false answers: the call ends in ProtocolError, the box is destroyed and replaced, and nothing
+hangs.
+"""
 
 from __future__ import annotations
 
