@@ -25,6 +25,8 @@ from hermes_exec.slot.slot import Slot
 
 logger = logging.getLogger(__name__)
 RECHECK_S = 1.0
+HELD_SILENCE_S = 30.0
+"""A holder's reset waits through this much silence: a machine that is far too busy for seconds costs no episode."""
 TRANSPORT = (ChannelLost, OutcomeUnknown, ProtocolError, SandboxDied)
 
 
@@ -216,7 +218,7 @@ class Checkouts:
         box, slot = checkout.box, checkout.slot
         with anyio.CancelScope(shield=True):
             try:
-                outcome = await self.recycler.reset(box, checkout.place)
+                outcome = await self.recycler.reset(box, checkout.place, HELD_SILENCE_S)
             except ExecError as error:
                 slot.expire(f"the slot could not be reset: {error}")
                 raise_seen(await box.explain_loss(error), error)

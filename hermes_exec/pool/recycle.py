@@ -10,7 +10,7 @@ import anyio
 
 from hermes_exec.errors import ChannelLost, ExecError, SandboxDied, SlotClosed
 from hermes_exec.pool.fleet import Fleet
-from hermes_exec.pool.sandbox import KillWatch, PooledSandbox, ResetOutcome, SlotPlace
+from hermes_exec.pool.sandbox import PING_S, KillWatch, PooledSandbox, ResetOutcome, SlotPlace
 from hermes_exec.results import Quarantined, Reset
 
 logger = logging.getLogger(__name__)
@@ -67,8 +67,8 @@ class Recycler:
             self.fleet.emit(Reset(time=time.time(), sandbox=box.id, slot=name, duration_s=took, killed=outcome.killed))
         self.fleet.on_change()
 
-    async def reset(self, box: PooledSandbox, place: SlotPlace) -> ResetOutcome:
-        """Reset a place, but stop waiting when the box falls silent: the result is then ignored.
+    async def reset(self, box: PooledSandbox, place: SlotPlace, silence_s: float = PING_S) -> ResetOutcome:
+        """Reset a place, but stop waiting when the box is silent for so long: the result is then ignored.
 
         Raises:
             ExecError: as `PooledSandbox.reset`, and ChannelLost when the box does not answer.
@@ -88,8 +88,9 @@ class Recycler:
         while not done.is_set():
             with anyio.move_on_after(PATIENCE_S):
                 await done.wait()
-            if not done.is_set() and not await box.ping():
-                raise ChannelLost("the box does not answer", sandbox=box.id)
+            # A stream that is being restored is the channel's matter: it gives up when the lease is over.
+            if not done.is_set() and box.channel.state == "open" and not await box.ping(silence_s):
+                raise ChannelLost(f"the box has not answered for {silence_s:g} s", sandbox=box.id)
         if not found:
             raise SlotClosed("the pool was closed")
         if isinstance(found[0], ExecError):

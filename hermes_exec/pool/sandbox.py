@@ -131,14 +131,14 @@ class PooledSandbox:
             found.__cause__ = error
         return found
 
-    async def ping(self) -> bool:
-        """Whether the runner answers now."""
+    async def ping(self, wait_s: float = PING_S) -> bool:
+        """Whether the runner answers now, within so many seconds."""
         if self.channel.state != "open":
             return False
         try:
             conversation = self.channel.begin("box.info", {})
             try:
-                with anyio.move_on_after(PING_S):
+                with anyio.move_on_after(wait_s):
                     await conversation.response()
             finally:
                 if not conversation.answered:

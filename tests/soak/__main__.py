@@ -1,4 +1,4 @@
-"""`python -m tests.soak --minutes 30`: mixed work on 128 slots, and a table of what was held at both ends of it.
+"""`python -m tests.soak --minutes 30`: mixed work on many slots, and a table of what was held at both ends of it.
 
 The exit code is 1 when something has grown, is left, or was answered wrongly.
 """
@@ -41,6 +41,7 @@ def main() -> int:
     """Work, look, judge."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=MINUTES)
+    parser.add_argument("--slots", type=int, default=128, help="half of them local, half in Docker")
     parser.add_argument("--pause-s", type=float, default=PAUSE_S, help="rest of a worker between two things to do")
     parser.add_argument(
         "--any-latency", action="store_true", help="others use this machine: nothing is judged by how long it took"
@@ -53,9 +54,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["TMPDIR"] = tempfile.tempdir = scratch
         os.chdir(scratch)
-        work = load.Progress()
+        work = load.Progress(asked.slots)
         samples = run(image, run_id, seed, asked.minutes * 60, asked.pause_s, work, console)
-        wrong = [*work.wrong, *left(run_id, seed, Path(scratch))]
+        wrong = [*work.wrong, *left(run_id, seed, Path(scratch), work.slots)]
         os.chdir(ROOT)
     wrong += report(console, work, samples, asked.minutes, judge_latency=not asked.any_latency)
     for problem in wrong:
@@ -104,10 +105,10 @@ def run(
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def left(run_id: str, seed: int, scratch: Path) -> list[str]:
+def left(run_id: str, seed: int, scratch: Path, slots: int) -> list[str]:
     """What is left when both pools are closed."""
     deadline = time.monotonic() + 20
-    naps = [nap(seed, number) for number in range(2 * load.SLOTS)]
+    naps = [nap(seed, number) for number in range(slots)]
     while any(map(marked, naps)) and time.monotonic() < deadline:
         time.sleep(0.5)
     wrong = [f"a process sleeps for {word}" for word in naps if marked(word)]
@@ -122,7 +123,7 @@ def report(
 ) -> list[str]:
     """Draw the tables; what is not as it should be."""
     wrong = []
-    table = Table(title=f"{work.calls:,} calls in {minutes:g} minutes on {2 * load.SLOTS} slots")
+    table = Table(title=f"{work.calls:,} calls in {minutes:g} minutes on {work.slots} slots")
     for column in ("held", "at the beginning", "at the end", "may be"):
         table.add_column(column, justify="left" if column == "held" else "right")
     for row in rows(samples):

@@ -53,11 +53,13 @@ def words(pid: int) -> list[str]:
 
 
 def held(pid: int) -> tuple[int, int, float]:
-    """Descriptors, threads, and MiB of resident memory of a process."""
+    """Descriptors, threads, and MiB of memory of its own of a process; pages of its program, which come in as they are
+    used, are none.
+    """
     folder = PROC / str(pid)
     try:
         status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines() if ":" in line)
-        return len(os.listdir(folder / "fd")), int(status["Threads"]), int(status["VmRSS"].split()[0]) / 1024
+        return len(os.listdir(folder / "fd")), int(status["Threads"]), int(status["RssAnon"].split()[0]) / 1024
     except (OSError, KeyError):
         return 0, 0, 0.0
 
@@ -81,7 +83,9 @@ def sample(client: DockerClient, driver: int, run_id: str, folder: Path) -> dict
     ours = [pid for root in (driver, *boxes) for pid in look.below(root)]
     runners = [pid for pid in ours if words(pid)[1:2] == ["serve"]]
     agents = [pid for pid in ours if words(pid)[1:2] == ["agent"]]
-    totals = [[sum(values) for values in zip(*map(held, group), strict=True)] for group in (runners, agents)]
+    totals = [
+        [sum(values) for values in zip((0, 0, 0.0), *map(held, group), strict=True)] for group in (runners, agents)
+    ]
     fds, threads, rss = held(driver)
     return {
         "driver descriptors": fds,

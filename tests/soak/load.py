@@ -1,4 +1,4 @@
-"""The work: 64 slots on 4 Docker boxes and 64 local ones, each with a worker that checks what it gets back."""
+"""The work: half of the slots on 4 Docker boxes, half of them local, each with a worker that checks its answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import anyio
 from hermes_exec import OutcomeUnknown, SandboxPool
 from tests.faults.workload import Record, Worker
 
-SLOTS = 64
 BOXES = 4
 LONGEST_S = 120.0
 """For a slot to be lent, and for a call to be over."""
@@ -23,8 +22,9 @@ LONGEST_S = 120.0
 
 @dataclass
 class Progress:
-    """What was done so far."""
+    """What was done so far, on so many slots."""
 
+    slots: int
     calls: int = 0
     probes: list[tuple[float, float]] = field(default_factory=list)
     """Of each no-op: seconds since the begin of the work, and seconds that it took."""
@@ -33,12 +33,17 @@ class Progress:
     """Calls whose result came too late: nothing broke, so that only a machine that is far too busy can be the cause."""
 
 
-def pools(image: str, run_id: str) -> tuple[SandboxPool, SandboxPool]:
-    """The two pools under test."""
+def pools(image: str, run_id: str, slots: int) -> tuple[SandboxPool, SandboxPool]:
+    """The two pools under test, each with half of the slots."""
     return (
-        SandboxPool("local", slots_per_sandbox=SLOTS, max_sandboxes=1, run_id=run_id),
+        SandboxPool("local", slots_per_sandbox=slots // 2, max_sandboxes=1, run_id=run_id),
         SandboxPool(
-            "docker", image=image, network=False, slots_per_sandbox=SLOTS // BOXES, max_sandboxes=BOXES, run_id=run_id
+            "docker",
+            image=image,
+            network=False,
+            slots_per_sandbox=slots // 2 // BOXES,
+            max_sandboxes=BOXES,
+            run_id=run_id,
         ),
     )
 
@@ -51,13 +56,13 @@ async def work(
     `begun` is called when all boxes are there.
     """
     async with AsyncExitStack() as stack:
-        both = [await stack.enter_async_context(pool) for pool in pools(image, run_id)]
+        both = [await stack.enter_async_context(pool) for pool in pools(image, run_id, progress.slots)]
         await both[0].prewarm(1)
         await both[1].prewarm(BOXES)
         start = time.monotonic()
         begun()
         async with anyio.create_task_group() as tasks:
-            for number in range(2 * SLOTS):
+            for number in range(progress.slots):
                 worker = Worker(both[number % 2], Record(), lambda _: ":", number, seed)
                 tasks.start_soon(_worker, worker, start, start + seconds, pause_s, progress)
             while time.monotonic() < start + seconds:

@@ -84,6 +84,22 @@ async def test_release_does_not_wait_for_a_frozen_box() -> None:
         await ends(pid)
 
 
+async def test_a_holder_s_reset_waits_for_a_machine_that_stood_still() -> None:
+    async with SandboxPool("local") as pool, pool.slot() as slot:
+        await slot.files.write_text("before", "")
+        pid = runner_pid(slot.sandbox)
+        await frozen(pid)
+
+        async def wake() -> None:
+            await anyio.sleep(8)
+            os.kill(pid, signal.SIGCONT)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wake)
+            await slot.reset()
+        assert not await slot.files.exists("before")
+
+
 async def test_other_slots_of_a_box_that_was_silent_stay_with_their_holders() -> None:
     async with SandboxPool("local", max_sandboxes=2, slots_per_sandbox=2) as pool:
         async with pool.slot() as kept:
