@@ -15,6 +15,9 @@ func TestAsAnOrdinaryUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("this is an ordinary user")
 	}
+	if testing.Short() {
+		t.Skip("the other tests run once in a short run")
+	}
 	dir, err := os.MkdirTemp("/tmp", "slots-nobody-")
 	if err != nil {
 		t.Fatal(err)
