@@ -12,7 +12,7 @@ import anyio
 from hermes_agent.episode import Episode, Finish
 from hermes_agent.errors import ContextExceeded, ModelError
 from hermes_agent.history import History
-from hermes_agent.messages import Completion, Message
+from hermes_agent.messages import Completion, Message, checked_completion
 from hermes_agent.models.base import Model
 from hermes_agent.turn import BlockingTools, Tools, add_notices, call_tools
 from hermes_exec.aio.portal import call
@@ -129,7 +129,7 @@ class AgentLoop(Generic[ToolsT_co]):
 
     async def _complete(self, history: History) -> Completion | _End:
         try:
-            return await self.model.complete(history.messages, history.tools, **self._sampling)
+            return checked_completion(await self.model.complete(history.messages, history.tools, **self._sampling))
         except ContextExceeded as error:
             history.add_error("model", error)
             return _End("context", error.cause)
@@ -145,7 +145,8 @@ class AgentLoop(Generic[ToolsT_co]):
         question: Message = {"role": "user", "content": LAST_WORDS}
         try:
             sampling = {**self._sampling, "tool_choice": "none"}
-            completion = await self.model.complete([*history.messages, question], history.tools, **sampling)
+            given = await self.model.complete([*history.messages, question], history.tools, **sampling)
+            completion = checked_completion(given)
         except ModelError as error:
             history.add_error("model", error)
         except Exception as error:  # noqa: BLE001 - whatever a model raises ends its episode only

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, Literal, NamedTuple
 
 Message = dict[str, Any]
@@ -58,6 +59,16 @@ class Completion:
     reasoning: str | None = None
     finish_reason: FinishReason = "stop"
     usage: TokenUsage = TokenUsage(requests=1)
+
+
+def checked_completion(given: object) -> Completion:
+    """What the `complete` of a model gave. Raises TypeError when it is no Completion, or one with a wrong field."""
+    if not isinstance(given, Completion):
+        raise TypeError(f"complete of the model gave {type(given).__name__}, not a Completion")
+    for name, kinds in (("content", (str, NoneType)), ("tool_calls", (tuple, list)), ("usage", (TokenUsage,))):
+        if not isinstance(value := getattr(given, name), kinds):
+            raise TypeError(f"the {name} of the model's Completion is of type {type(value).__name__}")
+    return given
 
 
 def assistant_message(completion: Completion) -> Message:

@@ -131,7 +131,7 @@ class Conversation:
 
     async def send(self, data: bytes | memoryview, channel: int = 0) -> None:
         """Send bytes, waiting while the runner is a whole window behind; dropped once the response is here."""
-        view = memoryview(data)
+        view = memoryview(data).cast("B")
         for start in range(0, len(view), MAX_DATA):
             piece = bytes(view[start : start + MAX_DATA])
             while self._input_position - self._input_consumed >= self._input_window and not self.finished:

@@ -31,11 +31,17 @@ def _is_port(port: object, least: int) -> bool:
     return isinstance(port, int) and not isinstance(port, bool) and least <= port <= 65535
 
 
+def checked_host(host: object) -> str:
+    """The name or address of a host; ConfigError otherwise."""
+    if not isinstance(host, str) or not host or "\0" in host or len(host) > LONGEST_HOST:
+        raise ConfigError(f"host must be the name or address of a host, not {repr(host)[:LONGEST_HOST]}")
+    return host
+
+
 async def connect(scope: SlotScope, port: int, host: str) -> Connection:
     """Connect inside the slot. Raises ConnectionRefusedError, TimeoutError and the like with the address."""
     checked_port(port)
-    if not host or "\0" in host or len(host) > LONGEST_HOST:
-        raise ConfigError(f"host must be the name or address of a host, not {host[:LONGEST_HOST]!r}")
+    checked_host(host)
     scope.check()
     conversation: Conversation | None = None
     connected = False
@@ -62,14 +68,22 @@ class Connection(ByteStream):
     def __init__(self, scope: SlotScope, conversation: Conversation) -> None:
         self._scope, self._conversation = scope, conversation
         self._rest = b""
-        self._ended = self._sent_eof = self._closed = False
+        self._ended = self._sent_eof = self._closed = self._busy = False
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         """The next bytes. Raises anyio.EndOfStream when the other side has closed."""
         if self._closed:
             raise anyio.ClosedResourceError
-        if not self._rest:
-            self._rest = await self._next()
+        if self._busy:
+            raise anyio.BusyResourceError("receiving from")
+        if max_bytes < 1:
+            raise ValueError("max_bytes must be 1 or more")
+        self._busy = True
+        try:
+            if not self._rest:
+                self._rest = await self._next()
+        finally:
+            self._busy = False
         piece, self._rest = self._rest[:max_bytes], self._rest[max_bytes:]
         return piece
 
@@ -129,7 +143,7 @@ class Forward:
     """
 
     def __init__(self, scope: SlotScope, port: int, local_port: int, host: str) -> None:
-        self._scope, self._remote, self._host = scope, checked_port(port), host
+        self._scope, self._remote, self._host = scope, checked_port(port), checked_host(host)
         self._local = checked_port(local_port, least=0)
         self._background: DetachedTaskGroup | None = None
         self.port = local_port

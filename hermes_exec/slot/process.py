@@ -243,7 +243,7 @@ class ProcessInput(ByteSendStream):
                     answer = await conversation.response()
         except (BrokenPipeError, ConfigError) as error:  # it had an input: another handle has closed it
             raise anyio.BrokenResourceError from error
-        if integer(answer, "written") < len(item):
+        if integer(answer, "written") < memoryview(item).nbytes:
             raise anyio.BrokenResourceError
 
     async def aclose(self) -> None:

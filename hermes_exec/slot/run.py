@@ -62,7 +62,10 @@ def checked_stdin(stdin: Stdin) -> bytes | AsyncIterable[bytes] | None:
     if stdin is None or isinstance(stdin, bytes):
         return stdin
     if isinstance(stdin, str):
-        return stdin.encode("utf-8", "surrogateescape")
+        try:
+            return stdin.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"stdin has a lone surrogate at {error.start}, which stands for no bytes") from error
     if isinstance(stdin, bytearray | memoryview):
         return bytes(stdin)
     if isinstance(stdin, AsyncIterable):

@@ -35,6 +35,12 @@ class ToolResult:
 
 
 def to_json(data: object) -> str:
-    """The JSON text of a result: compact, non-ASCII characters as they are, what UTF-8 cannot hold replaced."""
-    text = json.dumps(data, ensure_ascii=False, default=str)
+    """The JSON text of a result: compact, non-ASCII characters as they are, what UTF-8 cannot hold replaced.
+    Numbers that JSON does not have are text ("NaN").
+    """
+    try:
+        text = json.dumps(data, ensure_ascii=False, default=str, allow_nan=False)
+    except ValueError:
+        data = json.loads(json.dumps(data, default=str), parse_constant=str)
+        text = json.dumps(data, ensure_ascii=False)
     return text.encode("utf-8", "replace").decode("utf-8")

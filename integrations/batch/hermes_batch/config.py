@@ -83,6 +83,11 @@ class BatchConfig(BaseModel):
     def make_pool(self) -> SandboxPool:
         """The pool, large enough for all workers at the same time. Raises ConfigError for what cannot be."""
         options = {**self.backend_options}
+        for name in ("backend", "image"):
+            if name in options:
+                raise ConfigError(
+                    f"{name} is a setting of the run itself: BatchConfig({name}=…), not in backend_options"
+                )
         if self.slots_per_sandbox is not None:
             options["slots_per_sandbox"] = self.slots_per_sandbox
         kind = type(self.backend) if isinstance(self.backend, BackendConfig) else config_type(self.backend)

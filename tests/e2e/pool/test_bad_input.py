@@ -143,6 +143,11 @@ async def test_an_engine_that_is_not_there_is_named() -> None:
             pass
 
 
+async def test_input_with_half_a_character_is_told(slot: Slot) -> None:
+    with pytest.raises(ConfigError, match="lone surrogate at 3"):
+        await slot.run("cat", stdin="abc\ud83d")
+
+
 async def test_arguments_of_processes_are_checked(slot: Slot) -> None:
     process = await slot.spawn("cat", stdin=True)
     wrong: Any

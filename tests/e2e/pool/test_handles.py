@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -340,6 +341,33 @@ async def test_connect_and_forward(slot: Slot) -> None:
     for bad in (0, 65536, True, "80"):
         with pytest.raises(ConfigError):
             await slot.connect(bad)  # type: ignore[arg-type]
+    for nowhere in ("", "a\0b", 5, b"localhost"):
+        with pytest.raises(ConfigError, match="host must be"):
+            await slot.connect(port, nowhere)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="host must be"):
+            slot.forward(port, host=nowhere)  # type: ignore[arg-type]
+
+
+async def test_a_connection_has_one_receiver_at_a_time(slot: Slot) -> None:
+    async with await slot.connect(await server(slot)) as stream, anyio.create_task_group() as tasks:
+        tasks.start_soon(stream.receive)
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(anyio.BusyResourceError):
+            await stream.receive()
+        await stream.send(b"abc")
+    with pytest.raises(ValueError, match="max_bytes"):
+        await (await slot.connect(await server(slot))).receive(0)
+
+
+async def test_input_may_be_a_view_of_any_items(slot: Slot) -> None:
+    view = memoryview(array("i", range(100_000)))
+    process = await slot.spawn("wc -c", stdin=True)
+    assert process.stdin is not None
+    await process.stdin.send(view)  # type: ignore[arg-type]
+    await process.stdin.aclose()
+    assert await process.stdout.receive() == b"400000\n"
+    async with await slot.connect(await server(slot)) as stream:
+        assert await talk(stream, memoryview(array("H", [0x6161] * 3))) == b"AAAAAA"  # type: ignore[arg-type]
 
 
 async def test_errors_of_a_block_with_a_forward_are_passed_on(slot: Slot) -> None:

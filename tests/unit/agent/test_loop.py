@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from copy import deepcopy
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.to_thread
@@ -179,6 +179,18 @@ async def test_model_errors(error: Exception, finish: str, cause: ErrorCause, tr
     assert [(e.where, e.kind) for e in episode.errors] == [("model", type(error).__name__)]
     assert episode.turns == 1
     assert len(episode.messages) == 3
+
+
+@pytest.mark.parametrize("given", [None, "text", {}, Completion(5), Completion("a", None), Completion("a", usage=None)])  # type: ignore[arg-type]
+@pytest.mark.parametrize("last", [False, True])
+async def test_a_model_that_gives_no_completion_ends_its_episode_only(given: object, last: bool) -> None:
+    class Wrong:
+        async def complete(self, messages: object, tools: object, **sampling: object) -> Completion:
+            return cast(Completion, given) if "tool_choice" in sampling or not last else ask(1)
+
+    episode = await AgentLoop(Wrong(), FunctionTools(echo), max_turns=1, final_answer=last).run("x")
+    assert episode.finish == ("max_turns" if last else "model_error")
+    assert [(e.where, e.kind) for e in episode.errors] == [("model", "TypeError")]
 
 
 @pytest.mark.parametrize(
