@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import selectors
 import socket
@@ -37,8 +38,7 @@ class SilentEngine:
     def cut_the_silent(self) -> None:
         """Answer again, and cut the connections that wait for an answer."""
         self.silent_to = None
-        for end in self._silent:
-            end.shutdown(socket.SHUT_RDWR)
+        _cut(self._silent)
 
     def is_used(self) -> bool:
         """Whether a connection is open."""
@@ -50,11 +50,7 @@ class SilentEngine:
 
     def __exit__(self, *_: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
-        for end in self._ends:
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue
+        _cut(self._ends)
         for thread in self._threads:
             thread.join(10)
         self._listener.close()
@@ -98,3 +94,10 @@ class SilentEngine:
                             key.data.sendall(data)
                     except OSError:
                         return
+
+
+def _cut(connections: list[socket.socket]) -> None:
+    """Cut connections, which may be at their end already."""
+    for end in connections:
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
