@@ -33,8 +33,8 @@ class AgentLoop(Generic[ToolsT_co]):
     """Lets a model work with a toolbox until it answers without asking for a tool.
 
     `max_turns` bounds the completions (default 30), `max_tool_calls` all calls of an episode (default None: no bound;
-    calls over it are answered with an error). When either is used up the model is asked once more, without tools, for
-    its closing answer (`final_answer=False`: it is not); that answer is not a turn. `temperature` (default 1.0),
+    calls over it are answered with an error). With `final_answer=True` the model is asked once more when either is
+    used up, without tools, for its closing answer, which is not a turn. `temperature` (default 1.0),
     `max_tokens` (of one completion; default None: the model's own) and `sampling` (further parameters) go to the
     model. The calls of a turn run in parallel, at most `parallel_calls` at a time (default 16); their results are in
     the order of the calls.
@@ -53,7 +53,7 @@ class AgentLoop(Generic[ToolsT_co]):
         max_tokens: int | None = None,
         *,
         sampling: Mapping[str, Any] | None = None,
-        final_answer: bool = True,
+        final_answer: bool = False,
         parallel_calls: int = 16,
     ) -> None:
         tools = getattr(toolbox, "wrapped", toolbox)

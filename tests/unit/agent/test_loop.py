@@ -85,7 +85,7 @@ async def test_calls_of_a_turn_run_in_parallel_with_results_in_order() -> None:
 
 async def test_max_turns_ends_with_a_final_answer() -> None:
     model = ScriptedModel([ask(1), ask(2), Completion("as far as I got")])
-    episode = await AgentLoop(model, FunctionTools(echo), max_turns=2).run("go")
+    episode = await AgentLoop(model, FunctionTools(echo), max_turns=2, final_answer=True).run("go")
     assert (episode.finish, episode.turns, episode.answer) == ("max_turns", 2, "as far as I got")
     assert (episode.cause, episode.trainable) == (ErrorCause.BUDGET, True)
     assert model.requests[2].sampling["tool_choice"] == "none"
@@ -95,12 +95,12 @@ async def test_max_turns_ends_with_a_final_answer() -> None:
 
 async def test_max_turns_without_a_final_answer() -> None:
     model = ScriptedModel([ask(1)])
-    episode = await AgentLoop(model, FunctionTools(echo), max_turns=1, final_answer=False).run("go")
+    episode = await AgentLoop(model, FunctionTools(echo), max_turns=1).run("go")
     assert (episode.finish, len(model.requests), episode.messages[-1]["role"]) == ("max_turns", 1, "tool")
 
 
 async def test_failing_final_answer_does_not_change_the_finish() -> None:
-    episode = await AgentLoop(ScriptedModel([ask(1)]), FunctionTools(echo), max_turns=1).run("go")
+    episode = await AgentLoop(ScriptedModel([ask(1)]), FunctionTools(echo), max_turns=1, final_answer=True).run("go")
     assert (episode.finish, episode.trainable) == ("max_turns", True)
     assert [error.where for error in episode.errors] == ["model"]
     assert episode.messages[-1]["role"] == "tool"
@@ -108,7 +108,7 @@ async def test_failing_final_answer_does_not_change_the_finish() -> None:
 
 async def test_calls_in_the_final_answer_are_not_made() -> None:
     tools = FunctionTools(echo)
-    episode = await AgentLoop(ScriptedModel([ask(1), ask(2)]), tools, max_turns=1).run("go")
+    episode = await AgentLoop(ScriptedModel([ask(1), ask(2)]), tools, max_turns=1, final_answer=True).run("go")
     assert len(tools.calls) == 1
     assert [record.executed for record in episode.tool_calls] == [True, False]
     assert episode.messages[-1]["role"] == "tool"
@@ -116,7 +116,9 @@ async def test_calls_in_the_final_answer_are_not_made() -> None:
 
 async def test_max_tool_calls_refuses_the_rest_and_asks_for_the_answer() -> None:
     tools = FunctionTools(echo)
-    episode = await AgentLoop(ScriptedModel([ask(1), ask(2, 3, 4), "end"]), tools, max_tool_calls=3).run("go")
+    episode = await AgentLoop(
+        ScriptedModel([ask(1), ask(2, 3, 4), "end"]), tools, max_tool_calls=3, final_answer=True
+    ).run("go")
     assert [json.loads(arguments)["x"] for _, arguments, _ in tools.calls] == [1, 2, 3]
     assert (episode.finish, episode.cause, episode.answer) == ("max_turns", ErrorCause.BUDGET, "end")
     assert episode.tool_calls[-1].error_kind == "no_calls_left"
