@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from docker.models.containers import Container
 
 OURS, OURS_OPEN, BARE = "hermes-exec, Docker", "hermes-exec, Docker, pool open already", "docker SDK"
+MACHINES = "hermes-exec, Docker, slots of one box"
 FIRST = "one box, from nothing to its first command"
 AT_ONCE = PlanConfig(max_sandboxes=1, templates={}).launch_concurrency
 MANY_ROUNDS = 3
@@ -31,7 +32,9 @@ MANY_ROUNDS = 3
 async def measure(options: Options) -> Measured:
     """Open boxes in rounds, ours and the bare SDK's in turn."""
     measured = Measured()
-    many = Discipline(f"{options.boxes} boxes, each with its first command", "times", {OURS: BARE, BARE: BARE})
+    many = Discipline(
+        f"{options.boxes} boxes, each with its first command", "times", {OURS: BARE, MACHINES: BARE, BARE: BARE}
+    )
     first = Discipline(FIRST, "times", {OURS: BARE, OURS_OPEN: BARE, BARE: BARE})
     try:
         name = await to_thread.run_sync(image)
@@ -47,6 +50,7 @@ async def measure(options: Options) -> Measured:
     for number in range(1, rounds + 1):
         progress(f"{many.name}: round {number} of {rounds}")
         many.sample(OURS).add_one(await our_boxes(name, options.boxes))
+        many.sample(MACHINES).add_one(await our_machines(name, options.boxes))
         many.sample(BARE).add_one(await to_thread.run_sync(bare_boxes, name, options.boxes))
     return measured
 
@@ -78,6 +82,19 @@ async def our_boxes(name: str, count: int) -> float:
             for _ in range(count):
                 tasks.start_soon(one)
         return time.perf_counter() - begin
+
+
+async def our_machines(name: str, count: int) -> float:
+    """The same for as many slots of one box, each with a root of its own."""
+    async with SandboxPool(
+        "docker", image=name, network=False, max_sandboxes=1, slots_per_sandbox=count, slot_root="own"
+    ) as pool:
+        begin = time.perf_counter()
+        async with pool.slots(count) as slots:
+            async with anyio.create_task_group() as tasks:
+                for slot in slots:
+                    tasks.start_soon(run, slot)
+            return time.perf_counter() - begin
 
 
 async def run(slot: Slot) -> None:

@@ -9,22 +9,24 @@ from anyio import to_thread
 
 from benchmarks.calls import DOCKER, LOCAL
 from benchmarks.container import image
-from benchmarks.contender import ContenderMissing
+from benchmarks.contender import NOOP, ContenderMissing
 from benchmarks.measured import Discipline, Measured, Sample, progress
 from benchmarks.options import Options
 from hermes_exec import SandboxPool
 
 ACQUIRE, RELEASE, RESET = "warm acquire", "release of an unused slot", "release with reset of 1,000 files"
+FIRST = "first command after a lend"
+"""It starts the slot's init: in a root of its own, and with it that root."""
 FILES = "for i in {1..1000}; do echo $i > file-$i; done"
-LENDS_A_ROUND = 20
+LENDS_A_ROUND, FIRST_A_ROUND = 20, 5
 SLOTS = 8
 
 
 async def measure(options: Options) -> Measured:
     """Borrow and give back in rounds, both backends in turn."""
     measured = Measured()
-    acquire, release, reset = (Discipline(name, "times", {}) for name in (ACQUIRE, RELEASE, RESET))
-    measured.disciplines += [acquire, release, reset]
+    disciplines = [Discipline(name, "times", {}) for name in (ACQUIRE, RELEASE, RESET, FIRST)]
+    measured.disciplines += disciplines
     async with AsyncExitStack() as stack:
         pools = {LOCAL: await stack.enter_async_context(SandboxPool("local", slots_per_sandbox=SLOTS))}
         try:
@@ -37,13 +39,13 @@ async def measure(options: Options) -> Measured:
             progress(f"lending: round {number} of {options.rounds}")
             for name, pool in pools.items():
                 # The first round makes the box and is not counted.
-                samples = [each.sample(name) if number else Sample() for each in (acquire, release, reset)]
+                samples = [each.sample(name) if number else Sample() for each in disciplines]
                 await lend(pool, *samples)
     return measured
 
 
-async def lend(pool: SandboxPool, acquire: Sample, release: Sample, reset: Sample) -> None:
-    """Some loans without work, and two that leave files."""
+async def lend(pool: SandboxPool, acquire: Sample, release: Sample, reset: Sample, first: Sample) -> None:
+    """Some loans without work, two that leave files, and some with one command."""
     for turn in range(LENDS_A_ROUND + 2):
         begin = time.perf_counter()
         slot = await pool.acquire()
@@ -54,3 +56,8 @@ async def lend(pool: SandboxPool, acquire: Sample, release: Sample, reset: Sampl
         begin = time.perf_counter()
         await pool.release(slot)
         (reset if full else release).add_one(time.perf_counter() - begin)
+    for _ in range(FIRST_A_ROUND):
+        async with pool.slot() as slot:
+            begin = time.perf_counter()
+            assert (await slot.run(NOOP)).ok
+            first.add_one(time.perf_counter() - begin)

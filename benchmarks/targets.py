@@ -61,10 +61,13 @@ def targets() -> Iterator[Target]:
             yield Target(f"{work}, of {base}", 0.7, " ×", _throughput(work, DOCKER, base), least=True)
     many = f"{Options.boxes} boxes, each with its first command"
     yield _slower(many, 1.1, (many, boxes.OURS), (many, boxes.BARE))
+    machines = f"{Options.boxes} slots with roots of their own, each with its first command"
+    yield _slower(machines, 0.15, (many, boxes.MACHINES), (many, boxes.BARE))
     yield _slower(boxes.FIRST, 1.1, (boxes.FIRST, boxes.OURS), (boxes.FIRST, boxes.BARE))
     for name in (LOCAL, DOCKER):
         yield _time(f"{lending.ACQUIRE}, {name}", 1, lending.ACQUIRE, name)
-        yield _time(f"{lending.RESET}, {name}", 20, lending.RESET, name)
+        yield _time(f"{lending.RESET}, {name}", 20 if name == LOCAL else 25, lending.RESET, name)
+        yield _time(f"{lending.FIRST}, {name}", 12, lending.FIRST, name)
     for name in (LOCAL, DOCKER):
         more = f"{name}: {scale.more_descriptors(Options.slots)}"
         yield Target(more, FEW_DESCRIPTORS, "", _figure(more))
