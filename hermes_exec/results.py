@@ -9,6 +9,7 @@ from typing import Literal
 from hermes_exec.errors import CommandFailed, PostMortem
 
 IsolationLevel = Literal["none", "uid", "namespaces", "box"]
+SlotRoot = Literal["own", "shared"]
 """The rungs of isolation, lowest first: a floor is met by its own rung and every later one."""
 
 FileType = Literal["file", "dir", "link", "fifo", "socket", "char", "block"]

@@ -23,7 +23,7 @@ import (
 // version is set by the linker.
 var version = "dev"
 
-const usage = `usage: runner serve --base DIR [--lease-s N] [--dial SOCKET] [--parent PID] [--log FILE]
+const usage = `usage: runner serve --base DIR [--lease-s N] [--dial SOCKET] [--parent PID] [--log FILE] [--shared DIR]…
        runner attach --base DIR
        runner probe
        runner version
@@ -64,6 +64,11 @@ func runServe(args []string) int {
 	lease := flags.Float64("lease-s", 60, "seconds until the first driver must have spoken")
 	driver := flags.String("dial", "", "socket on which a driver waits for this runner")
 	parent := flags.Int("parent", 0, "process that started this one, and with which it is to end")
+	var shared []string
+	flags.Func("shared", "folder of the box to which all slots write", func(path string) error {
+		shared = append(shared, path)
+		return nil
+	})
 	logFile := flags.String("log", "", "file for the log instead of standard error")
 	if err := flags.Parse(args); err != nil || *base == "" || flags.NArg() > 0 {
 		fmt.Fprint(os.Stderr, usage)
@@ -81,7 +86,7 @@ func runServe(args []string) int {
 		out = file
 	}
 	logger := log.New(out, "runner: ", log.LstdFlags|log.Lmicroseconds)
-	server, err := newServer(*base, time.Duration(*lease*float64(time.Second)), logger)
+	server, err := newServer(*base, shared, time.Duration(*lease*float64(time.Second)), logger)
 	if err != nil {
 		logger.Print(err)
 		return 1
@@ -103,12 +108,13 @@ func runServe(args []string) int {
 	return 0
 }
 
-func newServer(base string, lease time.Duration, logger *log.Logger) (*serve.Server, error) {
+func newServer(base string, shared []string, lease time.Duration, logger *log.Logger) (*serve.Server, error) {
 	facts := isolation.Probe()
 	manager, err := slots.NewManager(base, facts, selfExe())
 	if err != nil {
 		return nil, err
 	}
+	manager.Share(shared)
 	return serve.New(serve.Config{Base: base, Lease: lease, Slots: manager, Isolation: facts, Version: version,
 		Log: logger})
 }

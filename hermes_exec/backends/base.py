@@ -38,9 +38,10 @@ class LaunchSpec:
     """What a box has to be. Everything that only one backend understands is in that backend's config object.
 
     ``slots`` is how many there can be in it; ``whole_box`` is set when one slot gets the whole box. ``network`` False
-    asks for a box without any network; with several slots that differ, the slots close it themselves. ``as_made`` says
-    that nothing changes the box before it is marked (see ``Diffable``). ``pull_timeout_s`` bounds the fetching of the
-    image alone. ``lease_s`` is how long the runner outlives its driver.
+    asks for a box without any network; with several slots that differ, the slots close it themselves. ``own_roots``
+    asks for a box whose runner may make user namespaces and mount in them, so that its slots can have roots of their
+    own. ``pull_timeout_s`` bounds the fetching of the image alone. ``lease_s`` is how long the runner outlives its
+    driver.
     """
 
     image: str | None = None
@@ -49,7 +50,7 @@ class LaunchSpec:
     network: bool = True
     slots: int = 1
     whole_box: bool = False
-    as_made: bool = False
+    own_roots: bool = False
     lease_s: float = 60.0
     pull_timeout_s: float = 600.0
     on_progress: Callable[[PullProgress], None] | None = None
@@ -131,20 +132,6 @@ class Sandbox(Protocol):
 
     def destroy_now(self) -> None:
         """The same without an event loop, as the last resort at exit; errors are swallowed."""
-
-
-@runtime_checkable
-class Diffable(Protocol):
-    """A sandbox that can tell what was changed in it outside the directories of this library."""
-
-    async def mark(self) -> list[str]:
-        """Take the box as it is now for what `changes` compares with.
-
-        Returns the paths whose later changes `changes` cannot show: the runner watches those.
-        """
-
-    async def changes(self) -> list[str]:
-        """Paths that differ from the moment of `mark`."""
 
 
 @runtime_checkable

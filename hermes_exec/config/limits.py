@@ -26,7 +26,8 @@ class Limits(ConfigModel):
     """Memory in MiB. A command over it is ended, with ``oom_killed`` in its result. That of a container counts the
     runner too, with some 4 MiB for each slot: less than 8 is refused."""
     pids: Positive | None = None
-    """Processes and threads at one time. A command that finds none left is a result with exit code 126. In a container
+    """Processes and threads at one time; of a slot for which nothing is said 1,024, and of a container as many as its
+    slots have together. A command that finds none left is a result with exit code 126. In a container
     about 30 for the runner and as many for each slot's agent are added: while few slots are in use, tenants can have
     more.
     """

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, SecretStr, ValidationInfo, field_va
 from hermes_exec.config.limits import Limits
 from hermes_exec.config.model import ConfigModel, nearest
 from hermes_exec.errors import ConfigError
-from hermes_exec.results import IsolationLevel
+from hermes_exec.results import IsolationLevel, SlotRoot
 
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
@@ -45,6 +45,7 @@ class ProfileConfig(ConfigModel):
     env: dict[str, str] | None = None
     secrets: dict[str, SecretStr] | None = None
     files: dict[str, FileSource] | None = None
+    slot_root: SlotRoot | None = None
     setup: Commands | None = None
     """Commands that run once a box, before its first slot is lent."""
     slot_setup: Commands | None = None
@@ -79,6 +80,9 @@ class PoolConfig(ConfigModel):
     env: dict[str, str] = Field(default_factory=dict)
     secrets: dict[str, SecretStr] = Field(default_factory=dict)
     files: dict[str, FileSource] = Field(default_factory=dict)
+    slot_root: SlotRoot | None = None
+    """``own``: each slot has a root of its own over the image, as in a container of its own; ``shared``: that of its
+    box."""
     setup: Commands = ()
     slot_setup: Commands = ()
     acquire_timeout_s: Seconds = 300.0

@@ -17,7 +17,7 @@ from hermes_exec.errors import ExecError, LaunchError, PostMortem
 from hermes_exec.pool.events import Hub
 from hermes_exec.pool.launch import OnPull, launch_sandbox, start_sandbox
 from hermes_exec.pool.plan import Close, Fail, Launch, Lend, PlanConfig, plan
-from hermes_exec.pool.sandbox import PooledSandbox, SlotPlace
+from hermes_exec.pool.sandbox import NoOwnRoot, PooledSandbox, SlotPlace
 from hermes_exec.pool.state import Phase, PoolState, SandboxRecord
 from hermes_exec.pool.templates import Template, Templates
 from hermes_exec.redact import masked
@@ -166,6 +166,17 @@ class Fleet:
         self.on_change()
 
     async def _bring_up(self, record: SandboxRecord, template: Template, started: float) -> PooledSandbox:
+        try:
+            return await self._bring_up_as_planned(record, template, started)
+        except NoOwnRoot as error:
+            if template.own_roots.demanded:
+                raise
+            # A box that was opened for roots of their own is not one for slots that share its root.
+            template.own_roots.refused = str(error)
+            logger.warning("slots share the root of their box: %s", error)
+            return await self._bring_up_as_planned(record, template, started)
+
+    async def _bring_up_as_planned(self, record: SandboxRecord, template: Template, started: float) -> PooledSandbox:
         sandbox = await launch_sandbox(template, self.labels, self._on_pull, self.destroy)
         self.sandboxes[id(sandbox)] = sandbox
         self.emit(

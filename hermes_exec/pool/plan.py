@@ -6,16 +6,23 @@ from dataclasses import dataclass, field
 
 from hermes_exec.pool.state import Phase, PoolState, SandboxRecord, Waiter
 
+USES_BEFORE_A_SPARE = 2
+"""A program that takes one slot and ends gets no second box launched."""
+
 
 @dataclass(frozen=True, slots=True)
 class TemplateSize:
-    """Size of one template (a profile, or a profile with another image). Times in seconds, None for never."""
+    """Size of one template (a profile, or a profile with another image). Times in seconds, None for never.
+
+    `used_once` is of boxes that one tenant gets whole: each is replaced when it comes back.
+    """
 
     slots_per_sandbox: int
     min_sandboxes: int = 0
     max_sandboxes: int | None = None
     idle_timeout_s: float | None = 120.0
     max_lifetime_s: float | None = None
+    used_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +55,7 @@ class Lend:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """End a box that nobody holds. `reason`: idle, lifetime, quarantined, changed, evicted."""
+    """End a box that nobody holds. `reason`: idle, lifetime, quarantined, used, evicted."""
 
     box: int
     reason: str
@@ -84,6 +91,7 @@ def plan(state: PoolState, config: PlanConfig, now: float) -> Plan:
     for waiter in state.waiters.values():
         draft.serve(waiter)
     draft.keep_minimum()
+    draft.keep_spare()
     draft.scale_down()
     draft.start()
     return Plan(draft.actions, draft.wake_at)
@@ -108,6 +116,8 @@ class _Draft:
     """Boxes that are or will be there: healthy, launching, wanted."""
     claimed: set[int] = field(default_factory=set)
     """Boxes that may not be closed or lent to later waiters."""
+    lent: set[int] = field(default_factory=set)
+    """Boxes of which slots are lent now."""
     closed: set[int] = field(default_factory=set)
     leaving: list[int] = field(default_factory=list)
     """Boxes that will make room by themselves, and that nobody counts on yet."""
@@ -134,7 +144,7 @@ class _Draft:
                     self.free[box.id] = box.free
 
     def _retired(self, box: SandboxRecord) -> bool:
-        if box.draining:
+        if box.draining or (box.quarantined and box.lent == 0):
             return True
         longest_s = self.config.templates[box.template].max_lifetime_s
         if longest_s is None:
@@ -150,7 +160,7 @@ class _Draft:
         for box_id in self.leaving:
             box = self.state.boxes[box_id]
             if box.phase is Phase.READY and box.lent == 0:
-                self._close(box, "quarantined" if box.quarantined else "changed" if box.draining else "lifetime")
+                self._close(box, "quarantined" if box.quarantined else "used" if box.draining else "lifetime")
 
     def serve(self, waiter: Waiter) -> None:
         """Lend to a waiter, or see to it that what it needs will be there."""
@@ -183,6 +193,7 @@ class _Draft:
         for box in sorted(boxes, key=lambda box: (self.free[box.id] - box.lent, box.id)):
             count = min(missing, self.free[box.id])
             shares[box.id] = count
+            self.lent.add(box.id)
             missing -= count
             self.free[box.id] -= count
             self.claimed.add(box.id)
@@ -267,7 +278,7 @@ class _Draft:
         self.actions.append(Close(box.id, reason))
 
     def _spare(self, template: str) -> bool:
-        return self.alive.get(template, 0) > self.config.templates[template].min_sandboxes
+        return self.alive.get(template, 0) > self._least(template)
 
     def _warm(self, waiter: Waiter) -> None:
         ready = [box for box in self.state.of_template(waiter.template) if box.lendable and box.id not in self.retired]
@@ -289,6 +300,35 @@ class _Draft:
                 self.room -= 1
                 self.alive[template] = self.alive.get(template, 0) + 1
                 self.wanted.append(template)
+
+    def keep_spare(self) -> None:
+        """Launch the next box of those that are used once while others are held, where there is room: whoever comes
+        back for another one does not wait for its launch.
+        """
+        for template in self.config.templates:
+            while self.alive.get(template, 0) < self._least(template) and self.room > 0:
+                most = self.config.templates[template].max_sandboxes
+                if most is not None and self.of_template.get(template, 0) >= most:
+                    break
+                self.room -= 1
+                self.alive[template] = self.alive.get(template, 0) + 1
+                self.of_template[template] = self.of_template.get(template, 0) + 1
+                self.wanted.append(template)
+
+    def _least(self, template: str) -> int:
+        """How many boxes are kept: the minimum, and for a while after use one more than are held, of those that are
+        used once.
+        """
+        size, use = self.config.templates[template], self.state.uses.get(template)
+        if not size.used_once or use is None or use.count < USES_BEFORE_A_SPARE:
+            return size.min_sandboxes
+        if size.idle_timeout_s is not None:
+            ends_at = use.last_at + size.idle_timeout_s
+            if ends_at <= self.now:
+                return size.min_sandboxes
+            self.wake_at = min(self.wake_at, ends_at)
+        held = sum(box.healthy and (box.lent > 0 or box.id in self.lent) for box in self.state.of_template(template))
+        return max(size.min_sandboxes, held + 1)
 
     def scale_down(self) -> None:
         """Close boxes above the minimum that were idle for long enough, the longest idle first."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hermes_exec.pool.events import Events, OnEvent
     from hermes_exec.pool.fleet import Fleet
     from hermes_exec.pool.launch import OnPull
-    from hermes_exec.results import IsolationLevel, PoolStats
+    from hermes_exec.results import IsolationLevel, PoolStats, SlotRoot
     from hermes_exec.slot.slot import Slot
     from hermes_exec.tracing import Tracer
 
@@ -53,7 +53,8 @@ class SandboxPool:
             can give is always taken.
         network: False takes the network away.
         limits: What a box may use.
-        slot_limits: What a slot may use.
+        slot_limits: What a slot may use; 1,024 processes where nothing else is said (`pids=None` lifts that). Memory
+            has no default: without a limit one slot can take all that its box, or the host, has.
         best_effort_limits: True lists a limit that cannot be enforced in `slot.isolation.limits`; False refuses it.
         env: Variables of every slot.
         secrets: The same; never shown or stored outside of it.
@@ -62,6 +63,8 @@ class SandboxPool:
             their own home, workspace and tmp) is there for every slot. On local, where a box is this machine, they
             can only look at it: one that leaves files is a ConfigError.
         slot_setup: Shell commands that run in a slot at each lend. One of either that fails is a LaunchError.
+        slot_root: `"own"` gives each slot a root of its own over the image, so that it is to its tenant what a
+            container of the image would be; `"shared"` the root of its box.
         acquire_timeout_s: How long a request waits for a slot.
         launch_timeout_s: Longest start of a box.
         pull_timeout_s: Longest pull of its image, on top of that.
@@ -102,6 +105,7 @@ class SandboxPool:
         files: Mapping[str, bytes | str | Path] | None = None,
         setup: str | Sequence[str] | None = None,
         slot_setup: str | Sequence[str] | None = None,
+        slot_root: SlotRoot | None = None,
         acquire_timeout_s: float = 300.0,
         launch_timeout_s: float = 120.0,
         pull_timeout_s: float = 600.0,
@@ -138,6 +142,7 @@ class SandboxPool:
             "files": mapping(files, "files"),
             "setup": commands(setup, "setup"),
             "slot_setup": commands(slot_setup, "slot_setup"),
+            "slot_root": slot_root,
             "acquire_timeout_s": acquire_timeout_s,
             "launch_timeout_s": launch_timeout_s,
             "pull_timeout_s": pull_timeout_s,

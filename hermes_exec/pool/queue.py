@@ -117,7 +117,8 @@ class Queue:
             error = kind(said)
             if isinstance(last, ExecError):
                 error.cause, error.retryable = last.cause, last.retryable
-        error.__cause__ = last
+        # What an error of ours tells, the text has already.
+        error.__cause__ = None if isinstance(last, ExecError) else last
         return error
 
     def timed_out(self, template: Template, ticket: Ticket, timeout_s: float) -> ExecError:
@@ -141,11 +142,8 @@ class Queue:
             f"{lent} lent and {free} free; "
             f"{ahead} requests were ahead; {told}, at most {self.fleet.templates.max_sandboxes}"
         )
-        if draining := sum(box.draining and box.lent > 0 for box in records):
-            text += (
-                f"; {draining} of the sandboxes lend no more, for a slot there could not be proven clean, and are"
-                " replaced when their lent slots are back"
-            )
+        if quarantined := sum(box.quarantined for box in records):
+            text += f"; {quarantined} could not be proven clean, and are lent no more"
         if history.error is not None:
             text += f"; the last launch failed: {history.error}"
         error = AcquireTimeout(text)

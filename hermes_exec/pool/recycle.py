@@ -51,9 +51,10 @@ class Recycler:
         if box.record.id not in self.fleet.boxes or self.fleet.closing:
             place.lent = False
             return
-        if watch is not None and watch.left is not None:
+        doubtful = watch is not None and watch.found and not box.template.whole_box
+        if watch is not None and doubtful:
             reason = watch.reason
-        clean = outcome is not None and outcome.clean and (watch is None or watch.left is None)
+        clean = outcome is not None and outcome.clean and not doubtful
         reusable = outcome is not None and outcome.reusable
         place.lent = place.touched = False
         place.quarantined = not clean

@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 
-from hermes_exec.backends.base import Diffable, Sandbox, SandboxStatus
+from hermes_exec.backends.base import Sandbox, SandboxStatus
 from hermes_exec.channel import Channel, RemoteError
 from hermes_exec.channel.encoding import from_wire, readable, to_wire
 from hermes_exec.channel.trace import Trace
@@ -18,6 +18,7 @@ from hermes_exec.errors import (
     ConfigError,
     ErrorCause,
     ExecError,
+    IsolationError,
     LaunchError,
     OutcomeUnknown,
     PostMortem,
@@ -29,7 +30,7 @@ from hermes_exec.pool.templates import Template
 from hermes_exec.redact import masked, secret_values
 from hermes_exec.results import KillReceipt
 from hermes_exec.slot.answers import SlotFacts, items, receipt, remote_failure
-from hermes_exec.slot.run import execute, single
+from hermes_exec.slot.run import execute
 from hermes_exec.slot.scope import SlotScope, raise_seen
 from hermes_exec.slot.transfer.transfer import moving, upload
 
@@ -40,6 +41,10 @@ CREATE_S = 60.0
 RESET_S = 120.0
 SETUP_TIMEOUT_S = 600.0
 SETUP_SLOT = "setup"
+
+
+class NoOwnRoot(IsolationError):
+    """Raised when the slots of a box cannot have roots of their own."""
 
 
 @dataclass(slots=True)
@@ -64,11 +69,13 @@ class SlotPlace:
 
 @dataclass(frozen=True, slots=True)
 class ResetOutcome:
-    """What a reset found. `reusable` is False where the box has to be replaced although the slot is clean."""
+    """What a reset found. `reusable` is False where the box has to be replaced although the slot is clean, `killed`
+    None where its runner could not tell.
+    """
 
     clean: bool
     reusable: bool
-    killed: KillReceipt
+    killed: KillReceipt | None
     reason: str = ""
 
 
@@ -166,6 +173,8 @@ class PooledSandbox:
             place.begun = True
             answer = await self.channel.call("slot.create", params, timeout_s=CREATE_S)
         except RemoteError as error:
+            if error.kind == "own_root":
+                raise NoOwnRoot(error.message, sandbox=self.id) from None
             raise self._refused(error) from error
         except (ChannelLost, OutcomeUnknown, ProtocolError, SandboxDied) as error:
             raise_seen(await self.explain_loss(error), error)
@@ -173,7 +182,10 @@ class PooledSandbox:
         limits = {**facts.isolation.limits}
         for name, how in self.sandbox.limits.items():
             limits.setdefault(name, how)
-        place.facts = replace(facts, isolation=replace(facts.isolation, limits=limits))
+        told = facts.isolation.filesystem
+        if self.template.own_roots.refused:
+            told += f"; {self.template.own_roots.refused}"
+        place.facts = replace(facts, isolation=replace(facts.isolation, limits=limits, filesystem=told))
         return place.facts
 
     async def _destroy_slot(self, place: SlotPlace) -> None:
@@ -204,7 +216,7 @@ class PooledSandbox:
         place.doing = ""
 
     async def set_up(self) -> None:
-        """Run the commands of `setup`, mark the box as clean, and create its first slot.
+        """Run the commands of `setup`, and create the first slot.
 
         In a box of our own they act on the box itself, with the rights of its runner; elsewhere in a slot.
 
@@ -214,25 +226,14 @@ class PooledSandbox:
         """
         if self.template.setup:
             await self._run_setup()
-        try:
-            async with anyio.create_task_group() as tasks:
-                # The engine takes its time over the comparison, and the slot's own directories are no part of that.
-                tasks.start_soon(self.create, self.places[0])
-                await self._mark()
-        except BaseExceptionGroup as group:
-            raise single(group) from group
-
-    async def _mark(self) -> None:
-        if self.template.whole_box and isinstance(self.sandbox, Diffable):
-            paths = await self.sandbox.mark()
-            await self._ask("box.watch", {"paths": [to_wire(path, "path") for path in paths]})
+        await self.create(self.places[0])
 
     async def _run_setup(self) -> None:
         place = SlotPlace(SETUP_SLOT)
         ours = self.template.backend.whole_box
         params = self.template.slot_params(place.name, None)
         if ours:
-            params |= {"level": "box", "floor": "none", "limits": {}}
+            params |= {"level": "box", "floor": "none", "limits": {}, "own_root": False, "workspace": ""}
         facts = SlotFacts.parse(await self._ask("slot.create", params))
         scope = self.scope(place, KillWatch())
         for command in self.template.setup:
@@ -259,11 +260,13 @@ class PooledSandbox:
         return seen if isinstance(seen, ExecError) else LaunchError(f"the box refused: {seen}", sandbox=self.id)
 
     async def reset(self, place: SlotPlace) -> ResetOutcome:
-        """End everything in a slot, wipe it, and prove that it is clean.
+        """End everything in a slot, wipe it, and prove that it is clean. A whole box is never reset but replaced.
 
         Raises:
             ExecError: the runner did not answer, or cannot do it.
         """
+        if self.template.whole_box:
+            return ResetOutcome(clean=True, reusable=False, killed=await self._end_slot(place))
         try:
             answer = await self.channel.call("slot.reset", {"slot": place.name}, timeout_s=RESET_S)
         except RemoteError as error:
@@ -273,32 +276,28 @@ class PooledSandbox:
             differences = answer.get("differences")
             told = "; ".join(map(readable, differences[:5])) if isinstance(differences, list) else ""
             return ResetOutcome(False, False, killed, told or f"{killed.left} processes are left")
-        changed = answer.get("changed") if self.template.whole_box else None
-        if self.template.whole_box and (changed or (changed := await self._changes())):
-            told = ", ".join(map(readable, changed[:5])) if isinstance(changed, list) else ""
-            return ResetOutcome(True, False, killed, f"the box was changed outside the slot's directories: {told}")
         return ResetOutcome(True, True, killed)
 
-    async def _changes(self) -> list[str]:
-        if not isinstance(self.sandbox, Diffable):
-            return ["this backend cannot tell what was changed"]
+    async def _end_slot(self, place: SlotPlace) -> KillReceipt | None:
+        """End what runs in a whole box before its container ends: who looks on sees the last of it."""
         try:
-            return await self.sandbox.changes()
-        except (ExecError, OSError) as error:
-            return [f"what was changed cannot be told: {error}"]
+            answer = await self.channel.call("slot.destroy", {"slot": place.name}, timeout_s=RESET_S)
+        except RemoteError:
+            return None
+        return receipt(answer.get("killed"))
 
 
 class KillWatch:
     """Remembers that a kill in a slot left processes behind, or that a reset could not prove the slot clean."""
 
     def __init__(self) -> None:
-        self.left: KillReceipt | None = None
+        self.found = False
         self.reason = ""
 
-    def see(self, killed: KillReceipt, reason: str = "") -> None:
+    def see(self, killed: KillReceipt | None, reason: str = "") -> None:
         """Take note of a receipt that left something, or of why a slot is not clean."""
-        self.left = killed
-        self.reason = reason or f"{killed.left} processes could not be ended"
+        self.found = True
+        self.reason = reason or f"{killed.left if killed else 0} processes could not be ended"
 
 
 async def _set_up(scope: SlotScope, command: str, what: str, template: Template) -> None:

@@ -70,12 +70,21 @@ class LaunchHistory:
 
 
 @dataclass(slots=True)
+class Use:
+    """How often slots of a template came back, and when the last one did."""
+
+    count: int = 0
+    last_at: float = -math.inf
+
+
+@dataclass(slots=True)
 class PoolState:
     """The whole state that the planner looks at. Waiters are in order of arrival."""
 
     boxes: dict[int, SandboxRecord] = field(default_factory=dict)
     waiters: dict[int, Waiter] = field(default_factory=dict)
     launches: dict[str, LaunchHistory] = field(default_factory=dict)
+    uses: dict[str, Use] = field(default_factory=dict)
     last_launch_at: float = -math.inf
     _last_id: int = 0
 
@@ -143,14 +152,16 @@ class PoolState:
             box.lent += count
 
     def give_back(self, box: SandboxRecord, now: float, *, clean: bool, drain: bool = False) -> None:
-        """A lent slot comes back; its box drains if it is not proven clean, or with `drain`."""
+        """A lent slot comes back, and is lent no more if it is not proven clean; with `drain` its box is not either."""
         box.lent -= 1
         if clean:
             box.free += 1
         else:
             box.quarantined += 1
-        box.draining = box.draining or drain or not clean
+        box.draining = box.draining or drain
         box.idle_since = now
+        use = self.uses.setdefault(box.template, Use())
+        use.count, use.last_at = use.count + 1, now
 
     def remove(self, box: SandboxRecord) -> None:
         """A box is gone (ended, or found dead)."""

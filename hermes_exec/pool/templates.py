@@ -11,12 +11,28 @@ from typing import Any, TypeVar
 from hermes_exec.backends.base import Backend, LaunchSpec
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.channel.encoding import WireBytes, to_wire
-from hermes_exec.config import BackendConfig, PoolConfig, ProfileConfig, nearest, with_profile
+from hermes_exec.config import BackendConfig, Limits, PoolConfig, ProfileConfig, nearest, with_profile
 from hermes_exec.config.model import check_text
 from hermes_exec.errors import ConfigError
 from hermes_exec.pool.plan import TemplateSize
 
 T = TypeVar("T")
+DEFAULT_PIDS = 1024
+"""Processes and threads of a slot for which nothing is said: a fork bomb does not take the whole host."""
+
+
+@dataclass(slots=True)
+class OwnRoots:
+    """Whether slots get roots of their own. Where they are not demanded, and an engine refuses them, they get none."""
+
+    wanted: bool
+    demanded: bool
+    refused: str = ""
+
+    @property
+    def given(self) -> bool:
+        """Whether the next slot gets one."""
+        return self.wanted and not self.refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +45,12 @@ class Template:
     config: PoolConfig
     backend: Backend
     size: TemplateSize
+    own_roots: OwnRoots
 
     @property
     def whole_box(self) -> bool:
         """Whether a tenant gets the whole box."""
-        return self.size.slots_per_sandbox == 1 and self.backend.whole_box
+        return self.size.used_once
 
     @property
     def setup(self) -> tuple[str, ...]:
@@ -50,15 +67,27 @@ class Template:
         config = self.config
         return LaunchSpec(
             image=self.image,
-            limits=config.limits,
+            limits=self._box_limits(),
             best_effort_limits=config.best_effort_limits,
             network=config.network,
             slots=self.size.slots_per_sandbox,
             whole_box=self.whole_box,
-            as_made=not self.setup,
+            own_roots=self.own_roots.given,
             lease_s=config.lease_s,
             pull_timeout_s=config.pull_timeout_s,
         )
+
+    def _slot_limits(self) -> Limits:
+        """Those of a slot, with the default for processes unless something was said of it."""
+        limits = self.config.slot_limits
+        return limits if "pids" in limits.model_fields_set else limits.model_copy(update={"pids": DEFAULT_PIDS})
+
+    def _box_limits(self) -> Limits:
+        """Those of a box: of a container or VM also as many processes as its slots may have together."""
+        limits, each = self.config.limits, self._slot_limits().pids
+        if "pids" in limits.model_fields_set or each is None or not self.backend.whole_box:
+            return limits
+        return limits.model_copy(update={"pids": each * self.size.slots_per_sandbox})
 
     def slot_params(self, slot: str, user: str | None) -> dict[str, object]:
         """The params of `slot.create`. They hold the secrets: never log them."""
@@ -70,12 +99,19 @@ class Template:
             "level": "box" if self.whole_box else "auto",
             "floor": config.min_isolation,
             "network": config.network,
-            "limits": {**config.limits.per_process(), **config.slot_limits.given()},
+            # The limit of a whole box is its engine's.
+            "limits": {
+                **config.limits.per_process(),
+                **(config.slot_limits if self.whole_box else self._slot_limits()).given(),
+            },
             "best_effort_limits": config.best_effort_limits,
+            "default_limits": [] if "pids" in config.slot_limits.model_fields_set else ["pids"],
             "env": env,
             "readonly_paths": [to_wire(path, "readonly_paths") for path in self.backend.readonly_paths],
             "private_root": self.backend.private_root,
-            "user": user if self.whole_box else None,
+            "own_root": self.own_roots.given,
+            "workspace": to_wire("/workspace", "workspace") if self.whole_box or self.own_roots.given else "",
+            "user": user if self.whole_box or self.own_roots.given else None,
         }
 
 
@@ -156,6 +192,9 @@ class Templates:
         if config.min_isolation == "box" and not (slots == 1 and backend.whole_box):
             why = "slots_per_sandbox=1" if backend.whole_box else "a backend whose boxes are containers or VMs"
             raise ConfigError(f"min_isolation='box' needs {why}")
+        if config.slot_root == "own" and not backend.whole_box:
+            told = f"slot_root='own' needs boxes with an image, and those of backend {name!r} are machines of others"
+            raise ConfigError(told)
         _check_files(config)
         most = own.max_sandboxes if profile else None
         size = TemplateSize(
@@ -164,10 +203,13 @@ class Templates:
             max_sandboxes=most,
             idle_timeout_s=config.idle_timeout_s,
             max_lifetime_s=config.max_lifetime_s,
+            used_once=slots == 1 and backend.whole_box and config.slot_root != "own",
         )
         if most is not None and size.min_sandboxes > most:
             raise ConfigError(f"profile {profile!r}: min_sandboxes {size.min_sandboxes} is above max_sandboxes {most}")
-        return Template(key, profile, chosen, config, backend, size)
+        demanded = config.slot_root == "own"
+        by_itself = config.slot_root is None and slots > 1 and backend.whole_box
+        return Template(key, profile, chosen, config, backend, size, OwnRoots(demanded or by_itself, demanded))
 
     def _image(self, config: PoolConfig) -> str | None:
         own = getattr(self.backend, "image", None)

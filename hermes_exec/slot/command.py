@@ -94,9 +94,9 @@ def checked_env(env: Environment) -> dict[str, WireBytes]:
     return checked
 
 
-def pty_size(pty: bool | tuple[int, int]) -> dict[str, int] | None:
+def pty_size(pty: bool | tuple[int, int] | None) -> dict[str, int] | None:
     """Rows and columns of a terminal: True is 24 by 80, False none."""
-    if pty is False:
+    if pty is None or pty is False:
         return None
     rows, cols = DEFAULT_PTY if pty is True else _pair(pty)
     if not _is_side(rows) or not _is_side(cols):

@@ -179,7 +179,7 @@ async def start(
     command: str,
     *,
     stdin: bool,
-    pty: bool | tuple[int, int],
+    pty: bool | tuple[int, int] | None,
     tag: str | None,
 ) -> Process:
     """Start a process from checked params; `command` is how it is shown. A process that starts after the caller was

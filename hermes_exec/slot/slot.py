@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from os import PathLike
 from typing import cast
 
@@ -133,19 +133,24 @@ class Slot:
         cwd: str | PathLike[str] | None = None,
         env: Environment | None = None,
         user: str | None = None,
+        stdin: Stdin = None,
         output_limit_bytes: int = DEFAULT_OUTPUT_BYTES,
         merge_stderr: bool = False,
+        on_output: OnOutput | None = None,
         check: bool = False,
     ) -> list[RunResult]:
         """Run commands at the same time, at most `limit` at once (None: all), and return results in the order given.
 
-        Arguments and errors as in `run`; the first call that raises ends the others.
+        Arguments and errors as in `run`, for each of them: each gets `stdin` (no iterable, which could be read only
+        once), and `on_output` is called with the output of all. The first call that raises ends the others.
         """
         if isinstance(commands, str | bytes):
             raise ConfigError("commands must be a list of commands, not one command")
         jobs = list(commands)
         if limit is not None:
             checked_count(limit, "limit")
+        if isinstance(stdin, AsyncIterable):
+            raise ConfigError("stdin of run_many is text or bytes: an iterable can be read only once")
         results: list[RunResult | None] = [None] * len(jobs)
         at_once = anyio.Semaphore(limit if limit is not None else max(1, len(jobs)))
 
@@ -157,8 +162,10 @@ class Slot:
                     cwd=cwd,
                     env=env,
                     user=user,
+                    stdin=stdin,
                     output_limit_bytes=output_limit_bytes,
                     merge_stderr=merge_stderr,
+                    on_output=on_output,
                     check=check,
                 )
 
@@ -177,7 +184,7 @@ class Slot:
         command: Command,
         *,
         stdin: bool = False,
-        pty: bool | tuple[int, int] = False,
+        pty: bool | tuple[int, int] | None = None,
         cwd: str | PathLike[str] | None = None,
         env: Environment | None = None,
         user: str | None = None,

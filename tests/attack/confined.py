@@ -11,6 +11,8 @@ from tests.attack.arena import Arena
 
 MOST_PROCESSES = 300
 MOST_MEMORY = 1 << 30
+FIRST_PID = 300
+"""The least number of a tenant's process where the limit is one of numbers."""
 
 
 async def unconfined(field: Arena, needs: tuple[str, ...]) -> str:
@@ -40,7 +42,8 @@ async def _processes(field: Arena, pid: int) -> str:
 
 async def _pids(field: Arena, pid: int) -> str:
     """Some limit of processes holds: the host reads it, and a bounded trial inside runs into it."""
-    most = min(_group(pid, "pids", "pids.max"), _rlimit(pid, "Max processes"))
+    numbers = (await field.attacker.run(["cat", "/proc/sys/kernel/pid_max"])).stdout
+    most = min(_group(pid, "pids", "pids.max"), _rlimit(pid, "Max processes"), int(numbers or 1 << 62) - FIRST_PID)
     if most > MOST_PROCESSES:
         return f"its processes are not limited (host: {most})"
     trial = await field.run("resources.count_processes", {"most": most + 50})

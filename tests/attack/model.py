@@ -53,7 +53,8 @@ class Attack:
     why: str = ""
     """Why it is not given where it is not, and what closes it; for the page."""
     own_box: bool = False
-    """In a whole box this concerns the tenant's own box only: what works there is contained."""
+    """In a whole box, and in a root of its own, this concerns the tenant's own image only: what works there is
+    contained."""
     limit: str = ""
     """The limit that has to hold for this to be contained; without it nothing would have stopped it."""
     read: bool = True

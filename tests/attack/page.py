@@ -61,10 +61,12 @@ def _notes(rows: list[Row], seen: Seen, kept: Mapping[str, Mapping[str, str]], p
             lines[f"- Not given, **{name}**"] = f": {row.attack.why}"
         head = f"- Measured, **{name}**"
         figures = {rung: seen[rung][row.id].measured for rung in RUNGS if row.id in seen.get(rung, {})}
-        if any(figures.values()):
-            lines[head] = ": " + "; ".join(f"{RUNGS[rung].title}: {text}" for rung, text in figures.items() if text)
-        elif old := [line for line in page.splitlines() if line.startswith(f"{head}: ")]:
-            lines[head] = old[0].removeprefix(head)
+        old = [line.removeprefix(f"{head}: ") for line in page.splitlines() if line.startswith(f"{head}: ")]
+        known = [part for text in old for part in text.split("; ")]
+        told = {part.partition(": ")[0]: part.partition(": ")[2] for part in known}
+        told |= {RUNGS[rung].title: text for rung, text in figures.items() if text}
+        if told:
+            lines[head] = ": " + "; ".join(f"{title}: {text}" for title, text in told.items())
     return [head + rest for head, rest in lines.items()] + ([""] if lines else [])
 
 
@@ -88,15 +90,18 @@ def written(page: str) -> dict[str, dict[str, str]]:
 
 def _cells(page: str) -> dict[str, dict[str, str]]:
     told: dict[str, dict[str, str]] = {rung: {} for rung in RUNGS}
-    area = ""
+    area, columns = "", list[str]()
     by_title = {title: name for name, title in AREAS.items()}
     for line in page.partition(BEGIN)[2].partition(END)[0].splitlines():
         if line.startswith("### "):
             area = by_title[line.removeprefix("### ")]
+        if line.startswith("| attack | on | "):
+            by_column = {rung.title: rung.id for rung in RUNGS.values()}
+            columns = [by_column[title] for title in line.removesuffix(" |").split(" | ")[2:]]
         match = re.match(r"\| \*\*(.+?)\*\*: .+? \| (\w+) \| (.+) \|$", line)
         if match:
             name, against, cells = match.groups()
-            for rung, text in zip(RUNGS, cells.split(" | "), strict=True):
+            for rung, text in zip(columns, cells.split(" | "), strict=True):
                 told[rung][f"{area}: {name}|{against}"] = text
     return told
 

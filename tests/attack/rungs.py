@@ -28,6 +28,11 @@ class Rung:
     planted_at: str | None = None
     """Where slots see the folder of planted programs; None: at its own path."""
 
+    @property
+    def whole_image(self) -> bool:
+        """Whether the image is the tenant's, with its root."""
+        return self.level == "box" or self.options.get("slot_root") == "own"
+
     def pool(self, planted: Path | None, image: Callable[[], str], **more: Any) -> SandboxPool:
         """A pool of this rung; `planted` is a folder of programs that its slots may run."""
         options = {**self.options, "min_isolation": self.level, **more}
@@ -65,6 +70,22 @@ RUNGS = {
             {
                 "slots_per_sandbox": 4,
                 "max_sandboxes": 1,
+                "slot_root": "shared",
+                "slot_limits": SLOT,
+                "limits": BOX,
+                "best_effort_limits": True,
+            },
+            planted_at="/planted",
+        ),
+        Rung(
+            "own",
+            "root of its own, Docker",
+            "namespaces",
+            "docker",
+            {
+                "slots_per_sandbox": 4,
+                "max_sandboxes": 1,
+                "slot_root": "own",
                 "slot_limits": SLOT,
                 "limits": BOX,
                 "best_effort_limits": True,

@@ -62,7 +62,7 @@ def place(daemon: Daemon | None = None) -> Iterator[Place]:
             "network": False,
             "slots_per_sandbox": 2,
             "max_sandboxes": 1,
-            "volumes": (f"{evidence.path}:/evidence",),
+            "shared_volumes": (f"{evidence.path}:/evidence",),
         }
         if daemon is not None:
             options["base_url"] = daemon.url

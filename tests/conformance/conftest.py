@@ -13,6 +13,7 @@ COMMANDS = {"commands", "environment", "users", "background", "timeouts", "reset
 DIFFERS = {
     "test_docker_busybox.py": COMMANDS | {"cwd", "pty", "sessions", "stdin", "output"},
     "test_docker_distroless.py": COMMANDS | FOLDERS | {"bad input", "kill"},
+    "test_docker_own_root.py": RIGHTS | COMMANDS | FOLDERS | {"as a container", "network"},
     "test_docker_read_only.py": FOLDERS | {"search", "output", "faults", "isolation"},
     "test_docker_user.py": RIGHTS,
     "test_local_user.py": RIGHTS | {"network"},

@@ -15,6 +15,7 @@ BOXES: dict[str, tuple[str, dict[str, Any]]] = {
     "distroless": ("distroless", {}),
     "user": ("debian", {"user": "tester"}),
     "read_only": ("debian", {"read_only": True}),
+    "own_root": ("debian", {"slot_root": "own", "slots_per_sandbox": 4}),
 }
 
 

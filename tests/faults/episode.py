@@ -63,7 +63,7 @@ def pool_options(backend: str, faults: Faults, evidence: Evidence, image: str | 
         return {**common, "backend": faulty(LocalConfig(base_dir=os.environ.get(BOXES)), faults)}
     assert isinstance(evidence, Folder)
     small = {"/hermes-exec/state/box": f"size={ROOM_MB}m,mode=711"}
-    config = DockerConfig(image=image, volumes=(f"{evidence.path}:/evidence",), tmpfs=small)
+    config = DockerConfig(image=image, shared_volumes=(f"{evidence.path}:/evidence",), tmpfs=small)
     return {**common, "backend": faulty(config, faults)}
 
 

@@ -16,7 +16,7 @@ from hermes_exec.backends.docker.delivery import Delivery, DeliveryMethod, NotSh
 from hermes_exec.backends.docker.direct import DirectStreams
 from hermes_exec.backends.docker.engine import Engine
 from hermes_exec.backends.docker.image import ImageFacts, Images
-from hermes_exec.backends.docker.sandbox import CreatedContainer, DockerSandbox, Mark, remove, remove_volumes
+from hermes_exec.backends.docker.sandbox import CreatedContainer, DockerSandbox, remove, remove_volumes
 from hermes_exec.backends.docker.trial_image import trial_image
 from hermes_exec.backends.owner import PREFIX, from_strings, owner_state, reap_reason
 from hermes_exec.backends.runner_binary import RunnerBinary, find_runner
@@ -42,7 +42,6 @@ class DockerBackend:
         self._images = Images(self._engine, config)
         self._delivery = Delivery(config)
         self._direct = DirectStreams(config)
-        self._marks: dict[tuple[str, str, bool], list[Mark]] = {}
 
     async def check(self, spec: LaunchSpec) -> None:
         """See ``Backend.check``."""
@@ -103,17 +102,7 @@ class DockerBackend:
                     raise NotShared from error
                 raise
         user = None if self._config.user else image.user
-        kind = (image.id, method, spec.network)
-        baseline_cache = self._marks.setdefault(kind, []) if spec.as_made else None
-        made = CreatedContainer(
-            container,
-            name,
-            user,
-            plan.limits,
-            spec.whole_box,
-            same_host=stream is not None,
-            baseline_cache=baseline_cache,
-        )
+        made = CreatedContainer(container, name, user, plan.limits, spec.whole_box)
         return DockerSandbox(self._engine, made, stream)
 
     async def reap(self, which: ReapFilter) -> list[Reaped]:

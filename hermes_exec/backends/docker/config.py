@@ -81,6 +81,9 @@ class DockerConfig(BackendConfig):
     """Environment of the container itself. It is readable in its metadata: secrets belong in the pool's ``secrets``."""
     volumes: tuple[str, ...] = ()
     """Mounts as ``source:target`` or ``source:target:ro``; the source is a path of the engine's host or a volume."""
+    shared_volumes: tuple[str, ...] = ()
+    """The same, written to by all slots. Of ``volumes`` a slot with a root of its own has a view of its own, which ends
+    with it."""
     tmpfs: dict[str, str] = Field(default_factory=dict)
     """Mounts in memory: path to options, as ``{"/scratch": "size=64m,exec"}``."""
     labels: dict[str, str] = Field(default_factory=dict)
@@ -93,7 +96,7 @@ class DockerConfig(BackendConfig):
             check_text(value)
         return value
 
-    @field_validator("volumes")
+    @field_validator("volumes", "shared_volumes")
     @classmethod
     def _volumes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for volume in value:

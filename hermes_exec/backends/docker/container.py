@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hermes_exec.backends.base import Labels, LaunchSpec
+from hermes_exec.backends.docker import seccomp
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.dial_socket import SOCKET, DialSocket
 from hermes_exec.backends.owner import PREFIX, to_strings
@@ -84,6 +85,8 @@ def plan_container(
     if dial_socket is not None:
         command += ["--dial", f"{DIAL_DIR}/{SOCKET}"]
         mounts = [*mounts, {"Type": "bind", "Source": str(dial_socket.folder), "Target": DIAL_DIR, "ReadOnly": True}]
+    for volume in config.shared_volumes:
+        command += ["--shared", volume.split(":")[1]]
     arguments: dict[str, Any] = {
         "image": image_of(config, spec),
         "entrypoint": [RUNNER],
@@ -101,8 +104,11 @@ def plan_container(
     }
     state_labels = {NAME_LABEL: name, **to_strings(labels)}
     state = {"Type": "volume", "Target": STATE_DIR, "VolumeOptions": {"Labels": state_labels}}
-    binds = [mount for volume in config.volumes if (mount := bind_mount(volume)) is not None]
+    binds = [mount for volume in _volumes(config) if (mount := bind_mount(volume)) is not None]
     arguments["host_config"]["Mounts"] = [state, *mounts, *binds]
+    if spec.own_roots:
+        # A slot gets a /proc of its own, with the usual masks on it, only where the runner's has none.
+        arguments["host_config"] |= {"MaskedPaths": [], "ReadonlyPaths": []}
     if config.cgroupns is not None:
         arguments["host_config"]["CgroupnsMode"] = config.cgroupns
     return Plan(name, arguments, how_enforced(spec))
@@ -118,6 +124,10 @@ def bind_mount(volume: str) -> dict[str, Any] | None:
     return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": mode == "ro"}
 
 
+def _volumes(config: DockerConfig) -> tuple[str, ...]:
+    return (*config.volumes, *config.shared_volumes)
+
+
 def _host_options(config: DockerConfig, spec: LaunchSpec) -> dict[str, Any]:
     limits = spec.limits
     memory = None if limits.memory_mb is None else limits.memory_mb << 20
@@ -130,12 +140,12 @@ def _host_options(config: DockerConfig, spec: LaunchSpec) -> dict[str, Any]:
         "nano_cpus": None if limits.cpus is None else round(limits.cpus * 1e9),
         "pids_limit": None if limits.pids is None else limits.pids + RUNNER_PIDS + SLOT_PIDS * spec.slots,
         "network_mode": (config.network_mode or "default") if spec.network else "none",
-        "binds": [volume for volume in config.volumes if bind_mount(volume) is None],
+        "binds": [volume for volume in _volumes(config) if bind_mount(volume) is None],
         "tmpfs": config.tmpfs,
         "shm_size": None if config.shm_size_mb is None else config.shm_size_mb << 20,
         "cap_add": list(config.cap_add),
         "cap_drop": list(config.cap_drop),
-        "security_opt": list(config.security_opt),
+        "security_opt": _security(config, spec),
         "group_add": list(config.groups),
         "privileged": config.privileged,
         "read_only": config.read_only,
@@ -155,6 +165,13 @@ def _host_options(config: DockerConfig, spec: LaunchSpec) -> dict[str, Any]:
         count = -1 if config.gpus == "all" else config.gpus
         options["device_requests"] = [{"Count": count, "Capabilities": [["gpu"]]}]
     return {name: value for name, value in options.items() if value not in (None, [], {}, False)}
+
+
+def _security(config: DockerConfig, spec: LaunchSpec) -> list[str]:
+    options = list(config.security_opt)
+    if spec.own_roots and not config.privileged and not any(option.startswith("seccomp") for option in options):
+        options.append(f"seccomp={seccomp.profile()}")
+    return options
 
 
 def _ulimits(values: Mapping[str, int | tuple[int, int]]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""One container: streams into it, its state as seen from outside, what changed in it, its end."""
+"""One container: streams into it, its state as seen from outside, its end."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
 from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.base import SandboxStatus
-from hermes_exec.backends.docker.changes import Layers, changes_of, layers_of, unseen_mounts
 from hermes_exec.backends.docker.container import BASE_DIR, NAME_LABEL, RUNNER
 from hermes_exec.backends.docker.deadline import deadline
 from hermes_exec.backends.docker.engine import Engine, status_of
@@ -27,10 +25,6 @@ if TYPE_CHECKING:
 LOG_LINES = 40
 LAST_RESORT_S = 10.0
 """Longest wait for the engine at the end of a program that did not close its pool, for each container."""
-MOST_CHANGES = 1000
-"""The search for changes ends after this many: one is enough to replace a box."""
-FILES_OF_DOCKER = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
-"""Docker mounts these from outside: no comparison with the image shows them."""
 
 
 class CreatedContainer(NamedTuple):
@@ -41,17 +35,6 @@ class CreatedContainer(NamedTuple):
     user: str | None
     limits: Mapping[str, str]
     whole_box: bool
-    same_host: bool = False
-    """Whether its engine is known to be one of this host."""
-    baseline_cache: list[Mark] | None = None
-    """The mark of the first of several containers that start out alike; None where this one has to be examined."""
-
-
-class Mark(NamedTuple):
-    """How a container differs from its image before anybody uses it, and the places that this comparison leaves out."""
-
-    changes: frozenset[str]
-    unseen: tuple[str, ...]
 
 
 class DockerSandbox:
@@ -63,8 +46,6 @@ class DockerSandbox:
         self.id = made.id
         self.user = made.user
         self.limits = made.limits
-        self._mark = Mark(frozenset(), ())
-        self._layers: Layers | None = None
         self._stream = stream
 
     async def open(self, argv: Sequence[str]) -> FdStream:
@@ -138,31 +119,6 @@ class DockerSandbox:
         """The main process of the container, as the engine's host numbers it; waits for the engine."""
         state: Mapping[str, Any] = self._engine.call_now(lambda client: client.api.inspect_container(self.id)["State"])
         return int(state.get("Pid") or 0) or None
-
-    async def mark(self) -> list[str]:
-        """See ``Diffable.mark``: a path that differs from the image already can change without Docker telling."""
-        self._mark = await self._engine.call(self._marked)
-        return [*(change.partition(" ")[2] for change in sorted(self._mark.changes)), *FILES_OF_DOCKER]
-
-    def _marked(self, client: DockerClient) -> Mark:
-        baseline_cache = self._made.baseline_cache
-        facts: Mapping[str, Any] = client.api.inspect_container(self.id)
-        if self._made.same_host:
-            self._layers = layers_of(facts)
-        if self._layers is None and baseline_cache:
-            return baseline_cache[0]
-        mark = Mark(frozenset(changes_of(client, self.id, self._layers)), unseen_mounts(facts))
-        if self._layers is None and baseline_cache is not None:
-            baseline_cache.append(mark)
-        return mark
-
-    async def changes(self) -> list[str]:
-        """Paths that differ from the moment of ``mark``; mounts that nobody can compare are always among them."""
-        return [*await self._engine.call(self._changed), *(f"{path} (a mount)" for path in self._mark.unseen)]
-
-    def _changed(self, client: DockerClient) -> list[str]:
-        new = (change for change in changes_of(client, self.id, self._layers) if change not in self._mark.changes)
-        return sorted(islice(new, MOST_CHANGES))
 
     async def destroy(self) -> None:
         """Remove the container with its anonymous volumes; harmless when it is gone.

@@ -41,6 +41,16 @@ class Facts:
     missing: dict[str, str] = field(default_factory=dict)
 
     @property
+    def own_root(self) -> bool:
+        """Whether slots have roots of their own over the image."""
+        return self.isolation.filesystem.startswith("own root")
+
+    @property
+    def image_home(self) -> bool:
+        """Whether HOME is the image's, which may be missing or read-only."""
+        return self.own_root or self.isolation.level == "box"
+
+    @property
     def own_pids(self) -> bool:
         """Whether pid 1 of a slot is proven not to be the host's."""
         mine = ""
@@ -68,6 +78,8 @@ async def learn(factory: PoolFactory) -> Facts:
         await _shells(slot, facts)
         await _helper(slot, facts)
         await _users(slot, facts)
+        if not facts.own_root:
+            facts.missing["own-root"] = f"the slot's root: {slot.isolation.filesystem}"
         if killer_for(slot) is None:
             facts.missing["kill-box"] = f"the suite knows no way to kill a box of backend {slot.backend} from outside"
     await _sharing(factory, facts)
@@ -114,7 +126,7 @@ async def _helper(slot: Slot, facts: Facts) -> None:
     helper = f"{slot.workspace}/{HELPER}"
     facts.uid = int((await slot.run([helper, "id"])).stdout.split()[0])
     if facts.uid == 0:
-        facts.missing["ordinary-user"] = "the tenant is root in its box, and root may do everything"
+        facts.missing["ordinary-user"] = "the tenant is root, who may do everything"
     namespace = await slot.run([helper, "namespace", "pid"])
     facts.pid_namespace = namespace.stdout.strip()
     if not facts.pid_namespace:
@@ -130,9 +142,6 @@ async def _users(slot: Slot, facts: Facts) -> None:
     for need, user in (("root", "root"), ("image-users", "nobody")):
         if "helper" in facts.missing:
             facts.missing[need] = facts.missing["helper"]
-            continue
-        if facts.isolation.level != "box":
-            facts.missing[need] = f"at the level {facts.isolation.level} a slot runs as its own user only"
             continue
         try:
             result = await slot.run([f"{slot.workspace}/{HELPER}", "id"], user=user)

@@ -29,6 +29,7 @@ Need = Literal[
     "outside-view",  # processes of the box are visible to the driver's host
     "shared-box",  # two slots in one box with at least the rung `uid` between them
     "kill-box",  # somebody outside can kill the box
+    "own-root",  # the slot has a root of its own over an image
     "picklable-factory",  # the pool factory can be handed to a second driver process
 ]
 NEEDS: tuple[str, ...] = get_args(Need)

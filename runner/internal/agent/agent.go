@@ -6,18 +6,17 @@ package agent
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/memory"
+	"hermes-exec/runner/internal/pipe"
 )
 
 const linkFD = 3
@@ -53,7 +52,9 @@ func Main(args []string) int {
 		case isolation.EnterArg:
 			return isolation.Enter(args[1:])
 		case isolation.ProbeArg:
-			return isolation.ProbeChild()
+			return isolation.ProbeChild("")
+		case isolation.OwnRootArg:
+			return isolation.ProbeChild(args[1])
 		case isolation.NoopArg:
 			return 0
 		case isolation.ScopeArg, isolation.ScopeFilesArg:
@@ -66,11 +67,14 @@ func Main(args []string) int {
 		fmt.Fprintln(os.Stderr, "runner agent is started by runner serve")
 		return 2
 	}
+	initproc.PromptTimers()
 	initproc.DeafToChildren()
 	a := &agent{}
 	a.begin()
 	initproc.Init(initproc.Options{Procs: 3, GCPercent: 25, Subreaper: true})
-	initproc.Terminations()
+	if os.Getpid() != 1 { // the init of a pid namespace ignores all signals when it is ready
+		initproc.Terminations()
+	}
 	syscall.CloseOnExec(linkFD)
 	conn, err := ipc.New(os.NewFile(linkFD, "link"))
 	if err != nil {
@@ -111,7 +115,7 @@ func (a *agent) handle(ctx context.Context, op string, m *ipc.Message) (any, []i
 		return a.processes(), nil, nil
 	case ipc.OpConnect:
 		return carried(m, func(c ipc.Connect) (any, []int, error) {
-			fd, err := connect(ctx, c)
+			fd, err := pipe.Dial(ctx, c)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -215,47 +219,4 @@ func osError(what, path string, err error) error {
 		return e
 	}
 	return &ipc.Error{Kind: "os", Message: fmt.Sprintf("%s: %v", what, err), Errno: e.Errno, Path: ipc.Bytes(path)}
-}
-
-// connect dials from here, which is inside the slot's network.
-func connect(ctx context.Context, c ipc.Connect) (int, error) {
-	if c.Port < 1 || c.Port > 65535 {
-		return -1, &ipc.Error{Kind: "bad_request", Message: fmt.Sprintf("port %d", c.Port)}
-	}
-	timeout := time.Duration(c.TimeoutS * float64(time.Second))
-	if timeout <= 0 {
-		timeout = 30 * time.Second
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(c.Host, strconv.Itoa(c.Port)))
-	if err != nil {
-		if ctx.Err() != nil {
-			return -1, &ipc.Error{Kind: "os", Message: err.Error(), Errno: "ETIMEDOUT"}
-		}
-		e := ipc.AsError(err)
-		if e.Kind != "os" {
-			e = &ipc.Error{Kind: "os", Message: err.Error(), Errno: "EHOSTUNREACH"}
-		}
-		return -1, e
-	}
-	defer conn.Close()
-	tcp, ok := conn.(*net.TCPConn)
-	if !ok {
-		return -1, &ipc.Error{Kind: "internal", Message: "not a TCP connection"}
-	}
-	raw, err := tcp.SyscallConn()
-	if err != nil {
-		return -1, err
-	}
-	fd := -1
-	var dupErr error
-	if err := raw.Control(func(from uintptr) { fd, dupErr = duplicate(int(from)) }); err != nil {
-		return -1, err
-	}
-	if dupErr != nil {
-		return -1, osError("connect", "", dupErr)
-	}
-	return fd, nil
 }

@@ -108,13 +108,12 @@ func (t *table) newest(rest, count, start uint64) (uint64, bool) {
 }
 
 // stillLeads is false when a command's leader has ended and its number belongs
-// to another process now.
+// to another process now, which has started later.
 func (t *tenancy) stillLeads(procs map[int]proc.Process, number int, token uint64) bool {
-	const oneSecond = 100
 	p, alive := procs[number]
 	if !alive {
 		return true
 	}
 	c, ok := t.table.get(token)
-	return !ok || !c.ended || p.Start <= c.start+oneSecond
+	return !ok || !c.ended || p.Start < c.endedAt
 }

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"hermes-exec/runner/internal/proc"
 	"os"
 	"runtime"
 	"slices"
@@ -102,7 +103,7 @@ func (a *agent) launch(s ipc.Spawn, _ isolation.User, fds []int) outcome {
 		errno, _ := errnoOf(err)
 		return cannot(argv[0], errno, true)
 	}
-	c.pid, c.start = pid, isolation.BootTicks()
+	c.pid, c.start = pid, proc.BootTicks()
 	out.command = c
 	return out
 }
@@ -168,14 +169,6 @@ func (k *killer) processes() ipc.Processes {
 }
 
 func maxRSS(u syscall.Rusage) int64 { return u.Maxrss }
-
-func duplicate(fd int) (int, error) {
-	n, err := syscall.Dup(fd)
-	if err == nil {
-		syscall.CloseOnExec(n)
-	}
-	return n, err
-}
 
 // awaitShortly leaves it to the reaper.
 func (a *agent) awaitShortly(*command, time.Duration) *ipc.Exit {

@@ -1,12 +1,12 @@
 package agent
 
 import (
+	"hermes-exec/runner/internal/proc"
 	"syscall"
 	"time"
 
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/ipc"
-	"hermes-exec/runner/internal/isolation"
 )
 
 // awaitShortly waits for the end of a command on the thread that has started
@@ -31,7 +31,7 @@ func (a *agent) awaitShortly(c *command, most time.Duration) *ipc.Exit {
 }
 
 func endsWithin(pid int, most time.Duration) bool {
-	fd, err := isolation.PidfdOpen(pid)
+	fd, err := proc.PidfdOpen(pid)
 	if err != nil {
 		return false
 	}

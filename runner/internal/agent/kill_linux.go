@@ -2,6 +2,7 @@ package agent
 
 import (
 	"cmp"
+	"hermes-exec/runner/internal/rights"
 	"maps"
 	"os"
 	"slices"
@@ -214,7 +215,7 @@ func (s *sweep) signalAll(procs map[int]proc.Process, sig syscall.Signal) {
 
 // signalProc signals a process, never another one that has its number by now.
 func signalProc(p proc.Process, sig syscall.Signal) {
-	fd, err := isolation.PidfdOpen(p.PID)
+	fd, err := proc.PidfdOpen(p.PID)
 	if err == nil {
 		defer syscall.Close(fd)
 	} else if err == syscall.ESRCH {
@@ -229,7 +230,7 @@ func signalProc(p proc.Process, sig syscall.Signal) {
 		_ = syscall.Kill(p.PID, sig)
 		return
 	}
-	_ = isolation.PidfdSignal(fd, sig)
+	_ = proc.PidfdSignal(fd, sig)
 }
 
 // signalEverybody signals all processes of the slot in one step that no fork
@@ -244,11 +245,11 @@ func (k *killer) signalEverybody(sig syscall.Signal) bool {
 	return false
 }
 
-// asUser is isolation.AsUser on a thread that has the user's file system rights:
+// asUser is rights.AsUser on a thread that has the user's file system rights:
 // the return to root resets those, so they are set again.
 func (k *killer) asUser(user isolation.User, do func() error) error {
-	err := isolation.AsUser(user.UID, user.GID, do)
-	if again := isolation.ThreadFS(user.UID, user.GID, user.Groups); err == nil {
+	err := rights.AsUser(user.UID, user.GID, do)
+	if again := rights.ThreadFS(user.UID, user.GID, user.Groups); err == nil {
 		err = again
 	}
 	return err

@@ -2,8 +2,10 @@ package agent
 
 import (
 	"fmt"
+	"hermes-exec/runner/internal/rights"
+	"hermes-exec/runner/internal/seccomp"
 	"os"
-	"runtime/debug"
+	"slices"
 	"syscall"
 	"time"
 
@@ -39,7 +41,8 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	if err != nil {
 		return isolation.Ready{}, cannotIsolate(err)
 	}
-	if err := s.View.Enter(); err != nil {
+	lastPID, err := s.View.Enter()
+	if err != nil {
 		return isolation.Ready{}, cannotIsolate(err)
 	}
 	if s.View.Pids && (os.Getpid() != 1 || os.Getppid() != 0) {
@@ -49,17 +52,17 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	if err := isolation.ProcessLimits(s.Limits, s.RLimits); err != nil {
 		return isolation.Ready{}, cannotIsolate(err)
 	}
-	if s.Level == isolation.Box || !s.Switch {
+	if s.AsImage() || !s.Switch {
 		if err := isolation.LeaveDescriptors(); err != nil {
 			return isolation.Ready{}, cannotIsolate(err)
 		}
 	}
-	if err := a.dropCaps(isolation.KeepCaps); err != nil {
-		return isolation.Ready{}, cannotIsolate(err)
+	own := s.View.Kind == isolation.ViewOwn
+	if !own { // else its threads prepare themselves with rights that it still has
+		if err := a.dropCaps(rights.KeepCaps); err != nil {
+			return isolation.Ready{}, cannotIsolate(err)
+		}
 	}
-	// There may be hundreds of agents, most of them waiting. Before the threads:
-	// their stacks would keep what the view has used.
-	debug.FreeOSMemory()
 	if err := a.makeThreads(joins); err != nil {
 		return isolation.Ready{}, cannotIsolate(err)
 	}
@@ -71,7 +74,18 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 		go a.watchMemory(s.Watch)
 	}
 	initproc.Spare(spareThreads)
+	if own {
+		if err := isolation.ReserveFirst(lastPID); err != nil {
+			return isolation.Ready{}, cannotIsolate(err)
+		}
+		if err := a.dropCaps(rights.KeepCaps); err != nil {
+			return isolation.Ready{}, cannotIsolate(err)
+		}
+	}
 	a.quiet = initproc.NewQuiet()
+	if s.View.Pids {
+		initproc.IgnoreSignals()
+	}
 	a.ready.Store(true)
 	return isolation.Ready{PID: os.Getpid(), SetupMS: float64(time.Since(began).Microseconds()) / 1000,
 		Landlock: s.Landlock != nil}, nil
@@ -82,8 +96,11 @@ func cannotIsolate(err error) error { return &ipc.Error{Kind: "isolation", Messa
 // neededCaps are what the agent needs to start commands as the slot's user and
 // to kill them.
 func (t *tenancy) neededCaps() []int {
+	if t.setup.View.Kind == isolation.ViewOwn {
+		return append(slices.Clone(t.setup.Caps), rights.CapSetuid, rights.CapSetgid, rights.CapKill)
+	}
 	if t.setup.Switch {
-		return []int{isolation.CapSetuid, isolation.CapSetgid, isolation.CapKill, isolation.CapSetpcap}
+		return []int{rights.CapSetuid, rights.CapSetgid, rights.CapKill, rights.CapSetpcap}
 	}
 	return nil
 }
@@ -118,15 +135,20 @@ func (a *agent) openGroups() (tasks []*os.File, err error) {
 func (a *agent) makeThreads(tasks []*os.File) error {
 	s := a.setup
 	user := func() error {
-		if err := a.dropCaps(isolation.ThreadKeepCaps); err != nil {
+		if err := a.dropCaps(rights.ThreadKeepCaps); err != nil {
 			return err
 		}
 		if !s.Switch {
 			return nil
 		}
-		return isolation.ThreadFS(s.UID, s.GID, s.Groups)
+		return rights.ThreadFS(s.UID, s.GID, s.Groups)
 	}
 	err := a.startLanes(func() error { return a.prepareSpawner(tasks) }, func() error {
+		if s.View.Kind == isolation.ViewOwn {
+			if err := isolation.ThreadNoProcLinks(); err != nil {
+				return err
+			}
+		}
 		if s.Landlock != nil {
 			if err := isolation.ThreadLandlock(*s.Landlock); err != nil {
 				return err
@@ -148,7 +170,7 @@ func (a *agent) makeThreads(tasks []*os.File) error {
 
 func (a *agent) prepareSpawner(tasks []*os.File) error {
 	initproc.PromptTimers()
-	isolation.ThreadOwnKeyring()
+	rights.ThreadOwnKeyring()
 	for _, f := range tasks {
 		if _, err := f.WriteAt([]byte("0"), 0); err != nil {
 			return fmt.Errorf("cgroup: %w", err)
@@ -156,22 +178,31 @@ func (a *agent) prepareSpawner(tasks []*os.File) error {
 	}
 	if a.setup.Level == isolation.Box {
 		// root may do anything in its box, except trace the runner.
-		_ = isolation.ThreadDropBounding(isolation.CapSysPtrace)
+		_ = rights.ThreadDropBounding(rights.CapSysPtrace)
 		return nil
 	}
-	if err := a.dropCaps(isolation.ThreadKeepCaps); err != nil {
+	if a.setup.View.Kind == isolation.ViewOwn {
+		if err := rights.ThreadBound(a.setup.Caps...); err != nil {
+			return err
+		}
+		if err := seccomp.ThreadAsInContainer(a.setup.View.Network); err != nil {
+			return err
+		}
+		return a.dropCaps(rights.ThreadKeepCaps)
+	}
+	if err := a.dropCaps(rights.ThreadKeepCaps); err != nil {
 		return err
 	}
 	if a.setup.Switch {
-		if err := isolation.ThreadDropAllBounding(); err != nil {
+		if err := rights.ThreadBound(); err != nil {
 			return err
 		}
 	}
-	if err := isolation.ThreadNoNewPrivs(); err != nil {
+	if err := rights.ThreadNoNewPrivs(); err != nil {
 		return err
 	}
 	if a.setup.View.Pids && !a.setup.View.Network {
-		if err := isolation.ThreadNoOtherNetworks(); err != nil {
+		if err := seccomp.ThreadNoOtherNetworks(); err != nil {
 			return err
 		}
 	}

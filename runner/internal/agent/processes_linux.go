@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"hermes-exec/runner/internal/ipc"
-	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/proc"
 )
 
@@ -25,7 +24,7 @@ func (k *killer) processes() ipc.Processes {
 		tenants := k.tenants(all)
 		claimed := k.claim(tenants, k.setup.Track.Count == 0)
 		began := time.Now()
-		boot := began.Add(-time.Duration(isolation.BootTicks()) * 10 * time.Millisecond)
+		boot := began.Add(-time.Duration(proc.BootTicks()) * 10 * time.Millisecond)
 		for pid, p := range tenants {
 			shown := []ipc.Bytes{}
 			if time.Since(began) < argvBudget {

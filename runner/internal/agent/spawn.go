@@ -113,15 +113,16 @@ func cannot(program string, errno syscall.Errno, found bool) outcome {
 	return out
 }
 
-// userFor is who a command runs as. Only a tenant that has the whole box may
-// choose.
+// userFor is who a command runs as. Only a tenant that has the image to itself
+// may choose.
 func (t *tenancy) userFor(name string) (isolation.User, error) {
 	own := t.slotUser
 	if name == "" || name == own.Name || name == fmt.Sprint(own.UID) {
 		return own, nil
 	}
-	if t.setup.Level != isolation.Box {
-		const only = "commands of this slot run as %s; user %q can be had only where the slot is a whole box"
+	if !t.setup.AsImage() {
+		const only = "commands of this slot run as %s; user %q can be had only where the slot is a whole box or has " +
+			"a root of its own"
 		return own, &ipc.Error{Kind: "user", Message: fmt.Sprintf(only, own.Name, name)}
 	}
 	user, err := isolation.LookupUser(name)

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"hermes-exec/runner/internal/proc"
+	"hermes-exec/runner/internal/rights"
 	"strconv"
 	"syscall"
 	"time"
@@ -17,7 +19,7 @@ const marker = "HERMES_EXEC_REQUEST="
 func (a *agent) launch(s ipc.Spawn, user isolation.User, fds []int) outcome {
 	out := outcome{master: -1}
 	if a.setup.Switch {
-		if err := isolation.ThreadFS(user.UID, user.GID, user.Groups); err != nil {
+		if err := rights.ThreadFS(user.UID, user.GID, user.Groups); err != nil {
 			out.err = osError("become "+user.Name, "", err)
 			return out
 		}
@@ -26,7 +28,17 @@ func (a *agent) launch(s ipc.Spawn, user isolation.User, fds []int) outcome {
 	if cwd == "" {
 		cwd = a.setup.Workspace
 	}
-	if err := program.Enterable(cwd); err != nil {
+	dir := cwd
+	if a.setup.View.Kind == isolation.ViewOwn {
+		// Links of /proc to what this process has open lead out of the slot.
+		fd, err := program.OpenDir(cwd)
+		if err != nil {
+			out.err = osError("working directory "+strconv.Quote(cwd), cwd, err)
+			return out
+		}
+		defer syscall.Close(fd)
+		dir = pipe.FDPath(fd)
+	} else if err := program.Enterable(cwd); err != nil {
 		out.err = osError("working directory "+strconv.Quote(cwd), cwd, err)
 		return out
 	}
@@ -35,7 +47,7 @@ func (a *agent) launch(s ipc.Spawn, user isolation.User, fds []int) outcome {
 	if errno != 0 {
 		return cannot(string(s.Argv[0]), errno, errno != syscall.ENOENT)
 	}
-	attr := &syscall.ProcAttr{Dir: cwd, Env: env, Files: make([]uintptr, len(fds)),
+	attr := &syscall.ProcAttr{Dir: dir, Env: env, Files: make([]uintptr, len(fds)),
 		Sys: &syscall.SysProcAttr{Setsid: true}}
 	for i, fd := range fds {
 		attr.Files[i] = uintptr(fd)
@@ -72,7 +84,7 @@ func (a *agent) launch(s ipc.Spawn, user isolation.User, fds []int) outcome {
 }
 
 func (a *agent) fork(path string, s ipc.Spawn, attr *syscall.ProcAttr, user isolation.User) (*command, refusal) {
-	c := &command{token: s.Token, start: isolation.BootTicks()}
+	c := &command{token: s.Token, start: proc.BootTicks()}
 	c.losses = a.losses.Mark()
 	start := func() (int, error) {
 		a.table.expect(c)
@@ -104,14 +116,6 @@ func (t *tenancy) trackingGID(token uint64) (uint32, bool) {
 }
 
 func maxRSS(u syscall.Rusage) int64 { return u.Maxrss << 10 }
-
-func duplicate(fd int) (int, error) {
-	n, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_DUPFD_CLOEXEC, 0)
-	if errno != 0 {
-		return -1, errno
-	}
-	return int(n), nil
-}
 
 func textStrings(list []ipc.Bytes) []string {
 	out := make([]string, len(list), len(list)+1)

@@ -6,6 +6,7 @@ import (
 
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/memory"
+	"hermes-exec/runner/internal/proc"
 )
 
 // keptEnded is how many commands that have ended stay known, so that what
@@ -22,7 +23,8 @@ type command struct {
 	shared  bool        // others ran when it started
 	ticket  uint64      // of its fork while that is in flight
 	ended   bool
-	killed  bool // by us
+	endedAt uint64 // clock ticks after boot, when it was found to have ended
+	killed  bool   // by us
 	cwd     string
 	replied bool
 	exit    *ipc.Exit
@@ -113,7 +115,7 @@ func (t *table) entered(c *command) (end *status) {
 	if s, ok := t.reapedEarly(c.pid, c); ok {
 		delete(t.early, c.pid)
 		end = &s
-		c.ended = true
+		c.ended, c.endedAt = true, proc.BootTicks()
 	} else {
 		t.byPID[c.pid] = c
 	}
@@ -153,7 +155,7 @@ func (t *table) reaped(pid int, s status) *command {
 	c := t.byPID[pid]
 	if c != nil {
 		delete(t.byPID, pid)
-		c.ended = true
+		c.ended, c.endedAt = true, proc.BootTicks()
 	} else if len(t.inflight) > 0 {
 		s.at = t.ticket
 		t.early[pid] = s

@@ -22,16 +22,16 @@ func FreeMemory() {
 }
 
 // Quiet frees memory some seconds after the last use: the program's pages
-// always, the heap only when it has grown much.
+// always, the heap the first time and when it has grown much since.
 type Quiet struct {
 	timer *time.Timer
 	least uint64
 }
 
-// NewQuiet measures growth from the heap that this process has now.
+// NewQuiet begins with this process as it is when it is ready.
 func NewQuiet() *Quiet {
 	forgetPeak()
-	q := &Quiet{least: held()}
+	q := &Quiet{}
 	q.timer = time.AfterFunc(quietTime, q.free)
 	return q
 }

@@ -52,6 +52,7 @@ type Facts struct {
 	IDs       IDRange        `json:"-"` // the uids that exist in this box
 	Cgroups   []cgroup.Group `json:"-"` // controllers in which we may make groups
 	PriceMS   float64        `json:"-"` // what one set of namespaces took to make
+	Caps      uint64         `json:"-"` // the runner's capabilities
 }
 
 // Has says whether a rung can be given.

@@ -3,12 +3,20 @@ package isolation
 import (
 	"errors"
 	"fmt"
+	"hermes-exec/runner/internal/rights"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
 	"unsafe"
+)
+
+// The same on every architecture; package syscall does not have them.
+const (
+	sysLandlockCreate   = 444
+	sysLandlockAddRule  = 445
+	sysLandlockRestrict = 446
 )
 
 const (
@@ -128,12 +136,17 @@ func ThreadLandlock(l Landlock) error {
 	return restrictSelf(fd)
 }
 
-// restrictSelf puts the calling thread into a new domain with these rules.
+// restrictSelf puts the calling thread into a new domain with these rules, and
+// gives up new privileges where that takes it.
 func restrictSelf(ruleset uintptr) error {
-	if err := ThreadNoNewPrivs(); err != nil {
-		return err
+	_, _, errno := syscall.Syscall(sysLandlockRestrict, ruleset, 0, 0)
+	if errno == syscall.EPERM {
+		if err := rights.ThreadNoNewPrivs(); err != nil {
+			return err
+		}
+		_, _, errno = syscall.Syscall(sysLandlockRestrict, ruleset, 0, 0)
 	}
-	if _, _, errno := syscall.Syscall(sysLandlockRestrict, ruleset, 0, 0); errno != 0 {
+	if errno != 0 {
 		return fmt.Errorf("landlock: %w", errno)
 	}
 	return nil

@@ -42,6 +42,22 @@ func ProcessLimits(l ipc.Limits, names []string) error {
 	return nil
 }
 
+// OwnPIDLimit says whether a pid namespace has a highest process number of its
+// own, since Linux 6.14; before, there is one for the whole machine.
+func OwnPIDLimit() bool {
+	var name syscall.Utsname
+	if syscall.Uname(&name) != nil {
+		return false
+	}
+	var major, minor int
+	var release []byte
+	for _, c := range name.Release {
+		release = append(release, byte(c))
+	}
+	_, _ = fmt.Sscanf(string(release), "%d.%d", &major, &minor)
+	return major > 6 || major == 6 && minor >= 14
+}
+
 // LeaveDescriptors lowers the limit of open files of this process and its
 // commands by a quarter. The kernel counts descriptors in flight by user, over
 // all slots and boxes, and refuses a process whose own limit is below that

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"unsafe"
 
 	"hermes-exec/runner/internal/proc"
 )
@@ -17,9 +18,20 @@ const (
 	oPath         = 0x200000
 )
 
+// mount does not tell the Go runtime of the call: that would take the thread's
+// processor away meanwhile, and its return then costs more than the mount.
 func mount(source, target, kind string, flags uintptr, data string) error {
-	if err := syscall.Mount(source, target, kind, flags, data); err != nil {
-		return pathError("mount "+kind, target, err)
+	var words [4]*byte
+	for i, word := range []string{source, target, kind, data} {
+		var err error
+		if words[i], err = syscall.BytePtrFromString(word); err != nil {
+			return pathError("mount "+kind, target, err)
+		}
+	}
+	if _, _, errno := syscall.RawSyscall6(syscall.SYS_MOUNT, uintptr(unsafe.Pointer(words[0])),
+		uintptr(unsafe.Pointer(words[1])), uintptr(unsafe.Pointer(words[2])), flags,
+		uintptr(unsafe.Pointer(words[3])), 0); errno != 0 {
+		return pathError("mount "+kind, target, errno)
 	}
 	return nil
 }
@@ -69,6 +81,9 @@ func remountTree(root string, attr uint64) error {
 		}
 		if attr&attrNodev != 0 {
 			flags |= syscall.MS_NODEV
+		}
+		if attr&attrNoexec != 0 {
+			flags |= syscall.MS_NOEXEC
 		}
 		if err := syscall.Mount("", at, "", flags, ""); err != nil {
 			return err
@@ -134,4 +149,42 @@ func write(path, content string) error {
 		return fmt.Errorf("view: %w", err)
 	}
 	return nil
+}
+
+// sysMountSetattr is the same on every architecture; package syscall does not have it.
+const sysMountSetattr = 442
+
+const (
+	attrReadOnly = 0x1
+	attrNosuid   = 0x2
+	attrNodev    = 0x4
+	attrNoexec   = 0x8
+
+	attrNoSymFollow = 0x200000
+	atRecursive     = 0x8000
+)
+
+type mountAttr struct{ set, clear, propagation, usernsFD uint64 }
+
+func mountSetattr(path string, set uint64, recursive bool) error {
+	p, err := syscall.BytePtrFromString(path)
+	if err != nil {
+		return err
+	}
+	flags := uintptr(0)
+	if recursive {
+		flags = atRecursive
+	}
+	attr := mountAttr{set: set}
+	cwd := int64(-100)
+	_, _, errno := syscall.Syscall6(sysMountSetattr, uintptr(cwd), uintptr(unsafe.Pointer(p)), flags,
+		uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func pathError(op, path string, err error) error {
+	return &os.PathError{Op: op, Path: path, Err: err}
 }

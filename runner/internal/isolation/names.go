@@ -70,7 +70,7 @@ func LookupUser(user string) (User, error) {
 		}
 		out.Name, out.UID, out.GID = name, uid, 0
 		if uid == 0 {
-			out.Name, out.Home = "root", "/root"
+			out.Name = "root"
 		}
 	}
 	if !hasGroup {

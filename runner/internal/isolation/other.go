@@ -17,12 +17,22 @@ func Probe() Facts {
 
 // ProbeArg and NoopArg are trials that do not exist here.
 const (
-	ProbeArg = "--probe"
-	NoopArg  = "--noop"
+	ProbeArg   = "--probe"
+	NoopArg    = "--noop"
+	OwnRootArg = "--own-root"
 )
 
 // ProbeChild always fails here.
-func ProbeChild() int { return 1 }
+func ProbeChild(string) int { return 1 }
+
+// TryOwnRoot and ReadImage are for Linux.
+func TryOwnRoot(Facts, string) error { return errors.ErrUnsupported }
+
+// ReadImage is for Linux.
+func ReadImage(string, []string, string) (*Image, error) { return nil, errors.ErrUnsupported }
+
+// OwnPIDLimit is for Linux.
+func OwnPIDLimit() bool { return false }
 
 // ScopeArg and ScopeFilesArg are for Linux.
 const (

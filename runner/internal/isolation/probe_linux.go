@@ -3,6 +3,7 @@ package isolation
 import (
 	"errors"
 	"fmt"
+	"hermes-exec/runner/internal/rights"
 	"io"
 	"os"
 	"runtime"
@@ -26,6 +27,7 @@ const ProbeArg = "--probe"
 func Probe() Facts {
 	f := Facts{Reasons: map[string]string{}, Root: os.Geteuid() == 0, IDs: mappedIDs(), LandlockABI: LandlockABI()}
 	f.Cgroup, f.Cgroups = cgroup.Probe()
+	f.Caps, _ = rights.EffectiveCaps()
 	f.Switch, f.Setgroups, f.Reasons[UID] = probeSwitch(f)
 	if f.Switch {
 		delete(f.Reasons, UID)
@@ -84,25 +86,26 @@ func probeSwitch(f Facts) (can, setgroups bool, reason string) {
 }
 
 func trySwitch(uid uint32) error {
-	caps, err := EffectiveCaps()
+	caps, err := rights.EffectiveCaps()
 	if err != nil {
 		return err
 	}
 	for _, c := range []struct {
 		bit  int
 		name string
-	}{{CapSetuid, "CAP_SETUID"}, {CapSetgid, "CAP_SETGID"}, {CapKill, "CAP_KILL"}, {CapChown, "CAP_CHOWN"}} {
+	}{{rights.CapSetuid, "CAP_SETUID"}, {rights.CapSetgid, "CAP_SETGID"}, {rights.CapKill, "CAP_KILL"},
+		{rights.CapChown, "CAP_CHOWN"}} {
 		if caps&(1<<c.bit) == 0 {
 			return errors.New("root without " + c.name)
 		}
 	}
-	if err := ThreadFS(uid, uid, []uint32{uid}); err != nil {
+	if err := rights.ThreadFS(uid, uid, []uint32{uid}); err != nil {
 		return err
 	}
-	if err := ThreadFS(0, 0, nil); err != nil {
+	if err := rights.ThreadFS(0, 0, nil); err != nil {
 		return err
 	}
-	return AsUser(uid, uid, func() error { return nil })
+	return rights.AsUser(uid, uid, func() error { return nil })
 }
 
 // probeNamespaces finds the first way that works.
@@ -139,7 +142,10 @@ func probeNamespaces(f *Facts) {
 }
 
 // tryNamespaces starts this program in namespaces and lets it mount.
-func tryNamespaces(way Way) (loopback bool, err error) {
+func tryNamespaces(way Way) (loopback bool, err error) { return tryIn(way, ProbeArg) }
+
+// tryIn starts `runner agent ARGS…` in namespaces and hears its verdict.
+func tryIn(way Way, args ...string) (loopback bool, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return false, err
@@ -147,7 +153,7 @@ func tryNamespaces(way Way) (loopback bool, err error) {
 	defer r.Close()
 	var p *os.Process
 	_, err = initproc.Own(func() (int, error) {
-		if p, err = Start(way, false, []string{"runner", "agent", ProbeArg}, [3]*os.File{}, w); err != nil {
+		if p, err = Start(way, false, append([]string{"runner", "agent"}, args...), [3]*os.File{}, w); err != nil {
 			return 0, err
 		}
 		return p.Pid, nil
@@ -185,10 +191,15 @@ func plain(err error) error {
 	return err
 }
 
-// ProbeChild is what the trial process does; its verdict goes to fd 3.
-func ProbeChild() int {
+// ProbeChild is what the trial process does; its verdict goes to fd 3. folder is
+// that of OwnRootArg.
+func ProbeChild(folder string) int {
 	out := os.NewFile(3, "verdict")
-	if err := tryMounts(); err != nil {
+	try := tryMounts
+	if folder != "" {
+		try = func() error { return tryOwnRoot(folder) }
+	}
+	if err := try(); err != nil {
 		fmt.Fprint(out, err.Error())
 		return 1
 	}
@@ -215,7 +226,7 @@ func tryMounts() error {
 	if os.Getpid() != 1 {
 		return errors.New("not init of a new pid namespace")
 	}
-	if err := newDeviceMounts("/dev"); err != nil {
+	if err := newDeviceMounts("/dev", sharedMemory); err != nil {
 		return err
 	}
 	if err := mount("tmpfs", "/dev", "tmpfs", msNosuidNodev, "mode=0755,size=64k"); err != nil {

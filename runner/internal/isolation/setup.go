@@ -21,6 +21,7 @@ type Setup struct {
 	SpawnLanes int `json:"spawn_lanes"` // how many of the descriptors that come along lead to threads that fork
 
 	View      View          `json:"view"`
+	Caps      []int         `json:"caps,omitempty"` // what root has in a slot with a root of its own
 	Workspace string        `json:"workspace"`
 	Home      string        `json:"home"`
 	Tmp       string        `json:"tmp"`
@@ -39,9 +40,12 @@ type Setup struct {
 	Since uint64 `json:"since"`
 }
 
+// AsImage says that the slot has the image to itself, as its users.
+func (s Setup) AsImage() bool { return s.Level == Box || s.View.Kind == ViewOwn }
+
 // View is the file system that a slot sees.
 type View struct {
-	Kind     string   `json:"kind"`    // "" shared with the box, "private" or "box"
+	Kind     string   `json:"kind"`    // "" shared with the box, "private", "box" or "own"
 	Staging  string   `json:"staging"` // an empty directory of ours
 	BaseDir  string   `json:"base_dir"`
 	Binds    []Bind   `json:"binds"` // the slot's own directories
@@ -52,12 +56,40 @@ type View struct {
 	Network  bool     `json:"network"` // shared with the box; false: only a loopback of its own
 	Pids     bool     `json:"pids"`    // the agent is init of its own pid namespace
 	Made     bool     `json:"made"`    // bubblewrap has made it all
+
+	// Of "own": what is below the slot's layers, an empty folder of ours for them,
+	// the slot's working directory with its owner, and how many processes there
+	// may be (0: no limit).
+	Image     *Image `json:"image,omitempty"`
+	Layer     string `json:"layer,omitempty"`
+	Workspace string `json:"workspace,omitempty"`
+	Owner     User   `json:"owner,omitzero"`
+	MostPIDs  int64  `json:"most_pids,omitempty"`
+}
+
+// Image is a box as slots with a root of their own see it.
+type Image struct {
+	Skeleton string        `json:"skeleton"` // a folder of ours, for the root and folders that others are mounted on
+	Folders  []string      `json:"folders"`  // folders of the box with a layer over each, parents first
+	Memory   []MemoryMount `json:"memory"`   // file systems in memory, made afresh
+	Shared   []string      `json:"shared"`   // folders of the box that all slots write to
+	Devices  []string      `json:"devices"`
+	ShmSize  string        `json:"shm_size"` // of /dev/shm
+}
+
+// MemoryMount is a tmpfs.
+type MemoryMount struct {
+	Path    string `json:"path"`
+	Flags   uint64 `json:"flags"`
+	Options string `json:"options"`
 }
 
 // Bind shows Source, a directory of the box, at Target.
 type Bind struct {
 	Source string `json:"source"`
 	Target string `json:"target"`
+
+	ReadOnly bool `json:"read_only,omitempty"`
 }
 
 // Views.
@@ -65,6 +97,7 @@ const (
 	ViewShared  = ""
 	ViewPrivate = "private"
 	ViewBox     = "box"
+	ViewOwn     = "own"
 )
 
 // Landlock lists what commands may reach in the file system.

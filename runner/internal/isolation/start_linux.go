@@ -3,6 +3,7 @@ package isolation
 import (
 	"errors"
 	"fmt"
+	"hermes-exec/runner/internal/rights"
 	"io"
 	"os"
 	"strconv"
@@ -89,7 +90,8 @@ func attributes(way Way, network bool) *syscall.SysProcAttr {
 		a.Cloneflags |= syscall.CLONE_NEWUSER
 		a.UidMappings = []syscall.SysProcIDMap{{ContainerID: os.Geteuid(), HostID: os.Geteuid(), Size: 1}}
 		a.GidMappings = []syscall.SysProcIDMap{{ContainerID: os.Getegid(), HostID: os.Getegid(), Size: 1}}
-		a.AmbientCaps = []uintptr{CapSysAdmin, CapNetAdmin, CapSysChroot, CapSetpcap, CapDacOveride}
+		a.AmbientCaps = []uintptr{rights.CapSysAdmin, rights.CapNetAdmin, rights.CapSysChroot, rights.CapSetpcap,
+			rights.CapDacOverride}
 	}
 	return a
 }

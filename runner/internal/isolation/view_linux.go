@@ -10,31 +10,35 @@ import (
 )
 
 // Enter makes v the file system, host name and network of this process, which
-// was started in namespaces of its own.
-func (v View) Enter() error {
+// was started in namespaces of its own. lastPID is for ReserveFirst, in a root of
+// the slot's own.
+func (v View) Enter() (lastPID *os.File, err error) {
 	if v.Kind == ViewShared {
-		return nil
+		return nil, nil
 	}
 	if v.Made {
-		return nil
+		return nil, nil
 	}
 	if err := mount("none", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
-		return err
+		return nil, err
 	}
 	if v.Hostname != "" {
 		if err := syscall.Sethostname([]byte(v.Hostname)); err != nil {
-			return fmt.Errorf("host name: %w", err)
+			return nil, fmt.Errorf("host name: %w", err)
 		}
 	}
 	if !v.Network {
 		if err := loopbackUp(); err != nil {
-			return fmt.Errorf("loopback: %w", err)
+			return nil, fmt.Errorf("loopback: %w", err)
 		}
 	}
-	if v.Kind == ViewPrivate {
-		return v.enterPrivate()
+	switch v.Kind {
+	case ViewPrivate:
+		return nil, v.enterPrivate()
+	case ViewOwn:
+		return v.enterOwn()
 	}
-	return v.enterBox()
+	return nil, v.enterBox()
 }
 
 // enterPrivate builds a root that has the system's programs read-only, the
@@ -197,6 +201,11 @@ func (v View) devices(root string) error {
 			return err
 		}
 	}
+	return deviceLinks(dev, sharedMemory)
+}
+
+// deviceLinks are those of a /dev that was made anew, and what is mounted in it.
+func deviceLinks(dev, shmSize string) error {
 	links := [][2]string{{"/proc/self/fd", "fd"}, {"/proc/self/fd/0", "stdin"}, {"/proc/self/fd/1", "stdout"},
 		{"/proc/self/fd/2", "stderr"}, {"pts/ptmx", "ptmx"}}
 	for _, l := range links {
@@ -209,14 +218,14 @@ func (v View) devices(root string) error {
 			return err
 		}
 	}
-	return newDeviceMounts(dev)
+	return newDeviceMounts(dev, shmSize)
 }
 
 // sharedMemory is the most that a slot may keep in /dev/shm, which is memory of the box that no other limit may count.
 const sharedMemory = "256m"
 
 // newDeviceMounts gives terminals, shared memory and message queues of its own.
-func newDeviceMounts(dev string) error {
+func newDeviceMounts(dev, shmSize string) error {
 	if isDir(dev + "/pts") {
 		if err := mount("devpts", dev+"/pts", "devpts", syscall.MS_NOSUID|syscall.MS_NOEXEC,
 			"newinstance,ptmxmode=0666,mode=0620"); err != nil {
@@ -224,7 +233,7 @@ func newDeviceMounts(dev string) error {
 		}
 	}
 	if isDir(dev + "/shm") {
-		if err := mount("tmpfs", dev+"/shm", "tmpfs", msNosuidNodev, "mode=1777,size="+sharedMemory); err != nil {
+		if err := mount("tmpfs", dev+"/shm", "tmpfs", msNosuidNodev, "mode=1777,size="+shmSize); err != nil {
 			return err
 		}
 	}
@@ -268,7 +277,7 @@ func (v View) enterBox() error {
 		""); err != nil {
 		return err
 	}
-	if err := newDeviceMounts("/dev"); err != nil {
+	if err := newDeviceMounts("/dev", sharedMemory); err != nil {
 		return err
 	}
 	if st, err := os.Lstat("/dev/ptmx"); err == nil && st.Mode()&os.ModeCharDevice != 0 && isDir("/dev/pts") {

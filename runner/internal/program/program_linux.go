@@ -4,10 +4,10 @@ package program
 
 import (
 	"errors"
+	"hermes-exec/runner/internal/rights"
 	"strings"
 	"syscall"
-
-	"hermes-exec/runner/internal/isolation"
+	"unsafe"
 )
 
 const (
@@ -24,6 +24,28 @@ func Enterable(dir string) error {
 		return err
 	}
 	return syscall.Close(fd)
+}
+
+// OpenDir is Enterable for a directory whose path may be a tenant's with other
+// rights than the thread's: it follows no link of /proc to what is open.
+func OpenDir(dir string) (int, error) {
+	const (
+		sysOpenat2   = 437
+		noMagicLinks = 0x2
+	)
+	path, err := syscall.BytePtrFromString(strings.TrimSuffix(dir, "/") + "/.")
+	if err != nil {
+		return -1, err
+	}
+	at := fdcwd
+	how := struct{ flags, mode, resolve uint64 }{
+		flags: oPath | syscall.O_DIRECTORY | syscall.O_CLOEXEC, resolve: noMagicLinks}
+	fd, _, errno := syscall.Syscall6(sysOpenat2, uintptr(at), uintptr(unsafe.Pointer(path)),
+		uintptr(unsafe.Pointer(&how)), unsafe.Sizeof(how), 0, 0)
+	if errno != 0 {
+		return -1, errno
+	}
+	return int(fd), nil
 }
 
 // Lookup finds a program as a shell would.
@@ -48,7 +70,7 @@ func Lookup(name, cwd string, env []string) (string, syscall.Errno) {
 			return path, 0
 		case syscall.EACCES:
 			// A directory that may not be searched hides its programs: it is passed over.
-			if !errors.Is(isolation.Accessible(fdcwd, absolute(dir, cwd), execute), syscall.EACCES) {
+			if !errors.Is(rights.Accessible(fdcwd, absolute(dir, cwd), execute), syscall.EACCES) {
 				result = errno
 			}
 		}
@@ -77,7 +99,7 @@ func executable(path, cwd string) syscall.Errno {
 	if st.Mode&syscall.S_IFMT != syscall.S_IFREG {
 		return syscall.EACCES
 	}
-	if err := isolation.Accessible(fdcwd, path, execute); err != nil && err != syscall.ENOSYS {
+	if err := rights.Accessible(fdcwd, path, execute); err != nil && err != syscall.ENOSYS {
 		errno := errnoOf(err)
 		return errno
 	}

@@ -40,7 +40,6 @@ var asked = []string{
 	`{"method":"file.write","params":{"slot":"s0","path":"a","mode":420}}`,
 	`{"method":"file.search","params":{"slot":"s0","pattern":"x"}}`,
 	`{"method":"net.connect","params":{"slot":"s0","host":"localhost","port":80}}`,
-	`{"method":"box.watch","params":{"paths":["/etc/passwd"]}}`,
 }
 
 // kinds are those of docs/protocol.md that a request without a slot can be answered with.

@@ -5,7 +5,6 @@ import (
 
 	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/exec"
-	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/slots"
 )
@@ -19,7 +18,7 @@ func init() {
 	for name, m := range map[string]method{
 		"slot.create": (*Server).slotCreate, "slot.reset": (*Server).slotReset, "slot.destroy": (*Server).slotDestroy,
 		"slot.kill_all": (*Server).slotKillAll, "net.connect": (*Server).netConnect,
-		"box.info": (*Server).boxInfo, "box.watch": (*Server).boxWatch, "box.shutdown": (*Server).boxShutdown,
+		"box.info": (*Server).boxInfo, "box.shutdown": (*Server).boxShutdown,
 	} {
 		methods[name] = m
 	}
@@ -83,17 +82,6 @@ func (s *Server) slotKillAll(c *channel.Conversation, params json.RawMessage) (a
 }
 
 func (s *Server) boxInfo(*channel.Conversation, json.RawMessage) (any, error) { return s.Facts(), nil }
-
-func (s *Server) boxWatch(_ *channel.Conversation, params json.RawMessage) (any, error) {
-	var p struct {
-		Paths []ipc.Bytes `json:"paths"`
-	}
-	if err := channel.Decode(params, &p); err != nil {
-		return nil, err
-	}
-	s.slots.Watch(p.Paths)
-	return nil, nil
-}
 
 func (s *Server) boxShutdown(*channel.Conversation, json.RawMessage) (any, error) {
 	s.shutdownSoon()

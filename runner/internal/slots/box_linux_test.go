@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -39,7 +38,7 @@ func enterTestBox() {
 	mustMount(syscall.Mount("none", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""))
 	mustMount(syscall.Mount("proc", "/proc", "proc", 0, ""))
 	// Mounts of engines and of other tests come and go with their directories, here too.
-	for _, line := range strings.Split(slurpFile("/proc/self/mountinfo"), "\n") {
+	for _, line := range strings.Split(mountTable(), "\n") {
 		f := strings.Fields(line)
 		if len(f) > 4 && slices.ContainsFunc([]string{"/var/lib", "/run", "/tmp", "/var/tmp"},
 			func(dir string) bool { return below(f[4], dir) }) {
@@ -50,6 +49,11 @@ func enterTestBox() {
 		mustMount(syscall.Mount("tmpfs", dir, "tmpfs", 0, ""))
 	}
 	initproc.ReapOrphans()
+}
+
+func mountTable() string {
+	table, _ := os.ReadFile("/proc/self/mountinfo")
+	return string(table)
 }
 
 func TestWholeBox(t *testing.T) {
@@ -163,60 +167,40 @@ func (b *box) total() int {
 	return len(list.Processes)
 }
 
-func TestInTheBoxReset(t *testing.T) {
+func TestInTheBoxIsNotReset(t *testing.T) {
 	b, facts := wholeBox(t, "nobody")
-	if facts.UID != 65534 {
+	if facts.UID != 65534 || facts.Home != "/nonexistent" {
 		t.Errorf("%+v", facts)
 	}
-	before, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.sh("a", "id -u; touch $HOME/x $TMPDIR/y z /dev/shm/hermes-test; setsid -f sleep 1000 > /dev/null 2>&1; (setsid "+
-		"env -i sleep 1000 >/dev/null 2>&1 &)")
-	r, err := b.Reset(context.Background(), "a")
-	if err != nil || !r.Clean || r.Killed.Killed != 2 {
+	b.sh("a", "id -u; touch $TMPDIR/y z; setsid -f sleep 1000 > /dev/null 2>&1; (setsid env -i sleep 1000 >/dev/null "+
+		"2>&1 &)")
+	if r, err := b.Reset(context.Background(), "a"); err == nil || kind(err) != "bad_request " {
 		t.Errorf("%+v %v", r, err)
 	}
-	b.waitFor(func() bool { // orphans are reaped by init, this test
-		after, err := filepath.Glob("/proc/[0-9]*")
-		return err == nil && len(after) <= len(before)
-	})
-	if _, err := os.Stat("/dev/shm/hermes-test"); err == nil {
-		os.Remove("/dev/shm/hermes-test")
-		t.Error("shared memory is left")
+	if receipt, err := b.Destroy(context.Background(), "a"); err != nil || receipt.Killed != 2 || receipt.Left != 0 {
+		t.Errorf("%+v %v", receipt, err)
 	}
-	b.sh("a", "true")
 }
 
-func TestInTheBoxWatchedPathsAreCompared(t *testing.T) {
-	dir := t.TempDir() // before the slot, which would wipe it
-	b, _ := wholeBox(t, "")
-	same, other, absent := filepath.Join(dir, "same"), filepath.Join(dir, "other"), filepath.Join(dir, "absent")
-	for _, path := range []string{same, other} {
-		if err := os.WriteFile(path, []byte("1"), 0o644); err != nil {
-			t.Fatal(err)
+func TestInTheBoxWorkspaceIsWhereItIsAskedFor(t *testing.T) {
+	if os.Getpid() != 1 {
+		t.Skip("runs inside TestWholeBox")
+	}
+	for _, want := range []string{"/workspace", "/workspace2"} {
+		b := newBox(t, probed())
+		facts := b.create(CreateParams{Slot: "a", Level: isolation.Box, Network: true, User: "nobody",
+			Workspace: "/workspace"})
+		if string(facts.Workspace) != want || facts.Tmp != "/tmp" {
+			t.Errorf("%+v", facts)
+		}
+		if out := b.sh("a", "pwd; touch mine && stat -c %u . mine"); out != want+"\n65534\n65534" {
+			t.Errorf("%q", out)
+		}
+		defer os.RemoveAll(want)
+		if _, err := b.Destroy(context.Background(), "a"); err != nil {
+			t.Error(err)
 		}
 	}
-	changed := func(want ...string) {
-		t.Helper()
-		r, err := b.Reset(context.Background(), "a")
-		if err != nil || !r.Clean {
-			t.Errorf("%+v %v", r, err)
-		}
-		// This test's box is the machine, in which others make cgroups meanwhile.
-		r.Changed = slices.DeleteFunc(r.Changed, func(path string) bool { return !strings.HasPrefix(path, dir) })
-		slices.Sort(r.Changed)
-		if !slices.Equal(r.Changed, want) {
-			t.Errorf("changed: %q, want %q", r.Changed, want)
-		}
-	}
-	b.Watch([]ipc.Bytes{ipc.Bytes(same), ipc.Bytes(other), ipc.Bytes(absent)})
-	changed()
-	b.sh("a", "echo 2 > "+other+"; touch -d @0 "+other+"; touch "+absent)
-	changed(absent, other)
-	b.Watch(nil)
-	changed()
 }
 
 func TestInTheBoxKillEverybody(t *testing.T) {
@@ -241,15 +225,6 @@ func TestInTheBoxKillEverybody(t *testing.T) {
 	if _, err := b.Agent(context.Background(), "a"); err == nil || kind(err) != "slot_died " {
 		t.Errorf("a call after that: %v", err)
 	}
-	if r, err := b.Reset(context.Background(), "a"); err != nil || !r.Clean {
-		t.Errorf("%+v %v", r, err)
-	}
-	if n := b.total(); n != 0 {
-		t.Errorf("%d processes are left", n)
-	}
-	if out := b.sh("a", "echo goes on"); out != "goes on" {
-		t.Errorf("%q", out)
-	}
 }
 
 func TestInTheBoxWhoeverGoesOnKillingHasADeadSlot(t *testing.T) {
@@ -266,8 +241,4 @@ func TestInTheBoxWhoeverGoesOnKillingHasADeadSlot(t *testing.T) {
 	if err := syscall.Kill(-1, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := b.Reset(context.Background(), "a"); err != nil || !r.Clean {
-		t.Errorf("%+v %v", r, err)
-	}
-	b.sh("a", "true")
 }

@@ -26,14 +26,4 @@ func oomKills() int64 { return 0 }
 
 func boxFull() bool { return false }
 
-type entry struct{}
-
-func entryAt(string) entry { return entry{} }
-
-type manifest struct{}
-
 func findOpenPlaces(string) []string { return nil }
-
-func newManifest(_, _ string) manifest { return manifest{} }
-
-func (m manifest) changed() []string { return nil }

@@ -39,6 +39,13 @@ const networkScoped = "shared with the box; abstract sockets within the slot onl
 
 func (s *rung) describeNamespaces() {
 	u, iso := s.setup, &s.facts.Isolation
+	if u.View.Kind == isolation.ViewOwn {
+		iso.Filesystem = "own root: a layer of the slot's over the image"
+		iso.Processes = "own pid and ipc namespaces"
+		iso.Users = "the image's, as " + u.UserName + ", in a user namespace with a container's capabilities"
+		iso.Network = s.describeNetwork()
+		return
+	}
 	iso.PriceMS = s.m.facts.PriceMS
 	iso.Filesystem = "private mount namespace: the system read-only, own workspace, home, /tmp, /dev/shm"
 	if u.View.Kind == isolation.ViewBox {
@@ -56,13 +63,17 @@ func (s *rung) describeNamespaces() {
 	default:
 		iso.Users = "the runner's uid in a user namespace of its own, no capabilities"
 	}
-	iso.Network = "shared with the box"
+	iso.Network = s.describeNetwork()
+}
+
+func (s *rung) describeNetwork() string {
 	switch {
-	case !u.View.Network:
-		iso.Network = "own namespace, loopback only"
+	case !s.setup.View.Network:
+		return "own namespace, loopback only"
 	case s.scoped():
-		iso.Network = networkScoped
+		return networkScoped
 	}
+	return "shared with the box"
 }
 
 func (s *rung) describeShared(p CreateParams) {

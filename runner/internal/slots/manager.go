@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hermes-exec/runner/internal/proc"
 	"os"
 	"path/filepath"
 	"sync"
@@ -29,12 +30,13 @@ type Manager struct {
 
 	mu      sync.Mutex
 	slots   map[string]*slot
-	watched map[string]entry // paths of the box, as they were when Watch was called
 	closed  bool
 	onExit  func(slot string, e ipc.Exit)
 	onDeath func(slot string, why *ipc.Error)
 
 	openPlaces func() []string // of a container: where anybody may leave files
+	roots      roots
+	shared     []string // folders of the box to which all slots write
 
 	setupTimeout time.Duration // how long an agent may take to get ready
 }
@@ -77,7 +79,7 @@ func NewManager(baseDir string, facts isolation.Facts, selfExe string) (*Manager
 		return nil, fmt.Errorf("slots: %w", err)
 	}
 	m := &Manager{
-		base: base, facts: facts, exe: selfExe, since: isolation.BootTicks(), boot: hex.EncodeToString(random),
+		base: base, facts: facts, exe: selfExe, since: proc.BootTicks(), boot: hex.EncodeToString(random),
 		ids: users.NewAllocator(facts), trash: trash, slots: map[string]*slot{},
 		onExit: func(string, ipc.Exit) {}, onDeath: func(string, *ipc.Error) {},
 		setupTimeout: setupTimeout,
@@ -88,6 +90,10 @@ func NewManager(baseDir string, facts isolation.Facts, selfExe string) (*Manager
 	}
 	return m, nil
 }
+
+// Share names folders of the box to which slots with roots of their own write
+// too. It is called before the first slot is made.
+func (m *Manager) Share(folders []string) { m.shared = folders }
 
 // groupName is what a slot's cgroups are called.
 func (m *Manager) groupName(slot string) string { return "hermes-exec-" + m.boot + "-" + slot }
@@ -146,35 +152,6 @@ func (m *Manager) Create(ctx context.Context, p CreateParams) (SlotFacts, error)
 	return s.facts, nil
 }
 
-// Watch remembers how these paths are now. The reset of a slot that has the
-// whole box tells which of them have changed since.
-func (m *Manager) Watch(paths []ipc.Bytes) {
-	watched := make(map[string]entry, len(paths))
-	for _, path := range paths {
-		watched[string(path)] = entryAt(string(path))
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.watched = watched
-}
-
-// mostNamed bounds how many changed paths a reset names.
-const mostNamed = 20
-
-// changed names watched paths that are not as they were.
-func (m *Manager) changed() []string {
-	m.mu.Lock()
-	watched := m.watched
-	m.mu.Unlock()
-	out := []string{}
-	for path, was := range watched {
-		if len(out) < mostNamed && entryAt(path) != was {
-			out = append(out, path)
-		}
-	}
-	return out
-}
-
 func (m *Manager) slot(id string) (*slot, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -213,6 +190,9 @@ func (m *Manager) Reset(ctx context.Context, id string) (ResetResult, error) {
 	defer s.mu.Unlock()
 	if s.gone {
 		return ResetResult{}, failure("no_slot", "no slot %q", id)
+	}
+	if s.setup.Level == isolation.Box {
+		return ResetResult{}, failure("bad_request", "a whole box is replaced, not reset")
 	}
 	return s.reset(ctx), nil
 }

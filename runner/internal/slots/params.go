@@ -4,6 +4,7 @@ package slots
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 
 	"hermes-exec/runner/internal/ipc"
@@ -18,10 +19,13 @@ type CreateParams struct {
 	Network          bool                 `json:"network"`
 	Limits           ipc.Limits           `json:"limits"`
 	BestEffortLimits bool                 `json:"best_effort_limits"`
+	DefaultLimits    []string             `json:"default_limits"` // limits that nobody has asked for
 	Env              map[string]ipc.Bytes `json:"env"`
 	ReadOnlyPaths    []ipc.Bytes          `json:"readonly_paths"`
 	PrivateRoot      bool                 `json:"private_root"`
+	OwnRoot          bool                 `json:"own_root"`
 	User             string               `json:"user"`
+	Workspace        ipc.Bytes            `json:"workspace"` // of a whole box, and in a root of the slot's own
 }
 
 // SlotFacts is the result of slot.create.
@@ -49,7 +53,6 @@ type ResetResult struct {
 	Clean       bool        `json:"clean"`
 	Killed      ipc.Receipt `json:"killed"`
 	Differences []string    `json:"differences"`
-	Changed     []string    `json:"changed"` // watched paths of a whole box
 }
 
 func failure(kind, format string, args ...any) error {
@@ -77,6 +80,9 @@ func (p CreateParams) check() error {
 		if n != nil && !(*n > 0 && *n < 1e9) {
 			return failure("bad_request", "limit %s is %v", name, *n)
 		}
+	}
+	if p.Workspace != "" && !filepath.IsAbs(string(p.Workspace)) {
+		return failure("bad_request", "workspace %q is not absolute", p.Workspace)
 	}
 	for key := range p.Env {
 		if !validKey(key) {

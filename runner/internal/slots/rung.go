@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 
@@ -24,8 +25,11 @@ type rung struct {
 	way    isolation.Way
 	ownUID bool // the slot's uid is nobody else's
 	name   bool // a line of ours is in the box's passwd
-	modes  modes
-	fifos  string // where the slot sees them
+
+	image    *isolation.Image // below the slot's root of its own; nil: it has none
+	mostPIDs int64            // limit of processes by their numbers, 0 for none
+	modes    modes
+	fifos    string // where the slot sees them
 }
 
 func (s *rung) user() isolation.User {
@@ -39,6 +43,13 @@ func (s *rung) choose(p CreateParams) error {
 	if level == "" || level == "auto" {
 		level = f.Highest
 	}
+	if p.OwnRoot {
+		image, err := s.m.ownRoots()
+		if err != nil {
+			return failure("own_root", "a slot cannot have a root of its own here: %v", err)
+		}
+		level, s.image = isolation.Namespaces, image
+	}
 	floor := p.Floor
 	if floor == "" {
 		floor = isolation.None
@@ -46,7 +57,7 @@ func (s *rung) choose(p CreateParams) error {
 	switch {
 	case level == isolation.Box && p.PrivateRoot:
 		return s.cannot("a slot has a whole box only in a container or VM that was made for it")
-	case !f.Has(level):
+	case s.image == nil && !f.Has(level):
 		return s.cannot(fmt.Sprintf("%s cannot be given here: %s", level, f.Reasons[level]))
 	case isolation.Below(level, floor):
 		return s.cannot(fmt.Sprintf("%s is below the lowest that is accepted, %s: %s", level, floor, reasons(f)))
@@ -57,6 +68,9 @@ func (s *rung) choose(p CreateParams) error {
 	s.modes = modes{own: 0o700, tmp: 0o700}
 	if level == isolation.Namespaces {
 		s.way = f.Way
+	}
+	if s.image != nil {
+		s.way = isolation.WayIdentity
 	}
 	return s.chooseUser(p)
 }
@@ -77,6 +91,9 @@ func reasons(f isolation.Facts) string {
 func (s *rung) chooseUser(p CreateParams) error {
 	f := s.m.facts
 	level := s.setup.Level
+	if s.image != nil {
+		return s.imageUser(p.User)
+	}
 	s.ownUID = f.Switch && (level == isolation.Namespaces || level == isolation.UID || level == isolation.None &&
 		p.PrivateRoot)
 	if s.ownUID {
@@ -114,12 +131,13 @@ func (s *rung) boxUser(name string) error {
 			return failure("user", "%v", err)
 		}
 		s.setup.UID, s.setup.GID, s.setup.Groups, s.setup.UserName = user.UID, user.GID, user.Groups, user.Name
+		s.setup.Home = user.Home
 	} else {
 		own, err := isolation.LookupUser(fmt.Sprint(uid))
 		if err != nil {
 			return failure("user", "%v", err)
 		}
-		s.setup.UID, s.setup.GID, s.setup.UserName = uid, gid, own.Name
+		s.setup.UID, s.setup.GID, s.setup.UserName, s.setup.Home = uid, gid, own.Name, own.Home
 		if name != "" && asked {
 			user, err := isolation.LookupUser(name)
 			if err != nil || user.UID != uid {
@@ -138,8 +156,15 @@ func (s *rung) boxUser(name string) error {
 
 // place decides at which paths the slot sees what.
 func (s *rung) place(p CreateParams) error {
+	if s.image != nil {
+		s.placeOwn(p)
+		return nil
+	}
 	at := func(part string) string { return filepath.Join(s.dir, part) }
-	s.setup.Workspace, s.setup.Home, s.setup.Tmp, s.fifos = at("workspace"), at("home"), at("tmp"), at(fifos)
+	s.setup.Workspace, s.setup.Tmp, s.fifos = at("workspace"), at("tmp"), at(fifos)
+	if s.setup.Level != isolation.Box {
+		s.setup.Home = at("home")
+	}
 	switch s.setup.Level {
 	case isolation.Namespaces:
 		if !p.Network && !s.m.facts.Loopback {
@@ -156,6 +181,7 @@ func (s *rung) place(p CreateParams) error {
 		}
 	default:
 		s.setup.View.Network = true
+		s.placeInBox(p)
 	}
 	if !p.Network && s.setup.View.Network && s.setup.Level != isolation.Box && p.PrivateRoot {
 		return s.cannot("the network can be taken away only with namespaces: " +
@@ -245,7 +271,7 @@ func (s *rung) landlock() *isolation.Landlock {
 			l.Hidden = append(l.Hidden, real)
 		}
 	}
-	for _, part := range parts {
+	for _, part := range s.parts() {
 		l.Writable = append(l.Writable, filepath.Join(s.dir, part))
 	}
 	l.Writable = append(l.Writable, filepath.Join(s.dir, fifos))
@@ -274,8 +300,14 @@ func (s *rung) limit(p CreateParams) error {
 		s.setup.RLimits = append(s.setup.RLimits, name)
 		how[name] = text
 	}
-	if l.PIDs != nil && how["pids"] == "" && ownUID && rlimitsWork {
+	// A user's other processes count too: that is not done unasked.
+	unasked := slices.Contains(p.DefaultLimits, "pids") && !s.ownUID
+	if l.PIDs != nil && how["pids"] == "" && ownUID && rlimitsWork && !unasked {
 		byRlimit("pids", "rlimit of the uid")
+	}
+	if l.PIDs != nil && how["pids"] == "" && s.image != nil && isolation.OwnPIDLimit() {
+		s.mostPIDs = *l.PIDs
+		how["pids"] = "numbers of the pid namespace"
 	}
 	if l.OpenFiles != nil && rlimitsWork {
 		byRlimit("open_files", "rlimit, each process")
@@ -296,7 +328,9 @@ func (s *rung) limit(p CreateParams) error {
 			how[name] = "watchdog over resident memory"
 			continue
 		}
-		missing = append(missing, name)
+		if !slices.Contains(p.DefaultLimits, name) {
+			missing = append(missing, name)
+		}
 		how[name] = "not enforced"
 	}
 	sort.Strings(missing)

@@ -2,6 +2,7 @@ package slots
 
 import (
 	"fmt"
+	"hermes-exec/runner/internal/rights"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -21,10 +22,7 @@ var sharedPlaces = []string{"/dev/shm", "/tmp", "/var/tmp", "/run/lock", "/dev/m
 // it shares with others: files there, and System V IPC objects.
 func (s *slot) wipeShared() []string {
 	u := s.setup
-	if u.Level == isolation.Box {
-		return s.was.restore()
-	}
-	if !u.Switch || u.UID == 0 {
+	if !u.Switch || u.UID == 0 || s.image != nil || u.Level == isolation.Box {
 		return nil
 	}
 	var problems []string
@@ -48,7 +46,7 @@ func (s *slot) wipeShared() []string {
 // clearKeys empties the keyrings of a uid, which the kernel keeps for some time
 // after its last process. The problems are what is left.
 func clearKeys(uid, gid uint32) []string {
-	if err := asThreadOf(uid, gid, isolation.ClearUserKeys); err != nil {
+	if err := asThreadOf(uid, gid, rights.ClearUserKeys); err != nil {
 		return []string{"the keys of the slot's user cannot be removed: " + err.Error()}
 	}
 	return nil
@@ -60,7 +58,7 @@ func asThreadOf(uid, gid uint32, do func() error) error {
 	go func() {
 		// Never unlocked: the thread ends with this goroutine.
 		runtime.LockOSThread()
-		done <- isolation.AsUser(uid, gid, do)
+		done <- rights.AsUser(uid, gid, do)
 	}()
 	return <-done
 }
@@ -182,7 +180,8 @@ func eachIPC(uid uint32, do func(kind ipcKind, id int)) {
 // ipcTable is what the kernel lists of a kind: the names of the columns, of
 // which the first two are key and id, and the objects.
 func ipcTable(kind ipcKind) (names []string, rows [][]string) {
-	head, rest, _ := strings.Cut(slurpFile("/proc/sysvipc/"+kind.name), "\n")
+	table, _ := os.ReadFile("/proc/sysvipc/" + kind.name)
+	head, rest, _ := strings.Cut(string(table), "\n")
 	for line := range strings.Lines(rest) {
 		if f := strings.Fields(line); len(f) > 1 {
 			rows = append(rows, f)

@@ -22,7 +22,6 @@ import (
 type slot struct {
 	rung
 	waste     []*wipe.Discarded // what resets discarded and may not be removed yet
-	was       manifest          // of a whole box
 	container bool              // the slot sees the image's files, and may write to some
 
 	relief relief
@@ -38,9 +37,6 @@ type slot struct {
 // modes of the slot's directories.
 type modes struct{ own, tmp os.FileMode }
 
-// parts are the slot's own directories.
-var parts = []string{"workspace", "home", "tmp", "var-tmp"}
-
 func (s *slot) create(p CreateParams) error {
 	if err := s.choose(p); err != nil {
 		return err
@@ -53,9 +49,6 @@ func (s *slot) create(p CreateParams) error {
 	}
 	if err := s.makeDirs(); err != nil {
 		return failure("internal", "slot %s: %v", s.id, err)
-	}
-	if s.setup.Level == isolation.Box {
-		s.was = newManifest(s.m.home(), s.dir)
 	}
 	s.container = !p.PrivateRoot
 	s.describe(p)
@@ -73,7 +66,7 @@ func (s *slot) makeDirs() error {
 			return err
 		}
 	}
-	for _, part := range parts {
+	for _, part := range s.parts() {
 		mode := s.modes.own
 		if part == "tmp" || part == "var-tmp" {
 			mode = s.modes.tmp
@@ -82,8 +75,8 @@ func (s *slot) makeDirs() error {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			return err
 		}
-		if s.setup.Switch {
-			if err := os.Lchown(dir, int(s.setup.UID), int(s.setup.GID)); err != nil {
+		if uid, gid, ok := s.owner(); ok {
+			if err := os.Lchown(dir, uid, gid); err != nil {
 				return err
 			}
 		}
@@ -100,6 +93,12 @@ func (s *slot) makeDirs() error {
 	return nil
 }
 
+// owner of the slot's directories, where they have to be given to somebody: a
+// layer is the runner's.
+func (s *rung) owner() (uid, gid int, ok bool) {
+	return int(s.setup.UID), int(s.setup.GID), s.setup.Switch && s.image == nil
+}
+
 // remakeDirs is makeDirs after clear. A full disk has room again when the last
 // tenant's files are gone.
 func (s *slot) remakeDirs() error {
@@ -108,7 +107,7 @@ func (s *slot) remakeDirs() error {
 		return err
 	}
 	s.m.trash.Settle(s.waste)
-	for _, part := range parts {
+	for _, part := range s.parts() {
 		_ = os.Remove(filepath.Join(s.dir, part))
 	}
 	return s.makeDirs()
@@ -117,7 +116,7 @@ func (s *slot) remakeDirs() error {
 // verify says how the slot's directories differ from new ones.
 func (s *slot) verify() []string {
 	var out []string
-	for _, part := range parts {
+	for _, part := range s.parts() {
 		dir := filepath.Join(s.dir, part)
 		st, err := os.Lstat(dir)
 		if err != nil {
@@ -125,7 +124,8 @@ func (s *slot) verify() []string {
 			continue
 		}
 		sys, ok := st.Sys().(*syscall.Stat_t)
-		if !st.IsDir() || !ok || s.setup.Switch && (sys.Uid != s.setup.UID || sys.Gid != s.setup.GID) {
+		uid, gid, owned := s.owner()
+		if !st.IsDir() || !ok || owned && (int(sys.Uid) != uid || int(sys.Gid) != gid) {
 			out = append(out, dir+" is not the slot's own directory")
 			continue
 		}
@@ -138,7 +138,7 @@ func (s *slot) verify() []string {
 
 // reset is called with mu held.
 func (s *slot) reset(ctx context.Context) ResetResult {
-	result := ResetResult{Killed: s.end(ctx), Differences: []string{}, Changed: []string{}}
+	result := ResetResult{Killed: s.end(ctx), Differences: []string{}}
 	if result.Killed.Left > 0 {
 		result.Differences = append(result.Differences, fmt.Sprintf("%d processes are left", result.Killed.Left))
 	}
@@ -152,30 +152,23 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 		result.Differences = append(result.Differences, err.Error())
 	}
 	result.Clean = len(result.Differences) == 0
-	if s.setup.Level == isolation.Box {
-		result.Changed = append(s.m.changed(), s.was.changed()...)
-	}
 	s.liveMu.Lock()
 	s.died = nil
 	s.liveMu.Unlock()
 	return result
 }
 
-// clear takes the slot's directories away, at once and whatever they hold. In a
-// whole box root could have made files that cannot be removed: there clear
-// waits for the removal.
+// clear takes the slot's directories away, at once and whatever they hold.
 func (s *slot) clear() []string {
 	going, left := s.m.trash.Settle(s.waste)
 	s.waste = going
-	if s.setup.Level != isolation.Box {
-		if waste, err := s.m.trash.Take(s.dir); err == nil {
-			s.waste = append(s.waste, waste)
-			waste.Wait(wipe.Grace)
-			return left
-		}
+	if waste, err := s.m.trash.Take(s.dir); err == nil {
+		s.waste = append(s.waste, waste)
+		waste.Wait(wipe.Grace)
+		return left
 	}
 	w := wipe.New(wipe.Budget)
-	for _, part := range parts {
+	for _, part := range s.parts() {
 		w.Wipe(filepath.Join(s.dir, part))
 	}
 	return append(left, w.Problems...)

@@ -19,7 +19,6 @@ from docker import DockerClient
 
 from hermes_exec.backends.base import LaunchSpec, ReapFilter
 from hermes_exec.backends.docker import delivery
-from hermes_exec.backends.docker.changes import changes_of, layers_of
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.container import HOME, RUNNER
 from hermes_exec.backends.docker.engine import Engine
@@ -168,49 +167,6 @@ async def test_network_and_limits(docker_image: Image, engine: DockerClient) -> 
         assert set(made.sandbox.limits) == {"cpus", "memory_mb", "pids"}
         interfaces = (await made.run("/bin/ls", "/sys/class/net")).stdout.split()
         assert interfaces == [b"lo"]
-
-
-async def test_changes_are_seen_and_ours_are_not(docker_image: Image, engine: DockerClient) -> None:
-    docker_backend = backend()
-    async with box(docker_backend, LaunchSpec(image=docker_image("busybox"), whole_box=True)) as made:
-        assert "/etc/hosts" in await made.sandbox.mark()  # type: ignore[attr-defined]
-        assert await made.sandbox.changes() == []  # type: ignore[attr-defined]
-        await made.run("/bin/sh", "-c", "echo x > mine; echo x > /tmp-of-mine; rm /bin/wc")
-        assert set(await made.sandbox.changes()) >= {"A /tmp-of-mine", "D /bin/wc"}  # type: ignore[attr-defined]
-        assert {"/tmp-of-mine", "/bin/wc"} < set(await made.sandbox.mark())  # type: ignore[attr-defined]
-        assert await made.sandbox.changes() == []  # type: ignore[attr-defined]
-
-
-async def test_what_the_layers_show_is_what_the_engine_tells(docker_image: Image, engine: DockerClient) -> None:
-    harm = """
-        echo x > /etc/new; echo x >> /etc/passwd; rm /bin/wc; chmod 700 /bin/cat; mkdir /empty; mkdir -p /deep/er
-        echo > /deep/er/x; ln -s /nowhere /link; mkfifo /fifo; rm -r /var; mkdir /var; mv /etc/group /etc/moved
-        chmod 711 /etc; echo > /tmp/gone; rm /tmp/gone; touch "/a
-b"; cp /etc/hosts /root/é; chown 5:5 /bin/tr; rm /bin/ls; mkdir /bin/ls
-    """
-    async with box(backend(), LaunchSpec(image=docker_image("busybox"), whole_box=True)) as made:
-        layers = layers_of(engine.api.inspect_container(made.sandbox.id))
-        if layers is None:
-            pytest.skip("the engine keeps the files of containers where this user cannot look")
-        before = {way: set(changes_of(engine, made.sandbox.id, way)) for way in (None, layers)}
-        await made.run("/bin/sh", "-c", harm)
-        told, seen = ({*changes_of(engine, made.sandbox.id, way)} - before[way] for way in (None, layers))
-        # The engine names each folder in which something changed, and not one that was made anew.
-        assert told - {"C /bin", "C /root", "C /"} == seen - {"C /var"}
-        assert len(seen) > 10
-
-
-async def test_attributes_of_folders_show_in_the_layers(docker_image: Image, engine: DockerClient) -> None:
-    async with box(backend(), LaunchSpec(image=docker_image("debian"), whole_box=True)) as made:
-        layers = layers_of(engine.api.inspect_container(made.sandbox.id))
-        if layers is None:
-            pytest.skip("the engine keeps the files of containers where this user cannot look")
-        await made.run("/bin/sh", "-c", "touch /usr/share/x && rm /usr/share/x && touch -d 2001-01-01 /usr/lib")
-        before = set(changes_of(engine, made.sandbox.id, layers))
-        harm = 'import os; os.setxattr("/usr/share", "user.mail", b"x"); os.setxattr("/usr/bin", "user.mail", b"x")'
-        await made.run("/usr/bin/python3", "-c", harm)
-        seen = set(changes_of(engine, made.sandbox.id, layers)) - before
-        assert seen == {"C /usr/share", "C /usr/bin"}
 
 
 async def test_paused_is_unknown_removed_is_dead(docker_image: Image, engine: DockerClient, run_id: str) -> None:

@@ -118,9 +118,8 @@ async def test_a_pool_cannot_be_entered(
     engine.be_silent(request_line)
     pool = pool_of(engine, docker_image("busybox"), run_id)
     async with at_most(1 + LATE_S):
-        with anyio.move_on_after(1) as scope:
+        with anyio.move_on_after(1), pytest.raises(BackendUnavailable):  # whichever of the two clocks is first
             await pool.__aenter__()
-    assert scope.cancelled_caught
     assert engine.swallowed
     engine.cut_the_silent()
     await until(lambda: not engine.is_used())

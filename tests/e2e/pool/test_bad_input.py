@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -283,3 +284,12 @@ async def test_bad_input_costs_no_slot(backend: BackendCase) -> None:
                         assert (await slot.run("echo on")).stdout == "on\n"
         stats = pool.stats()
         assert (stats.launches, stats.slots_quarantined) == (1, 0)
+
+
+@pytest.mark.docker
+async def test_a_missing_image_is_one_error_and_no_chain() -> None:
+    async with SandboxPool("docker", image="hermes-exec-test/nosuch:1", pull_policy="missing") as pool:
+        with pytest.raises(ImageError, match="nosuch") as caught:
+            await pool.acquire(timeout_s=60)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert shown.count("Traceback (most recent call last)") == 1, shown

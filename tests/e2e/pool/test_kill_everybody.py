@@ -11,7 +11,7 @@ from hermes_exec import ErrorCause, SandboxDied, SandboxPool, Slot
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 EVERYBODY = "kill -9 -1"
-ROUNDS = 6
+ROUNDS = 2
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ async def test_a_reset_mends_it(slot: Slot) -> None:
         await is_told(slot.run(EVERYBODY))
         box = slot.sandbox
         await slot.reset()
-        assert slot.sandbox == box
+        assert slot.sandbox != box
         assert await slot.files.list(".") == []
         assert (await slot.run("ps | grep -c 'slee[p]'")).stdout == "0\n"
 
@@ -54,6 +54,6 @@ async def test_a_reset_mends_it(slot: Slot) -> None:
 async def test_who_goes_on_killing_loses_the_box(slot: Slot) -> None:
     await is_told(slot.run(f"while :; do {EVERYBODY}; done 2>/dev/null"))
     box = slot.sandbox
-    with pytest.raises(Exception, match="could not be proven clean"):
-        await slot.reset()
-    assert slot.sandbox == box
+    await slot.reset()
+    assert slot.sandbox != box
+    assert (await slot.run("echo goes on")).stdout == "goes on\n"

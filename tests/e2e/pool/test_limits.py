@@ -16,8 +16,11 @@ Image = Callable[[str], str]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="a limit of processes on local needs cgroups or uids")
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "namespaces": ("local", {"slot_limits": {"pids": 20}}),
-    "uid": ("docker", {"slot_limits": {"pids": 20}, "slots_per_sandbox": 2}),
-    "uid-open-files": ("docker", {"slot_limits": {"pids": 20, "open_files": 64}, "slots_per_sandbox": 2}),
+    "uid": ("docker", {"slot_limits": {"pids": 20}, "slots_per_sandbox": 2, "slot_root": "shared"}),
+    "uid-open-files": (
+        "docker",
+        {"slot_limits": {"pids": 20, "open_files": 64}, "slots_per_sandbox": 2, "slot_root": "shared"},
+    ),
     "shared-box": ("docker", {"limits": {"pids": 60}, "slots_per_sandbox": 2}),
     "box": ("docker", {"limits": {"pids": 60}}),
 }

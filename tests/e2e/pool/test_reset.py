@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from hermes_exec import ExecError, LaunchError, SandboxPool, SlotClosed
+from hermes_exec import LaunchError, SandboxPool, SlotClosed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 Image = Callable[[str], str]
@@ -18,7 +18,7 @@ LOOK = "ls /usr/bin/mytool /root/x; tail -1 /etc/passwd"
 
 
 @pytest.mark.sample
-async def test_a_slot_whose_box_was_changed_goes_on_in_another(docker_image: Image) -> None:
+async def test_a_slot_that_is_a_whole_box_goes_on_in_another(docker_image: Image) -> None:
     async with SandboxPool("docker", image=docker_image("debian"), max_sandboxes=1, files={"given": b"x"}) as pool:
         async with pool.slot() as slot:
             identity, box = slot.id, slot.sandbox
@@ -34,47 +34,8 @@ async def test_a_slot_whose_box_was_changed_goes_on_in_another(docker_image: Ima
                 assert "hacked" not in looked.stdout
                 assert await slot.files.read_bytes("given") == b"x"
                 box = slot.sandbox
-            await slot.reset()
-            assert slot.sandbox == box
             assert pool.stats().slots_lent == 1
         assert pool.stats().slots_lent == 0
-        async with pool.slot() as again:
-            assert again.sandbox == box
-
-
-@pytest.mark.parametrize(
-    "harm",
-    [
-        "ln -sf /dev/zero /dev/urandom",
-        "rm /dev/full",
-        "mknod /dev/mem1 c 1 1",
-        "chmod 000 /dev/shm",
-        "chmod 000 /dev/pts",
-        "echo loot > /hermes-exec/state/loot",
-        "mkdir /hermes-exec/state/box/slots/loot",
-        "chmod 700 /hermes-exec/state/box/slots",
-        "prlimit --pid 1 --fsize=1048576",
-        "python3 -c 'import os; os.setpriority(os.PRIO_PROCESS, 1, 5)'",
-        "chrt -a -i -p 0 1",
-        "for t in /proc/1/task/*; do ionice -c 3 -p ${t##*/}; done",
-        "echo 0x7f > /proc/1/coredump_filter",
-        """python3 -c 'import os; os.setxattr("/hermes-exec/state/box/slots", "user.mail", b"x")'""",
-    ],
-)
-async def test_what_no_engine_compares_with_the_image_does_not_reach_the_next_tenant(
-    docker_image: Image, harm: str
-) -> None:
-    async with SandboxPool("docker", image=docker_image("debian"), max_sandboxes=1) as pool:
-        async with pool.slot() as slot:
-            harmless = "cp /bin/true /dev/shm; touch /tmp/x; sleep 300 & ls /dev/pts"
-            assert (await slot.run(harmless)).ok
-            assert (await (await slot.spawn("tty", pty=True)).wait()).ok
-            box = slot.sandbox
-        async with pool.slot() as slot:
-            assert slot.sandbox == box
-            assert (await slot.run(harm)).ok
-        async with pool.slot() as slot:
-            assert slot.sandbox != box
 
 
 async def test_nothing_is_left_where_anybody_may_write(docker_image: Image, tmp_path: Path) -> None:
@@ -85,6 +46,7 @@ async def test_nothing_is_left_where_anybody_may_write(docker_image: Image, tmp_
         image=docker_image("debian"),
         max_sandboxes=1,
         slots_per_sandbox=2,
+        slot_root="shared",
         tmpfs={"/scratch": "size=8m,mode=1777"},
         volumes=[f"{tmp_path}:/results"],
         setup="mkdir -p /srv/deep/open && chmod 1777 /srv/deep/open",
@@ -146,7 +108,7 @@ async def test_system_v_objects_do_not_outlive_a_lend(docker_image: Image) -> No
     make = "ipcmk -M 4096 && ipcmk -Q && ipcmk -S 3"
     image = docker_image("debian")
     async with (
-        SandboxPool("docker", image=image, slots_per_sandbox=2, max_sandboxes=1) as pool,
+        SandboxPool("docker", image=image, slots_per_sandbox=2, max_sandboxes=1, slot_root="shared") as pool,
         pool.slot() as neighbour,
     ):
         for _ in range(2):
@@ -156,15 +118,6 @@ async def test_system_v_objects_do_not_outlive_a_lend(docker_image: Image) -> No
         listed = await neighbour.run("cat /proc/sysvipc/shm /proc/sysvipc/msg /proc/sysvipc/sem")
         assert len(listed.stdout.splitlines()) == 3, listed.stdout
         assert pool.stats().slots_quarantined == 0
-
-
-async def test_why_a_slot_is_not_clean_is_told(docker_image: Image) -> None:
-    async with SandboxPool("docker", image=docker_image("debian")) as pool, pool.slot() as slot:
-        assert (await slot.run("ipcmk -M 4096")).ok
-        with pytest.raises(ExecError, match="System V"):
-            await slot.reset()
-        with pytest.raises(SlotClosed, match="System V"):
-            await slot.run("true")
 
 
 async def test_a_tenant_that_stops_everything_does_not_stop_its_slot(docker_image: Image) -> None:

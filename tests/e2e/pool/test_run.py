@@ -305,6 +305,10 @@ async def test_many_at_once_in_order(slot: Slot) -> None:
     with pytest.raises(CommandFailed):
         await slot.run_many(["true", "exit 1"], check=True)
     assert await slot.run_many([]) == []
+    told: list[bytes] = []
+    results = await slot.run_many(["cat", "tr a-z A-Z"], stdin="in", on_output=lambda _, data: told.append(data))
+    assert [result.stdout for result in results] == ["in", "IN"]
+    assert sorted(told) == [b"IN", b"in"]
     with pytest.raises(ConfigError, match="list of commands"):
         await slot.run_many("true")
 

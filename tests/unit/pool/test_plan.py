@@ -128,7 +128,45 @@ def test_a_waiter_that_living_boxes_can_serve_does_not_fail() -> None:
     assert second in world.held
 
 
-def test_a_quarantined_slot_dooms_its_box_which_goes_with_its_last_holder() -> None:
+def test_a_quarantined_slot_takes_only_itself_out_of_lending() -> None:
+    world = World(config(1, per_box=3))
+    one, two = world.acquire(), world.acquire()
+    world.reconcile()
+    world.launch_all()
+    world.reconcile()
+    world.release(one, clean=False)
+    three = world.acquire()
+    world.reconcile()
+    assert three in world.held
+    assert world.closed == []
+    world.release(two)
+    world.release(three)
+    world.reconcile()
+    assert [reason for _, reason in world.closed] == ["quarantined"]
+
+
+def test_boxes_that_are_used_once_are_replaced_and_the_next_is_launched_ahead() -> None:
+    world = World(PlanConfig(3, {"a": TemplateSize(1, used_once=True, idle_timeout_s=50)}, launch_interval_s=0.0))
+    for lend in range(4):
+        held = world.acquire()
+        world.reconcile()
+        world.launch_all()
+        world.reconcile()
+        assert held in world.held
+        world.launch_all()
+        assert len([box for box in world.phase(Phase.READY) if box.free]) == (lend >= 2)
+        world.release(held)
+        world.reconcile()
+        world.close_all()
+    assert {reason for _, reason in world.closed} == {"used"}
+    world.now = world.reconcile()
+    world.reconcile()
+    world.close_all()
+    assert world.reconcile() == math.inf
+    assert world.state.boxes == {}
+
+
+def test_a_box_of_quarantined_slots_goes_with_its_last_holder() -> None:
     world = World(config(1))
     one, two = world.acquire(), world.acquire()
     world.reconcile()

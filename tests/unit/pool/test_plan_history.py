@@ -10,7 +10,7 @@ from hermes_exec.pool.plan import PlanConfig
 from hermes_exec.pool.state import Phase, SandboxRecord
 from tests.unit.pool.world import DELAYS, World, templates
 
-KINDS = st.sampled_from(["a", "b", "c"])
+KINDS = st.sampled_from(["a", "b", "c", "d"])
 
 
 class History(RuleBasedStateMachine):
@@ -30,7 +30,7 @@ class History(RuleBasedStateMachine):
 
     @rule(template=KINDS, slots=st.integers(1, 9))
     def acquire(self, template: str, slots: int) -> None:
-        most = {"a": 6, "b": 9, "c": 1}[template]
+        most = {"a": 6, "b": 9, "c": 1, "d": 3}[template]
         self.world.acquire(template, min(slots, most))
 
     @rule(template=KINDS)
@@ -101,7 +101,7 @@ class History(RuleBasedStateMachine):
         waiting = list(self.world.state.waiters.values())
         self.world.reconcile()
         served = {waiter.id for waiter in self.world.lent[before:]}
-        for template in "abc":
+        for template in "abcd":
             line = [waiter for waiter in waiting if waiter.template == template and not waiter.boxes]
             line = [waiter for waiter in line if waiter.id not in self.world.failed]
             taken = [waiter.id in served for waiter in line]
@@ -134,7 +134,7 @@ class History(RuleBasedStateMachine):
             world.now = min(max(wake_at, world.now + 0.1), world.now + 11.0)
             if world.now > 10_000_000:
                 break
-        idle = {template: sum(box.template == template for box in world.phase(Phase.READY)) for template in "abc"}
+        idle = {template: sum(box.template == template for box in world.phase(Phase.READY)) for template in "abcd"}
         assert idle["a"] >= 1, "below the minimum when idle"
         super().teardown()
 

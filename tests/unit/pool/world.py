@@ -17,6 +17,7 @@ def templates(per_box: int, minimum: int, lifetime_s: float | None) -> dict[str,
         "a": TemplateSize(per_box, minimum, None, 10.0, lifetime_s),
         "b": TemplateSize(3, 0, None, 10.0, lifetime_s),
         "c": TemplateSize(1, 0, 1, 10.0, lifetime_s),
+        "d": TemplateSize(1, 0, None, 10.0, lifetime_s, used_once=True),
     }
 
 
@@ -94,7 +95,9 @@ class World:
     def release(self, waiter: int, *, clean: bool = True) -> None:
         for box_id in self.held.pop(waiter):
             if box_id in self.state.boxes:
-                self.state.give_back(self.state.boxes[box_id], self.now, clean=clean)
+                box = self.state.boxes[box_id]
+                once = self.config.templates[box.template].used_once
+                self.state.give_back(box, self.now, clean=clean or once, drain=once)
 
     def run_dry(self) -> None:
         """Everything succeeds from here on and every holder gives back, until nobody waits."""

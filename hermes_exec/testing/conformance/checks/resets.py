@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hermes_exec.errors import SlotClosed
 from hermes_exec.testing.conformance.context import Context
 from hermes_exec.testing.conformance.expect import equal, raises, that
-from hermes_exec.testing.conformance.registry import check
+from hermes_exec.testing.conformance.registry import NotGiven, check
+
+if TYPE_CHECKING:
+    from hermes_exec import Slot
+
+
+def _folders(ctx: Context, slot: Slot) -> list[str]:
+    """The slot's directories that its tenant can write to."""
+    return [slot.workspace, slot.tmp] if ctx.facts.image_home else [slot.workspace, slot.home, slot.tmp]
 
 
 @check("reset", "helper")
@@ -14,9 +24,7 @@ async def check_reset_empties_the_slots_folders(ctx: Context) -> None:
     id.
     """
     slot = ctx.slot
-    before = {
-        folder: [e.name for e in await slot.files.list(folder)] for folder in (slot.workspace, slot.home, slot.tmp)
-    }
+    before = {folder: [e.name for e in await slot.files.list(folder)] for folder in _folders(ctx, slot)}
     for folder in before:
         await slot.files.write_text(f"{folder}/left/.hidden/new\nline", "x")
         await slot.files.chmod(f"{folder}/left/.hidden", 0o000)
@@ -65,13 +73,13 @@ async def check_next_tenant_finds_nothing(ctx: Context) -> None:
     """A slot that is lent again has no file and no process of its last tenant."""
     async with ctx.pool(slots_per_sandbox=1) as pool:
         async with pool.slot() as slot:
-            for folder in (slot.workspace, slot.home, slot.tmp):
+            for folder in _folders(ctx, slot):
                 await slot.files.write_text(f"{folder}/{ctx.mark}", "secret")
             await ctx.background("tree", 120, ctx.mark, slot=slot)
             await ctx.alive(9)
         await ctx.gone()
         async with pool.slot() as slot:
-            for folder in (slot.workspace, slot.home, slot.tmp):
+            for folder in _folders(ctx, slot):
                 that(not await slot.files.exists(f"{folder}/{ctx.mark}"), f"a file is left in {folder}")
             equal((await ctx.applet("echo", "clean", slot=slot)).stdout, "clean\n", "stdout")
 
@@ -89,14 +97,21 @@ async def check_released_slot_is_closed(ctx: Context) -> None:
             await slot.files.read_bytes("x")
 
 
-@check("reset", "root", "helper", own_pool=True)
-async def check_changed_box_is_replaced(ctx: Context) -> None:
-    """A whole box in which the tenant changed the image's files is replaced, not reset."""
+@check("reset", "helper", own_pool=True)
+async def check_whole_box_is_replaced(ctx: Context) -> None:
+    """A whole box that comes back is replaced by a fresh one; a reset does the same under the slot that is held."""
     async with ctx.pool(slots_per_sandbox=1) as pool:
         async with pool.slot() as slot:
-            path = f"/{ctx.mark}"
-            written = await ctx.applet("write", path, slot=slot, user="root", stdin="changed")
-            first = slot.sandbox
+            if slot.isolation.level != "box":
+                raise NotGiven(f"a tenant gets no whole box here, but the level {slot.isolation.level}")
+            seen, facts, path = slot.sandbox, (slot.id, slot.workspace, slot.home, slot.tmp), f"{slot.tmp}/{ctx.mark}"
+            await ctx.applet("write", path, slot=slot, stdin="changed")
+            await slot.reset()
+            that(slot.sandbox != seen, "the slot was reset in its box")
+            equal((slot.id, slot.workspace, slot.home, slot.tmp), facts, "id and paths")
+            that(not await slot.files.exists(path), "what was changed before the reset is still there")
+            await ctx.applet("write", path, slot=slot, stdin="changed")
+            seen = slot.sandbox
         async with pool.slot() as slot:
+            that(slot.sandbox != seen, "the box of the last tenant was lent again")
             that(not await slot.files.exists(path), "the last tenant's change is still there")
-            that(not written.ok or slot.sandbox != first, "the changed box was lent again")

@@ -1,23 +1,15 @@
-package isolation
+// Package rights is what a thread may do: its capabilities, users and keyrings.
+package rights
 
 import (
 	"fmt"
-	"os"
+	"slices"
 	"syscall"
 	"unsafe"
 )
 
-// Numbers that package syscall does not have; the same on every architecture
-// since Linux 5.
-const (
-	sysPidfdSendSignal  = 424
-	sysPidfdOpen        = 434
-	sysFaccessat2       = 439
-	sysMountSetattr     = 442
-	sysLandlockCreate   = 444
-	sysLandlockAddRule  = 445
-	sysLandlockRestrict = 446
-)
+// sysFaccessat2 is the same on every architecture; package syscall does not have it.
+const sysFaccessat2 = 439
 
 const (
 	prSetKeepCaps      = 8
@@ -28,17 +20,24 @@ const (
 	capabilityVersion3 = 0x20080522
 	lastCap            = 40
 
-	CapChown      = 0
-	CapKill       = 5
-	CapSetgid     = 6
-	CapSetuid     = 7
-	CapSetpcap    = 8
-	CapNetAdmin   = 12
-	CapSysChroot  = 18
-	CapSysPtrace  = 19
-	CapSysAdmin   = 21
-	CapDacOveride = 1
+	CapChown       = 0
+	CapKill        = 5
+	CapSetgid      = 6
+	CapSetuid      = 7
+	CapSetpcap     = 8
+	CapNetAdmin    = 12
+	CapSysChroot   = 18
+	CapSysPtrace   = 19
+	CapSysAdmin    = 21
+	CapSetfcap     = 31
+	CapDacOverride = 1
 )
+
+// ContainerCaps are what Docker gives root in a container: CHOWN, DAC_OVERRIDE,
+// FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, NET_RAW,
+// SYS_CHROOT, MKNOD, AUDIT_WRITE, SETFCAP.
+var ContainerCaps = []int{CapChown, CapDacOverride, 3, 4, CapKill, CapSetgid, CapSetuid, CapSetpcap, 10, 13,
+	CapSysChroot, 27, 29, CapSetfcap}
 
 type capHeader struct {
 	version uint32
@@ -121,9 +120,13 @@ func ThreadDropBounding(capability int) error {
 	return nil
 }
 
-// ThreadDropAllBounding empties the calling thread's bounding set.
-func ThreadDropAllBounding() error {
+// ThreadBound leaves nothing but these capabilities in the calling thread's
+// bounding set.
+func ThreadBound(keep ...int) error {
 	for c := 0; c <= lastCap; c++ {
+		if slices.Contains(keep, c) {
+			continue
+		}
 		if err := ThreadDropBounding(c); err != nil {
 			return err
 		}
@@ -260,61 +263,4 @@ func Accessible(dirFD int, path string, mode uint32) error {
 		return errno
 	}
 	return nil
-}
-
-// PidfdOpen refers to a process in a way that outlives its number.
-func PidfdOpen(pid int) (int, error) {
-	fd, _, errno := syscall.Syscall(sysPidfdOpen, uintptr(pid), 0, 0)
-	if errno != 0 {
-		return -1, errno
-	}
-	return int(fd), nil
-}
-
-// PidfdSignal sends a signal to the process that fd refers to.
-func PidfdSignal(fd int, sig syscall.Signal) error {
-	if _, _, errno := syscall.Syscall6(sysPidfdSendSignal, uintptr(fd), uintptr(sig), 0, 0, 0, 0); errno != 0 {
-		return errno
-	}
-	return nil
-}
-
-const (
-	attrReadOnly = 0x1
-	attrNosuid   = 0x2
-	attrNodev    = 0x4
-	atRecursive  = 0x8000
-)
-
-type mountAttr struct{ set, clear, propagation, usernsFD uint64 }
-
-func mountSetattr(path string, set uint64, recursive bool) error {
-	p, err := syscall.BytePtrFromString(path)
-	if err != nil {
-		return err
-	}
-	flags := uintptr(0)
-	if recursive {
-		flags = atRecursive
-	}
-	attr := mountAttr{set: set}
-	cwd := int64(-100)
-	_, _, errno := syscall.Syscall6(sysMountSetattr, uintptr(cwd), uintptr(unsafe.Pointer(p)), flags,
-		uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
-	if errno != 0 {
-		return errno
-	}
-	return nil
-}
-
-func pathError(op, path string, err error) error {
-	return &os.PathError{Op: op, Path: path, Err: err}
-}
-
-// BootTicks is now in the unit of start times in /proc, hundredths of a second.
-func BootTicks() uint64 {
-	const clockBoottime = 7
-	var ts syscall.Timespec
-	_, _, _ = syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockBoottime, uintptr(unsafe.Pointer(&ts)), 0)
-	return uint64(ts.Sec)*100 + uint64(ts.Nsec)/1e7
 }

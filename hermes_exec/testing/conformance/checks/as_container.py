@@ -1,0 +1,34 @@
+"""A slot with a root of its own is to its tenant what a container of the image would be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+
+from hermes_exec.testing.conformance.context import Context
+from hermes_exec.testing.conformance.expect import equal
+from hermes_exec.testing.conformance.registry import check
+
+
+def parts() -> dict[str, tuple[str, str]]:
+    """The parts of as_container.sh by name: what each means, and its shell script."""
+    text = files("hermes_exec.testing.conformance").joinpath("as_container.sh").read_text("utf-8")
+    found = re.findall(r"^## (\w+): (.*)\n((?:(?!## ).*\n)*)", text, re.MULTILINE)
+    return {name: (meaning, script.strip()) for name, meaning, script in found}
+
+
+def _compare(name: str, meaning: str, script: str) -> Callable[[Context], Awaitable[None]]:
+    async def run(ctx: Context) -> None:
+        async with ctx.pool(slots_per_sandbox=1, slot_root=None) as pool, pool.slot() as container:
+            expected = await container.run(["/bin/sh", "-c", script], timeout_s=30)
+        got = await ctx.slot.run(["/bin/sh", "-c", script], timeout_s=30)
+        equal((got.exit_code, got.stdout), (expected.exit_code, expected.stdout), "exit code and output")
+
+    run.__name__ = f"check_as_container_{name}"
+    run.__doc__ = meaning
+    return run
+
+
+for _name, (_meaning, _script) in parts().items():
+    check("as a container", "shell", "own-root")(_compare(_name, _meaning, _script))

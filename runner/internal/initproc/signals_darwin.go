@@ -1,0 +1,4 @@
+package initproc
+
+// IgnoreSignals is for the init of a pid namespace, which only Linux has.
+func IgnoreSignals() {}

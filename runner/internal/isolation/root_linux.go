@@ -1,0 +1,470 @@
+package isolation
+
+import (
+	"errors"
+	"fmt"
+	"hermes-exec/runner/internal/rights"
+	"hermes-exec/runner/internal/seccomp"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"hermes-exec/runner/internal/proc"
+)
+
+// What an OCI runtime hides of /proc and /sys, and shows read-only.
+var (
+	maskedPaths = []string{"/proc/asound", "/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+		"/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/proc/interrupts",
+		"/sys/firmware", "/sys/devices/virtual/powercap"}
+	readOnlyProc = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+)
+
+// enterOwn makes the image the root of this process, with a layer of the slot's
+// own over each of its folders. Before the new root is entered nothing is
+// looked up in it but the folders of the skeleton, which are no links.
+func (v View) enterOwn() (lastPID *os.File, err error) {
+	root := v.Staging
+	if err := v.lay(0, v.Image.Skeleton, root); err != nil {
+		return nil, err
+	}
+	for i, folder := range v.Image.Folders {
+		if err := v.lay(i+1, folder, root+folder); err != nil {
+			return nil, err
+		}
+	}
+	box, err := handle("/")
+	if err != nil {
+		return nil, err
+	}
+	defer box.Close()
+	if err := os.Chdir(root); err != nil {
+		return nil, fmt.Errorf("view: %w", err)
+	}
+	if err := syscall.PivotRoot(".", "."); err != nil {
+		return nil, fmt.Errorf("pivot_root: %w", err)
+	}
+	// The box's root lies over the slot's until it is left; paths that begin with "/" are the slot's.
+	if lastPID, err = v.furnish(sourceOf(box)); err != nil {
+		return nil, err
+	}
+	if err := syscall.Unmount(".", syscall.MNT_DETACH); err != nil {
+		return nil, fmt.Errorf("leave the old root: %w", err)
+	}
+	return lastPID, os.Chdir("/")
+}
+
+// lay mounts a folder of the box with layer n of the slot over it.
+func (v View) lay(n int, lower, at string) error {
+	var st syscall.Stat_t
+	if err := syscall.Lstat(lower, &st); err != nil {
+		return pathError("stat", lower, err)
+	}
+	upper, work := filepath.Join(v.Layer, "up"+strconv.Itoa(n)), filepath.Join(v.Layer, "work"+strconv.Itoa(n))
+	for _, dir := range []string{upper, work} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return fmt.Errorf("view: %w", err)
+		}
+	}
+	if st.Uid != 0 || st.Gid != 0 {
+		if err := os.Lchown(upper, int(st.Uid), int(st.Gid)); err != nil {
+			return fmt.Errorf("view: %w", err)
+		}
+	}
+	if err := syscall.Chmod(upper, st.Mode&0o7777); err != nil {
+		return pathError("chmod", upper, err)
+	}
+	return mount("overlay", at, "overlay", 0, overlayOptions(lower, upper, work))
+}
+
+// overlayOptions: volatile, for nothing of a slot outlives its processes, and
+// an unmount would else sync the whole disk.
+func overlayOptions(lower, upper, work string) string {
+	escape := strings.NewReplacer(`\`, `\\`, ",", `\,`, ":", `\:`).Replace
+	return "lowerdir=" + escape(lower) + ",upperdir=" + escape(upper) + ",workdir=" + escape(work) +
+		",userxattr,volatile"
+}
+
+// furnish mounts what is not of the image; box is a path to the box's root.
+func (v View) furnish(box string) (lastPID *os.File, err error) {
+	if lastPID, err = v.ownProc(); err != nil {
+		return nil, err
+	}
+	for _, step := range []func(string) error{v.ownSys, v.ownDev, v.ownMounts} {
+		if err := step(box); err != nil {
+			return nil, err
+		}
+	}
+	return lastPID, nil
+}
+
+// ReserveFirst gives the next process of this pid namespace the number
+// seccomp.FirstPID: those below are this process and its threads, all of which
+// are there. lastPID is what Enter has given.
+func ReserveFirst(lastPID *os.File) error {
+	_, err := lastPID.WriteString(strconv.Itoa(seccomp.FirstPID - 1))
+	if err := errors.Join(err, lastPID.Close()); err != nil {
+		return fmt.Errorf("numbers of processes: %w", err)
+	}
+	return nil
+}
+
+// ownProc also opens what sets the number of the last process, before the
+// settings of the kernel become read-only.
+func (v View) ownProc() (lastPID *os.File, err error) {
+	if err := mount("proc", "/proc", "proc", msNosuidNodev|syscall.MS_NOEXEC, ""); err != nil {
+		return nil, err
+	}
+	if lastPID, err = os.OpenFile("/proc/sys/kernel/ns_last_pid", os.O_WRONLY, 0); err != nil {
+		return nil, fmt.Errorf("view: %w", err)
+	}
+	if v.MostPIDs > 0 && OwnPIDLimit() {
+		most := strconv.FormatInt(v.MostPIDs+seccomp.FirstPID, 10)
+		if err := os.WriteFile("/proc/sys/kernel/pid_max", []byte(most), 0); err != nil {
+			return nil, fmt.Errorf("limit of processes: %w", err)
+		}
+	}
+	for _, path := range readOnlyProc {
+		if _, err := os.Lstat(path); err != nil {
+			continue
+		}
+		if err := bind(path, path, true, attrNosuid|attrNodev|attrNoexec); err != nil {
+			return nil, err
+		}
+	}
+	return lastPID, nil
+}
+
+func (v View) ownSys(box string) error {
+	if err := placeDir("/sys"); err != nil {
+		return err
+	}
+	if err := bind(box+"/sys", "/sys", true, attrNosuid|attrNodev|attrNoexec); err != nil {
+		return err
+	}
+	for _, path := range maskedPaths {
+		st, err := os.Lstat(path)
+		if err != nil {
+			continue
+		}
+		if st.IsDir() {
+			err = mount("tmpfs", path, "tmpfs", syscall.MS_RDONLY|msNosuidNodev|syscall.MS_NOEXEC, "size=0")
+		} else {
+			err = bind(box+"/dev/null", path, false, 0)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (v View) ownDev(box string) error {
+	if err := mount("tmpfs", "/dev", "tmpfs", syscall.MS_NOSUID, "mode=0755,size=64k"); err != nil {
+		return err
+	}
+	for _, path := range v.Image.Devices {
+		if err := placeFile(path); err != nil {
+			return err
+		}
+		if err := bind(box+path, path, false, 0); err != nil {
+			return err
+		}
+	}
+	return deviceLinks("/dev", v.Image.ShmSize)
+}
+
+// ownMounts are file systems in memory that the box has, folders that it
+// shares, and what the slot has of the runner's.
+func (v View) ownMounts(box string) error {
+	for _, m := range v.Image.Memory {
+		if err := placeDir(m.Path); err != nil {
+			return err
+		}
+		if err := mount("tmpfs", m.Path, "tmpfs", uintptr(m.Flags), m.Options); err != nil {
+			return err
+		}
+	}
+	for _, path := range v.Image.Shared {
+		if err := bind(box+path, path, false, 0); err != nil {
+			return err
+		}
+	}
+	// Nothing of the tenant's has run yet: these paths are the image's.
+	if _, err := os.Stat("/tmp"); err != nil {
+		if err := placeDir("/tmp"); err != nil {
+			return err
+		}
+		if err := os.Chmod("/tmp", 0o777|os.ModeSticky); err != nil {
+			return err
+		}
+	}
+	if err := placeDir(v.Workspace); err != nil {
+		return err
+	}
+	if err := os.Chown(v.Workspace, int(v.Owner.UID), int(v.Owner.GID)); err != nil {
+		return fmt.Errorf("view: %w", err)
+	}
+	for _, b := range v.Binds {
+		if err := placeDir(b.Target); err != nil {
+			return err
+		}
+		if err := bind(box+b.Source, b.Target, b.ReadOnly, attrNosuid|attrNodev|attrNoexec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ThreadNoProcLinks gives the calling thread a mount namespace of its own in
+// which links in /proc lead nowhere: those to the descriptors of this process
+// would be followed with its rights. Commands are to be started by others.
+func ThreadNoProcLinks() error {
+	if err := syscall.Unshare(syscall.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("mount namespace of a thread: %w", err)
+	}
+	if err := mountSetattr("/proc", attrNoSymFollow, true); err != nil {
+		return pathError("mount options", "/proc", err)
+	}
+	return nil
+}
+
+// OwnRootArg makes `runner agent OwnRootArg FOLDER` try, in namespaces of its
+// own, whether a slot can have a root of its own with FOLDER for its layer.
+const OwnRootArg = "--own-root"
+
+// TryOwnRoot says why no slot can have a root of its own, nil if it can. folder
+// is an empty one where slots are to be kept.
+func TryOwnRoot(f Facts, folder string) error {
+	switch {
+	case !f.Root:
+		return errors.New("the runner is not root")
+	case !f.Switch:
+		return errors.New(f.Reasons[UID])
+	case f.Caps&(1<<rights.CapSetfcap) == 0:
+		return errors.New("root without CAP_SETFCAP")
+	}
+	for _, part := range []string{"lower", "layer", "root"} {
+		if err := os.Mkdir(filepath.Join(folder, part), 0o755); err != nil {
+			return err
+		}
+	}
+	_, err := tryIn(WayIdentity, OwnRootArg, folder)
+	if errors.Is(err, syscall.EPERM) {
+		return fmt.Errorf("%w (the box's seccomp profile refuses user namespaces, or this kernel does)", err)
+	}
+	return err
+}
+
+func tryOwnRoot(folder string) error {
+	image := Image{Skeleton: filepath.Join(folder, "lower"), ShmSize: sharedMemory}
+	for _, name := range []string{"proc", "sys", "dev"} {
+		if err := os.Mkdir(filepath.Join(image.Skeleton, name), 0o755); err != nil {
+			return err
+		}
+	}
+	v := View{Kind: ViewOwn, Staging: filepath.Join(folder, "root"), Layer: filepath.Join(folder, "layer"),
+		Image: &image, Network: true, Workspace: "/workspace"}
+	lastPID, err := v.Enter()
+	if err != nil {
+		return err
+	}
+	if err := ReserveFirst(lastPID); err != nil {
+		return err
+	}
+	return ThreadNoProcLinks()
+}
+
+// ReadImage finds out how slots see this box, whose folders are to stay as they
+// are from now on. home is the runner's own folder; folder is for copies of what
+// cannot have a layer over it. Slots write to the folders in shared themselves.
+func ReadImage(home string, shared []string, folder string) (*Image, error) {
+	mounts, err := readMounts()
+	if err != nil {
+		return nil, err
+	}
+	r := imageReader{home: home, shared: shared, mounts: mounts, image: Image{Skeleton: folder, ShmSize: sharedMemory}}
+	for option := range strings.SplitSeq(mounts["/dev/shm"].options, ",") {
+		if size, ok := strings.CutPrefix(option, "size="); ok {
+			r.image.ShmSize = size
+		}
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return nil, err
+	}
+	if err := r.split("/", false); err != nil {
+		return nil, fmt.Errorf("the box's folders cannot be read: %w", err)
+	}
+	for _, dir := range []string{"/proc", "/sys", "/dev"} {
+		if err := os.MkdirAll(folder+dir, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	if err := r.devices("/dev"); err != nil {
+		return nil, err
+	}
+	return &r.image, nil
+}
+
+type boxMount struct {
+	path, kind, options string
+	flags               uintptr
+}
+
+// readMounts lists what is mounted in this box, by its path; of several at one
+// path the last, which covers the others.
+func readMounts() (map[string]boxMount, error) {
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]boxMount{}
+	for line := range strings.Lines(string(table)) {
+		head, tail, ok := strings.Cut(line, " - ")
+		first, last := strings.Fields(head), strings.Fields(tail)
+		if !ok || len(first) < 6 || len(last) < 3 {
+			continue
+		}
+		m := boxMount{path: proc.Unescape(first[4]), kind: last[0], options: last[2], flags: mountFlags(first[5])}
+		out[m.path] = m
+	}
+	return out, nil
+}
+
+type imageReader struct {
+	home   string
+	shared []string
+	mounts map[string]boxMount
+	image  Image
+}
+
+// split places a folder in the skeleton because others are mounted on it, or
+// because it is the root. whole copies its folders too.
+func (r *imageReader) split(path string, whole bool) error {
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		at := filepath.Join(path, e.Name())
+		var st syscall.Stat_t
+		if err := syscall.Lstat(at, &st); err != nil {
+			return pathError("stat", at, err)
+		}
+		switch st.Mode & syscall.S_IFMT {
+		case syscall.S_IFDIR:
+			err = r.folder(at, &st, whole)
+		case syscall.S_IFLNK:
+			err = r.link(at, &st)
+		case syscall.S_IFREG:
+			err = r.file(at, &st)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *imageReader) folder(path string, st *syscall.Stat_t, whole bool) error {
+	if path == r.home || path == "/proc" || path == "/sys" || path == "/dev" {
+		return nil
+	}
+	if err := os.Mkdir(r.image.Skeleton+path, 0o700); err != nil {
+		return err
+	}
+	if err := r.asIn(path, st); err != nil {
+		return err
+	}
+	m, mounted := r.mounts[path]
+	switch {
+	case slices.Contains(r.shared, path):
+		r.image.Shared = append(r.image.Shared, path)
+		return nil
+	case mounted && m.kind == "tmpfs":
+		r.image.Memory = append(r.image.Memory, MemoryMount{Path: path, Flags: uint64(m.flags), Options: m.options})
+		return nil
+	case r.holdsMounts(path):
+		return r.split(path, whole || path == "/etc")
+	case whole && !mounted:
+		return r.split(path, true)
+	}
+	r.image.Folders = append(r.image.Folders, path)
+	return nil
+}
+
+func (r *imageReader) holdsMounts(path string) bool {
+	for at := range r.mounts {
+		if at != path && inside(at, path) {
+			return true
+		}
+	}
+	return false
+}
+
+// asIn gives what was made in the skeleton owner and mode of its original.
+func (r *imageReader) asIn(path string, st *syscall.Stat_t) error {
+	at := r.image.Skeleton + path
+	if err := os.Lchown(at, int(st.Uid), int(st.Gid)); err != nil {
+		return err
+	}
+	if st.Mode&syscall.S_IFMT == syscall.S_IFLNK {
+		return nil
+	}
+	if err := syscall.Chmod(at, st.Mode&0o7777); err != nil {
+		return pathError("chmod", at, err)
+	}
+	return syscall.UtimesNano(at, []syscall.Timespec{st.Atim, st.Mtim})
+}
+
+func (r *imageReader) link(path string, st *syscall.Stat_t) error {
+	to, err := os.Readlink(path)
+	if err != nil {
+		return err
+	}
+	if err := os.Symlink(to, r.image.Skeleton+path); err != nil {
+		return err
+	}
+	return r.asIn(path, st)
+}
+
+func (r *imageReader) file(path string, st *syscall.Stat_t) error {
+	in, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(r.image.Skeleton+path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = out.ReadFrom(in)
+	if err := errors.Join(err, out.Close()); err != nil {
+		return err
+	}
+	return r.asIn(path, st)
+}
+
+// devices finds the box's device nodes.
+func (r *imageReader) devices(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		at := filepath.Join(dir, e.Name())
+		switch {
+		case at == "/dev/ptmx" || at == "/dev/console":
+		case e.Type()&os.ModeDevice != 0:
+			r.image.Devices = append(r.image.Devices, at)
+		case e.IsDir() && at != "/dev/pts" && at != "/dev/shm" && at != "/dev/mqueue":
+			if err := r.devices(at); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

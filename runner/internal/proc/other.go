@@ -1,0 +1,6 @@
+//go:build !linux
+
+package proc
+
+// BootTicks is not known here.
+func BootTicks() uint64 { return 0 }

@@ -1,0 +1,42 @@
+package seccomp
+
+const (
+	nativeArch = 0xc00000b7
+	thirdSet   = 0
+)
+
+// 32-bit arm's socket and io_uring_setup.
+var otherArchSockets = []uint32{281, 425}
+
+// What an engine refuses in a container; calls since Linux 5.1 have one number
+// everywhere.
+var nativeCalls = callNumbers{
+	refused: append([]uint32{
+		116,    // syslog
+		40, 39, // mount, umount2
+		41,       // pivot_root
+		161, 162, // sethostname, setdomainname
+		60, 18, // quotactl, lookup_dcookie
+		97, 268, // unshare, setns
+		241, 262, 280, 282, // perf_event_open, fanotify_init, bpf, userfaultfd
+		264, 265, // name_to_handle_at, open_by_handle_at
+		217, 218, 219, // add_key, request_key, keyctl
+		105, 106, 273, // modules of the kernel
+		104, 294, // kexec
+		89, 224, 225, 142, // acct, swapon, swapoff, reboot
+		58,       // vhangup
+		170, 112, // settimeofday, clock_settime
+	}, newCalls...),
+	clone: 220, ioctl: 29, socket: 198,
+	onProcess: []uint32{261, 118, 119, 122, 274}, onProcesses: [2]uint32{140, 30},
+}
+
+// otherCalls are those of 32-bit arm.
+var otherCalls = callNumbers{
+	refused: append([]uint32{
+		103, 21, 52, 218, 74, 121, 131, 249, 337, 375, 364, 367, 386, 388, 370, 371, 309, 310, 311, 128, 129, 379, 347,
+		51, 87, 115, 88, 111, 79, 262, 404,
+	}, newCalls...),
+	clone: 120, ioctl: 54, socket: 281,
+	onProcess: []uint32{369, 154, 156, 241, 380}, onProcesses: [2]uint32{97, 314},
+}

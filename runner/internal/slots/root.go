@@ -1,0 +1,120 @@
+package slots
+
+import (
+	"cmp"
+	"fmt"
+	"hermes-exec/runner/internal/rights"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"hermes-exec/runner/internal/isolation"
+)
+
+// roots finds out, once a box, whether its slots can have roots of their own.
+type roots struct {
+	once  sync.Once
+	image *isolation.Image
+	err   error
+}
+
+// ownRoots gives what is below the slots' roots of their own, or why they
+// cannot have any. The box's folders are to stay as they are from then on.
+func (m *Manager) ownRoots() (*isolation.Image, error) {
+	m.roots.once.Do(func() {
+		trial := filepath.Join(m.base, "trial")
+		if m.roots.err = os.Mkdir(trial, 0o700); m.roots.err != nil {
+			return
+		}
+		if m.roots.err = isolation.TryOwnRoot(m.facts, trial); m.roots.err == nil {
+			m.roots.image, m.roots.err = isolation.ReadImage(m.home(), m.shared, filepath.Join(m.base, "image"))
+		}
+		_ = os.RemoveAll(trial)
+	})
+	return m.roots.image, m.roots.err
+}
+
+// imageUser makes a slot with a root of its own the image's user's, with the
+// capabilities that root has in the box.
+func (s *rung) imageUser(name string) error {
+	user, err := isolation.LookupUser(name)
+	if err != nil {
+		return failure("user", "%v", err)
+	}
+	u := &s.setup
+	u.UID, u.GID, u.Groups, u.UserName, u.Home = user.UID, user.GID, user.Groups, user.Name, user.Home
+	u.Switch = true
+	for _, c := range rights.ContainerCaps {
+		if s.m.facts.Caps&(1<<c) != 0 {
+			u.Caps = append(u.Caps, c)
+		}
+	}
+	return nil
+}
+
+// placeOwn decides what a slot sees in a root of its own.
+func (s *rung) placeOwn(p CreateParams) {
+	u := &s.setup
+	u.Workspace, u.Tmp, s.fifos = freePath(cmp.Or(string(p.Workspace), "/workspace")), "/tmp", "/dev/.hermes-exec"
+	u.View = isolation.View{
+		Kind: isolation.ViewOwn, Staging: filepath.Join(s.dir, "root"), Layer: filepath.Join(s.dir, layer),
+		Image: s.image, Network: p.Network, Pids: true, Workspace: u.Workspace, Owner: s.user(), MostPIDs: s.mostPIDs,
+		Binds: []isolation.Bind{{Source: filepath.Join(s.dir, fifos), Target: s.fifos, ReadOnly: true}},
+	}
+}
+
+// freshLayer empties the slot's layer where an agent that failed has begun to
+// use it: a layer is mounted once.
+func (s *slot) freshLayer() error {
+	at := filepath.Join(s.dir, layer)
+	if entries, err := os.ReadDir(at); err != nil || len(entries) == 0 {
+		return err
+	}
+	waste, err := s.m.trash.Take(at)
+	if err != nil {
+		return err
+	}
+	s.waste = append(s.waste, waste)
+	return os.Mkdir(at, 0o700)
+}
+
+// placeInBox puts the workspace of a whole box where it is to be, and gives its
+// tenant the box's temporary directory. Where the box's root cannot be written
+// to, or nothing is asked for, they are in the slot's directory.
+func (s *rung) placeInBox(p CreateParams) {
+	u := &s.setup
+	if p.Workspace == "" {
+		return
+	}
+	workspace := freePath(string(p.Workspace))
+	if os.Mkdir(workspace, 0o755) != nil {
+		return
+	}
+	if u.Switch && os.Lchown(workspace, int(u.UID), int(u.GID)) != nil {
+		return
+	}
+	u.Workspace = workspace
+	if isDir("/tmp") {
+		u.Tmp = "/tmp"
+	}
+}
+
+// freePath is a path of the image's where nothing is: path, or one like it.
+func freePath(path string) string {
+	for at, n := path, 2; ; at, n = fmt.Sprint(path, n), n+1 {
+		if _, err := os.Lstat(at); err != nil {
+			return at
+		}
+	}
+}
+
+// layer is the directory of what a slot changes in a root of its own.
+const layer = "layer"
+
+// parts are the slot's own directories.
+func (s *rung) parts() []string {
+	if s.image != nil {
+		return []string{layer}
+	}
+	return []string{"workspace", "home", "tmp", "var-tmp"}
+}

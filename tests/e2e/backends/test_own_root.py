@@ -1,0 +1,214 @@
+"""Slots of one container, each with a root of its own: what the tenant sees, beside the engine's own container."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from docker import DockerClient
+
+from hermes_exec import ConfigError, IsolationError, Limits, SandboxPool, Slot
+from hermes_exec.testing.conformance.checks.as_container import parts
+
+pytestmark = [pytest.mark.anyio, pytest.mark.docker]
+Image = Callable[[str], str]
+PARTS = parts()
+
+
+def pool_of(image: str, **options: Any) -> SandboxPool:
+    return SandboxPool(
+        "docker", image=image, max_sandboxes=1, **{"slots_per_sandbox": 3, "slot_root": "own", **options}
+    )
+
+
+@pytest.fixture
+async def slots(anyio_backend: str, docker_image: Image) -> AsyncIterator[tuple[Slot, Slot]]:
+    async with pool_of(docker_image("debian")) as pool, pool.slots(2) as (one, two):
+        assert one.sandbox == two.sandbox
+        yield one, two
+
+
+@contextmanager
+def derived(engine: DockerClient, image: str, *changes: str) -> Iterator[str]:
+    """An image that differs from another one in its configuration."""
+    made = engine.containers.create(image)
+    tag = f"hermes-exec-test/own-root:{made.id[:12]}"  # type: ignore[index]
+    try:
+        made.commit(*tag.split(":"), changes="\n".join(changes))
+    finally:
+        made.remove()
+    try:
+        yield tag
+    finally:
+        engine.images.remove(tag, force=True)
+
+
+def in_container(engine: DockerClient, image: str, script: str, **options: Any) -> tuple[int, str]:
+    """Exit code and stdout of a script in a container of its own."""
+    container = engine.containers.create(image, ["/bin/sh", "-c", script], **options)
+    try:
+        container.start()
+        code = container.wait(timeout=60)["StatusCode"]
+        return code, container.logs(stdout=True, stderr=False).decode()
+    finally:
+        container.remove(force=True)
+
+
+@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("base", ["debian", pytest.param("busybox", marks=pytest.mark.whole)])
+async def test_it_is_as_in_a_container(base: str, name: str, docker_image: Image, engine: DockerClient) -> None:
+    image, (_, script) = docker_image(base), PARTS[name]
+    expected = await anyio.to_thread.run_sync(in_container, engine, image, script)
+    async with pool_of(image) as pool, pool.slot() as slot:
+        got = await slot.run(["/bin/sh", "-c", script], timeout_s=60)
+    assert (got.exit_code, got.stdout) == expected, got.stderr
+
+
+async def test_the_images_user_its_groups_and_home(docker_image: Image, engine: DockerClient) -> None:
+    script = (
+        "id; cd && pwd; env | grep -c ^HOME=; touch /usr/x 2>/dev/null || echo no; su root -c id 2>/dev/null || echo no"
+    )
+    with derived(engine, docker_image("debian"), "USER tester", "ENV FROM_IMAGE=yes") as image:
+        expected = await anyio.to_thread.run_sync(in_container, engine, image, script)
+        async with pool_of(image) as pool, pool.slot() as slot:
+            assert (await slot.run(script)).stdout == expected[1]
+            assert (await slot.run("echo $FROM_IMAGE; id -u", user="root")).stdout == "yes\n0\n"
+            assert (slot.user, slot.workspace) == ("tester", "/workspace")
+            assert (await slot.run("echo x > mine; stat -c %U mine")).stdout == "tester\n"
+
+
+PLACES = "/ /etc /usr/bin /opt /root /home /tmp /var/tmp /var/log /run /dev /dev/shm /workspace"
+
+
+async def test_a_neighbour_sees_nothing_and_neither_does_the_next_tenant(slots: tuple[Slot, Slot]) -> None:
+    one, two = slots
+    write = (
+        f"mkdir -p /opt /run; for d in {PLACES}; do echo secret > $d/planted || exit 1; done; echo evil >> /etc/passwd"
+    )
+    look = f"for d in {PLACES}; do ls $d/planted 2>/dev/null; done; grep evil /etc/passwd; ls -A /new 2>/dev/null"
+    for _ in range(3):
+        (await one.run(f"{write}; mkdir -m 0 /new; setsid sleep 1000 >/dev/null 2>&1 &", check=True))
+        assert (await two.run(look)).stdout == ""
+        with pytest.raises(FileNotFoundError):
+            await two.files.read_text("/tmp/planted")
+        await one.reset()
+        assert (await one.run(look)).stdout == ""
+        assert await one.processes() == []
+
+
+async def test_links_of_proc_lead_nowhere_for_what_works_on_files(slots: tuple[Slot, Slot], tmp_path: Path) -> None:
+    slot, _ = slots
+    for link in ("/proc/self/fd/2", "/proc/1/fd/2", "/proc/self/root/etc/passwd", "/proc/thread-self/cwd/etc/passwd"):
+        await slot.run(["ln", "-sfn", link, "file"])
+        await slot.run(["ln", "-sfn", link.rpartition("/")[0], "folder"])
+        last = link.rpartition("/")[2]
+        for path in ("file", f"folder/{last}", link):
+            with pytest.raises(OSError, match="symbolic links"):
+                await slot.files.read_bytes(path)
+            with pytest.raises(OSError, match=r"symbolic links|no such file"):
+                await slot.files.write_bytes(path, b"x")
+        if not last.isdigit():  # /proc/self/fd itself is a folder, of which each entry is a link
+            with pytest.raises(OSError, match="symbolic links"):
+                await slot.run("true", cwd="folder")
+    (await slot.run("ln -sfn /proc/self/fd tree/fd 2>/dev/null; mkdir tree && ln -s /proc/1/fd tree/fd", check=True))
+    await slot.files.download("tree", tmp_path / "tree")
+    assert not (tmp_path / "tree" / "fd").exists()
+
+
+async def test_mounts_of_the_box_are_part_of_the_image(docker_image: Image, tmp_path: Path) -> None:
+    folder, shared, file = tmp_path / "folder", tmp_path / "shared", tmp_path / "file"
+    for made in (folder, shared):
+        made.mkdir()
+        (made / "given").write_text("given")
+    file.write_text("line\n")
+    volumes = (f"{folder}:/srv/deep/folder", f"{folder}:/srv/read:ro", f"{file}:/opt/file")
+    options: dict[str, Any] = {
+        "volumes": volumes,
+        "shared_volumes": (f"{shared}:/shared",),
+        "tmpfs": {"/scratch": "size=1m"},
+    }
+    async with pool_of(docker_image("debian"), **options) as pool, pool.slots(2) as (one, two):
+        look = "cat /srv/deep/folder/* /srv/read/* /opt/file; ls /scratch /shared"
+        given = "givengivenline\n/scratch:\n\n/shared:\ngiven\n"
+        assert (await two.run(look)).stdout == given
+        write = "for d in /srv/deep/folder /srv/deep /srv /opt /scratch; do echo x > $d/mine || exit 1; done"
+        assert (await one.run(f"{write}; echo y >> /opt/file; cat /opt/file", check=True)).stdout == "line\ny\n"
+        assert (await two.run(look)).stdout == given
+        full = await one.run("head -c 2000000 /dev/zero > /scratch/full")
+        assert "No space left" in full.stderr
+        (await one.run("echo all > /shared/told", check=True))
+        assert (await two.run("cat /shared/told")).stdout == "all\n"
+        await one.reset()
+        assert (await one.run(look)).stdout == given + "told\n"
+    assert sorted(path.name for path in folder.iterdir()) == ["given"]
+    assert file.read_text() == "line\n"
+    assert (shared / "told").read_text() == "all\n"
+
+
+async def test_what_setup_made_is_in_each_slot(docker_image: Image) -> None:
+    setup = "echo tool > /usr/local/tool && echo x > ~/.config && mkdir /data"
+    async with pool_of(docker_image("busybox"), setup=f"mkdir -p /usr/local; {setup}") as pool, pool.slots(2) as slots:
+        for slot in slots:
+            look = "cat /usr/local/tool ~/.config; ls -d /data; rm -r /data /usr/local/tool 2>&1"
+            assert (await slot.run(look)).stdout.startswith("tool\nx\n/data\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"user": "1000"}, "the runner is not root"),
+        ({"cap_drop": ("SETFCAP",)}, "without CAP_SETFCAP"),
+        ({"security_opt": ("seccomp=" + '{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["pivot_root"], '
+           '"action": "SCMP_ACT_ERRNO"}]}',)}, "pivot_root"),
+    ],
+    ids=["user", "capability", "seccomp"],
+)  # fmt: skip
+async def test_where_it_cannot_be_had_it_is_refused_or_told(
+    options: dict[str, Any], why: str, docker_image: Image
+) -> None:
+    async with pool_of(docker_image("busybox"), **options) as pool:
+        with pytest.raises(IsolationError, match=why):
+            await pool.acquire(timeout_s=60)
+    async with pool_of(docker_image("busybox"), **options, slot_root=None) as pool, pool.slot() as slot:
+        assert why in slot.isolation.filesystem
+        assert slot.workspace != "/workspace"
+        assert pool.stats().failures == 0
+
+
+async def test_a_box_without_an_image_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="slot_root='own' needs boxes with an image"):
+        SandboxPool("local", slot_root="own")
+
+
+async def test_one_slot_with_a_root_of_its_own_is_reset_in_its_box(docker_image: Image) -> None:
+    async with pool_of(docker_image("busybox"), slots_per_sandbox=1) as pool, pool.slot() as slot:
+        box = slot.sandbox
+        (await slot.run("rm -r /etc/*; echo x > /root/x", check=True))
+        await slot.reset()
+        assert slot.sandbox == box
+        assert (await slot.run("ls /root; cat /etc/passwd | wc -l")).stdout != "0\n"
+
+
+async def test_the_network_can_be_taken_away(docker_image: Image) -> None:
+    async with pool_of(docker_image("busybox"), network=False) as pool, pool.slots(2) as (one, two):
+        await one.spawn("nc -l -p 4000 -e echo mine")
+        assert (await two.run("nc -w 1 127.0.0.1 4000 </dev/null")).stdout == ""
+        assert "loopback only" in one.isolation.network
+
+
+async def test_processes_of_root_are_limited(docker_image: Image) -> None:
+    async with (
+        pool_of(docker_image("debian"), slot_limits=Limits(pids=30)) as pool,
+        pool.slots(2) as (one, two),
+    ):
+        assert one.isolation.limits["pids"] != "not enforced"
+        many = "for i in $(seq 100); do sleep 100 & done 2>&1 | grep -c fork"
+        await one.run(many, timeout_s=20)
+        assert len(await one.processes()) <= 30
+        assert (await two.run("echo fine")).stdout == "fine\n"
+        await one.reset()
+        assert (await one.run("echo fine")).stdout == "fine\n"
