@@ -3,7 +3,6 @@
 package agent
 
 import (
-	"hermes-exec/runner/internal/proc"
 	"os"
 	"runtime"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/proc"
 	"hermes-exec/runner/internal/program"
 )
 

@@ -1,12 +1,12 @@
 package agent
 
 import (
-	"hermes-exec/runner/internal/proc"
 	"syscall"
 	"time"
 
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/proc"
 )
 
 // awaitShortly waits for the end of a command on the thread that has started

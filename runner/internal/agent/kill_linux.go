@@ -2,7 +2,6 @@ package agent
 
 import (
 	"cmp"
-	"hermes-exec/runner/internal/rights"
 	"maps"
 	"os"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/proc"
+	"hermes-exec/runner/internal/rights"
 )
 
 const (

@@ -2,8 +2,6 @@ package agent
 
 import (
 	"fmt"
-	"hermes-exec/runner/internal/rights"
-	"hermes-exec/runner/internal/seccomp"
 	"os"
 	"slices"
 	"syscall"
@@ -14,6 +12,8 @@ import (
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/memory"
+	"hermes-exec/runner/internal/rights"
+	"hermes-exec/runner/internal/seccomp"
 )
 
 const (

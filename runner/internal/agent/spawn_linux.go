@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"hermes-exec/runner/internal/proc"
-	"hermes-exec/runner/internal/rights"
 	"strconv"
 	"syscall"
 	"time"
@@ -10,7 +8,9 @@ import (
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/pipe"
+	"hermes-exec/runner/internal/proc"
 	"hermes-exec/runner/internal/program"
+	"hermes-exec/runner/internal/rights"
 )
 
 const marker = "HERMES_EXEC_REQUEST="

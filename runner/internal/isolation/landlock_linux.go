@@ -3,13 +3,14 @@ package isolation
 import (
 	"errors"
 	"fmt"
-	"hermes-exec/runner/internal/rights"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
 	"unsafe"
+
+	"hermes-exec/runner/internal/rights"
 )
 
 // The same on every architecture; package syscall does not have them.

@@ -3,7 +3,6 @@ package isolation
 import (
 	"errors"
 	"fmt"
-	"hermes-exec/runner/internal/rights"
 	"io"
 	"os"
 	"runtime"
@@ -14,6 +13,7 @@ import (
 
 	"hermes-exec/runner/internal/cgroup"
 	"hermes-exec/runner/internal/initproc"
+	"hermes-exec/runner/internal/rights"
 )
 
 // SelfExe runs this program again, also when its file has been replaced.

@@ -3,8 +3,6 @@ package isolation
 import (
 	"errors"
 	"fmt"
-	"hermes-exec/runner/internal/rights"
-	"hermes-exec/runner/internal/seccomp"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +11,8 @@ import (
 	"syscall"
 
 	"hermes-exec/runner/internal/proc"
+	"hermes-exec/runner/internal/rights"
+	"hermes-exec/runner/internal/seccomp"
 )
 
 // What an OCI runtime hides of /proc and /sys, and shows read-only.

@@ -3,12 +3,13 @@ package isolation
 import (
 	"errors"
 	"fmt"
-	"hermes-exec/runner/internal/rights"
 	"io"
 	"os"
 	"strconv"
 	"strings"
 	"syscall"
+
+	"hermes-exec/runner/internal/rights"
 )
 
 // EnterArg makes `runner agent EnterArg NETWORK ARGS…` start `runner ARGS…` in

@@ -4,10 +4,11 @@ package program
 
 import (
 	"errors"
-	"hermes-exec/runner/internal/rights"
 	"strings"
 	"syscall"
 	"unsafe"
+
+	"hermes-exec/runner/internal/rights"
 )
 
 const (

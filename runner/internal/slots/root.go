@@ -3,12 +3,12 @@ package slots
 import (
 	"cmp"
 	"fmt"
-	"hermes-exec/runner/internal/rights"
 	"os"
 	"path/filepath"
 	"sync"
 
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/rights"
 )
 
 // roots finds out, once a box, whether its slots can have roots of their own.

@@ -2,7 +2,6 @@ package slots
 
 import (
 	"fmt"
-	"hermes-exec/runner/internal/rights"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -12,6 +11,7 @@ import (
 	"syscall"
 
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/rights"
 	"hermes-exec/runner/internal/wipe"
 )
 
