@@ -172,7 +172,10 @@ async def check_no_startup_files_are_read(ctx: Context) -> None:
     """Startup files in HOME do not change what a command does."""
     home = ctx.slot.home
     for name in (".bashrc", ".profile", ".bash_profile", ".shrc"):
-        await ctx.slot.files.write_text(f"{home}/{name}", "echo intruder\n")
+        try:
+            await ctx.slot.files.write_text(f"{home}/{name}", "echo intruder\n")
+        except OSError as error:
+            raise NotGiven(f"HOME cannot be written to: {error}") from error
     result = await ctx.slot.run("echo clean")
     equal(result.stdout, "clean\n", "stdout")
 
