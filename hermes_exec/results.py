@@ -9,8 +9,9 @@ from typing import Literal
 from hermes_exec.errors import CommandFailed, PostMortem
 
 IsolationLevel = Literal["none", "uid", "namespaces", "box"]
-SlotRoot = Literal["own", "shared"]
 """The rungs of isolation, lowest first: a floor is met by its own rung and every later one."""
+SlotRoot = Literal["own", "shared"]
+"""Whether a slot has a root of its own over the image, or that of its box."""
 
 FileType = Literal["file", "dir", "link", "fifo", "socket", "char", "block"]
 

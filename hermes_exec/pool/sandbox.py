@@ -188,12 +188,15 @@ class PooledSandbox:
         place.facts = replace(facts, isolation=replace(facts.isolation, limits=limits, filesystem=told))
         return place.facts
 
-    async def _destroy_slot(self, place: SlotPlace) -> None:
+    async def _destroy_slot(self, place: SlotPlace) -> KillReceipt | None:
+        """End what runs in a slot, and forget it; None where there is no such slot."""
         try:
-            await self.channel.call("slot.destroy", {"slot": place.name}, timeout_s=RESET_S)
+            answer = await self.channel.call("slot.destroy", {"slot": place.name}, timeout_s=RESET_S)
         except RemoteError as error:
             if error.kind != "no_slot":
                 raise
+            return None
+        return receipt(answer.get("killed"))
 
     async def provision(self, place: SlotPlace, scope: SlotScope) -> None:
         """Put the configured files into a slot that is about to be lent, and run its `slot_setup`."""
@@ -266,7 +269,11 @@ class PooledSandbox:
             ExecError: the runner did not answer, or cannot do it.
         """
         if self.template.whole_box:
-            return ResetOutcome(clean=True, reusable=False, killed=await self._end_slot(place))
+            try:
+                killed = await self._destroy_slot(place)  # before the container: who looks on sees the last of it
+            except RemoteError:
+                killed = None
+            return ResetOutcome(clean=True, reusable=False, killed=killed)
         try:
             answer = await self.channel.call("slot.reset", {"slot": place.name}, timeout_s=RESET_S)
         except RemoteError as error:
@@ -277,14 +284,6 @@ class PooledSandbox:
             told = "; ".join(map(readable, differences[:5])) if isinstance(differences, list) else ""
             return ResetOutcome(False, False, killed, told or f"{killed.left} processes are left")
         return ResetOutcome(True, True, killed)
-
-    async def _end_slot(self, place: SlotPlace) -> KillReceipt | None:
-        """End what runs in a whole box before its container ends: who looks on sees the last of it."""
-        try:
-            answer = await self.channel.call("slot.destroy", {"slot": place.name}, timeout_s=RESET_S)
-        except RemoteError:
-            return None
-        return receipt(answer.get("killed"))
 
 
 class KillWatch:
