@@ -28,7 +28,7 @@ var nativeCalls = callNumbers{
 		164, 227, // settimeofday, clock_settime
 	}, newCalls...),
 	clone: 56, ioctl: 16, socket: 41,
-	onProcess: []uint32{302, 142, 144, 203, 314}, onProcesses: [2]uint32{141, 251},
+	onProcess: []uint32{302, 142, 144, 203, 314}, setpriority: 141, ioprioSet: 251,
 }
 
 // otherCalls are those of i386.
@@ -38,5 +38,5 @@ var otherCalls = callNumbers{
 		130, 167, 350, 283, 51, 87, 115, 88, 110, 101, 111, 79, 25, 264, 404,
 	}, newCalls...),
 	clone: 120, ioctl: 54, socket: 359,
-	onProcess: []uint32{340, 154, 156, 241, 351}, onProcesses: [2]uint32{97, 289},
+	onProcess: []uint32{340, 154, 156, 241, 351}, setpriority: 97, ioprioSet: 289,
 }

@@ -28,7 +28,7 @@ var nativeCalls = callNumbers{
 		170, 112, // settimeofday, clock_settime
 	}, newCalls...),
 	clone: 220, ioctl: 29, socket: 198,
-	onProcess: []uint32{261, 118, 119, 122, 274}, onProcesses: [2]uint32{140, 30},
+	onProcess: []uint32{261, 118, 119, 122, 274}, setpriority: 140, ioprioSet: 30,
 }
 
 // otherCalls are those of 32-bit arm.
@@ -38,5 +38,5 @@ var otherCalls = callNumbers{
 		51, 87, 115, 88, 111, 79, 262, 404,
 	}, newCalls...),
 	clone: 120, ioctl: 54, socket: 281,
-	onProcess: []uint32{369, 154, 156, 241, 380}, onProcesses: [2]uint32{97, 314},
+	onProcess: []uint32{369, 154, 156, 241, 380}, setpriority: 97, ioprioSet: 314,
 }

@@ -28,6 +28,8 @@ const (
 	tiocsti         = 0x5412
 	newNamespaces   = 0x7e020000 // clone's flags for namespaces of every kind
 	vsock           = 40
+	prioUser        = 2
+	ioprioWhoUser   = 3
 )
 
 // refusal is a system call that fails: always, or where an argument passes a
@@ -84,29 +86,23 @@ func asInContainer() (native, other []refusal) {
 		for _, number := range of.onProcess {
 			out = append(out, refusal{number, syscall.EPERM, 1, belowFirstPID, 0})
 		}
-		for _, number := range of.onProcesses {
-			out = append(out, refusal{number, syscall.EPERM, 2, belowFirstPID, 0},
-				refusal{number, syscall.EPERM, 1, bpfIfEqual, ofUser[number == of.onProcesses[0]]})
-		}
-		return out
+		// Of these two the second argument is the number, unless the first says that a user is meant.
+		return append(out,
+			refusal{of.setpriority, syscall.EPERM, 2, belowFirstPID, 0},
+			refusal{of.setpriority, syscall.EPERM, 1, bpfIfEqual, prioUser},
+			refusal{of.ioprioSet, syscall.EPERM, 2, belowFirstPID, 0},
+			refusal{of.ioprioSet, syscall.EPERM, 1, bpfIfEqual, ioprioWhoUser})
 	}
 	return rules(&nativeCalls), rules(&otherCalls)
 }
 
 // callNumbers are those of an instruction set.
 type callNumbers struct {
-	refused              []uint32
-	clone, ioctl, socket uint32
-	// Calls that change a process of a number: prlimit64, and those of the
-	// scheduler; and that of which the second argument is the number: setpriority
-	// and ioprio_set.
-	onProcess   []uint32
-	onProcesses [2]uint32
+	refused                []uint32
+	clone, ioctl, socket   uint32
+	setpriority, ioprioSet uint32
+	onProcess              []uint32 // prlimit64 and those of the scheduler, whose first argument is a process
 }
-
-// ofUser is the first argument by which setpriority (true) and ioprio_set mean
-// all processes of a user.
-var ofUser = map[bool]uint32{true: 2, false: 3}
 
 // belowFirstPID is no test of the kernel's machine but two of them.
 const belowFirstPID = 0xffff

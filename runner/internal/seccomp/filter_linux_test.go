@@ -43,7 +43,7 @@ func TestWhatAContainerMayNotCall(t *testing.T) {
 		}
 	}
 	at := uintptr(unsafe.Pointer(&limit))
-	prlimit, setpriority, ioprio := nativeCalls.onProcess[0], nativeCalls.onProcesses[0], nativeCalls.onProcesses[1]
+	prlimit, setpriority, ioprio := nativeCalls.onProcess[0], nativeCalls.setpriority, nativeCalls.ioprioSet
 	pid := uintptr(os.Getpid())
 	if pid < FirstPID {
 		pid = 0
