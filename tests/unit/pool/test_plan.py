@@ -128,8 +128,9 @@ def test_a_waiter_that_living_boxes_can_serve_does_not_fail() -> None:
     assert second in world.held
 
 
-def test_a_quarantined_slot_takes_only_itself_out_of_lending() -> None:
-    world = World(config(1, per_box=3))
+def with_a_quarantined_slot(per_box: int) -> tuple[World, int, int]:
+    """A box of which one slot was not clean; who holds another one, and who came after."""
+    world = World(config(1, per_box=per_box))
     one, two = world.acquire(), world.acquire()
     world.reconcile()
     world.launch_all()
@@ -137,6 +138,11 @@ def test_a_quarantined_slot_takes_only_itself_out_of_lending() -> None:
     world.release(one, clean=False)
     three = world.acquire()
     world.reconcile()
+    return world, two, three
+
+
+def test_a_quarantined_slot_takes_only_itself_out_of_lending() -> None:
+    world, two, three = with_a_quarantined_slot(per_box=3)
     assert three in world.held
     assert world.closed == []
     world.release(two)
@@ -167,14 +173,7 @@ def test_boxes_that_are_used_once_are_replaced_and_the_next_is_launched_ahead() 
 
 
 def test_a_box_of_quarantined_slots_goes_with_its_last_holder() -> None:
-    world = World(config(1))
-    one, two = world.acquire(), world.acquire()
-    world.reconcile()
-    world.launch_all()
-    world.reconcile()
-    world.release(one, clean=False)
-    three = world.acquire()
-    world.reconcile()
+    world, two, three = with_a_quarantined_slot(per_box=2)
     assert three not in world.held
     assert world.closed == []
     world.release(two)
