@@ -169,6 +169,7 @@ class Slot(SyncFacade[slot.Slot]):
 
     id = Member[slot.Slot, str](lambda one: one.wrapped.id)
     workspace = Member[slot.Slot, str](lambda one: one.wrapped.workspace)
+    workdir = Member[slot.Slot, str](lambda one: one.wrapped.workdir)
     home = Member[slot.Slot, str](lambda one: one.wrapped.home)
     tmp = Member[slot.Slot, str](lambda one: one.wrapped.tmp)
     uid = Member[slot.Slot, int](lambda one: one.wrapped.uid)
@@ -237,11 +238,12 @@ class SandboxPool(SyncFacade[pool.SandboxPool]):
         self,
         profile: str | None = None,
         image: str | None = None,
+        workdir: str | None = None,
         timeout_s: float | None = None,
         owner: str | None = None,
     ) -> Slot:
         """As `SandboxPool.acquire`; nothing is lent when it is interrupted."""
-        work = partial(self.wrapped.acquire, profile, image, timeout_s, owner)
+        work = partial(self.wrapped.acquire, profile, image, workdir, timeout_s, owner)
         return Slot(call_or_undo(self.portal, work, self.wrapped.release), self.portal)
 
     def release(self, slot: Slot) -> None:

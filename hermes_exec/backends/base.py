@@ -113,6 +113,10 @@ class Sandbox(Protocol):
         """
 
     @property
+    def workdir(self) -> str | None:
+        """The image's WORKDIR (`/` where it names none); None where there is no image."""
+
+    @property
     def limits(self) -> Mapping[str, str]:
         """How each limit of the spec is enforced on the box, or ``not enforced``."""
 

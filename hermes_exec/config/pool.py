@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from hermes_exec.config.limits import Limits
 from hermes_exec.config.model import ConfigModel, nearest
@@ -25,6 +25,15 @@ def _file_source(value: object) -> object:
         raise ValueError(f"it must be bytes (the content) or the path of a local file, not {value!r:.80}")
     return value
 
+
+def check_workdir(value: object) -> str:
+    """The value itself, if calls can start there; ValueError otherwise."""
+    if not isinstance(value, str) or (value != "image" and not value.startswith("/")) or "\0" in value:
+        raise ValueError(f"'image' (the image's WORKDIR) or an absolute path in the slot, not {value!r:.80}")
+    return value
+
+
+Workdir = Annotated[str, AfterValidator(check_workdir)]
 
 FileSource = Annotated[bytes | str | Path, BeforeValidator(_file_source)]
 """Content as bytes, or the path of a local file or directory."""
@@ -46,6 +55,7 @@ class ProfileConfig(ConfigModel):
     secrets: dict[str, SecretStr] | None = None
     files: dict[str, FileSource] | None = None
     slot_root: SlotRoot | None = None
+    workdir: Workdir | None = None
     setup: Commands | None = None
     """Commands that run once a box, before its first slot is lent."""
     slot_setup: Commands | None = None
@@ -83,6 +93,9 @@ class PoolConfig(ConfigModel):
     slot_root: SlotRoot | None = None
     """``own``: each slot has a root of its own over the image, as in a container of its own; ``shared``: that of its
     box."""
+    workdir: Workdir | None = None
+    """Where calls start and relative paths begin: an absolute path in the slot, or ``image`` for the image's WORKDIR;
+    None for the slot's workspace."""
     setup: Commands = ()
     slot_setup: Commands = ()
     acquire_timeout_s: Seconds = 300.0

@@ -38,6 +38,7 @@ class Checkout:
     box: PooledSandbox
     place: SlotPlace
     watch: KillWatch
+    workdir: str | None = None
     returned: anyio.Event | None = None
     moving: anyio.Event | None = None
     """Set while the slot moves to another box: there is nothing to give back until that is done."""
@@ -53,7 +54,9 @@ class Checkouts:
         self.by_slot: dict[str, Checkout] = {}
         self.waits: deque[float] = deque(maxlen=1000)
 
-    async def acquire(self, template: Template, count: int, timeout_s: float, owner: str | None) -> list[Slot]:
+    async def acquire(
+        self, template: Template, count: int, timeout_s: float, owner: str | None, workdir: str | None
+    ) -> list[Slot]:
         """Wait for slots and make them ready. Raises as `SandboxPool.acquire`."""
         began = time.monotonic()
         ticket = self.queue.enter(template, slots=count)
@@ -61,7 +64,7 @@ class Checkouts:
         with anyio.move_on_after(timeout_s) as scope:
             try:
                 await self.queue.wait(ticket)
-                while (slots := await self._prepare(ticket)) is None:
+                while (slots := await self._prepare(ticket, workdir)) is None:
                     self.queue.enter_again(ticket)
                     await self.queue.wait(ticket)
             except BaseException:
@@ -94,14 +97,14 @@ class Checkouts:
         ticket.places = []
         self.fleet.on_change()
 
-    async def _prepare(self, ticket: Ticket) -> list[Slot] | None:
+    async def _prepare(self, ticket: Ticket, workdir: str | None) -> list[Slot] | None:
         """Make the lent places into slots; None when a box turned out to be gone, and the places were given back."""
         made: list[Checkout | None] = [None] * len(ticket.places)
         failures: list[ExecError] = []
 
         async def one(index: int, box: PooledSandbox, place: SlotPlace) -> None:
             try:
-                made[index] = await self._prepare_slot(box, place)
+                made[index] = await self._prepare_slot(box, place, workdir)
             except ExecError as error:
                 failures.append(error)
 
@@ -128,7 +131,7 @@ class Checkouts:
         ticket.places = []
         return None
 
-    async def _prepare_slot(self, box: PooledSandbox, place: SlotPlace) -> Checkout:
+    async def _prepare_slot(self, box: PooledSandbox, place: SlotPlace, workdir: str | None) -> Checkout:
         """Create the slot if needed, and provision it."""
         try:
             facts = await box.create(place)
@@ -149,12 +152,13 @@ class Checkouts:
             sandbox=box.id,
             backend=box.template.backend.name,
             image=box.template.image,
+            workdir=box.workdir(workdir),
             reset=reset,
         )
-        checkout = Checkout(slot, box, place, watch)
+        checkout = Checkout(slot, box, place, watch, workdir)
         place.touched = True
         try:
-            await box.provision(place, slot.scope)
+            await box.provision(place, slot.scope, box.workdir(workdir))
         except BaseException:
             await slot.end("the slot could not be prepared")
             raise
@@ -232,7 +236,7 @@ class Checkouts:
                 )
             )
             if outcome.reusable:
-                await box.provision(checkout.place, slot.renew())
+                await box.provision(checkout.place, slot.renew(), box.workdir(checkout.workdir))
         if not outcome.reusable:
             logger.debug("slot %s goes to another box: %s", slot.id, outcome.reason)
             await self._move(checkout)
@@ -249,7 +253,8 @@ class Checkouts:
             self.fleet.background(
                 partial(self.recycler.take_back, checkout.box, checkout.place), f"take back {slot.id}"
             )
-            (other,) = await self.acquire(template, 1, template.config.acquire_timeout_s, owner=None)
+            wait_s = template.config.acquire_timeout_s
+            (other,) = await self.acquire(template, 1, wait_s, owner=None, workdir=checkout.workdir)
             new = self.by_slot.pop(other.id)
             checkout.box, checkout.place, checkout.watch = new.box, new.place, new.watch
             slot.move(other)

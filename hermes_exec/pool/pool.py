@@ -65,6 +65,8 @@ class SandboxPool:
         slot_setup: Shell commands that run in a slot at each lend. One of either that fails is a LaunchError.
         slot_root: `"own"` gives each slot a root of its own over the image, so that it is to its tenant what a
             container of the image would be; `"shared"` the root of its box.
+        workdir: Where calls and sessions start and relative paths begin, in `files` too: an absolute path in the slot
+            (made where it is missing), `"image"` for the image's WORKDIR; None for the slot's workspace.
         acquire_timeout_s: How long a request waits for a slot.
         launch_timeout_s: Longest start of a box.
         pull_timeout_s: Longest pull of its image, on top of that.
@@ -106,6 +108,7 @@ class SandboxPool:
         setup: str | Sequence[str] | None = None,
         slot_setup: str | Sequence[str] | None = None,
         slot_root: SlotRoot | None = None,
+        workdir: str | None = None,
         acquire_timeout_s: float = 300.0,
         launch_timeout_s: float = 120.0,
         pull_timeout_s: float = 600.0,
@@ -143,6 +146,7 @@ class SandboxPool:
             "setup": commands(setup, "setup"),
             "slot_setup": commands(slot_setup, "slot_setup"),
             "slot_root": slot_root,
+            "workdir": workdir,
             "acquire_timeout_s": acquire_timeout_s,
             "launch_timeout_s": launch_timeout_s,
             "pull_timeout_s": pull_timeout_s,
@@ -333,11 +337,12 @@ class SandboxPool:
         self,
         profile: str | None = None,
         image: str | None = None,
+        workdir: str | None = None,
         timeout_s: float | None = None,
         owner: str | None = None,
     ) -> SlotContext[Slot, hermes_exec.blocking.Slot]:
         """Lend a slot for a block; it is reset when the block is left. Arguments and errors as in `acquire`."""
-        asked = (profile, image, timeout_s, owner)
+        asked = (profile, image, workdir, timeout_s, owner)
         return SlotContext(lambda: self.acquire(*asked), self.release, lambda: self._facade().slot(*asked))
 
     def slots(
@@ -345,6 +350,7 @@ class SandboxPool:
         n: int,
         profile: str | None = None,
         image: str | None = None,
+        workdir: str | None = None,
         timeout_s: float | None = None,
         owner: str | None = None,
     ) -> SlotContext[list[Slot], list[hermes_exec.blocking.Slot]]:
@@ -353,7 +359,7 @@ class SandboxPool:
         Raises:
             ConfigError: more than the pool can ever have at once. Otherwise as `acquire`.
         """
-        asked = (checked_count(n, "n"), profile, image, timeout_s, owner)
+        asked = (checked_count(n, "n"), profile, image, workdir, timeout_s, owner)
         return SlotContext(lambda: self._acquire(*asked), self._release_all, lambda: self._facade().slots(*asked))
 
     def _facade(self) -> hermes_exec.blocking.SandboxPool:
@@ -367,31 +373,40 @@ class SandboxPool:
         self,
         profile: str | None = None,
         image: str | None = None,
+        workdir: str | None = None,
         timeout_s: float | None = None,
         owner: str | None = None,
     ) -> Slot:
         """Lend a slot until it is released. Requests are served in order of arrival.
 
-        `profile` names one of the pool's, `image` asks for boxes with that image, `timeout_s` bounds the wait (default:
-        the pool's `acquire_timeout_s`), `owner` is told in the Lent event.
+        `profile` names one of the pool's, `image` asks for boxes with that image, `workdir` for calls that start
+        elsewhere, `timeout_s` bounds the wait (default: the pool's `acquire_timeout_s`), `owner` is told in the Lent
+        event.
 
         Raises:
             AcquireTimeout: no slot became free in time.
             LaunchError: launches for it failed and no living box can serve it; ImageError, IsolationError and the
                 others say why.
-            ConfigError: there is no such profile, or images are not for this backend.
+            ConfigError: there is no such profile, images are not for this backend, or `workdir` cannot be had.
             SlotClosed: the pool was closed meanwhile.
         """
-        return (await self._acquire(1, profile, image, timeout_s, owner))[0]
+        return (await self._acquire(1, profile, image, workdir, timeout_s, owner))[0]
 
     async def _acquire(
-        self, count: int, profile: str | None, image: str | None, timeout_s: float | None, owner: str | None
+        self,
+        count: int,
+        profile: str | None,
+        image: str | None,
+        workdir: str | None,
+        timeout_s: float | None,
+        owner: str | None,
     ) -> list[Slot]:
         checkouts = self._open()
         template = self._templates.get(profile, image)
         wait_s = checked_timeout(timeout_s) or self.config.acquire_timeout_s
         self._templates.check_room(template, count)
-        return await checkouts.acquire(template, count, wait_s, owner)
+        start = self._templates.workdir(template, workdir)
+        return await checkouts.acquire(template, count, wait_s, owner, start)
 
     async def release(self, slot: Slot) -> None:
         """Take a slot back and reset it; returns when that is done. Releasing twice is harmless, and what another pool

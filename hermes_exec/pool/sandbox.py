@@ -198,8 +198,22 @@ class PooledSandbox:
             return None
         return receipt(answer.get("killed"))
 
-    async def provision(self, place: SlotPlace, scope: SlotScope) -> None:
-        """Put the configured files into a slot that is about to be lent, and run its `slot_setup`."""
+    def workdir(self, wanted: str | None) -> str | None:
+        """The directory that `image` stands for, or the one that is named; None for the workspace."""
+        return self.sandbox.workdir if wanted == "image" else wanted
+
+    async def provision(self, place: SlotPlace, scope: SlotScope, workdir: str | None) -> None:
+        """Prepare a slot that is about to be lent: its working directory, the configured files, its `slot_setup`.
+
+        Raises:
+            ConfigError: the working directory is not there and cannot be made.
+            LaunchError: a file cannot be put into it, or a command failed.
+        """
+        if workdir is not None:
+            try:
+                await scope.call("slot.workdir", {"path": to_wire(workdir, "workdir")}, timeout_s=CREATE_S)
+            except OSError as error:
+                raise ConfigError(f"workdir: calls cannot start in {workdir!r}: {error}") from error
         for path, source in self.template.config.files.items():
             place.doing = f"the files for {path!r} were not yet there"
             wired = to_wire(path, "files")

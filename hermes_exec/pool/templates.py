@@ -13,6 +13,7 @@ from hermes_exec.backends.registry import make_backend
 from hermes_exec.channel.encoding import WireBytes, to_wire
 from hermes_exec.config import BackendConfig, Limits, PoolConfig, ProfileConfig, nearest, with_profile
 from hermes_exec.config.model import check_text
+from hermes_exec.config.pool import check_workdir
 from hermes_exec.errors import ConfigError
 from hermes_exec.pool.plan import TemplateSize
 
@@ -195,6 +196,7 @@ class Templates:
         if config.slot_root == "own" and not backend.whole_box:
             told = f"slot_root='own' needs boxes with an image, and those of backend {name!r} are machines of others"
             raise ConfigError(told)
+        self._check_workdir(config.workdir)
         _check_files(config)
         most = own.max_sandboxes if profile else None
         size = TemplateSize(
@@ -233,6 +235,26 @@ class Templates:
                 config = config.with_options(dict(options))
             self._backends[key] = make_backend(config)
         return self._backends[key]
+
+    def workdir(self, template: Template, asked: str | None) -> str | None:
+        """Where the calls of a slot are to start: what a request asks, else what its kind says, None for the workspace.
+
+        Raises:
+            ConfigError: it is neither `image` nor an absolute path.
+        """
+        if asked is None:
+            return template.config.workdir
+        try:
+            check_workdir(asked)
+        except ValueError as error:
+            raise ConfigError(f"workdir: {error}") from None
+        self._check_workdir(asked)
+        return asked
+
+    def _check_workdir(self, workdir: str | None) -> None:
+        if workdir == "image" and not self._has_images:
+            told = f"workdir='image' needs an image, and backend {type(self.backend).backend!r} has none"
+            raise ConfigError(f"{told}: give an absolute path")
 
     def most_boxes(self, template: Template) -> int:
         """How many boxes of a template there can ever be at once."""

@@ -30,7 +30,7 @@ WALK_S = 1900.0
 class Files:
     """The files of a slot, as its own processes see them.
 
-    Relative paths are relative to the workspace. A name that is not UTF-8 is given as bytes, or as str with surrogate
+    Relative paths are relative to `slot.workdir`. A name that is not UTF-8 is given as bytes, or as str with surrogate
     escapes, and comes back as the latter. Every call raises the standard OSError of what it met (FileNotFoundError,
     PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError, ENOSPC, …) with the path; FIFOs, sockets
     and devices are refused at once, and 60 s without progress is a TimeoutError. ConfigError says, before

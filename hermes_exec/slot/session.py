@@ -39,16 +39,17 @@ class Session:
         self,
         scope: SlotScope,
         facts: SlotFacts,
+        workdir: str,
         cwd: str | PathLike[str] | None,
         env: Mapping[str, str] | None,
     ) -> None:
-        self.cwd: str = facts.workspace
+        self.cwd: str = workdir
         """The directory that the next command starts in."""
         self.shell = facts.session_shell
         """The shell's name; None in an image without a shell, where no session can be had."""
         self.keeps = facts.session_keeps
         """What this shell can keep; dash and busybox cannot keep functions."""
-        self._scope, self._workspace = scope, facts.workspace
+        self._scope = scope
         self._checked = command_params(scope.slot, "", cwd=cwd, env=env)
         self._id: str | None = None
         self._busy = False
@@ -84,7 +85,7 @@ class Session:
 
         Raises:
             OSError: the directory cannot be entered, as when it was removed; nothing ran. Where that is the session's
-                own, which it could enter before, the next command starts in the workspace. Otherwise as `Slot.run`.
+                own, which it could enter before, the next command starts in `slot.workdir`. Otherwise as `Slot.run`.
         """
         if not isinstance(command, str):
             raise ConfigError("a session runs shell text; use slot.run for a list of arguments")

@@ -28,9 +28,10 @@ KILL_S = 60.0
 class Slot:
     """A workspace with its own home, temporary directory and processes, lent by a `SandboxPool`.
 
-    `id` is unique over all pools of this process; `workspace`, `home` and `tmp` are paths inside; `isolation` is what
-    the box was found to give; `sandbox` is the backend's name of the box, `backend` the backend's own, `image` the
-    image where there is one. Calls may run in parallel. After `pool.release`, every call and handle raises SlotClosed.
+    `id` is unique over all pools of this process; `workspace`, `home` and `tmp` are paths inside; `workdir` is where
+    calls start and relative paths begin, the workspace unless another one was asked for; `isolation` is what the box
+    was found to give; `sandbox` is the backend's name of the box, `backend` the backend's own, `image` the image where
+    there is one. Calls may run in parallel. After `pool.release`, every call and handle raises SlotClosed.
 
     Every call may raise SandboxDied (the box has ended), OutcomeUnknown (sent, and the answer is lost), ChannelLost
     (not sent: it did not run), ProtocolError and SlotClosed.
@@ -45,10 +46,11 @@ class Slot:
         sandbox: str,
         backend: str,
         image: str | None,
+        workdir: str | None,
         reset: Callable[[], Awaitable[None]],
     ) -> None:
         self.id = id
-        self._take(facts)
+        self._take(facts, workdir)
         self.sandbox = sandbox
         self.backend = backend
         self.image = image
@@ -91,7 +93,7 @@ class Slot:
             timeout_s: Seconds from the start of the process (default 180; None: no limit). Then TERM, after 0.5 s
                 KILL to everything it started: `timed_out`, exit code 128 + signal, the output so far. The call takes
                 at most 5 s more.
-            cwd: Directory to start in; a relative one is relative to the workspace, which is the default.
+            cwd: Directory to start in; a relative one is relative to `workdir`, which is the default.
             env: Variables added to those of the slot.
             stdin: Text (as UTF-8), bytes or an async iterable of bytes; None is /dev/null. A command that does not
                 read it does not fail the call.
@@ -223,7 +225,7 @@ class Slot:
     def session(self, *, cwd: str | PathLike[str] | None = None, env: dict[str, str] | None = None) -> Session:
         """A shell whose state lasts between its commands; it starts with its first one (or `async with`)."""
         self.scope.check()
-        return Session(self.scope, self._facts, cwd, env)
+        return Session(self.scope, self._facts, self.workdir, cwd, env)
 
     async def processes(self) -> list[ProcessInfo]:
         """What lives in the slot now, whoever started it."""
@@ -258,8 +260,8 @@ class Slot:
 
         Processes, sessions, forwards and connections of before raise SlotClosed from then on, calls under way too.
 
-        Where the tenant of a whole box changed anything outside of these directories, the slot goes on in another box,
-        which is waited for as in `SandboxPool.acquire`: then `sandbox` is another one, and the paths may be.
+        The tenant of a whole box goes on in another one, which is waited for as in `SandboxPool.acquire`: `sandbox` is
+        another one then.
 
         Raises:
             ExecError: it could not be proven clean; the slot is quarantined and closed.
@@ -287,9 +289,10 @@ class Slot:
             self.scope.expire(self._closed)
         return self.scope
 
-    def _take(self, facts: SlotFacts) -> None:
+    def _take(self, facts: SlotFacts, workdir: str | None) -> None:
         self._facts = facts
         self.workspace = facts.workspace
+        self.workdir = workdir or facts.workspace
         self.home = facts.home
         self.tmp = facts.tmp
         self.uid = facts.uid
@@ -299,7 +302,7 @@ class Slot:
 
     def move(self, other: Slot) -> None:
         """Go on in the place of another slot, which nobody holds. The pool calls it."""
-        self._take(other._facts)
+        self._take(other._facts, other.workdir)
         self.sandbox = other.sandbox
         self.scope, self._new_scope = other.scope, other._new_scope
         if self._closed is not None:

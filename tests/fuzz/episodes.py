@@ -194,5 +194,12 @@ def _slot(channel: Channel) -> Slot:
         return SlotScope("s0", channel, explain_loss, left)
 
     return Slot(
-        id="s0", facts=SlotFacts.parse(SLOT), scope=scope, sandbox="box", backend="hostile", image=None, reset=reset
+        id="s0",
+        facts=SlotFacts.parse(SLOT),
+        scope=scope,
+        sandbox="box",
+        backend="hostile",
+        image=None,
+        workdir=None,
+        reset=reset,
     )

@@ -102,7 +102,7 @@ class DockerBackend:
                     raise NotShared from error
                 raise
         user = None if self._config.user else image.user
-        made = CreatedContainer(container, name, user, plan.limits, spec.whole_box)
+        made = CreatedContainer(container, name, user, image.workdir, plan.limits, spec.whole_box)
         return DockerSandbox(self._engine, made, stream)
 
     async def reap(self, which: ReapFilter) -> list[Reaped]:

@@ -37,6 +37,7 @@ class ImageFacts(NamedTuple):
     os: str
     arch: str
     user: str | None
+    workdir: str
 
 
 class Images:
@@ -102,9 +103,11 @@ def _inspect(client: DockerClient, name: str) -> ImageFacts | None:
         found: Mapping[str, Any] = client.images.get(name).attrs
     except ImageNotFound:
         return None
-    user = (found.get("Config") or {}).get("User") or None
+    config: Mapping[str, Any] = found.get("Config") or {}
+    user = config.get("User") or None
     plain = None if user in {"0", "root", "0:0", "root:root"} else user
-    return ImageFacts(name, found["Id"], found.get("Os") or "linux", found.get("Architecture") or "amd64", plain)
+    system, arch = found.get("Os") or "linux", found.get("Architecture") or "amd64"
+    return ImageFacts(name, found["Id"], system, arch, plain, config.get("WorkingDir") or "/")
 
 
 def _pull(

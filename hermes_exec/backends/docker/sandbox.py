@@ -33,6 +33,7 @@ class CreatedContainer(NamedTuple):
     id: str
     name: str
     user: str | None
+    workdir: str
     limits: Mapping[str, str]
     whole_box: bool
 
@@ -45,6 +46,7 @@ class DockerSandbox:
         self._made = made
         self.id = made.id
         self.user = made.user
+        self.workdir = made.workdir
         self.limits = made.limits
         self._stream = stream
 

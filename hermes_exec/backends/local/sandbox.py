@@ -28,6 +28,7 @@ class LocalSandbox:
     """One local box."""
 
     user: str | None = None
+    workdir: str | None = None
 
     def __init__(
         self, process: subprocess.Popen[bytes], directory: LocalDir, program: Path, env: dict[str, str]

@@ -62,8 +62,9 @@ class Facts:
 async def put_helper(slot: Slot, platform: tuple[str, str]) -> str:
     """Bring the applets into the slot as a program of the tenant; its absolute path there."""
     data = await anyio.Path(find_applets(*platform)).read_bytes()
-    await slot.files.write_bytes(HELPER, data, mode=0o755)
-    return f"{slot.workspace}/{HELPER}"
+    path = f"{slot.workspace}/{HELPER}"
+    await slot.files.write_bytes(path, data, mode=0o755)
+    return path
 
 
 async def learn(factory: PoolFactory) -> Facts:

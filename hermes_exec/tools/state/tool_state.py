@@ -57,7 +57,7 @@ class ToolState:
     def cwd(self) -> str:
         """Where relative paths start: the session's directory, so that file tools and terminal mean the same file."""
         if self._session is None:
-            return self.slot.workspace
+            return self.slot.workdir
         return self.back_to or self._session.cwd
 
     def resolve(self, path: str, argument: str = "path") -> str:

@@ -89,8 +89,8 @@ def _in_directory(state: ToolState, workdir: str | None) -> Iterator[None]:
             raise
         failure = failure_of(workdir or str(error.filename), error)
         if workdir is None:
-            failure.message += f" Nothing was run. The next command starts in {state.slot.workspace}."
-            state.back_to = state.slot.workspace
+            failure.message += f" Nothing was run. The next command starts in {state.slot.workdir}."
+            state.back_to = state.slot.workdir
         failure.fields |= {"output": "", "exit_code": -1}
         raise failure from None
     except ConfigError:

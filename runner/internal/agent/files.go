@@ -20,7 +20,7 @@ func file(ctx context.Context, s isolation.Setup, op ipc.FileOp, m *ipc.Message)
 		data = os.NewFile(uintptr(m.FDs[0]), "data")
 		m.FDs = m.FDs[1:]
 	}
-	result, err := files.Do(ctx, files.Env{Workspace: s.Workspace, Tmp: s.Tmp}, op, data)
+	result, err := files.Do(ctx, files.Env{Workdir: string(op.Workdir), Tmp: s.Tmp}, op, data)
 	if err != nil {
 		return nil, nil, err
 	}

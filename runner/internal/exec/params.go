@@ -111,9 +111,9 @@ func environment(base []string, call map[string]ipc.Bytes) []ipc.Bytes {
 func directory(agent *slots.Agent, cwd *ipc.Bytes) string {
 	switch {
 	case cwd == nil:
-		return agent.Workspace
+		return agent.Workdir()
 	case strings.HasPrefix(string(*cwd), "/"):
 		return string(*cwd)
 	}
-	return agent.Workspace + "/" + string(*cwd)
+	return agent.Workdir() + "/" + string(*cwd)
 }

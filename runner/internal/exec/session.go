@@ -168,12 +168,12 @@ func (r *Runner) runInSession(c *channel.Conversation, slot *Slot, agent *slots.
 	defer pipe.CloseFiles(l.extra)
 	l.saved = saving.pump
 	result, exit, err := r.run(c, slot, agent, p, l)
-	if p.Cwd == nil && x.entered && l.cwd != agent.Workspace && cannotEnter(err, l.cwd) {
+	if p.Cwd == nil && x.entered && l.cwd != agent.Workdir() && cannotEnter(err, l.cwd) {
 		// The command must not run elsewhere, and not every later one may fail.
 		x.mu.Lock()
-		x.state.Move(agent.Workspace)
+		x.state.Move(agent.Workdir())
 		x.mu.Unlock()
-		err = moved(err, agent.Workspace)
+		err = moved(err, agent.Workdir())
 	}
 	if err != nil {
 		return nil, err

@@ -35,7 +35,7 @@ func stopped(t *testing.T, dir, method string, looks int, params any) {
 	}
 	ctx := &endsAfter{Context: context.Background()}
 	ctx.left.Store(int64(looks))
-	_, err = Do(ctx, Env{Workspace: dir}, ipc.FileOp{Method: method, Params: raw}, nil)
+	_, err = Do(ctx, Env{Workdir: dir}, ipc.FileOp{Method: method, Params: raw}, nil)
 	var e *ipc.Error
 	if !errors.As(err, &e) || e.Kind != "canceled" {
 		t.Errorf("%s after %d looks: %v", method, looks, err)

@@ -21,8 +21,8 @@ import (
 
 // Env is what an operation needs besides the calling thread's rights and view.
 type Env struct {
-	Workspace string // absolute; relative paths start here
-	Tmp       string // where contents wait that cannot do so beside their file
+	Workdir string // absolute; relative paths start here
+	Tmp     string // where contents wait that cannot do so beside their file
 }
 
 func (e Env) spare() string {
@@ -97,9 +97,9 @@ func encode(value any) (ipc.FileResult, error) {
 	return ipc.FileResult{Result: raw}, nil
 }
 
-func searchTree(r *request) (any, error) { return search.Search(r.ctx, r.env.Workspace, r.op.Params) }
+func searchTree(r *request) (any, error) { return search.Search(r.ctx, r.env.Workdir, r.op.Params) }
 
-func globTree(r *request) (any, error) { return search.Glob(r.ctx, r.env.Workspace, r.op.Params) }
+func globTree(r *request) (any, error) { return search.Glob(r.ctx, r.env.Workdir, r.op.Params) }
 
 // decode reads the params of a request; a wrong type is the caller's mistake.
 func (r *request) decode(into any) error {
@@ -115,7 +115,7 @@ func (r *request) decode(into any) error {
 // resolve makes a path absolute. It is not cleaned: `..` behind a symbolic
 // link is the kernel's to interpret.
 func (r *request) resolve(path ipc.Bytes) (string, error) {
-	return search.Resolve(r.env.Workspace, string(path))
+	return search.Resolve(r.env.Workdir, string(path))
 }
 
 func badRequest(format string, args ...any) error {

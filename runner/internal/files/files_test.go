@@ -24,7 +24,7 @@ func do(t *testing.T, dir, method string, params any, inline []byte) (map[string
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := Do(context.Background(), Env{Workspace: dir},
+	r, err := Do(context.Background(), Env{Workdir: dir},
 		ipc.FileOp{Method: method, Params: raw, Inline: inline, Small: method == "file.read"}, nil)
 	var out map[string]any
 	if err == nil && len(r.Result) > 0 {
@@ -112,7 +112,7 @@ func throughPipe(t *testing.T, dir string, op ipc.FileOp, params any, feed func(
 		feed(mine)
 		mine.Close()
 	}()
-	result, err := Do(context.Background(), Env{Workspace: dir}, op, theirs)
+	result, err := Do(context.Background(), Env{Workdir: dir}, op, theirs)
 	<-done
 	return result, err
 }
@@ -366,7 +366,7 @@ func TestStandstillIsATimeout(t *testing.T) {
 		if op.Method == "file.read" || op.Method == "file.get_tree" {
 			theirs = w
 		}
-		_, err := Do(context.Background(), Env{Workspace: dir}, op, theirs)
+		_, err := Do(context.Background(), Env{Workdir: dir}, op, theirs)
 		r.Close()
 		w.Close()
 		var e *ipc.Error

@@ -46,7 +46,7 @@ func FuzzPutTree(f *testing.F) {
 		}
 		defer os.RemoveAll(around)
 		top := filepath.Join(around, "top")
-		result, err := Do(context.Background(), Env{Workspace: around},
+		result, err := Do(context.Background(), Env{Workdir: around},
 			ipc.FileOp{Method: "file.put_tree", Params: []byte(`{"path":"top"}`), Inline: input}, nil)
 		if err == nil && len(result.Result) > 32<<20 {
 			t.Fatalf("an answer of %d bytes", len(result.Result))

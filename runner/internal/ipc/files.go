@@ -10,10 +10,11 @@ import "encoding/json"
 // or read. Fast path: file.read of at most InlineLimit bytes may be sent
 // without a descriptor and file.write with Inline; the bytes then travel here.
 type FileOp struct {
-	Method string          `json:"method"`
-	Params json.RawMessage `json:"params"`
-	Inline []byte          `json:"inline,omitempty"`
-	Small  bool            `json:"small,omitempty"` // file.read: answer inline
+	Method  string          `json:"method"`
+	Params  json.RawMessage `json:"params"`
+	Workdir Bytes           `json:"workdir"` // where relative paths begin
+	Inline  []byte          `json:"inline,omitempty"`
+	Small   bool            `json:"small,omitempty"` // file.read: answer inline
 	// Committed says that the data of file.write or file.put_tree end with one
 	// more byte, 1, sent when the driver's END has arrived. A pipe that closes
 	// without it was broken off (cancel, lost driver): file.write then keeps

@@ -111,7 +111,7 @@ type GlobResult struct {
 // Glob carries out file.glob: files and folders below path whose path matches
 // the pattern, the newest first. A name with a leading dot needs a pattern that
 // has one.
-func Glob(ctx context.Context, workspace string, raw json.RawMessage) (*GlobResult, error) {
+func Glob(ctx context.Context, workdir string, raw json.RawMessage) (*GlobResult, error) {
 	var p struct {
 		Pattern ipc.Bytes `json:"pattern"`
 		Path    ipc.Bytes `json:"path"`
@@ -131,7 +131,7 @@ func Glob(ctx context.Context, workspace string, raw json.RawMessage) (*GlobResu
 		asked = "."
 	}
 	asked, pattern = splitPattern(asked, pattern)
-	root, err := Resolve(workspace, asked)
+	root, err := Resolve(workdir, asked)
 	if err != nil {
 		return nil, err
 	}

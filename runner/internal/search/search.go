@@ -94,7 +94,7 @@ func osError(path string, err error) error {
 }
 
 // Search carries out file.search until ctx ends.
-func Search(ctx context.Context, workspace string, raw json.RawMessage) (*Result, error) {
+func Search(ctx context.Context, workdir string, raw json.RawMessage) (*Result, error) {
 	var p params
 	if err := json.Unmarshal(raw, &p); err != nil {
 		return nil, badRequest("file.search: %v", err)
@@ -102,7 +102,7 @@ func Search(ctx context.Context, workspace string, raw json.RawMessage) (*Result
 	if err := p.check(); err != nil {
 		return nil, err
 	}
-	root, err := Resolve(workspace, string(p.Path))
+	root, err := Resolve(workdir, string(p.Path))
 	if err != nil {
 		return nil, err
 	}

@@ -22,7 +22,7 @@ const (
 
 // Resolve makes a path absolute without cleaning it: `..` behind a symbolic
 // link is the kernel's to interpret.
-func Resolve(workspace, path string) (string, error) {
+func Resolve(workdir, path string) (string, error) {
 	if path == "" {
 		return "", badRequest("the path is empty")
 	}
@@ -32,7 +32,7 @@ func Resolve(workspace, path string) (string, error) {
 	if strings.HasPrefix(path, "/") {
 		return path, nil
 	}
-	return workspace + "/" + path, nil
+	return workdir + "/" + path, nil
 }
 
 // found is one entry that a walk came to. Relative is its path below the root.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -34,6 +35,7 @@ var fileMethods = map[string]func(*fileCall) (any, error){
 	"file.chmod": (*fileCall).simple,
 	"file.list":  (*fileCall).tree, "file.remove": (*fileCall).tree, "file.copy": (*fileCall).tree,
 	"file.search": (*fileCall).tree, "file.glob": (*fileCall).tree,
+	"slot.workdir": (*fileCall).workdir,
 }
 
 func fileMethod(name string, carry func(*fileCall) (any, error)) method {
@@ -51,8 +53,8 @@ func fileMethod(name string, carry func(*fileCall) (any, error)) method {
 		}
 		ctx, leave := slot.Join(c.Ctx)
 		defer leave()
-		result, err := carry(&fileCall{c: c, ctx: ctx, agent: agent, op: ipc.FileOp{Method: name, Params: params},
-			length: p.Length})
+		op := ipc.FileOp{Method: name, Params: params, Workdir: ipc.Bytes(agent.Workdir())}
+		result, err := carry(&fileCall{c: c, ctx: ctx, agent: agent, op: op, length: p.Length})
 		if err != nil {
 			if cause := context.Cause(ctx); cause != nil {
 				return nil, cause
@@ -94,6 +96,30 @@ func (f *fileCall) tree() (any, error) { return f.plain(treeTime) }
 func (f *fileCall) plain(limit time.Duration) (any, error) {
 	result, err := f.call(limit)
 	return orEmpty(result.Result), err
+}
+
+// workdir makes the directory where it is missing, with the slot's rights, and
+// has commands start and relative paths begin there.
+func (f *fileCall) workdir() (any, error) {
+	var p struct {
+		Path ipc.Bytes `json:"path"`
+	}
+	if err := channel.Decode(f.op.Params, &p); err != nil {
+		return nil, err
+	}
+	if !filepath.IsAbs(string(p.Path)) {
+		return nil, channel.BadRequest("the working directory %q is not absolute", p.Path)
+	}
+	params, err := json.Marshal(map[string]any{"path": p.Path, "parents": true, "exist_ok": true})
+	if err != nil {
+		return nil, err
+	}
+	f.op = ipc.FileOp{Method: "file.mkdir", Params: params, Workdir: f.op.Workdir}
+	if _, err := f.simple(); err != nil {
+		return nil, err
+	}
+	f.agent.SetWorkdir(string(p.Path))
+	return nil, nil
 }
 
 func orEmpty(result json.RawMessage) any {

@@ -24,11 +24,12 @@ const (
 
 // Agent is a running agent.
 type Agent struct {
-	Env       []string // the slot's base environment, KEY=VALUE
-	Workspace string
+	Env       []string          // the slot's base environment, KEY=VALUE
 	Shell     string            // path of the best shell, "" when there is none
 	Shells    map[string]string // what it is → its path
 	OpenFiles int64             // the limit of each of the slot's processes, 0 for none
+
+	workdir atomic.Pointer[string]
 
 	slot *slot
 	conn *ipc.Conn
@@ -44,6 +45,13 @@ type Agent struct {
 	oomKills int64      // of the box, when it was started
 	expected atomic.Bool
 }
+
+// Workdir is where commands start and relative paths begin: the workspace, or
+// the last one set.
+func (h *Agent) Workdir() string { return *h.workdir.Load() }
+
+// SetWorkdir sets it until the slot is reset.
+func (h *Agent) SetWorkdir(path string) { h.workdir.Store(&path) }
 
 // Call asks the agent (ipc.Conn.Call) on the lane for op, and gives an error of
 // the protocol for one that is gone.

@@ -138,9 +138,10 @@ func (s *slot) launch() (*Agent, error) {
 		return nil, err
 	}
 	h := &Agent{
-		slot: s, conn: conn, Env: s.env, Workspace: string(s.facts.Workspace), Shells: s.facts.Shells,
+		slot: s, conn: conn, Env: s.env, Shells: s.facts.Shells,
 		process: process, oomKills: oomKills(), ended: make(chan struct{}),
 	}
+	h.SetWorkdir(string(s.facts.Workspace))
 	if s.facts.Shell != nil {
 		h.Shell = h.Shells[*s.facts.Shell]
 	}

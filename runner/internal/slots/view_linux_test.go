@@ -251,7 +251,7 @@ func TestFilesAndSpill(t *testing.T) {
 		}
 		var result ipc.FileResult
 		op := ipc.FileOp{Method: "file.write", Params: []byte(`{"path":"sub/x","parents":true}`),
-			Inline: []byte("hello")}
+			Workdir: facts.Workspace, Inline: []byte("hello")}
 		if _, err := h.Call(context.Background(), ipc.OpFile, op, &result); err != nil {
 			t.Fatal(err)
 		}

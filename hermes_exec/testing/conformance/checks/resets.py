@@ -84,6 +84,25 @@ async def check_next_tenant_finds_nothing(ctx: Context) -> None:
             equal((await ctx.applet("echo", "clean", slot=slot)).stdout, "clean\n", "stdout")
 
 
+@check("helper", own_pool=True)
+async def check_calls_start_in_the_workdir(ctx: Context) -> None:
+    """`workdir` of a request is where calls start and relative paths begin, until the slot is lent again."""
+    async with ctx.pool(slots_per_sandbox=1) as pool:
+        async with pool.slot() as slot:
+            equal(slot.workdir, slot.workspace, "where calls start by themselves")
+            folder = f"{slot.tmp}/{ctx.mark}/sub"
+        async with pool.slot(workdir=folder) as slot:
+            equal(slot.workdir, folder, "slot.workdir")
+            result = await ctx.applet("write", "written", slot=slot, stdin="by a command")
+            that(result.ok, f"{result}")
+            equal(await slot.files.read_text(f"{folder}/written"), "by a command", "what a command wrote")
+            equal(await slot.files.read_text("written"), "by a command", "the same by a relative path")
+            equal([entry.path for entry in await slot.files.list()], ["written"], "what is there")
+        async with pool.slot() as slot:
+            await ctx.applet("write", "written", slot=slot, stdin="again")
+            equal(await slot.files.read_text(f"{slot.workspace}/written"), "again", "what the next tenant wrote")
+
+
 @check("reset", "helper", own_pool=True)
 async def check_released_slot_is_closed(ctx: Context) -> None:
     """After release each use raises SlotClosed; releasing twice is harmless."""
