@@ -3,6 +3,7 @@ package isolation
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -334,6 +335,11 @@ func readMounts() (map[string]boxMount, error) {
 	return out, nil
 }
 
+// What a small folder holds at most.
+const smallEntries, smallBytes = 16, 64 << 10
+
+var errNotSmall = errors.New("not small")
+
 type imageReader struct {
 	home   string
 	shared []string
@@ -389,11 +395,34 @@ func (r *imageReader) folder(path string, st *syscall.Stat_t, whole bool) error 
 		return nil
 	case r.holdsMounts(path):
 		return r.split(path, whole || path == "/etc")
-	case whole && !mounted:
+	case !mounted && (whole || small(path)):
 		return r.split(path, true)
 	}
 	r.image.Folders = append(r.image.Folders, path)
 	return nil
+}
+
+// small says that a folder holds so little that a copy costs less than a layer.
+func small(path string) bool {
+	entries, bytes := 0, int64(0)
+	return filepath.WalkDir(path, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		if entries++; info.Mode().IsRegular() {
+			bytes += info.Size()
+		} else if !info.IsDir() && info.Mode()&fs.ModeSymlink == 0 {
+			return errNotSmall // a device, FIFO or socket, which no copy is made of
+		}
+		if entries > smallEntries || bytes > smallBytes {
+			return errNotSmall
+		}
+		return nil
+	}) == nil
 }
 
 func (r *imageReader) holdsMounts(path string) bool {
