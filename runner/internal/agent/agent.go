@@ -57,8 +57,8 @@ func Main(args []string) int {
 			return isolation.ProbeChild(args[1])
 		case isolation.NoopArg:
 			return 0
-		case isolation.ScopeArg, isolation.ScopeFilesArg:
-			err := isolation.Scope([]string{"runner", "agent"}, args[0] == isolation.ScopeFilesArg)
+		case isolation.ScopeArg:
+			err := isolation.Scope([]string{"runner", "agent"})
 			fmt.Fprintln(os.Stderr, "runner agent:", err)
 			return 1
 		}

@@ -87,8 +87,7 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 		initproc.IgnoreSignals()
 	}
 	a.ready.Store(true)
-	return isolation.Ready{PID: os.Getpid(), SetupMS: float64(time.Since(began).Microseconds()) / 1000,
-		Landlock: s.Landlock != nil}, nil
+	return isolation.Ready{PID: os.Getpid(), SetupMS: float64(time.Since(began).Microseconds()) / 1000}, nil
 }
 
 func cannotIsolate(err error) error { return &ipc.Error{Kind: "isolation", Message: err.Error()} }
@@ -149,11 +148,6 @@ func (a *agent) makeThreads(tasks []*os.File) error {
 				return err
 			}
 		}
-		if s.Landlock != nil {
-			if err := isolation.ThreadLandlock(*s.Landlock); err != nil {
-				return err
-			}
-		}
 		return user()
 	})
 	if err != nil {
@@ -205,9 +199,6 @@ func (a *agent) prepareSpawner(tasks []*os.File) error {
 		if err := seccomp.ThreadNoOtherNetworks(); err != nil {
 			return err
 		}
-	}
-	if a.setup.Landlock != nil {
-		return isolation.ThreadLandlock(*a.setup.Landlock)
 	}
 	return nil
 }

@@ -34,11 +34,8 @@ func ReadImage(string, []string, string) (*Image, error) { return nil, errors.Er
 // OwnPIDLimit is for Linux.
 func OwnPIDLimit() bool { return false }
 
-// ScopeArg and ScopeFilesArg are for Linux.
-const (
-	ScopeArg      = "--scope"
-	ScopeFilesArg = "--scope-files"
-)
+// ScopeArg is for Linux.
+const ScopeArg = "--scope"
 
 // Scope is for Linux.
-func Scope([]string, bool) error { return errors.ErrUnsupported }
+func Scope([]string) error { return errors.ErrUnsupported }

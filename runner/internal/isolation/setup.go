@@ -27,7 +27,6 @@ type Setup struct {
 	Tmp       string        `json:"tmp"`
 	Limits    ipc.Limits    `json:"limits"`
 	Cgroups   []cgroup.Join `json:"cgroups,omitempty"`
-	Landlock  *Landlock     `json:"landlock,omitempty"`
 	// RLimits names the limits that have no cgroup and are held by rlimits.
 	RLimits []string `json:"rlimits,omitempty"`
 	// Watch is the memory limit in bytes that a watchdog holds, 0 for none.
@@ -100,13 +99,6 @@ const (
 	ViewOwn     = "own"
 )
 
-// Landlock lists what commands may reach in the file system.
-type Landlock struct {
-	ABI      int      `json:"abi"`
-	Writable []string `json:"writable"`
-	Hidden   []string `json:"hidden"`
-}
-
 // Operations of an agent besides those of the link package.
 const (
 	OpSetup = "setup" // Setup → Ready
@@ -115,7 +107,6 @@ const (
 
 // Ready is the agent's answer to Setup.
 type Ready struct {
-	PID      int     `json:"pid"`
-	SetupMS  float64 `json:"setup_ms"`
-	Landlock bool    `json:"landlock"`
+	PID     int     `json:"pid"`
+	SetupMS float64 `json:"setup_ms"`
 }

@@ -79,7 +79,7 @@ func (s *rung) describeNetwork() string {
 func (s *rung) describeShared(p CreateParams) {
 	u, iso := s.setup, &s.facts.Isolation
 	iso.Network = "shared with the box"
-	iso.Filesystem = "shared with the box, own directories by file mode"
+	iso.Filesystem = "shared with the box, /tmp too, by file mode; own directories"
 	iso.Processes = "shared table; signals by uid"
 	iso.Users = "own uid, no_new_privs"
 	switch {
@@ -89,13 +89,9 @@ func (s *rung) describeShared(p CreateParams) {
 	case u.Level == isolation.UID && !s.name:
 		iso.Users = "own uid without a passwd name, no_new_privs"
 	}
-	if u.Landlock != nil {
-		iso.Filesystem = "shared with the box; Landlock keeps other slots, /tmp and /var/tmp out of reach; /dev/shm " +
-			"by file mode"
-		if s.scoped() {
-			iso.Processes = "shared table; signals within the slot only (Landlock)"
-			iso.Network = networkScoped
-		}
+	if s.scoped() {
+		iso.Processes = "shared table; signals within the slot only (Landlock)"
+		iso.Network = networkScoped
 	}
 }
 

@@ -171,10 +171,7 @@ func (s *rung) place(p CreateParams) error {
 			return s.cannot("a network of its own would have no loopback interface (no CAP_NET_ADMIN)")
 		}
 		s.placeView(p)
-	case isolation.UID:
-		s.setup.Landlock = s.landlock()
-		fallthrough
-	case isolation.None:
+	case isolation.UID, isolation.None:
 		s.setup.View.Network = true
 		if err := s.reachable(); err != nil {
 			return err
@@ -257,25 +254,6 @@ func (s *rung) reachable() error {
 			return nil
 		}
 	}
-}
-
-// landlock leaves a slot at rung uid its own directories and what is the
-// box's, but no directory that slots share.
-func (s *rung) landlock() *isolation.Landlock {
-	if s.m.facts.LandlockABI == 0 {
-		return nil
-	}
-	l := &isolation.Landlock{ABI: s.m.facts.LandlockABI, Hidden: []string{s.m.base}}
-	for _, dir := range []string{"/tmp", "/var/tmp"} {
-		if real, err := filepath.EvalSymlinks(dir); err == nil {
-			l.Hidden = append(l.Hidden, real)
-		}
-	}
-	for _, part := range s.parts() {
-		l.Writable = append(l.Writable, filepath.Join(s.dir, part))
-	}
-	l.Writable = append(l.Writable, filepath.Join(s.dir, fifos))
-	return l
 }
 
 func isDir(path string) bool {

@@ -61,10 +61,8 @@ func (s *slot) makeDirs() error {
 	if err := os.Mkdir(s.dir, 0o711); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	if s.setup.Switch || s.setup.Level == isolation.Box {
-		if err := os.Chmod(s.dir, 0o711); err != nil {
-			return err
-		}
+	if err := s.openDir(); err != nil {
+		return err
 	}
 	for _, part := range s.parts() {
 		mode := s.modes.own
@@ -89,6 +87,21 @@ func (s *slot) makeDirs() error {
 	}
 	if err := os.Mkdir(filepath.Join(s.dir, "root"), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
+	}
+	return nil
+}
+
+// openDir lets the slot's user through its directory; where that user is the
+// slot's own nobody else's gets through, whatever is below it.
+func (s *slot) openDir() error {
+	switch {
+	case s.ownUID:
+		if err := os.Lchown(s.dir, -1, int(s.setup.GID)); err != nil {
+			return err
+		}
+		return os.Chmod(s.dir, 0o710)
+	case s.setup.Switch || s.setup.Level == isolation.Box:
+		return os.Chmod(s.dir, 0o711)
 	}
 	return nil
 }

@@ -25,11 +25,7 @@ func (s *slot) begin(null, theirs *os.File) (*os.Process, error) {
 	argv := []string{"runner", "agent"}
 	// A successor has to signal the processes that the dead agent left.
 	if s.scoped() && !s.setup.Successor {
-		scope := isolation.ScopeArg
-		if s.setup.Landlock != nil {
-			scope = isolation.ScopeFilesArg
-		}
-		argv = append(argv, scope)
+		argv = append(argv, isolation.ScopeArg)
 	}
 	if s.way != isolation.WayBwrap {
 		return isolation.Start(s.way, s.setup.View.Network, argv, std, theirs)

@@ -116,13 +116,25 @@ func TestSlotsDoNotReachEachOther(t *testing.T) {
 		if one.UID == two.UID && os.Geteuid() == 0 {
 			t.Error("both have one uid")
 		}
-		if one.Isolation.Level == isolation.UID && probed().LandlockABI > 0 {
-			for _, attack := range []string{"touch /tmp/x", "ls /tmp", "touch /var/tmp/x"} {
-				if out, e := b.run("a", "/bin/sh", "-c", attack+" 2>&1"); e.ExitCode == 0 && attack != "ls /tmp" {
-					t.Errorf("%s worked: %s", attack, out)
+		if one.Isolation.Level == isolation.UID {
+			mark := filepath.Base(t.TempDir())
+			for _, dir := range []string{"/tmp", "/var/tmp", "/dev/shm"} {
+				b.sh("a", "umask 077; echo mine > "+dir+"/"+mark+"; mkdir "+dir+"/"+mark+".d")
+				if out, e := b.run("b", "/bin/sh", "-c", "cat "+dir+"/"+mark+" || rm -f "+dir+"/"+mark); e.ExitCode == 0 {
+					t.Errorf("b reaches a's file in %s: %s", dir, out)
 				}
 			}
-			b.sh("a", "ls / > /dev/null && echo x > /dev/shm/mine-$$ && sh -c 'kill -0 $PPID'")
+			b.sh("a", "chmod 777 . && touch open")
+			if out, e := b.run("b", "/bin/sh", "-c", "ls "+string(one.Workspace)+" 2>&1"); e.ExitCode == 0 {
+				t.Errorf("b reaches what a has opened to everybody: %s", out)
+			}
+			b.sh("a", "ls / > /dev/null && sh -c 'kill -0 $PPID'")
+			if r, err := b.Reset(context.Background(), "a"); err != nil || !r.Clean {
+				t.Fatalf("%+v %v", r, err)
+			}
+			if left, _ := filepath.Glob("/*/" + mark + "*"); len(left) > 0 {
+				t.Errorf("a reset leaves %v", left)
+			}
 		}
 	})
 }
@@ -354,7 +366,7 @@ ln -s %[2]s %[3]s/link; mkdir %[3]s/shut; ln %[2]s/kept %[3]s/shut/hard; chmod 0
 	}
 }
 
-// Commands are forked on several threads, which Landlock must not keep apart.
+// Commands are forked on several threads, whose scopes must not keep them apart.
 func TestCommandsOfOneSlotReachEachOther(t *testing.T) {
 	eachRung(t, func(t *testing.T, b *box, _ SlotFacts) {
 		var victims [6]command

@@ -35,8 +35,8 @@ IPC = (
         "reads its world-readable files there",
         "ipc.shared_folders",
         ("neighbour", "host"),
-        why="at `uid` `/dev/shm` is the box's, and file modes decide. Programs that need it closed set an "
-        "umask of 077, or run on a higher rung.",
+        why="at `uid` they are the box's, and file modes decide. Programs that need it closed set an umask of 077, "
+        "write to `$TMPDIR`, or run on a higher rung.",
     ),
     Attack(
         "System V memory",
@@ -68,6 +68,7 @@ IPC = (
         "takes a message out of its queue, open to all by its mode",
         "ipc.posix_queue",
         ("neighbour", "host"),
+        why="as System V memory.",
     ),
     Attack(
         "keyrings", "ipc", "reads keys of its session's and its user's keyring", "ipc.keyrings", ("neighbour", "host")

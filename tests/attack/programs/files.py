@@ -34,8 +34,8 @@ def by_listing(target: Target) -> None:
 
 
 def by_search(target: Target) -> None:
-    """Go through everything that can be seen, for a name with the mark. Shared memory is an attack of its own."""
-    skipped = ("/proc", "/sys", "/usr", "/lib", "/dev/shm")
+    """Go through everything that can be seen, for a name with the mark. Shared folders are an attack of its own."""
+    skipped = ("/proc", "/sys", "/usr", "/lib", "/dev/shm", "/tmp", "/var/tmp")
     for root, folders, names in os.walk("/"):
         folders[:] = [name for name in folders if os.path.join(root, name) not in skipped]
         for name in names:
