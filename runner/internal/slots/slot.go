@@ -93,7 +93,7 @@ func (s *slot) makeDirs() error {
 
 // openDir lets the slot's user through its directory; where that user is the
 // slot's own nobody else's gets through, whatever is below it.
-func (s *slot) openDir() error {
+func (s *rung) openDir() error {
 	switch {
 	case s.ownUID:
 		if err := os.Lchown(s.dir, -1, int(s.setup.GID)); err != nil {
