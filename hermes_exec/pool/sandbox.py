@@ -173,9 +173,7 @@ class PooledSandbox:
             place.begun = True
             answer = await self.channel.call("slot.create", params, timeout_s=CREATE_S)
         except RemoteError as error:
-            if error.kind == "own_root":
-                raise NoOwnRoot(error.message, sandbox=self.id) from None
-            raise self._refused(error) from error
+            raise self._refused(error) from None
         except (ChannelLost, OutcomeUnknown, ProtocolError, SandboxDied) as error:
             raise_seen(await self.explain_loss(error), error)
         facts = SlotFacts.parse(answer)
@@ -250,7 +248,8 @@ class PooledSandbox:
         ours = self.template.backend.whole_box
         params = self.template.slot_params(place.name, None)
         if ours:
-            params |= {"level": "box", "floor": "none", "limits": {}, "own_root": False, "workspace": ""}
+            level = "auto" if self.template.own_roots.given else "box"
+            params |= {"level": level, "floor": "none", "limits": {}, "setup": True, "workspace": "", "user": None}
         facts = SlotFacts.parse(await self._ask("slot.create", params))
         scope = self.scope(place, KillWatch())
         for command in self.template.setup:
@@ -269,10 +268,12 @@ class PooledSandbox:
         try:
             return await self.channel.call(method, params, timeout_s=CREATE_S)
         except RemoteError as error:
-            raise self._refused(error) from error
+            raise self._refused(error) from None
 
     def _refused(self, error: RemoteError) -> ExecError:
         """The error for a request of the pool that the box refused: a LaunchError in place of an OSError."""
+        if error.kind == "own_root":
+            return NoOwnRoot(error.message, sandbox=self.id)
         seen = remote_failure(error)
         return seen if isinstance(seen, ExecError) else LaunchError(f"the box refused: {seen}", sandbox=self.id)
 

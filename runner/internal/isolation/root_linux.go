@@ -25,9 +25,15 @@ var (
 )
 
 // enterOwn makes the image the root of this process, with a layer of the slot's
-// own over each of its folders. Before the new root is entered nothing is
+// own over each of its folders, or without a layer the image itself. Before the new root is entered nothing is
 // looked up in it but the folders of the skeleton, which are no links.
 func (v View) enterOwn() (lastPID *os.File, err error) {
+	if v.Layer == "" {
+		if lastPID, err = v.ownProc(); err != nil {
+			return nil, err
+		}
+		return lastPID, v.ownSys("")
+	}
 	root := v.Staging
 	if err := v.lay(0, v.Image.Skeleton, root); err != nil {
 		return nil, err

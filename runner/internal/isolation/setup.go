@@ -56,9 +56,9 @@ type View struct {
 	Pids     bool     `json:"pids"`    // the agent is init of its own pid namespace
 	Made     bool     `json:"made"`    // bubblewrap has made it all
 
-	// Of "own": what is below the slot's layers, an empty folder of ours for them,
-	// the slot's working directory with its owner, and how many processes there
-	// may be (0: no limit).
+	// Of "own": what is below the slot's layers, an empty folder of ours for them
+	// ("": none, the root is the box's), the slot's working directory with its
+	// owner, and how many processes there may be (0: no limit).
 	Image     *Image `json:"image,omitempty"`
 	Layer     string `json:"layer,omitempty"`
 	Workspace string `json:"workspace,omitempty"`

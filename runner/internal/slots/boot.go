@@ -40,7 +40,7 @@ const crash = "exit status 2"
 // boot starts an agent that nobody uses yet; again says that it may be tried
 // once more.
 func (s *slot) boot(ctx context.Context) (h *Agent, again bool, err error) {
-	if s.image != nil {
+	if s.setup.View.Layer != "" {
 		if err := s.freshLayer(); err != nil {
 			return nil, false, failure(whyNot(err), "the slot's layer cannot be made: %v", err)
 		}

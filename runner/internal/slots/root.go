@@ -13,25 +13,28 @@ import (
 
 // roots finds out, once a box, whether its slots can have roots of their own.
 type roots struct {
-	once  sync.Once
-	image *isolation.Image
-	err   error
+	try, read sync.Once
+	image     *isolation.Image
+	err       error
 }
 
 // ownRoots gives what is below the slots' roots of their own, or why they
-// cannot have any. The box's folders are to stay as they are from then on.
-func (m *Manager) ownRoots() (*isolation.Image, error) {
-	m.roots.once.Do(func() {
+// cannot have any. The box's folders are to stay as they are from then on; for
+// the slot that prepares them there is nothing below yet.
+func (m *Manager) ownRoots(setup bool) (*isolation.Image, error) {
+	r := &m.roots
+	r.try.Do(func() {
 		trial := filepath.Join(m.base, "trial")
-		if m.roots.err = os.Mkdir(trial, 0o700); m.roots.err != nil {
-			return
+		if r.err = os.Mkdir(trial, 0o700); r.err == nil {
+			r.err = isolation.TryOwnRoot(m.facts, trial)
+			_ = os.RemoveAll(trial)
 		}
-		if m.roots.err = isolation.TryOwnRoot(m.facts, trial); m.roots.err == nil {
-			m.roots.image, m.roots.err = isolation.ReadImage(m.home(), m.shared, filepath.Join(m.base, "image"))
-		}
-		_ = os.RemoveAll(trial)
 	})
-	return m.roots.image, m.roots.err
+	if r.err != nil || setup {
+		return &isolation.Image{}, r.err
+	}
+	r.read.Do(func() { r.image, r.err = isolation.ReadImage(m.home(), m.shared, filepath.Join(m.base, "image")) })
+	return r.image, r.err
 }
 
 // imageUser makes a slot with a root of its own the image's user's, with the
@@ -52,9 +55,16 @@ func (s *rung) imageUser(name string) error {
 	return nil
 }
 
-// placeOwn decides what a slot sees in a root of its own.
+// placeOwn decides what a slot sees in a root of its own. The one that prepares
+// the box sees the box's, behind what hides parts of /proc and /sys.
 func (s *rung) placeOwn(p CreateParams) {
 	u := &s.setup
+	if p.Setup {
+		u.Workspace, u.Tmp, s.fifos = filepath.Join(s.dir, "workspace"), filepath.Join(s.dir, "tmp"),
+			filepath.Join(s.dir, fifos)
+		u.View = isolation.View{Kind: isolation.ViewOwn, Image: s.image, Network: true, Pids: true}
+		return
+	}
 	u.Workspace, u.Tmp, s.fifos = freePath(cmp.Or(string(p.Workspace), "/workspace")), "/tmp", "/dev/.hermes-exec"
 	u.View = isolation.View{
 		Kind: isolation.ViewOwn, Staging: filepath.Join(s.dir, "root"), Layer: filepath.Join(s.dir, layer),
@@ -66,7 +76,7 @@ func (s *rung) placeOwn(p CreateParams) {
 // freshLayer empties the slot's layer where an agent that failed has begun to
 // use it: a layer is mounted once.
 func (s *slot) freshLayer() error {
-	at := filepath.Join(s.dir, layer)
+	at := s.setup.View.Layer
 	if entries, err := os.ReadDir(at); err != nil || len(entries) == 0 {
 		return err
 	}
@@ -113,7 +123,7 @@ const layer = "layer"
 
 // parts are the slot's own directories.
 func (s *rung) parts() []string {
-	if s.image != nil {
+	if s.setup.View.Layer != "" {
 		return []string{layer}
 	}
 	return []string{"workspace", "home", "tmp", "var-tmp"}

@@ -19,7 +19,7 @@ func ownRoot(t *testing.T, user string) (*box, SlotFacts) {
 		t.Skip("runs inside TestWholeBox")
 	}
 	b := newBox(t, probed())
-	if _, err := b.ownRoots(); err != nil {
+	if _, err := b.ownRoots(false); err != nil {
 		t.Skip(err)
 	}
 	return b, b.create(rootParams("a", user))

@@ -44,7 +44,7 @@ func (s *rung) choose(p CreateParams) error {
 		level = f.Highest
 	}
 	if p.OwnRoot {
-		image, err := s.m.ownRoots()
+		image, err := s.m.ownRoots(p.Setup)
 		if err != nil {
 			return failure("own_root", "a slot cannot have a root of its own here: %v", err)
 		}

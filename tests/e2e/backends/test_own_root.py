@@ -157,6 +157,28 @@ async def test_what_setup_made_is_in_each_slot(docker_image: Image) -> None:
             assert (await slot.run(look)).stdout.startswith("tool\nx\n/data\n")
 
 
+MASKED = """
+for file in /proc/sys/kernel/core_pattern /proc/sysrq-trigger; do
+    { true >> $file; } 2> /dev/null && exit 3
+done
+[ "$(head -c 1 /proc/kcore 2> /dev/null | wc -c)" = 0 ] || exit 4
+unshare -U true 2> /dev/null && exit 5
+useradd -m maker && echo made > /home/maker/file && chown maker /home/maker/file
+"""
+
+
+async def test_setup_is_behind_the_masks_of_a_container(docker_image: Image) -> None:
+    """The runner's own /proc has none, so that slots can have theirs."""
+    async with pool_of(docker_image("debian"), setup=MASKED) as pool, pool.slot() as slot:
+        assert (await slot.run("stat -c %U /home/maker/file && id -un maker")).stdout == "maker\nmaker\n"
+
+
+async def test_setup_runs_once_also_where_a_root_of_its_own_is_refused(docker_image: Image, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"volumes": (f"{tmp_path}:/ran",), "cap_drop": ("SETFCAP",), "slot_root": None}
+    async with pool_of(docker_image("busybox"), setup="echo x >> /ran/times", **options) as pool, pool.slot():
+        assert (tmp_path / "times").read_text() == "x\n"
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
