@@ -10,7 +10,7 @@ from typing import Literal, Protocol, runtime_checkable
 from anyio.abc import ByteStream
 
 from hermes_exec.config import Limits
-from hermes_exec.errors import PostMortem
+from hermes_exec.errors import IsolationError, PostMortem
 from hermes_exec.results import PullProgress
 
 SandboxState = Literal["alive", "dead", "unknown"]
@@ -97,6 +97,10 @@ class SandboxStatus:
     state: SandboxState
     post_mortem: PostMortem | None = None
     detail: str = ""
+
+
+class NoOwnRoot(IsolationError):
+    """Raised when the slots of a box cannot have roots of their own; the message says what to set."""
 
 
 class Sandbox(Protocol):
@@ -188,6 +192,7 @@ class Backend(Protocol):
             BackendUnavailable: the engine, its client or the credentials are missing.
             ImageError: the image is not there and may not be fetched.
             ConfigError: the spec asks for what this backend cannot give.
+            NoOwnRoot: it asks for ``own_roots``, which cannot be had here.
         """
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> Sandbox:
@@ -195,7 +200,7 @@ class Backend(Protocol):
 
         Raises:
             LaunchError: the box could not be started.
-            BackendUnavailable, ImageError, ConfigError: as for ``check``.
+            BackendUnavailable, ImageError, ConfigError, NoOwnRoot: as for ``check``.
         """
 
     async def reap(self, which: ReapFilter) -> list[Reaped]:

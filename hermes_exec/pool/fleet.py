@@ -12,12 +12,12 @@ import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
-from hermes_exec.backends.base import Backend, Labels, ReapFilter, Sandbox
+from hermes_exec.backends.base import Backend, Labels, NoOwnRoot, ReapFilter, Sandbox
 from hermes_exec.errors import ExecError, LaunchError, PostMortem
 from hermes_exec.pool.events import Hub
 from hermes_exec.pool.launch import OnPull, launch_sandbox, start_sandbox
 from hermes_exec.pool.plan import Close, Fail, Launch, Lend, PlanConfig, plan
-from hermes_exec.pool.sandbox import NoOwnRoot, PooledSandbox, SlotPlace
+from hermes_exec.pool.sandbox import PooledSandbox, SlotPlace
 from hermes_exec.pool.state import Phase, PoolState, SandboxRecord
 from hermes_exec.pool.templates import Template, Templates
 from hermes_exec.redact import masked
@@ -169,11 +169,8 @@ class Fleet:
         try:
             return await self._bring_up_as_planned(record, template, started)
         except NoOwnRoot as error:
-            if template.own_roots.demanded:
-                raise
+            template.own_roots.refuse(error)
             # A box that was opened for roots of their own is not one for slots that share its root.
-            template.own_roots.refused = str(error)
-            logger.warning("slots share the root of their box: %s", error)
             return await self._bring_up_as_planned(record, template, started)
 
     async def _bring_up_as_planned(self, record: SandboxRecord, template: Template, started: float) -> PooledSandbox:

@@ -238,7 +238,7 @@ class SandboxPool:
         self._pid, self._loop = os.getpid(), running_loop()
         try:
             for template in self._templates.all:
-                await template.backend.check(template.spec())
+                await template.check()
             self._hub.tracer = tracer_for(self._trace, self._secrets)
             self._background = DetachedTaskGroup(on_abandoned=self.aclose)
             tasks = await self._background.start()

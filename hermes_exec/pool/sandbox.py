@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 
-from hermes_exec.backends.base import Sandbox, SandboxStatus
+from hermes_exec.backends.base import NoOwnRoot, Sandbox, SandboxStatus
 from hermes_exec.channel import Channel, RemoteError
 from hermes_exec.channel.encoding import from_wire, readable, to_wire
 from hermes_exec.channel.trace import Trace
@@ -18,7 +18,6 @@ from hermes_exec.errors import (
     ConfigError,
     ErrorCause,
     ExecError,
-    IsolationError,
     LaunchError,
     OutcomeUnknown,
     PostMortem,
@@ -41,10 +40,6 @@ CREATE_S = 60.0
 RESET_S = 120.0
 SETUP_TIMEOUT_S = 600.0
 SETUP_SLOT = "setup"
-
-
-class NoOwnRoot(IsolationError):
-    """Raised when the slots of a box cannot have roots of their own."""
 
 
 @dataclass(slots=True)

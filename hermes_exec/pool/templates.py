@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from hermes_exec.backends.base import Backend, LaunchSpec
+from hermes_exec.backends.base import Backend, LaunchSpec, NoOwnRoot
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.channel.encoding import WireBytes, to_wire
 from hermes_exec.config import BackendConfig, Limits, PoolConfig, ProfileConfig, nearest, with_profile
@@ -17,7 +18,7 @@ from hermes_exec.config.pool import check_workdir
 from hermes_exec.errors import ConfigError
 from hermes_exec.pool.plan import TemplateSize
 
-T = TypeVar("T")
+logger = logging.getLogger(__name__)
 DEFAULT_PIDS = 1024
 """Processes and threads of a slot for which nothing is said: a fork bomb does not take the whole host."""
 
@@ -34,6 +35,13 @@ class OwnRoots:
     def given(self) -> bool:
         """Whether the next slot gets one."""
         return self.wanted and not self.refused
+
+    def refuse(self, error: NoOwnRoot) -> None:
+        """Do without from now on. Raises the error where they are demanded."""
+        if self.demanded:
+            raise error
+        self.refused = str(error)
+        logger.warning("slots share the root of their box: %s", error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,13 @@ class Template:
     def slot_setup(self) -> tuple[str, ...]:
         """Commands to run at each lend."""
         return _commands(self.config.slot_setup)
+
+    async def check(self) -> None:
+        """Ask the backend whether it can launch such boxes. Raises as `Backend.check`."""
+        try:
+            await self.backend.check(self.spec())
+        except NoOwnRoot as error:
+            self.own_roots.refuse(error)
 
     def spec(self) -> LaunchSpec:
         """The LaunchSpec for the backend."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo
 from hermes_exec.backends.docker.config import DockerConfig
-from hermes_exec.backends.docker.container import check_options, image_of, plan_container
+from hermes_exec.backends.docker.container import check_options, check_own_roots, image_of, plan_container
 from hermes_exec.backends.docker.delivery import Delivery, DeliveryMethod, NotShared
 from hermes_exec.backends.docker.direct import DirectStreams
 from hermes_exec.backends.docker.engine import Engine
@@ -42,22 +42,32 @@ class DockerBackend:
         self._images = Images(self._engine, config)
         self._delivery = Delivery(config)
         self._direct = DirectStreams(config)
+        self._security_options: list[str] | None = None
 
     async def check(self, spec: LaunchSpec) -> None:
         """See ``Backend.check``."""
         check_options(self._config, spec)
         await self._engine.call(lambda client: client.ping())
+        await self._check_own_roots(spec)
         await self._images.check(image_of(self._config, spec))
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> DockerSandbox:
         """See ``Backend.launch``."""
         check_options(self._config, spec)
+        await self._check_own_roots(spec)
         image = await self._images.ensure(image_of(self._config, spec), spec.pull_timeout_s, spec.on_progress)
 
         def work(client: DockerClient) -> DockerSandbox:
             return self._launch(client, spec, labels, image)
 
         return await self._engine.make(work, lambda made: made.destroy_now(self._config.api_timeout_s))
+
+    async def _check_own_roots(self, spec: LaunchSpec) -> None:
+        if spec.own_roots and self._security_options is None:
+            info: Mapping[str, Any] = await self._engine.call(lambda client: client.info())
+            self._security_options = list(info.get("SecurityOptions") or ())
+        if spec.own_roots:
+            check_own_roots(self._config, self._security_options or [])
 
     def _launch(self, client: DockerClient, spec: LaunchSpec, labels: Labels, image: ImageFacts) -> DockerSandbox:
         runner = find_runner(image.os, image.arch)

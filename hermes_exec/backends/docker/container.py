@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hermes_exec.backends.base import Labels, LaunchSpec
-from hermes_exec.backends.docker import seccomp
+from hermes_exec.backends.base import Labels, LaunchSpec, NoOwnRoot
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.dial_socket import SOCKET, DialSocket
 from hermes_exec.backends.owner import PREFIX, to_strings
@@ -27,6 +27,8 @@ limit of the container too."""
 LEAST_MEMORY_MB = 8
 """With less the kernel ends the runner, or all that it starts (7 measured with a tiny image); Docker's own is 6."""
 LOG_BYTES = "1m"
+SECCOMP_PROFILE = Path(__file__).with_name("seccomp.json")
+"""Of containers whose slots have roots of their own."""
 NAME_LABEL = f"{PREFIX}name"
 
 
@@ -54,6 +56,16 @@ def check_options(config: DockerConfig, spec: LaunchSpec) -> None:
     if spec.limits.disk_mb is not None and not spec.best_effort_limits:
         raise ConfigError(
             "limits.disk_mb cannot be enforced on a container: use slot_limits, or best_effort_limits=True"
+        )
+
+
+def check_own_roots(config: DockerConfig, engine_options: list[str]) -> None:
+    """Raise NoOwnRoot where the engine would put a container behind a profile that refuses the mounts it takes."""
+    chosen = config.privileged or any(option.startswith("apparmor") for option in config.security_opt)
+    if any("name=apparmor" in option for option in engine_options) and not chosen:
+        raise NoOwnRoot(
+            "the engine's AppArmor profile docker-default refuses the mounts that it takes: with "
+            "security_opt=('apparmor=unconfined',) slots can have roots of their own"
         )
 
 
@@ -170,7 +182,7 @@ def _host_options(config: DockerConfig, spec: LaunchSpec) -> dict[str, Any]:
 def _security(config: DockerConfig, spec: LaunchSpec) -> list[str]:
     options = list(config.security_opt)
     if spec.own_roots and not config.privileged and not any(option.startswith("seccomp") for option in options):
-        options.append(f"seccomp={seccomp.profile()}")
+        options.append(f"seccomp={SECCOMP_PROFILE.read_text('utf-8')}")
     return options
 
 

@@ -42,6 +42,8 @@ class Finding:
     launch_ms: float | None = None
     call_ms: float | None = None
     isolation: Isolation | None = None
+    shared: str = ""
+    """What each of several slots of one box sees of its files, where a tenant may have the whole box too."""
     limits: dict[str, str] = field(default_factory=dict)
 
 
@@ -82,6 +84,10 @@ async def _try(name: str, image: str | None, option: list[str] | None) -> Findin
                 await _measure(finding, name, trial, option, command)
                 whole = finding.isolation is not None and finding.isolation.level == "box"
                 finding.limits = await _limits("limits" if whole else "slot_limits", name, trial, option)
+                if whole:
+                    pool = make_pool(name, trial, options=option, slots_per_sandbox=2)
+                    async with pool, pool.slot() as slot:
+                        finding.shared = f"{slot.isolation.level}: {slot.isolation.filesystem}"
     except BackendUnavailable as error:
         finding.status, finding.detail = "unavailable", str(error)
     except TimeoutError:
@@ -148,6 +154,9 @@ def _show(findings: list[Finding]) -> None:
             continue
         parts = [f"{n} {getattr(finding.isolation, n)}" for n in ("filesystem", "processes", "users", "network")]
         stdout().print(f"\n{finding.backend}: " + printable("; ".join(parts)), markup=False)
+        if finding.shared:
+            text = f"{finding.backend}: with several slots in a box {finding.shared}"
+            stdout().print(printable(text), markup=False)
         limits = "; ".join(f"{limit}: {how}" for limit, how in finding.limits.items())
         stdout().print(f"{finding.backend}: limits {printable(limits) or 'none'}", markup=False)
 

@@ -260,10 +260,36 @@ func TryOwnRoot(f Facts, folder string) error {
 		}
 	}
 	_, err := tryIn(WayIdentity, OwnRootArg, folder)
-	if errors.Is(err, syscall.EPERM) {
-		return fmt.Errorf("%w (the box's seccomp profile refuses user namespaces, or this kernel does)", err)
+	if err == nil {
+		return nil
+	}
+	if hint := namespaceHint(err); hint != "" {
+		return fmt.Errorf("%w (%s)", err, hint)
 	}
 	return err
+}
+
+// namespaceHint says what to set where a user namespace or a mount in it was
+// refused, as far as the settings of this kernel tell.
+func namespaceHint(err error) string {
+	setting := func(path string) string {
+		text, _ := os.ReadFile(path)
+		return strings.Trim(string(text), "\x00\n ")
+	}
+	profile := setting("/proc/self/attr/current")
+	switch {
+	case strings.HasSuffix(profile, "(enforce)"):
+		return "the box's AppArmor profile " + profile + " may refuse it: start the box with apparmor=unconfined"
+	case setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
+		return "the host's sysctl kernel.apparmor_restrict_unprivileged_userns=1 refuses it: set it to 0"
+	case setting("/proc/sys/user/max_user_namespaces") == "0":
+		return "the host's sysctl user.max_user_namespaces=0 refuses it: raise it"
+	case setting("/proc/sys/kernel/unprivileged_userns_clone") == "0":
+		return "the host's sysctl kernel.unprivileged_userns_clone=0 refuses it: set it to 1"
+	case errors.Is(err, syscall.EPERM):
+		return "the box's seccomp profile refuses user namespaces, or this kernel does"
+	}
+	return ""
 }
 
 func tryOwnRoot(folder string) error {
