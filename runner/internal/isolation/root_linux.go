@@ -286,6 +286,9 @@ func namespaceHint(err error) string {
 		return "the host's sysctl user.max_user_namespaces=0 refuses it: raise it"
 	case setting("/proc/sys/kernel/unprivileged_userns_clone") == "0":
 		return "the host's sysctl kernel.unprivileged_userns_clone=0 refuses it: set it to 1"
+	case strings.Contains(err.Error(), syscall.EINVAL.Error()):
+		return "a third overlay over two, as in a container within a container, is one too many: keep the inner " +
+			"engine's data in a volume"
 	case errors.Is(err, syscall.EPERM):
 		return "the box's seccomp profile refuses user namespaces, or this kernel does"
 	}
@@ -293,9 +296,9 @@ func namespaceHint(err error) string {
 }
 
 func tryOwnRoot(folder string) error {
-	image := Image{Skeleton: filepath.Join(folder, "lower"), ShmSize: sharedMemory}
-	for _, name := range []string{"proc", "sys", "dev"} {
-		if err := os.Mkdir(filepath.Join(image.Skeleton, name), 0o755); err != nil {
+	image := Image{Skeleton: filepath.Join(folder, "lower"), ShmSize: sharedMemory, Folders: folderOfRoot()}
+	for _, name := range append([]string{"/proc", "/sys", "/dev"}, image.Folders...) {
+		if err := os.Mkdir(image.Skeleton+name, 0o755); err != nil {
 			return err
 		}
 	}
@@ -309,6 +312,22 @@ func tryOwnRoot(folder string) error {
 		return err
 	}
 	return ThreadNoProcLinks()
+}
+
+// folderOfRoot is a folder of the root's own file system, on which a layer has
+// to be possible; none where there is none.
+func folderOfRoot() []string {
+	var root, st syscall.Stat_t
+	if err := syscall.Stat("/", &root); err != nil {
+		return nil
+	}
+	entries, _ := os.ReadDir("/")
+	for _, e := range entries {
+		if err := syscall.Lstat("/"+e.Name(), &st); err == nil && e.IsDir() && st.Dev == root.Dev {
+			return []string{"/" + e.Name()}
+		}
+	}
+	return nil
 }
 
 // ReadImage finds out how slots see this box, whose folders are to stay as they

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import anyio
 import pytest
 from docker import DockerClient
 
+from hatch_build import Target, find_go, go_environment
 from hermes_exec import ConfigError, IsolationError, Limits, SandboxPool, Slot
 from hermes_exec.testing.conformance.checks.as_container import parts
 
@@ -177,6 +181,55 @@ async def test_setup_runs_once_also_where_a_root_of_its_own_is_refused(docker_im
     options: dict[str, Any] = {"volumes": (f"{tmp_path}:/ran",), "cap_drop": ("SETFCAP",), "slot_root": None}
     async with pool_of(docker_image("busybox"), setup="echo x >> /ran/times", **options) as pool, pool.slot():
         assert (tmp_path / "times").read_text() == "x\n"
+
+
+NAMESPACE_OF_I386 = """
+package main
+
+import (
+	"os"
+	"syscall"
+)
+
+func main() {
+	_, _, errno := syscall.RawSyscall(310, syscall.CLONE_NEWUSER, 0, 0) // unshare
+	os.Stdout.WriteString(errno.Error())
+}
+"""
+
+
+async def test_the_filter_knows_programs_of_32_bits(slots: tuple[Slot, Slot], tmp_path: Path) -> None:
+    """Docker's own filter passes their unshare once it passes any."""
+    if platform.machine() != "x86_64":
+        pytest.skip("programs of i386 run on x86_64")
+    (tmp_path / "main.go").write_text(NAMESPACE_OF_I386)
+    build = [find_go(), "build", "-o", "unshare", "main.go"]
+    environment = go_environment(Target("linux", "386"))
+    await anyio.to_thread.run_sync(partial(subprocess.run, build, cwd=tmp_path, env=environment, check=True))
+    slot, _ = slots
+    await slot.files.upload(tmp_path / "unshare", "unshare")
+    assert (await slot.run("./unshare")).stdout == "operation not permitted"
+
+
+async def test_folders_that_the_image_says_are_volumes_are_part_of_it(
+    docker_image: Image, engine: DockerClient
+) -> None:
+    with derived(engine, docker_image("debian"), "VOLUME /root /opt/data") as image:
+        async with pool_of(image, setup="echo given > /opt/data/file") as pool, pool.slots(2) as (one, two):
+            write = "cat /opt/data/file; echo mine > /opt/data/file && echo mine > ~/new && rm -rf /opt/data/file"
+            assert (await one.run(write)).stdout == "given\n"
+            assert (await two.run("cat /opt/data/file; ls ~/new")).stdout == "given\n"
+            await one.reset()
+            assert (await one.run("cat /opt/data/file; ls ~/new")).stdout == "given\n"
+
+
+async def test_no_new_privileges_holds_as_in_a_container(docker_image: Image, engine: DockerClient) -> None:
+    look = "grep NoNewPrivs /proc/self/status; cp /bin/sh /tmp/sh; chmod u+s /tmp/sh; su nobody -s /tmp/sh -c 'id -u'"
+    for given in ([], ["no-new-privileges"]):
+        image = docker_image("debian")
+        async with pool_of(image, security_opt=tuple(given)) as pool, pool.slot() as slot:
+            wanted = in_container(engine, image, look, security_opt=given)
+            assert ((await slot.run(look)).exit_code, (await slot.run(look)).stdout) == wanted
 
 
 @pytest.mark.parametrize(

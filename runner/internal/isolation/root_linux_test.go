@@ -1,0 +1,46 @@
+package isolation
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// A box within a box has a root that is an overlay over an overlay already.
+func TestAThirdOverlayIsOneTooMany(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("mounts take root")
+	}
+	base := t.TempDir()
+	if err := syscall.Mount("tmpfs", base, "tmpfs", 0, ""); err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(base, syscall.MNT_DETACH) })
+	dir := func(name string) string {
+		at := filepath.Join(base, name)
+		if err := os.MkdirAll(at, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	v := View{Layer: dir("layer")}
+	lower := dir("lower")
+	for n := range 2 {
+		at := dir("at" + string(rune('0'+n)))
+		if err := v.lay(n, lower, at); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = syscall.Unmount(at, syscall.MNT_DETACH) })
+		lower = at
+	}
+	err := v.lay(2, lower, dir("at2"))
+	if err == nil {
+		_ = syscall.Unmount(dir("at2"), syscall.MNT_DETACH)
+		t.Fatal("three overlays, one over the other")
+	}
+	if hint := namespaceHint(err); !strings.Contains(hint, "third overlay") {
+		t.Errorf("%v: %q", err, hint)
+	}
+}
