@@ -156,12 +156,22 @@ def victims(target: Target) -> list[int]:
     """The numbers under which the target may be known here; where it names none, whatever else is seen."""
     if "pids" not in target:
         return others()
-    return [int(pid) for pid in target["pids"] if int(pid) not in ancestors() and not is_of_first(int(pid))]
+    above = parents()
+    return [
+        pid
+        for pid in map(int, target["pids"])
+        if pid not in ancestors() and not any(os.path.exists(f"/proc/{one}/task/{pid}") for one in above)
+    ]
 
 
-def is_of_first(pid: int) -> bool:
-    """Whether a number is by chance that of a thread of process 1 here, which is the runner's."""
-    return os.path.exists(f"/proc/1/task/{pid}")
+def parents() -> set[int]:
+    """What this process comes from, up to the first: a victim's number may by chance be that of one of its threads."""
+    found, pid = {1}, os.getppid()
+    while pid > 1:
+        found.add(pid)
+        with open(f"/proc/{pid}/stat") as file:
+            pid = int(file.read().rpartition(")")[2].split()[1])
+    return found
 
 
 def main(program: dict[str, Any]) -> None:
