@@ -22,6 +22,7 @@ from hermes_exec.pool.templates import Template
 from hermes_exec.results import Lent, Reset
 from hermes_exec.slot.scope import raise_seen
 from hermes_exec.slot.slot import Slot
+from hermes_exec.slot.tenancy import Tenancy
 
 logger = logging.getLogger(__name__)
 RECHECK_S = 1.0
@@ -35,6 +36,7 @@ class Checkout:
     """A slot that somebody holds."""
 
     slot: Slot
+    tenancy: Tenancy
     box: PooledSandbox
     place: SlotPlace
     watch: KillWatch
@@ -145,22 +147,21 @@ class Checkouts:
             assert checkout is not None
             await self._reset_held(checkout)
 
+        start = box.workdir(workdir)
+        tenancy = Tenancy(facts, start, box.id, lambda: box.scope(place, watch))
         slot = Slot(
             id=self.fleet.slot_id(box, place),
-            facts=facts,
-            scope=lambda: box.scope(place, watch),
-            sandbox=box.id,
+            tenancy=tenancy,
             backend=box.template.backend.name,
             image=box.template.image,
-            workdir=box.workdir(workdir),
             reset=reset,
         )
-        checkout = Checkout(slot, box, place, watch, workdir)
+        checkout = Checkout(slot, tenancy, box, place, watch, workdir)
         place.touched = True
         try:
-            await box.provision(place, slot.scope, box.workdir(workdir))
+            await box.provision(place, tenancy.scope, start)
         except BaseException:
-            await slot.end("the slot could not be prepared")
+            await tenancy.end("the slot could not be prepared")
             raise
         return checkout
 
@@ -185,7 +186,7 @@ class Checkouts:
         """Tell all holders that the pool is closed."""
         for checkout in self.by_slot.values():
             checkout.place.held = False
-            checkout.slot.expire("the pool was closed")
+            checkout.tenancy.expire("the pool was closed")
             if checkout.returned is not None:
                 checkout.returned.set()
         self.by_slot.clear()
@@ -194,19 +195,19 @@ class Checkouts:
         """Take a slot back and reset it. Harmless when it is already back."""
         checkout = self.by_slot.get(slot.id)
         if checkout is None or checkout.slot is not slot:
-            if slot.scope.closed is None:
+            if not slot.closed:
                 raise ConfigError(f"slot {slot.id} is lent by another pool, which has to take it back")
             return
         if checkout.returned is None:
             checkout.returned = anyio.Event()
-            slot.expire("the slot was released")
+            checkout.tenancy.expire("the slot was released")
             self.fleet.background(partial(self._return, checkout), f"reset {slot.id}")
         await checkout.returned.wait()
 
     async def _return(self, checkout: Checkout) -> None:
         slot = checkout.slot
         try:
-            await slot.end("the slot was released")
+            await checkout.tenancy.end("the slot was released")
             if checkout.moving is not None:
                 await checkout.moving.wait()
             if self.by_slot.pop(slot.id, None) is not None:
@@ -224,11 +225,11 @@ class Checkouts:
             try:
                 outcome = await self.recycler.reset(box, checkout.place, HELD_SILENCE_S)
             except ExecError as error:
-                slot.expire(f"the slot could not be reset: {error}")
+                checkout.tenancy.expire(f"the slot could not be reset: {error}")
                 raise_seen(await box.explain_loss(error), error)
             if not outcome.clean:
                 checkout.watch.see(outcome.killed, outcome.reason)
-                slot.expire(f"the slot could not be proven clean: {outcome.reason}")
+                checkout.tenancy.expire(f"the slot could not be proven clean: {outcome.reason}")
                 raise ExecError(f"the slot could not be proven clean: {outcome.reason}", sandbox=box.id)
             self.fleet.emit(
                 Reset(
@@ -236,7 +237,7 @@ class Checkouts:
                 )
             )
             if outcome.reusable:
-                await box.provision(checkout.place, slot.renew(), box.workdir(checkout.workdir))
+                await box.provision(checkout.place, checkout.tenancy.renew(), box.workdir(checkout.workdir))
         if not outcome.reusable:
             logger.debug("slot %s goes to another box: %s", slot.id, outcome.reason)
             await self._move(checkout)
@@ -257,10 +258,10 @@ class Checkouts:
             (other,) = await self.acquire(template, 1, wait_s, owner=None, workdir=checkout.workdir)
             new = self.by_slot.pop(other.id)
             checkout.box, checkout.place, checkout.watch = new.box, new.place, new.watch
-            slot.move(other)
+            checkout.tenancy.move(new.tenancy)
         except BaseException as error:
             self.by_slot.pop(slot.id, None)
-            slot.expire(f"the slot could not go on in another box: {error}")
+            checkout.tenancy.expire(f"the slot could not go on in another box: {error}")
             raise
         finally:
             checkout.moving.set()

@@ -30,7 +30,7 @@ from hermes_exec.channel import Event, RemoteError
 from hermes_exec.errors import ExecError, SlotClosed
 
 if TYPE_CHECKING:
-    from hermes_exec.pool.checkout import Checkouts
+    from hermes_exec.pool.checkout import Checkout, Checkouts
     from hermes_exec.slot.scope import SlotScope
     from hermes_exec.slot.slot import Slot
 
@@ -142,7 +142,7 @@ async def _answer_all(checkouts: Checkouts, stream: SocketStream) -> None:
             if not isinstance(asked, dict):
                 raise TypeError("a request is an object")
             if asked.get("do") == "view":
-                await _show_until_gone(_slot(checkouts, asked), lines, send)
+                await _show_until_gone(_lent(checkouts, asked), lines, send)
                 return
             await send(await _answer(checkouts, asked))
         except (ExecError, OSError, ValueError, TypeError, RecursionError) as error:
@@ -156,18 +156,18 @@ async def _answer(checkouts: Checkouts, asked: Mapping[str, Any]) -> dict[str, o
                 "slots": [_facts(checkout.slot) for checkout in checkouts.by_slot.values() if not checkout.slot.closed]
             }
         case "processes":
-            found = await _slot(checkouts, asked).processes()
+            found = await _lent(checkouts, asked).slot.processes()
             names = ("pid", "argv", "started_at", "rss_bytes", "request_id", "state")
             return {"processes": [{name: getattr(each, name) for name in names} for each in found]}
         case other:
             raise ValueError(f"{other!r} is nothing that can be asked here")
 
 
-def _slot(checkouts: Checkouts, asked: Mapping[str, Any]) -> Slot:
+def _lent(checkouts: Checkouts, asked: Mapping[str, Any]) -> Checkout:
     checkout = checkouts.by_slot.get(str(asked.get("slot")))
     if checkout is None or checkout.slot.closed:
         raise SlotClosed("the slot is no longer lent")
-    return checkout.slot
+    return checkout
 
 
 def _facts(slot: Slot) -> dict[str, object]:
@@ -175,7 +175,7 @@ def _facts(slot: Slot) -> dict[str, object]:
     return {**facts, "isolation": slot.isolation.level, "pid": os.getpid()}
 
 
-async def _show_until_gone(slot: Slot, lines: BufferedByteReceiveStream, send: Send) -> None:
+async def _show_until_gone(lent: Checkout, lines: BufferedByteReceiveStream, send: Send) -> None:
     failure: ExecError | None = None
     async with anyio.create_task_group() as tasks:
 
@@ -187,7 +187,7 @@ async def _show_until_gone(slot: Slot, lines: BufferedByteReceiveStream, send: S
 
         tasks.start_soon(until_gone)
         try:
-            await _show(slot, send)
+            await _show(lent, send)
         except ExecError as error:
             failure = error  # raised outside of the task group, which would wrap it
         tasks.cancel_scope.cancel()
@@ -195,10 +195,11 @@ async def _show_until_gone(slot: Slot, lines: BufferedByteReceiveStream, send: S
         raise failure
 
 
-async def _show(slot: Slot, send: Send) -> None:
+async def _show(lent: Checkout, send: Send) -> None:
     """Send what is printed in the slot, over its resets, until it is released."""
+    slot, tenancy = lent.slot, lent.tenancy
     while not slot.closed:
-        scope = slot.scope
+        scope = tenancy.scope
         with anyio.CancelScope() as cancel_scope:
             scope.on_close(cancel_scope, lambda: setattr(cancel_scope, "deadline", anyio.current_time() + LAST_WORDS_S))
             try:
@@ -208,7 +209,7 @@ async def _show(slot: Slot, send: Send) -> None:
                     raise ExecError(f"the slot is out of reach: {error}") from error
             finally:
                 scope.forget(cancel_scope)
-        while slot.scope is scope and not slot.closed:  # noqa: ASYNC110 - a reset sets nothing for who looks on
+        while tenancy.scope is scope and not slot.closed:  # noqa: ASYNC110 - a reset sets nothing for who looks on
             await anyio.sleep(RESET_POLL_S)
         if not slot.closed:
             await send({"event": "reset"})

@@ -16,6 +16,7 @@ from hermes_exec.results import FileStat, FileWritten, SearchFile, SearchMatch, 
 from hermes_exec.slot.answers import integer, items, number, optional_path, texts
 from hermes_exec.slot.command import checked_path
 from hermes_exec.slot.scope import SlotScope
+from hermes_exec.slot.tenancy import Tenancy
 from hermes_exec.slot.transfer.transfer import STALL_S, download, moving, upload
 
 RemotePath = str | bytes | os.PathLike[str]
@@ -38,13 +39,12 @@ class Files:
     `Slot.run`.
     """
 
-    def __init__(self, slot: Any) -> None:  # noqa: ANN401 - a Slot; naming it would be an import circle
-        self._slot = slot
+    def __init__(self, tenancy: Tenancy) -> None:
+        self._tenancy = tenancy
 
     @property
     def _scope(self) -> SlotScope:
-        scope: SlotScope = self._slot.scope
-        return scope
+        return self._tenancy.scope
 
     async def read_bytes(
         self, path: RemotePath, offset: int = 0, length: int | None = None, limit_bytes: int = READ_LIMIT_BYTES

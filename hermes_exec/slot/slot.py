@@ -12,8 +12,8 @@ import anyio
 from hermes_exec.aio.tasks import ShieldedTask
 from hermes_exec.checks import checked_count
 from hermes_exec.errors import ConfigError, SlotClosed
-from hermes_exec.results import KillReceipt, ProcessInfo, RunResult
-from hermes_exec.slot.answers import SlotFacts, items, process_info, receipt
+from hermes_exec.results import Isolation, KillReceipt, ProcessInfo, RunResult
+from hermes_exec.slot.answers import items, process_info, receipt
 from hermes_exec.slot.command import DEFAULT_OUTPUT_BYTES, DEFAULT_TIMEOUT_S, Command, Environment, command_params
 from hermes_exec.slot.files import Files
 from hermes_exec.slot.network import Connection, Forward, connect
@@ -21,6 +21,7 @@ from hermes_exec.slot.process import Process, start
 from hermes_exec.slot.run import OnOutput, Stdin, execute, single
 from hermes_exec.slot.scope import SlotScope
 from hermes_exec.slot.session import Session
+from hermes_exec.slot.tenancy import Tenancy
 
 KILL_S = 60.0
 
@@ -28,10 +29,8 @@ KILL_S = 60.0
 class Slot:
     """A workspace with its own home, temporary directory and processes, lent by a `SandboxPool`.
 
-    `id` is unique over all pools of this process; `workspace`, `home` and `tmp` are paths inside; `workdir` is where
-    calls start and relative paths begin, the workspace unless another one was asked for; `isolation` is what the box
-    was found to give; `sandbox` is the backend's name of the box, `backend` the backend's own, `image` the image where
-    there is one. Calls may run in parallel. After `pool.release`, every call and handle raises SlotClosed.
+    `id` is unique over all pools of this process; `backend` is the backend's name, `image` the image, if any. Calls
+    may run in parallel. After `pool.release`, every call and handle raises SlotClosed.
 
     Every call may raise SandboxDied (the box has ended), OutcomeUnknown (sent, and the answer is lost), ChannelLost
     (not sent: it did not run), ProtocolError and SlotClosed.
@@ -41,34 +40,77 @@ class Slot:
         self,
         *,
         id: str,  # noqa: A002 - the public name of the attribute
-        facts: SlotFacts,
-        scope: Callable[[], SlotScope],
-        sandbox: str,
+        tenancy: Tenancy,
         backend: str,
         image: str | None,
-        workdir: str | None,
         reset: Callable[[], Awaitable[None]],
     ) -> None:
         self.id = id
-        self._take(facts, workdir)
-        self.sandbox = sandbox
         self.backend = backend
         self.image = image
-        self.files = Files(self)
-        self._new_scope = scope
+        self.files = Files(tenancy)
+        self._tenancy = tenancy
         self._reset = reset
         self._resetting = False
-        self._closed: str | None = None
-        self.scope = scope()
 
     def __repr__(self) -> str:
-        state = f" closed ({self._closed})" if self._closed else ""
+        closed = self._tenancy.closed
+        state = f" closed ({closed})" if closed else ""
         return f"<Slot {self.id} {self.isolation.level} in {self.backend} sandbox {self.sandbox[:12]}{state}>"
+
+    @property
+    def _scope(self) -> SlotScope:
+        return self._tenancy.scope
 
     @property
     def closed(self) -> bool:
         """Whether it was released or taken back."""
-        return self._closed is not None
+        return self._tenancy.closed is not None
+
+    @property
+    def sandbox(self) -> str:
+        """The backend's name of the box."""
+        return self._tenancy.sandbox
+
+    @property
+    def workspace(self) -> str:
+        """An empty directory of the slot's own."""
+        return self._tenancy.facts.workspace
+
+    @property
+    def workdir(self) -> str:
+        """Where calls start and relative paths begin: the workspace unless another one was asked for."""
+        return self._tenancy.workdir
+
+    @property
+    def home(self) -> str:
+        """The home directory of the slot's user."""
+        return self._tenancy.facts.home
+
+    @property
+    def tmp(self) -> str:
+        """The slot's directory for temporary files."""
+        return self._tenancy.facts.tmp
+
+    @property
+    def uid(self) -> int:
+        """The number of the user that commands run as."""
+        return self._tenancy.facts.uid
+
+    @property
+    def user(self) -> str:
+        """The name of that user."""
+        return self._tenancy.facts.user_name
+
+    @property
+    def shell(self) -> str | None:
+        """The name of the shell that runs commands given as text; None where there is none."""
+        return self._tenancy.facts.shell
+
+    @property
+    def isolation(self) -> Isolation:
+        """What the box was found to give."""
+        return self._tenancy.facts.isolation
 
     async def run(
         self,
@@ -115,7 +157,7 @@ class Slot:
             CommandFailed: only with `check`.
         """
         params = command_params(
-            self.scope.slot,
+            self._scope.slot,
             command,
             cwd=cwd,
             env=env,
@@ -123,7 +165,7 @@ class Slot:
             output_limit_bytes=output_limit_bytes,
             merge_stderr=merge_stderr,
         )
-        result = await execute(self.scope, params, stdin=stdin, timeout_s=timeout_s, on_output=on_output)
+        result = await execute(self._scope, params, stdin=stdin, timeout_s=timeout_s, on_output=on_output)
         return result.check() if check else result
 
     async def run_many(
@@ -172,7 +214,7 @@ class Slot:
                 )
 
         for job in jobs:
-            command_params(self.scope.slot, job, cwd=cwd, env=env, user=user, output_limit_bytes=output_limit_bytes)
+            command_params(self._scope.slot, job, cwd=cwd, env=env, user=user, output_limit_bytes=output_limit_bytes)
         try:
             async with anyio.create_task_group() as tasks:
                 for index in range(len(jobs)):
@@ -205,7 +247,7 @@ class Slot:
                 cannot be started is a process that has ended, with the exit codes of `run`.
         """
         params = command_params(
-            self.scope.slot,
+            self._scope.slot,
             command,
             cwd=cwd,
             env=env,
@@ -214,22 +256,22 @@ class Slot:
             merge_stderr=merge_stderr,
         )
         shown = command if isinstance(command, str) else " ".join(map(os.fsdecode, command))
-        return await start(self.scope, params, shown, stdin=stdin, pty=pty, tag=tag)
+        return await start(self._scope, params, shown, stdin=stdin, pty=pty, tag=tag)
 
     async def spawned(self) -> list[Process]:
         """Handles for every process that `spawn` started in this slot since its last reset, ended ones included."""
-        scope = self.scope
+        scope = self._scope
         answer = await scope.call("proc.list", {}, timeout_s=KILL_S)
         return [Process.listed(scope, entry) for entry in items(answer, "processes")]
 
     def session(self, *, cwd: str | PathLike[str] | None = None, env: dict[str, str] | None = None) -> Session:
         """A shell whose state lasts between its commands; it starts with its first one (or `async with`)."""
-        self.scope.check()
-        return Session(self.scope, self._facts, self.workdir, cwd, env)
+        self._scope.check()
+        return Session(self._scope, self._tenancy.facts, self.workdir, cwd, env)
 
     async def processes(self) -> list[ProcessInfo]:
         """What lives in the slot now, whoever started it."""
-        answer = await self.scope.call("slot.processes", {}, timeout_s=KILL_S)
+        answer = await self._scope.call("slot.processes", {}, timeout_s=KILL_S)
         return [process_info(entry) for entry in items(answer, "processes")]
 
     async def connect(self, port: int, host: str = "127.0.0.1") -> Connection:
@@ -238,18 +280,18 @@ class Slot:
         Raises:
             ConnectionRefusedError, TimeoutError, OSError: what the connection met, with the address.
         """
-        return await connect(self.scope, port, host)
+        return await connect(self._scope, port, host)
 
     def forward(self, port: int, local_port: int = 0, host: str = "127.0.0.1") -> Forward:
         """An async context manager that listens on this host's loopback and connects each client inside the slot.
 
         `local_port` 0 takes a free one; `.port` says which.
         """
-        return Forward(self.scope, port, local_port, host)
+        return Forward(self._scope, port, local_port, host)
 
     async def kill_all(self) -> KillReceipt:
         """End every process of the slot and say what was found; files stay. What is left quarantines the slot."""
-        scope = self.scope
+        scope = self._scope
         answer = await scope.call("slot.kill_all", {}, timeout_s=KILL_S)
         killed = receipt(answer.get("killed"))
         scope.see(killed)
@@ -267,7 +309,7 @@ class Slot:
             ExecError: it could not be proven clean; the slot is quarantined and closed.
             AcquireTimeout, LaunchError: there was no other box; the slot is closed.
         """
-        self.scope.check()
+        self._scope.check()
         if self._resetting:
             raise SlotClosed("the slot is being reset")
         self._resetting = True
@@ -275,48 +317,9 @@ class Slot:
         async def work() -> None:
             try:
                 with anyio.CancelScope(shield=True):
-                    await self.scope.close("the slot was reset")
+                    await self._scope.close("the slot was reset")
                 await self._reset()
             finally:
                 self._resetting = False
 
         await ShieldedTask(work).wait()
-
-    def renew(self) -> SlotScope:
-        """Begin a new scope after a reset. The pool calls it."""
-        self.scope = self._new_scope()
-        if self._closed is not None:
-            self.scope.expire(self._closed)
-        return self.scope
-
-    def _take(self, facts: SlotFacts, workdir: str | None) -> None:
-        self._facts = facts
-        self.workspace = facts.workspace
-        self.workdir = workdir or facts.workspace
-        self.home = facts.home
-        self.tmp = facts.tmp
-        self.uid = facts.uid
-        self.user = facts.user_name
-        self.shell = facts.shell
-        self.isolation = facts.isolation
-
-    def move(self, other: Slot) -> None:
-        """Go on in the place of another slot, which nobody holds. The pool calls it."""
-        self._take(other._facts, other.workdir)
-        self.sandbox = other.sandbox
-        self.scope, self._new_scope = other.scope, other._new_scope
-        if self._closed is not None:
-            self.scope.expire(self._closed)
-
-    def expire(self, why: str) -> None:
-        """Close it for its holder from now on. The pool calls it."""
-        if self._closed is None:
-            self._closed = why
-        self.scope.expire(self._closed)
-        # Also where a reset had ended the scope and then failed.
-        self.scope.closed = self._closed
-
-    async def end(self, why: str) -> None:
-        """As `expire`; calls under way have left when this returns."""
-        self.expire(why)
-        await self.scope.close(why)

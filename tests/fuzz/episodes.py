@@ -18,6 +18,7 @@ from hermes_exec.results import KillReceipt
 from hermes_exec.slot.answers import SlotFacts
 from hermes_exec.slot.scope import SlotScope
 from hermes_exec.slot.slot import Slot
+from hermes_exec.slot.tenancy import Tenancy
 from tests.fuzz.runner import HostileRunner
 from tests.fuzz.seeds import SLOT
 
@@ -193,13 +194,5 @@ def _slot(channel: Channel) -> Slot:
     def scope() -> SlotScope:
         return SlotScope("s0", channel, explain_loss, left)
 
-    return Slot(
-        id="s0",
-        facts=SlotFacts.parse(SLOT),
-        scope=scope,
-        sandbox="box",
-        backend="hostile",
-        image=None,
-        workdir=None,
-        reset=reset,
-    )
+    tenancy = Tenancy(SlotFacts.parse(SLOT), None, "box", scope)
+    return Slot(id="s0", tenancy=tenancy, backend="hostile", image=None, reset=reset)

@@ -115,5 +115,5 @@ func directory(agent *slots.Agent, cwd *ipc.Bytes) string {
 	case strings.HasPrefix(string(*cwd), "/"):
 		return string(*cwd)
 	}
-	return agent.Workdir() + "/" + string(*cwd)
+	return strings.TrimSuffix(agent.Workdir(), "/") + "/" + string(*cwd)
 }

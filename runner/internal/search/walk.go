@@ -32,7 +32,7 @@ func Resolve(workdir, path string) (string, error) {
 	if strings.HasPrefix(path, "/") {
 		return path, nil
 	}
-	return workdir + "/" + path, nil
+	return strings.TrimSuffix(workdir, "/") + "/" + path, nil
 }
 
 // found is one entry that a walk came to. Relative is its path below the root.

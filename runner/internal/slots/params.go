@@ -24,7 +24,7 @@ type CreateParams struct {
 	ReadOnlyPaths    []ipc.Bytes          `json:"readonly_paths"`
 	PrivateRoot      bool                 `json:"private_root"`
 	OwnRoot          bool                 `json:"own_root"`
-	Setup            bool                 `json:"setup"` // with OwnRoot: no layer; what it changes is below those of others
+	Setup            bool                 `json:"setup"` // with OwnRoot: it changes what is below
 	User             string               `json:"user"`
 	Workspace        ipc.Bytes            `json:"workspace"` // of a whole box, and in a root of the slot's own
 }

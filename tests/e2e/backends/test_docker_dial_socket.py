@@ -29,7 +29,7 @@ def folders() -> list[Path]:
 
 
 def stream_of(slot: Slot) -> object:
-    connection = slot.scope.channel._connection
+    connection = slot._scope.channel._connection
     assert connection is not None
     return connection._stream
 
