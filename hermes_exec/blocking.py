@@ -179,6 +179,7 @@ class Slot(SyncFacade[slot.Slot]):
     sandbox = Member[slot.Slot, str](lambda one: one.wrapped.sandbox)
     backend = Member[slot.Slot, str](lambda one: one.wrapped.backend)
     image = Member[slot.Slot, str | None](lambda one: one.wrapped.image)
+    resets = Member[slot.Slot, int](lambda one: one.wrapped.resets)
     closed = Member[slot.Slot, bool](lambda one: one.wrapped.closed)
     run = blocking(slot.Slot.run)
     run_many = blocking(slot.Slot.run_many)

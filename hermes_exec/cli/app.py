@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import sys
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,6 +46,7 @@ def _root(
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
+    warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}")
 
 
 def build_app(command: str | None = None) -> typer.Typer:

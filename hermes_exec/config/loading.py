@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hermes_exec.config.backend import BackendConfig
-from hermes_exec.config.model import nearest
+from hermes_exec.config.limits import Limits
+from hermes_exec.config.model import ConfigModel, nearest
 from hermes_exec.config.pool import PoolConfig
 from hermes_exec.errors import ConfigError
 
@@ -73,12 +74,12 @@ def resolve_config(values: Mapping[str, Any], config_type: type[BackendConfig]) 
     The backend's options may also stand together under ``backend_options``.
 
     Raises:
-        ConfigError: names are unknown (with the nearest valid one for each), or a value is wrong.
+        ConfigError: with all names that are unknown (and the nearest valid one for each) and values that are wrong.
     """
     pool_names, backend_names = PoolConfig.model_fields, config_type.model_fields
     pool: dict[str, Any] = {}
     backend: dict[str, Any] = dict(values.get("backend_options") or {})
-    unknown = []
+    wrong = []
     for name, value in values.items():
         if name in pool_names:
             pool[name] = value
@@ -86,10 +87,20 @@ def resolve_config(values: Mapping[str, Any], config_type: type[BackendConfig]) 
             backend[name] = value
         elif name != "backend_options":
             hint = nearest(name, [*pool_names, *backend_names])
-            unknown.append(f"there is no option {name!r} for backend {config_type.backend!r}; {hint}")
-    if unknown:
-        raise ConfigError("\n".join(unknown))
-    return Configured(PoolConfig.of(pool), config_type.of(backend))
+            if (limit := name.removeprefix("limits.")) in Limits.model_fields:
+                hint = (
+                    f"it is one of the limits of a box or of a slot: limits={{{limit}: …}}, slot_limits={{{limit}: …}}"
+                )
+            wrong.append(f"there is no option {name!r} for backend {config_type.backend!r}; {hint}")
+    made: list[ConfigModel] = []
+    for kind, given in ((PoolConfig, pool), (config_type, backend)):
+        try:
+            made.append(kind.of(given))
+        except ConfigError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise ConfigError("\n".join(wrong))
+    return Configured(*made)  # type: ignore[arg-type]
 
 
 def pool_schema(config_types: Mapping[str, type[BackendConfig]]) -> dict[str, Any]:

@@ -19,8 +19,11 @@ _FIELD = re.compile(r"[a-z_][\w.]*: ")
 
 def nearest(name: str, valid: Iterable[str]) -> str:
     """A half sentence that names the nearest valid name, or all of them when none is near; "there are none"."""
-    names = sorted(valid)
+    names = sorted(set(valid))
     by_fold = {n.casefold(): n for n in names}
+    longer = [n for n in names if n.casefold().startswith(f"{name.casefold()}_")]
+    if len(longer) == 1:
+        return f"did you mean {longer[0]!r}?"
     found = difflib.get_close_matches(name.casefold(), by_fold, n=1, cutoff=0.55)
     if found:
         return f"did you mean {by_fold[found[0]]!r}?"
@@ -69,7 +72,7 @@ class ConfigModel(BaseModel):
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
     """All that is wrong, one sentence each, with the path of the field and without the values of secrets."""
-    return "; ".join(_sentence(detail, model) for detail in error.errors(include_url=False))
+    return "\n".join(_sentence(detail, model) for detail in error.errors(include_url=False))
 
 
 def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
@@ -83,7 +86,7 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
     if isinstance(raised, ConfigError):
         joint = "." if _FIELD.match(str(raised)) else ": "
         return f"{path}{joint}{raised}" if path else str(raised)
-    said = detail["msg"].removeprefix("Value error, ")
+    said = detail["msg"].removeprefix("Value error, ").replace("a valid tuple", "a list")
     said = said[:1].lower() + said[1:]
     given = (
         "" if "secret" in path or detail["type"] in {"missing", "value_error"} else f", not {_short(detail['input'])}"

@@ -26,6 +26,7 @@ def options_from(environ: Mapping[str, str], prefix: str) -> tuple[dict[str, Any
         logger.warning("%s", warning)
     own = {name[len(prefix) :].lower(): text for name, text in environ.items() if name.startswith(prefix) and text}
     profile = own.pop("profile", None)
+    own.pop("request", None)  # the mark of a command in a slot
     options: dict[str, Any] = dict(imported.options)
     if (path := own.pop("config", None)) is not None:
         options |= read_config(path)

@@ -64,7 +64,8 @@ class SandboxPool:
             can only look at it: one that leaves files is a ConfigError.
         slot_setup: Shell commands that run in a slot at each lend. One of either that fails is a LaunchError.
         slot_root: `"own"` gives each slot a root of its own over the image, so that it is to its tenant what a
-            container of the image would be; `"shared"` the root of its box.
+            container of the image would be; `"shared"` the root of its box. With neither, several slots of a container
+            get roots of their own, and a RuntimeWarning tells where they cannot.
         workdir: Where calls and sessions start and relative paths begin, in `files` too: an absolute path in the slot
             (made where it is missing), `"image"` for the image's WORKDIR; None for the slot's workspace.
         acquire_timeout_s: How long a request waits for a slot.

@@ -175,6 +175,7 @@ class PooledSandbox:
         limits = {**facts.isolation.limits}
         for name, how in self.sandbox.limits.items():
             limits.setdefault(name, how)
+        self.template.own_roots.warn(facts.isolation.level)
         told = facts.isolation.filesystem
         if self.template.own_roots.refused:
             told += f"; {self.template.own_roots.refused}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +17,8 @@ from hermes_exec.config.model import check_text
 from hermes_exec.config.pool import check_workdir
 from hermes_exec.errors import ConfigError
 from hermes_exec.pool.plan import TemplateSize
+from hermes_exec.results import IsolationLevel
 
-logger = logging.getLogger(__name__)
 DEFAULT_PIDS = 1024
 """Processes and threads of a slot for which nothing is said: a fork bomb does not take the whole host."""
 
@@ -30,6 +30,7 @@ class OwnRoots:
     wanted: bool
     demanded: bool
     refused: str = ""
+    warned: bool = False
 
     @property
     def given(self) -> bool:
@@ -41,7 +42,13 @@ class OwnRoots:
         if self.demanded:
             raise error
         self.refused = str(error)
-        logger.warning("slots share the root of their box: %s", error)
+
+    def warn(self, level: IsolationLevel) -> None:
+        """Tell once, at the first slot, what came of it that they cannot be had; on stderr unless it is filtered."""
+        if self.refused and not self.warned:
+            self.warned = True
+            told = f"slots of a box share its root, kept apart at the level {level!r}: {self.refused}"
+            warnings.warn(f"{told}. slot_root='shared' says that this is meant", RuntimeWarning, stacklevel=2)
 
 
 @dataclass(frozen=True, slots=True)

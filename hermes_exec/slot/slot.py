@@ -68,6 +68,11 @@ class Slot:
         return self._tenancy.closed is not None
 
     @property
+    def resets(self) -> int:
+        """How often it was reset since it was lent."""
+        return self._tenancy.resets
+
+    @property
     def sandbox(self) -> str:
         """The backend's name of the box."""
         return self._tenancy.sandbox

@@ -98,7 +98,7 @@ class Toolbox:
         built_in = schemas()
         host = {tool.name: tool.schema for tool in self._host.values()}
         self._schemas: dict[str, JsonObject] = {name: built_in[name] for name in names} | host
-        self._state = ToolState(slot, options or ToolOptions(), frozenset(self._schemas))
+        self._state = ToolState(slot, options or ToolOptions(), frozenset(self._schemas), resets=slot.resets)
 
     @property
     def schemas(self) -> list[JsonObject]:
@@ -123,6 +123,8 @@ class Toolbox:
         started = time.monotonic()
         call_id = call_id or "call_" + secrets.token_hex(8)
         name = str(name)
+        if self._state.resets != (resets := self._state.slot.resets):
+            self._state = ToolState(self._state.slot, self._state.options, self._state.tools, resets=resets)
         outcome = await self._outcome(name, arguments)
         if name != "search_files":
             self._state.searches.interrupt()

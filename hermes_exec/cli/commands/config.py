@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hermes_exec.cli.kit.output import emit_json, stdout
-from hermes_exec.cli.kit.pools import AlwaysJson, AsJson, Backend, Config, Image, Options, Profile, settings_of
+from hermes_exec.cli.kit.pools import (
+    AlwaysJson,
+    AsJson,
+    Backend,
+    Config,
+    Image,
+    Options,
+    Profile,
+    make_pool,
+    settings_of,
+)
 
 if TYPE_CHECKING:
     from hermes_exec.config import Configured
@@ -45,8 +55,9 @@ def check(
     file: Annotated[Path, typer.Argument(help="YAML, TOML or JSON file.")],
     as_json: AsJson = False,
 ) -> None:
-    """Check a configuration file; ends with 2 and one sentence an error when something in it is wrong."""
-    resolved = _resolved(settings_of(None, None, file, None))
+    """Check a configuration file; ends with 2 and one line an error when something in it is wrong."""
+    resolved = _resolved(settings_of(None, None, file, None, environ={}))
+    make_pool(None, None, file, environ={})
     if as_json:
         emit_json({"file": str(file), "ok": True, "profiles": list(resolved.pool.profiles)})
     else:

@@ -85,7 +85,7 @@ async def _try(name: str, image: str | None, option: list[str] | None) -> Findin
                 whole = finding.isolation is not None and finding.isolation.level == "box"
                 finding.limits = await _limits("limits" if whole else "slot_limits", name, trial, option)
                 if whole:
-                    pool = make_pool(name, trial, options=option, slots_per_sandbox=2)
+                    pool = make_pool(name, trial, options=option, environ={}, slots_per_sandbox=2)
                     async with pool, pool.slot() as slot:
                         finding.shared = f"{slot.isolation.level}: {slot.isolation.filesystem}"
     except BackendUnavailable as error:
@@ -120,7 +120,7 @@ async def _measure(
     finding: Finding, name: str, image: str | None, option: list[str] | None, command: str | list[str]
 ) -> None:
     begin = time.perf_counter()
-    async with make_pool(name, image, options=option) as pool, pool.slot() as slot:
+    async with make_pool(name, image, options=option, environ={}) as pool, pool.slot() as slot:
         finding.launch_ms = (time.perf_counter() - begin) * 1000
         finding.isolation = slot.isolation
         begin = time.perf_counter()
@@ -135,7 +135,7 @@ async def _measure(
 async def _limits(whose: str, name: str, image: str | None, option: list[str] | None) -> dict[str, str]:
     """Ask for every limit, of the box or of the slot, and return how each is held."""
     wanted: dict[str, Any] = {whose: LIMITS, "best_effort_limits": True}
-    pool = make_pool(name, image, options=option, **wanted)
+    pool = make_pool(name, image, options=option, environ={}, **wanted)
     async with pool, pool.slot() as slot:
         return dict(slot.isolation.limits)
 

@@ -33,7 +33,7 @@ def run(
     slots: Annotated[int, typer.Option("--slots", "-n", min=1, help="Run it in this many slots at once.")] = 1,
     timeout_s: Annotated[float, typer.Option("--timeout", min=0.001, help="Seconds after which it is ended.")] = 180.0,
     cwd: Annotated[
-        str | None, typer.Option("--cwd", help="Working directory in the slot (default: its workspace).")
+        str | None, typer.Option("--cwd", help="Directory to start in (default: the slot's workdir).")
     ] = None,
     env: Annotated[
         list[str] | None, typer.Option("--env", "-e", metavar="NAME=VALUE", help="Variable; may be repeated.")
@@ -55,7 +55,8 @@ def run(
     name of the error: 2 usage or configuration, 3 infrastructure, 130 interrupted.
     """
     wanted: dict[str, Any] = {"timeout_s": timeout_s, "cwd": cwd, "env": variables(env), "user": user}
-    pool = make_pool(backend, image, config, profile, option, min_isolation=min_isolation, trace=trace)
+    more: dict[str, Any] = {"min_isolation": min_isolation, "trace": trace}
+    pool = make_pool(backend, image, config, profile, option, slots=slots, **more)
     script: str | list[str] = command[0] if len(command) == 1 else command
     work = _one if slots == 1 else _several
     raise typer.Exit(run_async(lambda: work(pool, script, slots, wanted, as_json)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +14,7 @@ from hermes_exec.errors import ConfigError
 if TYPE_CHECKING:
     from hermes_exec.pool.pool import SandboxPool
 
+PREFIX = "HERMES_EXEC_"
 Backend = Annotated[
     str | None,
     typer.Option(
@@ -57,12 +60,16 @@ def make_pool(
     config: Path | None = None,
     profile: str | None = None,
     options: list[str] | None = None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    slots: int = 1,
     **more: Any,
 ) -> SandboxPool:
     """Return the pool that the options describe; nothing is started.
 
-    Options count more than the profile, that more than the rest of the configuration file, and that more than the
-    defaults. `more` are further arguments of SandboxPool; those that are None are left out.
+    Options count more than the profile, that more than the variables `HERMES_EXEC_…` of `environ`, and those more than
+    the rest of the configuration file. There may be as many boxes as `slots`, unless something else is said. `more` are
+    further arguments of SandboxPool; those that are None are left out.
 
     Raises:
         ConfigError: an unknown name, a bad value, a file that cannot be read.
@@ -70,24 +77,35 @@ def make_pool(
     from hermes_exec.cli.kit.pulling import PullDisplay
     from hermes_exec.pool.pool import SandboxPool
 
-    settings = settings_of(backend, image, config, options, profile)
+    settings = settings_of(backend, image, config, options, profile, environ)
+    if slots > 1:
+        settings.setdefault("max_sandboxes", slots)
     return SandboxPool.from_config(settings, **{n: v for n, v in more.items() if v is not None}, on_pull=PullDisplay())
 
 
 def settings_of(
-    backend: str | None, image: str | None, config: Path | None, options: list[str] | None, profile: str | None = None
+    backend: str | None,
+    image: str | None,
+    config: Path | None,
+    options: list[str] | None,
+    profile: str | None = None,
+    environ: Mapping[str, str] = os.environ,
 ) -> dict[str, Any]:
     """Return the settings as one flat mapping, as a configuration file has them.
 
     Raises:
-        ConfigError: a file that cannot be read, a bad option, or no such profile in the file.
+        ConfigError: a file that cannot be read, a bad option or variable, or no such profile in the file.
     """
-    from hermes_exec.config import read_config, with_profile
+    from hermes_exec.config import with_profile
+    from hermes_exec.pool.from_env import options_from
 
-    settings = read_config(config) if config else {}
+    given = {name: value for name, value in (("backend", backend), ("image", image)) if value is not None}
+    chosen = {**given, "config": config, "profile": profile}
+    named = {name: text for name, text in environ.items() if name.startswith(PREFIX)}
+    named |= {PREFIX + name.upper(): str(value) for name, value in chosen.items() if value is not None}
+    settings, profile = options_from(named, PREFIX)
     if profile is not None:
         settings = with_profile(settings, profile)
-    given = {name: value for name, value in (("backend", backend), ("image", image)) if value is not None}
     return {**settings, **parse_options(options), **given}
 
 

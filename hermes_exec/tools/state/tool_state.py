@@ -37,6 +37,8 @@ class ToolState:
     turn: anyio.Lock = field(default_factory=anyio.Lock)
     back_to: str | None = None
     """The directory to go back to, when the last command had one of its own. `turn` guards it."""
+    resets: int = 0
+    """How often the slot had been reset when this state was new: nothing of it holds after the next time."""
     _session: Session | None = None
     _opened: bool = False
 

@@ -51,6 +51,15 @@ type command struct {
 // start makes the pipes and has the agent fork. It fails with an error only
 // when nothing can be said about the program itself.
 func (r *Runner) start(slot *Slot, agent *slots.Agent, l launch) (*command, error) {
+	cmd, err := r.startIn(slot, agent, l)
+	if workdir := agent.Workdir(); err != nil && l.cwd == workdir && cannotEnter(err, workdir) &&
+		agent.StartIn(slot.ctx, workdir) == nil {
+		return r.startIn(slot, agent, l) // a tenant had removed it
+	}
+	return cmd, err
+}
+
+func (r *Runner) startIn(slot *Slot, agent *slots.Agent, l launch) (*command, error) {
 	cmd := &command{slot: slot, token: l.token}
 	var theirs []int
 	defer func() { pipe.CloseFDs(theirs) }()

@@ -184,8 +184,8 @@ func (v View) ownDev(box string) error {
 	return deviceLinks("/dev", v.Image.ShmSize)
 }
 
-// ownMounts are file systems in memory that the box has, folders that it
-// shares, and what the slot has of the runner's.
+// ownMounts are file systems in memory that the box has, folders that it shares
+// or nobody may write to, and what the slot has of the runner's.
 func (v View) ownMounts(box string) error {
 	for _, m := range v.Image.Memory {
 		if err := placeDir(m.Path); err != nil {
@@ -195,8 +195,8 @@ func (v View) ownMounts(box string) error {
 			return err
 		}
 	}
-	for _, path := range v.Image.Shared {
-		if err := bind(box+path, path, false, 0); err != nil {
+	for _, path := range slices.Concat(v.Image.Shared, v.Image.ReadOnly) {
+		if err := bind(box+path, path, slices.Contains(v.Image.ReadOnly, path), 0); err != nil {
 			return err
 		}
 	}
@@ -443,6 +443,9 @@ func (r *imageReader) folder(path string, st *syscall.Stat_t, whole bool) error 
 		return nil
 	case mounted && m.kind == "tmpfs":
 		r.image.Memory = append(r.image.Memory, MemoryMount{Path: path, Flags: uint64(m.flags), Options: m.options})
+		return nil
+	case mounted && m.flags&syscall.MS_RDONLY != 0:
+		r.image.ReadOnly = append(r.image.ReadOnly, path)
 		return nil
 	case r.holdsMounts(path):
 		return r.split(path, whole || path == "/etc")

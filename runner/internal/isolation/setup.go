@@ -68,10 +68,11 @@ type View struct {
 
 // Image is a box as slots with a root of their own see it.
 type Image struct {
-	Skeleton string        `json:"skeleton"` // a folder of ours, for the root and folders that others are mounted on
-	Folders  []string      `json:"folders"`  // folders of the box with a layer over each, parents first
-	Memory   []MemoryMount `json:"memory"`   // file systems in memory, made afresh
-	Shared   []string      `json:"shared"`   // folders of the box that all slots write to
+	Skeleton string        `json:"skeleton"`  // a folder of ours, for the root and folders that others are mounted on
+	Folders  []string      `json:"folders"`   // folders of the box with a layer over each, parents first
+	Memory   []MemoryMount `json:"memory"`    // file systems in memory, made afresh
+	Shared   []string      `json:"shared"`    // folders of the box that all slots write to
+	ReadOnly []string      `json:"read_only"` // folders that are mounted in the box, and not writable
 	Devices  []string      `json:"devices"`
 	ShmSize  string        `json:"shm_size"` // of /dev/shm
 }

@@ -98,8 +98,7 @@ func (f *fileCall) plain(limit time.Duration) (any, error) {
 	return orEmpty(result.Result), err
 }
 
-// workdir makes the directory where it is missing, with the slot's rights, and
-// has commands start and relative paths begin there.
+// workdir has commands start and relative paths begin in a directory.
 func (f *fileCall) workdir() (any, error) {
 	var p struct {
 		Path ipc.Bytes `json:"path"`
@@ -110,16 +109,9 @@ func (f *fileCall) workdir() (any, error) {
 	if !filepath.IsAbs(string(p.Path)) {
 		return nil, channel.BadRequest("the working directory %q is not absolute", p.Path)
 	}
-	params, err := json.Marshal(map[string]any{"path": p.Path, "parents": true, "exist_ok": true})
-	if err != nil {
-		return nil, err
-	}
-	f.op = ipc.FileOp{Method: "file.mkdir", Params: params, Workdir: f.op.Workdir}
-	if _, err := f.simple(); err != nil {
-		return nil, err
-	}
-	f.agent.SetWorkdir(string(p.Path))
-	return nil, nil
+	ctx, cancel := context.WithTimeoutCause(f.ctx, fileProgress, errNoProgress)
+	defer cancel()
+	return nil, f.agent.StartIn(ctx, string(p.Path))
 }
 
 func orEmpty(result json.RawMessage) any {

@@ -2,6 +2,7 @@ package slots
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"sync/atomic"
@@ -50,8 +51,19 @@ type Agent struct {
 // the last one set.
 func (h *Agent) Workdir() string { return *h.workdir.Load() }
 
-// SetWorkdir sets it until the slot is reset.
-func (h *Agent) SetWorkdir(path string) { h.workdir.Store(&path) }
+// StartIn sets it until the slot is reset. It is made where it is missing, with
+// the slot's rights.
+func (h *Agent) StartIn(ctx context.Context, path string) error {
+	params, err := json.Marshal(map[string]any{"path": ipc.Bytes(path), "parents": true, "exist_ok": true})
+	if err != nil {
+		return err
+	}
+	if _, err := h.Call(ctx, ipc.OpFile, ipc.FileOp{Method: "file.mkdir", Params: params}, nil); err != nil {
+		return err
+	}
+	h.workdir.Store(&path)
+	return nil
+}
 
 // Call asks the agent (ipc.Conn.Call) on the lane for op, and gives an error of
 // the protocol for one that is gone.

@@ -141,7 +141,8 @@ func (s *slot) launch() (*Agent, error) {
 		slot: s, conn: conn, Env: s.env, Shells: s.facts.Shells,
 		process: process, oomKills: oomKills(), ended: make(chan struct{}),
 	}
-	h.SetWorkdir(string(s.facts.Workspace))
+	workspace := string(s.facts.Workspace)
+	h.workdir.Store(&workspace)
 	if s.facts.Shell != nil {
 		h.Shell = h.Shells[*s.facts.Shell]
 	}

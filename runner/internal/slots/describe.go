@@ -125,7 +125,7 @@ func environment(p CreateParams, setup isolation.Setup) []string {
 			}
 		}
 	}
-	for _, key := range []string{"PWD", "OLDPWD", "SHLVL", "_", "HOSTNAME"} {
+	for _, key := range []string{"PWD", "OLDPWD", "SHLVL", "_"} {
 		delete(env, key)
 	}
 	for key, value := range p.Env {

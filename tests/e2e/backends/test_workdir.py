@@ -68,6 +68,21 @@ async def test_the_workdir_of_the_image(docker_image: Image, engine: DockerClien
         assert (slot.workdir, (await slot.run("pwd")).stdout) == ("/", "/\n")
 
 
+async def test_one_that_is_removed_is_made_again(docker_image: Image) -> None:
+    """As models do: `rm -rf /app`, and the next command is to bring it back."""
+    options: dict[str, Any] = {"workdir": "/app", **ROOTS["own root"]}
+    async with SandboxPool("docker", image=docker_image("debian"), **options) as pool, pool.slot() as slot:
+        session = slot.session()
+        for run in (slot.run, session.run, slot.run):
+            await run("touch left; rm -rf /app", check=True)
+            assert (await run("pwd; ls")).stdout == "/app\n"
+        await slot.run("rm -rf /app; touch /app", check=True)
+        with pytest.raises(NotADirectoryError):
+            await slot.run("true")
+        await slot.run("rm /app", cwd="/", check=True)
+        assert (await (await slot.spawn("pwd > where")).wait(30)).exit_code == 0
+
+
 async def test_a_profile_has_its_own(docker_image: Image) -> None:
     profiles = {"app": {"workdir": "/srv"}}
     async with SandboxPool("docker", image=docker_image("debian"), profiles=profiles, max_sandboxes=1) as pool:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,11 @@ class Cli:
     """Starts the program; settings of the environment are kept out."""
 
     def start(
-        self, *arguments: str, stdin: int = subprocess.DEVNULL, stdout: int = subprocess.PIPE
+        self,
+        *arguments: str,
+        stdin: int = subprocess.DEVNULL,
+        stdout: int = subprocess.PIPE,
+        env: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[str]:
         """Start it and return the process."""
         return subprocess.Popen(
@@ -31,12 +35,15 @@ class Cli:
             stdout=stdout,
             stderr=subprocess.PIPE,
             text=True,
-            env=environment(),
+            env=environment() | dict(env or {}),
         )
 
-    def run(self, *arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: str, text: str | None = None, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run it to its end."""
-        with self.start(*arguments, stdin=subprocess.DEVNULL if text is None else subprocess.PIPE) as process:
+        stdin = subprocess.DEVNULL if text is None else subprocess.PIPE
+        with self.start(*arguments, stdin=stdin, env=env) as process:
             out, error = process.communicate(text, timeout=120)
             return subprocess.CompletedProcess(arguments, process.returncode, out, error)
 

@@ -72,11 +72,14 @@ def test_reap_wants_exactly_one_choice(cli: Cli) -> None:
 def test_config_file_is_checked_shown_and_matches_its_schema(cli: Cli, tmp_path: Path) -> None:
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text("backend: docker\nimage: x\nslots_per_sandbox: 4\nsecrets: {KEY: hidden}\npull_policy: never\n")
-    bad.write_text("backend: docker\nimage: x\nslots_per_sandbx: 4\n")
+    bad.write_text("backend: docker\nslots: 4\nmemory_mb: 9\nvolumes: /a:/b\nprofiles: {p: {workdir: there}}\n")
     assert cli.json("config", "check", "--json", str(good))["ok"]
     wrong = cli.run("config", "check", str(bad))
     assert wrong.returncode == 2
-    assert "slots_per_sandbox" in wrong.stderr
+    for told in ("'slots_per_sandbox'", "limits={memory_mb: …}", "volumes: ", "profiles.p.workdir: "):
+        assert told in wrong.stderr
+    bad.write_text("backend: docker\n")
+    assert "needs an image" in cli.run("config", "check", str(bad)).stderr
     shown = cli.run("config", "show", "--json", "--config", str(good))
     assert "hidden" not in shown.stdout
     settings = json.loads(shown.stdout)

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -77,11 +77,31 @@ def test_reason_is_told_for_each_of_several_slots(cli: Cli) -> None:
 
 
 def test_more_slots_than_there_can_be_names_what_makes_room(cli: Cli) -> None:
-    refused = cli.run("run", "--slots", "3", "-o", "slots_per_sandbox=2", "--", "true")
+    few = ("-o", "slots_per_sandbox=2", "-o", "max_sandboxes=1")
+    refused = cli.run("run", "--slots", "3", *few, "--", "true")
     assert refused.returncode == 2
     cure = " ".join(refused.stderr.split()).partition("(on the command line: ")[2].removesuffix(")")
     assert cure == "-o max_sandboxes=2"
-    assert cli.run("run", "--slots", "3", "-o", "slots_per_sandbox=2", *cure.split(), "--", "true").returncode == 0
+    assert cli.run("run", "--slots", "3", *few, *cure.split(), "--", "true").returncode == 0
+    assert cli.run("run", "--slots", "3", "-o", "slots_per_sandbox=2", "--", "true").returncode == 0
+
+
+def test_variables_are_options(cli: Cli) -> None:
+    """As for `SandboxPool.from_env`; options count more."""
+    named = {"HERMES_EXEC_SLOT_LIMITS": "{open_files: 77}", "HERMES_EXEC_WORKDIR": "/usr"}
+    show = ("--", "ulimit -n; pwd")
+    assert cli.run("run", *show, env=named).stdout == "77\n/usr\n"
+    assert cli.run("run", "-o", "workdir=/etc", *show, env=named).stdout == "77\n/etc\n"
+    wrong = cli.run("run", *show, env={"HERMES_EXEC_BAKEND": "local"})
+    assert (wrong.returncode, "did you mean 'backend'?" in wrong.stderr) == (2, True)
+
+
+@pytest.mark.docker
+def test_slots_that_are_kept_apart_less_than_usual_are_told(cli: Cli, docker_image: Callable[[str], str]) -> None:
+    less = ("-o", "slots_per_sandbox=2", "-o", "cap_drop=[ALL]")
+    done = cli.run("run", "-b", "docker", "-i", docker_image("busybox"), *less, "--", "true")
+    assert done.returncode == 0
+    assert "warning: slots of a box share its root, kept apart at the level 'none'" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -30,6 +30,19 @@ async def test_toolsets_and_tools_are_chosen_by_name(slot: Slot) -> None:
     assert (names_of(mixed), mixed.unavailable) == (list(SHIPPED), ("web_search", "web_extract"))
 
 
+async def test_it_starts_afresh_after_a_reset(slot: Slot) -> None:
+    toolbox = Toolbox(slot)
+    await toolbox.call("terminal", {"command": "mkdir sub; cd sub; x=1"})
+    await toolbox.call("write_file", {"path": "a.txt", "content": "one\n"})
+    assert slot.resets == 0
+    await slot.reset()
+    assert slot.resets == 1
+    result = await toolbox.call("terminal", {"command": "pwd; echo ${x:-new}; ls"})
+    assert result.data["output"] == f"{slot.workdir}\nnew\n"
+    await toolbox.call("write_file", {"path": "a.txt", "content": "two\n"})
+    assert await slot.files.read_text(f"{slot.workdir}/a.txt") == "two\n"
+
+
 async def test_what_is_not_here_is_refused_by_name(slot: Slot) -> None:
     with pytest.raises(ConfigError, match="'web_search' is not available"):
         Toolbox(slot, tools=["web_search"])
