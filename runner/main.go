@@ -10,6 +10,7 @@ import (
 	"log"
 	"os"
 	"runtime"
+	"syscall"
 	"time"
 
 	"hermes-exec/runner/internal/agent"
@@ -32,6 +33,7 @@ const usage = `usage: runner serve --base DIR [--lease-s N] [--dial SOCKET] [--p
 func main() { os.Exit(run(os.Args[1:])) }
 
 func run(args []string) int {
+	syscall.Umask(0o022) // modes of what is made here are meant as they are written
 	if len(args) == 0 {
 		fmt.Fprint(os.Stderr, usage)
 		return 2

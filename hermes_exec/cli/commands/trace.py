@@ -21,7 +21,12 @@ WORDS = {"queue": "queue", "out": "wire →", "exec": "exec", "back": "wire ←"
 
 
 def trace(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What --trace or `SandboxPool(trace=...)` wrote.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", exists=True, dir_okay=False, help="What --trace or `SandboxPool(trace=...)` wrote."
+        ),
+    ],
     call: Annotated[int | None, typer.Option("--call", help="Show the life of the call with this id.")] = None,
     box: Annotated[
         str | None, typer.Option("--box", help="Only this box; the beginning of its name is enough.")

@@ -39,7 +39,6 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	if err := a.startLanes(asIs, asIs); err != nil {
 		return isolation.Ready{}, err
 	}
-	syscall.Umask(0o022)
 	go a.reap()
 	a.quiet = initproc.NewQuiet()
 	a.ready.Store(true)

@@ -48,7 +48,6 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	if s.View.Pids && (os.Getpid() != 1 || os.Getppid() != 0) {
 		return isolation.Ready{}, cannotIsolate(fmt.Errorf("pid %d is not init of a pid namespace", os.Getpid()))
 	}
-	syscall.Umask(0o022)
 	if err := isolation.ProcessLimits(s.Limits, s.RLimits); err != nil {
 		return isolation.Ready{}, cannotIsolate(err)
 	}

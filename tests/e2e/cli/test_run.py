@@ -86,6 +86,16 @@ def test_more_slots_than_there_can_be_names_what_makes_room(cli: Cli) -> None:
     assert cli.run("run", "--slots", "3", "-o", "slots_per_sandbox=2", "--", "true").returncode == 0
 
 
+@pytest.mark.parametrize("mask", [0o077, 0o777])
+def test_the_umask_of_who_starts_it_is_not_the_slots(cli: Cli, on: Sequence[str], mask: int) -> None:
+    old = os.umask(mask)
+    try:
+        done = cli.run("run", *on, "--", "umask; touch ~/x ./y $TMPDIR/z && ls ~")
+    finally:
+        os.umask(old)
+    assert (done.stdout, done.stderr) == ("0022\nx\n", "")
+
+
 def test_variables_are_options(cli: Cli) -> None:
     """As for `SandboxPool.from_env`; options count more."""
     named = {"HERMES_EXEC_SLOT_LIMITS": "{open_files: 77}", "HERMES_EXEC_WORKDIR": "/usr"}
