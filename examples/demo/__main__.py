@@ -1,8 +1,8 @@
 """The demonstration: a small language model works on real tasks, each in a slot of its own, and nothing is left behind.
 
 `python -m examples.demo` runs the prompts of `examples/tasks.jsonl` with the model that runs in this process: no
-key, no network. With an image in `HERMES_DEMO_IMAGE` and a Docker daemon that answers the slots are containers, else
-they are made on this host.
+key, no network. With an image in `HERMES_DEMO_IMAGE` and a Docker daemon that answers the slots are in one container,
+each with a root of its own, else they are made on this host.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ async def demo(tasks: Path, out: Path, image: str | None) -> int:
         backend=backend,
         image=image if backend == "docker" else None,
         backend_options={"run_id": run_id},
+        slots_per_sandbox=WORKERS,
+        max_sandboxes=1,
         workers=WORKERS,
         toolsets=("terminal",),
         max_turns=4,
@@ -72,7 +74,7 @@ async def _backend(image: str | None) -> tuple[str, str]:
         return "local", "slots on this host, without Docker (HERMES_DEMO_IMAGE names no image)"
     try:
         async with SandboxPool("docker", image=image):
-            return "docker", f"a container each of {image}"
+            return "docker", f"each in a slot with a root of its own, in one container of {image}"
     except BackendUnavailable as error:
         return "local", f"slots on this host, without Docker ({error})"
 
