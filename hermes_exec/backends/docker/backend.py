@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.container import check_options, check_own_roots, image_of, plan_container
-from hermes_exec.backends.docker.delivery import Delivery, DeliveryMethod, NotShared
-from hermes_exec.backends.docker.direct import DirectStreams
+from hermes_exec.backends.docker.delivery import Delivery, NotShared
 from hermes_exec.backends.docker.engine import Engine
 from hermes_exec.backends.docker.image import ImageFacts, Images
 from hermes_exec.backends.docker.sandbox import CreatedContainer, DockerSandbox, remove, remove_volumes
@@ -41,7 +40,6 @@ class DockerBackend:
         self._engine = Engine(config)
         self._images = Images(self._engine, config)
         self._delivery = Delivery(config)
-        self._direct = DirectStreams(config)
         self._security_options: list[str] | None = None
 
     async def check(self, spec: LaunchSpec) -> None:
@@ -71,44 +69,32 @@ class DockerBackend:
 
     def _launch(self, client: DockerClient, spec: LaunchSpec, labels: Labels, image: ImageFacts) -> DockerSandbox:
         runner = find_runner(image.os, image.arch)
-        while True:
-            try:
-                return self._launch_by(self._delivery.method(runner), client, spec, labels, image, runner)
-            except NotShared:
-                logger.info("the engine does not share this host's files: the runner is brought into its containers")
+        try:
+            return self._launch_once(client, spec, labels, image, runner)
+        except NotShared:
+            logger.info("the engine does not share this host's files: the runner is brought into its containers")
+            return self._launch_once(client, spec, labels, image, runner)
 
-    def _launch_by(
-        self,
-        method: DeliveryMethod,
-        client: DockerClient,
-        spec: LaunchSpec,
-        labels: Labels,
-        image: ImageFacts,
-        runner: RunnerBinary,
+    def _launch_once(
+        self, client: DockerClient, spec: LaunchSpec, labels: Labels, image: ImageFacts, runner: RunnerBinary
     ) -> DockerSandbox:
         from docker.errors import APIError
 
-        mounts = self._delivery.mounts(client, method, image.id, runner, labels)
         # The name is ours before Docker knows of it: whatever answer is lost, the container can be removed by it.
         name = f"hermes-exec-{secrets.token_hex(8)}"
-        with self._direct.open(method) as dial_socket:
-            plan = plan_container(client, self._config, spec, labels, name, mounts, dial_socket)
-            container: str | None = None
+        with self._delivery.open(client, image.id, runner, labels) as way:
+            plan = plan_container(client, self._config, spec, labels, name, way.mounts, way.dial_socket)
             try:
                 created: Mapping[str, Any] = client.api.create_container(**plan.arguments)
                 for warning in created.get("Warnings") or ():
                     logger.warning("Docker: %s", warning)
                 container = str(created["Id"])
-                self._delivery.prepare(client, container, method, runner)
+                self._delivery.prepare(client, container)
                 client.api.start(container)
-                stream = self._direct.accept(client, container, dial_socket)
-                self._delivery.prove(client, container, method, runner, called=stream is not None)
+                stream = self._delivery.accept(client, container, way)
             except BaseException as error:
-                elsewhere = isinstance(error, APIError) and self._delivery.refuted(
-                    client, container, error, method, runner, dial_socket
-                )
                 remove(client, name)
-                if elsewhere:
+                if isinstance(error, APIError) and self._delivery.refuted(error, way, runner):
                     raise NotShared from error
                 raise
         user = None if self._config.user else image.user

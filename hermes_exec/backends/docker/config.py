@@ -32,9 +32,9 @@ class DockerConfig(BackendConfig):
     """Address of the engine (``unix:///…``, or ``tcp://…`` without TLS); None for what the Docker SDK finds itself."""
     api_timeout_s: Seconds = 60.0
     """Longest time for one answer of the engine."""
-    runner_delivery: Literal["auto", "bind", "upload", "volume"] = "auto"
-    """How the runner gets into the container: read-only bind mount, upload into the created container, or a shared
-    read-only volume; ``auto`` takes the first that works."""
+    runner_delivery: Literal["auto", "bind", "volume"] = "auto"
+    """How the runner gets into the container: by a read-only bind mount, or by a volume that all containers share;
+    ``auto`` takes the first where the engine shares this host's files, else the second."""
 
     user: str | None = None
     """User of the container, as Docker's ``--user``. None: the container is root's, and commands run as the image's

@@ -29,6 +29,11 @@ LEAST_MEMORY_MB = 8
 LOG_BYTES = "1m"
 SECCOMP_PROFILE = Path(__file__).with_name("seccomp.json")
 """Of containers whose slots have roots of their own."""
+AS_THEY_ARE = (
+    *("cap_add", "cap_drop", "cpuset_cpus", "devices", "dns", "extra_hosts", "oom_kill_disable"),
+    *("privileged", "read_only", "runtime", "sysctls", "tmpfs"),
+)
+"""Options that the engine calls by the same name."""
 NAME_LABEL = f"{PREFIX}name"
 
 
@@ -46,8 +51,6 @@ def check_options(config: DockerConfig, spec: LaunchSpec) -> None:
         raise ConfigError("the docker backend needs an image: SandboxPool('docker', image='…')")
     if not spec.network and config.network_mode not in {None, "none"}:
         raise ConfigError(f"network=False and network_mode={config.network_mode!r} exclude each other")
-    if config.read_only and config.runner_delivery == "upload":
-        raise ConfigError("nothing can be uploaded into a read-only container: use runner_delivery='volume' or 'auto'")
     if spec.limits.memory_mb is not None and spec.limits.memory_mb < LEAST_MEMORY_MB:
         raise ConfigError(
             f"limits.memory_mb={spec.limits.memory_mb} leaves no room beside the runner of a container: give it"
@@ -153,26 +156,17 @@ def _host_options(config: DockerConfig, spec: LaunchSpec) -> dict[str, Any]:
         "pids_limit": None if limits.pids is None else limits.pids + RUNNER_PIDS + SLOT_PIDS * spec.slots,
         "network_mode": (config.network_mode or "default") if spec.network else "none",
         "binds": [volume for volume in _volumes(config) if bind_mount(volume) is None],
-        "tmpfs": config.tmpfs,
         "shm_size": None if config.shm_size_mb is None else config.shm_size_mb << 20,
-        "cap_add": list(config.cap_add),
-        "cap_drop": list(config.cap_drop),
         "security_opt": _security(config, spec),
         "group_add": list(config.groups),
-        "privileged": config.privileged,
-        "read_only": config.read_only,
-        "runtime": config.runtime,
-        "sysctls": config.sysctls,
-        "devices": list(config.devices),
-        "cpuset_cpus": config.cpuset_cpus,
         "ulimits": _ulimits(config.ulimits),
-        "oom_kill_disable": config.oom_kill_disable,
         "device_read_bps": _rates(config.device_read_bps),
         "device_write_bps": _rates(config.device_write_bps),
-        "dns": list(config.dns),
-        "extra_hosts": config.extra_hosts,
         "log_config": {"Type": "json-file", "Config": {"max-size": LOG_BYTES, "max-file": "1"}},
     }
+    for name in AS_THEY_ARE:
+        value = getattr(config, name)
+        options[name] = list(value) if isinstance(value, tuple) else value
     if config.gpus is not None:
         count = -1 if config.gpus == "all" else config.gpus
         options["device_requests"] = [{"Count": count, "Capabilities": [["gpu"]]}]

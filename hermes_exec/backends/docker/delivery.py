@@ -1,15 +1,24 @@
-"""How the runner gets into a container: bind mount where the engine has our files, upload, or a volume filled once."""
+"""How the runner gets into a container, and its stream out of it: by this host's own files, else by the engine.
+
+Where the engine has our files the runner is a bind mount, and calls us by a socket in a mounted folder. Elsewhere it is
+in a volume that is filled once an engine, and streams go through the daemon.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import logging
 import secrets
+import socket
 import tarfile
 import threading
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hermes_exec.aio.peers import tells_peers
 from hermes_exec.backends.base import Labels
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.container import BASE_DIR, RUNNER, RUNNER_DIR, STATE_DIR
@@ -22,90 +31,97 @@ if TYPE_CHECKING:
     from docker import DockerClient
     from docker.errors import APIError
 
-DeliveryMethod = Literal["bind", "upload", "volume"]
+logger = logging.getLogger(__name__)
 RUNNER_LABEL = "hermes-exec.runner"
+PATIENCE_S = 2.0
+"""How long a container's main process may take to connect."""
+DIRECT_RUNTIMES = (None, "runc", "crun", "youki")
+"""Other runtimes (gVisor, Kata) have a kernel of their own, which cannot connect to a socket of this host."""
 
 
 class NotShared(Exception):
-    """The engine does not see our runner at its path on this host: another delivery is needed."""
+    """The engine does not see our files: the runner has to be brought in a volume."""
+
+
+class Way(NamedTuple):
+    """How one container gets its runner: the mounts that bring it, and the socket by which it calls, if any."""
+
+    mounts: list[dict[str, Any]]
+    dial_socket: DialSocket | None
 
 
 class Delivery:
-    """Chooses the delivery once per engine, by trying: whether it shares this host's files is proven, never assumed.
+    """Finds out once an engine, by trying, whether it shares this host's files.
 
-    The first container is made as if it did. That is proven when its main process, known by its pid, connects to our
-    socket in a mounted folder; without such a socket, when the runner in the container has our bytes.
+    The first container is made as if it did. That is proven when its main process, known by its pid, connects.
     """
 
     def __init__(self, config: DockerConfig) -> None:
         self._config = config
+        self._auto = config.runner_delivery == "auto"
         self._lock = threading.Lock()
-        self._shared: dict[str, bool] = {}
+        self._dials = config.runtime in DIRECT_RUNTIMES and tells_peers()
+        self._shares: bool | None = None if self._auto else config.runner_delivery == "bind"
         self._filled: set[str] = set()
 
-    def method(self, runner: RunnerBinary) -> DeliveryMethod:
-        """The delivery for a container: ``auto`` is ``bind`` until `refuted` or `prove` finds that it does not work."""
-        if self._config.runner_delivery != "auto":
-            return self._config.runner_delivery
-        if self._shared.get(runner.sha256, True):
-            return "bind"
-        return "volume" if self._config.read_only else "upload"
+    @property
+    def _binds(self) -> bool:
+        return self._dials if self._shares is None else self._shares
 
-    def _trying(self, method: DeliveryMethod, runner: RunnerBinary) -> bool:
-        return (
-            self._config.runner_delivery == "auto" and method == "bind" and not self._shared.get(runner.sha256, False)
-        )
+    @contextmanager
+    def open(self, client: DockerClient, image: str, runner: RunnerBinary, labels: Labels) -> Iterator[Way]:
+        """The way for one container; its socket is closed with the block."""
+        dial_socket = self._dial_socket() if self._binds and self._dials else None
+        try:
+            mount = _bind(runner) if self._binds else self._volume(client, image, runner, labels)
+            yield Way([mount], dial_socket)
+        finally:
+            if dial_socket is not None:
+                dial_socket.close()
 
-    def prove(
-        self, client: DockerClient, container: str, method: DeliveryMethod, runner: RunnerBinary, *, called: bool
-    ) -> None:
-        """Check that a started container has our runner; `called` says that it has connected to us.
+    def _dial_socket(self) -> DialSocket | None:
+        try:
+            return DialSocket()
+        except OSError as error:
+            self._give_up(f"no socket can be made: {error}")
+            return None
+
+    def _give_up(self, why: str) -> None:
+        self._dials = False
+        logger.info("streams into containers go through the daemon: %s", why)
+
+    def accept(self, client: DockerClient, container: str, way: Way) -> socket.socket | None:
+        """The connection of a started container's main process; blocking. None: use the daemon's.
 
         Raises:
-            NotShared: it has another runner, or none.
+            NotShared: it does not come, and no other has.
         """
-        if not self._trying(method, runner):
-            return
-        with self._lock:
-            if runner.sha256 not in self._shared:
-                self._shared[runner.sha256] = called or _hash_of(client, container, RUNNER) == runner.sha256
-            shared = self._shared[runner.sha256]
-        if not shared:
+        if way.dial_socket is None:
+            return None
+        caller = way.dial_socket.accept(int(client.api.inspect_container(container)["State"]["Pid"]), PATIENCE_S)
+        if caller is not None:
+            self._shares = True
+            return caller
+        self._give_up("the runner did not connect")
+        if self._auto and not self._shares:
+            self._shares = False
             raise NotShared
+        return None
 
-    def refuted(
-        self,
-        client: DockerClient,
-        container: str | None,
-        error: APIError,
-        method: DeliveryMethod,
-        runner: RunnerBinary,
-        dial_socket: DialSocket | None,
-    ) -> bool:
+    def refuted(self, error: APIError, way: Way, runner: RunnerBinary) -> bool:
         """Whether an engine's failure to make or start a container shows that it does not see our files."""
-        if not self._trying(method, runner):
+        if not self._auto or self._shares or way.dial_socket is None:
             return False
-        if container is None:
-            ours = (str(runner.path.resolve()), *((str(dial_socket.folder),) if dial_socket else ()))
-            text = str(error.explanation)
-            other = "source path does not exist" in text and any(path in text for path in ours)
-        else:
-            other = _hash_of(client, container, RUNNER) != runner.sha256
-        if other:
-            with self._lock:
-                self._shared[runner.sha256] = False
-        return other
+        ours = (RUNNER, str(runner.path.resolve()), str(way.dial_socket.folder))
+        if not any(path in str(error.explanation) for path in ours):
+            return False
+        self._shares = False
+        return True
 
-    def mounts(
-        self, client: DockerClient, method: DeliveryMethod, image: str, runner: RunnerBinary, labels: Labels
-    ) -> list[dict[str, Any]]:
-        """The mounts that bring the runner; fills the volume if that is the way. Helpers get ``labels``: should we be
-        killed, they are reaped.
+    def _volume(self, client: DockerClient, image: str, runner: RunnerBinary, labels: Labels) -> dict[str, Any]:
+        """The volume with the runner, filled where it is not yet. Helpers get ``labels``: should we be killed, they are
+        reaped.
         """
-        if method == "bind":
-            return [_bind(runner)]
-        if method == "upload":
-            return []
         name = f"hermes-exec-runner-{runner.sha256}"
         mount = {"Type": "volume", "Source": name, "Target": RUNNER_DIR}
         with self._lock:
@@ -113,22 +129,17 @@ class Delivery:
                 client.api.create_volume(name, labels={RUNNER_LABEL: runner.sha256})
                 _fill(client, image, mount, runner, labels)
                 self._filled.add(name)
-        return [{**mount, "ReadOnly": True}]
+        return {**mount, "ReadOnly": True}
 
-    def prepare(self, client: DockerClient, container: str, method: DeliveryMethod, runner: RunnerBinary) -> None:
-        """What has to be uploaded into the created container before it starts."""
-        if method == "upload":
-            _put(client, container, "/", _archive([_directory(RUNNER_DIR[1:]), _program(RUNNER[1:], runner)]))
+    def prepare(self, client: DockerClient, container: str) -> None:
+        """What has to be put into the created container before it starts."""
         owner = _numeric(self._config.user)
         if owner != (0, 0):
             # A new volume belongs to root: the runner of another user gets a directory of its own in it.
-            entry = _directory(BASE_DIR.removeprefix(f"{STATE_DIR}/"))
-            if owner is None:
-                entry.mode = 0o1777
-            else:
-                entry.uid, entry.gid = owner
-                entry.mode = 0o711
-            _put(client, container, STATE_DIR, _archive([entry]))
+            entry = tarfile.TarInfo(BASE_DIR.removeprefix(f"{STATE_DIR}/"))
+            entry.type = tarfile.DIRTYPE
+            entry.uid, entry.gid, entry.mode = (0, 0, 0o1777) if owner is None else (*owner, 0o711)
+            _put(client, container, STATE_DIR, archive_of(entry))
 
 
 def _numeric(user: str | None) -> tuple[int, int] | None:
@@ -147,7 +158,7 @@ def _fill(client: DockerClient, image: str, mount: dict[str, Any], runner: Runne
     try:
         if _hash_of(client, container, RUNNER) == runner.sha256:
             return
-        _put(client, container, RUNNER_DIR, _archive([_program("runner", runner)]))
+        _put(client, container, RUNNER_DIR, program("runner", runner.path))
         if _hash_of(client, container, RUNNER) != runner.sha256:
             raise LaunchError("the runner could not be brought into a volume of this Docker engine")
     finally:
@@ -178,29 +189,20 @@ def _hash_of(client: DockerClient, container: str, path: str) -> str | None:
         return None
 
 
-def _directory(name: str) -> tarfile.TarInfo:
-    entry = tarfile.TarInfo(name)
-    entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-    return entry
-
-
-class _Program(tarfile.TarInfo):
-    content: bytes
-
-
-def _program(name: str, runner: RunnerBinary) -> _Program:
-    entry = _Program(name)
-    entry.content = runner.path.read_bytes()
-    entry.size, entry.mode = len(entry.content), 0o755
-    return entry
-
-
-def _archive(entries: Iterable[tarfile.TarInfo]) -> bytes:
+def archive_of(entry: tarfile.TarInfo, content: bytes = b"") -> bytes:
+    """An archive with one entry, as the engine takes it."""
     buffer = io.BytesIO()
+    entry.size = len(content)
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for entry in entries:
-            archive.addfile(entry, io.BytesIO(entry.content) if isinstance(entry, _Program) else None)
+        archive.addfile(entry, io.BytesIO(content))
     return buffer.getvalue()
+
+
+def program(name: str, path: Path) -> bytes:
+    """An archive with a program of this host."""
+    entry = tarfile.TarInfo(name)
+    entry.mode = 0o755
+    return archive_of(entry, path.read_bytes())
 
 
 def _put(client: DockerClient, container: str, path: str, archive: bytes) -> None:

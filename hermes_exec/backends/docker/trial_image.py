@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import secrets
-import tarfile
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -14,6 +11,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from hermes_exec.backends import runner_binary
+from hermes_exec.backends.docker.delivery import program
 from hermes_exec.backends.docker.engine import Engine
 from hermes_exec.errors import ExecError
 
@@ -42,12 +40,6 @@ async def trial_image(engine: Engine) -> AsyncIterator[tuple[str, list[str]]]:
 
 
 def _make(client: DockerClient, name: str) -> None:
-    runner = runner_binary.path("linux", str(client.info()["Architecture"]))
-    with tempfile.NamedTemporaryFile(suffix=".tar") as archive:
-        with tarfile.open(fileobj=archive, mode="w") as out:
-            entry = tarfile.TarInfo("runner")
-            entry.size, entry.mode = runner.stat().st_size, 0o755
-            out.addfile(entry, io.BytesIO(runner.read_bytes()))
-        archive.flush()
-        repository, _, tag = name.partition(":")
-        client.api.import_image_from_file(archive.name, repository=repository, tag=tag, changes=["ENV PATH=/"])
+    data = program("runner", runner_binary.path("linux", str(client.info()["Architecture"])))
+    repository, _, tag = name.partition(":")
+    client.api.import_image_from_data(data, repository=repository, tag=tag, changes=["ENV PATH=/"])

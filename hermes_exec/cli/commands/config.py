@@ -33,8 +33,15 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Print the settings that a command with these options would use, defaults filled in and secrets masked."""
-    resolved = _resolved(settings_of(backend, image, config, option, profile))
-    values = {**resolved.pool.model_dump(mode="json"), "backend_options": resolved.backend.model_dump(mode="json")}
+    from hermes_exec.pool.templates import DEFAULT_PIDS
+
+    pool, chosen = _resolved(settings_of(backend, image, config, option, profile))
+    same = {name for name in type(chosen).model_fields if name in type(pool).model_fields and not getattr(chosen, name)}
+    values = {**pool.model_dump(mode="json"), "backend_options": chosen.model_dump(mode="json", exclude=same)}
+    values["slots_per_sandbox"] = pool.slots_per_sandbox or chosen.default_slots
+    values["max_sandboxes"] = pool.max_sandboxes or chosen.default_max_sandboxes
+    if "pids" not in pool.slot_limits.model_fields_set:
+        values["slot_limits"]["pids"] = DEFAULT_PIDS
     if as_json:
         emit_json(values)
     else:

@@ -207,7 +207,7 @@ def require_tool(name: str) -> None:
             f"the tool {name!r} is not available: {why_unavailable(name)}. Available tools: {', '.join(SHIPPED)}"
         )
     raise ConfigError(
-        f"unknown tool {name!r}{_nearest(name, [*SHIPPED, *KNOWN_TOOLS])}. Available tools: {', '.join(SHIPPED)}"
+        f"unknown tool {name!r}; available tools: {', '.join(SHIPPED)}{_nearest(name, [*SHIPPED, *KNOWN_TOOLS])}"
     )
 
 

@@ -115,7 +115,7 @@ async def test_prompts_that_were_added_are_worked_on(tmp_path: Path) -> None:
     "entries", [[{"prompt": "b"}, {"prompt": "a"}], [{"prompt": "a", "check": "true"}], [{"prompt": "b"}]]
 )
 async def test_other_dataset_is_refused_and_nothing_is_lost(tmp_path: Path, entries: list[dict[str, Any]]) -> None:
-    run = config(tmp_path, {"a": ["done"]}, {"prompt": "a"}, {"prompt": "a"})
+    run = config(tmp_path, {"a": ["done"]}, {"prompt": "a"}, {"prompt": "a"}, workers=1)
     await cancelled_after(run, 1)
     before = trajectories(tmp_path).read_bytes()
     dataset(tmp_path, *entries)
