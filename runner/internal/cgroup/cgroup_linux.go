@@ -20,23 +20,19 @@ var wanted = []string{"memory", "pids", "cpu"}
 // Probe finds the hierarchies in which a group can be made below ours.
 func Probe() (version string, out []Group) {
 	own := ownCgroups()
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := proc.Mounts()
 	if err != nil {
 		return "none", nil
 	}
-	for _, line := range strings.Split(string(mounts), "\n") {
-		pre, post, ok := strings.Cut(line, " - ")
-		f, g := strings.Fields(pre), strings.Fields(post)
-		if !ok || len(f) < 5 || len(g) < 3 || !strings.HasPrefix(g[0], "cgroup") {
-			continue
+	for _, m := range mounts {
+		if m.Kind == "cgroup2" {
+			out = append(out, v2Groups(below(m.Path, m.Root, own[""]))...)
 		}
-		root, at := f[3], proc.Unescape(f[4])
-		if g[0] == "cgroup2" {
-			out = append(out, v2Groups(below(at, root, own[""]))...)
+		if m.Kind != "cgroup" {
 			continue
 		}
 		for _, c := range wanted {
-			if dir := below(at, root, own[c]); hasWord(g[2], c) && own[c] != "" && enforced(c, dir) &&
+			if dir := below(m.Path, m.Root, own[c]); hasWord(m.Super, c) && own[c] != "" && enforced(c, dir) &&
 				canMakeGroup(dir) {
 				out = append(out, Group{Controller: c, Dir: dir})
 			}

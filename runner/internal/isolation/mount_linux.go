@@ -59,20 +59,15 @@ func bind(source, target string, readOnly bool, attr uint64) error {
 
 // remountTree does what mount_setattr does, for kernels before 5.12.
 func remountTree(root string, attr uint64) error {
-	table, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := proc.Mounts()
 	if err != nil {
 		return err
 	}
-	for _, line := range strings.Split(string(table), "\n") {
-		fields := strings.Fields(line)
-		if len(fields) < 6 {
+	for _, m := range mounts {
+		if m.Path != root && !strings.HasPrefix(m.Path, root+"/") {
 			continue
 		}
-		at := proc.Unescape(fields[4])
-		if at != root && !strings.HasPrefix(at, root+"/") {
-			continue
-		}
-		flags := mountFlags(fields[5]) | syscall.MS_REMOUNT | syscall.MS_BIND
+		flags := mountFlags(m.Options) | syscall.MS_REMOUNT | syscall.MS_BIND
 		if attr&attrReadOnly != 0 {
 			flags |= syscall.MS_RDONLY
 		}
@@ -85,7 +80,7 @@ func remountTree(root string, attr uint64) error {
 		if attr&attrNoexec != 0 {
 			flags |= syscall.MS_NOEXEC
 		}
-		if err := syscall.Mount("", at, "", flags, ""); err != nil {
+		if err := syscall.Mount("", m.Path, "", flags, ""); err != nil {
 			return err
 		}
 	}

@@ -334,12 +334,16 @@ func folderOfRoot() []string {
 // are from now on. home is the runner's own folder; folder is for copies of what
 // cannot have a layer over it. Slots write to the folders in shared themselves.
 func ReadImage(home string, shared []string, folder string) (*Image, error) {
-	mounts, err := readMounts()
+	table, err := proc.Mounts()
 	if err != nil {
 		return nil, err
 	}
+	mounts := map[string]proc.Mount{}
+	for _, m := range table { // of several at one path the last, which covers the others
+		mounts[m.Path] = m
+	}
 	r := imageReader{home: home, shared: shared, mounts: mounts, image: Image{Skeleton: folder, ShmSize: sharedMemory}}
-	for option := range strings.SplitSeq(mounts["/dev/shm"].options, ",") {
+	for option := range strings.SplitSeq(mounts["/dev/shm"].Super, ",") {
 		if size, ok := strings.CutPrefix(option, "size="); ok {
 			r.image.ShmSize = size
 		}
@@ -361,31 +365,6 @@ func ReadImage(home string, shared []string, folder string) (*Image, error) {
 	return &r.image, nil
 }
 
-type boxMount struct {
-	path, kind, options string
-	flags               uintptr
-}
-
-// readMounts lists what is mounted in this box, by its path; of several at one
-// path the last, which covers the others.
-func readMounts() (map[string]boxMount, error) {
-	table, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	out := map[string]boxMount{}
-	for line := range strings.Lines(string(table)) {
-		head, tail, ok := strings.Cut(line, " - ")
-		first, last := strings.Fields(head), strings.Fields(tail)
-		if !ok || len(first) < 6 || len(last) < 3 {
-			continue
-		}
-		m := boxMount{path: proc.Unescape(first[4]), kind: last[0], options: last[2], flags: mountFlags(first[5])}
-		out[m.path] = m
-	}
-	return out, nil
-}
-
 // What a small folder holds at most.
 const smallEntries, smallBytes = 16, 64 << 10
 
@@ -394,7 +373,7 @@ var errNotSmall = errors.New("not small")
 type imageReader struct {
 	home   string
 	shared []string
-	mounts map[string]boxMount
+	mounts map[string]proc.Mount
 	image  Image
 }
 
@@ -441,10 +420,10 @@ func (r *imageReader) folder(path string, st *syscall.Stat_t, whole bool) error 
 	case slices.Contains(r.shared, path):
 		r.image.Shared = append(r.image.Shared, path)
 		return nil
-	case mounted && m.kind == "tmpfs":
-		r.image.Memory = append(r.image.Memory, MemoryMount{Path: path, Flags: uint64(m.flags), Options: m.options})
+	case mounted && m.Kind == "tmpfs":
+		r.image.Memory = append(r.image.Memory, MemoryMount{Path: path, Flags: uint64(mountFlags(m.Options)), Options: m.Super})
 		return nil
-	case mounted && m.flags&syscall.MS_RDONLY != 0:
+	case mounted && mountFlags(m.Options)&syscall.MS_RDONLY != 0:
 		r.image.ReadOnly = append(r.image.ReadOnly, path)
 		return nil
 	case r.holdsMounts(path):

@@ -181,6 +181,28 @@ func OwnMemory(pid int) int64 {
 	return (resident - shared) * int64(os.Getpagesize())
 }
 
+// Mount is one line of mountinfo: what is mounted where, of which root of its
+// file system, with the options of the mount and those of the file system.
+type Mount struct{ Root, Path, Options, Kind, Super string }
+
+// Mounts lists the mounts that this process sees, those that cover others last.
+func Mounts() ([]Mount, error) {
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	var out []Mount
+	for line := range strings.Lines(string(table)) {
+		head, tail, ok := strings.Cut(line, " - ")
+		first, last := strings.Fields(head), strings.Fields(tail)
+		if ok && len(first) >= 6 && len(last) >= 3 {
+			out = append(out, Mount{Root: first[3], Path: Unescape(first[4]), Options: first[5], Kind: last[0],
+				Super: last[2]})
+		}
+	}
+	return out, nil
+}
+
 // Unescape undoes what mountinfo does to odd characters in a path.
 func Unescape(s string) string {
 	if !strings.Contains(s, `\`) {
