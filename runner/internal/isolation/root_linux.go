@@ -421,7 +421,8 @@ func (r *imageReader) folder(path string, st *syscall.Stat_t, whole bool) error 
 		r.image.Shared = append(r.image.Shared, path)
 		return nil
 	case mounted && m.Kind == "tmpfs":
-		r.image.Memory = append(r.image.Memory, MemoryMount{Path: path, Flags: uint64(mountFlags(m.Options)), Options: m.Super})
+		r.image.Memory = append(r.image.Memory,
+			MemoryMount{Path: path, Flags: uint64(mountFlags(m.Options)), Options: m.Super})
 		return nil
 	case mounted && mountFlags(m.Options)&syscall.MS_RDONLY != 0:
 		r.image.ReadOnly = append(r.image.ReadOnly, path)
