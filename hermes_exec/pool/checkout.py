@@ -237,7 +237,11 @@ class Checkouts:
                 )
             )
             if outcome.reusable:
-                await box.provision(checkout.place, checkout.tenancy.renew(), box.workdir(checkout.workdir))
+                try:
+                    await box.provision(checkout.place, checkout.tenancy.renew(), box.workdir(checkout.workdir))
+                except ExecError as error:
+                    checkout.tenancy.expire(f"the slot could not be prepared after its reset: {error}")
+                    raise
         if not outcome.reusable:
             logger.debug("slot %s goes to another box: %s", slot.id, outcome.reason)
             await self._move(checkout)

@@ -342,7 +342,17 @@ func ReadImage(home string, shared []string, folder string) (*Image, error) {
 	for _, m := range table { // of several at one path the last, which covers the others
 		mounts[m.Path] = m
 	}
-	r := imageReader{home: home, shared: shared, mounts: mounts, image: Image{Skeleton: folder, ShmSize: sharedMemory}}
+	r := imageReader{home: home, mounts: mounts, image: Image{Skeleton: folder, ShmSize: sharedMemory}}
+	for _, path := range shared {
+		real, err := filepath.EvalSymlinks(filepath.Clean(path))
+		if err != nil {
+			return nil, err
+		}
+		if _, mounted := mounts[real]; !mounted {
+			return nil, fmt.Errorf("the shared folder %s is not mounted", path)
+		}
+		r.shared = append(r.shared, real)
+	}
 	for option := range strings.SplitSeq(mounts["/dev/shm"].Super, ",") {
 		if size, ok := strings.CutPrefix(option, "size="); ok {
 			r.image.ShmSize = size
@@ -424,13 +434,13 @@ func (r *imageReader) folder(path string, st *syscall.Stat_t, whole bool) error 
 		r.image.Memory = append(r.image.Memory,
 			MemoryMount{Path: path, Flags: uint64(mountFlags(m.Options)), Options: m.Super})
 		return nil
+	case r.holdsMounts(path):
+		return errors.Join(r.split(path, whole || path == "/etc"), r.asIn(path, st))
 	case mounted && mountFlags(m.Options)&syscall.MS_RDONLY != 0:
 		r.image.ReadOnly = append(r.image.ReadOnly, path)
 		return nil
-	case r.holdsMounts(path):
-		return r.split(path, whole || path == "/etc")
 	case !mounted && (whole || small(path)):
-		return r.split(path, true)
+		return errors.Join(r.split(path, true), r.asIn(path, st))
 	}
 	r.image.Folders = append(r.image.Folders, path)
 	return nil
@@ -439,7 +449,7 @@ func (r *imageReader) folder(path string, st *syscall.Stat_t, whole bool) error 
 // small says that a folder holds so little that a copy costs less than a layer.
 func small(path string) bool {
 	entries, bytes := 0, int64(0)
-	return filepath.WalkDir(path, func(_ string, e fs.DirEntry, err error) error {
+	return filepath.WalkDir(path, func(at string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -449,6 +459,9 @@ func small(path string) bool {
 		}
 		if entries++; info.Mode().IsRegular() {
 			bytes += info.Size()
+			if n, _ := syscall.Listxattr(at, nil); n > 0 || info.Sys().(*syscall.Stat_t).Nlink > 1 {
+				return errNotSmall // a copy would have neither capabilities nor other names
+			}
 		} else if !info.IsDir() && info.Mode()&fs.ModeSymlink == 0 {
 			return errNotSmall // a device, FIFO or socket, which no copy is made of
 		}

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/rights"
@@ -33,8 +34,12 @@ func (s *slot) wipeShared() []string {
 		return problems
 	}
 	w := wipe.New(wipe.Budget)
-	for _, dir := range s.sharedPlaces() {
-		s.wipeOwned(w, dir, 0)
+	until := time.Now().Add(searchTime)
+	for _, place := range s.sharedPlaces() {
+		if dir, err := openDirAt(atCwd, place); err == nil {
+			s.wipeOwned(w, dir, until, 0)
+			dir.Close()
+		}
 	}
 	problems = append(problems, w.Problems...)
 	if u.View.Pids {
@@ -63,19 +68,64 @@ func asThreadOf(uid, gid uint32, do func() error) error {
 	return <-done
 }
 
-// wipeOwned removes what the slot has below a directory that anybody may write
-// to, and in such directories in it. Directories of other slots there are
-// searched too: one below them may be writable to all.
-func (s *slot) wipeOwned(w *wipe.Wiper, dir string, depth int) {
-	eachEntry(dir, func(path string, st *syscall.Stat_t) bool {
-		if st.Uid == s.setup.UID {
-			return w.Wipe(path)
-		}
-		if (isOpen(st) || s.m.ids.Has(st.Uid) && isPassable(st)) && depth < wipe.Deepest {
-			s.wipeOwned(w, path, depth+1)
+const (
+	// searchTime is how long a reset goes through the directories of others.
+	searchTime = 3 * time.Second
+	// deepestSearch is how deep.
+	deepestSearch = 32
+	atCwd         = -100
+	oPath         = 0x200000
+)
+
+// wipeOwned removes what the slot has in an open directory in which anybody may
+// leave files, and in the directories of others in it: one below them may be
+// writable to all. Tenants move things about in them meanwhile, so that each
+// step is relative to an open directory, and no link is followed.
+func (s *slot) wipeOwned(w *wipe.Wiper, dir *os.File, until time.Time, depth int) {
+	var own syscall.Stat_t
+	if syscall.Fstat(int(dir.Fd()), &own) != nil {
+		return
+	}
+	others := map[string]bool{}
+	wipe.EachName(dir, func(name string) bool {
+		st, err := statAt(dir, name)
+		switch {
+		case err != nil || st.Dev != own.Dev:
+		case st.Uid == s.setup.UID:
+			return w.WipeIn(dir, name)
+		case isOpen(&st) || s.m.ids.Has(st.Uid) && isPassable(&st):
+			others[name] = true
 		}
 		return false
 	})
+	for name := range others {
+		if depth >= deepestSearch || time.Now().After(until) {
+			return
+		}
+		if below, err := openDirAt(int(dir.Fd()), name); err == nil {
+			s.wipeOwned(w, below, until, depth+1)
+			below.Close()
+		}
+	}
+}
+
+func openDirAt(dir int, name string) (*os.File, error) {
+	flags := syscall.O_RDONLY | syscall.O_DIRECTORY | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
+	fd, err := syscall.Openat(dir, name, flags, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// statAt is lstat of an entry of an open directory.
+func statAt(dir *os.File, name string) (st syscall.Stat_t, err error) {
+	fd, err := syscall.Openat(int(dir.Fd()), name, oPath|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return st, err
+	}
+	defer syscall.Close(fd)
+	return st, syscall.Fstat(fd, &st)
 }
 
 // isOpen tells whether this is a directory that anybody may write to.
@@ -93,14 +143,27 @@ func (s *slot) sharedPlaces() []string {
 	if s.container {
 		return s.m.openPlaces()
 	}
-	return sharedPlaces
+	return usualPlaces()
+}
+
+// usualPlaces are the shared places that there are; what leads to them is
+// nobody's to change.
+func usualPlaces() []string {
+	var found []string
+	for _, place := range sharedPlaces {
+		if real, err := filepath.EvalSymlinks(place); err == nil && !slices.Contains(found, real) {
+			found = append(found, real)
+		}
+	}
+	return found
 }
 
 // findOpenPlaces gives the usual places and all other directories that anybody
 // may write to, in the image of a container and in its file systems in memory.
-// Other mounts are left out: they are shared on purpose.
+// Other mounts are left out: they are shared on purpose. It is called before
+// there are tenants, who would make more of them.
 func findOpenPlaces(home string) []string {
-	found := slices.Clone(sharedPlaces)
+	found := usualPlaces()
 	var visit func(dir string, device uint64)
 	visit = func(dir string, device uint64) {
 		var st syscall.Stat_t
@@ -188,18 +251,4 @@ func ipcTable(kind ipcKind) (names []string, rows [][]string) {
 		}
 	}
 	return strings.Fields(head), rows
-}
-
-// eachEntry is eachName with the status of each.
-func eachEntry(dir string, do func(path string, st *syscall.Stat_t) (removed bool)) {
-	f, err := os.Open(dir)
-	if err != nil {
-		return
-	}
-	defer f.Close()
-	wipe.EachName(f, func(name string) bool {
-		var st syscall.Stat_t
-		path := filepath.Join(dir, name)
-		return syscall.Lstat(path, &st) == nil && do(path, &st)
-	})
 }

@@ -51,6 +51,9 @@ func (s *slot) create(p CreateParams) error {
 		return failure("internal", "slot %s: %v", s.id, err)
 	}
 	s.container = !p.PrivateRoot
+	if s.container && s.setup.Switch && s.image == nil && s.setup.Level != isolation.Box {
+		s.m.openPlaces() // as long as they are nobody's yet
+	}
 	s.describe(p)
 	s.env = environment(p, s.setup)
 	return nil

@@ -58,16 +58,23 @@ func (w *Wiper) Wipe(path string) bool {
 		return false
 	}
 	defer parent.Close()
+	return w.WipeIn(parent, filepath.Base(path))
+}
+
+// WipeIn is Wipe for an entry of an open directory, whose path may lead
+// elsewhere meanwhile.
+func (w *Wiper) WipeIn(parent *os.File, name string) bool {
+	path := filepath.Join(parent.Name(), name)
 	w.top = int(parent.Fd())
 	if w.trash != nil {
 		w.trash.Turns <- struct{}{}
 		defer func() { <-w.trash.Turns }()
 	}
 	next := w.moved + 1
-	gone := w.remove(w.top, filepath.Base(path), path, 0)
+	gone := w.remove(w.top, name, path, 0)
 	for ; next <= w.moved; next++ {
 		name := w.movedName(next)
-		gone = w.remove(w.top, name, filepath.Join(filepath.Dir(path), name), 0) && gone
+		gone = w.remove(w.top, name, filepath.Join(parent.Name(), name), 0) && gone
 	}
 	return gone
 }

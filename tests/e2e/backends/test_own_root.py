@@ -129,14 +129,16 @@ async def test_mounts_of_the_box_are_part_of_the_image(docker_image: Image, tmp_
         made.mkdir()
         (made / "given").write_text("given")
     file.write_text("line\n")
-    volumes = (f"{folder}:/srv/deep/folder", f"{folder}:/srv/read:ro", f"{file}:/opt/file")
+    (folder / "out").mkdir()
+    mounts = (f"{folder}:/srv/deep/folder", f"{folder}:/srv/read:ro", f"{file}:/opt/file")
     options: dict[str, Any] = {
-        "volumes": volumes,
-        "shared_volumes": (f"{shared}:/shared",),
+        "volumes": (*mounts, f"{folder}:/srv/outer:ro", f"{shared}:/srv/outer/out"),
+        "shared_volumes": (f"{shared}:/bin/../shared/",),
         "tmpfs": {"/scratch": "size=1m"},
     }
     async with pool_of(docker_image("debian"), **options) as pool, pool.slots(2) as (one, two):
-        look = "cat /srv/deep/folder/* /srv/read/* /opt/file; ls /scratch /shared"
+        look = "cat /srv/deep/folder/given /srv/read/given /opt/file; ls /scratch /shared"
+        await one.run("touch /srv/outer/out/mine", check=True)
         given = "givengivenline\n/scratch:\n\n/shared:\ngiven\n"
         assert (await two.run(look)).stdout == given
         write = "for d in /srv/deep/folder /srv/deep /srv /opt /scratch; do echo x > $d/mine || exit 1; done"
@@ -150,7 +152,7 @@ async def test_mounts_of_the_box_are_part_of_the_image(docker_image: Image, tmp_
         assert (await two.run("cat /shared/told")).stdout == "all\n"
         await one.reset()
         assert (await one.run(look)).stdout == given + "told\n"
-    assert sorted(path.name for path in folder.iterdir()) == ["given"]
+    assert sorted(path.name for path in folder.iterdir()) == ["given", "out"]
     assert file.read_text() == "line\n"
     assert (shared / "told").read_text() == "all\n"
 
