@@ -78,9 +78,13 @@ async def test_a_part_of_a_pipeline_that_takes_too_much_is_told(short_slot: Slot
 
 async def test_what_was_left_running_takes_too_much_and_no_other_command_is_blamed(short_slot: Slot) -> None:
     slot = short_slot
-    left = await slot.run(f"mkfifo go; (read line < go; exec {TEXT_HOG}) > /dev/null 2>&1 & echo $!")
-    pid = left.stdout.strip()
-    meanwhile = await slot.run(f"echo now > go; while kill -0 {pid} 2>/dev/null; do :; done", timeout_s=60)
+    for _ in range(5):
+        left = await slot.run(f"rm -f go; mkfifo go; (read line < go; exec {TEXT_HOG}) > /dev/null 2>&1 & echo $!")
+        pid = left.stdout.strip()
+        meanwhile = await slot.run(f"echo now > go; while kill -0 {pid} 2>/dev/null; do :; done", timeout_s=60)
+        if meanwhile.signal is None:
+            break
+        assert meanwhile.oom_killed  # now and then the kernel ends the other command as well
     assert (meanwhile.exit_code, meanwhile.oom_killed) == (0, False)
     assert not (await slot.run("true")).oom_killed
 
