@@ -14,7 +14,8 @@ import pytest
 
 from hermes_exec import Died, ErrorCause, PoolEvent, RunResult, SandboxDied, SandboxPool, Slot
 
-pytestmark = [pytest.mark.anyio, pytest.mark.docker]
+pytestmark = [pytest.mark.anyio, pytest.mark.docker, pytest.mark.alone]
+"""Alone: how many processes the kernel ends for want of memory depends on how busy it is."""
 Image = Callable[[str], str]
 HOG = "tail -c 200m /dev/zero"
 RUNNER_FIRST = (
