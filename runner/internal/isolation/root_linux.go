@@ -314,17 +314,20 @@ func tryOwnRoot(folder string) error {
 	return ThreadNoProcLinks()
 }
 
-// folderOfRoot is a folder of the root's own file system, on which a layer has
-// to be possible; none where there is none.
+// folderOfRoot is a folder of the root's own file system with no mounts in it, on
+// which a layer has to be possible; none where there is none.
 func folderOfRoot() []string {
 	var root, st syscall.Stat_t
 	if err := syscall.Stat("/", &root); err != nil {
 		return nil
 	}
 	entries, _ := os.ReadDir("/")
+	mounts, _ := proc.Mounts()
 	for _, e := range entries {
-		if err := syscall.Lstat("/"+e.Name(), &st); err == nil && e.IsDir() && st.Dev == root.Dev {
-			return []string{"/" + e.Name()}
+		at := "/" + e.Name()
+		held := slices.ContainsFunc(mounts, func(m proc.Mount) bool { return m.Path != "/" && inside(m.Path, at) })
+		if err := syscall.Lstat(at, &st); err == nil && e.IsDir() && st.Dev == root.Dev && !held {
+			return []string{at}
 		}
 	}
 	return nil

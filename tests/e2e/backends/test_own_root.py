@@ -165,6 +165,14 @@ async def test_what_setup_made_is_in_each_slot(docker_image: Image) -> None:
             assert (await slot.run(look)).stdout.startswith("tool\nx\n/data\n")
 
 
+async def test_an_image_of_one_program(docker_image: Image) -> None:
+    """Nothing but that program and `/etc`, in which the engine mounts files."""
+    async with pool_of(docker_image("distroless")) as pool, pool.slots(2) as (one, two):
+        await one.files.write_text("/etc/mine", "mine")
+        assert await one.files.read_text("/etc/mine") == "mine"
+        assert not await two.files.exists("/etc/mine")
+
+
 MASKED = """
 for file in /proc/sys/kernel/core_pattern /proc/sysrq-trigger; do
     { true >> $file; } 2> /dev/null && exit 3
