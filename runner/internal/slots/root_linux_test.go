@@ -155,7 +155,8 @@ func TestInTheBoxOwnRootLimitsProcesses(t *testing.T) {
 	if err := b.call("few", ipc.OpProcesses, struct{}{}, &list); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(list.Processes); n != int(most)-1 {
+	// On a busy machine the agent may have taken some numbers for threads of its own.
+	if n := len(list.Processes); n >= int(most) || n < int(most)-4 {
 		t.Errorf("%d processes were started", n)
 	}
 	if now, err := os.ReadFile("/proc/sys/kernel/pid_max"); err != nil || string(now) != string(before) {
