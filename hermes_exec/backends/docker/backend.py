@@ -61,11 +61,12 @@ class DockerBackend:
         return await self._engine.make(work, lambda made: made.destroy_now(self._config.api_timeout_s))
 
     async def _check_own_roots(self, spec: LaunchSpec) -> None:
-        if spec.own_roots and self._security_options is None:
+        if not spec.own_roots:
+            return
+        if self._security_options is None:
             info: Mapping[str, Any] = await self._engine.call(lambda client: client.info())
             self._security_options = list(info.get("SecurityOptions") or ())
-        if spec.own_roots:
-            check_own_roots(self._config, self._security_options or [])
+        check_own_roots(self._config, self._security_options)
 
     def _launch(self, client: DockerClient, spec: LaunchSpec, labels: Labels, image: ImageFacts) -> DockerSandbox:
         runner = find_runner(image.os, image.arch)

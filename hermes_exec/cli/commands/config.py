@@ -63,13 +63,12 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Check a configuration file; ends with 2 and one line an error when something in it is wrong."""
-    resolved = _resolved(settings_of(None, None, file, None, environ={}))
-    make_pool(None, None, file, environ={})
+    config = make_pool(None, None, file, environ={}).config
     if as_json:
-        emit_json({"file": str(file), "ok": True, "profiles": list(resolved.pool.profiles)})
+        emit_json({"file": str(file), "ok": True, "profiles": list(config.profiles)})
     else:
-        profiles = len(resolved.pool.profiles)
-        stdout().print(f"{file}: good, backend {resolved.pool.backend}, {profiles} profiles", markup=False)
+        told = f"{file}: good, backend {config.backend}, {len(config.profiles)} profiles"
+        stdout().print(told, markup=False)
 
 
 def _resolved(settings: dict[str, Any]) -> Configured:

@@ -56,7 +56,7 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 			return isolation.Ready{}, cannotIsolate(err)
 		}
 	}
-	own := s.View.Kind == isolation.ViewOwn
+	own := s.OwnRoot()
 	if !own { // else its threads prepare themselves with rights that it still has
 		if err := a.dropCaps(rights.KeepCaps); err != nil {
 			return isolation.Ready{}, cannotIsolate(err)
@@ -94,7 +94,7 @@ func cannotIsolate(err error) error { return &ipc.Error{Kind: "isolation", Messa
 // neededCaps are what the agent needs to start commands as the slot's user and
 // to kill them.
 func (t *tenancy) neededCaps() []int {
-	if t.setup.View.Kind == isolation.ViewOwn {
+	if t.setup.OwnRoot() {
 		return append(slices.Clone(t.setup.Caps), rights.CapSetuid, rights.CapSetgid, rights.CapKill)
 	}
 	if t.setup.Switch {
@@ -142,7 +142,7 @@ func (a *agent) makeThreads(tasks []*os.File) error {
 		return rights.ThreadFS(s.UID, s.GID, s.Groups)
 	}
 	err := a.startLanes(func() error { return a.prepareSpawner(tasks) }, func() error {
-		if s.View.Kind == isolation.ViewOwn {
+		if s.OwnRoot() {
 			if err := isolation.ThreadNoProcLinks(); err != nil {
 				return err
 			}
@@ -174,7 +174,7 @@ func (a *agent) prepareSpawner(tasks []*os.File) error {
 		_ = rights.ThreadDropBounding(rights.CapSysPtrace)
 		return nil
 	}
-	if a.setup.View.Kind == isolation.ViewOwn {
+	if a.setup.OwnRoot() {
 		if err := rights.ThreadBound(a.setup.Caps...); err != nil {
 			return err
 		}

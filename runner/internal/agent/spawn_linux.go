@@ -29,7 +29,7 @@ func (a *agent) launch(s ipc.Spawn, user isolation.User, fds []int) outcome {
 		cwd = a.setup.Workspace
 	}
 	dir := cwd
-	if a.setup.View.Kind == isolation.ViewOwn {
+	if a.setup.OwnRoot() {
 		// Links of /proc to what this process has open lead out of the slot.
 		fd, err := program.OpenDir(cwd)
 		if err != nil {

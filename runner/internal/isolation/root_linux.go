@@ -128,7 +128,7 @@ func (v View) ownProc() (lastPID *os.File, err error) {
 	if lastPID, err = os.OpenFile("/proc/sys/kernel/ns_last_pid", os.O_WRONLY, 0); err != nil {
 		return nil, fmt.Errorf("view: %w", err)
 	}
-	if v.MostPIDs > 0 && OwnPIDLimit() {
+	if v.MostPIDs > 0 {
 		most := strconv.FormatInt(v.MostPIDs+seccomp.FirstPID, 10)
 		if err := os.WriteFile("/proc/sys/kernel/pid_max", []byte(most), 0); err != nil {
 			return nil, fmt.Errorf("limit of processes: %w", err)
@@ -321,12 +321,16 @@ func folderOfRoot() []string {
 	if err := syscall.Stat("/", &root); err != nil {
 		return nil
 	}
+	mounts, err := mountsByPath()
+	if err != nil {
+		return nil
+	}
 	entries, _ := os.ReadDir("/")
-	mounts, _ := proc.Mounts()
 	for _, e := range entries {
 		at := "/" + e.Name()
-		held := slices.ContainsFunc(mounts, func(m proc.Mount) bool { return m.Path != "/" && inside(m.Path, at) })
-		if err := syscall.Lstat(at, &st); err == nil && e.IsDir() && st.Dev == root.Dev && !held {
+		_, mounted := mounts[at]
+		if err := syscall.Lstat(at, &st); err == nil && e.IsDir() && st.Dev == root.Dev && !mounted &&
+			!holdsMounts(mounts, at) {
 			return []string{at}
 		}
 	}
@@ -337,13 +341,9 @@ func folderOfRoot() []string {
 // are from now on. home is the runner's own folder; folder is for copies of what
 // cannot have a layer over it. Slots write to the folders in shared themselves.
 func ReadImage(home string, shared []string, folder string) (*Image, error) {
-	table, err := proc.Mounts()
+	mounts, err := mountsByPath()
 	if err != nil {
 		return nil, err
-	}
-	mounts := map[string]proc.Mount{}
-	for _, m := range table { // of several at one path the last, which covers the others
-		mounts[m.Path] = m
 	}
 	r := imageReader{home: home, mounts: mounts, image: Image{Skeleton: folder, ShmSize: sharedMemory}}
 	for _, path := range shared {
@@ -425,28 +425,24 @@ func (r *imageReader) folder(path string, st *syscall.Stat_t, whole bool) error 
 	if err := os.Mkdir(r.image.Skeleton+path, 0o700); err != nil {
 		return err
 	}
-	if err := r.asIn(path, st); err != nil {
-		return err
-	}
+	var err error
 	m, mounted := r.mounts[path]
 	switch {
 	case slices.Contains(r.shared, path):
 		r.image.Shared = append(r.image.Shared, path)
-		return nil
 	case mounted && m.Kind == "tmpfs":
 		r.image.Memory = append(r.image.Memory,
 			MemoryMount{Path: path, Flags: uint64(mountFlags(m.Options)), Options: m.Super})
-		return nil
-	case r.holdsMounts(path):
-		return errors.Join(r.split(path, whole || path == "/etc"), r.asIn(path, st))
+	case holdsMounts(r.mounts, path):
+		err = r.split(path, whole || path == "/etc")
 	case mounted && mountFlags(m.Options)&syscall.MS_RDONLY != 0:
 		r.image.ReadOnly = append(r.image.ReadOnly, path)
-		return nil
 	case !mounted && (whole || small(path)):
-		return errors.Join(r.split(path, true), r.asIn(path, st))
+		err = r.split(path, true)
+	default:
+		r.image.Folders = append(r.image.Folders, path)
 	}
-	r.image.Folders = append(r.image.Folders, path)
-	return nil
+	return errors.Join(err, r.asIn(path, st)) // what was put into it has changed its time
 }
 
 // small says that a folder holds so little that a copy costs less than a layer.
@@ -475,8 +471,20 @@ func small(path string) bool {
 	}) == nil
 }
 
-func (r *imageReader) holdsMounts(path string) bool {
-	for at := range r.mounts {
+// mountsByPath are the mounts of this box; of several at one path the last,
+// which covers the others.
+func mountsByPath() (map[string]proc.Mount, error) {
+	table, err := proc.Mounts()
+	mounts := map[string]proc.Mount{}
+	for _, m := range table {
+		mounts[m.Path] = m
+	}
+	return mounts, err
+}
+
+// holdsMounts says that something is mounted below a folder.
+func holdsMounts(mounts map[string]proc.Mount, path string) bool {
+	for at := range mounts {
 		if at != path && inside(at, path) {
 			return true
 		}

@@ -40,7 +40,10 @@ type Setup struct {
 }
 
 // AsImage says that the slot has the image to itself, as its users.
-func (s Setup) AsImage() bool { return s.Level == Box || s.View.Kind == ViewOwn }
+func (s Setup) AsImage() bool { return s.Level == Box || s.OwnRoot() }
+
+// OwnRoot says that the slot has a root of its own.
+func (s Setup) OwnRoot() bool { return s.View.Kind == ViewOwn }
 
 // View is the file system that a slot sees.
 type View struct {

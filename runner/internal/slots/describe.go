@@ -39,7 +39,7 @@ const networkScoped = "shared with the box; abstract sockets within the slot onl
 
 func (s *rung) describeNamespaces() {
 	u, iso := s.setup, &s.facts.Isolation
-	if u.View.Kind == isolation.ViewOwn {
+	if u.OwnRoot() {
 		iso.Filesystem = "own root: a layer of the slot's over the image"
 		iso.Processes = "own pid and ipc namespaces"
 		iso.Users = "the image's, as " + u.UserName + ", in a user namespace with a container's capabilities"

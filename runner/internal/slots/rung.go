@@ -36,6 +36,12 @@ func (s *rung) user() isolation.User {
 	return isolation.User{Name: s.setup.UserName, UID: s.setup.UID, GID: s.setup.GID, Home: s.setup.Home}
 }
 
+// leavesWithOthers says that the slot's user, who is not root, sees places of the
+// box in which others leave files too.
+func (s *rung) leavesWithOthers() bool {
+	return s.setup.Switch && s.setup.UID != 0 && s.image == nil && s.setup.Level != isolation.Box
+}
+
 // choose decides the rung and the user.
 func (s *rung) choose(p CreateParams) error {
 	f := s.m.facts

@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/rights"
 	"hermes-exec/runner/internal/wipe"
 )
@@ -23,7 +22,7 @@ var sharedPlaces = []string{"/dev/shm", "/tmp", "/var/tmp", "/run/lock", "/dev/m
 // it shares with others: files there, and System V IPC objects.
 func (s *slot) wipeShared() []string {
 	u := s.setup
-	if !u.Switch || u.UID == 0 || s.image != nil || u.Level == isolation.Box {
+	if !s.leavesWithOthers() {
 		return nil
 	}
 	var problems []string

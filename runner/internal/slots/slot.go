@@ -51,7 +51,7 @@ func (s *slot) create(p CreateParams) error {
 		return failure("internal", "slot %s: %v", s.id, err)
 	}
 	s.container = !p.PrivateRoot
-	if s.container && s.setup.Switch && s.image == nil && s.setup.Level != isolation.Box {
+	if s.container && s.leavesWithOthers() {
 		s.m.openPlaces() // as long as they are nobody's yet
 	}
 	s.describe(p)
