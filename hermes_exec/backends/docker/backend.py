@@ -73,7 +73,7 @@ class DockerBackend:
         try:
             return self._launch_once(client, spec, labels, image, runner)
         except NotShared:
-            logger.info("the engine does not share this host's files: the runner is brought into its containers")
+            logger.info("the engine does not share this host's files: the runner is copied into its containers")
             return self._launch_once(client, spec, labels, image, runner)
 
     def _launch_once(
@@ -83,14 +83,14 @@ class DockerBackend:
 
         # The name is ours before Docker knows of it: whatever answer is lost, the container can be removed by it.
         name = f"hermes-exec-{secrets.token_hex(8)}"
-        with self._delivery.open(client, image.id, runner, labels) as way:
+        with self._delivery.open(runner) as way:
             plan = plan_container(client, self._config, spec, labels, name, way.mounts, way.dial_socket)
             try:
                 created: Mapping[str, Any] = client.api.create_container(**plan.arguments)
                 for warning in created.get("Warnings") or ():
                     logger.warning("Docker: %s", warning)
                 container = str(created["Id"])
-                self._delivery.prepare(client, container)
+                self._delivery.prepare(client, container, way, runner)
                 client.api.start(container)
                 stream = self._delivery.accept(client, container, way)
             except BaseException as error:

@@ -32,8 +32,8 @@ class DockerConfig(BackendConfig):
     """Address of the engine (``unix:///…``, or ``tcp://…`` without TLS); None for what the Docker SDK finds itself."""
     api_timeout_s: Seconds = 60.0
     """Longest time for one answer of the engine."""
-    runner_delivery: Literal["auto", "bind", "volume"] = "auto"
-    """How the runner gets into the container: by a read-only bind mount, or by a volume that all containers share;
+    runner_delivery: Literal["auto", "bind", "copy"] = "auto"
+    """How the runner gets into the container: by a read-only bind mount, or copied into each;
     ``auto`` takes the first where the engine shares this host's files, else the second."""
 
     user: str | None = None

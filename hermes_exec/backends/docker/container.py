@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 HOME = "/hermes-exec"
 STATE_DIR = f"{HOME}/state"
 BASE_DIR = f"{STATE_DIR}/box"
-RUNNER_DIR = f"{HOME}/bin"
-RUNNER = f"{RUNNER_DIR}/runner"
+RUNNER = f"{STATE_DIR}/runner"
 DIAL_DIR = f"{HOME}/dial"
 RUNNER_PIDS, SLOT_PIDS = 32, 28
 """Threads of the runner (23 measured) with what attaches to it (4), and of a slot's agent (26), which count against the

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from hermes_exec.backends import runner_binary
-from hermes_exec.backends.docker.delivery import program
+from hermes_exec.backends.docker.delivery import Entry, archive
 from hermes_exec.backends.docker.engine import Engine
 from hermes_exec.errors import ExecError
 
@@ -40,6 +40,7 @@ async def trial_image(engine: Engine) -> AsyncIterator[tuple[str, list[str]]]:
 
 
 def _make(client: DockerClient, name: str) -> None:
-    data = program("runner", runner_binary.path("linux", str(client.info()["Architecture"])))
+    runner = runner_binary.path("linux", str(client.info()["Architecture"]))
+    data = archive(Entry("runner", 0o755, runner.read_bytes()))
     repository, _, tag = name.partition(":")
     client.api.import_image_from_data(data, repository=repository, tag=tag, changes=["ENV PATH=/"])

@@ -20,7 +20,7 @@ from docker import DockerClient
 from hermes_exec.backends.base import LaunchSpec, ReapFilter
 from hermes_exec.backends.docker import delivery
 from hermes_exec.backends.docker.config import DockerConfig
-from hermes_exec.backends.docker.container import HOME, RUNNER
+from hermes_exec.backends.docker.container import RUNNER
 from hermes_exec.backends.docker.engine import Engine
 from hermes_exec.backends.docker.sandbox import CreatedContainer, DockerSandbox
 from hermes_exec.backends.owner import own_labels
@@ -60,7 +60,7 @@ async def test_every_image(image: str, docker_image: Image, engine: DockerClient
     await made.sandbox.destroy()
 
 
-@pytest.mark.parametrize("delivery", ["bind", "volume"])
+@pytest.mark.parametrize("delivery", ["bind", "copy"])
 @pytest.mark.parametrize(
     "options",
     [
@@ -78,24 +78,6 @@ async def test_every_way_in(options: dict[str, Any], delivery: str, docker_image
     async with box(backend(runner_delivery=delivery, **options), spec) as made:
         ran = await made.run("/bin/sh", "-c", "id -u; touch here && echo written")
         assert ran.stdout.split() == [b"1000" if options.get("user") else b"0", b"written"]
-
-
-async def test_helpers_can_be_reaped(
-    docker_image: Image, engine: DockerClient, run_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A driver that is killed while it tries the ways in leaves a container: it has to be known whose it was."""
-    seen: list[list[Any]] = []
-    read = delivery._hash_of
-
-    def look(client: DockerClient, container: str, path: str) -> str | None:
-        seen.append(containers(engine, run_id))
-        return read(client, container, path)
-
-    monkeypatch.setattr(delivery, "_hash_of", look)
-    async with box(backend(runner_delivery="volume"), LaunchSpec(image=docker_image("busybox")), run_id):
-        assert {len(found) for found in seen} == {1}
-        assert seen[0][0].name.startswith("hermes-exec-helper-")
-    assert containers(engine, run_id) == []
 
 
 @pytest.mark.parametrize("read_only", [False, True])
@@ -134,7 +116,7 @@ async def test_a_folder_of_the_user_that_is_not_there_says_nothing_of_our_files(
 async def test_auto_proves_that_files_are_shared(docker_image: Image, engine: DockerClient) -> None:
     async with box(backend(), LaunchSpec(image=docker_image("busybox"))) as made:
         mounts = {m["Destination"]: m for m in engine.containers.get(made.sandbox.id).attrs["Mounts"]}
-        assert mounts[f"{HOME}/bin/runner"]["RW"] is False
+        assert mounts[RUNNER]["RW"] is False
 
 
 async def test_commands_run_as_the_user_of_the_image(docker_image: Image, engine: DockerClient, run_id: str) -> None:
