@@ -58,8 +58,8 @@ class LaunchSpec:
 
 @dataclass(frozen=True, slots=True)
 class ReapFilter:
-    """Which boxes to end: ``all`` that this library started, those of one run, those whose owner is gone
-    (``orphans``), or both: the orphans of one run.
+    """Which boxes to end: ``all`` that this library started, those of one run, ``orphans``, whose owner is gone or that
+    have ended while nothing is known of it, or both: the orphans of one run.
     """
 
     run_id: str | None = None
@@ -79,7 +79,9 @@ class Reaped:
 
 @dataclass(frozen=True, slots=True)
 class SandboxInfo:
-    """A box that this library started, whoever owns it; ``owner`` says whether the owner still lives."""
+    """A box that this library started, whoever owns it; ``owner`` says whether the owner still lives, ``ended`` that
+    its runner does not.
+    """
 
     sandbox: str
     backend: str
@@ -88,6 +90,7 @@ class SandboxInfo:
     state: str
     image: str | None = None
     created_at: float | None = None
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +207,9 @@ class Backend(Protocol):
         """
 
     async def reap(self, which: ReapFilter) -> list[Reaped]:
-        """End the boxes that the filter names. A box whose owner cannot be judged from here is not an orphan."""
+        """End the boxes that the filter names. One that lives, and whose owner cannot be judged from here, is not an
+        orphan: its lease ends it.
+        """
 
     async def sandboxes(self) -> list[SandboxInfo]:
         """Every box that this library started and that still exists."""

@@ -74,12 +74,16 @@ def own_labels(run_id: str) -> Labels:
     return Labels(run_id, _host_id(), _boot_id(), _pid_namespace(), pid, start)
 
 
-def owner_state(labels: Labels) -> OwnerState:
-    """Whether the owner lives. What cannot be compared from here (another host or pid namespace) is ``unknown``."""
+def owner_state(labels: Labels, *, shared_engine: bool) -> OwnerState:
+    """Whether the owner lives. What cannot be compared from here (another host or pid namespace) is ``unknown``.
+
+    Another boot of this host is over, unless other hosts use the engine too: one that was cloned has the name and
+    machine id of this one.
+    """
     if labels.host_id != _host_id() or not labels.boot_id or not labels.pid_start:
         return "unknown"
     if labels.boot_id != _boot_id():
-        return "gone"
+        return "unknown" if shared_engine else "gone"
     if labels.pid_namespace != _pid_namespace():
         return "unknown"
     try:
@@ -88,14 +92,18 @@ def owner_state(labels: Labels) -> OwnerState:
         return "unknown"
 
 
-def reap_reason(which: ReapFilter, labels: Labels, owner: OwnerState) -> str | None:
-    """Why the filter names a box with these labels, None when it does not."""
+def reap_reason(which: ReapFilter, labels: Labels, owner: OwnerState, *, ended: bool) -> str | None:
+    """Why the filter names a box with these labels, None when it does not. `ended` says that its runner has ended: then
+    it is an orphan unless its owner is known to live.
+    """
     if which.all:
         return "all boxes of this library"
     if which.run_id not in {None, labels.run_id}:
         return None
     if which.orphans:
-        return f"its owner, process {labels.pid}, is gone" if owner == "gone" else None
+        if owner == "gone":
+            return f"its owner, process {labels.pid}, is gone"
+        return "it has ended" if ended and owner == "unknown" else None
     return None if which.run_id is None else f"run {which.run_id}"
 
 

@@ -6,6 +6,7 @@ import os
 import platform
 import struct
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -75,12 +76,14 @@ def test_owners() -> None:
     mine = own_labels("run-1")
     assert from_json(to_json(mine)) == mine
     assert from_strings({**to_strings(mine), "other": "x"}) == mine
-    assert owner_state(mine) == "alive"
-    assert owner_state(replace(mine, pid_start=mine.pid_start + 1)) == "gone"
-    assert owner_state(replace(mine, boot_id="earlier")) == "gone"
-    assert owner_state(replace(mine, host_id="elsewhere")) == "unknown"
-    assert owner_state(replace(mine, pid_namespace="1")) == "unknown"
-    assert owner_state(replace(mine, boot_id="")) == "unknown"
+    for shared in (False, True):
+        state = partial(owner_state, shared_engine=shared)
+        assert state(mine) == "alive"
+        assert state(replace(mine, pid_start=mine.pid_start + 1)) == "gone"
+        assert state(replace(mine, boot_id="earlier")) == ("unknown" if shared else "gone"), "it may be a clone's"
+        assert state(replace(mine, host_id="elsewhere")) == "unknown"
+        assert state(replace(mine, pid_namespace="1")) == "unknown"
+        assert state(replace(mine, boot_id="")) == "unknown"
     child = os.fork()
     if child == 0:
         os._exit(0)
@@ -97,14 +100,16 @@ def test_owner_files_that_are_none(text: str) -> None:
 
 def test_what_a_filter_names() -> None:
     labels = own_labels("a")
-    assert reap_reason(ReapFilter(all=True), labels, "alive")
-    assert reap_reason(ReapFilter(run_id="a"), labels, "alive")
-    assert reap_reason(ReapFilter(orphans=True), labels, "gone")
-    assert reap_reason(ReapFilter(run_id="a", orphans=True), labels, "gone")
-    assert reap_reason(ReapFilter(run_id="b", orphans=True), labels, "gone") is None
-    assert reap_reason(ReapFilter(run_id="a", orphans=True), labels, "unknown") is None
-    assert reap_reason(ReapFilter(run_id="b"), labels, "gone") is None
-    assert reap_reason(ReapFilter(), labels, "gone") is None
+    for ended in (False, True):
+        assert reap_reason(ReapFilter(all=True), labels, "alive", ended=ended)
+        assert reap_reason(ReapFilter(run_id="a"), labels, "alive", ended=ended)
+        assert reap_reason(ReapFilter(orphans=True), labels, "gone", ended=ended)
+        assert reap_reason(ReapFilter(orphans=True), labels, "alive", ended=ended) is None
+        assert reap_reason(ReapFilter(run_id="a", orphans=True), labels, "gone", ended=ended)
+        assert reap_reason(ReapFilter(run_id="b", orphans=True), labels, "gone", ended=ended) is None
+        assert bool(reap_reason(ReapFilter(run_id="a", orphans=True), labels, "unknown", ended=ended)) is ended
+        assert reap_reason(ReapFilter(run_id="b"), labels, "gone", ended=ended) is None
+        assert reap_reason(ReapFilter(), labels, "gone", ended=ended) is None
 
 
 @settings(deadline=None)

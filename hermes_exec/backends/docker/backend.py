@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 RUN_LABEL = f"{PREFIX}run-id"
+ENDED = ("exited", "dead")
 
 
 class DockerBackend:
@@ -106,7 +107,7 @@ class DockerBackend:
         """See ``Backend.reap``."""
         ended = []
         for info in await self.sandboxes():
-            reason = reap_reason(which, info.labels, info.owner)
+            reason = reap_reason(which, info.labels, info.owner, ended=info.ended)
             if reason is not None:
                 await self._engine.call(partial(remove, container=info.sandbox))
                 ended.append(Reaped(info.sandbox, self.name, info.labels.run_id, reason))
@@ -118,7 +119,11 @@ class DockerBackend:
 
         def chosen(strings: Mapping[str, str]) -> bool:
             labels = from_strings(strings)
-            return labels is not None and reap_reason(which, labels, owner_state(labels)) is not None
+            # A volume is there a moment before its container: only the owner's end says that it is left.
+            if labels is None:
+                return False
+            owner = owner_state(labels, shared_engine=True)
+            return reap_reason(which, labels, owner, ended=False) is not None
 
         remove_volumes(client, {"label": RUN_LABEL, "dangling": "true"}, chosen)
 
@@ -134,8 +139,8 @@ class DockerBackend:
             if labels is not None:
                 image, created = container.get("Image"), container.get("Created")
                 state = str(container.get("State"))
-                owner = owner_state(labels)
-                found.append(SandboxInfo(container["Id"], self.name, labels, owner, state, image, created))
+                owner, ended = owner_state(labels, shared_engine=True), state in ENDED
+                found.append(SandboxInfo(container["Id"], self.name, labels, owner, state, image, created, ended))
         return found
 
     def trial_image(self) -> AbstractAsyncContextManager[tuple[str, list[str]]]:

@@ -82,7 +82,7 @@ class LocalBackend:
     def _reap(self, which: ReapFilter) -> list[Reaped]:
         ended = []
         for directory, info in self._found():
-            reason = reap_reason(which, info.labels, info.owner)
+            reason = reap_reason(which, info.labels, info.owner, ended=info.ended)
             if reason is not None:
                 directory.end_runner()
                 directory.remove()
@@ -103,7 +103,8 @@ class LocalBackend:
             name = directory.path.name if pid is None else f"local-{pid}"
             state = "ended" if pid is None else "running"
             created = directory.created_at()
-            info = SandboxInfo(name, self.name, labels, owner_state(labels), state, created_at=created)
+            owner = owner_state(labels, shared_engine=False)
+            info = SandboxInfo(name, self.name, labels, owner, state, created_at=created)
             found.append((directory, info))
         return found
 

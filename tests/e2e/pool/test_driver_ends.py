@@ -9,6 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -108,3 +109,25 @@ async def test_a_pool_that_ends_at_once_has_reaped_what_there_was(docker_image: 
         # Some of them another pool of this host may be removing just now.
         left = {"label": f"hermes-exec.run-id={gone.run_id}"}
         await until(lambda: client.api.containers(all=True, filters=left) == [], 20)
+
+
+@pytest.mark.docker
+async def test_a_living_box_of_a_cloned_host_is_no_orphan(docker_image: Callable[[str], str]) -> None:
+    """A VM that was cloned has the name and machine id of the other one, which uses the same engine."""
+    cloned = replace(own_labels(f"test-{uuid.uuid4().hex[:8]}"), boot_id="of the other VM")
+    image = docker_image("busybox")
+    with contextlib.closing(docker.from_env()) as client:
+        alive, ended = (
+            client.containers.run(image, command, labels=to_strings(cloned), detach=True, network_mode="none")
+            for command in (["sleep", "100"], ["true"])
+        )
+        try:
+            await to_thread.run_sync(ended.wait)
+            async with SandboxPool("docker", image=image):
+                pass
+            left = {"label": f"hermes-exec.run-id={cloned.run_id}"}
+            await until(
+                lambda: [found["Id"] for found in client.api.containers(all=True, filters=left)] == [alive.id], 20
+            )
+        finally:
+            alive.remove(force=True)
