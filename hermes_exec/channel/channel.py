@@ -202,6 +202,8 @@ class Channel:
 
     def _on_connection_frame(self, kind: int, payload: bytes) -> None:
         if kind == FrameType.KEEPALIVE:
+            if self._connection is not None:
+                self._connection.answered()
             self._waste()
             return
         if kind != FrameType.GOODBYE:
@@ -270,7 +272,8 @@ class Channel:
             self._connection.stop()
 
     def begin(self, method: str, params: Mapping[str, object], window: int = DEFAULT_WINDOW) -> Conversation:
-        """Start a conversation that the caller ends by `finish`; `converse` does both.
+        """Start a conversation that the caller ends by `finish`; `converse` does both. Its windows are larger than
+        `window` and the runner's own where the way is long.
 
         Raises:
             ConfigError: the request is longer than one may be.
@@ -278,7 +281,11 @@ class Channel:
         """
         if self.lost_reason is not None:
             raise self.lost_reason.with_traceback(None)
-        request = encode_json({"method": method, "params": params, "window": window}).encode()
+        input_window = self.facts.input_window
+        if self._connection is not None:
+            window, input_window = self._connection.window(window), self._connection.window(input_window)
+        asked = {"method": method, "params": params, "window": window, "input_window": input_window}
+        request = encode_json(asked).encode()
         if len(request) > MAX_MESSAGE_BYTES:
             raise ConfigError(TOO_LONG.format(sent_mb=len(request) >> 20, most_mb=MAX_MESSAGE_BYTES >> 20))
         self._next_id += 1
@@ -288,7 +295,7 @@ class Channel:
             self._trace.begun(self._next_id, method, now if self._waited_since is None else self._waited_since)
             self._waited_since = None
         conversation = Conversation(
-            self._write, self._waker or current_waker(), self._next_id, request, window, self.facts.input_window
+            self._write, self._waker or current_waker(), self._next_id, request, window, input_window
         )
         self._conversations[self._next_id] = conversation
         if self.state == "open":

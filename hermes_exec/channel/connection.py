@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from math import inf
 
 import anyio
 from anyio.abc import ByteStream
@@ -20,6 +21,9 @@ logger = logging.getLogger(__name__)
 HANDSHAKE_S = 10.0
 CLOSE_S = 1.0
 SILENT_INTERVALS = 3
+ROUND_TRIP_BYTES_PER_S = 192 << 20
+"""What one conversation can carry however long the way is: its windows hold what such a link has on the way."""
+MOST_WINDOW = 16 << 20
 FREE_FRAMES = 1000
 """How many frames without news a box may send, besides some for each frame of ours, before it counts as an attack."""
 STREAM_ERRORS = (
@@ -47,6 +51,8 @@ class Connection:
         self._scope = anyio.CancelScope()
         self._flush = anyio.Event()
         self._last_beat = self._heard = time.monotonic()
+        self._asked_at: float | None = None
+        self._round_trip_s = inf
         self._wasted = 0
         self._caused = 0
         self._ended = False
@@ -81,6 +87,8 @@ class Connection:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._flush_always)
                 tasks.start_soon(self._watch)
+                self._keep_alive(time.monotonic())
+                self._flush.set()
                 try:
                     await self._read(dispatch)
                 except STREAM_ERRORS as error:
@@ -162,9 +170,12 @@ class Connection:
         return self._interval_s
 
     def _beat(self, now: float) -> None:
-        if self._ended or now - self._last_beat < self._interval_s:
-            return
+        if not self._ended and now - self._last_beat >= self._interval_s:
+            self._keep_alive(now)
+
+    def _keep_alive(self, now: float) -> None:
         self._last_beat = now
+        self._asked_at = self._asked_at or now
         self._caused += 1
         if self._trace is not None:
             self._trace_all(KEEPALIVE_FRAME)
@@ -172,6 +183,17 @@ class Connection:
             self._stream.send_nowait(KEEPALIVE_FRAME)
         except STREAM_ERRORS:
             return  # The reader sees it too.
+
+    def answered(self) -> None:
+        """A keepalive came back: the shortest way of one there and back is that of the link."""
+        if self._asked_at is not None:
+            self._round_trip_s = min(self._round_trip_s, time.monotonic() - self._asked_at)
+            self._asked_at = None
+
+    def window(self, least: int) -> int:
+        """How far a sender may be ahead over this stream: so much, and what is on the way at full speed."""
+        on_the_way = 0.0 if self._round_trip_s == inf else self._round_trip_s * ROUND_TRIP_BYTES_PER_S
+        return min(MOST_WINDOW, least + int(on_the_way))
 
     def write(self, frames: bytes) -> None:
         """Send whole frames, or keep them until the stream takes them; nothing is raised when it is gone."""

@@ -63,10 +63,10 @@ type Conversation struct {
 	closed       bool
 }
 
-func newConversation(parent context.Context, id uint64, window int64) *Conversation {
+func newConversation(parent context.Context, id uint64, window, inputWindow int64) *Conversation {
 	c := &Conversation{ID: id, window: window}
 	c.room.L = &c.mu
-	c.in.init()
+	c.in.init(inputWindow)
 	c.Ctx, c.cancel = context.WithCancelCause(parent)
 	return c
 }

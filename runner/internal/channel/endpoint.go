@@ -4,6 +4,7 @@
 package channel
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log"
@@ -166,13 +167,10 @@ func (s *Endpoint) request(st *stream, id uint64, payload []byte) error {
 		s.answer(st, id, &wire.Error{Kind: "stale", Message: "the request was acknowledged before"})
 		return nil
 	}
-	if decodeErr == nil && (m.Window < 0 || m.Window > maxWindow) {
-		decodeErr = fmt.Errorf("window of %d bytes, the most is %d", m.Window, maxWindow)
-	}
-	if m.Window <= 0 || decodeErr != nil {
-		m.Window = defaultWindow
-	}
-	c := newConversation(s.ctx, id, m.Window)
+	window, err := windowOf(m.Window, defaultWindow)
+	inputWindow, inputErr := windowOf(m.InputWindow, InputWindow)
+	decodeErr = cmp.Or(decodeErr, err, inputErr)
+	c := newConversation(s.ctx, id, window, inputWindow)
 	c.stream = st
 	s.seen.add(id)
 	s.conversations[id] = c
@@ -185,6 +183,14 @@ func (s *Endpoint) request(st *stream, id uint64, payload []byte) error {
 	return nil
 }
 
+// windowOf is the window that was asked for, or the usual one.
+func windowOf(asked, usual int64) (int64, error) {
+	if asked < 0 || asked > maxWindow {
+		return usual, fmt.Errorf("window of %d bytes, the most is %d", asked, maxWindow)
+	}
+	return cmp.Or(asked, usual), nil
+}
+
 // refuse answers a request whose text was not kept.
 func (s *Endpoint) refuse(st *stream, id uint64, why *wire.Error) error {
 	s.mu.Lock()
@@ -192,7 +198,7 @@ func (s *Endpoint) refuse(st *stream, id uint64, why *wire.Error) error {
 	if s.current != st || s.seen.has(id) {
 		return nil
 	}
-	c := newConversation(s.ctx, id, defaultWindow)
+	c := newConversation(s.ctx, id, defaultWindow, InputWindow)
 	c.stream = st
 	s.seen.add(id)
 	s.conversations[id] = c

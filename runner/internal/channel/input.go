@@ -8,11 +8,13 @@ import (
 	"hermes-exec/runner/internal/wire"
 )
 
-// InputWindow is how far the driver may be ahead of what was consumed.
+// InputWindow is how far the driver may be ahead of what was consumed, unless
+// a request says otherwise.
 const InputWindow = 512 << 10
 
 // input is what the driver sends in a conversation: channel 0 until END.
 type input struct {
+	window     int64
 	mu         sync.Mutex
 	arrived    sync.Cond
 	chunks     [][]byte
@@ -24,7 +26,10 @@ type input struct {
 	discarding bool
 }
 
-func (in *input) init() { in.arrived.L = &in.mu }
+func (in *input) init(window int64) {
+	in.window = window
+	in.arrived.L = &in.mu
+}
 
 // push handles DATA. The payload is copied. It reports whether the driver
 // should be told that nothing of it is left to consume.
@@ -42,7 +47,7 @@ func (in *input) push(position int64, data []byte) (grant bool, err error) {
 	if in.ended {
 		return false, fmt.Errorf("%w: DATA after END", wire.ErrProtocol)
 	}
-	if in.received-in.granted > InputWindow {
+	if in.received-in.granted > in.window {
 		return false, fmt.Errorf("%w: DATA beyond the window", wire.ErrProtocol)
 	}
 	in.received += int64(len(data))
@@ -101,7 +106,7 @@ func (in *input) done(piece []byte) (grant bool) {
 	if cap(piece) == wire.MaxData {
 		chunkBuffers.Put((*[wire.MaxData]byte)(piece[:wire.MaxData]))
 	}
-	return in.consumed-in.granted >= InputWindow/4
+	return in.consumed-in.granted >= in.window/4
 }
 
 // grant gives the position for a CREDIT frame.

@@ -53,6 +53,8 @@ type RequestMessage struct {
 	Method string          `json:"method"`
 	Params json.RawMessage `json:"params"`
 	Window int64           `json:"window"`
+	// InputWindow is how far the driver may be ahead with its input; 0 for that of READY.
+	InputWindow int64 `json:"input_window"`
 }
 
 // ResponseMessage ends one: exactly one of the two fields is set.

@@ -42,6 +42,7 @@ class Work:
     method: str = ""
     params: dict[str, Any] = field(default_factory=dict)
     window: int = 1 << 20
+    input_window: int = INPUT_WINDOW
     frames: list[tuple[int, FrameType, int, bytes]] = field(default_factory=list)
     position: int = 0
     consumed: int = 0
@@ -71,6 +72,7 @@ class Peer:
         self.stream: FdStream | None = None
         self.budget = 1 << 60
         self.refuses = False
+        self.keepalive_takes_s = 0.0
         self.silent: FdStream | None = None
         self.attack: Attack | None = None
         self.heard: list[Frame] = []
@@ -138,7 +140,10 @@ class Peer:
         elif kind == FrameType.PROOF:
             self._ready()
         elif kind == FrameType.KEEPALIVE:
-            self.write(encode(FrameType.KEEPALIVE))
+            if self.keepalive_takes_s:
+                self.tasks.start_soon(self._answer_late)
+            else:
+                self.write(encode(FrameType.KEEPALIVE))
         elif kind == FrameType.REQUEST:
             self._request(frame)
         elif kind == FrameType.RESUME:
@@ -147,6 +152,10 @@ class Peer:
             assert number in self.requested, f"{frame} for a request that never came"
             if number in self.works:
                 self._about(self.works[number], kind, payload)
+
+    async def _answer_late(self) -> None:
+        await anyio.sleep(self.keepalive_takes_s)
+        self.write(encode(FrameType.KEEPALIVE))
 
     def _hello(self, hello: dict[str, Any]) -> None:
         nonce = os.urandom(16)
@@ -169,7 +178,7 @@ class Peer:
         number, said = frame.conversation, json.loads(frame.payload)
         assert number not in self.works
         assert number not in self.acked
-        work = Work(number, said["method"], said["params"], said["window"])
+        work = Work(number, said["method"], said["params"], said["window"], said["input_window"])
         self.works[number] = work
         self.executed[number] += 1
         self.tasks.start_soon(self._work, work)
@@ -247,8 +256,8 @@ class Peer:
 
     async def _take(self, work: Work) -> dict[str, Any]:
         while True:
-            assert len(work.input) - work.granted <= INPUT_WINDOW + MAX_DATA
-            if len(work.input) - work.granted >= INPUT_WINDOW // 4:
+            assert len(work.input) - work.granted <= work.input_window + MAX_DATA
+            if len(work.input) - work.granted >= work.input_window // 4:
                 work.granted = len(work.input)
                 self.write(encode_position(FrameType.CREDIT, work.id, work.granted))
             if work.input_ended or work.cancelled.is_set():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from functools import partial
 from typing import Any
@@ -15,7 +16,7 @@ from hermes_exec.channel import Channel, Data, End, Event, RemoteError
 from hermes_exec.channel.frames import FrameType
 from hermes_exec.channel.trace import TracedFrame
 from hermes_exec.errors import ChannelLost, ErrorCause, ExecError, OutcomeUnknown, SandboxDied
-from tests.unit.channel.peer import INPUT_WINDOW, talking, until
+from tests.unit.channel.peer import INPUT_WINDOW, Peer, talking, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.sample]
 
@@ -81,6 +82,24 @@ async def test_input_waits_for_credit() -> None:
         data = bytes(range(256)) * 8192
         answer = await upload(channel, data)
         assert answer == {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+@pytest.mark.parametrize(("way_s", "most"), [(0.0, 8 << 20), (0.05, 16 << 20), (0.3, 16 << 20)])
+async def test_windows_grow_with_the_way(way_s: float, most: int) -> None:
+    async with anyio.create_task_group() as tasks:
+        peer = Peer(tasks)
+        peer.keepalive_takes_s = way_s
+        channel = await Channel.open(peer.open, lease_s=60)
+        tasks.start_soon(channel.run)
+        await until(lambda: any(frame.type == FrameType.KEEPALIVE for frame in peer.heard))
+        await anyio.sleep(way_s + 0.1)
+        await channel.call("echo", {})
+        said = [json.loads(frame.payload) for frame in peer.heard if frame.type == FrameType.REQUEST][-1]
+        least = int(way_s * (128 << 20))
+        assert min(least + (1 << 20), 16 << 20) <= said["window"] <= most
+        assert min(least + INPUT_WINDOW, 16 << 20) <= said["input_window"] <= most
+        await channel.aclose()
+        tasks.cancel_scope.cancel()
 
 
 async def test_slow_reader_does_not_hold_up_others() -> None:

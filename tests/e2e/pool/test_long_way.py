@@ -1,0 +1,25 @@
+"""A box whose answers take a while to arrive."""
+
+from __future__ import annotations
+
+import os
+
+import anyio
+import pytest
+
+from hermes_exec import SandboxPool
+from hermes_exec.backends.local.config import LocalConfig
+from tests.links import far_away
+
+pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+
+
+async def test_much_goes_both_ways_over_a_long_way() -> None:
+    data = os.urandom(24 << 20)
+    async with SandboxPool(far_away(LocalConfig(), 0.05)) as pool, pool.slot() as slot:
+        with anyio.fail_after(120):
+            await slot.files.write_bytes("data", data)
+            assert await slot.files.read_bytes("data") == data
+            through = await slot.run("cat", stdin=data, output_limit_bytes=len(data))
+            assert through.stdout_bytes == data
+            assert not (await slot.run("sleep 9", timeout_s=0.2)).ok

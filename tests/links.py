@@ -1,0 +1,93 @@
+"""A long way between a driver and its box: each byte arrives so much later, and none is held up by others."""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from hermes_exec.aio.bridge import bridged
+from hermes_exec.aio.streams import READ_BYTES, FdStream
+from hermes_exec.backends.base import Backend, Labels, LaunchSpec, Sandbox
+from hermes_exec.config import BackendConfig
+
+C = TypeVar("C", bound=BackendConfig)
+Due = tuple[float, bytes]
+
+
+def delayed(stream: FdStream, one_way_s: float) -> FdStream:
+    """The stream `one_way_s` seconds further away, in place of itself; its descriptor must be a socket's."""
+    far = socket.socket(fileno=os.dup(stream._read_fd))
+    far.setblocking(True)
+    stream.close_now()
+    coming: queue.SimpleQueue[Due] = queue.SimpleQueue()
+    going: queue.SimpleQueue[Due] = queue.SimpleQueue()
+
+    def fill() -> None:
+        data = b" "
+        while data:
+            try:
+                data = far.recv(READ_BYTES)
+            except OSError:
+                data = b""
+            coming.put((time.monotonic() + one_way_s, data))
+
+    def empty() -> None:
+        while data := arrived(going):
+            try:
+                far.sendall(data)
+            except OSError:
+                return
+
+    def close() -> None:
+        going.put((0.0, b""))
+        far.shutdown(socket.SHUT_RDWR)
+        far.close()
+
+    for work in (fill, empty):
+        threading.Thread(target=work, daemon=True).start()
+    return bridged(lambda: arrived(coming), lambda data: going.put((time.monotonic() + one_way_s, data)), close)
+
+
+def arrived(pieces: queue.SimpleQueue[Due]) -> bytes:
+    """The next piece, once it is due."""
+    due, data = pieces.get()
+    time.sleep(max(0.0, due - time.monotonic()))
+    return data
+
+
+def far_away(config: C, one_way_s: float) -> C:
+    """The same configuration, for boxes whose streams take so long."""
+    return config.wrapped(lambda backend: _Far(backend, lambda stream: delayed(stream, one_way_s)))
+
+
+class _Far:
+    """A backend whose boxes are far away."""
+
+    def __init__(self, inner: Backend, away: Callable[[FdStream], FdStream]) -> None:
+        self._inner = inner
+        self._away = away
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    async def launch(self, spec: LaunchSpec, labels: Labels) -> _FarSandbox:
+        return _FarSandbox(await self._inner.launch(spec, labels), self._away)
+
+
+class _FarSandbox:
+    def __init__(self, inner: Sandbox, away: Callable[[FdStream], FdStream]) -> None:
+        self._inner = inner
+        self._away = away
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    async def open(self, argv: Sequence[str]) -> FdStream:
+        stream = await self._inner.open(argv)
+        assert isinstance(stream, FdStream)
+        return self._away(stream)
