@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from itertools import chain, repeat
 from math import inf
 from typing import Any, Literal
 
@@ -45,7 +46,7 @@ RESPONSE = int(FrameType.RESPONSE)
 POSITIONED = frozenset((int(FrameType.DATA), int(FrameType.EVENT), int(FrameType.END)))
 
 State = Literal["open", "reconnecting", "lost", "closed"]
-Diagnose = Callable[[], Awaitable[ExecError | None]]
+Diagnose = Callable[[], Awaitable[SandboxDied | None]]
 
 
 class Channel:
@@ -82,15 +83,23 @@ class Channel:
 
     @classmethod
     async def open(
-        cls, opener: Opener, *, lease_s: float, trace: Trace | None = None, diagnose: Diagnose | None = None
+        cls,
+        opener: Opener,
+        *,
+        lease_s: float,
+        trace: Trace | None = None,
+        diagnose: Diagnose | None = None,
+        patience_s: float = 0.0,
     ) -> Channel:
-        """Open the first stream and claim the runner.
+        """Open the first stream and claim the runner, trying again for `patience_s`.
 
         Raises:
-            ChannelLost, ProtocolError: that fails.
+            ChannelLost, OSError: that fails.
+            ProtocolError: the runner does not speak with us.
+            SandboxDied: what `diagnose` found after a failure.
         """
         channel = cls(opener, lease_s=lease_s, trace=trace, diagnose=diagnose)
-        await channel._connect()
+        await channel._connect_within(patience_s)
         return channel
 
     @property
@@ -228,28 +237,41 @@ class Channel:
             self._connection.queue(frame)
 
     async def _reconnect(self) -> None:
-        deadline = time.monotonic() + self._lease_s
-        attempt = 0
-        while self.state == "reconnecting":
-            try:
-                if self.diagnose is not None and (fatal := await self.diagnose()) is not None:
-                    self._lose(fatal)
-                    return
-                with anyio.fail_after(max(0.1, deadline - time.monotonic())):
-                    await self._connect()
-            except ProtocolError:
-                raise
-            except (ExecError, TimeoutError, OSError) as error:
-                if time.monotonic() >= deadline:
-                    why = f"the stream was lost and not restored within {self._lease_s:g} s: {error}"
-                    self._lose(ChannelLost(why))
-                    return
-                await anyio.sleep(BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)])
-                attempt += 1
-                continue
+        try:
+            await self._check_alive()
+            await self._connect_within(self._lease_s)
+        except ProtocolError:
+            raise
+        except SandboxDied as error:
+            self._lose(error)
+        except (ExecError, OSError) as error:
+            self._lose(ChannelLost(f"the stream was lost and not restored within {self._lease_s:g} s: {error}"))
+        else:
             self.state = "open"
             for conversation in sorted(self._conversations.values(), key=lambda c: c.id):
                 self._write(conversation.resume() if conversation.sent else conversation.start())
+
+    async def _check_alive(self) -> None:
+        if self.diagnose is not None and (fatal := await self.diagnose()) is not None:
+            raise fatal
+
+    async def _connect_within(self, patience_s: float) -> None:
+        """Open a stream; tried again, while nothing speaks against it, until the time is over. Raises as `open`."""
+        deadline = time.monotonic() + patience_s
+        for pause_s in chain(BACKOFF_S, repeat(BACKOFF_S[-1])):
+            try:
+                with anyio.move_on_after(max(0.1, deadline - time.monotonic()) if patience_s else inf) as scope:
+                    await self._connect()
+                if not scope.cancelled_caught:
+                    return
+                raise ChannelLost("there was no answer")
+            except ProtocolError:
+                raise
+            except (ExecError, OSError):
+                if time.monotonic() >= deadline:
+                    raise
+            await anyio.sleep(pause_s)
+            await self._check_alive()
 
     def _lose(self, why: ExecError) -> None:
         if self.state in ("lost", "closed"):

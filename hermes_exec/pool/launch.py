@@ -10,7 +10,7 @@ import anyio
 
 from hermes_exec.backends.base import Labels, Sandbox
 from hermes_exec.channel.trace import Trace
-from hermes_exec.errors import ChannelLost, ExecError, LaunchTimeout
+from hermes_exec.errors import ChannelLost, LaunchTimeout
 from hermes_exec.pool.sandbox import PooledSandbox, open_sandbox
 from hermes_exec.pool.state import SandboxRecord
 from hermes_exec.pool.templates import Template
@@ -81,16 +81,12 @@ async def start_sandbox(
     """
     box: PooledSandbox | None = None
     try:
-        with anyio.fail_after(template.config.launch_timeout_s):
-            box = await open_sandbox(record, template, sandbox, trace)
+        box = await open_sandbox(record, template, sandbox, trace)
         serve(box.channel.run)
         await box.set_up()
-    except BaseException as error:
+    except BaseException:
         if box is not None:
             box.channel.fail(ChannelLost("the launch was given up", sandbox=sandbox.id))
         await destroy(sandbox)
-        if isinstance(error, TimeoutError) and not isinstance(error, ExecError):
-            limit = template.config.launch_timeout_s
-            raise LaunchTimeout(f"the runner in {sandbox.id} did not answer within {limit:g} s") from error
         raise
     return box

@@ -19,6 +19,7 @@ from hermes_exec.errors import (
     ErrorCause,
     ExecError,
     LaunchError,
+    LaunchTimeout,
     OutcomeUnknown,
     PostMortem,
     ProtocolError,
@@ -92,12 +93,7 @@ class PooledSandbox:
 
     async def status(self) -> SandboxStatus:
         """The backend's view, `unknown` when it does not answer in time. Never raises."""
-        status = SandboxStatus("unknown", detail="the backend did not answer")
-        with anyio.move_on_after(STATUS_S):
-            try:
-                status = await self.sandbox.status()
-            except (ExecError, OSError) as error:
-                status = SandboxStatus("unknown", detail=str(error))
+        status = await status_of(self.sandbox)
         if status.state == "dead" and self.death is None:
             self.death = status.post_mortem or PostMortem("the box has ended")
         return status
@@ -107,7 +103,7 @@ class PooledSandbox:
         death = self.death or PostMortem("the box has ended")
         return SandboxDied(f"the sandbox {self.id} died: {death.reason}", post_mortem=death, sandbox=self.id)
 
-    async def diagnose(self) -> ExecError | None:
+    async def diagnose(self) -> SandboxDied | None:
         """For the channel: SandboxDied when the stream was lost because the box is dead."""
         return self.died() if (await self.status()).state == "dead" else None
 
@@ -324,29 +320,50 @@ async def _set_up(scope: SlotScope, command: str, what: str, template: Template)
         raise LaunchError(f"{what}: {command!r} {how}: {said}", cause=ErrorCause.TASK, retryable=False)
 
 
+async def status_of(sandbox: Sandbox) -> SandboxStatus:
+    """As `Sandbox.status`, `unknown` when it does not answer in time."""
+    with anyio.move_on_after(STATUS_S):
+        try:
+            return await sandbox.status()
+        except (ExecError, OSError) as error:
+            return SandboxStatus("unknown", detail=str(error))
+    return SandboxStatus("unknown", detail="the backend did not answer")
+
+
 async def open_sandbox(
     record: SandboxRecord, template: Template, sandbox: Sandbox, trace: Trace | None = None
 ) -> PooledSandbox:
-    """Open the channel into a sandbox that was launched. The caller runs the channel, then `PooledSandbox.set_up`.
+    """Open the channel into a sandbox that was launched, within `launch_timeout_s`. The caller runs the channel, then
+    `PooledSandbox.set_up`.
 
     Raises:
-        LaunchError: the runner did not answer; with what is known of it.
+        LaunchError: the runner did not answer; with what is known of it. LaunchTimeout: it may only have been slow.
     """
     box: PooledSandbox | None = None
 
-    async def diagnose() -> ExecError | None:
-        return None if box is None else await box.diagnose()
+    async def diagnose() -> SandboxDied | None:
+        if box is not None:
+            return await box.diagnose()
+        status = await status_of(sandbox)
+        return None if status.state != "dead" else SandboxDied("it has ended", post_mortem=status.post_mortem)
 
+    config = template.config
     try:
         channel = await Channel.open(
-            lambda: sandbox.open(["attach"]), lease_s=template.config.lease_s, trace=trace, diagnose=diagnose
+            lambda: sandbox.open(["attach"]),
+            lease_s=config.lease_s,
+            trace=trace,
+            diagnose=diagnose,
+            patience_s=config.launch_timeout_s,
         )
-    except (ChannelLost, SandboxDied, ProtocolError, OutcomeUnknown) as error:
-        status = await sandbox.status()
-        tail = status.post_mortem.log_tail.strip()[-2000:] if status.post_mortem else ""
-        why = status.post_mortem.reason if status.post_mortem else str(error)
-        text = f"the runner in {sandbox.id} did not answer: {why}"
-        raise LaunchError(f"{text}\n{tail}" if tail else text) from error
+    except (ExecError, OSError) as error:
+        known = error.post_mortem if isinstance(error, SandboxDied) else (await status_of(sandbox)).post_mortem
+        if known is None and not isinstance(error, ProtocolError):
+            late = f"the runner in {sandbox.id} did not answer within {config.launch_timeout_s:g} s: {error}"
+            raise LaunchTimeout(late) from error
+        told = f"the runner in {sandbox.id} did not answer: {known.reason if known else error}"
+        tail = known.log_tail.strip()[-2000:] if known else ""
+        raise LaunchError(f"{told}\n{tail}" if tail else told) from error
     places = [SlotPlace(f"s{index}") for index in range(template.size.slots_per_sandbox)]
     box = PooledSandbox(record, template, sandbox, channel, places)
     return box

@@ -215,7 +215,7 @@ func (s *Endpoint) keyFor(claim []byte) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case claim != nil && s.key != nil:
+	case claim != nil && s.key != nil && !hmac.Equal(claim, s.key): // the same one is tried again
 		return nil, &refusal{"denied", "this runner is claimed"}
 	case claim == nil && s.key == nil:
 		return nil, &refusal{"denied", "this runner is not claimed yet"}

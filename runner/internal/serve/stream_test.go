@@ -39,6 +39,16 @@ func TestHandshake(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+	t.Run("the same claim again", func(t *testing.T) {
+		other := newDriver(t)
+		other.key = d.key
+		if err := other.attach(b.dial(), 60); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.attach(b.dial(), 60); err != nil {
+			t.Fatal(err)
+		}
+	})
 	t.Run("wrong key", func(t *testing.T) {
 		other := newDriver(t)
 		other.bootID = d.bootID
