@@ -22,7 +22,7 @@ from hermes_exec.results import TreeCopied
 from hermes_exec.slot.answers import integer, texts
 from hermes_exec.slot.scope import SlotScope
 from hermes_exec.slot.transfer.pack import PERMISSIONS, PIECE_BYTES, open_regular, pack
-from hermes_exec.slot.transfer.unpack import is_special, unpack
+from hermes_exec.slot.transfer.unpack import is_special, unpack, write
 
 STALL_S = 75.0
 """No progress for so long is a TimeoutError; the runner itself gives up after 60 s."""
@@ -149,8 +149,9 @@ async def _download_file(scope: SlotScope, remote: WireBytes, path: str, local: 
             await to_thread.run_sync(_make_folder, temporary)
             async with await anyio.open_file(temporary, "xb") as file:
                 while piece := await move.receive():
-                    await file.write(piece)
+                    await to_thread.run_sync(write, file.wrapped, piece)
                     size += len(piece)
+                await file.truncate(size)
                 answer = move.conversation.result()
         if integer(answer, "read") != size:
             raise ProtocolError(f"the box sent {size} bytes of {path} and said otherwise")

@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from typing import IO, cast
 
 from hermes_exec.results import TreeCopied
-from hermes_exec.slot.transfer.pack import FOLDER, NO_FOLDER
+from hermes_exec.slot.transfer.pack import FOLDER, NO_FOLDER, PIECE_BYTES
 from hermes_exec.slot.transfer.tar_headers import Archive, Member
 
-PIECE_BYTES = 1 << 18
 BUFFER_BYTES = 1 << 15
 """What tarfile keeps of the stream; it copies all of it for each header."""
 MAX_REPORTED = 1000
@@ -28,7 +27,17 @@ MAX_DEPTH = 256
 MAX_SHOWN = 4096
 LATEST = 1e11
 PERMISSIONS = 0o777
+ZEROS = bytes(2 << 20)
+"""More than a piece."""
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def write(file: IO[bytes], piece: bytes) -> None:
+    """Write a piece of a new file; zeros become a hole, whose end `truncate` has to make."""
+    if ZEROS.startswith(piece):
+        file.seek(len(piece), os.SEEK_CUR)
+    else:
+        file.write(piece)
 
 
 class _Refused(Exception):
@@ -149,8 +158,9 @@ class _Unpacker:
             with open(target, "wb", buffering=0) as file:
                 size = 0
                 while piece := source.read(PIECE_BYTES):
-                    file.write(piece)
+                    write(file, piece)
                     size += len(piece)
+                file.truncate(size)
                 if size != member.size:
                     raise tarfile.ReadError("the stream ended within a file")
                 os.fchmod(target, member.mode & PERMISSIONS)

@@ -56,9 +56,9 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 			return isolation.Ready{}, cannotIsolate(err)
 		}
 	}
-	own := s.OwnRoot()
+	own, keepCaps := s.OwnRoot(), func(caps ...int) error { return rights.KeepCaps(s.UID, caps...) }
 	if !own { // else its threads prepare themselves with rights that it still has
-		if err := a.dropCaps(rights.KeepCaps); err != nil {
+		if err := a.dropCaps(keepCaps); err != nil {
 			return isolation.Ready{}, cannotIsolate(err)
 		}
 	}
@@ -77,7 +77,7 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 		if err := isolation.ReserveFirst(lastPID); err != nil {
 			return isolation.Ready{}, cannotIsolate(err)
 		}
-		if err := a.dropCaps(rights.KeepCaps); err != nil {
+		if err := a.dropCaps(keepCaps); err != nil {
 			return isolation.Ready{}, cannotIsolate(err)
 		}
 	}
@@ -143,7 +143,7 @@ func (a *agent) makeThreads(tasks []*os.File) error {
 	}
 	err := a.startLanes(func() error { return a.prepareSpawner(tasks) }, func() error {
 		if s.OwnRoot() {
-			if err := isolation.ThreadNoProcLinks(); err != nil {
+			if err := isolation.ThreadNotInProc(); err != nil {
 				return err
 			}
 		}
@@ -181,7 +181,10 @@ func (a *agent) prepareSpawner(tasks []*os.File) error {
 		if err := seccomp.ThreadAsInContainer(a.setup.View.Network); err != nil {
 			return err
 		}
-		return a.dropCaps(rights.ThreadKeepCaps)
+		if err := a.dropCaps(rights.ThreadKeepCaps); err != nil {
+			return err
+		}
+		return rights.ThreadFS(a.setup.UID, a.setup.GID, a.setup.Groups)
 	}
 	if err := a.dropCaps(rights.ThreadKeepCaps); err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"hermes-exec/runner/internal/cgroup"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/proc"
 	"hermes-exec/runner/internal/program"
 )
 
@@ -69,7 +70,7 @@ func (e *exhaustion) exhaustedBySlot(errno syscall.Errno) string {
 	switch errno {
 	case syscall.EAGAIN:
 		switch {
-		case e.rooms.PIDs.Left() <= 0, e.uidFull():
+		case e.rooms.PIDs.Left() <= 0, e.uidFull(), e.numbersFull():
 			return fmt.Sprintf("the slot has all of its %d processes", *limits.PIDs)
 		case e.rooms.BoxPIDs.Left() <= 0 && e.ownsMostTasks():
 			return "the box may have no more processes"
@@ -106,6 +107,24 @@ func (e *exhaustion) uidFull() bool {
 	}
 	own, _ := e.tasks()
 	return own*4 >= *e.setup.Limits.PIDs*3
+}
+
+// numbersFull says whether a slot with a root of its own has used up the process
+// numbers that it has, which zombies hold too. As above, most of them are enough.
+func (e *exhaustion) numbersFull() bool {
+	if e.setup.View.MostPIDs == 0 {
+		return false
+	}
+	used := int64(0)
+	e.killer.killers.do(func() {
+		buf := make([]byte, 8192)
+		names, _ := proc.Numbers()
+		for _, name := range names {
+			p, _ := proc.ParseStat(proc.Read("/proc/"+name+"/stat", buf))
+			used += max(1, p.Threads)
+		}
+	})
+	return used*4 >= e.setup.View.MostPIDs*3
 }
 
 // tasks counts the threads of the slot's processes, and of those that other

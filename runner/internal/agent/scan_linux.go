@@ -13,12 +13,7 @@ import (
 // snapshot lists the living processes that /proc shows, without zombies. Of
 // those that are older than any tenant only the ancestry is of interest.
 func (t *tenancy) snapshot() (map[int]proc.Process, error) {
-	dir, err := os.Open("/proc")
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
+	names, err := proc.Numbers()
 	if err != nil {
 		return nil, err
 	}
@@ -26,9 +21,6 @@ func (t *tenancy) snapshot() (map[int]proc.Process, error) {
 	out := make(map[int]proc.Process, len(names))
 	buf := make([]byte, 8192)
 	for _, name := range names {
-		if name[0] < '0' || name[0] > '9' {
-			continue
-		}
 		p, ok := proc.ParseStat(proc.Read("/proc/"+name+"/stat", buf))
 		if !ok || p.Kernel {
 			continue

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
+	"strings"
 	"testing"
 
 	"hermes-exec/runner/internal/ipc"
@@ -84,10 +85,7 @@ func TestCanceledWorkStops(t *testing.T) {
 
 func TestCanceledCopyOfAFileLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
-	write(t, dir+"/big", "", 0o644)
-	if err := os.Truncate(dir+"/big", 64<<20); err != nil {
-		t.Fatal(err)
-	}
+	write(t, dir+"/big", strings.Repeat("x", 64<<20), 0o644)
 	stopped(t, dir, "file.copy", 20, m{"source": "big", "target": "copy", "recursive": true})
 	stopped(t, dir, "file.copy", 20, m{"source": "big", "target": "copy"})
 	if n := count(t, dir+"/*") + count(t, dir+"/.*"); n != 1 {

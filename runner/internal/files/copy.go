@@ -136,7 +136,7 @@ func (c *copier) file(in *os.File, info fs.FileInfo, target string) error {
 	if !c.keepAll {
 		mode &= 0o1777
 	}
-	n, err := replace(target, old, &mode, search.Until(c.ctx, in), c.spare)
+	n, err := replace(target, old, &mode, source{search.Until(c.ctx, in), in, c.ctx}, c.spare)
 	if err != nil {
 		return convert(target, err)
 	}
@@ -148,6 +148,13 @@ func (c *copier) file(in *os.File, info fs.FileInfo, target string) error {
 	}
 	_ = os.Chtimes(target, info.ModTime(), info.ModTime())
 	return nil
+}
+
+// source is a file whose contents are copied until ctx ends.
+type source struct {
+	io.Reader
+	file *os.File
+	ctx  context.Context
 }
 
 func (c *copier) folder(source, target string, info fs.FileInfo) error {

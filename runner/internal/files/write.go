@@ -14,6 +14,7 @@ import (
 
 	"hermes-exec/runner/internal/disk"
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/search"
 )
 
 type writeParams struct {
@@ -206,7 +207,7 @@ func replace(target string, old fs.FileInfo, mode *uint32, in io.Reader, spare s
 	if err != nil {
 		return 0, err
 	}
-	n, err := io.CopyBuffer(disk.ContentsOf(temp, old != nil), onlyReader{in}, make([]byte, 64<<10))
+	n, err := writeContents(temp, old != nil, in)
 	if err == nil {
 		err = moveIn(temp, target, old, mode, inPlace)
 	}
@@ -215,6 +216,18 @@ func replace(target string, old fs.FileInfo, mode *uint32, in io.Reader, spare s
 		_ = os.Remove(temp.Name())
 	}
 	return n, err
+}
+
+// writeContents writes the contents of a new file. The holes of one that is copied stay
+// holes: a tenant makes one of a tebibyte with one call.
+func writeContents(file *os.File, replaces bool, in io.Reader) (int64, error) {
+	if from, ok := in.(source); ok {
+		until := func(in io.Reader) io.Reader { return search.Until(from.ctx, in) }
+		if n, sparse, err := disk.CopySparse(file, from.file, until); sparse {
+			return n, err
+		}
+	}
+	return io.CopyBuffer(disk.ContentsOf(file, replaces), onlyReader{in}, make([]byte, 64<<10))
 }
 
 // mayWrite checks that the caller could write into the file itself: a rename

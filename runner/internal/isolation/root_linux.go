@@ -226,17 +226,19 @@ func (v View) ownMounts(box string) error {
 	return nil
 }
 
-// ThreadNoProcLinks gives the calling thread a mount namespace of its own in
-// which links in /proc lead nowhere: those to the descriptors of this process
-// would be followed with its rights. Commands are to be started by others.
-func ThreadNoProcLinks() error {
+// ThreadNotInProc gives the calling thread a mount namespace of its own in
+// which /proc does not show this process, whose memory and descriptors are open
+// to its own threads, and links in /proc lead nowhere. Commands are to be
+// started by others.
+func ThreadNotInProc() error {
 	if err := syscall.Unshare(syscall.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("mount namespace of a thread: %w", err)
 	}
 	if err := mountSetattr("/proc", attrNoSymFollow, true); err != nil {
 		return pathError("mount options", "/proc", err)
 	}
-	return nil
+	self := fmt.Sprintf("/proc/%d", os.Getpid())
+	return mount("tmpfs", self, "tmpfs", msNosuidNodev|syscall.MS_NOEXEC|syscall.MS_RDONLY, "mode=555,nr_inodes=2")
 }
 
 // OwnRootArg makes `runner agent OwnRootArg FOLDER` try, in namespaces of its
@@ -311,7 +313,7 @@ func tryOwnRoot(folder string) error {
 	if err := ReserveFirst(lastPID); err != nil {
 		return err
 	}
-	return ThreadNoProcLinks()
+	return ThreadNotInProc()
 }
 
 // folderOfRoot is a folder of the root's own file system with no mounts in it, on
@@ -352,7 +354,7 @@ func ReadImage(home string, shared []string, folder string) (*Image, error) {
 			return nil, err
 		}
 		if _, mounted := mounts[real]; !mounted {
-			return nil, fmt.Errorf("the shared folder %s is not mounted", path)
+			return nil, fmt.Errorf("nothing is mounted at %s, which is to be shared", path)
 		}
 		r.shared = append(r.shared, real)
 	}
@@ -366,6 +368,11 @@ func ReadImage(home string, shared []string, folder string) (*Image, error) {
 	}
 	if err := r.split("/", false); err != nil {
 		return nil, fmt.Errorf("the box's folders cannot be read: %w", err)
+	}
+	for _, path := range r.shared {
+		if !slices.Contains(r.image.Shared, path) {
+			return nil, fmt.Errorf("%s cannot be shared: of what is around it each slot has its own", path)
+		}
 	}
 	for _, dir := range []string{"/proc", "/sys", "/dev"} {
 		if err := os.MkdirAll(folder+dir, 0o755); err != nil {
@@ -403,12 +410,16 @@ func (r *imageReader) split(path string, whole bool) error {
 		if err := syscall.Lstat(at, &st); err != nil {
 			return pathError("stat", at, err)
 		}
-		switch st.Mode & syscall.S_IFMT {
-		case syscall.S_IFDIR:
+		_, mounted := r.mounts[at]
+		switch kind := st.Mode & syscall.S_IFMT; {
+		case kind == syscall.S_IFDIR:
 			err = r.folder(at, &st, whole)
-		case syscall.S_IFLNK:
+		case kind == syscall.S_IFLNK:
 			err = r.link(at, &st)
-		case syscall.S_IFREG:
+		case mounted && (kind != syscall.S_IFREG || slices.Contains(r.shared, at)):
+			r.image.Shared = append(r.image.Shared, at) // a socket or a device is itself whoever opens it
+			err = os.WriteFile(r.image.Skeleton+at, nil, 0o600)
+		case kind == syscall.S_IFREG:
 			err = r.file(at, &st)
 		}
 		if err != nil {

@@ -74,7 +74,7 @@ type Image struct {
 	Skeleton string        `json:"skeleton"`  // a folder of ours, for the root and folders that others are mounted on
 	Folders  []string      `json:"folders"`   // folders of the box with a layer over each, parents first
 	Memory   []MemoryMount `json:"memory"`    // file systems in memory, made afresh
-	Shared   []string      `json:"shared"`    // folders of the box that all slots write to
+	Shared   []string      `json:"shared"`    // what is mounted in the box and all slots write to
 	ReadOnly []string      `json:"read_only"` // folders that are mounted in the box, and not writable
 	Devices  []string      `json:"devices"`
 	ShmSize  string        `json:"shm_size"` // of /dev/shm

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"iter"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -52,6 +53,20 @@ func Read(path string, buf []byte) []byte {
 		}
 	}
 	return buf[:n]
+}
+
+// Numbers are the processes that /proc shows, zombies too, as its entries are named.
+func Numbers() ([]string, error) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return name[0] < '0' || name[0] > '9' }), nil
 }
 
 // Fields are those of /proc/PID/stat, or of a task's, from the third on. The name

@@ -70,11 +70,22 @@ func capWords(keep uint64) (*capHeader, *[2]capData) {
 		&[2]capData{{effective: low, permitted: low}, {effective: high, permitted: high}}
 }
 
+// fileCaps are what ThreadFS sets aside and restores: CHOWN, DAC_OVERRIDE,
+// DAC_READ_SEARCH, FOWNER, FSETID, LINUX_IMMUTABLE, MKNOD, MAC_OVERRIDE.
+var fileCaps = []int{CapChown, CapDacOverride, 2, 3, 4, 9, 27, 32}
+
 // KeepCaps leaves every thread of the process with at most the given
 // capabilities, none inheritable. A program linked with C cannot reach its
 // other threads; there only threads that call ThreadKeepCaps are restricted.
-func KeepCaps(caps ...int) error {
+// With a user's file system rights on some threads, those of all are set aside
+// as ThreadFS does it for that user.
+func KeepCaps(fsUID uint32, caps ...int) error {
 	h, d := capWords(bits(caps) & permittedCaps())
+	if fsUID != 0 {
+		aside := bits(fileCaps)
+		d[0].effective &^= uint32(aside)
+		d[1].effective &^= uint32(aside >> 32)
+	}
 	if _, _, errno := syscall.AllThreadsSyscall6(syscall.SYS_PRCTL, prCapAmbient, prCapAmbientClear, 0, 0, 0,
 		0); errno == syscall.ENOTSUP {
 		return nil

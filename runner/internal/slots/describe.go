@@ -1,6 +1,7 @@
 package slots
 
 import (
+	"maps"
 	"os"
 	"sort"
 	"strings"
@@ -128,13 +129,17 @@ func environment(p CreateParams, setup isolation.Setup) []string {
 	for _, key := range []string{"PWD", "OLDPWD", "SHLVL", "_"} {
 		delete(env, key)
 	}
+	slot := map[string]string{"HOME": setup.Home, "TMPDIR": setup.Tmp, "USER": setup.UserName,
+		"LOGNAME": setup.UserName}
+	for key := range slot {
+		if own := env[key]; own != "" && key != "HOME" && setup.AsImage() {
+			slot[key] = own // the image says otherwise
+		}
+	}
 	for key, value := range p.Env {
 		env[key] = string(value)
 	}
-	for key, value := range map[string]string{"HOME": setup.Home, "TMPDIR": setup.Tmp, "USER": setup.UserName,
-		"LOGNAME": setup.UserName} {
-		env[key] = value
-	}
+	maps.Copy(env, slot)
 	if env["PATH"] == "" {
 		env["PATH"] = defaultPath
 	}

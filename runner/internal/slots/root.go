@@ -45,7 +45,7 @@ func (s *rung) imageUser(name string) error {
 		return failure("user", "%v", err)
 	}
 	u := &s.setup
-	u.UID, u.GID, u.Groups, u.UserName, u.Home = user.UID, user.GID, user.Groups, user.Name, user.Home
+	u.UID, u.GID, u.Groups, u.UserName, u.Home = user.UID, user.GID, user.Groups, user.Name, homeOf(user)
 	u.Switch = true
 	for _, c := range rights.ContainerCaps {
 		if s.m.facts.Caps&(1<<c) != 0 {

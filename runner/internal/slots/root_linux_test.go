@@ -114,7 +114,8 @@ func TestInTheBoxOwnRootFollowsNoLinkToDescriptors(t *testing.T) {
 			var out any
 			err := b.call("a", ipc.OpFile, ipc.FileOp{Method: "file.read", Params: []byte(`{"path": "` + path +
 				`", "offset": 0, "length": 10}`)}, &out)
-			if err == nil || !strings.Contains(err.Error(), "symbolic links") {
+			if err == nil || !strings.Contains(err.Error(), "symbolic links") &&
+				!(strings.HasPrefix(link, "/proc/1/") && strings.Contains(err.Error(), "no such file")) {
 				t.Errorf("%s (%s): %v %v", path, link, out, err)
 			}
 		}

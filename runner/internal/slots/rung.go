@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sort"
+	"strconv"
 	"strings"
 
 	"hermes-exec/runner/internal/cgroup"
@@ -125,6 +126,17 @@ func (s *rung) chooseUser(p CreateParams) error {
 	return nil
 }
 
+// homeOf is the user's home, or what the image says with HOME: of itself an
+// engine sets there that of the user whom it starts the runner as.
+func homeOf(user isolation.User) string {
+	set := os.Getenv("HOME")
+	self, err := isolation.LookupUser(strconv.Itoa(os.Geteuid()))
+	if set == "" || err != nil || set == self.Home {
+		return user.Home
+	}
+	return set
+}
+
 // boxUser is whom commands run as where the slot has no uid of its own: the
 // image's user in a box, else whoever the runner is.
 func (s *rung) boxUser(name string) error {
@@ -137,13 +149,13 @@ func (s *rung) boxUser(name string) error {
 			return failure("user", "%v", err)
 		}
 		s.setup.UID, s.setup.GID, s.setup.Groups, s.setup.UserName = user.UID, user.GID, user.Groups, user.Name
-		s.setup.Home = user.Home
+		s.setup.Home = homeOf(user)
 	} else {
 		own, err := isolation.LookupUser(fmt.Sprint(uid))
 		if err != nil {
 			return failure("user", "%v", err)
 		}
-		s.setup.UID, s.setup.GID, s.setup.UserName, s.setup.Home = uid, gid, own.Name, own.Home
+		s.setup.UID, s.setup.GID, s.setup.UserName, s.setup.Home = uid, gid, own.Name, homeOf(own)
 		if name != "" && asked {
 			user, err := isolation.LookupUser(name)
 			if err != nil || user.UID != uid {

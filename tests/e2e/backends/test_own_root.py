@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -85,6 +86,49 @@ async def test_the_images_user_its_groups_and_home(docker_image: Image, engine: 
             assert (await slot.run("echo x > mine; stat -c %U mine")).stdout == "tester\n"
 
 
+async def test_file_calls_have_the_rights_of_the_images_user(docker_image: Image, engine: DockerClient) -> None:
+    with derived(engine, docker_image("debian"), "USER tester") as image:
+        async with pool_of(image) as pool, pool.slot() as slot:
+            await slot.run(
+                "umask 077; echo secret > /etc/shadow; mkdir /root/closed; chmod 700 /root", user="root", check=True
+            )
+            await slot.run("ln -s /etc/shadow seen; ln -s /etc/passwd written", check=True)
+            for path in ("/etc/shadow", "seen"):
+                with pytest.raises(PermissionError):
+                    await slot.files.read_bytes(path)
+            for path in ("/etc/passwd", "written", "/etc/made", "/root/made"):
+                with pytest.raises(PermissionError):
+                    await slot.files.write_text(path, "root::0:0::/root:/bin/bash\n")
+            for call in (slot.files.list("/root"), slot.files.remove("/etc/hostname"), slot.files.chmod("/etc", 0o777)):
+                with pytest.raises(PermissionError):
+                    await call
+            await slot.files.write_text("mine", "x")
+            assert (await slot.run("stat -c '%U %g' mine; id -g")).stdout == "tester 1000\n1000\n"
+            closed = await slot.run("cat /etc/shadow > /dev/null && ls -d /root/closed", user="root")
+            assert closed.stdout == "/root/closed\n"
+
+
+async def test_file_calls_do_not_see_the_slots_init(slots: tuple[Slot, Slot]) -> None:
+    slot, _ = slots
+    for path in ("/proc/1/maps", "/proc/1/mem", "/proc/1/environ", "/proc/1/comm"):
+        with pytest.raises(FileNotFoundError):
+            await slot.files.read_bytes(path)
+    sleeper = await slot.spawn(["sleep", "100"])
+    assert b"sleep" in await slot.files.read_bytes(f"/proc/{sleeper.pid}/cmdline")
+
+
+@pytest.mark.parametrize("slots_per_sandbox", [1, 2])
+async def test_variables_of_the_image_come_before_those_of_the_slot(
+    slots_per_sandbox: int, docker_image: Image, engine: DockerClient
+) -> None:
+    own = ("ENV HOME=/srv USER=boss", "ENV TMPDIR=/var/tmp", "USER tester")
+    options: dict[str, Any] = {"slots_per_sandbox": slots_per_sandbox, "slot_root": None}
+    with derived(engine, docker_image("debian"), *own) as image:
+        async with pool_of(image, **options) as pool, pool.slot() as slot:
+            assert (await slot.run("echo $HOME $USER $LOGNAME $TMPDIR")).stdout == "/srv boss tester /var/tmp\n"
+            assert slot.home == "/srv"
+
+
 PLACES = "/ /etc /usr/bin /opt /root /home /tmp /var/tmp /var/log /run /dev /dev/shm /workspace"
 
 
@@ -111,9 +155,9 @@ async def test_links_of_proc_lead_nowhere_for_what_works_on_files(slots: tuple[S
         await slot.run(["ln", "-sfn", link.rpartition("/")[0], "folder"])
         last = link.rpartition("/")[2]
         for path in ("file", f"folder/{last}", link):
-            with pytest.raises(OSError, match="symbolic links"):
-                await slot.files.read_bytes(path)
             with pytest.raises(OSError, match=r"symbolic links|[Nn]o such file"):
+                await slot.files.read_bytes(path)
+            with pytest.raises(OSError, match=r"symbolic links|[Nn]o such file|[Rr]ead-only"):
                 await slot.files.write_bytes(path, b"x")
         if not last.isdigit():  # /proc/self/fd itself is a folder, of which each entry is a link
             with pytest.raises(OSError, match="symbolic links"):
@@ -155,6 +199,27 @@ async def test_mounts_of_the_box_are_part_of_the_image(docker_image: Image, tmp_
     assert sorted(path.name for path in folder.iterdir()) == ["given", "out"]
     assert file.read_text() == "line\n"
     assert (shared / "told").read_text() == "all\n"
+
+
+async def test_a_file_is_shared_and_a_socket_is_there(docker_image: Image, tmp_path: Path) -> None:
+    told, listening = tmp_path / "told", socket.socket(socket.AF_UNIX)
+    told.write_text("")
+    with listening:
+        listening.bind(str(tmp_path / "socket"))
+        options = {"volumes": (f"{tmp_path}/socket:/run/outside",), "shared_volumes": (f"{told}:/srv/told",)}
+        async with pool_of(docker_image("debian"), **options) as pool, pool.slots(2) as (one, two):
+            await one.run("test -S /run/outside && echo one >> /srv/told", check=True)
+            await two.run("test -S /run/outside && echo two >> /srv/told", check=True)
+            await one.reset()
+            assert (await one.run("cat /srv/told")).stdout == "one\ntwo\n"
+    assert told.read_text() == "one\ntwo\n"
+
+
+async def test_what_cannot_be_shared_is_refused(docker_image: Image, tmp_path: Path) -> None:
+    async with pool_of(docker_image("busybox"), shared_volumes=(f"{tmp_path}:/dev/shm/data",)) as pool:
+        with pytest.raises(IsolationError, match="/dev/shm/data cannot be shared"):
+            async with pool.slot():
+                pass
 
 
 async def test_what_setup_made_is_in_each_slot(docker_image: Image) -> None:
@@ -291,6 +356,18 @@ async def test_the_network_can_be_taken_away(docker_image: Image) -> None:
         assert "loopback only" in one.isolation.network
 
 
+FORK_UNTIL_FULL = """
+import os, time
+try:
+    for _ in range(100):
+        if os.fork() == 0:
+            time.sleep(100)
+except OSError:
+    print("full", flush=True)
+time.sleep(100)
+"""
+
+
 async def test_processes_of_root_are_limited(docker_image: Image) -> None:
     async with (
         pool_of(docker_image("debian"), slot_limits=Limits(pids=30)) as pool,
@@ -301,5 +378,8 @@ async def test_processes_of_root_are_limited(docker_image: Image) -> None:
         await one.run(many, timeout_s=20)
         assert len(await one.processes()) <= 30
         assert (await two.run("echo fine")).stdout == "fine\n"
+        full = await one.spawn(["python3", "-c", FORK_UNTIL_FULL])
+        assert await full.stdout.receive() == b"full\n"
+        assert ((await one.run(["true"])).exit_code, (await two.run(["true"])).exit_code) == (126, 0)
         await one.reset()
         assert (await one.run("echo fine")).stdout == "fine\n"

@@ -201,6 +201,24 @@ async def test_search_and_glob(slot: Slot) -> None:
         await slot.files.search("(")
 
 
+async def test_holes_stay_holes(slot: Slot, tmp_path: Path) -> None:
+    await slot.run(
+        "mkdir tree; truncate -s 200M tree/sparse; echo end >> tree/sparse; truncate -s 1T empty", check=True
+    )
+    await slot.files.copy("tree/sparse", "copy")
+    await slot.files.copy("empty", "empty2")
+    await slot.files.download("tree", tmp_path / "tree")
+    await slot.files.download("copy", tmp_path / "copy")
+    for made in (tmp_path / "tree" / "sparse", tmp_path / "copy"):
+        facts = made.stat()
+        assert facts.st_size == (200 << 20) + 4
+        assert facts.st_blocks * 512 < 4 << 20
+        with made.open("rb") as file:
+            file.seek(-8, os.SEEK_END)
+            assert file.read() == bytes(4) + b"end\n"
+    assert (await slot.run("stat -c '%s %b' empty2")).stdout == f"{1 << 40} 0\n"
+
+
 async def test_a_download_replaces_no_device_and_no_fifo(slot: Slot, tmp_path: Path) -> None:
     await slot.files.write_text("folder/fifo", "x")
     await slot.files.write_text("folder/file", "x")

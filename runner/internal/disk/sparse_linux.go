@@ -1,0 +1,52 @@
+package disk
+
+import (
+	"errors"
+	"io"
+	"os"
+	"syscall"
+)
+
+const (
+	seekData = 3
+	seekHole = 4
+)
+
+// CopySparse copies in to the beginning of out, a new file, and leaves the holes
+// of in as holes. each is put around what is read. It returns false, having done
+// nothing, where in has no holes.
+func CopySparse(out, in *os.File, each func(io.Reader) io.Reader) (size int64, sparse bool, err error) {
+	info, err := in.Stat()
+	if err != nil {
+		return 0, true, err
+	}
+	st, known := info.Sys().(*syscall.Stat_t)
+	if size = info.Size(); !known || st.Blocks*512 >= size {
+		return 0, false, nil
+	}
+	for end := int64(0); end < size; {
+		begin, err := in.Seek(end, seekData)
+		switch {
+		case errors.Is(err, syscall.ENXIO):
+			return size, true, out.Truncate(size) // only a hole is left
+		case err != nil && end == 0:
+			return 0, false, nil // the file system does not tell
+		case err != nil:
+			return 0, true, err
+		}
+		if end, err = in.Seek(begin, seekHole); err != nil {
+			return 0, true, err
+		}
+		if _, err := in.Seek(begin, io.SeekStart); err != nil {
+			return 0, true, err
+		}
+		if _, err := out.Seek(begin, io.SeekStart); err != nil {
+			return 0, true, err
+		}
+		part := struct{ io.Reader }{io.LimitReader(each(in), end-begin)}
+		if _, err := io.CopyBuffer(struct{ io.Writer }{out}, part, make([]byte, 64<<10)); err != nil {
+			return 0, true, err
+		}
+	}
+	return size, true, out.Truncate(size)
+}
