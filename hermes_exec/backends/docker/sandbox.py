@@ -87,14 +87,10 @@ class DockerSandbox:
             return SandboxStatus("alive")
         if status not in {"exited", "dead", "removing"}:
             return SandboxStatus("unknown", detail=f"the container is {status}")
-        code, oom = int(state.get("ExitCode", -1)), bool(state.get("OOMKilled"))
+        code, oom, failed = int(state.get("ExitCode", -1)), bool(state.get("OOMKilled")), state.get("Error")
         reason = f"the container ended with exit code {code}"
-        if oom:
-            reason += ", out of memory"
-        failed = bool(state.get("Error"))
-        if failed:
-            reason += f": {state['Error']}"
-        suspect = self._suspect(code, oom, failed)
+        reason += (", out of memory" if oom else "") + (f": {failed}" if failed else "")
+        suspect = self._suspect(code, oom, bool(failed))
         return SandboxStatus("dead", PostMortem(reason, code, oom, self._log_tail(client), suspect))
 
     def _suspect(self, code: int, oom: bool, failed: bool) -> Suspect:
