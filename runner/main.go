@@ -15,17 +15,24 @@ import (
 
 	"hermes-exec/runner/internal/agent"
 	"hermes-exec/runner/internal/channel"
+	"hermes-exec/runner/internal/detached"
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/serve"
 	"hermes-exec/runner/internal/slots"
+	"hermes-exec/runner/internal/wipe"
 )
 
 // version is set by the linker.
 var version = "dev"
 
 const usage = `usage: runner serve --base DIR [--lease-s N] [--dial SOCKET] [--parent PID] [--log FILE] [--shared DIR]…
+                    [--remove DIR]
        runner attach --base DIR
+       runner start --base FOLDER/hermes-exec-…/box --owner JSON [--lease-s N]
+       runner status | end --base FOLDER/hermes-exec-…/box
+       runner list --base FOLDER
+       runner sha256
        runner probe
        runner version
 `
@@ -43,6 +50,11 @@ func run(args []string) int {
 		return runServe(args[1:])
 	case "attach":
 		return runAttach(args[1:])
+	case "start", "status", "end", "list":
+		return runDetached(args[0], args[1:])
+	case "sha256":
+		fmt.Println(serve.OwnHash())
+		return 0
 	case "agent":
 		return agent.Main(args[1:])
 	case "probe":
@@ -71,6 +83,7 @@ func runServe(args []string) int {
 		shared = append(shared, path)
 		return nil
 	})
+	remove := flags.String("remove", "", "directory to remove after an orderly end")
 	logFile := flags.String("log", "", "file for the log instead of standard error")
 	if err := flags.Parse(args); err != nil || *base == "" || flags.NArg() > 0 {
 		fmt.Fprint(os.Stderr, usage)
@@ -107,7 +120,42 @@ func runServe(args []string) int {
 		logger.Print(err)
 		return 1
 	}
+	if *remove != "" {
+		wipe.Tree(*remove)
+	}
 	return 0
+}
+
+// runDetached answers in JSON: a box, a list of them, or an error.
+func runDetached(command string, args []string) int {
+	flags := flag.NewFlagSet(command, flag.ContinueOnError)
+	base := flags.String("base", "", "directory of a runner, or for list that which holds those of several")
+	owner := flags.String("owner", "", "JSON that says whose it is")
+	lease := flags.String("lease-s", "60", "as for serve")
+	if err := flags.Parse(args); err != nil || *base == "" || flags.NArg() > 0 {
+		fmt.Fprint(os.Stderr, usage)
+		return 2
+	}
+	var answer any
+	var err error
+	switch command {
+	case "start":
+		answer, err = detached.Start(*base, json.RawMessage(*owner), "--lease-s", *lease)
+	case "status":
+		answer = detached.Read(*base)
+	case "end":
+		answer, err = detached.End(*base)
+	case "list":
+		answer, err = detached.List(*base)
+	}
+	code := 0
+	if err != nil {
+		answer, code = map[string]string{"error": err.Error()}, 1
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(answer); err != nil {
+		return 1
+	}
+	return code
 }
 
 func newServer(base string, shared []string, lease time.Duration, logger *log.Logger) (*serve.Server, error) {

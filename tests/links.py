@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import socket
 import threading
@@ -20,10 +19,9 @@ Due = tuple[float, bytes]
 
 
 def delayed(stream: FdStream, one_way_s: float) -> FdStream:
-    """The stream `one_way_s` seconds further away, in place of itself; its descriptor must be a socket's."""
-    far = socket.socket(fileno=os.dup(stream._read_fd))
+    """The stream `one_way_s` seconds further away, which is given up for it; its descriptor must be a socket's."""
+    far = socket.socket(fileno=stream.detach())
     far.setblocking(True)
-    stream.close_now()
     coming: queue.SimpleQueue[Due] = queue.SimpleQueue()
     going: queue.SimpleQueue[Due] = queue.SimpleQueue()
 

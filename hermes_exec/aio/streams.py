@@ -238,6 +238,13 @@ class FdStream(ByteStream):
             with socket.socket(fileno=os.dup(self._write_fd)) as half, contextlib.suppress(OSError):
                 half.shutdown(socket.SHUT_WR)
 
+    def detach(self) -> int:
+        """The descriptor of a stream that has one, for somebody else to own; this stream counts as closed."""
+        with self._lock:
+            self._check()
+            self._closed = True
+            return self._read_fd
+
     async def aclose(self) -> None:
         """Close both sides; a receive that waits raises ClosedResourceError."""
         self.close_now()

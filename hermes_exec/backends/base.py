@@ -10,7 +10,7 @@ from typing import Literal, Protocol, runtime_checkable
 from anyio.abc import ByteStream
 
 from hermes_exec.config import Limits
-from hermes_exec.errors import IsolationError, PostMortem
+from hermes_exec.errors import ConfigError, IsolationError, PostMortem
 from hermes_exec.results import PullProgress
 
 SandboxState = Literal["alive", "dead", "unknown"]
@@ -54,6 +54,16 @@ class LaunchSpec:
     lease_s: float = 60.0
     pull_timeout_s: float = 600.0
     on_progress: Callable[[PullProgress], None] | None = None
+
+
+def check_host_box(backend: str, spec: LaunchSpec) -> None:
+    """Raise ConfigError for what a box cannot have that is a process tree of a host."""
+    if spec.image is not None:
+        raise ConfigError(f"the {backend} backend has no images, and image={spec.image!r} was given")
+    if spec.limits.box() and not spec.best_effort_limits:
+        named = ", ".join(spec.limits.box())
+        told = f"a box of backend {backend!r} cannot be limited ({named})"
+        raise ConfigError(f"{told}: use slot_limits, or best_effort_limits=True")
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,11 @@ def from_json(text: str) -> Labels | None:
         values = json.loads(text)
     except ValueError:
         return None
+    return from_values(values)
+
+
+def from_values(values: object) -> Labels | None:
+    """The labels that an owner file holds, read as JSON; None when it is not one."""
     return _labels(values) if isinstance(values, dict) else None
 
 

@@ -17,8 +17,9 @@ GROUP = "hermes_exec.backends"
 BUILT_IN: Mapping[str, str] = {
     "local": "hermes_exec.backends.local",
     "docker": "hermes_exec.backends.docker",
+    "ssh": "hermes_exec.backends.ssh",
 }
-PLANNED = ("ssh", "singularity", "modal", "nomad")
+PLANNED = ("singularity", "modal", "nomad")
 """Names that are reserved for backends that this library does not have yet."""
 
 

@@ -15,7 +15,7 @@ import anyio
 import anyio.to_thread
 
 from hermes_exec.backends import runner_binary
-from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo
+from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, check_host_box
 from hermes_exec.backends.local.config import LocalConfig
 from hermes_exec.backends.local.directory import LocalDir, check_parent, find_directories, make_directory
 from hermes_exec.backends.local.sandbox import LocalSandbox
@@ -44,13 +44,9 @@ class LocalBackend:
 
     async def check(self, spec: LaunchSpec) -> None:
         """See ``Backend.check``."""
-        if spec.image is not None:
-            raise ConfigError(f"the local backend has no images, and image={spec.image!r} was given")
+        check_host_box(self.name, spec)
         if platform.system() not in {"Linux", "Darwin"}:
             raise ConfigError(f"the local backend does not run on {platform.system()}")
-        if spec.limits.box() and not spec.best_effort_limits:
-            named = ", ".join(spec.limits.box())
-            raise ConfigError(f"a local box cannot be limited ({named}): use slot_limits, or best_effort_limits=True")
         runner_binary.find_runner()
         check_parent(self._config.base_dir)
 

@@ -45,13 +45,13 @@ func (s *Server) Facts() any {
 		Isolation: s.config.Isolation, Memory: memory(),
 		Capabilities: []string{"pty", "sessions", "search", "connect", "spill"},
 	}
-	f.Runner.Version, f.Runner.SHA256, f.Runner.PID = s.config.Version, ownHash(), os.Getpid()
+	f.Runner.Version, f.Runner.SHA256, f.Runner.PID = s.config.Version, OwnHash(), os.Getpid()
 	f.Hostname, _ = os.Hostname()
 	return f
 }
 
-// ownHash is the SHA-256 of the running program, "" when it cannot be read.
-var ownHash = sync.OnceValue(func() string {
+// OwnHash is the SHA-256 of the running program, "" when it cannot be read.
+var OwnHash = sync.OnceValue(func() string {
 	path, err := os.Executable()
 	if runtime.GOOS == "linux" {
 		path, err = "/proc/self/exe", nil // also when the file was replaced

@@ -1,0 +1,88 @@
+"""The options of the SSH backend."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from hermes_exec.config.backend import BackendConfig
+from hermes_exec.config.model import ConfigModel
+
+_ADDRESS = re.compile(r"(?:(?P<user>[^@\s]+)@)?(?:\[(?P<v6>[^]\s]+)\]|(?P<host>[^:@\s]+))(?::(?P<port>\d{1,5}))?")
+
+
+class SSHHost(ConfigModel):
+    """One host. What is None is for ``ssh_config`` to say, or for the client's own default."""
+
+    host: str
+    user: str | None = None
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    identity_file: str | None = None
+
+    @property
+    def name(self) -> str:
+        """``[user@]host[:port]``"""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return (f"{self.user}@" if self.user else "") + host + (f":{self.port}" if self.port else "")
+
+    @field_validator("host", "user")
+    @classmethod
+    def _word(cls, value: str | None) -> str | None:
+        if value is not None and (not value or value.startswith("-") or re.search(r"\s", value)):
+            raise ValueError(f"{value!r} is no name of a host or user")
+        return value
+
+
+def _host(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    parts = _ADDRESS.fullmatch(value)
+    if parts is None:
+        raise ValueError(f"{value!r} is not [user@]host[:port]; an IPv6 address is written as [::1]")
+    return {"host": parts["v6"] or parts["host"], "user": parts["user"], "port": parts["port"]}
+
+
+def _hosts(value: object) -> object:
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+class SSHConfig(BackendConfig):
+    """Boxes that are process trees on other hosts, reached by SSH."""
+
+    backend: ClassVar[str] = "ssh"
+    default_slots: ClassVar[int] = 64
+    default_max_sandboxes: ClassVar[int] = 1
+
+    hosts: Annotated[
+        tuple[Annotated[SSHHost, BeforeValidator(_host)], ...], BeforeValidator(_hosts), Field(min_length=1)
+    ]
+    """One host or several: ``"[user@]host[:port]"``, or ``{host, user, port, identity_file}``."""
+    transport: Literal["auto", "openssh", "paramiko"] = "auto"
+    """``auto``: the system's OpenSSH client where there is one, else paramiko."""
+    identity_file: str | None = None
+    """Private key; None for those that the client finds itself, and the agent's."""
+    passphrase: Callable[[], str] | None = Field(default=None, exclude=True, repr=False)
+    """Called for the passphrase of the key when it is needed. Nothing is ever asked on a terminal."""
+    known_hosts: str | None = None
+    """File of host keys; None for the client's own. With ``accept-new`` new keys are written there."""
+    host_keys: Literal["strict", "accept-new"] = "strict"
+    """Whether the key of a host that is not known yet is believed and kept. One that has changed never is."""
+    ssh_config: str | None = None
+    """Configuration of the client; None for ``~/.ssh/config`` and the system's."""
+    connect_timeout_s: Annotated[float, Field(gt=0)] = 15.0
+    readonly_paths: tuple[str, ...] = ()
+    """Further absolute paths of the host that slots may read, besides what the system needs."""
+    base_dir: str | None = None
+    """Directory of the host in which each box makes its own private directory; None for its ``$TMPDIR``, ``/tmp`` or
+    ``/var/tmp``."""
+
+    @field_validator("readonly_paths", "base_dir")
+    @classmethod
+    def _absolute(cls, value: tuple[str, ...] | str | None) -> tuple[str, ...] | str | None:
+        for path in (value,) if isinstance(value, str) else value or ():
+            if not path.startswith("/") or "\0" in path:
+                raise ValueError(f"{path!r} is not an absolute path")
+        return value

@@ -1,0 +1,148 @@
+"""One host: the runner is brought there once, and starts, tells of and ends boxes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import shlex
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hermes_exec.aio.streams import FdStream
+from hermes_exec.backends.base import Labels
+from hermes_exec.backends.owner import to_json
+from hermes_exec.backends.runner_binary import RunnerBinary, find_runner
+from hermes_exec.backends.ssh.config import SSHConfig, SSHHost
+from hermes_exec.backends.ssh.transport import Completed, StreamAfter, Transport
+from hermes_exec.errors import BackendUnavailable, ConfigError, LaunchError
+
+logger = logging.getLogger(__name__)
+ANSWER_S = 60.0
+INSTALL_S = 600.0
+BEGIN = "hermes-exec begins"
+"""Before it there may be whatever the start-up files of the user's shell print."""
+ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+PROBE = Path(__file__).with_name("probe.sh")
+
+
+class Facts(NamedTuple):
+    """What was found out about a host."""
+
+    runner: str
+    base: str
+
+
+class Host:
+    """See the module. All of it blocks."""
+
+    def __init__(self, config: SSHConfig, host: SSHHost, transport: Transport) -> None:
+        self.name = host.name
+        self._config = config
+        self._transport = transport
+        self._lock = threading.Lock()
+        self._facts: Facts | None = None
+
+    def ready(self) -> Facts:
+        """Have the runner there.
+
+        Raises:
+            BackendUnavailable: the host cannot be reached, or is of another kind.
+            ConfigError: no directory there can be used.
+            LaunchError: the runner cannot be brought there.
+        """
+        with self._lock:
+            if self._facts is None:
+                self._facts = self._find()
+            return self._facts
+
+    def _find(self) -> Facts:
+        done = self._run(PROBE.read_text("utf-8"), self._config.base_dir or "")
+        told = dict(line.split(" ", 1) for line in lines(done) if " " in line)
+        if told.get("system") != "Linux":
+            said = told.get("system") or (done.stdout + done.stderr).decode("utf-8", "replace")[-500:]
+            raise BackendUnavailable(f"ssh {self.name}: boxes need Linux, and its shell says {said!r}")
+        if "base" not in told:
+            where = self._config.base_dir or "$TMPDIR, /tmp, /var/tmp and /dev/shm"
+            raise ConfigError(f"ssh {self.name}: no program can be put and run in {where}: set base_dir")
+        if "cache" not in told:
+            raise ConfigError(f"ssh {self.name}: no private directory can be made there in which a program runs")
+        runner = find_runner("linux", ARCHITECTURES.get(told.get("arch", ""), told.get("arch")))
+        path = f"{told['cache']}/runner-{runner.sha256}"
+        self._install(path, runner)
+        return Facts(path, told["base"])
+
+    def _install(self, path: str, runner: RunnerBinary) -> None:
+        if self._hash(path) == runner.sha256:
+            return
+        data, part = runner.path.read_bytes(), f"{path}.{secrets.token_hex(4)}"
+        new, old = shlex.quote(part), shlex.quote(path)
+        take = f"head -c {len(data)} >{new} && chmod 700 {new} && mv {new} {old} || {{ rm -f {new}; exit 1; }}"
+        done = self._run(f"umask 077; {take}", stdin=data, timeout_s=INSTALL_S)
+        if done.code == 0 and self._hash(path) == runner.sha256:
+            logger.info("the runner was brought to %s: %s", self.name, path)
+            return
+        self._run(f"rm -f {new} {old}")
+        why = done.stderr.decode("utf-8", "replace").strip()[-500:] or "it arrived damaged, or cannot be executed"
+        raise LaunchError(f"ssh {self.name}: the runner cannot be put at {path}: {why}")
+
+    def _hash(self, path: str) -> str:
+        return "".join(lines(self._run(f"{shlex.quote(path)} sha256")))
+
+    def start(self, labels: Labels, lease_s: float) -> str:
+        """Start a box; its base directory. Raises as `ready`, and LaunchError with what the runner said."""
+        base = f"{self.ready().base.rstrip('/')}/hermes-exec-{secrets.token_hex(6)}/box"
+        self._ask("start", "--base", base, "--owner", to_json(labels), "--lease-s", str(lease_s))
+        return base
+
+    def status(self, base: str) -> Mapping[str, Any]:
+        """What the runner's program says of a box. Raises as `ready`."""
+        return dict(self._ask("status", "--base", base))
+
+    def end(self, base: str) -> None:
+        """End a box and remove its directory. Raises as `ready`."""
+        left = self._ask("end", "--base", base).get("left")
+        if left:
+            logger.warning("ssh %s: of %s something is left: %s", self.name, base, left)
+
+    def boxes(self) -> list[Mapping[str, Any]]:
+        """Those of this user."""
+        return list(self._ask("list", "--base", self.ready().base))
+
+    def open(self, base: str, argv: Sequence[str]) -> FdStream:
+        """A stream to the runner's program."""
+        command = shlex.join([self.ready().runner, *argv, "--base", base])
+        return StreamAfter(self._transport.open(script(f"echo '{BEGIN}'; exec {command}")), f"{BEGIN}\n".encode())
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._transport.close()
+
+    def _run(self, text: str, *arguments: str, stdin: bytes = b"", timeout_s: float = ANSWER_S) -> Completed:
+        return self._transport.run(script(f"echo '{BEGIN}'; {text}", *arguments), stdin, timeout_s)
+
+    def _ask(self, *argv: str) -> Any:  # noqa: ANN401 -- what the runner answers, as JSON has it
+        command = shlex.join([self.ready().runner, *argv])
+        done = self._run(f"exec {command}")
+        try:
+            answer = json.loads("".join(lines(done)))
+        except ValueError:
+            with self._lock:
+                self._facts = None  # it may have been removed: the next call looks again
+            said = done.stderr.decode("utf-8", "replace").strip()[-500:]
+            raise LaunchError(f"ssh {self.name}: the runner did not answer ({done.code}): {said}") from None
+        if isinstance(answer, dict) and "error" in answer:
+            raise LaunchError(f"ssh {self.name}: {answer['error']}")
+        return answer
+
+
+def script(text: str, *arguments: str) -> str:
+    """A script for `sh`, whatever shell the user has there."""
+    return f"exec {shlex.join(['/bin/sh', '-c', text, 'sh', *arguments])}"
+
+
+def lines(done: Completed) -> list[str]:
+    """What a script said after BEGIN."""
+    return done.stdout.decode("utf-8", "replace").rpartition(f"{BEGIN}\n")[2].splitlines()

@@ -1,0 +1,160 @@
+"""The system's OpenSSH client: one connection a host, for all commands and streams, that ends with this program."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from hermes_exec.aio.streams import FdStream
+from hermes_exec.backends.process import open_child
+from hermes_exec.backends.ssh.config import SSHConfig, SSHHost
+from hermes_exec.backends.ssh.transport import Completed, unavailable
+
+MASTER = 'exec 3<&0; "$@" 3<&- & p=$!; (read _ <&3; kill $p) & r=$!; wait $p; s=$?; kill $r; exit $s'
+"""Runs a program until it ends, or until nobody holds the other end of standard input any more."""
+LOST = 255
+"""Exit code of the client for failures of its own."""
+ASKPASS = '#!/bin/sh\nexec cat "$HERMES_EXEC_PASSPHRASE_FILE"\n'
+
+
+class OpenSSH:
+    """See ``Transport``. What it says goes into a log in a private directory."""
+
+    def __init__(self, config: SSHConfig, host: SSHHost) -> None:
+        self._config = config
+        self._host = host
+        self._lock = threading.Lock()
+        self._folder: Path | None = None
+        self._master: subprocess.Popen[bytes] | None = None
+
+    def run(self, command: str, stdin: bytes, timeout_s: float) -> Completed:
+        """See ``Transport.run``."""
+        argv = self._command(command)
+        try:
+            done = subprocess.run(
+                argv, input=stdin, capture_output=True, timeout=timeout_s, start_new_session=True, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise unavailable(self._host, f"timeout: no answer within {timeout_s:g} s") from None
+        if done.returncode == LOST:
+            raise unavailable(self._host, done.stderr.decode("utf-8", "replace"))
+        return Completed(done.returncode, done.stdout, done.stderr)
+
+    def open(self, command: str) -> FdStream:
+        """See ``Transport.open``."""
+        argv = self._command(command)
+        child, stream = open_child(argv, self._private() / "streams.log", os.environ)
+        # Its end is seen on the stream; somebody has to take its exit code.
+        threading.Thread(target=child.wait, name="hermes-exec-ssh", daemon=True).start()
+        return stream
+
+    def close(self) -> None:
+        """See ``Transport.close``."""
+        with self._lock:
+            self._end_master()
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
+                self._folder = None
+
+    def _command(self, command: str) -> list[str]:
+        self._connect()
+        return [*self._client(), "-o", "ControlMaster=no", "-S", str(self._socket()), self._host.host, command]
+
+    def _client(self) -> list[str]:
+        config, host = self._config, self._host
+        options = {
+            "BatchMode": "no" if config.passphrase else "yes",
+            "ConnectTimeout": max(1, round(config.connect_timeout_s)),
+            "ServerAliveInterval": 5,
+            "ServerAliveCountMax": 3,
+            "StrictHostKeyChecking": "yes" if config.host_keys == "strict" else "accept-new",
+            "UserKnownHostsFile": f'"{config.known_hosts}"' if config.known_hosts else None,
+            "Port": host.port,
+            "User": host.user,
+            "RequestTTY": "no",
+            "RemoteCommand": "none",
+            "ControlPersist": "no",
+            "ClearAllForwardings": "yes",
+            "EscapeChar": "none",
+        }
+        argv = ["ssh", *(("-F", config.ssh_config) if config.ssh_config else ())]
+        if identity := host.identity_file or config.identity_file:
+            argv += ["-i", identity, "-o", "IdentitiesOnly=yes"]
+        return argv + [part for key, value in options.items() if value is not None for part in ("-o", f"{key}={value}")]
+
+    def _private(self) -> Path:
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="hermes-exec-ssh-"))
+        return self._folder
+
+    def _socket(self) -> Path:
+        return self._private() / "master"
+
+    def _connect(self) -> None:
+        """Have a connection; raises BackendUnavailable."""
+        with self._lock:
+            if self._master is not None and self._master.poll() is None and self._socket().exists():
+                return
+            self._end_master()
+            log = self._private() / "master.log"
+            log.unlink(missing_ok=True)
+            argv = [*self._client(), "-M", "-S", str(self._socket()), "-N", self._host.host]
+            with log.open("wb") as file:
+                self._master = subprocess.Popen(
+                    ["/bin/sh", "-c", MASTER, "sh", *argv],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=file,
+                    env={**os.environ, **self._askpass()},
+                    start_new_session=True,
+                )
+            until = time.monotonic() + self._config.connect_timeout_s + 5.0
+            while not self._socket().exists():
+                if self._master.poll() is not None or time.monotonic() > until:
+                    said = log.read_text("utf-8", "replace") or "timeout"
+                    self._end_master()
+                    raise unavailable(self._host, said)
+                time.sleep(0.005)
+            self._forget_passphrase()
+
+    def _askpass(self) -> dict[str, str]:
+        """What makes the client take the passphrase from a file of ours."""
+        if self._config.passphrase is None:
+            return {}
+        secret, script = self._private() / "passphrase", self._private() / "askpass"
+        for path, text, mode in ((secret, self._config.passphrase(), 0o600), (script, ASKPASS, 0o700)):
+            path.unlink(missing_ok=True)
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
+                file.write(text)
+        return {
+            "SSH_ASKPASS": str(script),
+            "SSH_ASKPASS_REQUIRE": "force",
+            "HERMES_EXEC_PASSPHRASE_FILE": str(secret),
+        }
+
+    def _end_master(self) -> None:
+        self._forget_passphrase()
+        if self._master is not None:
+            if self._master.stdin is not None:
+                self._master.stdin.close()
+            try:
+                self._master.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                self._master.kill()
+                self._master.wait()
+            self._master = None
+        self._socket().unlink(missing_ok=True)
+
+    def _forget_passphrase(self) -> None:
+        for name in ("passphrase", "askpass"):
+            (self._private() / name).unlink(missing_ok=True)
+
+
+def installed() -> bool:
+    """Whether there is an OpenSSH client."""
+    return shutil.which("ssh") is not None

@@ -1,0 +1,152 @@
+"""The same connection by paramiko, where no OpenSSH client is installed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import paramiko
+
+from hermes_exec.aio.bridge import bridged
+from hermes_exec.aio.streams import READ_BYTES, FdStream
+from hermes_exec.backends.ssh.config import SSHConfig, SSHHost
+from hermes_exec.backends.ssh.transport import Completed, unavailable
+from hermes_exec.errors import BackendUnavailable
+
+SLICE_BYTES = 1 << 20
+"""More at once costs paramiko time in the square of it."""
+KEEPALIVE_S = 5
+
+
+class AcceptNew(paramiko.MissingHostKeyPolicy):
+    """Believes the key of a host that is not known yet, and keeps it in a file."""
+
+    def __init__(self, known_hosts: Path) -> None:
+        self._known_hosts = known_hosts
+
+    def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
+        """See paramiko."""
+        self._known_hosts.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._known_hosts.open("a") as file:
+            file.write(f"{hostname} {key.get_name()} {key.get_base64()}\n")
+
+
+class Paramiko:
+    """See ``Transport``."""
+
+    def __init__(self, config: SSHConfig, host: SSHHost) -> None:
+        self._config = config
+        self._host = host
+        self._lock = threading.Lock()
+        self._client: paramiko.SSHClient | None = None
+
+    def run(self, command: str, stdin: bytes, timeout_s: float) -> Completed:
+        """See ``Transport.run``."""
+        try:
+            with contextlib.closing(self._session(command if stdin else f"{command} </dev/null")) as channel:
+                channel.settimeout(timeout_s)
+                # The end of input is never said: said too late, it ends the whole connection.
+                send(channel, stdin)
+                stdout = b"".join(iter(lambda: channel.recv(READ_BYTES), b""))
+                stderr = b"".join(iter(lambda: channel.recv_stderr(READ_BYTES), b""))
+                return Completed(channel.recv_exit_status(), stdout, stderr)
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise unavailable(self._host, said(error)) from error
+
+    def open(self, command: str) -> FdStream:
+        """See ``Transport.open``."""
+        try:
+            channel = self._session(command)
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise unavailable(self._host, said(error)) from error
+        return bridged(lambda: channel.recv(READ_BYTES), lambda data: send(channel, data), channel.close)
+
+    def close(self) -> None:
+        """See ``Transport.close``."""
+        with self._lock:
+            if self._client is not None:
+                self._client.close()
+                self._client = None
+
+    def _session(self, command: str) -> paramiko.Channel:
+        channel = self._transport().open_session(timeout=self._config.connect_timeout_s)
+        channel.exec_command(command.encode())
+        return channel
+
+    def _transport(self) -> paramiko.Transport:
+        with self._lock:
+            transport = None if self._client is None else self._client.get_transport()
+            if transport is not None and transport.is_active():
+                return transport
+            if self._client is not None:
+                self._client.close()
+            self._client = self._connected()
+            transport = self._client.get_transport()
+            if transport is None:
+                raise unavailable(self._host, "the connection ended at once")
+            transport.set_keepalive(KEEPALIVE_S)
+            return transport
+
+    def _connected(self) -> paramiko.SSHClient:
+        config, host = self._config, self._host
+        known_hosts = Path(config.known_hosts or "~/.ssh/known_hosts").expanduser()
+        client = paramiko.SSHClient()
+        for file in (known_hosts, *(() if config.known_hosts else (Path("/etc/ssh/ssh_known_hosts"),))):
+            if file.is_file():
+                client.load_system_host_keys(str(file))
+        accept = config.host_keys == "accept-new"
+        client.set_missing_host_key_policy(AcceptNew(known_hosts) if accept else paramiko.RejectPolicy())
+        told = self._configured()
+        identity = host.identity_file or config.identity_file
+        names = [identity] if identity else told.get("identityfile")
+        keys = [os.path.expanduser(name) for name in names] if names else None
+        address, port = told.get("hostname", host.host), int(host.port or told.get("port", 22))
+        try:
+            client.connect(
+                address,
+                port,
+                username=host.user or told.get("user"),
+                key_filename=keys,  # type: ignore[arg-type] # several are taken too
+                passphrase=None if config.passphrase is None else config.passphrase(),
+                look_for_keys=not names,
+                allow_agent=identity is None,
+                sock=self._socket(address, port, told.get("proxycommand")),
+                timeout=config.connect_timeout_s,
+                banner_timeout=config.connect_timeout_s,
+                auth_timeout=config.connect_timeout_s,
+            )
+        except BaseException:
+            client.close()
+            raise
+        return client
+
+    def _configured(self) -> dict[str, Any]:
+        path = Path(self._config.ssh_config or "~/.ssh/config").expanduser()
+        if not path.is_file():
+            return {}
+        found: dict[str, Any] = dict(paramiko.SSHConfig.from_path(str(path)).lookup(self._host.host))
+        if "proxyjump" in found:
+            raise BackendUnavailable(f"{path}: paramiko knows no ProxyJump; install the OpenSSH client")
+        return found
+
+    def _socket(self, address: str, port: int, proxy: str | None) -> socket.socket | paramiko.ProxyCommand:
+        if proxy:
+            return paramiko.ProxyCommand(proxy)
+        made = socket.create_connection((address, port), timeout=self._config.connect_timeout_s)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # without it each answer takes 40 ms
+        return made
+
+
+def send(channel: paramiko.Channel, data: bytes) -> None:
+    """Send all of it."""
+    for start in range(0, len(data), SLICE_BYTES):
+        channel.sendall(data[start : start + SLICE_BYTES])
+
+
+def said(error: Exception) -> str:
+    """What an exception of paramiko's means, in words."""
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,249 @@
+// Package detached starts runners that outlive the program that starts them,
+// and finds them again: each has a directory with its base ("box"), its owner,
+// its process and its log, as the boxes of the local backend have.
+package detached
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"hermes-exec/runner/internal/proc"
+	"hermes-exec/runner/internal/wipe"
+)
+
+const (
+	prefix     = "hermes-exec-" // of the names of directories
+	ownerFile  = "owner.json"
+	runnerFile = "runner.json"
+	logFile    = "runner.log"
+	logTail    = 8 << 10
+	startTime  = 10 * time.Second
+	endTime    = 5 * time.Second
+	killTime   = 2 * time.Second
+	pause      = 5 * time.Millisecond
+)
+
+// Box is a runner as it was found.
+type Box struct {
+	Base      string          `json:"base"`
+	State     string          `json:"state"` // alive, stopped or ended
+	PID       int             `json:"pid,omitempty"`
+	Owner     json.RawMessage `json:"owner,omitempty"`
+	CreatedAt float64         `json:"created_at,omitempty"` // seconds since the epoch
+	Log       string          `json:"log,omitempty"`        // its end
+	Left      []string        `json:"left,omitempty"`       // of an end: what could not be removed
+}
+
+type process struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"` // in ticks since boot
+}
+
+// Start runs `runner serve` for base, with more arguments, in a session of its
+// own, and returns when it listens. Its directory is made, and removed by the
+// runner itself when it ends in order.
+func Start(base string, owner json.RawMessage, args ...string) (Box, error) {
+	dir := filepath.Dir(base)
+	if !json.Valid(owner) || !strings.HasPrefix(filepath.Base(dir), prefix) {
+		return Box{}, fmt.Errorf("start: %s is not %s…/NAME, or the owner is no JSON", base, prefix)
+	}
+	mode := fs.FileMode(0o700)
+	if os.Geteuid() == 0 {
+		mode = 0o711 // slots of their own uid pass through it
+	}
+	if err := os.Mkdir(dir, mode); err != nil {
+		return Box{}, err
+	}
+	box, err := start(dir, base, owner, args)
+	if err != nil {
+		box = Read(base)
+		_, _ = End(base)
+		if log := strings.TrimSpace(box.Log); log != "" {
+			err = fmt.Errorf("%w: %s", err, log)
+		}
+		return Box{}, err
+	}
+	return box, nil
+}
+
+func start(dir, base string, owner json.RawMessage, args []string) (Box, error) {
+	if err := os.WriteFile(filepath.Join(dir, ownerFile), owner, 0o600); err != nil {
+		return Box{}, err
+	}
+	log, err := os.OpenFile(filepath.Join(dir, logFile), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return Box{}, err
+	}
+	defer log.Close()
+	child := exec.Command("/proc/self/exe", append([]string{"serve", "--base", base, "--remove", dir}, args...)...)
+	child.Stderr, child.Dir, child.SysProcAttr = log, "/", &syscall.SysProcAttr{Setsid: true}
+	if err := child.Start(); err != nil {
+		return Box{}, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- child.Wait() }()
+	_, began := startOf(child.Process.Pid)
+	text, _ := json.Marshal(process{child.Process.Pid, began})
+	if err := os.WriteFile(filepath.Join(dir, runnerFile), text, 0o600); err != nil {
+		_ = child.Process.Kill()
+		return Box{}, err
+	}
+	late := time.After(startTime)
+	for {
+		if _, err := os.Stat(filepath.Join(base, "run", "socket")); err == nil {
+			return Read(base), nil
+		}
+		select {
+		case err := <-ended:
+			return Box{}, fmt.Errorf("the runner ended at once (%v)", err)
+		case <-late:
+			return Box{}, fmt.Errorf("the runner does not listen after %v", startTime)
+		case <-time.After(pause):
+		}
+	}
+}
+
+// Read tells what is known of the runner of base.
+func Read(base string) Box {
+	dir := filepath.Dir(base)
+	box := Box{Base: base, State: "ended", Log: tail(filepath.Join(dir, logFile))}
+	if owner, err := os.ReadFile(filepath.Join(dir, ownerFile)); err == nil && json.Valid(owner) {
+		box.Owner = owner
+	}
+	if info, err := os.Stat(filepath.Join(dir, ownerFile)); err == nil {
+		box.CreatedAt = float64(info.ModTime().UnixMilli()) / 1000
+	}
+	if p := recorded(dir); p.PID != 0 {
+		if state, start := startOf(p.PID); start == p.Start && start != 0 {
+			box.State, box.PID = "alive", p.PID
+			if state == 'T' || state == 't' {
+				box.State = "stopped"
+			}
+		}
+	}
+	return box
+}
+
+// End ends the runner of base: told to, it ends what it started; then by force.
+// Its directory is removed.
+func End(base string) (Box, error) {
+	dir := filepath.Dir(base)
+	if !strings.HasPrefix(filepath.Base(dir), prefix) {
+		return Box{}, fmt.Errorf("end: %s is not %s…/NAME", base, prefix)
+	}
+	box := Read(base)
+	for _, step := range []struct {
+		signal syscall.Signal
+		within time.Duration
+	}{{syscall.SIGTERM, endTime}, {syscall.SIGKILL, killTime}} {
+		if box.State == "ended" {
+			break
+		}
+		if err := syscall.Kill(box.PID, step.signal); err != nil && err != syscall.ESRCH {
+			return box, fmt.Errorf("end of process %d: %w", box.PID, err)
+		}
+		for until := time.Now().Add(step.within); box.State != "ended" && time.Now().Before(until); {
+			time.Sleep(pause)
+			box = Read(base)
+		}
+	}
+	removeGroups(filepath.Join(base, "groups"))
+	mounts, err := proc.Mounts()
+	if err != nil {
+		return box, err
+	}
+	for _, m := range mounts {
+		if strings.HasPrefix(m.Path, dir+"/") {
+			return box, fmt.Errorf("%s is kept: %s is mounted", dir, m.Path)
+		}
+	}
+	box.Left = wipe.Tree(dir)
+	return box, nil
+}
+
+// List finds the runners of this user whose directories are in folder.
+func List(folder string) ([]Box, error) {
+	entries, err := os.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return []Box{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	boxes := []Box{}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || !e.IsDir() || !strings.HasPrefix(e.Name(), prefix) {
+			continue
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); !ok || int(st.Uid) != os.Geteuid() {
+			continue
+		}
+		box := Read(filepath.Join(folder, e.Name(), "box"))
+		if box.Log = ""; box.Owner != nil {
+			boxes = append(boxes, box)
+		}
+	}
+	return boxes, nil
+}
+
+func recorded(dir string) (p process) {
+	if text, err := os.ReadFile(filepath.Join(dir, runnerFile)); err == nil {
+		_ = json.Unmarshal(text, &p)
+	}
+	return p
+}
+
+// startOf is the state of a living process and when it started; 0 when it is gone
+// or a zombie.
+func startOf(pid int) (state byte, start uint64) {
+	p, ok := proc.ParseStat(proc.Read(fmt.Sprintf("/proc/%d/stat", pid), make([]byte, 4096)))
+	if !ok {
+		return 0, 0
+	}
+	return p.State, p.Start
+}
+
+func tail(path string) string {
+	file, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err == nil && info.Size() > logTail {
+		_, _ = file.Seek(-logTail, io.SeekEnd)
+	}
+	text, _ := io.ReadAll(io.LimitReader(file, logTail))
+	return strings.ToValidUTF8(string(text), "?")
+}
+
+// removeGroups removes the cgroups with the path prefixes that a runner has
+// written down; one with processes is kept.
+func removeGroups(told string) {
+	text, err := os.ReadFile(told)
+	if err != nil {
+		return // a runner that ends by itself has removed both
+	}
+	until := time.Now().Add(time.Second)
+	for beginning := range strings.Lines(string(text)) {
+		beginning = filepath.Clean(strings.TrimSpace(beginning))
+		if !strings.HasPrefix(filepath.Base(beginning), prefix) {
+			continue
+		}
+		groups, _ := filepath.Glob(beginning + "*")
+		for _, group := range groups {
+			for errors.Is(os.Remove(group), syscall.EBUSY) && time.Now().Before(until) {
+				time.Sleep(pause)
+			}
+		}
+	}
+}

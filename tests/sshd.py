@@ -1,0 +1,122 @@
+"""A real SSH server of our own on loopback: started and ended by tests, with keys of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+PROGRAM = "/usr/sbin/sshd"
+SETTINGS = """
+ListenAddress 127.0.0.1
+Port {port}
+HostKey {folder}/host_key
+PidFile {folder}/sshd.pid
+AuthorizedKeysFile {folder}/authorized_keys
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+MaxSessions 64
+MaxStartups 100:30:200
+UseDNS no
+"""
+
+
+def missing() -> str:
+    """Why there can be no server here, empty if there can."""
+    if not os.access(PROGRAM, os.X_OK):
+        return f"there is no {PROGRAM}"
+    return "" if shutil.which("ssh-keygen") else "there is no ssh-keygen"
+
+
+@dataclass
+class Server:
+    """One server. `port` stays the same when it is restarted."""
+
+    folder: Path
+    user: str
+    port: int = 0
+    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    def start(self) -> None:
+        """Listen; returns when it does."""
+        (self.folder / "config").write_text(SETTINGS.format(port=self.port, folder=self.folder))
+        log = (self.folder / "log").open("ab")
+        with log:
+            self._process = subprocess.Popen(
+                [PROGRAM, "-D", "-e", "-f", str(self.folder / "config")], stdout=log, stderr=log, start_new_session=True
+            )
+        for _ in range(500):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+                return
+            if self._process.poll() is not None:
+                break
+            time.sleep(0.01)
+        raise RuntimeError((self.folder / "log").read_text())
+
+    def stop(self, *, connections: bool = True) -> None:
+        """End it, and what serves its connections."""
+        if self._process is None:
+            return
+        children = _children(self._process.pid) if connections else []
+        for pid in (self._process.pid, *children):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, 9)
+        self._process.wait()
+        self._process = None
+
+    def options(self, **more: Any) -> dict[str, Any]:
+        """Options of the backend for this server."""
+        return {
+            "hosts": f"{self.user}@127.0.0.1:{self.port}",
+            "identity_file": str(self.folder / "key"),
+            "known_hosts": str(self.folder / "known_hosts"),
+            "ssh_config": "/dev/null",
+            **more,
+        }
+
+
+def _children(pid: int) -> list[int]:
+    done = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
+    found = [int(word) for word in done.stdout.split()]
+    return found + [below for child in found for below in _children(child)]
+
+
+def make_key(path: Path, passphrase: str = "") -> None:
+    """A private key with its public one beside it."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", str(path)], check=True)
+
+
+@contextmanager
+def server(user: str | None = None) -> Iterator[Server]:
+    """A server that lets one user in."""
+    os.makedirs("/run/sshd", exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="sshd-test-"))
+    made = Server(folder, user or pwd.getpwuid(os.geteuid()).pw_name)
+    try:
+        folder.chmod(0o755)
+        for name in ("host_key", "key"):
+            make_key(folder / name)
+        shutil.copy(folder / "key.pub", folder / "authorized_keys")
+        (folder / "authorized_keys").chmod(0o644)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            made.port = free.getsockname()[1]
+        made.start()
+        host = (folder / "host_key.pub").read_text().split()
+        (folder / "known_hosts").write_text(f"[127.0.0.1]:{made.port} {host[0]} {host[1]}\n")
+        yield made
+    finally:
+        made.stop()
+        shutil.rmtree(folder, ignore_errors=True)
