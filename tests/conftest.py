@@ -14,13 +14,15 @@ import signal
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import sshd
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIRED = frozenset(filter(None, (name.strip() for name in os.environ.get("HERMES_REQUIRE_ENGINES", "").split(","))))
@@ -121,6 +123,8 @@ def missing(engine: str) -> str | None:
     """Say why an engine cannot be used here, None when it can."""
     if engine == "local":
         return None
+    if engine == "ssh":
+        return sshd.missing() or None
     import docker
     from docker.errors import DockerException
 
@@ -152,17 +156,22 @@ def require_engine(engine: str) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Turn a skip of a test marked `docker` into a failure when Docker is required, whatever the reason given."""
+    """Turn a skip of a test that is marked with an engine into a failure when that is required, whatever the reason."""
     report = yield
-    if (
-        report.skipped
-        and not hasattr(report, "wasxfail")
-        and "docker" in REQUIRED
-        and item.get_closest_marker("docker")
-    ):
-        report.outcome = "failed"
-        report.longrepr = f"engine docker is required, and this test was skipped: {report.longrepr}"
+    if report.skipped and not hasattr(report, "wasxfail"):
+        for engine in REQUIRED & {"docker", "ssh"}:
+            if item.get_closest_marker(engine):
+                report.outcome = "failed"
+                report.longrepr = f"engine {engine} is required, and this test was skipped: {report.longrepr}"
     return report
+
+
+@pytest.fixture(scope="module")
+def ssh_server() -> Iterator[sshd.Server]:
+    """An SSH server that lets the user of the tests in."""
+    require_engine("ssh")
+    with sshd.server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -46,12 +46,13 @@ class Server:
 
     folder: Path
     user: str
+    settings: str = ""
     port: int = 0
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def start(self) -> None:
         """Listen; returns when it does."""
-        (self.folder / "config").write_text(SETTINGS.format(port=self.port, folder=self.folder))
+        (self.folder / "config").write_text(SETTINGS.format(port=self.port, folder=self.folder) + self.settings + "\n")
         log = (self.folder / "log").open("ab")
         with log:
             self._process = subprocess.Popen(
@@ -99,11 +100,11 @@ def make_key(path: Path, passphrase: str = "") -> None:
 
 
 @contextmanager
-def server(user: str | None = None) -> Iterator[Server]:
-    """A server that lets one user in."""
+def server(user: str | None = None, settings: str = "") -> Iterator[Server]:
+    """A server that lets one user in, with more settings."""
     os.makedirs("/run/sshd", exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="sshd-test-"))
-    made = Server(folder, user or pwd.getpwuid(os.geteuid()).pw_name)
+    made = Server(folder, user or pwd.getpwuid(os.geteuid()).pw_name, settings)
     try:
         folder.chmod(0o755)
         for name in ("host_key", "key"):

@@ -168,6 +168,18 @@ class HostVisible(Protocol):
 
 
 @runtime_checkable
+class Killable(Protocol):
+    """A sandbox that can end as by an accident, for tests of what comes of it."""
+
+    def kill_now(self) -> None:
+        """End it by force, without a word to its runner; blocking.
+
+        Raises:
+            ExecError: the engine or the host cannot be asked.
+        """
+
+
+@runtime_checkable
 class TrialImage(Protocol):
     """A backend that can make an image for a trial: minimal, from no registry, and removed again."""
 

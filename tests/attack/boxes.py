@@ -306,7 +306,12 @@ async def assaulted(assault: Assault) -> Outcome:
             def make(number: int) -> HostileRunner:
                 return _Attacker(assault, tasks) if number == 1 else HostileRunner(Random(number), 0.0, tasks)
 
-            options: dict[str, Any] = {"slots_per_sandbox": 1, "max_sandboxes": 2, "lease_s": 3.0}
+            options: dict[str, Any] = {
+                "slots_per_sandbox": 1,
+                "max_sandboxes": 2,
+                "lease_s": 3.0,
+                "launch_timeout_s": 12.0,
+            }
             with registered(Backend(make)):
                 async with SandboxPool("hostile", on_event=events.append, **options) as pool, pool.slot() as other:
                     outcome = await _watched(pool, other, assault, events)

@@ -17,6 +17,8 @@ DIFFERS = {
     "test_docker_read_only.py": FOLDERS | {"search", "output", "faults", "isolation"},
     "test_docker_user.py": RIGHTS,
     "test_local_user.py": RIGHTS | {"network"},
+    "test_ssh_paramiko.py": COMMANDS | FOLDERS | {"stdin", "output", "faults", "network"},
+    "test_ssh_user.py": RIGHTS | {"network"},
 }
 """Groups of checks by the module of a kind of box; a module that is not named runs all of them."""
 

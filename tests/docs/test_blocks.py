@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.sshd import Server
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     ROOT / "README.md",
     *sorted(p for p in (ROOT / "docs").rglob("*.md") if "dev" not in p.relative_to(ROOT).parts),
 ]
 BLOCK = re.compile(r"(?:^<!-- test: (?P<engine>\w+) -->\n)?^```python\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
+HOST_IN_DOCS = 'hosts="me@gpu1.example.org"'
 IMAGE_IN_DOCS = "python:3.12-slim"
 
 
@@ -25,17 +28,22 @@ def blocks() -> list[object]:
         text = page.read_text("utf-8")
         for match in BLOCK.finditer(text):
             line = text.count("\n", 0, match.start("code")) + 1
-            marks = [pytest.mark.docker] if match["engine"] == "docker" else []
+            marks = [getattr(pytest.mark, match["engine"])] if match["engine"] else []
             name = f"{page.relative_to(ROOT)}:{line}"
             found.append(pytest.param(match["code"], match["engine"], id=name, marks=marks))
     return found
 
 
 @pytest.mark.parametrize(("code", "engine"), blocks())
-def test_block_runs(code: str, engine: str | None, tmp_path: Path, docker_image: Callable[[str], str]) -> None:
+def test_block_runs(code: str, engine: str | None, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if engine == "docker":
         assert IMAGE_IN_DOCS in code
+        docker_image: Callable[[str], str] = request.getfixturevalue("docker_image")
         code = code.replace(IMAGE_IN_DOCS, docker_image("debian"))
+    elif engine == "ssh":
+        assert HOST_IN_DOCS in code
+        server: Server = request.getfixturevalue("ssh_server")
+        code = code.replace(HOST_IN_DOCS, f"**{server.options()!r}")
     else:
         assert engine is None, f"no such engine: {engine}"
     program = tmp_path / "block.py"

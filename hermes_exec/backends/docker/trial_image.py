@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,8 +18,6 @@ from hermes_exec.errors import ExecError
 if TYPE_CHECKING:
     from docker import DockerClient
 
-log = logging.getLogger(__name__)
-
 REPOSITORY = "hermes-exec-trial"
 COMMAND = ["/runner", "version"]
 
@@ -33,10 +31,8 @@ async def trial_image(engine: Engine) -> AsyncIterator[tuple[str, list[str]]]:
         yield name, COMMAND
     finally:
         with anyio.CancelScope(shield=True):
-            try:
+            with contextlib.suppress(ExecError):
                 await engine.call(lambda client: client.images.remove(name, force=True))
-            except ExecError as error:
-                log.info("the trial image %s was not removed: %s", name, error)
 
 
 def _make(client: DockerClient, name: str) -> None:

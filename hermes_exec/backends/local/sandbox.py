@@ -67,6 +67,10 @@ class LocalSandbox:
         """See ``HostVisible.host_pid``."""
         return self._process.pid
 
+    def kill_now(self) -> None:
+        """See ``Killable.kill_now``."""
+        self._process.kill()
+
     def _post_mortem(self) -> PostMortem:
         code = self._process.returncode
         if code < 0:

@@ -107,6 +107,10 @@ class Host:
         if left:
             logger.warning("ssh %s: of %s something is left: %s", self.name, base, left)
 
+    def kill(self, base: str) -> None:
+        """End the runner of a box by force."""
+        self._run(f"kill -9 {int(self.status(base)['pid'])}")
+
     def boxes(self) -> list[Mapping[str, Any]]:
         """Those of this user."""
         return list(self._ask("list", "--base", self.ready().base))

@@ -63,5 +63,9 @@ class SSHSandbox:
         with contextlib.suppress(ExecError):
             self._host.end(self._base)
 
+    def kill_now(self) -> None:
+        """See ``Killable.kill_now``."""
+        self._host.kill(self._base)
+
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work, limiter=self._limiter, abandon_on_cancel=True)

@@ -1,6 +1,5 @@
 """The conformance suite: what every backend must do, as public checks that third parties run against theirs."""
 
-from hermes_exec.testing.conformance.boxes import box_killer
 from hermes_exec.testing.conformance.context import Context
 from hermes_exec.testing.conformance.facts import Facts
 from hermes_exec.testing.conformance.registry import NEEDS, Check, NotGiven, PoolFactory, all_checks, check
@@ -17,7 +16,6 @@ __all__ = [
     "PoolFactory",
     "Report",
     "all_checks",
-    "box_killer",
     "check",
     "run_conformance",
 ]

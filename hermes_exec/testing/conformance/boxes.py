@@ -1,58 +1,25 @@
-"""Killing a box or breaking its streams from outside, as an engine, a network or the kernel would."""
+"""What happens to a box from outside: its end, and streams that break, as an engine or a network would do it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-import anyio.to_thread
+from hermes_exec.backends.base import Killable
 
 if TYPE_CHECKING:
-    from hermes_exec import Slot
-
-Killer = Callable[["Slot"], Awaitable[None]]
-_KILLERS: dict[str, Killer] = {}
+    from hermes_exec import SandboxPool, Slot
 
 
-def box_killer(backend: str) -> Callable[[Killer], Killer]:
-    """Register how boxes of a backend are killed from outside; third parties do this for theirs."""
-
-    def register(function: Killer) -> Killer:
-        _KILLERS[backend] = function
-        return function
-
-    return register
-
-
-def killer_for(slot: Slot) -> Killer | None:
-    """How to kill the box of this slot, None when nobody knows."""
-    return _KILLERS.get(slot.backend)
-
-
-@box_killer("local")
-async def kill_local(slot: Slot) -> None:
-    """The box of a local slot is the serving runner; its id ends with its pid."""
-    os.kill(int(str(slot.sandbox).rpartition("-")[2]), signal.SIGKILL)
-
-
-@box_killer("docker")
-async def kill_container(slot: Slot) -> None:
-    """Kill the container through the engine's own interface."""
-
-    def kill() -> None:
-        import docker
-
-        client = docker.from_env()
-        try:
-            client.containers.get(str(slot.sandbox)).kill()
-        finally:
-            client.close()
-
-    await anyio.to_thread.run_sync(kill)
+def killable(pool: SandboxPool, slot: Slot) -> Killable | None:
+    """The box of this slot, if its backend can end it as an accident would."""
+    assert pool._fleet is not None  # a slot of it is held
+    for box in pool._fleet.boxes.values():
+        if box.id == slot.sandbox and isinstance(box.sandbox, Killable):
+            return box.sandbox
+    return None
 
 
 def open_sockets() -> set[tuple[int, str]]:

@@ -14,7 +14,7 @@ from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError
 from hermes_exec.results import Isolation
 from hermes_exec.testing.applets import find_applets
 from hermes_exec.testing.conformance import outside
-from hermes_exec.testing.conformance.boxes import killer_for
+from hermes_exec.testing.conformance.boxes import killable
 from hermes_exec.testing.conformance.registry import NotGiven, PoolFactory
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ async def learn(factory: PoolFactory) -> Facts:
         await _users(slot, facts)
         if not facts.own_root:
             facts.missing["own-root"] = f"the slot's root: {slot.isolation.filesystem}"
-        if killer_for(slot) is None:
-            facts.missing["kill-box"] = f"the suite knows no way to kill a box of backend {slot.backend} from outside"
+        if killable(pool, slot) is None:
+            facts.missing["kill-box"] = f"boxes of backend {slot.backend!r} cannot be killed from outside"
     await _sharing(factory, facts)
     try:
         pickle.dumps(factory)

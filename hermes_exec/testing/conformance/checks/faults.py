@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
+from anyio import to_thread
 
 from hermes_exec.errors import ExecError, OutcomeUnknown, SandboxDied
-from hermes_exec.testing.conformance.boxes import break_sockets, killer_for, open_sockets
+from hermes_exec.testing.conformance.boxes import break_sockets, killable, open_sockets
 from hermes_exec.testing.conformance.context import Context
 from hermes_exec.testing.conformance.disks import small_disk
 from hermes_exec.testing.conformance.expect import equal, raises, that
@@ -32,8 +33,8 @@ async def check_killed_box_is_told(ctx: Context) -> None:
     """
     async with ctx.pool(slots_per_sandbox=1) as pool:
         async with pool.slot() as slot:
-            kill = killer_for(slot)
-            if kill is None:
+            box = killable(pool, slot)
+            if box is None:
                 raise NotGiven("no way to kill the box from outside")
             argv = await ctx.argv("sleep", 120, ctx.mark, slot=slot)
             caught: list[ExecError] = []
@@ -49,7 +50,7 @@ async def check_killed_box_is_told(ctx: Context) -> None:
                 tasks.start_soon(run)
                 await ctx.alive(1)
                 started = time.monotonic()
-                await kill(slot)
+                await to_thread.run_sync(box.kill_now)
             that(time.monotonic() - started < 30, f"it took {time.monotonic() - started:.1f} s to be told")
             that(caught and isinstance(caught[0], (SandboxDied, OutcomeUnknown)), f"the call under way got {caught}")
             with raises(SandboxDied) as later:

@@ -1,0 +1,20 @@
+"""The SSH backend passes the suite by paramiko."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from hermes_exec import SandboxPool
+from hermes_exec.testing.conformance import PoolFactory
+from hermes_exec.testing.plugin import conformance_known_failures, conformance_outcomes, test_conformance
+from tests.sshd import Server
+
+pytestmark = pytest.mark.ssh
+__all__ = ["conformance_known_failures", "conformance_outcomes", "test_conformance"]
+
+
+@pytest.fixture(scope="module")
+def conformance_pool_factory(ssh_server: Server) -> PoolFactory:
+    return partial(SandboxPool, "ssh", **ssh_server.options(transport="paramiko"))

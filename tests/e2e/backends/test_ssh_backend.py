@@ -1,0 +1,249 @@
+"""Boxes on hosts that SSH reaches: what the connection goes through, and what bad input is told."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from hermes_exec import BackendUnavailable, ConfigError, ExecError, LaunchError, SandboxDied, SandboxPool
+from hermes_exec.backends.base import ReapFilter
+from hermes_exec.backends.registry import make_backend
+from tests.e2e.backends.boxes import left, until
+from tests.sshd import Server, make_key, server
+
+pytestmark = [pytest.mark.anyio, pytest.mark.ssh]
+TRANSPORTS = ["openssh", "paramiko"]
+
+
+@pytest.fixture(params=TRANSPORTS)
+def options(request: pytest.FixtureRequest, ssh_server: Server, tmp_path: Path) -> dict[str, Any]:
+    tmp_path.chmod(0o711)
+    for folder in (tmp_path.parent, tmp_path.parent.parent):
+        folder.chmod(0o711)
+    return ssh_server.options(transport=request.param, base_dir=str(tmp_path), connect_timeout_s=5)
+
+
+def clients() -> list[str]:
+    """Processes of SSH clients that this process has started."""
+    done = subprocess.run(["pgrep", "-af", "ssh .*hermes-exec-ssh-"], capture_output=True, text=True, check=False)
+    return done.stdout.splitlines()
+
+
+async def test_everything_is_gone_afterwards(options: dict[str, Any], tmp_path: Path) -> None:
+    async with SandboxPool("ssh", **options) as pool, pool.slot() as slot:
+        assert (await slot.run("cat", stdin="there and back")).stdout == "there and back"
+        assert slot.sandbox is not None
+        assert len(left(tmp_path)) == 1
+        (info,) = await make_backend("ssh", options).sandboxes()
+        assert (info.sandbox, info.owner, info.state, info.ended) == (slot.sandbox, "alive", "alive", False)
+    assert left(tmp_path) == []
+    assert clients() == []
+
+
+async def test_a_restarted_server_loses_nothing(options: dict[str, Any], ssh_server: Server) -> None:
+    async with SandboxPool("ssh", **options, lease_s=30) as pool, pool.slot() as slot:
+        seen: list[str] = []
+        async with anyio.create_task_group() as tasks:
+
+            async def run() -> None:
+                command = "for i in $(seq 40); do echo $i; sleep 0.1; done"
+                seen.append((await slot.run(command, timeout_s=60)).stdout)
+
+            tasks.start_soon(run)
+            await anyio.sleep(1)
+            await to_thread.run_sync(ssh_server.stop)
+            await anyio.sleep(1)
+            await to_thread.run_sync(ssh_server.start)
+        assert seen == ["".join(f"{i}\n" for i in range(1, 41))]
+        assert (await slot.run("echo again")).stdout == "again\n"
+
+
+async def test_a_killed_runner_is_told(options: dict[str, Any], tmp_path: Path) -> None:
+    async with SandboxPool("ssh", **options) as pool:
+        async with pool.slot() as slot:
+            (box,) = await make_backend("ssh", options).sandboxes()
+            text = (tmp_path / box.sandbox.rpartition(":")[2] / "runner.json").read_text()
+            os.kill(int(text.partition('"pid":')[2].partition(",")[0]), signal.SIGKILL)
+            with pytest.raises(SandboxDied):
+                await slot.run("sleep 20", timeout_s=30)
+        async with pool.slot() as slot:
+            assert (await slot.run("echo replaced")).stdout == "replaced\n"
+    await until(lambda: left(tmp_path) == [])
+
+
+DRIVER = """
+import sys, time
+from hermes_exec import SandboxPool
+with SandboxPool("ssh", lease_s=3, **eval(sys.argv[1])) as pool, pool.slot() as slot:
+    slot.spawn("sleep 1000")
+    print("here", flush=True)
+    time.sleep(1000)
+"""
+
+
+async def test_a_killed_driver_leaves_nothing(options: dict[str, Any], tmp_path: Path) -> None:
+    driver = await anyio.open_process([sys.executable, "-c", DRIVER, repr(options)])
+    async with driver:
+        try:
+            assert driver.stdout is not None
+            assert await driver.stdout.receive() == b"here\n"
+        finally:
+            driver.kill()
+    await until(lambda: left(tmp_path) == [], 30)
+    await until(lambda: clients() == [], 10)
+
+
+async def test_what_was_killed_is_reaped_whoever_owned_it(options: dict[str, Any], tmp_path: Path) -> None:
+    backend = make_backend("ssh", options)
+    async with SandboxPool("ssh", **options) as pool, pool.slot():
+        assert await backend.reap(ReapFilter(orphans=True)) == []
+        folder = tmp_path / left(tmp_path)[0]
+        owner = folder / "owner.json"
+        owner.write_text(owner.read_text().replace('"boot_id": "', '"boot_id": "another'))
+        assert await backend.reap(ReapFilter(orphans=True)) == [], "it lives: its lease ends it"
+        (copied,) = [Path(shutil.copytree(folder, tmp_path / "hermes-exec-of-another-host", ignore=_sockets))]
+        (copied / "runner.json").write_text('{"pid": 1, "start": 0}')
+        (reaped,) = await backend.reap(ReapFilter(orphans=True))
+        assert reaped.reason == "it has ended"
+        assert left(tmp_path) == [folder.name]
+    await backend.aclose()
+
+
+def _sockets(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if name in {"run", "slots", "box"}]
+
+
+async def refused(error: type[ExecError], text: str, **options: Any) -> None:
+    """A pool with these options fails at once with such an error."""
+    with anyio.fail_after(40):
+        with pytest.raises(error, match=text):
+            async with SandboxPool("ssh", **options, launch_timeout_s=30) as pool, pool.slot(timeout_s=30):
+                pass
+
+
+async def test_who_is_not_let_in(options: dict[str, Any], tmp_path: Path) -> None:
+    make_key(tmp_path / "other")
+    await refused(BackendUnavailable, "ssh-copy-id", **{**options, "identity_file": str(tmp_path / "other")})
+    await refused(BackendUnavailable, "", **{**options, "identity_file": str(tmp_path / "missing")})
+
+
+async def test_a_host_whose_key_is_not_known(options: dict[str, Any], tmp_path: Path) -> None:
+    known = tmp_path / "known hosts"
+    await refused(BackendUnavailable, "ssh-keyscan", **{**options, "known_hosts": str(known)})
+    assert not known.exists() or known.read_text() == ""
+    accepting = {**options, "known_hosts": str(known), "host_keys": "accept-new"}
+    for host_keys in ("accept-new", "strict"):
+        async with SandboxPool("ssh", **{**accepting, "host_keys": host_keys}) as pool, pool.slot() as slot:
+            assert (await slot.run("echo in")).stdout == "in\n"
+
+
+@pytest.mark.parametrize("host_keys", ["strict", "accept-new"])
+async def test_a_host_key_that_has_changed(options: dict[str, Any], tmp_path: Path, host_keys: str) -> None:
+    make_key(tmp_path / "mitm")
+    kind, key = (tmp_path / "mitm.pub").read_text().split()[:2]
+    address = options["hosts"].rpartition("@")[2].split(":")
+    known = tmp_path / "known"
+    known.write_text(f"[{address[0]}]:{address[1]} {kind} {key}\n")
+    await refused(BackendUnavailable, "ssh-keygen -R", **{**options, "known_hosts": str(known), "host_keys": host_keys})
+
+
+async def test_nobody_listens(options: dict[str, Any]) -> None:
+    await refused(BackendUnavailable, "no SSH server", **{**options, "hosts": "root@127.0.0.1:1"})
+    await refused(BackendUnavailable, "not known", **{**options, "hosts": "no-such-host.invalid"})
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_key_with_a_passphrase(transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    make_key(tmp_path / "locked", "a 'phrase' $HOME")
+    with server() as locked:
+        shutil.copy(tmp_path / "locked.pub", locked.folder / "authorized_keys")
+        options = locked.options(transport=transport, identity_file=str(tmp_path / "locked"))
+        await refused(BackendUnavailable, "passphrase|let us in", **options)
+        await refused(BackendUnavailable, "passphrase|let us in", **options, passphrase=lambda: "wrong")
+        async with SandboxPool("ssh", **options, passphrase=lambda: "a 'phrase' $HOME") as pool, pool.slot() as slot:
+            assert (await slot.run("echo in")).stdout == "in\n"
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_what_start_up_files_print_is_left_out(transport: str) -> None:
+    with server(settings='ForceCommand echo noise; echo more >&2; eval "$SSH_ORIGINAL_COMMAND"') as noisy:
+        async with SandboxPool("ssh", **noisy.options(transport=transport)) as pool, pool.slot() as slot:
+            assert (await slot.run("echo clean")).stdout == "clean\n"
+
+
+async def test_directories_that_cannot_be_used(options: dict[str, Any]) -> None:
+    await refused(ConfigError, "base_dir", **{**options, "base_dir": "/proc"})
+    await refused(ConfigError, "base_dir", **{**options, "base_dir": "/no/such/place"})
+
+
+async def test_a_shell_that_is_none() -> None:
+    with server(settings="ForceCommand echo This account is not available; exit 1") as closed:
+        await refused(BackendUnavailable, "This account is not available", **closed.options())
+
+
+async def test_hosts_take_turns(ssh_server: Server, tmp_path: Path) -> None:
+    hosts = [f"{ssh_server.user}@{name}:{ssh_server.port}" for name in ("127.0.0.1", "localhost")]
+    known = ssh_server.folder / "known_hosts"
+    key = known.read_text().split(" ", 1)[1]
+    (tmp_path / "known").write_text(f"[127.0.0.1]:{ssh_server.port} {key}[localhost]:{ssh_server.port} {key}")
+    options = ssh_server.options(hosts=hosts, known_hosts=str(tmp_path / "known"), slots_per_sandbox=1, max_sandboxes=2)
+    async with SandboxPool("ssh", **options) as pool, pool.slots(2) as slots:
+        assert {str(slot.sandbox).rpartition(":")[0] for slot in slots} == set(hosts)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"hosts": []}, "hosts"),
+        ({"hosts": "a b"}, "is not"),
+        ({"hosts": "-oProxyCommand=touch x"}, "no name"),
+        ({"hosts": {"host": "-x"}}, "no name"),
+        ({"hosts": "h:99999"}, "port"),
+        ({"hosts": "h", "transport": "telnet"}, "transport"),
+        ({"hosts": "h", "base_dir": "relative"}, "absolute"),
+        ({}, "hosts"),
+        ({"hosts": "h", "image": "debian"}, "image"),
+        ({"hosts": "h", "slot_root": "own"}, "own"),
+    ],
+)
+def test_bad_options(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        SandboxPool("ssh", **options)
+
+
+async def test_a_launch_that_is_given_up_leaves_nothing(options: dict[str, Any], tmp_path: Path) -> None:
+    for pause_s in (0.05, 0.2, 0.4, 0.6):
+        with anyio.move_on_after(pause_s):
+            async with SandboxPool("ssh", **options) as pool, pool.slot():
+                await anyio.sleep_forever()
+    await until(lambda: left(tmp_path) == [], 20)
+    assert clients() == []
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir(mode=0o711)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=711", "full", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("a small disk cannot be made here")
+    try:
+        (disk / "filler").write_bytes(bytes(56 << 10))
+        yield disk
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+async def test_a_full_disk(options: dict[str, Any], full_disk: Path) -> None:
+    await refused(LaunchError, "[Nn]o space", **{**options, "base_dir": str(full_disk)})
