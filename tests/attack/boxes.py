@@ -310,7 +310,7 @@ async def assaulted(assault: Assault) -> Outcome:
                 "slots_per_sandbox": 1,
                 "max_sandboxes": 2,
                 "lease_s": 3.0,
-                "launch_timeout_s": 12.0,
+                "launch_timeout_s": 20.0,
             }
             with registered(Backend(make)):
                 async with SandboxPool("hostile", on_event=events.append, **options) as pool, pool.slot() as other:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -13,7 +14,7 @@ from pathlib import Path
 from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.process import open_child
 from hermes_exec.backends.ssh.config import SSHConfig, SSHHost
-from hermes_exec.backends.ssh.transport import Completed, unavailable
+from hermes_exec.backends.ssh.transport import CLOSED, Completed, unavailable
 
 MASTER = 'exec 3<&0; "$@" 3<&- & p=$!; (read _ <&3; kill $p) & r=$!; wait $p; s=$?; kill $r; exit $s'
 """Runs a program until it ends, or until nobody holds the other end of standard input any more."""
@@ -31,19 +32,25 @@ class OpenSSH:
         self._lock = threading.Lock()
         self._folder: Path | None = None
         self._master: subprocess.Popen[bytes] | None = None
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._closed = False
 
     def run(self, command: str, stdin: bytes, timeout_s: float) -> Completed:
         """See ``Transport.run``."""
         argv = self._command(command)
-        try:
-            done = subprocess.run(
-                argv, input=stdin, capture_output=True, timeout=timeout_s, start_new_session=True, check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise unavailable(self._host, f"timeout: no answer within {timeout_s:g} s") from None
-        if done.returncode == LOST:
-            raise unavailable(self._host, done.stderr.decode("utf-8", "replace"))
-        return Completed(done.returncode, done.stdout, done.stderr)
+        pipe = subprocess.PIPE
+        with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True) as child:
+            self._running.add(child)
+            try:
+                stdout, stderr = child.communicate(stdin, timeout_s)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                raise unavailable(self._host, f"timeout: no answer within {timeout_s:g} s") from None
+            finally:
+                self._running.discard(child)
+        if child.returncode in {LOST, -signal.SIGKILL}:
+            raise unavailable(self._host, stderr.decode("utf-8", "replace") or CLOSED)
+        return Completed(child.returncode, stdout, stderr)
 
     def open(self, command: str) -> FdStream:
         """See ``Transport.open``."""
@@ -55,6 +62,9 @@ class OpenSSH:
 
     def close(self) -> None:
         """See ``Transport.close``."""
+        self._closed = True
+        for child in list(self._running):
+            child.kill()
         with self._lock:
             self._end_master()
             if self._folder is not None:
@@ -98,6 +108,8 @@ class OpenSSH:
     def _connect(self) -> None:
         """Have a connection; raises BackendUnavailable."""
         with self._lock:
+            if self._closed:
+                raise unavailable(self._host, CLOSED)
             if self._master is not None and self._master.poll() is None and self._socket().exists():
                 return
             self._end_master()
@@ -115,7 +127,7 @@ class OpenSSH:
                 )
             until = time.monotonic() + self._config.connect_timeout_s + 5.0
             while not self._socket().exists():
-                if self._master.poll() is not None or time.monotonic() > until:
+                if self._master.poll() is not None or time.monotonic() > until or self._closed:
                     said = log.read_text("utf-8", "replace") or "timeout"
                     self._end_master()
                     raise unavailable(self._host, said)

@@ -14,7 +14,7 @@ import paramiko
 from hermes_exec.aio.bridge import bridged
 from hermes_exec.aio.streams import READ_BYTES, FdStream
 from hermes_exec.backends.ssh.config import SSHConfig, SSHHost
-from hermes_exec.backends.ssh.transport import Completed, unavailable
+from hermes_exec.backends.ssh.transport import CLOSED, Completed, unavailable
 from hermes_exec.errors import BackendUnavailable
 
 SLICE_BYTES = 1 << 20
@@ -43,6 +43,7 @@ class Paramiko:
         self._host = host
         self._lock = threading.Lock()
         self._client: paramiko.SSHClient | None = None
+        self._closed = False
 
     def run(self, command: str, stdin: bytes, timeout_s: float) -> Completed:
         """See ``Transport.run``."""
@@ -67,6 +68,7 @@ class Paramiko:
 
     def close(self) -> None:
         """See ``Transport.close``."""
+        self._closed = True
         with self._lock:
             if self._client is not None:
                 self._client.close()
@@ -79,6 +81,8 @@ class Paramiko:
 
     def _transport(self) -> paramiko.Transport:
         with self._lock:
+            if self._closed:
+                raise unavailable(self._host, CLOSED)
             transport = None if self._client is None else self._client.get_transport()
             if transport is not None and transport.is_active():
                 return transport

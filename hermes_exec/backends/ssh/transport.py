@@ -9,6 +9,8 @@ from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.ssh.config import SSHHost
 from hermes_exec.errors import BackendUnavailable
 
+CLOSED = "the connection was closed"
+
 
 class Completed(NamedTuple):
     """A command of the host that has ended."""
@@ -42,7 +44,10 @@ NEW = (
 REASONS = (
     ("REMOTE HOST IDENTIFICATION HAS CHANGED|BadHostKey", CHANGED),
     (r"No \S+ host key is known|Host key verification failed|not found in known_hosts", NEW),
-    ("ncorrect passphrase|encrypted|Passw", "the key has a passphrase: load it into ssh-agent, or give passphrase="),
+    (
+        "ncorrect passphrase|encrypted|Passw|nvalid key",
+        "the key needs its passphrase: load it into ssh-agent, or give passphrase=",
+    ),
     ("Permission denied|uthentication", "it does not let us in: ssh-copy-id {name}, or give identity_file"),
     ("ould not resolve|Name or service not known|nodename nor servname", "its name is not known"),
     ("onnection refused|Unable to connect", "no SSH server listens there"),

@@ -66,6 +66,9 @@ func Start(base string, owner json.RawMessage, args ...string) (Box, error) {
 	box, err := start(dir, base, owner, args)
 	if err != nil {
 		box = Read(base)
+		if box.Log == "" { // perhaps there was no room for it
+			err = errors.Join(err, os.WriteFile(filepath.Join(dir, ownerFile), make([]byte, logTail), 0o600))
+		}
 		_, _ = End(base)
 		if log := strings.TrimSpace(box.Log); log != "" {
 			err = fmt.Errorf("%w: %s", err, log)
