@@ -11,7 +11,6 @@ from hermes_exec.testing.conformance import PoolFactory
 from hermes_exec.testing.plugin import conformance_known_failures, conformance_outcomes, test_conformance
 from tests.sshd import Server
 
-pytestmark = pytest.mark.ssh
 __all__ = ["conformance_known_failures", "conformance_outcomes", "test_conformance"]
 
 
