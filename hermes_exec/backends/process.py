@@ -10,8 +10,11 @@ from pathlib import Path
 from hermes_exec.aio.streams import FdStream
 
 
-def start_child(command: Sequence[str], log: Path, env: Mapping[str, str], stdio: int) -> subprocess.Popen[bytes]:
-    """Start a child in a session of its own, without our descriptors, environment or signal settings.
+def start_child(
+    command: Sequence[str], log: Path, env: Mapping[str, str] | None, stdio: int
+) -> subprocess.Popen[bytes]:
+    """Start a child in a session of its own, without our descriptors and signal settings; with our environment where
+    `env` is None.
 
     Raises:
         OSError: it cannot be started, or the log cannot be written.
@@ -22,7 +25,9 @@ def start_child(command: Sequence[str], log: Path, env: Mapping[str, str], stdio
         )
 
 
-def open_child(command: Sequence[str], log: Path, env: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], FdStream]:
+def open_child(
+    command: Sequence[str], log: Path, env: Mapping[str, str] | None
+) -> tuple[subprocess.Popen[bytes], FdStream]:
     """Start a child and return the stream to it: a socket whose other end is its stdin and stdout. Raises as
     `start_child`.
     """

@@ -57,6 +57,7 @@ READS_WALL = re.compile(
 """A time of Go keeps the monotonic clock with it, and differences are taken by that, until one of these is done."""
 GO_TELLS = {
     "agent/processes_linux.go": "when processes started",
+    "detached/detached.go": "when a box was made, in a table",
     "exec/process.go": "when processes started",
     "search/list.go": "the time of a file",
     "files/stat.go": "the time of a file",

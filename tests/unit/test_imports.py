@@ -164,7 +164,11 @@ def test_help_of_the_command_line_needs_no_pool(module: str) -> None:
 
 CORE = {"anyio", "pydantic", "pydantic_core", "rich", "typer", "yaml"}
 """What `dependencies` of pyproject.toml brings, by the names that are imported."""
-EXTRAS = {"hermes_exec/testing/": {"pytest"}, "hermes_exec/backends/docker/client.py": {"docker"}}
+EXTRAS = {
+    "hermes_exec/testing/": {"pytest"},
+    "hermes_exec/backends/docker/client.py": {"docker"},
+    "hermes_exec/backends/ssh/paramiko_transport.py": {"paramiko"},
+}
 
 
 def test_only_declared_packages_are_imported_without_being_asked_for() -> None:

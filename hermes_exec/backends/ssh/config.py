@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from hermes_exec.config.backend import BackendConfig
 from hermes_exec.config.model import ConfigModel
@@ -64,8 +65,8 @@ class SSHConfig(BackendConfig):
     """``auto``: the system's OpenSSH client where there is one, else paramiko."""
     identity_file: str | None = None
     """Private key; None for those that the client finds itself, and the agent's."""
-    passphrase: Callable[[], str] | None = Field(default=None, exclude=True, repr=False)
-    """Called for the passphrase of the key when it is needed. Nothing is ever asked on a terminal."""
+    passphrase: SkipJsonSchema[Callable[[], str]] | None = Field(default=None, exclude=True, repr=False)
+    """A function that gives the passphrase of the key (in Python only). Nothing is ever asked on a terminal."""
     known_hosts: str | None = None
     """File of host keys; None for the client's own. With ``accept-new`` new keys are written there."""
     host_keys: Literal["strict", "accept-new"] = "strict"

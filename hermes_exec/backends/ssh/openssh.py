@@ -41,6 +41,8 @@ class OpenSSH:
         pipe = subprocess.PIPE
         with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True) as child:
             self._running.add(child)
+            if self._closed:
+                child.kill()
             try:
                 stdout, stderr = child.communicate(stdin, timeout_s)
             except subprocess.TimeoutExpired:
@@ -55,7 +57,7 @@ class OpenSSH:
     def open(self, command: str) -> FdStream:
         """See ``Transport.open``."""
         argv = self._command(command)
-        child, stream = open_child(argv, self._private() / "streams.log", os.environ)
+        child, stream = open_child(argv, self._private() / "streams.log", None)
         # Its end is seen on the stream; somebody has to take its exit code.
         threading.Thread(target=child.wait, name="hermes-exec-ssh", daemon=True).start()
         return stream
@@ -118,11 +120,10 @@ class OpenSSH:
             argv = [*self._client(), "-M", "-S", str(self._socket()), "-N", self._host.host]
             with log.open("wb") as file:
                 self._master = subprocess.Popen(
-                    ["/bin/sh", "-c", MASTER, "sh", *argv],
+                    ["/bin/sh", "-c", MASTER, "sh", "env", *self._askpass(), *argv],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=file,
-                    env={**os.environ, **self._askpass()},
                     start_new_session=True,
                 )
             until = time.monotonic() + self._config.connect_timeout_s + 5.0
@@ -134,20 +135,16 @@ class OpenSSH:
                 time.sleep(0.005)
             self._forget_passphrase()
 
-    def _askpass(self) -> dict[str, str]:
-        """What makes the client take the passphrase from a file of ours."""
+    def _askpass(self) -> list[str]:
+        """Variables that make the client take the passphrase from a file of ours."""
         if self._config.passphrase is None:
-            return {}
+            return []
         secret, script = self._private() / "passphrase", self._private() / "askpass"
         for path, text, mode in ((secret, self._config.passphrase(), 0o600), (script, ASKPASS, 0o700)):
             path.unlink(missing_ok=True)
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
                 file.write(text)
-        return {
-            "SSH_ASKPASS": str(script),
-            "SSH_ASKPASS_REQUIRE": "force",
-            "HERMES_EXEC_PASSPHRASE_FILE": str(secret),
-        }
+        return [f"SSH_ASKPASS={script}", "SSH_ASKPASS_REQUIRE=force", f"HERMES_EXEC_PASSPHRASE_FILE={secret}"]
 
     def _end_master(self) -> None:
         self._forget_passphrase()

@@ -14,7 +14,7 @@ import typer
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.interrupt import run_async
 from hermes_exec.cli.kit.output import emit_json, printable, say, stdout, table
-from hermes_exec.cli.kit.pools import AnyBackend, AsJson, Image, Options, make_pool
+from hermes_exec.cli.kit.pools import AnyBackend, AsJson, Image, Options, make_pool, parse_options
 from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError
 
 if TYPE_CHECKING:
@@ -63,9 +63,15 @@ def doctor(
 
 async def _doctor(backend: str | None, image: str | None, option: list[str] | None, as_json: bool) -> int:
     from hermes_exec.backends.registry import backend_names
+    from hermes_exec.cli.kit.known_backends import needs_options
 
+    if backend is None and option:
+        raise ConfigError("--option needs --backend")
     findings = []
     for name in [backend] if backend else backend_names():
+        if not backend and needs_options(name):
+            findings.append(Finding(name, "not tried", f"it needs options: hermes-exec doctor -b {name} -o …"))
+            continue
         if not as_json:
             say(f"trying {name} …")
         findings.append(await _try(name, image, option))
@@ -80,7 +86,7 @@ async def _try(name: str, image: str | None, option: list[str] | None) -> Findin
     finding = Finding(name)
     try:
         with anyio.fail_after(TIME_LIMIT_S):
-            async with _trial(name, image) as (trial, command):
+            async with _trial(name, image, option) as (trial, command):
                 await _measure(finding, name, trial, option, command)
                 whole = finding.isolation is not None and finding.isolation.level == "box"
                 finding.limits = await _limits("limits" if whole else "slot_limits", name, trial, option)
@@ -100,12 +106,14 @@ async def _try(name: str, image: str | None, option: list[str] | None) -> Findin
 
 
 @asynccontextmanager
-async def _trial(name: str, image: str | None) -> AsyncIterator[tuple[str | None, str | list[str]]]:
+async def _trial(
+    name: str, image: str | None, option: list[str] | None
+) -> AsyncIterator[tuple[str | None, str | list[str]]]:
     """An image for this backend, the one that is named or a minimal one, and a command that does next to nothing."""
     from hermes_exec.backends.base import TrialImage
-    from hermes_exec.backends.registry import make_backend
+    from hermes_exec.cli.kit.known_backends import backend_of
 
-    backend = make_backend(name)
+    backend = backend_of(name, parse_options(option))
     try:
         if image is None and isinstance(backend, TrialImage):
             async with backend.trial_image() as made:

@@ -11,25 +11,27 @@ import typer
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.interrupt import run_async
 from hermes_exec.cli.kit.output import age, emit_json, one_line, table
-from hermes_exec.cli.kit.pools import AnyBackend, AsJson
+from hermes_exec.cli.kit.pools import AnyBackend, AsJson, Config, Options
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hermes_exec.backends.base import SandboxInfo
 
 
-def ps(backend: AnyBackend = None, as_json: AsJson = False) -> None:
+def ps(backend: AnyBackend = None, config: Config = None, option: Options = None, as_json: AsJson = False) -> None:
     """List the boxes that exist here, with their owner, run, age and the slots that are lent to somebody.
 
     Slots are known for processes of the same user on this host (root: of all users).
     """
-    raise typer.Exit(run_async(lambda: _list(backend, as_json)))
+    raise typer.Exit(run_async(lambda: _list(backend, config, option, as_json)))
 
 
-async def _list(backend: str | None, as_json: bool) -> int:
+async def _list(backend: str | None, config: Path | None, option: list[str] | None, as_json: bool) -> int:
     from hermes_exec.cli.kit.known_backends import ask_each
     from hermes_exec.cli.observe.client import lent_slots
 
-    found: list[SandboxInfo] = await ask_each(backend, lambda each: each.sandboxes())
+    found: list[SandboxInfo] = await ask_each(backend, config, option, lambda each: each.sandboxes())
     slots: dict[str, list[str]] = {}
     for _, facts in await lent_slots():
         slots.setdefault(str(facts.get("sandbox")), []).append(one_line(str(facts.get("id"))))

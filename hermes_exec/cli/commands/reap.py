@@ -9,10 +9,12 @@ import typer
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.interrupt import run_async
 from hermes_exec.cli.kit.output import emit_json, say, table
-from hermes_exec.cli.kit.pools import AnyBackend, AsJson
+from hermes_exec.cli.kit.pools import AnyBackend, AsJson, Config, Options
 from hermes_exec.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hermes_exec.backends.base import Reaped, ReapFilter
 
 
@@ -23,6 +25,8 @@ def reap(
     orphans: Annotated[bool, typer.Option("--orphans", help="End the boxes whose owner is gone.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="End every box of this library on this host.")] = False,
     backend: AnyBackend = None,
+    config: Config = None,
+    option: Options = None,
     as_json: AsJson = False,
 ) -> None:
     """End boxes of this library. Exactly one of --run-id, --orphans and --all says which."""
@@ -31,13 +35,15 @@ def reap(
     from hermes_exec.backends.base import ReapFilter
 
     which = ReapFilter(run_id=run_id, orphans=orphans, all=everything)
-    raise typer.Exit(run_async(lambda: _reap(which, backend, as_json)))
+    raise typer.Exit(run_async(lambda: _reap(which, backend, config, option, as_json)))
 
 
-async def _reap(which: ReapFilter, backend: str | None, as_json: bool) -> int:
+async def _reap(
+    which: ReapFilter, backend: str | None, config: Path | None, option: list[str] | None, as_json: bool
+) -> int:
     from hermes_exec.cli.kit.known_backends import ask_each
 
-    ended: list[Reaped] = await ask_each(backend, lambda each: each.reap(which))
+    ended: list[Reaped] = await ask_each(backend, config, option, lambda each: each.reap(which))
     if as_json:
         emit_json(ended)
     elif ended:

@@ -39,9 +39,9 @@ def break_sockets(sockets: set[tuple[int, str]]) -> int:
     """Shut the connections among these sockets down both ways, as a lost network would; how many there were."""
     broken = 0
     for descriptor, _ in sockets:
-        with contextlib.suppress(OSError):  # not connected, or closed by another thread meanwhile
-            with socket.socket(fileno=os.dup(descriptor)) as one:
-                if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    one.shutdown(socket.SHUT_RDWR)
-                    broken += 1
+        # It may not be connected, or another thread has closed it meanwhile.
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as one:
+            if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                one.shutdown(socket.SHUT_RDWR)
+                broken += 1
     return broken

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +36,9 @@ def options(request: pytest.FixtureRequest, ssh_server: Server, tmp_path: Path) 
 
 
 def clients() -> list[str]:
-    """Processes of SSH clients that this process has started."""
-    done = subprocess.run(["pgrep", "-af", "ssh .*hermes-exec-ssh-"], capture_output=True, text=True, check=False)
+    """Processes of SSH clients with their files in the temporary directory of these tests."""
+    mine = f"ssh .*{tempfile.gettempdir()}/hermes-exec-ssh-"
+    done = subprocess.run(["pgrep", "-af", mine], capture_output=True, text=True, check=False)
     return done.stdout.splitlines()
 
 
@@ -105,7 +108,7 @@ async def test_a_killed_driver_leaves_nothing(options: dict[str, Any], tmp_path:
     async with driver:
         try:
             assert driver.stdout is not None
-            assert await driver.stdout.receive() == b"here\n"
+            assert (await driver.stdout.receive()).startswith(b"here")
         finally:
             driver.kill()
     await until(lambda: left(tmp_path) == [], 30)
@@ -213,6 +216,25 @@ async def test_hosts_take_turns(ssh_server: Server, tmp_path: Path) -> None:
         assert {str(slot.sandbox).rpartition(":")[0] for slot in slots} == set(hosts)
 
 
+def command(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [Path(sys.executable).with_name("hermes-exec"), *words], capture_output=True, text=True, check=False
+    )
+
+
+async def test_the_command_line_finds_its_boxes(options: dict[str, Any]) -> None:
+    given = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+    async with SandboxPool("ssh", **options) as pool, pool.slot() as slot:
+        listed = await to_thread.run_sync(command, ["ps", "-b", "ssh", *given, "--json"])
+        assert [box["sandbox"] for box in json.loads(listed.stdout)] == [slot.sandbox], listed.stderr
+    reaped = await to_thread.run_sync(command, ["reap", "--orphans", "-b", "ssh", *given])
+    assert (reaped.returncode, reaped.stderr) == (0, "no such boxes\n")
+    for words in (["ps"], ["reap", "--orphans"]):
+        assert "ssh" not in (await to_thread.run_sync(command, words)).stderr
+    refused = await to_thread.run_sync(command, ["ps", "-b", "ssh"])
+    assert "hosts: field required" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -239,7 +261,7 @@ async def test_a_launch_that_is_given_up_leaves_nothing(options: dict[str, Any],
             async with SandboxPool("ssh", **options) as pool, pool.slot():
                 await anyio.sleep_forever()
     await until(lambda: left(tmp_path) == [], 20)
-    assert clients() == []
+    await until(lambda: clients() == [], 10)
 
 
 @pytest.fixture
