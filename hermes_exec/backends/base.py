@@ -140,13 +140,20 @@ class Sandbox(Protocol):
     async def open(self, argv: Sequence[str]) -> ByteStream:
         """Start the runner in the box with these arguments and give its stdin and stdout.
 
+        The stream takes writes from any thread without waiting, for keepalives are sent while the event loop is busy:
+        `aio.streams.FdStream` is one, and `aio.bridge.bridged` makes one of blocking calls. With another anyio stream
+        a loop that is busy for longer than the lease loses the box.
+
         Raises:
             SandboxDied: the box has ended.
             ChannelLost: the box cannot be reached now; the same call may work later.
         """
 
     async def status(self) -> SandboxStatus:
-        """Tell whether the box is alive, as seen from outside it. Never raises."""
+        """Tell whether the box is alive, as seen from outside it. Never raises, and may be cancelled.
+
+        It recognises a death itself: a lost stream alone says nothing, and calls wait for what is said here.
+        """
 
     async def destroy(self) -> None:
         """End the box and free everything that it held. May be called again, also after a failure."""
@@ -222,6 +229,8 @@ class Backend(Protocol):
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> Sandbox:
         """Start a box with a serving runner. When it fails or is cancelled nothing is left.
+
+        In a whole box the runner is process 1. Else its tenant could trace what is, or end the box with `kill -9 -1`.
 
         Raises:
             LaunchError: the box could not be started.
