@@ -268,6 +268,7 @@ def start_owner(run_id: str, image: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.alone
+@pytest.mark.alone
 async def test_reap_and_lease(docker_image: Image, engine: DockerClient, run_id: str) -> None:
     owner = start_owner(run_id, docker_image("busybox"))
     docker_backend = backend()
