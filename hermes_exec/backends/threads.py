@@ -38,6 +38,11 @@ class _Handover(Generic[T]):
             return self._made
 
 
+async def in_thread(work: Callable[[], T], limiter: anyio.CapacityLimiter) -> T:
+    """Run blocking work in a thread. It goes on when nobody waits for it any more."""
+    return await anyio.to_thread.run_sync(work, limiter=limiter, abandon_on_cancel=True)
+
+
 async def launch_in_thread(
     make: Callable[[], T],
     unmake: Callable[[T], None],

@@ -7,9 +7,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from hermes_exec.errors import ConfigError
@@ -42,6 +42,16 @@ def check_text(value: object) -> None:
     elif isinstance(value, tuple | list):
         for part in value:
             check_text(part)
+
+
+def check_absolute(path: str) -> str:
+    """The path itself, if it is an absolute one; ValueError otherwise."""
+    if not path.startswith("/") or "\0" in path:
+        raise ValueError(f"{path!r} is not an absolute path")
+    return path
+
+
+AbsolutePath = Annotated[str, AfterValidator(check_absolute)]
 
 
 class ConfigModel(BaseModel):

@@ -12,11 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
-import anyio.to_thread
 
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.deadline import ANSWERED_UNTIL, deadline
-from hermes_exec.backends.threads import launch_in_thread
+from hermes_exec.backends.threads import in_thread, launch_in_thread
 from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError, ImageError, LaunchError
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ class Engine:
         of the caller.
         """
         task = partial(self.call_now, work, deadline() - anyio.current_time())
-        return await anyio.to_thread.run_sync(task, limiter=self._limiter, abandon_on_cancel=True)
+        return await in_thread(task, self._limiter)
 
     async def make(self, work: Callable[[DockerClient], T], unmake: Callable[[T], None]) -> T:
         """As ``call`` for work that makes something, which is unmade when nobody waits for it any more.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -17,10 +17,9 @@ from hermes_exec.backends.ssh.host import Host
 from hermes_exec.backends.ssh.openssh import OpenSSH, installed
 from hermes_exec.backends.ssh.sandbox import SSHSandbox
 from hermes_exec.backends.ssh.transport import Transport
-from hermes_exec.backends.threads import launch_in_thread
+from hermes_exec.backends.threads import in_thread, launch_in_thread
 from hermes_exec.errors import BackendUnavailable
 
-T = TypeVar("T")
 MAX_CALLS = 16
 """Calls that may be under way at once; each occupies a thread and a session of the connection."""
 
@@ -42,7 +41,7 @@ class SSHBackend:
     async def check(self, spec: LaunchSpec) -> None:
         """See ``Backend.check``."""
         check_host_box(self.name, spec)
-        await self._in_thread(self._hosts[0].ready)
+        await in_thread(self._hosts[0].ready, self._limiter)
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> SSHSandbox:
         """See ``Backend.launch``: the hosts take turns."""
@@ -61,7 +60,7 @@ class SSHBackend:
         for host, base, info in await self._found():
             reason = reap_reason(which, info.labels, info.owner, ended=info.ended)
             if reason is not None:
-                await self._in_thread(partial(host.end, base))
+                await in_thread(partial(host.end, base), self._limiter)
                 ended.append(Reaped(info.sandbox, self.name, info.labels.run_id, reason))
         return ended
 
@@ -72,19 +71,17 @@ class SSHBackend:
     async def _found(self) -> list[tuple[Host, str, SandboxInfo]]:
         found = []
         for host in self._hosts:
-            boxes: list[Mapping[str, Any]] = await self._in_thread(host.boxes)
+            boxes: list[Mapping[str, Any]] = await in_thread(host.boxes, self._limiter)
             for box in boxes:
                 labels = from_values(box.get("owner"))
                 if labels is not None:
                     base, state = str(box["base"]), str(box["state"])
-                    name = f"{host.name}:{base.rsplit('/', 2)[1]}"
                     owner, created = owner_state(labels, shared_engine=True), box.get("created_at")
-                    info = SandboxInfo(name, self.name, labels, owner, state, None, created, state == "ended")
+                    info = SandboxInfo(
+                        host.box_name(base), self.name, labels, owner, state, None, created, state == "ended"
+                    )
                     found.append((host, base, info))
         return found
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await anyio.to_thread.run_sync(work, limiter=self._limiter, abandon_on_cancel=True)
 
     async def aclose(self) -> None:
         """Close the connections."""

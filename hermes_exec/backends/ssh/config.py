@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from hermes_exec.config.backend import BackendConfig
-from hermes_exec.config.model import ConfigModel
+from hermes_exec.config.model import AbsolutePath, ConfigModel
 
 _ADDRESS = re.compile(r"(?:(?P<user>[^@\s]+)@)?(?:\[(?P<v6>[^]\s]+)\]|(?P<host>[^:@\s]+))(?::(?P<port>\d{1,5}))?")
 
@@ -74,16 +74,8 @@ class SSHConfig(BackendConfig):
     ssh_config: str | None = None
     """Configuration of the client; None for ``~/.ssh/config`` and the system's."""
     connect_timeout_s: Annotated[float, Field(gt=0)] = 15.0
-    readonly_paths: tuple[str, ...] = ()
+    readonly_paths: tuple[AbsolutePath, ...] = ()
     """Further absolute paths of the host that slots may read, besides what the system needs."""
-    base_dir: str | None = None
+    base_dir: AbsolutePath | None = None
     """Directory of the host in which each box makes its own private directory; None for its ``$TMPDIR``, ``/tmp`` or
     ``/var/tmp``."""
-
-    @field_validator("readonly_paths", "base_dir")
-    @classmethod
-    def _absolute(cls, value: tuple[str, ...] | str | None) -> tuple[str, ...] | str | None:
-        for path in (value,) if isinstance(value, str) else value or ():
-            if not path.startswith("/") or "\0" in path:
-                raise ValueError(f"{path!r} is not an absolute path")
-        return value

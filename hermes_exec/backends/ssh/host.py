@@ -111,6 +111,10 @@ class Host:
         """End the runner of a box by force."""
         self._run(f"kill -9 {int(self.status(base)['pid'])}")
 
+    def box_name(self, base: str) -> str:
+        """What a box is called, by its base directory."""
+        return f"{self.name}:{base.rsplit('/', 2)[1]}"
+
     def boxes(self) -> list[Mapping[str, Any]]:
         """Those of this user."""
         return list(self._ask("list", "--base", self.ready().base))

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
 
 import anyio
-import anyio.to_thread
 
 from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.base import SandboxStatus
 from hermes_exec.backends.ssh.host import Host
-from hermes_exec.backends.threads import launch_in_thread
+from hermes_exec.backends.threads import in_thread, launch_in_thread
 from hermes_exec.errors import ChannelLost, ExecError, PostMortem, SandboxDied
-
-T = TypeVar("T")
 
 
 class SSHSandbox:
@@ -25,7 +21,7 @@ class SSHSandbox:
     workdir: str | None = None
 
     def __init__(self, host: Host, base: str, limits: Mapping[str, str], limiter: anyio.CapacityLimiter) -> None:
-        self.id = f"{host.name}:{base.rsplit('/', 2)[1]}"
+        self.id = host.box_name(base)
         self.limits = limits
         self._host = host
         self._base = base
@@ -44,7 +40,7 @@ class SSHSandbox:
     async def status(self) -> SandboxStatus:
         """See ``Sandbox.status``."""
         try:
-            told = await self._in_thread(lambda: self._host.status(self._base))
+            told = await in_thread(lambda: self._host.status(self._base), self._limiter)
         except ExecError as error:
             return SandboxStatus("unknown", detail=str(error))
         if told.get("state") == "ended":
@@ -56,7 +52,7 @@ class SSHSandbox:
 
     async def destroy(self) -> None:
         """See ``Sandbox.destroy``."""
-        await self._in_thread(lambda: self._host.end(self._base))
+        await in_thread(lambda: self._host.end(self._base), self._limiter)
 
     def destroy_now(self) -> None:
         """See ``Sandbox.destroy_now``."""
@@ -66,6 +62,3 @@ class SSHSandbox:
     def kill_now(self) -> None:
         """See ``Killable.kill_now``."""
         self._host.kill(self._base)
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await anyio.to_thread.run_sync(work, limiter=self._limiter, abandon_on_cancel=True)
