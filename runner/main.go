@@ -10,6 +10,7 @@ import (
 	"log"
 	"os"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 
@@ -27,7 +28,7 @@ import (
 var version = "dev"
 
 const usage = `usage: runner serve --base DIR [--lease-s N] [--dial SOCKET] [--parent PID] [--log FILE] [--shared DIR]…
-                    [--remove DIR]
+                    [--remove DIR] [--unset NAME|PREFIX*|NAME=VALUE]…
        runner attach --base DIR
        runner start --base FOLDER/hermes-exec-…/box --owner JSON [--lease-s N]
        runner status | end --base FOLDER/hermes-exec-…/box
@@ -83,12 +84,18 @@ func runServe(args []string) int {
 		shared = append(shared, path)
 		return nil
 	})
+	var unset []string
+	flags.Func("unset", "variable that is not for commands", func(pattern string) error {
+		unset = append(unset, pattern)
+		return nil
+	})
 	remove := flags.String("remove", "", "directory to remove after an orderly end")
 	logFile := flags.String("log", "", "file for the log instead of standard error")
 	if err := flags.Parse(args); err != nil || *base == "" || flags.NArg() > 0 {
 		fmt.Fprint(os.Stderr, usage)
 		return 2
 	}
+	unsetVariables(unset)
 	terminations := initproc.Terminations()
 	initproc.ReapOrphans()
 	var out io.Writer = os.Stderr
@@ -124,6 +131,20 @@ func runServe(args []string) int {
 		wipe.Tree(*remove)
 	}
 	return 0
+}
+
+// unsetVariables takes out of the environment what an engine puts there: by
+// NAME, by PREFIX*, or by NAME=VALUE, which leaves other values.
+func unsetVariables(patterns []string) {
+	for _, variable := range os.Environ() {
+		name, _, _ := strings.Cut(variable, "=")
+		for _, pattern := range patterns {
+			prefix, some := strings.CutSuffix(pattern, "*")
+			if name == pattern || variable == pattern || some && strings.HasPrefix(name, prefix) {
+				os.Unsetenv(name)
+			}
+		}
+	}
 }
 
 // runDetached answers in JSON: a box, a list of them, or an error.

@@ -125,6 +125,9 @@ def missing(engine: str) -> str | None:
         return None
     if engine == "ssh":
         return sshd.missing() or None
+    if engine == "singularity":
+        found = shutil.which("apptainer") or shutil.which("singularity")
+        return None if found else "there is neither apptainer nor singularity"
     import docker
     from docker.errors import DockerException
 
@@ -159,7 +162,7 @@ def pytest_runtest_makereport(
     """Turn a skip of a test that is marked with an engine into a failure when that is required, whatever the reason."""
     report = yield
     if report.skipped and not hasattr(report, "wasxfail"):
-        for engine in REQUIRED & {"docker", "ssh"}:
+        for engine in REQUIRED & {"docker", "ssh", "singularity"}:
             if item.get_closest_marker(engine):
                 report.outcome = "failed"
                 report.longrepr = f"engine {engine} is required, and this test was skipped: {report.longrepr}"
@@ -172,6 +175,20 @@ def ssh_server() -> Iterator[sshd.Server]:
     require_engine("ssh")
     with sshd.server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def singularity_image() -> Callable[[str], str]:
+    """A function from a test image to the path of its folder; it is made when it is not there."""
+
+    @cache
+    def image(name: str) -> str:
+        require_engine("singularity")
+        from tests.images.folders import ensure
+
+        return str(ensure(name))
+
+    return image
 
 
 @pytest.fixture(scope="session")

@@ -37,6 +37,7 @@ class Labels:
 class LaunchSpec:
     """What a box has to be. Everything that only one backend understands is in that backend's config object.
 
+    ``default_limits`` names those of ``limits`` that nobody asked for: they are left out where they cannot be enforced.
     ``slots`` is how many there can be in it; ``whole_box`` is set when one slot gets the whole box. ``network`` False
     asks for a box without any network; with several slots that differ, the slots close it themselves. ``own_roots``
     asks for a box whose runner may make user namespaces and mount in them, so that its slots can have roots of their
@@ -47,6 +48,7 @@ class LaunchSpec:
     image: str | None = None
     limits: Limits = field(default_factory=Limits)
     best_effort_limits: bool = False
+    default_limits: frozenset[str] = frozenset()
     network: bool = True
     slots: int = 1
     whole_box: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -62,6 +63,15 @@ def process_state(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode("ascii")
     except (OSError, IndexError):
         return ""
+
+
+def child_pids(pid: int) -> list[int]:
+    """The children of a process; none when it is gone, or where the kernel does not tell."""
+    found: list[int] = []
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += map(int, listed.read_text("ascii").split())
+    return found
 
 
 def own_labels(run_id: str) -> Labels:

@@ -18,8 +18,9 @@ BUILT_IN: Mapping[str, str] = {
     "local": "hermes_exec.backends.local",
     "docker": "hermes_exec.backends.docker",
     "ssh": "hermes_exec.backends.ssh",
+    "singularity": "hermes_exec.backends.singularity",
 }
-PLANNED = ("singularity", "modal", "nomad")
+PLANNED = ("modal", "nomad")
 """Names that are reserved for backends that this library does not have yet."""
 
 

@@ -54,6 +54,17 @@ def check_absolute(path: str) -> str:
 AbsolutePath = Annotated[str, AfterValidator(check_absolute)]
 
 
+def check_volume(volume: str) -> str:
+    """The volume itself, if it is ``source:target[:mode]`` with an absolute target; ValueError otherwise."""
+    parts = volume.split(":")
+    if len(parts) not in {2, 3} or not parts[0] or not parts[1].startswith("/"):
+        raise ValueError(f"{volume!r} is not source:target or source:target:mode with an absolute target")
+    return volume
+
+
+Volume = Annotated[str, AfterValidator(check_volume)]
+
+
 class ConfigModel(BaseModel):
     """A configuration object. Building one with a wrong name or value raises ConfigError."""
 

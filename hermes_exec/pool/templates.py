@@ -92,6 +92,7 @@ class Template:
             image=self.image,
             limits=self._box_limits(),
             best_effort_limits=config.best_effort_limits,
+            default_limits=frozenset() if "pids" in config.limits.model_fields_set else frozenset({"pids"}),
             network=config.network,
             slots=self.size.slots_per_sandbox,
             whole_box=self.whole_box,

@@ -17,6 +17,8 @@ DIFFERS = {
     "test_docker_read_only.py": FOLDERS | {"search", "output", "faults", "isolation"},
     "test_docker_user.py": RIGHTS,
     "test_local_user.py": RIGHTS | {"network"},
+    "test_singularity_own_root.py": COMMANDS | {"as a container", "reset", "kill"},
+    "test_singularity_user.py": RIGHTS | FOLDERS,
     "test_ssh_paramiko.py": COMMANDS | FOLDERS | {"stdin", "output", "faults", "network"},
     "test_ssh_user.py": RIGHTS | {"network"},
 }

@@ -44,6 +44,10 @@ def test_block_runs(code: str, engine: str | None, tmp_path: Path, request: pyte
         assert HOST_IN_DOCS in code
         server: Server = request.getfixturevalue("ssh_server")
         code = code.replace(HOST_IN_DOCS, f"**{server.options()!r}")
+    elif engine == "singularity":
+        assert IMAGE_IN_DOCS in code
+        folder: Callable[[str], str] = request.getfixturevalue("singularity_image")
+        code = code.replace(f"docker://{IMAGE_IN_DOCS}", folder("debian"))
     else:
         assert engine is None, f"no such engine: {engine}"
     program = tmp_path / "block.py"

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, TypeVar
 from pydantic import Field, ValidationInfo, field_validator
 
 from hermes_exec.config.backend import BackendConfig
-from hermes_exec.config.model import check_text
+from hermes_exec.config.model import Volume, check_text
 
 Megabytes = Annotated[int, Field(gt=0, le=2**43)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -79,9 +79,9 @@ class DockerConfig(BackendConfig):
 
     env: dict[str, str] = Field(default_factory=dict)
     """Environment of the container itself. It is readable in its metadata: secrets belong in the pool's ``secrets``."""
-    volumes: tuple[str, ...] = ()
+    volumes: tuple[Volume, ...] = ()
     """Mounts as ``source:target`` or ``source:target:ro``; the source is a path of the engine's host or a volume."""
-    shared_volumes: tuple[str, ...] = ()
+    shared_volumes: tuple[Volume, ...] = ()
     """The same, written to by all slots. Of ``volumes`` a slot with a root of its own has a view of its own, which ends
     with it."""
     tmpfs: dict[str, str] = Field(default_factory=dict)
@@ -94,15 +94,6 @@ class DockerConfig(BackendConfig):
     def _texts(cls, value: T, info: ValidationInfo) -> T:
         if info.field_name != "docker_config":  # a path of this host may have any bytes
             check_text(value)
-        return value
-
-    @field_validator("volumes", "shared_volumes")
-    @classmethod
-    def _volumes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for volume in value:
-            parts = volume.split(":")
-            if len(parts) not in {2, 3} or not parts[0] or not parts[1].startswith("/"):
-                raise ValueError(f"{volume!r} is not source:target or source:target:mode with an absolute target")
         return value
 
     @field_validator("tmpfs")

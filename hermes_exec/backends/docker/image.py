@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -14,19 +13,14 @@ import anyio.to_thread
 
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.engine import Engine, mapped, status_of
-from hermes_exec.errors import ErrorCause, ExecError, ImageError, LaunchTimeout, QuotaExceeded
+from hermes_exec.backends.image_errors import not_fetched
+from hermes_exec.errors import ExecError, ImageError, LaunchTimeout, QuotaExceeded
 from hermes_exec.results import PullProgress
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
 Progress = Callable[[PullProgress], None]
-UNREACHABLE = re.compile(
-    r": (dial|read|write) (tcp|udp)|no such host|server misbehaving|timeout|deadline exceeded"
-    r"|connection (refused|reset)|network is unreachable|unexpected HTTP status: 5\d\d|\bEOF$",
-    re.IGNORECASE,
-)
-"""Docker's messages about a registry that does not answer, or not now; there is no code for it."""
 
 
 class ImageFacts(NamedTuple):
@@ -128,14 +122,14 @@ def _pull(
     except ExecError as error:
         if isinstance(error, (ImageError, QuotaExceeded)) or status_of(error) is None:
             raise
-        raise _failure(name, str(error)) from error
+        raise not_fetched(name, str(error)) from error
 
 
 def _on_event(
     name: str, event: Mapping[str, Any], layers: dict[str, tuple[int, int]], on_progress: Progress | None
 ) -> None:
     if "error" in event:
-        raise _failure(name, str(event["error"]))
+        raise not_fetched(name, str(event["error"]))
     detail = event.get("progressDetail") or {}
     if event.get("status") == "Downloading" and detail.get("total"):
         layers[str(event.get("id"))] = (int(detail.get("current", 0)), int(detail["total"]))
@@ -143,12 +137,3 @@ def _on_event(
         current, total = (sum(column) for column in zip(*layers.values(), strict=True)) if layers else (0, 0)
         progress = PullProgress(name, str(event.get("status", "")), current, total)
         anyio.from_thread.run_sync(on_progress, progress)
-
-
-def _failure(name: str, said: str) -> ExecError:
-    if "toomanyrequests" in said or "rate limit" in said.lower():
-        return QuotaExceeded(f"the registry does not hand out {name!r} now: {said}")
-    if UNREACHABLE.search(said):
-        message = f"the image {name!r} cannot be fetched, its registry is not to be had now: {said}"
-        return ImageError(message, cause=ErrorCause.PROVIDER, retryable=True)
-    return ImageError(f"the image {name!r} cannot be fetched: {said}")

@@ -11,15 +11,17 @@ import sys
 from functools import partial
 from pathlib import Path
 
-import anyio
-import anyio.to_thread
-
 from hermes_exec.backends import runner_binary
-from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, check_host_box
+from hermes_exec.backends.base import Labels, LaunchSpec, check_host_box
+from hermes_exec.backends.box_directory import (
+    BoxDirectory,
+    check_parent,
+    make_directory,
+    remove_groups,
+)
+from hermes_exec.backends.child_box import ChildBox
+from hermes_exec.backends.host_backend import HostBackend
 from hermes_exec.backends.local.config import LocalConfig
-from hermes_exec.backends.local.directory import LocalDir, check_parent, find_directories, make_directory
-from hermes_exec.backends.local.sandbox import LocalSandbox
-from hermes_exec.backends.owner import owner_state, reap_reason
 from hermes_exec.backends.process import start_child
 from hermes_exec.backends.threads import launch_in_thread
 from hermes_exec.errors import ConfigError, LaunchError
@@ -27,7 +29,19 @@ from hermes_exec.errors import ConfigError, LaunchError
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-class LocalBackend:
+PREFIX = "hermes-exec-"
+"""With which the names of the boxes' directories begin."""
+
+
+class LocalBox(ChildBox):
+    """A box whose runner works on this host itself."""
+
+    def _remove(self) -> None:
+        remove_groups(self._directory)
+        super()._remove()
+
+
+class LocalBackend(HostBackend):
     """Runs boxes on this host."""
 
     name = "local"
@@ -35,6 +49,7 @@ class LocalBackend:
     private_root = True
 
     def __init__(self, config: LocalConfig) -> None:
+        super().__init__(config.base_dir, PREFIX)
         self._config = config
 
     @property
@@ -48,16 +63,16 @@ class LocalBackend:
         if platform.system() not in {"Linux", "Darwin"}:
             raise ConfigError(f"the local backend does not run on {platform.system()}")
         runner_binary.find_runner()
-        check_parent(self._config.base_dir)
+        check_parent(self._config.base_dir, PREFIX)
 
-    async def launch(self, spec: LaunchSpec, labels: Labels) -> LocalSandbox:
+    async def launch(self, spec: LaunchSpec, labels: Labels) -> LocalBox:
         """See ``Backend.launch``."""
         await self.check(spec)
         program = runner_binary.path()
-        return await launch_in_thread(partial(self._launch, spec, labels, program), LocalSandbox.destroy_now)
+        return await launch_in_thread(partial(self._launch, spec, labels, program), LocalBox.destroy_now)
 
-    def _launch(self, spec: LaunchSpec, labels: Labels, program: Path) -> LocalSandbox:
-        directory = make_directory(self._config.base_dir, labels)
+    def _launch(self, spec: LaunchSpec, labels: Labels, program: Path) -> LocalBox:
+        directory = make_directory(self._config.base_dir, PREFIX, labels)
         env = {"PATH": f"{os.path.dirname(sys.executable)}:{SYSTEM_PATH}", "LANG": "C.UTF-8"}
         command = [str(program), "serve", "--base", str(directory.box), "--lease-s", str(spec.lease_s)]
         command += ["--parent", str(os.getpid())]
@@ -66,43 +81,14 @@ class LocalBackend:
         except OSError as error:
             directory.remove()
             raise LaunchError(f"the runner cannot be started: {error}") from error
-        directory.remember_runner(process.pid)
-        sandbox = LocalSandbox(process, directory, program, env)
-        sandbox.limits = dict.fromkeys(spec.limits.box(), "not enforced")
-        return sandbox
+        pid = process.pid
+        directory.remember_runner(pid)
+        limits = dict.fromkeys(spec.limits.box(), "not enforced")
+        return LocalBox(f"local-{pid}", process, pid, directory, program, directory.box, limits)
 
-    async def reap(self, which: ReapFilter) -> list[Reaped]:
-        """See ``Backend.reap``."""
-        return await anyio.to_thread.run_sync(self._reap, which)
+    def _name_of(self, directory: BoxDirectory, pid: int | None) -> str:
+        return directory.path.name if pid is None else f"local-{pid}"
 
-    def _reap(self, which: ReapFilter) -> list[Reaped]:
-        ended = []
-        for directory, info in self._found():
-            reason = reap_reason(which, info.labels, info.owner, ended=info.ended)
-            if reason is not None:
-                directory.end_runner()
-                directory.remove()
-                ended.append(Reaped(info.sandbox, self.name, info.labels.run_id, reason))
-        return ended
-
-    async def sandboxes(self) -> list[SandboxInfo]:
-        """See ``Backend.sandboxes``."""
-        return [info for _, info in await anyio.to_thread.run_sync(self._found)]
-
-    def _found(self) -> list[tuple[LocalDir, SandboxInfo]]:
-        found: list[tuple[LocalDir, SandboxInfo]] = []
-        for directory in find_directories(self._config.base_dir):
-            labels = directory.owner()
-            if labels is None:
-                continue
-            pid = directory.runner_pid()
-            name = directory.path.name if pid is None else f"local-{pid}"
-            state = "ended" if pid is None else "running"
-            created = directory.created_at()
-            owner = owner_state(labels, shared_engine=False)
-            info = SandboxInfo(name, self.name, labels, owner, state, created_at=created)
-            found.append((directory, info))
-        return found
-
-    async def aclose(self) -> None:
-        """Nothing is held."""
+    def _remove(self, directory: BoxDirectory) -> None:
+        remove_groups(directory)
+        super()._remove(directory)

@@ -172,7 +172,7 @@ func (a *agent) prepareSpawner(tasks []*os.File) error {
 	if a.setup.Level == isolation.Box {
 		// root may do anything in its box, except trace the runner.
 		_ = rights.ThreadDropBounding(rights.CapSysPtrace)
-		return nil
+		return rights.ThreadNoInheritedCaps()
 	}
 	if a.setup.OwnRoot() {
 		if err := rights.ThreadBound(a.setup.Caps...); err != nil {

@@ -554,11 +554,14 @@ func (r *imageReader) devices(dir string) error {
 	}
 	for _, e := range entries {
 		at := filepath.Join(dir, e.Name())
+		info, err := os.Lstat(at) // the entry alone does not tell what is mounted on it
 		switch {
+		case err != nil:
+			return err
 		case at == "/dev/ptmx" || at == "/dev/console":
-		case e.Type()&os.ModeDevice != 0:
+		case info.Mode()&os.ModeDevice != 0:
 			r.image.Devices = append(r.image.Devices, at)
-		case e.IsDir() && at != "/dev/pts" && at != "/dev/shm" && at != "/dev/mqueue":
+		case info.IsDir() && at != "/dev/pts" && at != "/dev/shm" && at != "/dev/mqueue":
 			if err := r.devices(at); err != nil {
 				return err
 			}

@@ -108,12 +108,18 @@ func bits(caps []int) uint64 {
 }
 
 // ThreadKeepCaps is KeepCaps for the calling thread only.
-func ThreadKeepCaps(caps ...int) error {
+func ThreadKeepCaps(caps ...int) error { return threadKeep(bits(caps) & permittedCaps()) }
+
+// ThreadNoInheritedCaps leaves the calling thread its capabilities, but none
+// that a program has whoever starts it: some engines give them to all.
+func ThreadNoInheritedCaps() error { return threadKeep(permittedCaps()) }
+
+func threadKeep(caps uint64) error {
 	if _, _, errno := syscall.RawSyscall6(syscall.SYS_PRCTL, prCapAmbient, prCapAmbientClear, 0, 0, 0, 0); errno != 0 &&
 		errno != syscall.EINVAL {
 		return fmt.Errorf("clear ambient capabilities: %w", errno)
 	}
-	h, d := capWords(bits(caps) & permittedCaps())
+	h, d := capWords(caps)
 	if _, _, errno := syscall.RawSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(h)), uintptr(unsafe.Pointer(d)),
 		0); errno != 0 {
 		return fmt.Errorf("capset: %w", errno)

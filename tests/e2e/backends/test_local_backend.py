@@ -16,9 +16,9 @@ import anyio
 import pytest
 
 from hermes_exec.backends.base import LaunchSpec, ReapFilter
+from hermes_exec.backends.box_directory import OWNER_FILE, make_directory
 from hermes_exec.backends.local.backend import LocalBackend
 from hermes_exec.backends.local.config import LocalConfig
-from hermes_exec.backends.local.directory import OWNER_FILE, make_directory
 from hermes_exec.backends.owner import own_labels, process_start
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.config import Limits
@@ -191,9 +191,9 @@ async def test_the_box_of_a_killed_driver_ends_long_before_its_lease(tmp_path: P
 async def test_a_driver_that_was_killed_before_it_signed_its_directory_leaves_none(tmp_path: Path) -> None:
     local = make_backend(LocalConfig(base_dir=str(tmp_path)))
     program = (
-        "import os, sys; from hermes_exec.backends import owner; from hermes_exec.backends.local import directory\n"
-        "directory.to_json = lambda labels: os.kill(os.getpid(), 9)\n"
-        "directory.make_directory(sys.argv[1], owner.own_labels('t'))"
+        "import os, sys; from hermes_exec.backends import box_directory, owner\n"
+        "box_directory.to_json = lambda labels: os.kill(os.getpid(), 9)\n"
+        "box_directory.make_directory(sys.argv[1], 'hermes-exec-', owner.own_labels('t'))"
     )
     assert (await anyio.run_process([sys.executable, "-c", program, str(tmp_path)], check=False)).returncode == -9
     (name,) = left(tmp_path)
@@ -206,7 +206,7 @@ async def test_a_driver_that_was_killed_before_it_signed_its_directory_leaves_no
 
 
 async def test_a_directory_that_is_not_signed_yet_is_left_to_its_maker(tmp_path: Path) -> None:
-    directory = make_directory(str(tmp_path), own_labels("t"))
+    directory = make_directory(str(tmp_path), "hermes-exec-", own_labels("t"))
     (directory.path / OWNER_FILE).unlink()
     assert await make_backend(LocalConfig(base_dir=str(tmp_path))).reap(ReapFilter(orphans=True)) == []
     assert left(tmp_path) == [directory.path.name]

@@ -1,4 +1,4 @@
-"""One local box: streams into its runner, its state, its end."""
+"""A box whose runner is a child process of ours, or of one: streams into it, its state, its end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import anyio
@@ -15,7 +15,7 @@ import anyio.to_thread
 
 from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.base import SandboxStatus
-from hermes_exec.backends.local.directory import LocalDir
+from hermes_exec.backends.box_directory import BoxDirectory
 from hermes_exec.backends.owner import process_state
 from hermes_exec.backends.process import open_child
 from hermes_exec.errors import LaunchError, PostMortem, SandboxDied
@@ -24,21 +24,30 @@ GRACE_S = 5.0
 LAST_GRACE_S = 1.0
 
 
-class LocalSandbox:
-    """One local box."""
+class ChildBox:
+    """One box, in a directory of this host. ``process`` ends when the runner does, whose pid is ``runner``; ``program``
+    attaches to what it serves at ``base``.
+    """
 
     user: str | None = None
     workdir: str | None = None
 
     def __init__(
-        self, process: subprocess.Popen[bytes], directory: LocalDir, program: Path, env: dict[str, str]
+        self,
+        name: str,
+        process: subprocess.Popen[bytes],
+        runner: int,
+        directory: BoxDirectory,
+        program: Path,
+        base: Path,
+        limits: Mapping[str, str],
     ) -> None:
-        self.id = f"local-{process.pid}"
-        self.limits: dict[str, str] = {}
+        self.id = name
+        self.limits = limits
         self._process = process
+        self._runner = runner
         self._directory = directory
-        self._program = program
-        self._env = env
+        self._attach = (str(program), str(base))
         self._attached: list[subprocess.Popen[bytes]] = []
 
     async def open(self, argv: Sequence[str]) -> FdStream:
@@ -46,9 +55,9 @@ class LocalSandbox:
         if self._process.poll() is not None:
             raise SandboxDied("the box has ended", post_mortem=self._post_mortem(), sandbox=self.id)
         self._attached = [child for child in self._attached if child.poll() is None]
-        command = [str(self._program), *argv, "--base", str(self._directory.box)]
+        program, base = self._attach
         try:
-            child, stream = open_child(command, self._directory.log, self._env)
+            child, stream = open_child([program, *argv, "--base", base], self._directory.log, {"LANG": "C.UTF-8"})
         except OSError as error:
             raise LaunchError(f"the runner cannot be started: {error}", sandbox=self.id) from error
         self._attached.append(child)
@@ -59,17 +68,23 @@ class LocalSandbox:
         if self._process.poll() is not None:
             return SandboxStatus("dead", self._post_mortem())
         self._directory.bound_log()
-        if process_state(self._process.pid) in {"T", "t"}:
+        if process_state(self._runner) in {"T", "t"}:
             return SandboxStatus("unknown", detail="the runner is stopped")
         return SandboxStatus("alive")
 
     def host_pid(self) -> int:
         """See ``HostVisible.host_pid``."""
-        return self._process.pid
+        return self._runner
 
     def kill_now(self) -> None:
         """See ``Killable.kill_now``."""
-        self._process.kill()
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        # Whoever has that number by now is not the runner once the process is over.
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self._runner, number)
 
     def _post_mortem(self) -> PostMortem:
         code = self._process.returncode
@@ -83,7 +98,7 @@ class LocalSandbox:
         """End the runner, with time to end what it started, and remove the directory."""
         with anyio.CancelScope(shield=True):
             if self._process.poll() is None:
-                self._process.terminate()
+                self._signal(signal.SIGTERM)
                 await self._gone(GRACE_S)
             await anyio.to_thread.run_sync(self.destroy_now)
 
@@ -96,17 +111,20 @@ class LocalSandbox:
     def destroy_now(self) -> None:
         """End the runner with little patience, and remove the directory."""
         if self._process.poll() is None:
-            self._process.terminate()
+            self._signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=LAST_GRACE_S)
         if self._process.poll() is None:
+            self._signal(signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.kill()
         for child in (*self._attached, self._process):
             if child is not self._process and child.poll() is None:
                 child.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(timeout=GRACE_S)
         self._attached.clear()
+        self._remove()
+
+    def _remove(self) -> None:
         self._directory.remove()

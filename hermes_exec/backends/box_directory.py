@@ -1,4 +1,4 @@
-"""Directories of local boxes: made with an owner file, found again, and removed without ever following a mount."""
+"""Directories of boxes on this host: made with an owner file, found again, removed without ever following a mount."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hermes_exec.backends.owner import from_json, own_labels, process_start, to_
 from hermes_exec.errors import ConfigError, LaunchError
 
 logger = logging.getLogger(__name__)
-NAME_PREFIX = "hermes-exec-"
+CGROUP_NAME = "hermes-exec-"
 OWNER_FILE = "owner.json"
 RUNNER_FILE = "runner.json"
 LOG_FILE = "runner.log"
@@ -33,14 +33,14 @@ NEVER = (errno.EACCES, errno.EINVAL, errno.ENOENT, errno.ENOTSUP, errno.EPERM, e
 
 
 @dataclass(frozen=True, slots=True)
-class LocalDir:
-    """The private directory of one local box: ``box`` is the runner's own, beside it are owner, runner and log."""
+class BoxDirectory:
+    """The private directory of one box: its owner, its runner's process and log, and what the box has on this host."""
 
     path: Path
 
     @property
     def box(self) -> Path:
-        """The runner's ``--base``; the runner removes it when it ends."""
+        """The ``--base`` of a runner that works on this host itself; it removes it when it ends."""
         return self.path / "box"
 
     @property
@@ -106,28 +106,26 @@ class LocalDir:
                 time.sleep(0.01)
 
     def remove(self) -> None:
-        """Remove everything, and the cgroups that a killed runner has left.
-
-        Refuses while something is mounted below, since that would empty what is mounted.
-        """
-        _remove_groups(self.box / GROUPS_FILE)
+        """Remove everything. Refuses while something is mounted below, since that would empty what is mounted."""
         mounted = [mount for mount in _mounts() if mount.startswith(f"{self.path}/")]
         if mounted:
             logger.warning("%s is kept: %s is mounted", self.path, mounted[0])
         else:
-            _remove_tree(self.path)
+            remove_tree(self.path)
 
 
-def _remove_groups(told: Path, patience_s: float = 1.0) -> None:
-    """Remove the cgroups with the path prefixes that a runner has written down; one with processes is kept."""
+def remove_groups(directory: BoxDirectory, patience_s: float = 1.0) -> None:
+    """Remove the cgroups that a killed runner of this host has left, by what it wrote down; one with processes is
+    kept.
+    """
     try:
-        beginnings = told.read_text("utf-8").splitlines()
+        beginnings = (directory.box / GROUPS_FILE).read_text("utf-8").splitlines()
     except (OSError, ValueError):
         return  # a runner that ends by itself has removed both
     deadline = time.monotonic() + patience_s
     for beginning in beginnings:
         parent, name = os.path.split(os.path.normpath(beginning))
-        if not re.fullmatch(rf"{NAME_PREFIX}[0-9a-f]+-", name):
+        if not re.fullmatch(rf"{CGROUP_NAME}[0-9a-f]+-", name):
             continue
         for group in Path(parent).glob(f"{name}*"):
             _remove_group(group, deadline)
@@ -145,7 +143,8 @@ def _remove_group(group: Path, deadline: float) -> None:
         return
 
 
-def _remove_tree(path: Path) -> None:
+def remove_tree(path: Path) -> None:
+    """Remove a folder with all that is in it; what cannot be removed is logged."""
     shutil.rmtree(path, ignore_errors=True)
     if not path.exists():
         return
@@ -169,11 +168,11 @@ def _mounts() -> list[str]:
 
 
 def parent_directory(base_dir: str | None) -> Path:
-    """Where local boxes have their directories."""
+    """Where boxes have their directories."""
     return Path(base_dir or tempfile.gettempdir()).resolve()
 
 
-def check_parent(base_dir: str | None) -> None:
+def check_parent(base_dir: str | None, prefix: str) -> None:
     """Raise ConfigError when this user cannot make directories there."""
     parent = parent_directory(base_dir)
     existing = next(path for path in (parent, *parent.parents) if os.path.exists(path))
@@ -181,39 +180,39 @@ def check_parent(base_dir: str | None) -> None:
         why = f"{existing} is not a directory"
     elif not os.access(existing, os.W_OK | os.X_OK):
         why = f"this user cannot write to {existing}"
-    elif (refused := _try_directory(existing)) is not None:
+    elif (refused := _try_directory(existing, prefix)) is not None:
         why = f"{existing} takes no directory with a file ({refused.strerror})"
     else:
         return
-    raise ConfigError(f"local boxes cannot have their directories in {parent}: {why}; choose another base_dir")
+    raise ConfigError(f"boxes cannot have their directories in {parent}: {why}; choose another base_dir")
 
 
-def _try_directory(parent: Path) -> OSError | None:
+def _try_directory(parent: Path, prefix: str) -> OSError | None:
     """The error if no directory with a file can ever be made there, as in /proc; found out by trying."""
     tried: str | None = None
     try:
-        tried = tempfile.mkdtemp(prefix=_name_of(own_labels("")), dir=parent)
+        tried = tempfile.mkdtemp(prefix=prefix + _name_of(own_labels("")), dir=parent)
         (Path(tried) / OWNER_FILE).touch()
         (Path(tried) / OWNER_FILE).unlink()
     except OSError as error:
         return error if error.errno in NEVER else None
     finally:
         if tried is not None:
-            LocalDir(Path(tried)).remove()
+            BoxDirectory(Path(tried)).remove()
     return None
 
 
-def make_directory(base_dir: str | None, labels: Labels) -> LocalDir:
+def make_directory(base_dir: str | None, prefix: str, labels: Labels) -> BoxDirectory:
     """A new private directory with its owner file.
 
     Raises:
         LaunchError: it cannot be made.
     """
     parent = parent_directory(base_dir)
-    directory: LocalDir | None = None
+    directory: BoxDirectory | None = None
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        directory = LocalDir(Path(tempfile.mkdtemp(prefix=_name_of(labels), dir=parent)))
+        directory = BoxDirectory(Path(tempfile.mkdtemp(prefix=prefix + _name_of(labels), dir=parent)))
         (directory.path / OWNER_FILE).write_text(to_json(labels), "utf-8")
         if os.geteuid() == 0:
             # Slots of their own uid pass through it; they cannot list it.
@@ -221,31 +220,31 @@ def make_directory(base_dir: str | None, labels: Labels) -> LocalDir:
     except OSError as error:
         if directory is not None:
             directory.remove()
-        raise LaunchError(f"no directory for a local box in {parent}: {error.strerror}") from error
+        raise LaunchError(f"no directory for a box in {parent}: {error.strerror}") from error
     return directory
 
 
 def _name_of(labels: Labels) -> str:
     where = hashlib.sha256(f"{labels.boot_id} {labels.pid_namespace}".encode()).hexdigest()[:8]
-    return f"{NAME_PREFIX}{where}-{labels.pid}-{labels.pid_start}-"
+    return f"{where}-{labels.pid}-{labels.pid_start}-"
 
 
 def _maker(name: str) -> Labels | None:
     """The process of this machine that made a directory of this name."""
-    numbers = re.fullmatch(rf"{NAME_PREFIX}[0-9a-f]{{8}}-(\d+)-(\d+)-[^-]+", name)
+    numbers = re.fullmatch(r".+-([0-9a-f]{8}-(\d+)-(\d+)-)[^-]+", name)
     if numbers is None:
         return None
-    labels = replace(own_labels(""), pid=int(numbers[1]), pid_start=int(numbers[2]))
-    return labels if name.startswith(_name_of(labels)) else None
+    labels = replace(own_labels(""), pid=int(numbers[2]), pid_start=int(numbers[3]))
+    return labels if numbers[1] == _name_of(labels) else None
 
 
-def find_directories(base_dir: str | None) -> list[LocalDir]:
-    """The directories of local boxes of this user, whoever owns them now."""
+def find_directories(base_dir: str | None, prefix: str) -> list[BoxDirectory]:
+    """The directories of boxes of this user whose names begin so, whoever owns them now."""
     found = []
     with contextlib.suppress(OSError), os.scandir(parent_directory(base_dir)) as entries:
         for entry in entries:
-            if entry.name.startswith(NAME_PREFIX) and entry.is_dir(follow_symlinks=False):
+            if entry.name.startswith(prefix) and entry.is_dir(follow_symlinks=False):
                 with contextlib.suppress(OSError):
                     if entry.stat(follow_symlinks=False).st_uid == os.geteuid():
-                        found.append(LocalDir(Path(entry.path)))
+                        found.append(BoxDirectory(Path(entry.path)))
     return found

@@ -1,0 +1,61 @@
+"""What backends have in common whose boxes are processes of this host: to find what they have left, and to end it."""
+
+from __future__ import annotations
+
+import anyio.to_thread
+
+from hermes_exec.backends.base import Reaped, ReapFilter, SandboxInfo
+from hermes_exec.backends.box_directory import BoxDirectory, find_directories
+from hermes_exec.backends.owner import owner_state, reap_reason
+
+
+class HostBackend:
+    """Base of a backend whose boxes have their directories in ``base_dir``, under names that begin with ``prefix``."""
+
+    name: str
+
+    def __init__(self, base_dir: str | None, prefix: str) -> None:
+        self._base_dir = base_dir
+        self._prefix = prefix
+
+    async def reap(self, which: ReapFilter) -> list[Reaped]:
+        """See ``Backend.reap``."""
+        return await anyio.to_thread.run_sync(self._reap, which)
+
+    def _reap(self, which: ReapFilter) -> list[Reaped]:
+        ended = []
+        for directory, info in self._found():
+            reason = reap_reason(which, info.labels, info.owner, ended=info.ended)
+            if reason is not None:
+                directory.end_runner()
+                self._remove(directory)
+                ended.append(Reaped(info.sandbox, self.name, info.labels.run_id, reason))
+        return ended
+
+    async def sandboxes(self) -> list[SandboxInfo]:
+        """See ``Backend.sandboxes``."""
+        return [info for _, info in await anyio.to_thread.run_sync(self._found)]
+
+    def _found(self) -> list[tuple[BoxDirectory, SandboxInfo]]:
+        found: list[tuple[BoxDirectory, SandboxInfo]] = []
+        for directory in find_directories(self._base_dir, self._prefix):
+            labels = directory.owner()
+            if labels is None:
+                continue
+            pid = directory.runner_pid()
+            state = "ended" if pid is None else "running"
+            owner = owner_state(labels, shared_engine=False)
+            name, created = self._name_of(directory, pid), directory.created_at()
+            found.append((directory, SandboxInfo(name, self.name, labels, owner, state, created_at=created)))
+        return found
+
+    def _name_of(self, directory: BoxDirectory, pid: int | None) -> str:
+        """What a box is called; `pid` is that of its runner, if that lives."""
+        return directory.path.name
+
+    def _remove(self, directory: BoxDirectory) -> None:
+        """Remove what a box has left."""
+        directory.remove()
+
+    async def aclose(self) -> None:
+        """Nothing is held."""

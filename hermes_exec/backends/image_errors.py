@@ -1,0 +1,24 @@
+"""What a registry's or an engine's words about an image come to."""
+
+from __future__ import annotations
+
+import re
+
+from hermes_exec.errors import ErrorCause, ImageError, LaunchError, QuotaExceeded
+
+UNREACHABLE = re.compile(
+    r": (dial|read|write) (tcp|udp)|no such host|server misbehaving|timeout|deadline exceeded"
+    r"|connection (refused|reset)|network is unreachable|unexpected HTTP status: 5\d\d|\bEOF$",
+    re.IGNORECASE,
+)
+"""Messages about a registry that does not answer, or not now; there is no code for it."""
+
+
+def not_fetched(name: str, said: str) -> LaunchError:
+    """The error for an image that cannot be fetched, for the reason that was told."""
+    if "toomanyrequests" in said or "rate limit" in said.lower():
+        return QuotaExceeded(f"the registry does not hand out {name!r} now: {said}")
+    if UNREACHABLE.search(said):
+        message = f"the image {name!r} cannot be fetched, its registry is not to be had now: {said}"
+        return ImageError(message, cause=ErrorCause.PROVIDER, retryable=True)
+    return ImageError(f"the image {name!r} cannot be fetched: {said}")

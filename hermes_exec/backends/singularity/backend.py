@@ -1,0 +1,159 @@
+"""The Singularity and Apptainer backend: a box is a container whose process 1 is the runner, started as our child."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import signal
+import subprocess
+import time
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from hermes_exec.backends import runner_binary
+from hermes_exec.backends.base import Labels, LaunchSpec
+from hermes_exec.backends.box_directory import BoxDirectory, check_parent, make_directory
+from hermes_exec.backends.host_backend import HostBackend
+from hermes_exec.backends.owner import child_pids
+from hermes_exec.backends.process import start_child
+from hermes_exec.backends.singularity.config import SingularityConfig
+from hermes_exec.backends.singularity.engine import (
+    Engine,
+    Start,
+    check_options,
+    command,
+    environment,
+    find_engine,
+    image_of,
+    limited,
+)
+from hermes_exec.backends.singularity.failures import Refused, RefusedError, explain
+from hermes_exec.backends.singularity.images import Images
+from hermes_exec.backends.singularity.sandbox import SingularitySandbox
+from hermes_exec.backends.threads import launch_in_thread
+from hermes_exec.errors import LaunchError
+
+logger = logging.getLogger(__name__)
+PREFIX = "hermes-singularity-"
+"""With which the names of the boxes' directories begin."""
+START_S = 60.0
+"""Longest wait for the runner of a new box; its image is there already."""
+SOCKET = "state/box/run/socket"
+"""In a box's directory; it is there once the runner serves."""
+POLL_S = 0.002
+
+
+class SingularityBackend(HostBackend):
+    """Runs boxes on this host, as the user of this process."""
+
+    name = "singularity"
+    whole_box = True
+    private_root = False
+    readonly_paths: tuple[str, ...] = ()
+
+    def __init__(self, config: SingularityConfig) -> None:
+        super().__init__(config.base_dir, PREFIX)
+        self._config = config
+        self._images = Images(config)
+        self._engine: Engine | None = None
+        self._refused: set[Refused] = set()
+
+    async def check(self, spec: LaunchSpec) -> None:
+        """See ``Backend.check``."""
+        await anyio.to_thread.run_sync(self._check, spec)
+
+    def _check(self, spec: LaunchSpec) -> Engine:
+        check_options(self._config, spec)
+        runner_binary.find_runner()
+        check_parent(self._config.base_dir, PREFIX)
+        if self._engine is None:
+            self._engine = find_engine(self._config.binary)
+        self._images.check(image_of(self._config, spec))
+        return self._engine
+
+    async def launch(self, spec: LaunchSpec, labels: Labels) -> SingularitySandbox:
+        """See ``Backend.launch``."""
+        engine = await anyio.to_thread.run_sync(self._check, spec)
+        image = await self._images.ensure(image_of(self._config, spec), engine, spec.pull_timeout_s, spec.on_progress)
+        work = partial(self._launch, spec, labels, engine, image)
+        return await launch_in_thread(work, SingularitySandbox.destroy_now)
+
+    def _launch(self, spec: LaunchSpec, labels: Labels, engine: Engine, image: Path) -> SingularitySandbox:
+        """A box; what the engine refuses here, and may be done without, is tried once."""
+        runner = runner_binary.path()
+        while True:
+            on_disk = self._config.overlay != "memory" and "overlay" not in self._refused
+            with_limits = bool(limited(spec)) and "limits" not in self._refused
+            try:
+                return self._start(spec, labels, Start(engine, image, runner, on_disk, with_limits))
+            except RefusedError as error:
+                overlay = error.refused == "overlay" and on_disk and self._config.overlay == "auto"
+                asked_for = not spec.best_effort_limits and set(spec.limits.box()) - spec.default_limits
+                limits = error.refused == "limits" and with_limits and not asked_for
+                if not overlay and not limits:
+                    raise error.error from None
+                logger.info("boxes are started without %s: %s", error.refused, error)
+                self._refused.add(error.refused)
+
+    def _start(self, spec: LaunchSpec, labels: Labels, start: Start) -> SingularitySandbox:
+        directory = make_directory(self._config.base_dir, PREFIX, labels)
+        try:
+            argv = command(self._config, spec, start, directory)
+            env = environment(self._config, start.engine)
+            process = start_child(argv, directory.log, env, subprocess.DEVNULL)
+        except OSError as error:
+            directory.remove()
+            raise LaunchError(f"the box cannot be started: {error}") from error
+        try:
+            pid = _wait(process, directory)
+        except BaseException:
+            _abandon(process)
+            directory.remove()
+            raise
+        directory.remember_runner(pid)
+        how = "cgroup of the box" if start.with_limits else "not enforced"
+        limits = {name: "not enforced" if name == "disk_mb" else how for name in spec.limits.box()}
+        return SingularitySandbox(process, pid, directory, start.runner, limits, whole_box=spec.whole_box)
+
+
+def _wait(process: subprocess.Popen[bytes], directory: BoxDirectory) -> int:
+    """Wait until the runner serves; its pid on this host.
+
+    Raises:
+        LaunchError: the engine ended before, or nothing came of it.
+    """
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        ended = process.poll() is not None
+        if (directory.path / SOCKET).exists() and (pid := _process_1(process.pid)) is not None:
+            return pid
+        if ended:
+            raise explain(directory.log_tail())
+        time.sleep(POLL_S)
+    raise LaunchError(f"the box did not start within {START_S:g} s: {directory.log_tail()[-500:]}")
+
+
+def _process_1(starter: int) -> int | None:
+    """Of the children of the engine's process the one that is process 1 of a namespace; the others mount images."""
+    for child in child_pids(starter):
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{child}/status").read_text("ascii", "replace")
+            numbers = re.search(r"^NSpid:(?:\t\d+)+\t1$", status, re.MULTILINE)
+            if numbers is not None:
+                return child
+    return None
+
+
+def _abandon(process: subprocess.Popen[bytes]) -> None:
+    """End an engine whose box is not wanted, and the box."""
+    pid = _process_1(process.pid)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -1,0 +1,194 @@
+"""The program of the engine: which one there is, and what a box is started with."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from hermes_exec.backends.base import LaunchSpec
+from hermes_exec.backends.box_directory import BoxDirectory
+from hermes_exec.backends.singularity.config import SingularityConfig
+from hermes_exec.errors import BackendUnavailable, ConfigError
+
+ANSWER_S = 30.0
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+OLDEST = {"apptainer": (1, 1), "singularity-ce": (3, 10)}
+MOUNT = "/hermes-exec"
+BASE = f"{MOUNT}/state/box"
+RUNNER = f"{MOUNT}/runner"
+CAPABILITIES = (
+    *("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE"),
+    *("SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
+)
+"""What root of a box has: as in a container of Docker, without device nodes (there is no cgroup that keeps them from
+the devices of the host) and raw sockets (the network may be the host's)."""
+READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+HIDDEN = (
+    *("/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug"),
+    *("/proc/scsi", "/proc/timer_list", "/proc/timer_stats"),
+)
+DEVICES = ("/sys/block", "/sys/bus", "/sys/class", "/sys/dev", "/sys/devices", "/sys/module")
+"""What root of a box may read of /sys; the rest, cgroups and settings of the kernel, it could write to."""
+LEFT_OUT = (
+    *("APPTAINER_*", "SINGULARITY_*", "HOME", "LANG=C", "PS1", "PROMPT_COMMAND", "SHLVL", "USER_PATH"),
+    "LD_LIBRARY_PATH=/.singularity.d/libs",
+)
+"""Variables that the engine sets in each box, its own paths on the host among them."""
+
+
+class Engine(NamedTuple):
+    """One installed program; ``family`` is ``apptainer`` or ``singularity-ce``."""
+
+    path: str
+    family: str
+    version: tuple[int, int]
+
+    @property
+    def prefix(self) -> str:
+        """With which variables of the environment begin that are for it."""
+        return "APPTAINER" if self.family == "apptainer" else "SINGULARITY"
+
+
+def find_engine(binary: str | None) -> Engine:
+    """The program of that name or path, or whichever there is; blocking.
+
+    Raises:
+        BackendUnavailable: there is none, it does not answer, or it is too old.
+    """
+    wanted = (binary,) if binary else ("apptainer", "singularity")
+    path = next(filter(None, map(shutil.which, wanted)), None)
+    if path is None:
+        raise BackendUnavailable(
+            f"there is no {' or '.join(wanted)} in PATH here: install Apptainer (apt-get install apptainer, "
+            "dnf install apptainer), or load its module"
+        )
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=ANSWER_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BackendUnavailable(f"{path} cannot be started: {error}") from error
+    told = re.match(r"(apptainer|singularity-ce) version (\d+)\.(\d+)", done.stdout)
+    if told is None or (version := (int(told[2]), int(told[3]))) < OLDEST[told[1]]:
+        said = (done.stdout or done.stderr).strip()[:200]
+        raise BackendUnavailable(
+            f"{path} says {said!r}: boxes need Apptainer 1.1 or SingularityCE 3.10 or newer; `binary` names another one"
+        )
+    return Engine(path, told[1], version)
+
+
+def check_options(config: SingularityConfig, spec: LaunchSpec) -> None:
+    """Raise ConfigError for options that a box cannot have."""
+    if not image_of(config, spec):
+        raise ConfigError("the singularity backend needs an image: SandboxPool('singularity', image='docker://…')")
+    for volume in (*config.volumes, *config.shared_volumes):
+        source, _, mode = (*volume.split(":"), "rw")[:3]
+        if not source.startswith("/") or not os.path.exists(source):
+            raise ConfigError(f"the volume {volume!r} cannot be mounted: there is no {source} on this host")
+        if mode not in {"ro", "rw"}:
+            raise ConfigError(f"the volume {volume!r} has a mode that is neither ro nor rw")
+    if spec.limits.disk_mb is not None and not spec.best_effort_limits:
+        raise ConfigError("limits.disk_mb cannot be enforced on a box: use slot_limits, or best_effort_limits=True")
+    if config.fakeroot and os.geteuid() == 0:
+        raise ConfigError("fakeroot is for ordinary users: root is root in its boxes")
+
+
+def image_of(config: SingularityConfig, spec: LaunchSpec) -> str:
+    """The image's name; empty when none is given."""
+    return spec.image or config.image or ""
+
+
+def limited(spec: LaunchSpec) -> dict[str, str]:
+    """Those limits of a box that a cgroup can enforce, in the engine's options."""
+    limits = spec.limits
+    values: dict[str, object] = {"--cpus": limits.cpus, "--pids-limit": limits.pids}
+    if limits.memory_mb is not None:
+        values |= {"--memory": f"{limits.memory_mb}M", "--memory-swap": f"{limits.memory_mb}M"}
+    return {name: str(value) for name, value in values.items() if value is not None}
+
+
+class Start(NamedTuple):
+    """A box that is to be started: the image's path on this host, and where its changes and its limits are kept."""
+
+    engine: Engine
+    image: Path
+    runner: Path
+    overlay_on_disk: bool
+    with_limits: bool
+
+
+def command(config: SingularityConfig, spec: LaunchSpec, start: Start, directory: BoxDirectory) -> list[str]:
+    """What starts the box; the folders that it names are made."""
+    argv = [start.engine.path, "-s", "exec", "--containall", "--no-init", "--no-home", "--no-umask", "--no-eval"]
+    argv += ["--pwd", "/", "--workdir", _made(directory, "work")]
+    argv += ["--hostname", f"box-{directory.path.name[-8:].replace('_', '0')}"]
+    argv += ["--overlay", _made(directory, "overlay")] if start.overlay_on_disk else ["--writable-tmpfs"]
+    argv += [] if spec.network else ["--net", "--network", "none"]
+    argv += {"all": ["--nv"], "rocm": ["--rocm"]}.get(config.gpus or "", [])
+    argv += ["--fakeroot"] if config.fakeroot else []
+    if start.with_limits:
+        argv += [word for pair in limited(spec).items() for word in pair]
+    argv += ["--no-mount", "bind-paths"]
+    if os.geteuid() == 0:
+        argv += ["--no-privs", "--add-caps", ",".join(f"CAP_{name}" for name in CAPABILITIES), "--no-mount", "sys"]
+    for mount in _mounts(config, spec, start, directory):
+        argv += ["--mount", mount]
+    argv += [str(start.image), RUNNER, "serve", "--base", BASE, "--lease-s", str(spec.lease_s)]
+    for name in LEFT_OUT:
+        argv += ["--unset", name]
+    for volume in config.shared_volumes:
+        argv += ["--shared", volume.split(":")[1]]
+    return argv
+
+
+def _made(directory: BoxDirectory, name: str) -> str:
+    path = directory.path / name
+    path.mkdir()
+    return str(path)
+
+
+def _mounts(config: SingularityConfig, spec: LaunchSpec, start: Start, directory: BoxDirectory) -> Iterator[str]:
+    yield _mount(_made(directory, "state"), f"{MOUNT}/state")
+    yield _mount(str(start.runner), RUNNER, read_only=True)
+    hosts = directory.path / "hosts"
+    hosts.write_text(_hosts(spec.network), "utf-8")
+    yield _mount(str(hosts), "/etc/hosts")
+    for volume in (*config.volumes, *config.shared_volumes):
+        source, target, mode = (*volume.split(":"), "rw")[:3]
+        yield _mount(source, target, read_only=mode == "ro")
+    if os.geteuid() != 0:
+        return
+    yield from (_mount(path, path, read_only=True) for path in DEVICES if os.path.exists(path))
+    if spec.whole_box and not spec.own_roots:
+        # Its tenant is root of this host; where slots have roots of their own, the runner does the same for each.
+        yield from (_mount(path, path, read_only=True) for path in READ_ONLY if os.path.exists(path))
+        empty = _made(directory, "empty")
+        for path in filter(os.path.exists, HIDDEN):
+            yield _mount(empty if os.path.isdir(path) else "/dev/null", path, read_only=True)
+
+
+def _mount(source: str, target: str, *, read_only: bool = False) -> str:
+    """A mount in the engine's words, which are one line of CSV."""
+    words = ("type=bind", f"source={source}", f"destination={target}", *(["readonly"] if read_only else []))
+    return ",".join(f'"{word.replace(chr(34), chr(34) * 2)}"' if set(word) & set(',"\n') else word for word in words)
+
+
+def _hosts(network: bool) -> str:
+    if network:
+        try:
+            return Path("/etc/hosts").read_text("utf-8", "replace")
+        except OSError:
+            pass
+    return "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
+
+
+def environment(config: SingularityConfig, engine: Engine) -> dict[str, str]:
+    """For the engine itself, and no variable of this process: its own would add mounts and variables to the box."""
+    env = {f"{engine.prefix}ENV_{name}": value for name, value in config.env.items()}
+    runtime = f"/run/user/{os.geteuid()}"
+    if os.path.isdir(runtime):  # where systemd makes cgroups of ordinary users
+        env |= {"XDG_RUNTIME_DIR": runtime, "DBUS_SESSION_BUS_ADDRESS": f"unix:path={runtime}/bus"}
+    return {**env, "PATH": SYSTEM_PATH, "LANG": "C.UTF-8"}

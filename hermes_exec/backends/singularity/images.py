@@ -1,0 +1,244 @@
+"""Images: what a name means, and those that are built or converted once and kept in a cache."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import platform
+import re
+import signal
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import anyio
+import anyio.to_thread
+from anyio.abc import Process
+
+from hermes_exec.backends.box_directory import remove_tree
+from hermes_exec.backends.image_errors import not_fetched
+from hermes_exec.backends.singularity.config import SingularityConfig
+from hermes_exec.backends.singularity.engine import Engine
+from hermes_exec.errors import ConfigError, ImageError, LaunchError, LaunchTimeout
+from hermes_exec.results import PullProgress
+
+Progress = Callable[[PullProgress], None]
+ARCHIVES = ("docker-archive:", "oci-archive:")
+TRANSPORTS = (*ARCHIVES, "docker-daemon:", "oci:")
+GRACE_S = 5.0
+POLL_S = 0.1
+SAID_BYTES = 4096
+
+
+class Source(NamedTuple):
+    """What an image is built from: the argument for the engine, and what its content is known by."""
+
+    argument: str
+    content: str
+
+
+class Images:
+    """The images of this host."""
+
+    def __init__(self, config: SingularityConfig) -> None:
+        self._config = config
+        self._cache = Path(config.cache_dir or Path.home() / ".cache" / "hermes-exec" / "images")
+        self._ready: dict[str, Path] = {}
+
+    def check(self, name: str) -> None:
+        """ImageError when the image is a file that is not there, or may not be fetched; blocking."""
+        source = find(name)
+        if isinstance(source, Source) and self._config.pull_policy == "never" and not self._cached(source).exists():
+            raise ImageError(f"the image {name!r} is not in the cache ({self._cache}), and pull_policy is 'never'")
+
+    async def ensure(self, name: str, engine: Engine, timeout_s: float, on_progress: Progress | None) -> Path:
+        """The path of the image, which is built or converted if the cache does not have it.
+
+        Raises:
+            ImageError: it is not there, and may not or cannot be fetched or built.
+            ConfigError: there can be no cache.
+            LaunchTimeout: that took longer than ``timeout_s``.
+        """
+        ready = self._ready.get(name)
+        if ready is None or not ready.exists():
+            try:
+                with anyio.fail_after(timeout_s):
+                    ready = self._ready[name] = await self._find_or_build(name, engine, on_progress)
+            except TimeoutError as error:
+                raise LaunchTimeout(f"the image {name!r} was not there within pull_timeout_s={timeout_s:g}") from error
+        return ready
+
+    async def _find_or_build(self, name: str, engine: Engine, on_progress: Progress | None) -> Path:
+        source = await anyio.to_thread.run_sync(find, name, abandon_on_cancel=True)
+        if isinstance(source, Path):
+            return source
+        path = self._cached(source)
+        if not path.exists():
+            self.check(name)
+            try:
+                self._cache.mkdir(parents=True, exist_ok=True)
+                async with _locked(path) as alone:
+                    if not path.exists():
+                        await self._build(name, source, path, engine, on_progress, alone=alone)
+            except OSError as error:
+                told = f"images cannot be kept in {self._cache} ({error.strerror}): choose another cache_dir"
+                raise ConfigError(told) from error
+        return path
+
+    def _cached(self, source: Source) -> Path:
+        key = f"{source.content} {platform.machine()} {'file' if mounts_files() else 'folder'}"
+        readable = re.sub(r"[^A-Za-z0-9.]+", "-", source.argument.rpartition("/")[2])[-40:].strip("-.")
+        name = f"{readable}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+        return self._cache / (f"{name}.sif" if mounts_files() else name)
+
+    async def _build(
+        self, name: str, source: Source, path: Path, engine: Engine, on_progress: Progress | None, *, alone: bool
+    ) -> None:
+        if alone:  # what killed builds have left
+            for left in self._cache.glob(f"{path.name}.part-*"):
+                await anyio.to_thread.run_sync(remove_tree, left)
+        part = Path(tempfile.mkdtemp(prefix=f"{path.name}.part-", dir=self._cache))
+        try:
+            argv = ["env", f"{engine.prefix}_TMPDIR={part}", engine.path, "build"]
+            argv += [] if mounts_files() else ["--sandbox", "--fix-perms"]
+            argv += ["--no-https"] if self._config.no_https else []
+            await _run([*argv, str(part / "image"), source.argument], name, on_progress)
+            with contextlib.suppress(OSError):  # somebody was faster
+                os.rename(part / "image", path)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(remove_tree, part)
+
+
+def mounts_files() -> bool:
+    """Whether this user can mount the file of an image: root with a loop device, others with FUSE. Else images are kept
+    as folders.
+    """
+    return os.geteuid() == 0 or os.access("/dev/fuse", os.R_OK | os.W_OK)
+
+
+def find(name: str) -> Path | Source:
+    """The path of an image that can be taken as it is, or what it has to be built from; blocking.
+
+    Raises:
+        ImageError: it names a file that is not there.
+    """
+    if "://" in name or name.startswith(TRANSPORTS):
+        return Source(name, _content(name))
+    path = Path(name).expanduser().absolute()
+    if path.is_dir():
+        return path
+    if path.suffix == ".def" and path.is_file():
+        return Source(str(path), _definition(path))
+    if path.is_file():
+        return path if mounts_files() else Source(str(path), _hash(path))
+    if name.startswith(("/", ".", "~")) or path.suffix in {".sif", ".def", ".img", ".sqsh"}:
+        raise ImageError(f"there is no image at {path}")
+    return Source(f"docker://{name}", f"docker://{name}")
+
+
+def _content(name: str) -> str:
+    if name.startswith(ARCHIVES):
+        path, _, tag = name.partition(":")[2].partition(":")
+        if not os.path.isfile(path):
+            raise ImageError(f"there is no image at {os.path.abspath(path)}")
+        return f"{_hash(Path(path))}:{tag}"
+    if name.startswith("docker-daemon:"):
+        return _daemon_image(name.partition(":")[2].removeprefix("//"))
+    return name
+
+
+def _daemon_image(reference: str) -> str:
+    done = None
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        argv = ["docker", "image", "inspect", "--format", "{{.Id}}", reference]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    return done.stdout.strip() if done is not None and done.returncode == 0 else reference
+
+
+def _definition(path: Path) -> str:
+    """A definition is known by its text, and by the files that it copies."""
+    text, parts = path.read_text("utf-8", "replace"), []
+    for section in re.findall(r"^%files[^\n]*\n(.*?)(?=^%|\Z)", text, re.MULTILINE | re.DOTALL):
+        for line in section.splitlines():
+            copied = Path(os.path.expandvars(line.split()[0])) if line.split() else None
+            if copied is not None and (copied := path.parent / copied).exists():
+                below = sorted(copied.rglob("*")) if copied.is_dir() else [copied]
+                parts += [f"{each} {each.stat().st_size} {each.stat().st_mtime_ns}" for each in below if each.is_file()]
+    return hashlib.sha256("\n".join([text, *parts]).encode()).hexdigest()
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@asynccontextmanager
+async def _locked(path: Path) -> AsyncIterator[bool]:
+    """Held by one process at a time, on all hosts that share the file system; False where that has no locks: then some
+    may build the same, and the first one wins.
+    """
+    with path.with_name(f"{path.name}.lock").open("ab") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                await anyio.sleep(POLL_S)
+            except OSError as error:
+                if error.errno not in {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP}:
+                    raise
+                yield False
+                return
+            else:
+                yield True
+                return
+
+
+async def _run(argv: list[str], name: str, on_progress: Progress | None) -> None:
+    """Run a build with this process's environment, which has credentials and proxies. One that is not waited for any
+    more is ended.
+    """
+    process = await anyio.open_process(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        said = await _said(process, name, on_progress)
+        code = await process.wait()
+    finally:
+        await _end(process)
+    if code != 0:
+        raise _failure(name, said)
+
+
+async def _said(process: Process, name: str, on_progress: Progress | None) -> str:
+    assert process.stderr is not None
+    said = ""
+    async for data in process.stderr:
+        said = (said + data.decode("utf-8", "replace"))[-SAID_BYTES:]
+        line = re.sub(r"\x1b\[\d*m", "", said.rstrip().rpartition("\n")[2])
+        if on_progress is not None and line.startswith("INFO:"):
+            on_progress(PullProgress(name, line.removeprefix("INFO:").strip()))
+    return re.sub(r"\x1b\[\d*m", "", said)
+
+
+async def _end(process: Process) -> None:
+    if process.returncode is None:
+        with anyio.CancelScope(shield=True):
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+                with anyio.move_on_after(GRACE_S):
+                    await process.wait()
+                    break
+    await process.aclose()
+
+
+def _failure(name: str, said: str) -> LaunchError:
+    fatal = re.findall(r"^(?:FATAL|ERROR)\s*:\s*(.*)", said, re.MULTILINE)
+    return not_fetched(name, (fatal[-1] if fatal else said.strip() or "the engine did not say why")[-1000:])

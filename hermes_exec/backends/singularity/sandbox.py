@@ -1,0 +1,39 @@
+"""One container of the engine."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from hermes_exec.backends.box_directory import BoxDirectory
+from hermes_exec.backends.child_box import ChildBox
+from hermes_exec.errors import PostMortem, Suspect
+
+
+class SingularitySandbox(ChildBox):
+    """See ``Sandbox``. The engine has no part in its streams: they lead to a socket in its directory."""
+
+    workdir = "/"
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        pid: int,
+        directory: BoxDirectory,
+        program: Path,
+        limits: Mapping[str, str],
+        *,
+        whole_box: bool,
+    ) -> None:
+        base = directory.path / "state" / "box"
+        super().__init__(directory.path.name, process, pid, directory, program, base, limits)
+        self._whole_box = whole_box
+
+    def _post_mortem(self) -> PostMortem:
+        code = self._process.returncode
+        # Nothing in the box can kill its process 1; what it may have brought about is the end of its memory.
+        by_force = code in {137, -9}
+        suspect: Suspect = "outside" if by_force and "memory_mb" not in self.limits else "unknown"
+        reason = f"the box ended with exit code {code}" if code >= 0 else f"the engine was ended by signal {-code}"
+        return PostMortem(reason, exit_code=code, log_tail=self._directory.log_tail(), suspect=suspect)
