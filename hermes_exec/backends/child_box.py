@@ -17,7 +17,7 @@ from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.base import SandboxStatus
 from hermes_exec.backends.box_directory import BoxDirectory
 from hermes_exec.backends.owner import process_state
-from hermes_exec.backends.process import open_child
+from hermes_exec.backends.process import kill_with_descendants, open_child
 from hermes_exec.errors import LaunchError, PostMortem, SandboxDied
 
 GRACE_S = 5.0
@@ -114,15 +114,8 @@ class ChildBox:
             self._signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=LAST_GRACE_S)
-        if self._process.poll() is None:
-            self._signal(signal.SIGKILL)
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-        for child in (*self._attached, self._process):
-            if child is not self._process and child.poll() is None:
-                child.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(timeout=GRACE_S)
+        for child in (self._process, *self._attached):
+            kill_with_descendants(child)
         self._attached.clear()
         self._remove()
 

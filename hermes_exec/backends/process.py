@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hermes_exec.aio.streams import FdStream
+from hermes_exec.backends.owner import descendants
 
 
 def start_child(
@@ -39,3 +43,13 @@ def open_child(
             ours.close()
             raise
     return child, FdStream(ours.detach())
+
+
+def kill_with_descendants(child: subprocess.Popen[bytes]) -> None:
+    """End a child by force, with its group and all that comes of it; returns when it has ended."""
+    if child.poll() is None:
+        started = descendants(child.pid)
+        for kill, pid in ((os.killpg, child.pid), *((os.kill, each) for each in started)):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                kill(pid, signal.SIGKILL)
+    child.wait()

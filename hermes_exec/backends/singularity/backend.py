@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import re
-import signal
 import subprocess
 import time
 from functools import partial
@@ -19,8 +17,8 @@ from hermes_exec.backends import runner_binary
 from hermes_exec.backends.base import Labels, LaunchSpec
 from hermes_exec.backends.box_directory import BoxDirectory, check_parent, make_directory
 from hermes_exec.backends.host_backend import HostBackend
-from hermes_exec.backends.owner import child_pids
-from hermes_exec.backends.process import start_child
+from hermes_exec.backends.owner import descendants
+from hermes_exec.backends.process import kill_with_descendants, start_child
 from hermes_exec.backends.singularity.config import SingularityConfig
 from hermes_exec.backends.singularity.engine import (
     Engine,
@@ -112,7 +110,7 @@ class SingularityBackend(HostBackend):
         try:
             pid = _wait(process, directory)
         except BaseException:
-            _abandon(process)
+            kill_with_descendants(process)
             directory.remove()
             raise
         directory.remember_runner(pid)
@@ -139,21 +137,11 @@ def _wait(process: subprocess.Popen[bytes], directory: BoxDirectory) -> int:
 
 
 def _process_1(starter: int) -> int | None:
-    """Of the children of the engine's process the one that is process 1 of a namespace; the others mount images."""
-    for child in child_pids(starter):
+    """Of what the engine has started the one that is process 1 of a namespace; others mount images."""
+    for child in descendants(starter):
         with contextlib.suppress(OSError):
             status = Path(f"/proc/{child}/status").read_text("ascii", "replace")
             numbers = re.search(r"^NSpid:(?:\t\d+)+\t1$", status, re.MULTILINE)
             if numbers is not None:
                 return child
     return None
-
-
-def _abandon(process: subprocess.Popen[bytes]) -> None:
-    """End an engine whose box is not wanted, and the box."""
-    pid = _process_1(process.pid)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if pid is not None:
-            os.kill(pid, signal.SIGKILL)
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

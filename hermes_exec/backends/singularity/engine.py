@@ -128,7 +128,9 @@ def command(config: SingularityConfig, spec: LaunchSpec, start: Start, directory
     argv += ["--overlay", _made(directory, "overlay")] if start.overlay_on_disk else ["--writable-tmpfs"]
     argv += [] if spec.network else ["--net", "--network", "none"]
     argv += {"all": ["--nv"], "rocm": ["--rocm"]}.get(config.gpus or "", [])
-    argv += ["--fakeroot"] if config.fakeroot else []
+    if config.fakeroot:
+        # Without entries in /etc/subuid Apptainer would put a program for that name around the runner.
+        argv += ["--fakeroot", *(["--ignore-fakeroot-command"] if start.engine.family == "apptainer" else [])]
     if start.with_limits:
         argv += [word for pair in limited(spec).items() for word in pair]
     argv += ["--no-mount", "bind-paths"]

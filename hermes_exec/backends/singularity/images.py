@@ -108,7 +108,9 @@ class Images:
             argv = ["env", f"{engine.prefix}_TMPDIR={part}", engine.path, "build"]
             argv += [] if mounts_files() else ["--sandbox", "--fix-perms"]
             argv += ["--no-https"] if self._config.no_https else []
-            await _run([*argv, str(part / "image"), source.argument], name, on_progress)
+            said = await _run([*argv, str(part / "image"), source.argument], name, on_progress)
+            if said is not None:
+                raise _failure(name, source, said)
             with contextlib.suppress(OSError):  # somebody was faster
                 os.rename(part / "image", path)
         finally:
@@ -200,9 +202,9 @@ async def _locked(path: Path) -> AsyncIterator[bool]:
                 return
 
 
-async def _run(argv: list[str], name: str, on_progress: Progress | None) -> None:
-    """Run a build with this process's environment, which has credentials and proxies. One that is not waited for any
-    more is ended.
+async def _run(argv: list[str], name: str, on_progress: Progress | None) -> str | None:
+    """Run a build with this process's environment, which has credentials and proxies; what it said if it failed. One
+    that is not waited for any more is ended.
     """
     process = await anyio.open_process(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
@@ -212,8 +214,7 @@ async def _run(argv: list[str], name: str, on_progress: Progress | None) -> None
         code = await process.wait()
     finally:
         await _end(process)
-    if code != 0:
-        raise _failure(name, said)
+    return None if code == 0 else said
 
 
 async def _said(process: Process, name: str, on_progress: Progress | None) -> str:
@@ -239,6 +240,14 @@ async def _end(process: Process) -> None:
     await process.aclose()
 
 
-def _failure(name: str, said: str) -> LaunchError:
+def _failure(name: str, source: Source, said: str) -> LaunchError:
     fatal = re.findall(r"^(?:FATAL|ERROR)\s*:\s*(.*)", said, re.MULTILINE)
-    return not_fetched(name, (fatal[-1] if fatal else said.strip() or "the engine did not say why")[-1000:])
+    reason = (fatal[-1] if fatal else said.strip() or "the engine did not say why")[-1000:]
+    if ":" in source.argument:
+        return not_fetched(name, reason)
+    if source.argument.endswith(".def"):
+        return ImageError(f"the image {name!r} cannot be built: {reason}")
+    return ImageError(
+        f"this user cannot mount the file {name!r} (no access to /dev/fuse), and it cannot be made a folder either: "
+        f"give access to /dev/fuse, or name a folder (apptainer build --sandbox FOLDER FILE): {reason}"
+    )

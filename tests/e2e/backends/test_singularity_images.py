@@ -1,0 +1,177 @@
+"""Images of Apptainer: what is built or converted, once, and what is left of a build that was stopped."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from docker import DockerClient
+
+from hermes_exec import ImageError, LaunchTimeout, PullProgress, SandboxPool
+from tests.e2e.backends import registry
+from tests.e2e.backends.registry import Registry
+from tests.images import busybox
+from tests.images.archive import docker_archive
+
+pytestmark = [pytest.mark.anyio, pytest.mark.singularity]
+Image = Callable[[str], str]
+SQUASHFS_PRIMARY = bytes((1, 0, 0, 0, 2, 0, 0, 0))
+
+
+@pytest.fixture(scope="module")
+def layer(singularity_image: Image, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The root of an image as a tar archive."""
+    singularity_image("busybox")
+    folder = tmp_path_factory.mktemp("layer")
+    busybox.write_rootfs(folder / "layer.tar", folder)
+    return folder / "layer.tar"
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, Any]:
+    (tmp_path / "boxes").mkdir()
+    return {"base_dir": str(tmp_path / "boxes"), "cache_dir": str(tmp_path / "cache")}
+
+
+async def ran(command: str, **options: Any) -> str:
+    async with SandboxPool("singularity", **options) as pool, pool.slot() as slot:
+        return (await slot.run(command)).check().stdout
+
+
+def cached(options: dict[str, Any]) -> list[str]:
+    return sorted(name for name in os.listdir(options["cache_dir"]) if not name.endswith(".lock"))
+
+
+async def test_an_archive_is_built_once_by_its_content(options: dict[str, Any], layer: Path, tmp_path: Path) -> None:
+    archive = docker_archive(tmp_path / "image.tar", layer, env=("PATH=/bin", "FROM_IMAGE=first"))
+    options["image"] = f"docker-archive:{archive}"
+    assert await ran("echo $FROM_IMAGE", **options) == "first\n"
+    (first,) = cached(options)
+    begun = os.stat(Path(options["cache_dir"]) / first).st_mtime_ns
+    assert await ran("echo $FROM_IMAGE", **options) == "first\n"
+    assert os.stat(Path(options["cache_dir"]) / first).st_mtime_ns == begun
+    docker_archive(archive, layer, env=("PATH=/bin", "FROM_IMAGE=second"))
+    assert await ran("echo $FROM_IMAGE", **options) == "second\n"
+    assert len(cached(options)) == 2
+
+
+async def test_a_definition_is_built_by_its_text_and_its_files(
+    options: dict[str, Any], layer: Path, tmp_path: Path
+) -> None:
+    archive = docker_archive(tmp_path / "image.tar", layer, env=("PATH=/bin",))
+    (tmp_path / "given").write_text("one")
+    definition = tmp_path / "image.def"
+    definition.write_text(
+        f"Bootstrap: docker-archive\nFrom: {archive}\n\n%files\n    {tmp_path}/given /given\n\n"
+        "%environment\n    export TOLD=yes\n"
+    )
+    options["image"] = str(definition)
+    assert await ran("cat /given; echo $TOLD", **options) == "oneyes\n"
+    (tmp_path / "given").write_text("other")
+    assert await ran("cat /given", **options) == "other"
+    assert len(cached(options)) == 2
+
+
+async def test_many_pools_build_an_image_once(options: dict[str, Any], layer: Path, tmp_path: Path) -> None:
+    archive = docker_archive(tmp_path / "image.tar", layer, env=("PATH=/bin",))
+    said: list[PullProgress] = []
+    seen: list[str] = []
+
+    async def use() -> None:
+        pool = SandboxPool("singularity", image=f"docker-archive:{archive}", on_pull=said.append, **options)
+        async with pool, pool.slot() as slot:
+            seen.append((await slot.run("echo here")).stdout)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(4):
+            tasks.start_soon(use)
+    assert seen == ["here\n"] * 4
+    assert len(cached(options)) == 1
+    assert sum("Build complete" in each.status for each in said) == 1
+
+
+async def test_a_build_over_its_time_leaves_nothing(options: dict[str, Any], layer: Path, tmp_path: Path) -> None:
+    archive = docker_archive(tmp_path / "image.tar", layer)
+    with pytest.raises(LaunchTimeout, match="pull_timeout_s"):
+        await ran("true", image=f"docker-archive:{archive}", pull_timeout_s=0.05, **options)
+    assert cached(options) == []
+    with pytest.raises(ImageError, match="not in the cache"):
+        await ran("true", image=f"docker-archive:{archive}", pull_policy="never", **options)
+
+
+async def test_what_a_killed_build_left_goes_with_the_next_one(
+    options: dict[str, Any], layer: Path, tmp_path: Path
+) -> None:
+    archive = docker_archive(tmp_path / "image.tar", layer, env=("PATH=/bin",))
+    assert await ran("echo 1", image=f"docker-archive:{archive}", **options) == "1\n"
+    (name,) = cached(options)
+    cache = Path(options["cache_dir"])
+    (cache / name).rename(tmp_path / "elsewhere")
+    (cache / f"{name}.part-dead").mkdir()
+    assert await ran("echo 2", image=f"docker-archive:{archive}", **options) == "2\n"
+    assert cached(options) == [name]
+
+
+async def test_an_image_for_another_machine_is_told(options: dict[str, Any], layer: Path, tmp_path: Path) -> None:
+    archive = docker_archive(tmp_path / "image.tar", layer, env=("PATH=/bin",))
+    assert await ran("echo here", image=f"docker-archive:{archive}", **options) == "here\n"
+    (name,) = cached(options)
+    if not name.endswith(".sif"):
+        pytest.skip("images are folders here, which do not say for which machine they are")
+    image = bytearray(await anyio.Path(options["cache_dir"], name).read_bytes())
+    # The format names the architecture after "a squashfs" and "the primary partition": 02 is amd64, 04 arm64.
+    where = image.index(SQUASHFS_PRIMARY) + len(SQUASHFS_PRIMARY)
+    image[where : where + 2] = b"02" if platform.machine() == "aarch64" else b"04"
+    (tmp_path / "other.sif").write_bytes(image)
+    with pytest.raises(ImageError, match="is not for this machine"):
+        await ran("true", image=str(tmp_path / "other.sif"), **options)
+    assert os.listdir(options["base_dir"]) == []
+
+
+async def test_an_archive_that_is_broken_is_told(options: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "image.tar").write_bytes(b"nothing of the kind" * 100)
+    with pytest.raises(ImageError, match="cannot be fetched"):
+        await ran("true", image=f"docker-archive:{tmp_path}/image.tar", **options)
+    assert cached(options) == []
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Registry]:
+    if isinstance(why := registry.program(), str):
+        pytest.skip(why)
+    own = Registry(tmp_path, auth=False)
+    try:
+        own.wait()
+        yield own
+    finally:
+        own.close()
+
+
+@pytest.mark.docker
+async def test_an_image_of_a_registry(
+    options: dict[str, Any], engine: DockerClient, docker_image: Image, server: Registry
+) -> None:
+    repository = f"{server.host}/team/tool"
+    image = engine.images.get(docker_image("busybox"))
+    image.tag(repository, "1")
+    try:
+        assert '"error"' not in engine.images.push(repository, "1")
+    finally:
+        engine.images.remove(f"{repository}:1", noprune=True)
+    assert await ran("echo pulled", image=f"{repository}:1", no_https=True, **options) == "pulled\n"
+    with pytest.raises(ImageError, match="cannot be fetched"):
+        await ran("true", image=f"docker://{repository}:2", no_https=True, **options)
+    assert len(cached(options)) == 1
+
+
+@pytest.mark.docker
+async def test_an_image_of_the_docker_daemon(options: dict[str, Any], docker_image: Image) -> None:
+    assert await ran("echo here", image=f"docker-daemon:{docker_image('busybox')}", **options) == "here\n"
+    (name,) = cached(options)
+    assert await ran("echo file", image=str(Path(options["cache_dir"]) / name), **options) == "file\n"
+    assert os.listdir(options["base_dir"]) == []

@@ -1,0 +1,38 @@
+"""Boxes of Apptainer of an ordinary user: files of images, what is kept where, limits, and root for the look of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.ordinary_user import run_as_ordinary_user
+
+pytestmark = [pytest.mark.singularity]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes root to become another user")
+def test_an_ordinary_user(singularity_image: Callable[[str], str]) -> None:
+    with tempfile.TemporaryDirectory(prefix="hermes-images-", dir="/tmp") as folder:  # pytest's are closed
+        Path(folder).chmod(0o755)
+        command = ["apptainer", "build", f"{folder}/image.sif", singularity_image("busybox")]
+        subprocess.run(command, check=True, capture_output=True)
+        answers = json.loads(run_as_ordinary_user("tests.e2e.backends.singularity_as_user", f"{folder}/image.sif"))
+    if answers["file"].startswith("ImageError"):
+        assert "give access to /dev/fuse" in answers["file"]
+        pytest.skip("an ordinary user cannot mount images here")
+    mine = f"{answers['file'].splitlines()[0]}\n"
+    assert mine != "0\n"
+    assert "83886080\n" in answers["file"]
+    assert answers["memory"].startswith(mine)
+    assert "83886080\n" not in answers["memory"]
+    if not answers["limits"].startswith(mine):
+        assert answers["limits"].startswith("ConfigError: limits of a box cannot be set by this user here")
+    assert answers["best effort"].startswith(mine)
+    assert answers["fakeroot"].startswith("0\n")
+    assert answers["left"] == []
