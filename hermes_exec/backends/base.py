@@ -177,15 +177,24 @@ class HostVisible(Protocol):
 
 
 @runtime_checkable
-class Killable(Protocol):
-    """A sandbox that can end as by an accident, for tests of what comes of it."""
+class Signalable(Protocol):
+    """A sandbox whose runner can be sent signals from outside, for tests of what comes of it."""
 
-    def kill_now(self) -> None:
-        """End it by force, without a word to its runner; blocking.
+    def signal_now(self, number: int) -> None:
+        """Send a signal (KILL, STOP, CONT) as an accident would, without a word to the runner; blocking.
 
         Raises:
             ExecError: the engine or the host cannot be asked.
         """
+
+
+@runtime_checkable
+class OnThisHost(Protocol):
+    """A backend whose boxes have their files on this host, in directories below ``base_dir`` of its configuration."""
+
+    @property
+    def base_dir(self) -> str | None:
+        """The directory; None for the system's temporary one."""
 
 
 @runtime_checkable

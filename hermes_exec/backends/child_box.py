@@ -76,11 +76,8 @@ class ChildBox:
         """See ``HostVisible.host_pid``."""
         return self._runner
 
-    def kill_now(self) -> None:
-        """See ``Killable.kill_now``."""
-        self._signal(signal.SIGKILL)
-
-    def _signal(self, number: signal.Signals) -> None:
+    def signal_now(self, number: int) -> None:
+        """See ``Signalable.signal_now``."""
         # Whoever has that number by now is not the runner once the process is over.
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -98,7 +95,7 @@ class ChildBox:
         """End the runner, with time to end what it started, and remove the directory."""
         with anyio.CancelScope(shield=True):
             if self._process.poll() is None:
-                self._signal(signal.SIGTERM)
+                self.signal_now(signal.SIGTERM)
                 await self._gone(GRACE_S)
             await anyio.to_thread.run_sync(self.destroy_now)
 
@@ -111,7 +108,7 @@ class ChildBox:
     def destroy_now(self) -> None:
         """End the runner with little patience, and remove the directory."""
         if self._process.poll() is None:
-            self._signal(signal.SIGTERM)
+            self.signal_now(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=LAST_GRACE_S)
         for child in (self._process, *self._attached):

@@ -15,7 +15,7 @@ class HostBackend:
     name: str
 
     def __init__(self, base_dir: str | None, prefix: str) -> None:
-        self._base_dir = base_dir
+        self.base_dir = base_dir
         self._prefix = prefix
 
     async def reap(self, which: ReapFilter) -> list[Reaped]:
@@ -38,7 +38,7 @@ class HostBackend:
 
     def _found(self) -> list[tuple[BoxDirectory, SandboxInfo]]:
         found: list[tuple[BoxDirectory, SandboxInfo]] = []
-        for directory in find_directories(self._base_dir, self._prefix):
+        for directory in find_directories(self.base_dir, self._prefix):
             labels = directory.owner()
             if labels is None:
                 continue

@@ -19,7 +19,8 @@ from typing import Any
 
 import anyio
 
-from hermes_exec import DockerConfig, LocalConfig, SandboxPool
+from hermes_exec import SandboxPool
+from hermes_exec.backends.registry import config_type
 from hermes_exec.testing.faults import Faults, faulty
 from tests.e2e.pool.outside import marked
 from tests.faults.evidence import Evidence, Folder, folder, listening
@@ -29,9 +30,9 @@ ROOT = Path(__file__).resolve().parents[2]
 LONGEST_S = 240.0
 LEASE_S = 8.0
 ROOM_MB = 128
-"""What a box has for its slots, or all local boxes together: a disk that a fault can fill."""
+"""What a box has for its slots, or all boxes of this host together: a disk that a fault can fill."""
 BOXES = "HERMES_EXEC_TEST_BOXES"
-"""Names that disk to the process of a local seed."""
+"""Names that disk to the process of a seed."""
 
 
 @dataclass
@@ -56,15 +57,15 @@ class Verdict:
         return f"python -m tests.faults {self.backend} {self.seed}"
 
 
-def pool_options(backend: str, faults: Faults, evidence: Evidence, image: str | None) -> dict[str, Any]:
-    """The arguments of the pool under test."""
+def pool_options(backend: str, faults: Faults, evidence: Evidence, options: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the pool under test, with options of its backend."""
     common = {"lease_s": LEASE_S, "run_id": f"faults-{faults.seed}", "max_sandboxes": 3, "slots_per_sandbox": 4}
-    if backend == "local":
-        return {**common, "backend": faulty(LocalConfig(base_dir=os.environ.get(BOXES)), faults)}
-    assert isinstance(evidence, Folder)
-    small = {"/hermes-exec/state/box": f"size={ROOM_MB}m,mode=711"}
-    config = DockerConfig(image=image, shared_volumes=(f"{evidence.path}:/evidence",), tmpfs=small)
-    return {**common, "backend": faulty(config, faults)}
+    if backend != "docker":
+        options = {**options, "base_dir": os.environ.get(BOXES) or tempfile.gettempdir()}
+    elif isinstance(evidence, Folder):
+        small = {"/hermes-exec/state/box": f"size={ROOM_MB}m,mode=711"}
+        options = {**options, "shared_volumes": [f"{evidence.path}:/evidence"], "tmpfs": small}
+    return {**common, "backend": faulty(config_type(backend).of(options), faults)}
 
 
 async def use(options: dict[str, Any], evidence: Evidence, seed: int, scratch: Path) -> Record:
@@ -108,15 +109,15 @@ def judge(record: Record, counts: Counter[str]) -> list[str]:
     return wrong
 
 
-def episode(backend: str, seed: int, image: str | None) -> Verdict:
+def episode(backend: str, seed: int, options: dict[str, Any]) -> Verdict:
     """Run one seed in this process."""
     began = time.monotonic()
     faults = Faults(seed)
-    way: AbstractContextManager[Evidence] = listening() if backend == "local" else folder()
+    way: AbstractContextManager[Evidence] = folder() if backend == "docker" else listening()
     with way as evidence, tempfile.TemporaryDirectory() as scratch:
         before = held()
-        options = pool_options(backend, faults, evidence, image)
-        record = anyio.run(use, options, evidence, seed, Path(scratch))
+        given = pool_options(backend, faults, evidence, options)
+        record = anyio.run(use, given, evidence, seed, Path(scratch))
         deadline = time.monotonic() + 20
         while (more := held() - before) and time.monotonic() < deadline:
             time.sleep(0.2)
@@ -137,10 +138,10 @@ def episode(backend: str, seed: int, image: str | None) -> Verdict:
     )
 
 
-def in_own_process(backend: str, seed: int, image: str | None = None) -> Verdict:
-    """Run one seed in a process of its own, and look at what that left behind."""
+def in_own_process(backend: str, seed: int, options: dict[str, Any] | None = None) -> Verdict:
+    """Run one seed in a process of its own, with options of the backend, and look at what that left behind."""
     with tempfile.TemporaryDirectory() as scratch, small_disk(backend) as disk:
-        command = [sys.executable, "-m", "tests.faults.episode", backend, str(seed), *([image] if image else [])]
+        command = [sys.executable, "-m", "tests.faults.episode", backend, str(seed), json.dumps(options or {})]
         env = {**os.environ, **({BOXES: disk} if disk else {}), "TMPDIR": scratch, "PYTHONPATH": str(ROOT)}
         try:
             done = subprocess.run(
@@ -162,8 +163,8 @@ def in_own_process(backend: str, seed: int, image: str | None = None) -> Verdict
 
 @contextmanager
 def small_disk(backend: str) -> Iterator[str | None]:
-    """A file system of its own for local boxes, which only root can have."""
-    if backend != "local" or os.geteuid() or sys.platform != "linux":
+    """A file system of its own for the boxes of a seed, which only root can have."""
+    if backend not in {"local", "singularity"} or os.geteuid() or sys.platform != "linux":
         yield None
         return
     with tempfile.TemporaryDirectory() as path:
@@ -196,4 +197,4 @@ def left_behind(backend: str, seed: int, scratch: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asdict(episode(sys.argv[1], int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None))))
+    print(json.dumps(asdict(episode(sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])))))

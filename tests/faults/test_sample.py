@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.conftest import require_engine
+from tests.faults.engines import BACKENDS, options_of
 from tests.faults.episode import Verdict, in_own_process
 
 AT_ONCE = 3
+SEEDS = {"local": 6}
 
 
-def judged(backend: str, seeds: range, image: str | None = None) -> list[str]:
-    """What was wrong with these seeds, and how to run each again."""
-    with ThreadPoolExecutor(AT_ONCE) as threads:
-        verdicts: list[Verdict] = list(threads.map(lambda seed: in_own_process(backend, seed, image), seeds))
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "backend", [pytest.param(name, marks=[getattr(pytest.mark, name)] if name != "local" else []) for name in BACKENDS]
+)
+def test_seeds(backend: str) -> None:
+    require_engine(backend)
+    with options_of(backend) as options, ThreadPoolExecutor(AT_ONCE) as threads:
+        seeds = range(SEEDS.get(backend, 3))
+        verdicts: list[Verdict] = list(threads.map(lambda seed: in_own_process(backend, seed, options), seeds))
     assert all(verdict.commands for verdict in verdicts if not verdict.wrong)
-    return [f"{verdict.replay}: {wrong}" for verdict in verdicts for wrong in verdict.wrong]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_local_seeds() -> None:
-    assert judged("local", range(6)) == []
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.docker
-def test_docker_seeds(docker_image: Callable[[str], str]) -> None:
-    require_engine("docker")
-    assert judged("docker", range(3), docker_image("debian")) == []
+    assert [f"{verdict.replay}: {wrong}" for verdict in verdicts for wrong in verdict.wrong] == []

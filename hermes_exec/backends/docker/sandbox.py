@@ -118,9 +118,9 @@ class DockerSandbox:
         state: Mapping[str, Any] = self._engine.call_now(lambda client: client.api.inspect_container(self.id)["State"])
         return int(state.get("Pid") or 0) or None
 
-    def kill_now(self) -> None:
-        """See ``Killable.kill_now``."""
-        self._engine.call_now(lambda client: client.api.kill(self.id))
+    def signal_now(self, number: int) -> None:
+        """See ``Signalable.signal_now``."""
+        self._engine.call_now(lambda client: client.api.kill(self.id, signal=number))
 
     async def destroy(self) -> None:
         """Remove the container with its anonymous volumes; harmless when it is gone.

@@ -107,9 +107,12 @@ class Host:
         if left:
             logger.warning("ssh %s: of %s something is left: %s", self.name, base, left)
 
-    def kill(self, base: str) -> None:
-        """End the runner of a box by force."""
-        self._run(f"kill -9 {int(self.status(base)['pid'])}")
+    def signal(self, base: str, number: int) -> None:
+        """Send a signal to the runner of a box."""
+        pid = self.status(base).get("pid")
+        if pid is None:
+            raise LaunchError(f"ssh {self.name}: the runner has ended")
+        self._run(f"kill -{int(number)} {int(pid)}")
 
     def box_name(self, base: str) -> str:
         """What a box is called, by its base directory."""

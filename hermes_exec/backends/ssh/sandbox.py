@@ -59,6 +59,6 @@ class SSHSandbox:
         with contextlib.suppress(ExecError):
             self._host.end(self._base)
 
-    def kill_now(self) -> None:
-        """See ``Killable.kill_now``."""
-        self._host.kill(self._base)
+    def signal_now(self, number: int) -> None:
+        """See ``Signalable.signal_now``."""
+        self._host.signal(self._base, number)

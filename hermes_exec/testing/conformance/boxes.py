@@ -7,19 +7,25 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from hermes_exec.backends.base import Killable
+from hermes_exec.backends.base import OnThisHost, Signalable
 
 if TYPE_CHECKING:
     from hermes_exec import SandboxPool, Slot
 
 
-def killable(pool: SandboxPool, slot: Slot) -> Killable | None:
-    """The box of this slot, if its backend can end it as an accident would."""
+def signalable(pool: SandboxPool, slot: Slot) -> Signalable | None:
+    """The box of this slot, if signals can be sent to it from outside."""
     assert pool._fleet is not None  # a slot of it is held
     for box in pool._fleet.boxes.values():
-        if box.id == slot.sandbox and isinstance(box.sandbox, Killable):
+        if box.id == slot.sandbox and isinstance(box.sandbox, Signalable):
             return box.sandbox
     return None
+
+
+def disk_here(pool: SandboxPool) -> bool:
+    """Whether the option `base_dir` says where on this host boxes have their files."""
+    assert pool._fleet is not None  # it is open
+    return any(isinstance(box.template.backend, OnThisHost) for box in pool._fleet.boxes.values())
 
 
 def open_sockets() -> set[tuple[int, str]]:

@@ -14,7 +14,7 @@ from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError
 from hermes_exec.results import Isolation
 from hermes_exec.testing.applets import find_applets
 from hermes_exec.testing.conformance import outside
-from hermes_exec.testing.conformance.boxes import killable
+from hermes_exec.testing.conformance.boxes import disk_here, signalable
 from hermes_exec.testing.conformance.registry import NotGiven, PoolFactory
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class Facts:
     """`missing` tells for each need that is not met why; a need that is met is not in it."""
 
     backend: str = ""
+    disk_here: bool = False
     image: str | None = None
     isolation: Isolation = field(default_factory=lambda: Isolation("none"))
     platform: tuple[str, str] | None = None
@@ -81,7 +82,8 @@ async def learn(factory: PoolFactory) -> Facts:
         await _users(slot, facts)
         if not facts.own_root:
             facts.missing["own-root"] = f"the slot's root: {slot.isolation.filesystem}"
-        if killable(pool, slot) is None:
+        facts.disk_here = disk_here(pool)
+        if signalable(pool, slot) is None:
             facts.missing["kill-box"] = f"boxes of backend {slot.backend!r} cannot be killed from outside"
     await _sharing(factory, facts)
     try:

@@ -12,9 +12,9 @@ import anyio
 from anyio import to_thread
 from anyio.abc import ByteStream
 
-from hermes_exec.backends.base import Backend, Labels, LaunchSpec, Sandbox
+from hermes_exec.backends.base import Backend, Labels, LaunchSpec, Sandbox, Signalable
 from hermes_exec.config import BackendConfig
-from hermes_exec.errors import ConfigError, LaunchError
+from hermes_exec.errors import ConfigError, ExecError, LaunchError
 from hermes_exec.testing.faults.clock import jumped
 from hermes_exec.testing.faults.processes import BoxProcesses
 from hermes_exec.testing.faults.schedule import STREAM_FAULTS, Faults
@@ -109,22 +109,22 @@ class FaultySandbox:
                 self._note(kind, f"by {self._fate.jump_s:.0f} s for {lasts_s:.3f} s")
                 with jumped(self._fate.jump_s):
                     self._over.wait(lasts_s)
+            elif kind in {"kill-runner", "freeze"} and isinstance(self._inner, Signalable):
+                self._note(kind, f"{lasts_s:.3f} s" if kind == "freeze" else "")
+                self._inner.signal_now(signal.SIGSTOP if kind == "freeze" else signal.SIGKILL)
+                if kind == "freeze":
+                    self._over.wait(lasts_s)
+                    self._inner.signal_now(signal.SIGCONT)
             elif not self._processes.visible:
                 self._note(f"no {kind}", "the processes of this box are not seen from here")
             elif kind == "kill-attach":
                 self._note(kind, f"{self._processes.kill_attached()} killed")
-            elif kind == "kill-runner":
-                self._note(kind)
-                self._processes.signal_runner(signal.SIGKILL)
-            elif kind == "freeze":
-                self._note(kind, f"{lasts_s:.3f} s")
-                self._processes.signal_runner(signal.SIGSTOP)
-                self._over.wait(lasts_s)
-                self._processes.signal_runner(signal.SIGCONT)
             elif kind == "fill-disk":
                 with self._processes.full_disk() as filled:
                     self._note(kind if filled else f"no {kind}", f"{filled >> 20} MiB for {lasts_s:.3f} s")
                     self._over.wait(lasts_s if filled else 0)
+        except ExecError as error:
+            self._note(f"no {kind}", str(error))
         except Exception:
             logger.exception("the fault %s could not be carried out", kind)
         finally:

@@ -21,7 +21,7 @@ class BoxProcesses:
     def __init__(self, sandbox: Sandbox) -> None:
         self._runner: int | None = None
         self._pid = 0
-        self._base = self._namespace = ""
+        self._base = ""
         pid: int | None = None
         with contextlib.suppress(ExecError):
             pid = sandbox.host_pid() if isinstance(sandbox, HostVisible) else None
@@ -29,7 +29,6 @@ class BoxProcesses:
             return
         with contextlib.suppress(OSError):
             self._runner = os.pidfd_open(pid)
-            self._namespace = os.readlink(f"/proc/{pid}/ns/pid")
             self._base = _base_of(pid, "serve")
             self._pid = pid
         if self._runner is not None and not self._base:
@@ -40,27 +39,18 @@ class BoxProcesses:
         """Whether the box's processes can be signalled from here."""
         return self._runner is not None
 
-    def signal_runner(self, number: int) -> bool:
-        """Signal the serving runner; False when it has ended."""
-        if self._runner is None:
-            return False
-        try:
-            signal.pidfd_send_signal(self._runner, number)
-        except ProcessLookupError:
-            return False
-        return True
-
     def kill_attached(self) -> int:
         """Kill the processes that carry streams; how many there were."""
         killed = 0
+        served = _folder_of(self._pid, self._base)
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
             with contextlib.suppress(OSError):
                 process = os.pidfd_open(int(entry.name))
                 try:
-                    same = os.readlink(entry / "ns" / "pid") == self._namespace
-                    if same and self._base and _base_of(int(entry.name), "attach") == self._base:
+                    attached = _base_of(int(entry.name), "attach")
+                    if served and attached and _folder_of(int(entry.name), attached) == served:
                         signal.pidfd_send_signal(process, signal.SIGKILL)
                         killed += 1
                 finally:
@@ -105,6 +95,15 @@ def _fill(path: Path) -> int:
                 while True:
                     size += file.write(piece)
     return size
+
+
+def _folder_of(pid: int, base: str) -> tuple[int, int] | None:
+    """What the directory is that a process calls so: the same for all that see it, under whatever name."""
+    try:
+        found = os.stat(f"/proc/{pid}/root/{base.lstrip('/')}")
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _base_of(pid: int, role: str) -> str:

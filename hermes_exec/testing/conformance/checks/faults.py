@@ -14,7 +14,7 @@ import anyio.lowlevel
 from anyio import to_thread
 
 from hermes_exec.errors import ExecError, OutcomeUnknown, SandboxDied
-from hermes_exec.testing.conformance.boxes import break_sockets, killable, open_sockets
+from hermes_exec.testing.conformance.boxes import break_sockets, open_sockets, signalable
 from hermes_exec.testing.conformance.context import Context
 from hermes_exec.testing.conformance.disks import small_disk
 from hermes_exec.testing.conformance.expect import equal, raises, that
@@ -33,7 +33,7 @@ async def check_killed_box_is_told(ctx: Context) -> None:
     """
     async with ctx.pool(slots_per_sandbox=1) as pool:
         async with pool.slot() as slot:
-            box = killable(pool, slot)
+            box = signalable(pool, slot)
             if box is None:
                 raise NotGiven("no way to kill the box from outside")
             argv = await ctx.argv("sleep", 120, ctx.mark, slot=slot)
@@ -50,7 +50,7 @@ async def check_killed_box_is_told(ctx: Context) -> None:
                 tasks.start_soon(run)
                 await ctx.alive(1)
                 started = time.monotonic()
-                await to_thread.run_sync(box.kill_now)
+                await to_thread.run_sync(box.signal_now, signal.SIGKILL)
             that(time.monotonic() - started < 30, f"it took {time.monotonic() - started:.1f} s to be told")
             that(caught and isinstance(caught[0], (SandboxDied, OutcomeUnknown)), f"the call under way got {caught}")
             with raises(SandboxDied) as later:
@@ -97,7 +97,7 @@ async def check_full_disk(ctx: Context) -> None:
             return
     except NotGiven as refused:
         reason = str(refused)
-    if ctx.facts.backend == "local":
+    if ctx.facts.disk_here:
         async with small_disk(ctx.folder) as disk, ctx.pool(base_dir=str(disk)) as pool, pool.slot() as slot:
             await _fill(ctx, slot, slot.workspace)
         return
