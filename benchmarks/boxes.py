@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 OURS, OURS_OPEN, BARE = "hermes-exec, Docker", "hermes-exec, Docker, pool open already", "docker SDK"
 MACHINES = "hermes-exec, Docker, slots of one box"
 FIRST = "one box, from nothing to its first command"
-AT_ONCE = PlanConfig(max_sandboxes=1, templates={}).launch_concurrency
+AT_ONCE = PlanConfig(max_sandboxes=1, templates={}).launches_at_once
 MANY_ROUNDS = 3
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-from pydantic import PrivateAttr
+from pydantic import Field, PrivateAttr
 
 from hermes_exec.config.model import ConfigModel
 
@@ -23,6 +23,12 @@ class BackendConfig(ConfigModel):
     """Slots in one box where the pool does not set them."""
     default_max_sandboxes: ClassVar[int] = 4
     """Most boxes where the pool does not set them."""
+
+    creates_per_s: Annotated[float, Field(gt=0)] | None = 20.0
+    """Most boxes that are begun in a second, by all programs of this user on this host together; None for no bound."""
+    launches_at_once: Annotated[int, Field(ge=1)] = 4
+    """Most boxes of a pool that are being launched at the same time."""
+
     _wrap: Callable[[Any], Any] | None = PrivateAttr(default=None)
 
     def wrapped(self, wrap: Callable[[Any], Any]) -> Self:

@@ -16,6 +16,7 @@ from hermes_exec.backends.base import Backend, Labels, NoOwnRoot, ReapFilter, Sa
 from hermes_exec.errors import ExecError, LaunchError, PostMortem
 from hermes_exec.pool.events import Hub
 from hermes_exec.pool.launch import OnPull, launch_sandbox, start_sandbox
+from hermes_exec.pool.pace import next_turn
 from hermes_exec.pool.plan import Close, Fail, Launch, Lend, PlanConfig, plan
 from hermes_exec.pool.sandbox import PooledSandbox, SlotPlace
 from hermes_exec.pool.state import Phase, PoolState, SandboxRecord
@@ -72,7 +73,9 @@ class Fleet:
         """Ask the planner, begin what it says of boxes, and return what it says of waiters."""
         if self.closing:
             return []
-        config = PlanConfig(self.templates.max_sandboxes, self.templates.sizes())
+        config = PlanConfig(
+            self.templates.max_sandboxes, self.templates.sizes(), self.templates.backend.launches_at_once
+        )
         decided = plan(self.state, config, anyio.current_time())
         before = len(self.state.boxes)
         for_waiters: list[Lend | Fail] = []
@@ -174,6 +177,9 @@ class Fleet:
             return await self._bring_up_as_planned(record, template, started)
 
     async def _bring_up_as_planned(self, record: SandboxRecord, template: Template, started: float) -> PooledSandbox:
+        backend = self.templates.backend
+        if backend.creates_per_s is not None:
+            await next_turn(type(backend).backend, backend.creates_per_s)
         sandbox = await launch_sandbox(template, self.labels, self._on_pull, self.destroy)
         self.sandboxes[id(sandbox)] = sandbox
         self.emit(

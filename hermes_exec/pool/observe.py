@@ -7,14 +7,11 @@ be asked: `slots`, `processes`, and `view`, which shows what the slot's commands
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
 import secrets
 import socket
-import stat
-import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -28,6 +25,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from hermes_exec.aio.peers import peer, tells_peers
 from hermes_exec.channel import Event, RemoteError
 from hermes_exec.errors import ExecError, SlotClosed
+from hermes_exec.pool.private_directory import directory, private_directory
 
 if TYPE_CHECKING:
     from hermes_exec.pool.checkout import Checkout, Checkouts
@@ -41,20 +39,6 @@ VIEW_WINDOW = 256 << 10
 RESET_POLL_S = 0.05
 LAST_WORDS_S = 5.0
 SUFFIX = ".pool"
-
-
-def directory(uid: int | None = None) -> Path:
-    """Where the pools of a user (default: this one) have their sockets."""
-    return Path(tempfile.gettempdir()) / f"hermes-exec.{os.geteuid() if uid is None else uid}"
-
-
-def is_private(path: Path, uid: int) -> bool:
-    """Whether it is a directory that only this user can do anything in."""
-    try:
-        found = path.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == uid and not found.st_mode & 0o077
 
 
 async def offer_view(checkouts: Checkouts) -> None:
@@ -74,10 +58,7 @@ async def offer_view(checkouts: Checkouts) -> None:
 
 
 def _listen(path: Path) -> socket.socket:
-    with suppress(FileExistsError):
-        path.parent.mkdir(0o700)
-    if not is_private(path.parent, os.geteuid()):
-        raise PermissionError(errno.EPERM, "its directory is not this user's alone")
+    private_directory()
     for earlier in path.parent.glob(f"*{SUFFIX}"):
         listens(earlier)  # else it is removed
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

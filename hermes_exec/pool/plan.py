@@ -31,8 +31,7 @@ class PlanConfig:
 
     max_sandboxes: int
     templates: Mapping[str, TemplateSize]
-    launch_concurrency: int = 4
-    launch_interval_s: float = 0.05
+    launches_at_once: int = 4
     launch_tries: int = 3
     first_delay_s: float = 0.5
     most_delay_s: float = 30.0
@@ -347,17 +346,14 @@ class _Draft:
             self._close(box, "idle")
 
     def start(self) -> None:
-        """Start the launches for which there is room, at the configured pace and with the pauses after failures."""
+        """Start the launches for which there is room, with the pauses after failures."""
         under_way = sum(box.phase is Phase.LAUNCHING for box in self.state.boxes.values())
-        last_at = self.state.last_launch_at
         for template in self.wanted:
-            if under_way >= self.config.launch_concurrency:
+            if under_way >= self.config.launches_at_once:
                 return
             retry_at = self.state.launches[template].retry_at if template in self.state.launches else -math.inf
-            begins_at = max(retry_at, last_at + self.config.launch_interval_s)
-            if begins_at > self.now:
-                self.wake_at = min(self.wake_at, begins_at)
+            if retry_at > self.now:
+                self.wake_at = min(self.wake_at, retry_at)
                 continue
             self.actions.append(Launch(template))
             under_way += 1
-            last_at = self.now

@@ -85,7 +85,6 @@ class PoolState:
     waiters: dict[int, Waiter] = field(default_factory=dict)
     launches: dict[str, LaunchHistory] = field(default_factory=dict)
     uses: dict[str, Use] = field(default_factory=dict)
-    last_launch_at: float = -math.inf
     _last_id: int = 0
 
     def next_id(self) -> int:
@@ -119,7 +118,6 @@ class PoolState:
         """A launch begins."""
         box = SandboxRecord(self.next_id(), template, slots, now)
         self.boxes[box.id] = box
-        self.last_launch_at = now
         return box
 
     def launched(self, box: SandboxRecord, now: float) -> None:

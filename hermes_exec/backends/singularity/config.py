@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -14,6 +14,9 @@ class SingularityConfig(BackendConfig):
     """Boxes that are containers of Apptainer or Singularity on this host, as root or as an ordinary user."""
 
     backend: ClassVar[str] = "singularity"
+
+    creates_per_s: Annotated[float, Field(gt=0)] | None = 50.0
+    launches_at_once: Annotated[int, Field(ge=1)] = 8
 
     image: str | None = None
     """Image of boxes for which the pool and the profile name none: the path of a ``.sif``, of a folder with a root or

@@ -14,7 +14,8 @@ from anyio.abc import SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from hermes_exec.errors import ExecError, SlotClosed
-from hermes_exec.pool.observe import SUFFIX, directory, is_private, listens
+from hermes_exec.pool.observe import SUFFIX, listens
+from hermes_exec.pool.private_directory import directory, is_private
 
 ANSWER_S = 5.0
 LONGEST_LINE = 8 << 20

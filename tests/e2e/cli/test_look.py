@@ -20,7 +20,7 @@ import pytest
 
 from hermes_exec import SandboxPool, SlotClosed, blocking
 from hermes_exec.cli.observe import look
-from hermes_exec.pool.observe import directory
+from hermes_exec.pool.private_directory import directory
 from tests.conftest import BackendCase
 from tests.e2e.cli.conftest import Cli, environment
 from tests.e2e.cli.test_shell import Terminal

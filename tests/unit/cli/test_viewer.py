@@ -14,7 +14,8 @@ import pytest
 from anyio.abc import SocketStream
 
 from hermes_exec.cli.observe import client
-from hermes_exec.pool.observe import SUFFIX, directory
+from hermes_exec.pool.observe import SUFFIX
+from hermes_exec.pool.private_directory import directory
 
 pytestmark = pytest.mark.anyio
 

@@ -22,7 +22,7 @@ class History(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(PlanConfig(self.cap, templates(2, 1, 500.0), launch_interval_s=0.05, launch_concurrency=2))
+        self.world = World(PlanConfig(self.cap, templates(2, 1, 500.0), launches_at_once=2))
         self.world.reconcile()
 
     def pick(self, items: list[SandboxRecord], index: int) -> SandboxRecord | None:

@@ -9,7 +9,7 @@ DELAYS = (0.5, 30.0)
 def config(
     max_sandboxes: int = 2, *, per_box: int = 2, minimum: int = 0, lifetime_s: float | None = None
 ) -> PlanConfig:
-    return PlanConfig(max_sandboxes, templates(per_box, minimum, lifetime_s), launch_interval_s=0.0)
+    return PlanConfig(max_sandboxes, templates(per_box, minimum, lifetime_s))
 
 
 def templates(per_box: int, minimum: int, lifetime_s: float | None) -> dict[str, TemplateSize]:

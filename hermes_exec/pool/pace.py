@@ -1,0 +1,51 @@
+"""The pace of launches, which all programs of this user on this host keep together."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import time
+from pathlib import Path
+
+import anyio
+
+from hermes_exec.backends.owner import own_labels
+from hermes_exec.pool.private_directory import private_directory
+
+logger = logging.getLogger(__name__)
+HELD_BY_OTHERS_S = 1.0
+"""A program that is stopped while it holds the file does not hold up the others."""
+POLL_S = 0.005
+
+
+async def next_turn(backend: str, per_s: float, directory: Path | None = None) -> None:
+    """Wait until one more box of this backend may be launched, so that there are at most `per_s` a second.
+
+    Where no file can be kept for it, nothing is waited for.
+    """
+    try:
+        path = (directory or private_directory()) / f"{backend}.pace"
+        with path.open("a+", encoding="ascii") as file:
+            deadline = anyio.current_time() + HELD_BY_OTHERS_S
+            while not _lock(file.fileno()):
+                if anyio.current_time() > deadline:
+                    return
+                await anyio.sleep(POLL_S)
+            boot, now = own_labels("").boot_id, time.monotonic()
+            file.seek(0)
+            told = file.read().split()
+            turn = max(now, float(told[1])) if len(told) == 2 and told[0] == boot else now
+            file.truncate(0)
+            file.write(f"{boot} {turn + 1 / per_s:.6f}")
+    except (OSError, ValueError) as error:
+        logger.info("launches keep no pace with those of other programs: %s", error)
+        return
+    await anyio.sleep(max(0.0, turn - time.monotonic()))
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
