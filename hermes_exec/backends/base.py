@@ -41,8 +41,9 @@ class LaunchSpec:
     ``slots`` is how many there can be in it; ``whole_box`` is set when one slot gets the whole box. ``network`` False
     asks for a box without any network; with several slots that differ, the slots close it themselves. ``own_roots``
     asks for a box whose runner may make user namespaces and mount in them, so that its slots can have roots of their
-    own. ``pull_timeout_s`` bounds the fetching of the image alone. ``lease_s`` is how long the runner outlives its
-    driver.
+    own. ``lifetime_s`` is how long its slots are lent, after which the pool ends it when the last one comes back: an
+    engine that bounds the life of a box is to give it more. ``pull_timeout_s`` bounds the fetching of the image alone.
+    ``lease_s`` is how long the runner outlives its driver.
     """
 
     image: str | None = None
@@ -54,6 +55,7 @@ class LaunchSpec:
     whole_box: bool = False
     own_roots: bool = False
     lease_s: float = 60.0
+    lifetime_s: float | None = None
     pull_timeout_s: float = 600.0
     on_progress: Callable[[PullProgress], None] | None = None
 
@@ -186,6 +188,15 @@ class Signalable(Protocol):
         Raises:
             ExecError: the engine or the host cannot be asked.
         """
+
+
+@runtime_checkable
+class Mortal(Protocol):
+    """A sandbox that its engine ends at a time that is known; shortly before, its slots are not lent any more."""
+
+    @property
+    def ends_at(self) -> float:
+        """When, on the clock of ``time.monotonic()``."""
 
 
 @runtime_checkable

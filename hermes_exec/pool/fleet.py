@@ -12,7 +12,7 @@ import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
-from hermes_exec.backends.base import Backend, Labels, NoOwnRoot, ReapFilter, Sandbox
+from hermes_exec.backends.base import Backend, Labels, Mortal, NoOwnRoot, ReapFilter, Sandbox
 from hermes_exec.errors import ExecError, LaunchError, PostMortem
 from hermes_exec.pool.events import Hub
 from hermes_exec.pool.launch import OnPull, launch_sandbox, start_sandbox
@@ -153,6 +153,8 @@ class Fleet:
             return
         box.channel.on_lost = lambda why: self._on_lost(box, why)
         self.boxes[record.id] = box
+        if isinstance(box.sandbox, Mortal):
+            record.ends_at = anyio.current_time() + box.sandbox.ends_at - time.monotonic()
         self.state.launched(record, anyio.current_time())
         self.launches += 1
         took = time.monotonic() - started

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from hermes_exec.pool.state import Phase, PoolState, SandboxRecord, Waiter
 
+BEFORE_ITS_END_S = 60.0
+"""How long before its engine ends a box no slot of it is lent any more."""
 USES_BEFORE_A_SPARE = 2
 """A program that takes one slot and ends gets no second box launched."""
 
@@ -146,9 +148,7 @@ class _Draft:
         if box.draining or (box.quarantined and box.lent == 0):
             return True
         longest_s = self.config.templates[box.template].max_lifetime_s
-        if longest_s is None:
-            return False
-        ends_at = box.launched_at + longest_s
+        ends_at = min(box.launched_at + (math.inf if longest_s is None else longest_s), box.ends_at - BEFORE_ITS_END_S)
         if ends_at > self.now:
             self.wake_at = min(self.wake_at, ends_at)
             return False

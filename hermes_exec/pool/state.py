@@ -33,6 +33,8 @@ class SandboxRecord:
     suspect: bool = False
     """It did not answer at the last hand-out; it lends again when it has."""
     idle_since: float = 0.0
+    ends_at: float = math.inf
+    """When its engine ends it."""
 
     @property
     def healthy(self) -> bool:

@@ -98,6 +98,7 @@ class Template:
             whole_box=self.whole_box,
             own_roots=self.own_roots.given,
             lease_s=config.lease_s,
+            lifetime_s=config.max_lifetime_s,
             pull_timeout_s=config.pull_timeout_s,
         )
 

@@ -214,6 +214,27 @@ def test_an_old_box_is_replaced_when_it_is_free() -> None:
     assert [reason for _, reason in world.closed] == ["lifetime"]
 
 
+def test_a_box_close_to_its_end_is_not_lent() -> None:
+    world = World(config(2))
+    first = world.acquire()
+    world.reconcile()
+    world.launch_all()
+    (box,) = world.state.boxes.values()
+    box.ends_at = world.now + 61
+    assert world.reconcile() == world.now + 1
+    assert first in world.held
+    world.now += 2
+    late = world.acquire()
+    world.reconcile()
+    assert late not in world.held
+    world.launch_all()
+    world.reconcile()
+    assert late in world.held
+    world.release(first)
+    world.reconcile()
+    assert [reason for _, reason in world.closed] == ["lifetime"]
+
+
 def test_prewarming_is_done_when_the_boxes_are_ready() -> None:
     world = World(config(3))
     waiter = world.state.enqueue("a", world.now, slots=0, boxes=2)

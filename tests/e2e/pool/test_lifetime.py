@@ -1,0 +1,49 @@
+"""A box that its engine is going to end is not lent shortly before."""
+
+from __future__ import annotations
+
+import time
+
+import anyio
+import pytest
+
+from hermes_exec import LocalConfig, SandboxPool
+from hermes_exec.backends.base import Backend, Labels, LaunchSpec, Sandbox
+
+pytestmark = pytest.mark.anyio
+
+
+class MortalSandbox:
+    """A local box of which its engine says that it lives for so long."""
+
+    def __init__(self, inner: Sandbox, lives_s: float) -> None:
+        self._inner = inner
+        self.ends_at = time.monotonic() + lives_s
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+
+class MortalBackend:
+    """Local boxes that live for so long each."""
+
+    def __init__(self, inner: Backend, lives_s: list[float]) -> None:
+        self._inner, self._lives_s = inner, lives_s
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    async def launch(self, spec: LaunchSpec, labels: Labels) -> MortalSandbox:
+        assert spec.lifetime_s == 500
+        return MortalSandbox(await self._inner.launch(spec, labels), self._lives_s.pop(0))
+
+
+async def test_a_box_close_to_its_end_is_replaced() -> None:
+    config = LocalConfig().wrapped(lambda inner: MortalBackend(inner, [61.0, 500.0]))
+    async with SandboxPool(config, max_lifetime_s=500) as pool:
+        async with pool.slot() as slot:
+            first = slot.sandbox
+        await anyio.sleep(1.5)
+        async with pool.slot() as slot:
+            assert slot.sandbox != first
+            assert (await slot.run("echo here")).stdout == "here\n"
