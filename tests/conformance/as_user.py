@@ -21,13 +21,17 @@ def outcomes_as_user(request: pytest.FixtureRequest, backend: str, **options: An
     """The outcomes of those checks that the module of this request has, over pools of a backend with options."""
     if os.geteuid() != 0:
         pytest.skip("the tests run as an ordinary user: the other module is this")
-    here = [
+    printed = run_as_ordinary_user("tests.conformance.as_user", backend, json.dumps(options), *chosen(request))
+    return {fields["name"]: Outcome(**fields) for fields in json.loads(printed)}
+
+
+def chosen(request: pytest.FixtureRequest) -> list[str]:
+    """The names of the checks that the module of this request has."""
+    return [
         str(item.callspec.params["conformance_check"])
         for item in request.session.items
         if item.path == request.path and isinstance(item, pytest.Function) and hasattr(item, "callspec")
     ]
-    printed = run_as_ordinary_user("tests.conformance.as_user", backend, json.dumps(options), *here)
-    return {fields["name"]: Outcome(**fields) for fields in json.loads(printed)}
 
 
 def main() -> None:

@@ -16,6 +16,8 @@ DIFFERS = {
     "test_docker_own_root.py": RIGHTS | COMMANDS | FOLDERS | {"as a container", "network"},
     "test_docker_read_only.py": FOLDERS | {"search", "output", "faults", "isolation"},
     "test_docker_user.py": RIGHTS,
+    "test_local_none.py": RIGHTS | {"network"},
+    "test_local_uid.py": RIGHTS | {"network"},
     "test_local_user.py": RIGHTS | {"network"},
     "test_singularity_own_root.py": COMMANDS | {"as a container", "reset", "kill"},
     "test_singularity_user.py": RIGHTS | FOLDERS,

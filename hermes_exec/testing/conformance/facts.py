@@ -53,11 +53,12 @@ class Facts:
 
     @property
     def own_pids(self) -> bool:
-        """Whether pid 1 of a slot is proven not to be the host's."""
+        """Whether a slot is proven to have processes of its own: what kills all that it sees harms nobody else."""
         mine = ""
         if sys.platform == "linux":
             mine = os.readlink("/proc/self/ns/pid")
-        return self.pid_namespace.startswith("pid:[") and self.pid_namespace not in {HOST_PID_NAMESPACE, mine}
+        own = self.pid_namespace.startswith("pid:[") and self.pid_namespace not in {HOST_PID_NAMESPACE, mine}
+        return own and self.isolation.level in {"namespaces", "box"}
 
 
 async def put_helper(slot: Slot, platform: tuple[str, str]) -> str:
@@ -82,6 +83,8 @@ async def learn(factory: PoolFactory) -> Facts:
         await _users(slot, facts)
         if not facts.own_root:
             facts.missing["own-root"] = f"the slot's root: {slot.isolation.filesystem}"
+        if slot.isolation.level == "none":
+            facts.missing["confined"] = "at the level none a slot is what its user is on the whole machine"
         facts.disk_here = disk_here(pool)
         if signalable(pool, slot) is None:
             facts.missing["kill-box"] = f"boxes of backend {slot.backend!r} cannot be killed from outside"

@@ -28,6 +28,7 @@ Need = Literal[
     "image-users",  # the image has a passwd file with more than root, and run(user=…) may switch
     "outside-view",  # processes of the box are visible to the driver's host
     "shared-box",  # two slots in one box with at least the rung `uid` between them
+    "confined",  # something keeps the slot from the machine: any rung above `none`
     "kill-box",  # somebody outside can kill the box
     "own-root",  # the slot has a root of its own over an image
     "picklable-factory",  # the pool factory can be handed to a second driver process

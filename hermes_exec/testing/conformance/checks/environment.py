@@ -126,6 +126,8 @@ async def check_the_user_has_a_name(ctx: Context) -> None:
     result = await ctx.slot.run("id -un")
     if result.exit_code == 127:
         raise NotGiven("the image has no program `id`")
+    if not result.ok and ctx.facts.isolation.level == "uid" and ctx.facts.image is None:
+        raise NotGiven("users of slots are not written into the /etc/passwd of a machine that others use")
     that(result.ok and result.stdout.strip(), f"id -un: {result.stderr.strip()}")
 
 

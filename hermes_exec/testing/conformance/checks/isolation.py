@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, get_args
 
+from hermes_exec.errors import IsolationError
 from hermes_exec.results import IsolationLevel
 from hermes_exec.testing.conformance.context import Context
 from hermes_exec.testing.conformance.expect import equal, raises, that
@@ -20,8 +21,12 @@ LEVELS: tuple[str, ...] = get_args(IsolationLevel)
 @asynccontextmanager
 async def _two(ctx: Context, floor: str = "uid", **overrides: object) -> AsyncIterator[tuple[Slot, Slot]]:
     """A thief and a victim in one box."""
-    async with ctx.pool(slots_per_sandbox=2, min_isolation="uid", **overrides) as pool, pool.slots(2) as slots:
-        thief, victim = slots
+    async with AsyncExitStack() as stack:
+        try:
+            pool = await stack.enter_async_context(ctx.pool(slots_per_sandbox=2, min_isolation="uid", **overrides))
+            thief, victim = await stack.enter_async_context(pool.slots(2))
+        except IsolationError as error:
+            raise NotGiven(f"{overrides} is refused here: {error}") from error
         level = thief.isolation.level
         if LEVELS.index(level) < LEVELS.index(floor):
             held = f"{thief.isolation.processes}; {thief.isolation.filesystem}"
@@ -207,7 +212,7 @@ async def check_the_runner_is_out_of_reach(ctx: Context) -> None:
     )
 
 
-@check("isolation", "helper")
+@check("isolation", "helper", "confined")
 async def check_the_runners_socket_is_out_of_reach(ctx: Context) -> None:
     """A tenant that is not the box's only one cannot connect to the runner's socket."""
     folder = ctx.slot.workspace
@@ -217,7 +222,7 @@ async def check_the_runners_socket_is_out_of_reach(ctx: Context) -> None:
         that(answer != "ok" or ctx.slot.isolation.level == "box", f"{folder}/run/socket was reached")
 
 
-@check("isolation", "helper", "procfs")
+@check("isolation", "helper", "procfs", "confined")
 async def check_other_users_data_is_out_of_reach(ctx: Context) -> None:
     """Host secrets are not readable: the password file and root's home."""
     for path in ("/etc/shadow", "/root/.ssh/id_rsa", "/proc/1/environ", "/var/run/docker.sock"):
@@ -237,7 +242,7 @@ async def check_isolation_is_reported(ctx: Context) -> None:
 @check("isolation", own_pool=True)
 async def check_isolation_floor_is_kept(ctx: Context) -> None:
     """A floor that cannot be met refuses the launch and never lends a weaker slot."""
-    from hermes_exec.errors import ConfigError, IsolationError
+    from hermes_exec.errors import ConfigError
 
     try:
         async with ctx.pool(min_isolation="namespaces", slots_per_sandbox=2) as pool, pool.slot() as slot:

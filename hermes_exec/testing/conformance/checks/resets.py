@@ -58,7 +58,7 @@ async def check_reset_closes_handles(ctx: Context) -> None:
         await process.output(0)
 
 
-@check("reset", "shell")
+@check("reset", "shell", "confined")
 async def check_reset_forgets_shared_memory(ctx: Context) -> None:
     """What a tenant left in /tmp and /dev/shm under its own name is gone after a reset."""
     made = await ctx.slot.run(f"for d in /tmp /dev/shm; do [ -w $d ] && echo x > $d/{ctx.mark}; done; true")
