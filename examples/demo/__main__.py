@@ -1,16 +1,18 @@
 """The demonstration: a small language model works on real tasks, each in a slot of its own, and nothing is left behind.
 
 `python -m examples.demo` runs the prompts of `examples/tasks.jsonl` with the model that runs in this process: no
-key, no network. With an image in `HERMES_DEMO_IMAGE` and a Docker daemon that answers the slots are in one container,
-each with a root of its own, else they are made on this host.
+key, no network. The slots are in one box of the backend in `HERMES_DEMO_BACKEND`, with the options (JSON) in
+`HERMES_DEMO_OPTIONS`: an image, the address of a host. Without it they are made on this host.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import sys
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -23,6 +25,8 @@ from hermes_batch.record import Record
 from hermes_batch.report.report import REPORT
 from hermes_batch.run import BatchResult, run_batch
 from hermes_batch.trajectories import TRAJECTORIES, read_rows
+from hermes_exec.backends.base import Backend
+from hermes_exec.backends.registry import make_backend
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.interrupt import run_async
 from hermes_exec.errors import BackendUnavailable, ExecError
@@ -32,9 +36,9 @@ TASKS, OUT, WORKERS = Path("examples/tasks.jsonl"), Path("runs/demo"), 8
 _CONSOLE = Console(highlight=False)
 
 
-async def demo(tasks: Path, out: Path, image: str | None) -> int:
+async def demo(tasks: Path, out: Path, backend: str, options: dict[str, Any]) -> int:
     """Run it; returns the exit code: 0 when every prompt has its record and nothing was left behind."""
-    backend, why = await _backend(image)
+    backend, options, why = await _usable(backend, options)
     _say(f"{WORKERS} prompts at a time, {why}; model: SmolLM2-135M in this process; the first take longest")
     run_id = f"demo-{secrets.token_hex(4)}"
     config = BatchConfig(
@@ -42,8 +46,8 @@ async def demo(tasks: Path, out: Path, image: str | None) -> int:
         out=out,
         model=EMBEDDED,
         backend=backend,
-        image=image if backend == "docker" else None,
-        backend_options={"run_id": run_id},
+        image=options.pop("image", None),
+        backend_options={**options, "run_id": run_id},
         slots_per_sandbox=WORKERS,
         max_sandboxes=1,
         workers=WORKERS,
@@ -65,21 +69,20 @@ async def demo(tasks: Path, out: Path, image: str | None) -> int:
     _CONSOLE.print()
     show_results(_CONSOLE, rows, result.seconds, result.total)
     _say(f"{out / TRAJECTORIES}\n{out / REPORT}")
-    clean = await _nothing_left(backend, run_id, watch)
+    clean = await _nothing_left(make_backend(backend, options), run_id, watch)
     return exits.OK if clean and result.complete else exits.FAILED
 
 
-async def _backend(image: str | None) -> tuple[str, str]:
-    if image is None:
-        return "local", "slots on this host, without Docker (HERMES_DEMO_IMAGE names no image)"
+async def _usable(backend: str, options: dict[str, Any]) -> tuple[str, dict[str, Any], str]:
     try:
-        async with SandboxPool("docker", image=image):
-            return "docker", f"each in a slot with a root of its own, in one container of {image}"
+        async with SandboxPool(backend, slots_per_sandbox=WORKERS, **options) as pool, pool.slot() as slot:
+            told = f"a slot each, in one box of {backend}: {slot.isolation.level}, {slot.isolation.filesystem}"
     except BackendUnavailable as error:
-        return "local", f"slots on this host, without Docker ({error})"
+        return "local", {}, f"slots on this host, without {backend} ({error})"
+    return backend, options, told
 
 
-async def _nothing_left(backend: str, run_id: str, watch: ProcessWatch) -> bool:
+async def _nothing_left(backend: Backend, run_id: str, watch: ProcessWatch) -> bool:
     boxes, processes = await boxes_of(backend, run_id), watch.left()
     if not boxes and not processes:
         gone = f" ({len(watch.seen)} of its processes were seen on this host; all are gone)" if watch.seen else ""
@@ -95,8 +98,9 @@ def _say(text: str) -> None:
 
 def main() -> None:
     """The command line of the demonstration: none but the environment."""
+    options = json.loads(os.environ.get("HERMES_DEMO_OPTIONS") or "{}")
     try:
-        code = run_async(lambda: demo(TASKS, OUT, os.environ.get("HERMES_DEMO_IMAGE") or None))
+        code = run_async(lambda: demo(TASKS, OUT, os.environ.get("HERMES_DEMO_BACKEND") or "local", options))
     except ExecError as error:
         Console(stderr=True).print(escape(f"{type(error).__name__}: {error}"), soft_wrap=True)
         code = exits.code_of(error)

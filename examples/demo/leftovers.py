@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from hermes_exec.backends.base import SandboxInfo
-from hermes_exec.backends.registry import make_backend
+from hermes_exec.backends.base import Backend, SandboxInfo
 
 
 class Process(NamedTuple):
@@ -40,13 +39,12 @@ class ProcessWatch:
         return sorted(self.seen & _processes().keys())
 
 
-async def boxes_of(backend: str, run_id: str) -> list[SandboxInfo]:
+async def boxes_of(backend: Backend, run_id: str) -> list[SandboxInfo]:
     """The boxes of a run that exist now, as the backend itself tells."""
-    made = make_backend(backend, {})
     try:
-        return [box for box in await made.sandboxes() if box.labels.run_id == run_id]
+        return [box for box in await backend.sandboxes() if box.labels.run_id == run_id]
     finally:
-        await made.aclose()
+        await backend.aclose()
 
 
 def _processes() -> dict[Process, int]:

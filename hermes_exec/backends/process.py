@@ -13,6 +13,9 @@ from pathlib import Path
 from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.owner import descendants
 
+KILLED_S = 5.0
+"""Longest wait for the end of a process that was killed, which the kernel may hold up."""
+
 
 def start_child(
     command: Sequence[str], log: Path, env: Mapping[str, str] | None, stdio: int
@@ -46,10 +49,11 @@ def open_child(
 
 
 def kill_with_descendants(child: subprocess.Popen[bytes]) -> None:
-    """End a child by force, with its group and all that comes of it; returns when it has ended."""
+    """End a child by force, with its group and all that comes of it; waits a moment for its end."""
     if child.poll() is None:
         started = descendants(child.pid)
         for kill, pid in ((os.killpg, child.pid), *((os.kill, each) for each in started)):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 kill(pid, signal.SIGKILL)
-    child.wait()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(timeout=KILLED_S)

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tests.faults.engines import BACKENDS, options_of
+from tests.engines import BACKENDS, options_of
 from tests.faults.episode import Verdict, in_own_process
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import json
 import os
@@ -198,4 +199,5 @@ def left_behind(backend: str, seed: int, scratch: Path) -> list[str]:
 
 
 if __name__ == "__main__":
+    faulthandler.dump_traceback_later(LONGEST_S - 20)
     print(json.dumps(asdict(episode(sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])))))

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.conftest import require_engine
-from tests.faults.engines import BACKENDS, options_of
+from tests.engines import BACKENDS, options_of
 from tests.faults.episode import Verdict, in_own_process
 
 AT_ONCE = 3

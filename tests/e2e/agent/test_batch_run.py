@@ -14,6 +14,7 @@ import pytest
 
 from examples.demo.leftovers import ProcessWatch, boxes_of
 from hermes_batch import BatchConfig, BatchResult, Record, read_records, run_batch
+from hermes_exec.backends.registry import make_backend
 from hermes_exec.errors import ConfigError, ImageError
 from tests.conftest import BackendCase, require_engine
 from tests.e2e.agent.plans import PlanModel, Step
@@ -178,7 +179,7 @@ async def test_cancelled_run_keeps_what_it_has_and_ends_its_boxes(tmp_path: Path
     assert scope.cancelled_caught
     assert [record["prompt_index"] for record in lines(tmp_path)] == [0]
     assert "before 2 of its prompts were done" in (tmp_path / "out" / "report.html").read_text("utf-8")
-    assert await boxes_of(backend.backend, run_id) == []
+    assert await boxes_of(make_backend(backend.backend), run_id) == []
     assert watch.left() == []
 
 

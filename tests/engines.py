@@ -1,7 +1,15 @@
-"""The backends that faults are tried on, and with which options."""
+"""The backends that can be had on one machine, and with which options.
+
+`python -m tests.engines NAME COMMAND...` runs a command with NAME and its options in `HERMES_DEMO_BACKEND` and
+`HERMES_DEMO_OPTIONS`, while what it needs is there.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -33,3 +41,17 @@ def options_of(backend: str) -> Iterator[dict[str, Any]]:
         yield {"image": str(ensure_folder("debian"))}
     else:
         yield {}
+
+
+def main() -> int:
+    """Run the command; its exit code."""
+    backend, *command = sys.argv[1:]
+    if backend not in BACKENDS:
+        sys.exit(f"there is no backend {backend!r} here, only {', '.join(BACKENDS)}")
+    with options_of(backend) as options:
+        env = {**os.environ, "HERMES_DEMO_BACKEND": backend, "HERMES_DEMO_OPTIONS": json.dumps(options)}
+        return subprocess.run(command, env=env, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
