@@ -243,7 +243,7 @@ func (r *Runner) await(c *channel.Conversation, cmd *command, pumps pumps, p *co
 	result *exitResult) (ipc.Exit, error) {
 	select {
 	case exit := <-cmd.exit:
-		return exit, nil // before there are timers
+		return cmd.over(exit) // before there are timers
 	default:
 	}
 	expired, stop := timerFor(p.TimeoutS)
@@ -258,7 +258,7 @@ func (r *Runner) await(c *channel.Conversation, cmd *command, pumps pumps, p *co
 	for {
 		select {
 		case exit := <-cmd.exit:
-			return exit, nil
+			return cmd.over(exit)
 		case <-late.C:
 			if !reading {
 				reading = true
@@ -284,6 +284,15 @@ func (r *Runner) await(c *channel.Conversation, cmd *command, pumps pumps, p *co
 	}
 }
 
+// over is the exit of a command, unless its slot has ended: then it may have
+// been ended with that, and how is no result.
+func (c *command) over(exit ipc.Exit) (ipc.Exit, error) {
+	if c.slot.ctx.Err() != nil {
+		return ipc.Exit{}, c.slot.cause()
+	}
+	return exit, nil
+}
+
 func (r *Runner) endCommand(cmd *command, result *exitResult) (ipc.Exit, error) {
 	receipt, err := cmd.slot.kill(cmd.token)
 	if err != nil {
@@ -294,7 +303,7 @@ func (r *Runner) endCommand(cmd *command, result *exitResult) (ipc.Exit, error) 
 	defer timer.Stop()
 	select {
 	case exit := <-cmd.exit:
-		return exit, nil
+		return cmd.over(exit)
 	case <-cmd.slot.ctx.Done():
 		return ipc.Exit{}, cmd.slot.cause()
 	case <-timer.C:

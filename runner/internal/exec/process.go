@@ -207,6 +207,8 @@ func (r *Runner) watch(p *process, cmd *command) {
 	select {
 	case exit = <-cmd.exit:
 	case <-p.slot.ctx.Done():
+	}
+	if p.slot.ctx.Err() != nil {
 		cmd.closePipes()
 		return
 	}
