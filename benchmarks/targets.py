@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from benchmarks import boxes, lending, memory, scale, start
+from benchmarks import boxes, engines, lending, memory, scale, start
 from benchmarks.calls import BOX, DOCKER, HOST, LOCAL
 from benchmarks.measured import Measured, Sample
 from benchmarks.options import Options
@@ -75,9 +75,20 @@ def targets() -> Iterator[Target]:
         for words in memory.KINDS.values():
             for what, most in ((memory.RUNNER, 10), (memory.INIT, 3)):
                 yield Target(f"{name}: {what}, {words}", most, " MiB", _figure(f"{name}: {what}, {words}"))
+    yield from _of_engines()
     yield _time(start.IMPORT, 150, start.DISCIPLINE, start.IMPORT)
     yield _time(start.IMPORT_POOL, 200, start.DISCIPLINE, start.IMPORT_POOL)
     yield _time(start.RUN, 350, start.DISCIPLINE, start.RUN)
+
+
+def _of_engines() -> Iterator[Target]:
+    for name in (engines.OPENSSH, engines.PARAMIKO, engines.APPTAINER):
+        yield _slower(f"no-op, {name}", 1.7, ("engines: no-op", name), ("engines: no-op", HOST.many))
+        yield _rate(f"no-op, 32 at once, {name}", "engines: no-op, 32 at once", name, HOST.many, 0.9)
+    many_boxes = f"engines: {engines.BOXES} boxes, each with its first command, {engines.AT_ONCE} at once"
+    yield _slower(many_boxes, 1.3, (many_boxes, engines.APPTAINER), (many_boxes, engines.BARE))
+    first = f"engines: {engines.FIRST}"
+    yield _slower(first, 1, (first, engines.APPTAINER), (first, "apptainer instance start"))
 
 
 def _sample(measured: Measured, discipline: str, name: str) -> Sample:
@@ -95,12 +106,12 @@ def _slower(name: str, most: float, ours: tuple[str, str], base: tuple[str, str]
     return Target(name, most, " ×", measure)
 
 
-def _rate(name: str, discipline: str, ours: str, base: str) -> Target:
+def _rate(name: str, discipline: str, ours: str, base: str, least: float = 1) -> Target:
     def measure(measured: Measured) -> tuple[float, str]:
         first, second = (_sample(measured, discipline, each).per_second for each in (ours, base))
         return first / second, f"{first:,.0f} calls/s, {base} {second:,.0f}"
 
-    return Target(name, 1, " ×", measure, least=True)
+    return Target(name, least, " ×", measure, least=True)
 
 
 def _throughput(discipline: str, ours: str, base: str) -> Callable[[Measured], tuple[float, str]]:

@@ -1,0 +1,236 @@
+"""SSH and Apptainer: calls, files and boxes from nothing, beside what the engine's own program does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio import to_thread
+
+from benchmarks import bare, ours
+from benchmarks.calls import HOST, LOCAL
+from benchmarks.contender import SMALL
+from benchmarks.measured import Discipline, Measured, Sample, in_flight, progress
+from benchmarks.options import Options
+from hermes_exec import SandboxPool
+from tests.engines import options_of
+
+OPENSSH, PARAMIKO, APPTAINER = "hermes-exec, SSH", "hermes-exec, SSH by paramiko", "hermes-exec, Apptainer"
+SSH, EXEC = "ssh, one connection", "apptainer exec, one instance"
+BARE = "apptainer exec"
+MEGABYTES, BOXES, AT_ONCE = 50, 80, 8
+FIRST = "a box, from nothing to its first command"
+
+
+class Program:
+    """The engine's own program: a process of it for each call."""
+
+    def __init__(self, *argv: str, quoted: bool = False) -> None:
+        self._argv, self._quoted = argv, quoted
+
+    async def noop(self) -> None:
+        """Run the empty command."""
+        await self.run("true")
+
+    async def write(self, data: bytes) -> None:
+        """Write a file."""
+        await self.run("cat > /tmp/bench", data)
+
+    async def up(self, path: Path) -> None:
+        """Send a file."""
+        await self._move("cat > /tmp/bench-large", path, "rb")
+
+    async def down(self, path: Path) -> None:
+        """Take it back."""
+        await self._move("cat /tmp/bench-large", path, "wb")
+
+    async def run(self, script: str, data: bytes | None = None) -> None:
+        """Run a shell's script with this on its stdin."""
+        process = await asyncio.create_subprocess_exec(
+            *self._command(script),
+            stdin=subprocess.DEVNULL if data is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        await process.communicate(data)
+        assert process.returncode == 0, script
+
+    async def _move(self, script: str, path: Path, mode: str) -> None:
+        with path.open(mode) as file:
+            end = {"stdin": file} if mode == "rb" else {"stdin": subprocess.DEVNULL, "stdout": file}
+            process = await asyncio.create_subprocess_exec(*self._command(script), **end)
+            assert await process.wait() == 0, script
+
+    def _command(self, script: str) -> list[str]:
+        words = ["bash", "-c", script]
+        return [*self._argv, shlex.join(words)] if self._quoted else [*self._argv, *words]
+
+
+class Slot(ours.Ours):
+    """A slot of this library."""
+
+    async def up(self, path: Path) -> None:
+        """Upload."""
+        await self.slot.files.upload(str(path), "large")
+
+    async def down(self, path: Path) -> None:
+        """Download."""
+        await self.slot.files.download("large", str(path))
+
+
+Contender = Program | Slot | bare.AsyncioSubprocess
+
+
+@asynccontextmanager
+async def slot_of(backend: str, **options: Any) -> AsyncIterator[Slot]:
+    """A slot of a pool of its own."""
+    async with SandboxPool(backend, **options) as pool, pool.slot() as slot:
+        yield Slot(slot)
+
+
+@asynccontextmanager
+async def instance(image: str) -> AsyncIterator[Program]:
+    """A running instance of Apptainer."""
+    name = f"bench{os.getpid()}"
+    await anyio.run_process(["apptainer", "instance", "start", "--containall", "--writable-tmpfs", image, name])
+    try:
+        yield Program("apptainer", "-s", "exec", "--pwd", "/", f"instance://{name}")
+    finally:
+        await anyio.run_process(["apptainer", "instance", "stop", name])
+
+
+@asynccontextmanager
+async def connection(options: dict[str, Any], folder: str) -> AsyncIterator[Program]:
+    """One connection of the system's client."""
+    host, port = options["hosts"].rsplit(":", 1)
+    argv = ["ssh", "-F", "/dev/null", "-i", options["identity_file"], "-p", port, "-S", f"{folder}/control"]
+    argv += ["-o", f"UserKnownHostsFile={options['known_hosts']}"]
+    await anyio.run_process([*argv, "-M", "-N", "-f", host])
+    try:
+        yield Program(*argv, host, quoted=True)
+    finally:
+        await anyio.run_process([*argv, "-O", "exit", host], check=False)
+
+
+async def measure(options: Options) -> Measured:
+    """All of it, in rounds, in each of them all contenders one after the other."""
+    measured = Measured()
+    async with AsyncExitStack() as stack:
+        ssh, apptainer = (stack.enter_context(options_of(name)) for name in ("ssh", "singularity"))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        contenders: dict[str, Contender] = {
+            HOST.many: await stack.enter_async_context(bare.open_asyncio()),
+            LOCAL: await stack.enter_async_context(slot_of("local")),
+            OPENSSH: await stack.enter_async_context(slot_of("ssh", transport="openssh", **ssh)),
+            PARAMIKO: await stack.enter_async_context(slot_of("ssh", transport="paramiko", **ssh)),
+            SSH: await stack.enter_async_context(connection(ssh, str(folder))),
+            APPTAINER: await stack.enter_async_context(slot_of("singularity", **apptainer)),
+            EXEC: await stack.enter_async_context(instance(apptainer["image"])),
+        }
+        await calls(measured, contenders, options)
+        await transfers(measured, contenders, folder, options)
+        await first_commands(measured, ssh, apptainer, options)
+        await many_boxes(measured, apptainer)
+    return measured
+
+
+async def calls(measured: Measured, contenders: dict[str, Contender], options: Options) -> None:
+    """Empty commands one by one and 32 at once, and small files."""
+    work: list[tuple[str, int, Callable[[Any], Awaitable[None]]]] = [
+        ("engines: no-op", 1, lambda contender: contender.noop()),
+        ("engines: no-op, 32 at once", 32, lambda contender: contender.noop()),
+        ("engines: write 1 KiB", 1, lambda contender: contender.write(SMALL)),
+    ]
+    for name, at_once, call in work:
+        discipline = Discipline(name, "calls", dict.fromkeys(contenders, HOST.many))
+        measured.disciplines.append(discipline)
+        for number in range(options.rounds + 1):
+            for each, contender in contenders.items():
+                if "write" in name and isinstance(contender, bare.AsyncioSubprocess):
+                    continue
+                progress(f"{name}: round {number} of {options.rounds}, {each}")
+                sample = discipline.sample(each) if number else Sample()  # the first round warms up
+                sample.add(*await in_flight(lambda made=contender, do=call: do(made), at_once, options.slice_s))  # type: ignore[misc]
+
+
+async def transfers(measured: Measured, contenders: dict[str, Contender], folder: Path, options: Options) -> None:
+    """A large file up and down."""
+    local, back = folder / "large", folder / "back"
+    await to_thread.run_sync(local.write_bytes, os.urandom(1 << 20) * MEGABYTES)
+    bases = {OPENSSH: SSH, PARAMIKO: SSH, SSH: SSH, APPTAINER: EXEC, EXEC: EXEC}
+    ways = [Discipline(f"engines: {MEGABYTES} MiB {way}", "bytes", bases, MEGABYTES << 20) for way in ("up", "down")]
+    measured.disciplines += ways
+    for number in range(options.rounds + 1):
+        for name, contender in contenders.items():
+            if isinstance(contender, bare.AsyncioSubprocess):
+                continue
+            progress(f"{MEGABYTES} MiB: round {number} of {options.rounds}, {name}")
+            for discipline, move, path in zip(ways, (contender.up, contender.down), (local, back), strict=True):
+                begin = time.perf_counter()
+                await move(path)
+                (discipline.sample(name) if number else Sample()).add_one(time.perf_counter() - begin)
+            back.unlink()
+
+
+async def first_commands(measured: Measured, ssh: dict[str, Any], apptainer: dict[str, Any], options: Options) -> None:
+    """From nothing to the first command."""
+    start = "apptainer instance start"
+    discipline = Discipline(
+        f"engines: {FIRST}", "times", {APPTAINER: start, start: start, OPENSSH: start, PARAMIKO: start}
+    )
+    measured.disciplines.append(discipline)
+    ways: dict[str, Callable[[], Any]] = {
+        OPENSSH: lambda: slot_of("ssh", transport="openssh", **ssh),
+        PARAMIKO: lambda: slot_of("ssh", transport="paramiko", **ssh),
+        APPTAINER: lambda: slot_of("singularity", **apptainer),
+        start: lambda: instance(apptainer["image"]),
+    }
+    for number in range(options.rounds + 1):
+        for name, way in ways.items():
+            progress(f"{FIRST}: round {number} of {options.rounds}, {name}")
+            begin = time.perf_counter()
+            async with way() as contender:
+                if name != start:
+                    await contender.noop()
+                (discipline.sample(name) if number else Sample()).add_one(time.perf_counter() - begin)
+
+
+async def many_boxes(measured: Measured, apptainer: dict[str, Any]) -> None:
+    """Boxes of which each runs a command, as many at once."""
+    discipline = Discipline(
+        f"engines: {BOXES} boxes, each with its first command, {AT_ONCE} at once",
+        "times",
+        {APPTAINER: BARE, BARE: BARE},
+    )
+    measured.disciplines.append(discipline)
+    for number in range(2):
+        progress(f"{BOXES} boxes: round {number}")
+        begin = time.perf_counter()
+        pool = SandboxPool(
+            "singularity", max_sandboxes=BOXES, launches_at_once=AT_ONCE, creates_per_s=1000, **apptainer
+        )
+        async with pool, pool.slots(BOXES) as slots, anyio.create_task_group() as tasks:
+            for slot in slots:
+                tasks.start_soon(slot.run, "true")
+        discipline.sample(APPTAINER).add_one(time.perf_counter() - begin)
+        begin, limiter = time.perf_counter(), anyio.CapacityLimiter(AT_ONCE)
+        bare_one = Program(
+            "apptainer", "-s", "exec", "--containall", "--writable-tmpfs", "--pwd", "/", apptainer["image"]
+        )
+
+        async def one(limiter: anyio.CapacityLimiter = limiter, program: Program = bare_one) -> None:
+            async with limiter:
+                await program.noop()
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(BOXES):
+                tasks.start_soon(one)
+        discipline.sample(BARE).add_one(time.perf_counter() - begin)
