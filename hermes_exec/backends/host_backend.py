@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import anyio
 import anyio.to_thread
 
 from hermes_exec.backends.base import Reaped, ReapFilter, SandboxInfo
 from hermes_exec.backends.box_directory import BoxDirectory, find_directories
 from hermes_exec.backends.owner import owner_state, reap_reason
+
+MAX_CALLS = 32
+"""Calls that may be under way at once; each occupies a thread."""
 
 
 class HostBackend:
@@ -17,10 +21,11 @@ class HostBackend:
     def __init__(self, base_dir: str | None, prefix: str) -> None:
         self.base_dir = base_dir
         self._prefix = prefix
+        self._limiter = anyio.CapacityLimiter(MAX_CALLS)
 
     async def reap(self, which: ReapFilter) -> list[Reaped]:
         """See ``Backend.reap``."""
-        return await anyio.to_thread.run_sync(self._reap, which)
+        return await anyio.to_thread.run_sync(self._reap, which, limiter=self._limiter)
 
     def _reap(self, which: ReapFilter) -> list[Reaped]:
         ended = []
@@ -34,7 +39,7 @@ class HostBackend:
 
     async def sandboxes(self) -> list[SandboxInfo]:
         """See ``Backend.sandboxes``."""
-        return [info for _, info in await anyio.to_thread.run_sync(self._found)]
+        return [info for _, info in await anyio.to_thread.run_sync(self._found, limiter=self._limiter)]
 
     def _found(self) -> list[tuple[BoxDirectory, SandboxInfo]]:
         found: list[tuple[BoxDirectory, SandboxInfo]] = []

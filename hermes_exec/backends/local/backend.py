@@ -69,7 +69,7 @@ class LocalBackend(HostBackend):
         """See ``Backend.launch``."""
         await self.check(spec)
         program = runner_binary.path()
-        return await launch_in_thread(partial(self._launch, spec, labels, program), LocalBox.destroy_now)
+        return await launch_in_thread(partial(self._launch, spec, labels, program), LocalBox.destroy_now, self._limiter)
 
     def _launch(self, spec: LaunchSpec, labels: Labels, program: Path) -> LocalBox:
         directory = make_directory(self._config.base_dir, PREFIX, labels)

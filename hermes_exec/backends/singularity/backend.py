@@ -5,8 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import shutil
 import subprocess
+import tempfile
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +19,7 @@ import anyio.to_thread
 
 from hermes_exec.backends import runner_binary
 from hermes_exec.backends.base import Labels, LaunchSpec
-from hermes_exec.backends.box_directory import BoxDirectory, check_parent, make_directory
+from hermes_exec.backends.box_directory import BoxDirectory, check_parent, make_directory, remove_tree
 from hermes_exec.backends.host_backend import HostBackend
 from hermes_exec.backends.owner import descendants
 from hermes_exec.backends.process import kill_with_descendants, start_child
@@ -63,7 +67,7 @@ class SingularityBackend(HostBackend):
 
     async def check(self, spec: LaunchSpec) -> None:
         """See ``Backend.check``."""
-        await anyio.to_thread.run_sync(self._check, spec)
+        await anyio.to_thread.run_sync(self._check, spec, limiter=self._limiter)
 
     def _check(self, spec: LaunchSpec) -> Engine:
         check_options(self._config, spec)
@@ -76,10 +80,21 @@ class SingularityBackend(HostBackend):
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> SingularitySandbox:
         """See ``Backend.launch``."""
-        engine = await anyio.to_thread.run_sync(self._check, spec)
+        engine = await anyio.to_thread.run_sync(self._check, spec, limiter=self._limiter)
         image = await self._images.ensure(image_of(self._config, spec), engine, spec.pull_timeout_s, spec.on_progress)
         work = partial(self._launch, spec, labels, engine, image)
-        return await launch_in_thread(work, SingularitySandbox.destroy_now)
+        return await launch_in_thread(work, SingularitySandbox.destroy_now, self._limiter)
+
+    @asynccontextmanager
+    async def trial_image(self) -> AsyncIterator[tuple[str, list[str]]]:
+        """See ``TrialImage.trial_image``: a folder."""
+        folder = await anyio.to_thread.run_sync(partial(tempfile.mkdtemp, prefix="hermes-exec-image-"))
+        try:
+            await anyio.to_thread.run_sync(_fill, Path(folder))
+            yield folder, ["/runner", "version"]
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(remove_tree, Path(folder))
 
     def _launch(self, spec: LaunchSpec, labels: Labels, engine: Engine, image: Path) -> SingularitySandbox:
         """A box; what the engine refuses here, and may be done without, is tried once."""
@@ -117,6 +132,14 @@ class SingularityBackend(HostBackend):
         how = "cgroup of the box" if start.with_limits else "not enforced"
         limits = {name: "not enforced" if name == "disk_mb" else how for name in spec.limits.box()}
         return SingularitySandbox(process, pid, directory, start.runner, limits, whole_box=spec.whole_box)
+
+
+def _fill(folder: Path) -> None:
+    """Make a root of a folder: the runner, and what is mounted by the engine."""
+    for name in ("dev", "etc", "proc", "root", "sys", "tmp", "var/tmp"):
+        (folder / name).mkdir(parents=True)
+    shutil.copy(runner_binary.path(), folder / "runner")
+    folder.chmod(0o755)
 
 
 def _wait(process: subprocess.Popen[bytes], directory: BoxDirectory) -> int:
