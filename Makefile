@@ -37,8 +37,10 @@ test: setup ## all tests: Python on real engines, and the runner's own with the 
 attack: setup ## every attack on every rung, and every behaviour on every image: what `make test` takes a sample of
 	@.ci/test attack
 
-test-faults: setup ## random work under 500 seeds of faults on local and 100 on Docker, 50 drivers killed on each (over an hour)
+test-faults: setup ## random work under 500 seeds of faults on local, 100 on Docker, 50 on SSH and Apptainer, 50 drivers killed on each (over an hour)
 	@$(PY) -m tests.faults local 0-499 --at-once 3
+	@if .ci/sshd; then $(PY) -m tests.faults ssh 0-49 --at-once 2; fi
+	@if .ci/apptainer; then $(PY) -m tests.faults singularity 0-49 --at-once 2; fi
 	@if .ci/engine; then $(PY) -m tests.faults docker 0-99 --at-once 2 && $(PY) -m tests.chaos; fi
 
 fuzz: setup ## hostile bytes for every decoder and whole conversations for both ends (40 minutes to an hour)

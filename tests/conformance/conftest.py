@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from hermes_exec.testing.conformance import all_checks
 
+HERE = Path(__file__).parent
 GROUPS = {check.name: check.group for check in all_checks()}
 RIGHTS = {"environment", "users", "files", "trees", "isolation", "background", "timeouts", "kill", "reset", "faults"}
 FOLDERS = {"cwd", "environment", "files", "trees", "reset"}
@@ -31,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what only a whole run has."""
     for item in items:
         here = DIFFERS.get(item.path.name)
-        if here is None or not isinstance(item, pytest.Function):
+        if here is None or item.path.parent != HERE or not isinstance(item, pytest.Function):
             continue
         if GROUPS[str(item.callspec.params["conformance_check"])] not in here:
             item.add_marker(pytest.mark.whole)

@@ -12,13 +12,10 @@ import anyio.to_thread
 
 from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, check_host_box
 from hermes_exec.backends.owner import from_values, owner_state, reap_reason
-from hermes_exec.backends.ssh.config import SSHConfig, SSHHost
+from hermes_exec.backends.ssh.config import SSHConfig
 from hermes_exec.backends.ssh.host import Host
-from hermes_exec.backends.ssh.openssh import OpenSSH, installed
 from hermes_exec.backends.ssh.sandbox import SSHSandbox
-from hermes_exec.backends.ssh.transport import Transport
 from hermes_exec.backends.threads import in_thread, launch_in_thread
-from hermes_exec.errors import BackendUnavailable
 
 MAX_CALLS = 16
 """Calls that may be under way at once; each occupies a thread and a session of the connection."""
@@ -34,7 +31,7 @@ class SSHBackend:
     def __init__(self, config: SSHConfig) -> None:
         self.readonly_paths = config.readonly_paths
         self._config = config
-        self._hosts = [Host(config, host, _transport(config, host)) for host in config.hosts]
+        self._hosts = [Host(config, host) for host in config.hosts]
         self._turns = itertools.cycle(self._hosts)
         self._limiter = anyio.CapacityLimiter(MAX_CALLS)
 
@@ -87,16 +84,3 @@ class SSHBackend:
         """Close the connections."""
         for host in self._hosts:
             await anyio.to_thread.run_sync(host.close)
-
-
-def _transport(config: SSHConfig, host: SSHHost) -> Transport:
-    if config.transport != "paramiko" and installed():
-        return OpenSSH(config, host)
-    if config.transport == "openssh":
-        raise BackendUnavailable("there is no OpenSSH client (ssh) here: install it, or transport='paramiko'")
-    try:
-        from hermes_exec.backends.ssh.paramiko_transport import Paramiko
-    except ImportError as error:
-        told = "neither OpenSSH's client nor paramiko is installed: pip install 'hermes-exec[ssh]'"
-        raise BackendUnavailable(told) from error
-    return Paramiko(config, host)

@@ -16,6 +16,7 @@ from hermes_exec.backends.base import Labels
 from hermes_exec.backends.owner import to_json
 from hermes_exec.backends.runner_binary import RunnerBinary, find_runner
 from hermes_exec.backends.ssh.config import SSHConfig, SSHHost
+from hermes_exec.backends.ssh.openssh import OpenSSH, installed
 from hermes_exec.backends.ssh.transport import Completed, StreamAfter, Transport
 from hermes_exec.errors import BackendUnavailable, ConfigError, LaunchError
 
@@ -38,12 +39,20 @@ class Facts(NamedTuple):
 class Host:
     """See the module. All of it blocks."""
 
-    def __init__(self, config: SSHConfig, host: SSHHost, transport: Transport) -> None:
+    def __init__(self, config: SSHConfig, host: SSHHost) -> None:
         self.name = host.name
         self._config = config
-        self._transport = transport
-        self._lock = threading.Lock()
+        self._host = host
+        self._lock = threading.RLock()
         self._facts: Facts | None = None
+        self._made: Transport | None = None
+
+    @property
+    def _transport(self) -> Transport:
+        with self._lock:
+            if self._made is None:
+                self._made = transport_for(self._config, self._host)
+            return self._made
 
     def ready(self) -> Facts:
         """Have the runner there.
@@ -129,7 +138,8 @@ class Host:
 
     def close(self) -> None:
         """Close the connection."""
-        self._transport.close()
+        if self._made is not None:
+            self._made.close()
 
     def _run(self, text: str, *arguments: str, stdin: bytes = b"", timeout_s: float = ANSWER_S) -> Completed:
         return self._transport.run(script(f"echo '{BEGIN}'; {text}", *arguments), stdin, timeout_s)
@@ -147,6 +157,24 @@ class Host:
         if isinstance(answer, dict) and "error" in answer:
             raise LaunchError(f"ssh {self.name}: {answer['error']}")
         return answer
+
+
+def transport_for(config: SSHConfig, host: SSHHost) -> Transport:
+    """What reaches a host, as the configuration says, or what there is here.
+
+    Raises:
+        BackendUnavailable: it is not installed.
+    """
+    if config.transport != "paramiko" and installed():
+        return OpenSSH(config, host)
+    if config.transport == "openssh":
+        raise BackendUnavailable("there is no OpenSSH client (ssh) here: install it, or transport='paramiko'")
+    try:
+        from hermes_exec.backends.ssh.paramiko_transport import Paramiko
+    except ImportError as error:
+        told = "neither OpenSSH's client nor paramiko is installed: pip install 'hermes-exec[ssh]'"
+        raise BackendUnavailable(told) from error
+    return Paramiko(config, host)
 
 
 def script(text: str, *arguments: str) -> str:
