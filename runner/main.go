@@ -28,7 +28,7 @@ import (
 var version = "dev"
 
 const usage = `usage: runner serve --base DIR [--lease-s N] [--dial SOCKET] [--parent PID] [--log FILE] [--shared DIR]…
-                    [--remove DIR] [--unset NAME|PREFIX*|NAME=VALUE]…
+                    [--remove DIR] [--network-of WHOM] [--unset NAME|PREFIX*|NAME=VALUE]…
        runner attach --base DIR
        runner start --base FOLDER/hermes-exec-…/box --owner JSON [--lease-s N]
        runner status | end --base FOLDER/hermes-exec-…/box
@@ -89,6 +89,7 @@ func runServe(args []string) int {
 		unset = append(unset, pattern)
 		return nil
 	})
+	network := flags.String("network-of", "", "whose the box's network is, where it is not its own")
 	remove := flags.String("remove", "", "directory to remove after an orderly end")
 	logFile := flags.String("log", "", "file for the log instead of standard error")
 	if err := flags.Parse(args); err != nil || *base == "" || flags.NArg() > 0 {
@@ -108,7 +109,7 @@ func runServe(args []string) int {
 		out = file
 	}
 	logger := log.New(out, "runner: ", log.LstdFlags|log.Lmicroseconds)
-	server, err := newServer(*base, shared, time.Duration(*lease*float64(time.Second)), logger)
+	server, err := newServer(*base, shared, *network, time.Duration(*lease*float64(time.Second)), logger)
 	if err != nil {
 		logger.Print(err)
 		return 1
@@ -179,13 +180,15 @@ func runDetached(command string, args []string) int {
 	return code
 }
 
-func newServer(base string, shared []string, lease time.Duration, logger *log.Logger) (*serve.Server, error) {
+func newServer(base string, shared []string, network string, lease time.Duration,
+	logger *log.Logger) (*serve.Server, error) {
 	facts := isolation.Probe()
 	manager, err := slots.NewManager(base, facts, selfExe())
 	if err != nil {
 		return nil, err
 	}
 	manager.Share(shared)
+	manager.NetworkOf(network)
 	return serve.New(serve.Config{Base: base, Lease: lease, Slots: manager, Isolation: facts, Version: version,
 		Log: logger})
 }

@@ -35,7 +35,7 @@ HIDDEN = (
 DEVICES = ("/sys/block", "/sys/bus", "/sys/class", "/sys/dev", "/sys/devices", "/sys/module")
 """What root of a box may read of /sys; the rest, cgroups and settings of the kernel, it could write to."""
 LEFT_OUT = (
-    *("APPTAINER_*", "SINGULARITY_*", "HOME", "LANG=C", "PS1", "PROMPT_COMMAND", "SHLVL", "USER_PATH"),
+    *("APPTAINER_*", "SINGULARITY_*", "HOME", "LANG=C", "PS1", "PROMPT_COMMAND", "USER_PATH"),
     "LD_LIBRARY_PATH=/.singularity.d/libs",
 )
 """Variables that the engine sets in each box, its own paths on the host among them."""
@@ -139,6 +139,8 @@ def command(config: SingularityConfig, spec: LaunchSpec, start: Start, directory
     for mount in _mounts(config, spec, start, directory):
         argv += ["--mount", mount]
     argv += [str(start.image), RUNNER, "serve", "--base", BASE, "--lease-s", str(spec.lease_s)]
+    if spec.network:
+        argv += ["--network-of", "host"]
     for name in LEFT_OUT:
         argv += ["--unset", name]
     for volume in config.shared_volumes:

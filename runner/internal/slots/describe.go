@@ -1,6 +1,7 @@
 package slots
 
 import (
+	"cmp"
 	"maps"
 	"os"
 	"sort"
@@ -28,7 +29,7 @@ func (s *rung) describe(p CreateParams) {
 	switch u.Level {
 	case isolation.Box:
 		iso.Filesystem, iso.Processes, iso.Users, iso.Network = "the whole box", "the whole box",
-			"the whole box, as "+u.UserName, "the box's"
+			"the whole box, as "+u.UserName, "the "+s.m.networkOwner()+"'s"
 	case isolation.Namespaces:
 		s.describeNamespaces()
 	default:
@@ -36,7 +37,9 @@ func (s *rung) describe(p CreateParams) {
 	}
 }
 
-const networkScoped = "shared with the box; abstract sockets within the slot only (Landlock)"
+const scopedSockets = "; abstract sockets within the slot only (Landlock)"
+
+func (m *Manager) networkOwner() string { return cmp.Or(m.network, "box") }
 
 func (s *rung) describeNamespaces() {
 	u, iso := s.setup, &s.facts.Isolation
@@ -72,14 +75,14 @@ func (s *rung) describeNetwork() string {
 	case !s.setup.View.Network:
 		return "own namespace, loopback only"
 	case s.scoped():
-		return networkScoped
+		return "shared with the " + s.m.networkOwner() + scopedSockets
 	}
-	return "shared with the box"
+	return "shared with the " + s.m.networkOwner()
 }
 
 func (s *rung) describeShared(p CreateParams) {
 	u, iso := s.setup, &s.facts.Isolation
-	iso.Network = "shared with the box"
+	iso.Network = "shared with the " + s.m.networkOwner()
 	iso.Filesystem = "shared with the box, /tmp too, by file mode; own directories"
 	iso.Processes = "shared table; signals by uid"
 	iso.Users = "own uid, no_new_privs"
@@ -92,7 +95,7 @@ func (s *rung) describeShared(p CreateParams) {
 	}
 	if s.scoped() {
 		iso.Processes = "shared table; signals within the slot only (Landlock)"
-		iso.Network = networkScoped
+		iso.Network += scopedSockets
 	}
 }
 

@@ -37,6 +37,7 @@ type Manager struct {
 	openPlaces func() []string // of a container: where anybody may leave files
 	roots      roots
 	shared     []string // folders of the box to which all slots write
+	network    string   // whose the network of the box is
 
 	setupTimeout time.Duration // how long an agent may take to get ready
 }
@@ -94,6 +95,10 @@ func NewManager(baseDir string, facts isolation.Facts, selfExe string) (*Manager
 // Share names folders of the box to which slots with roots of their own write
 // too. It is called before the first slot is made.
 func (m *Manager) Share(folders []string) { m.shared = folders }
+
+// NetworkOf says whose the network of the box is, where it is not its own. It
+// is called before the first slot is made.
+func (m *Manager) NetworkOf(whose string) { m.network = whose }
 
 // groupName is what a slot's cgroups are called.
 func (m *Manager) groupName(slot string) string { return "hermes-exec-" + m.boot + "-" + slot }

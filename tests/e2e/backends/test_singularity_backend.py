@@ -67,6 +67,7 @@ async def test_nothing_of_the_host_is_in_the_box(options: dict[str, Any], monkey
         }
         assert "SHLVL=1\n" in variables
         assert "LANG=C.UTF-8\n" in variables
+        assert slot.isolation.network == "the host's"
         assert (await slot.run("ls / /leaked")).stderr != ""
         assert (await slot.run("hostname")).stdout.strip() != os.uname().nodename
         mounts = (await slot.run("cat /proc/self/mountinfo")).stdout
