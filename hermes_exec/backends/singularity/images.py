@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -177,6 +178,12 @@ def _definition(path: Path) -> str:
 
 
 def _hash(path: Path) -> str:
+    found = path.stat()
+    return _hash_of(path, found.st_size, found.st_mtime_ns, found.st_ino)
+
+
+@lru_cache(maxsize=256)
+def _hash_of(path: Path, *_: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
