@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import shlex
 import subprocess
 import tempfile
@@ -99,7 +100,7 @@ async def slot_of(backend: str, **options: Any) -> AsyncIterator[Slot]:
 @asynccontextmanager
 async def instance(image: str) -> AsyncIterator[Program]:
     """A running instance of Apptainer."""
-    name = f"bench{os.getpid()}"
+    name = f"bench{secrets.token_hex(4)}"
     await anyio.run_process(["apptainer", "instance", "start", "--containall", "--writable-tmpfs", image, name])
     try:
         yield Program("apptainer", "-s", "exec", "--pwd", "/", f"instance://{name}")
