@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hermes_exec.backends.owner import descendants
+
 PROGRAM = "/usr/sbin/sshd"
 SETTINGS = """
 ListenAddress 127.0.0.1
@@ -70,7 +72,7 @@ class Server:
         """End it, and what serves its connections."""
         if self._process is None:
             return
-        children = _children(self._process.pid) if connections else []
+        children = descendants(self._process.pid) if connections else []
         for pid in (self._process.pid, *children):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, 9)
@@ -86,12 +88,6 @@ class Server:
             "ssh_config": "/dev/null",
             **more,
         }
-
-
-def _children(pid: int) -> list[int]:
-    done = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
-    found = [int(word) for word in done.stdout.split()]
-    return found + [below for child in found for below in _children(child)]
 
 
 def make_key(path: Path, passphrase: str = "") -> None:

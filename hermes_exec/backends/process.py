@@ -13,6 +13,7 @@ from pathlib import Path
 from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.owner import descendants
 
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KILLED_S = 5.0
 """Longest wait for the end of a process that was killed, which the kernel may hold up."""
 

@@ -62,6 +62,12 @@ def check_volume(volume: str) -> str:
     return volume
 
 
+def volume_parts(volume: str) -> tuple[str, str, str]:
+    """Source, target and mode (``rw`` where none is given) of a checked volume."""
+    source, target, mode = (*volume.split(":"), "rw")[:3]
+    return source, target, mode
+
+
 Volume = Annotated[str, AfterValidator(check_volume)]
 
 

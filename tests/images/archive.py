@@ -9,7 +9,7 @@ import platform
 import tarfile
 from pathlib import Path
 
-GO_NAMES = {"x86_64": "amd64", "aarch64": "arm64"}
+from hermes_exec.backends.runner_binary import ARCHITECTURES
 
 
 def docker_archive(path: Path, layer: Path, *, arch: str | None = None, env: tuple[str, ...] = ()) -> Path:
@@ -17,7 +17,7 @@ def docker_archive(path: Path, layer: Path, *, arch: str | None = None, env: tup
     data = layer.read_bytes()
     digest = hashlib.sha256(data).hexdigest()
     config = {
-        "architecture": arch or GO_NAMES.get(platform.machine(), platform.machine()),
+        "architecture": arch or ARCHITECTURES.get(platform.machine(), platform.machine()),
         "os": "linux",
         "config": {"Env": list(env), "Cmd": ["/bin/sh"]},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},

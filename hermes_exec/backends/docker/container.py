@@ -10,6 +10,7 @@ from hermes_exec.backends.base import Labels, LaunchSpec, NoOwnRoot
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.dial_socket import SOCKET, DialSocket
 from hermes_exec.backends.owner import PREFIX, to_strings
+from hermes_exec.config.model import volume_parts
 from hermes_exec.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def plan_container(
         command += ["--dial", f"{DIAL_DIR}/{SOCKET}"]
         mounts = [*mounts, {"Type": "bind", "Source": str(dial_socket.folder), "Target": DIAL_DIR, "ReadOnly": True}]
     for volume in config.shared_volumes:
-        command += ["--shared", volume.split(":")[1]]
+        command += ["--shared", volume_parts(volume)[1]]
     arguments: dict[str, Any] = {
         "image": image_of(config, spec),
         "entrypoint": [RUNNER],
@@ -132,7 +133,7 @@ def bind_mount(volume: str) -> dict[str, Any] | None:
     """``source:target[:mode]`` as a mount whose source must exist: with the short form Docker creates a missing one as
     a folder of root. None for a named volume, and for modes that only the short form has.
     """
-    source, target, mode = (*volume.split(":"), "rw")[:3]
+    source, target, mode = volume_parts(volume)
     if not source.startswith("/") or mode not in {"ro", "rw"}:
         return None
     return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": mode == "ro"}

@@ -22,12 +22,9 @@ from hermes_exec.backends.box_directory import (
 from hermes_exec.backends.child_box import ChildBox
 from hermes_exec.backends.host_backend import HostBackend
 from hermes_exec.backends.local.config import LocalConfig
-from hermes_exec.backends.process import start_child
+from hermes_exec.backends.process import SYSTEM_PATH, start_child
 from hermes_exec.backends.threads import launch_in_thread
 from hermes_exec.errors import ConfigError, LaunchError
-
-SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
 
 PREFIX = "hermes-exec-"
 """With which the names of the boxes' directories begin."""

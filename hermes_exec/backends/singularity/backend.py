@@ -36,7 +36,7 @@ from hermes_exec.backends.singularity.engine import (
 )
 from hermes_exec.backends.singularity.failures import Refused, RefusedError, explain
 from hermes_exec.backends.singularity.images import Images
-from hermes_exec.backends.singularity.sandbox import SingularitySandbox
+from hermes_exec.backends.singularity.sandbox import SingularitySandbox, base_of
 from hermes_exec.backends.threads import launch_in_thread
 from hermes_exec.errors import LaunchError
 
@@ -45,8 +45,6 @@ PREFIX = "hermes-singularity-"
 """With which the names of the boxes' directories begin."""
 START_S = 60.0
 """Longest wait for the runner of a new box; its image is there already."""
-SOCKET = "state/box/run/socket"
-"""In a box's directory; it is there once the runner serves."""
 POLL_S = 0.002
 
 
@@ -68,6 +66,7 @@ class SingularityBackend(HostBackend):
     async def check(self, spec: LaunchSpec) -> None:
         """See ``Backend.check``."""
         await anyio.to_thread.run_sync(self._check, spec, limiter=self._limiter)
+        await anyio.to_thread.run_sync(self._images.check, image_of(self._config, spec), limiter=self._limiter)
 
     def _check(self, spec: LaunchSpec) -> Engine:
         check_options(self._config, spec)
@@ -75,7 +74,6 @@ class SingularityBackend(HostBackend):
         check_parent(self._config.base_dir, PREFIX)
         if self._engine is None:
             self._engine = find_engine(self._config.binary)
-        self._images.check(image_of(self._config, spec))
         return self._engine
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> SingularitySandbox:
@@ -131,7 +129,7 @@ class SingularityBackend(HostBackend):
         directory.remember_runner(pid)
         how = "cgroup of the box" if start.with_limits else "not enforced"
         limits = {name: "not enforced" if name == "disk_mb" else how for name in spec.limits.box()}
-        return SingularitySandbox(process, pid, directory, start.runner, limits, whole_box=spec.whole_box)
+        return SingularitySandbox(process, pid, directory, start.runner, limits)
 
 
 def _fill(folder: Path) -> None:
@@ -148,10 +146,10 @@ def _wait(process: subprocess.Popen[bytes], directory: BoxDirectory) -> int:
     Raises:
         LaunchError: the engine ended before, or nothing came of it.
     """
-    deadline = time.monotonic() + START_S
+    deadline, socket = time.monotonic() + START_S, base_of(directory) / "run" / "socket"
     while time.monotonic() < deadline:
         ended = process.poll() is not None
-        if (directory.path / SOCKET).exists() and (pid := _process_1(process.pid)) is not None:
+        if socket.exists() and (pid := _process_1(process.pid)) is not None:
             return pid
         if ended:
             raise explain(directory.log_tail())

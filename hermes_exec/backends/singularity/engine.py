@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 from hermes_exec.backends.base import LaunchSpec
 from hermes_exec.backends.box_directory import BoxDirectory
+from hermes_exec.backends.process import SYSTEM_PATH
 from hermes_exec.backends.singularity.config import SingularityConfig
+from hermes_exec.config.model import volume_parts
 from hermes_exec.errors import BackendUnavailable, ConfigError
 
 ANSWER_S = 30.0
-SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 OLDEST = {"apptainer": (1, 1), "singularity-ce": (3, 10)}
 MOUNT = "/hermes-exec"
 BASE = f"{MOUNT}/state/box"
@@ -85,7 +86,7 @@ def check_options(config: SingularityConfig, spec: LaunchSpec) -> None:
     if not image_of(config, spec):
         raise ConfigError("the singularity backend needs an image: SandboxPool('singularity', image='docker://…')")
     for volume in (*config.volumes, *config.shared_volumes):
-        source, _, mode = (*volume.split(":"), "rw")[:3]
+        source, _, mode = volume_parts(volume)
         if not source.startswith("/") or not os.path.exists(source):
             raise ConfigError(f"the volume {volume!r} cannot be mounted: there is no {source} on this host")
         if mode not in {"ro", "rw"}:
@@ -144,7 +145,7 @@ def command(config: SingularityConfig, spec: LaunchSpec, start: Start, directory
     for name in LEFT_OUT:
         argv += ["--unset", name]
     for volume in config.shared_volumes:
-        argv += ["--shared", volume.split(":")[1]]
+        argv += ["--shared", volume_parts(volume)[1]]
     return argv
 
 
@@ -161,7 +162,7 @@ def _mounts(config: SingularityConfig, spec: LaunchSpec, start: Start, directory
     hosts.write_text(_hosts(spec.network), "utf-8")
     yield _mount(str(hosts), "/etc/hosts")
     for volume in (*config.volumes, *config.shared_volumes):
-        source, target, mode = (*volume.split(":"), "rw")[:3]
+        source, target, mode = volume_parts(volume)
         yield _mount(source, target, read_only=mode == "ro")
     if os.geteuid() != 0:
         return

@@ -55,7 +55,11 @@ class Images:
     def check(self, name: str) -> None:
         """ImageError when the image is a file that is not there, or may not be fetched; blocking."""
         source = find(name)
-        if isinstance(source, Source) and self._config.pull_policy == "never" and not self._cached(source).exists():
+        if isinstance(source, Source):
+            self._check_policy(name, self._cached(source))
+
+    def _check_policy(self, name: str, path: Path) -> None:
+        if self._config.pull_policy == "never" and not path.exists():
             raise ImageError(f"the image {name!r} is not in the cache ({self._cache}), and pull_policy is 'never'")
 
     async def ensure(self, name: str, engine: Engine, timeout_s: float, on_progress: Progress | None) -> Path:
@@ -81,7 +85,7 @@ class Images:
             return source
         path = self._cached(source)
         if not path.exists():
-            self.check(name)
+            self._check_policy(name, path)
             try:
                 self._cache.mkdir(parents=True, exist_ok=True)
                 async with _locked(path) as alone:

@@ -11,6 +11,11 @@ from hermes_exec.backends.child_box import ChildBox
 from hermes_exec.errors import PostMortem, Suspect
 
 
+def base_of(directory: BoxDirectory) -> Path:
+    """The ``--base`` of the runner, as this host sees it."""
+    return directory.path / "state" / "box"
+
+
 class SingularitySandbox(ChildBox):
     """See ``Sandbox``. The engine has no part in its streams: they lead to a socket in its directory."""
 
@@ -23,12 +28,8 @@ class SingularitySandbox(ChildBox):
         directory: BoxDirectory,
         program: Path,
         limits: Mapping[str, str],
-        *,
-        whole_box: bool,
     ) -> None:
-        base = directory.path / "state" / "box"
-        super().__init__(directory.path.name, process, pid, directory, program, base, limits)
-        self._whole_box = whole_box
+        super().__init__(directory.path.name, process, pid, directory, program, base_of(directory), limits)
 
     def _post_mortem(self) -> PostMortem:
         code = self._process.returncode

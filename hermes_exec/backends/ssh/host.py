@@ -25,7 +25,6 @@ ANSWER_S = 60.0
 INSTALL_S = 600.0
 BEGIN = "hermes-exec begins"
 """Before it there may be whatever the start-up files of the user's shell print."""
-ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 PROBE = Path(__file__).with_name("probe.sh")
 
 
@@ -78,7 +77,7 @@ class Host:
             raise ConfigError(f"ssh {self.name}: no program can be put and run in {where}: set base_dir")
         if "cache" not in told:
             raise ConfigError(f"ssh {self.name}: no private directory can be made there in which a program runs")
-        runner = find_runner("linux", ARCHITECTURES.get(told.get("arch", ""), told.get("arch")))
+        runner = find_runner("linux", told.get("arch"))
         path = f"{told['cache']}/runner-{runner.sha256}"
         self._install(path, runner)
         return Facts(path, told["base"])
