@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"errors"
 	"os"
+	"os/exec"
 	"syscall"
 	"testing"
 
@@ -101,4 +103,30 @@ func TestSignalSparesTheNextOwnerOfANumber(t *testing.T) {
 	}
 	p.Start++
 	signalProc(p, syscall.SIGKILL) // would end this test
+}
+
+func TestACommandThatIsBeingStartedIsNotTakenForAnothers(t *testing.T) {
+	k := &killer{tenancy: &tenancy{}}
+	k.table.init()
+	first := command{token: 1, start: proc.BootTicks()}
+	next := &command{token: 2, start: first.start}
+	k.table.expect(next)
+	child := exec.Command("/bin/cat")
+	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	stdin, err := child.StdinPipe() // it ends when that is closed
+	if err == nil {
+		err = child.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer child.Wait() //nolint:errcheck // how it ends does not matter
+	defer stdin.Close()
+	if found, _, err := k.treeOf(first, nil); len(found) != 0 || !errors.Is(err, errForking) {
+		t.Errorf("found while it is started: %v, %v", found, err)
+	}
+	k.table.abandoned(next)
+	if found, _, err := k.treeOf(first, nil); len(found) != 1 || err != nil {
+		t.Errorf("found as nobody's: %v, %v", found, err)
+	}
 }

@@ -6,8 +6,9 @@ import "hermes-exec/runner/internal/proc"
 // which handle that is known. Token 0 is no command, or with a handle one that
 // is no longer known.
 type claims struct {
-	token  map[int]uint64
-	handle map[int]string
+	token   map[int]uint64
+	handle  map[int]string
+	forking uint64 // when the oldest fork began that is not entered yet, in clock ticks
 }
 
 const (
@@ -22,7 +23,8 @@ const (
 // on. markers also looks into environments, which costs more.
 func (t *tenancy) claim(procs map[int]proc.Process, markers bool) claims {
 	c := claims{token: make(map[int]uint64, len(procs)), handle: make(map[int]string, len(procs))}
-	leaders := t.table.leaders()
+	leaders, forking := t.table.leaders()
+	c.forking = forking
 	for pid, p := range procs {
 		if token, ok := t.byGroup(p); ok {
 			c.set(pid, token, byGroupID)

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"os"
 	"slices"
@@ -322,6 +323,10 @@ func (s *sweep) terminate(alive map[int]proc.Process, grace time.Duration) {
 	}
 }
 
+// errForking: a process was passed over that may be a command which is not
+// entered yet.
+var errForking = errors.New("a command is being started")
+
 // treeOf finds the living processes of a command.
 func (k *killer) treeOf(c command, seen map[proc.Key]bool) (map[int]proc.Process, []string, error) {
 	all, err := k.snapshot()
@@ -341,23 +346,29 @@ func (k *killer) treeOf(c command, seen map[proc.Key]bool) (map[int]proc.Process
 			handles = append(handles, claimed.handle[pid])
 		case seen[p.Key()]:
 			out[pid] = p
-		case evasive && claimed.handle[pid] == "" && c.start > 0 && startedSince(c.start, p, tenants):
-			out[pid] = p
-			handles = append(handles, byLateness)
+		case evasive && claimed.handle[pid] == "" && c.start > 0:
+			oldest, top := startOf(p, tenants)
+			switch {
+			case oldest < c.start: // of an older process
+			case top.Parent == os.Getpid() && top.Start >= claimed.forking:
+				err = errForking
+			default:
+				out[pid] = p
+				handles = append(handles, byLateness)
+			}
 		}
 	}
-	return out, handles, nil
+	return out, handles, err
 }
 
-// startedSince is true for a process that started at start or later, as did all
-// its ancestors: not for children of an older process.
-func startedSince(start uint64, p proc.Process, all map[int]proc.Process) bool {
+// startOf is when the oldest of a process and its ancestors started, and the
+// topmost of them.
+func startOf(p proc.Process, all map[int]proc.Process) (oldest uint64, top proc.Process) {
+	oldest = p.Start
 	for each := range proc.Lineage(all, p) {
-		if each.Start < start {
-			return false
-		}
+		oldest, top = min(oldest, each.Start), each
 	}
-	return true
+	return oldest, top
 }
 
 // killAll ends every process of the slot.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"math"
 	"os"
 
 	"hermes-exec/runner/internal/memory"
@@ -29,16 +30,20 @@ func (t *table) onChange() <-chan struct{} {
 	return t.changed
 }
 
-// leaders maps the pids of all known commands to their tokens. A session or
-// group keeps its number from being used again for as long as it has members.
-func (t *table) leaders() map[int]uint64 {
+// leaders maps the pids of all known commands to their tokens, and says when the
+// oldest fork began that is not entered yet, in clock ticks. A session or group
+// keeps its number from being used again for as long as it has members.
+func (t *table) leaders() (leaders map[int]uint64, forking uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	out := make(map[int]uint64, len(t.byToken))
+	leaders, forking = make(map[int]uint64, len(t.byToken)), math.MaxUint64
 	for _, token := range t.old {
 		if c := t.byToken[token]; c != nil {
-			out[c.pid] = token
+			leaders[c.pid] = token
 		}
 	}
-	return out
+	for _, began := range t.inflight {
+		forking = min(forking, began)
+	}
+	return leaders, forking
 }

@@ -42,18 +42,18 @@ type table struct {
 	byToken  map[uint64]*command
 	byPID    map[int]*command
 	old      []uint64
-	entries  int64           // commands so far
-	ticket   uint64          // of the newest fork
-	inflight map[uint64]bool // forks whose pid is not entered yet, by ticket
-	early    map[int]status  // reaped while a fork was in flight
-	traced   map[int]bool    // stopped under trace while a fork was in flight
-	changed  chan struct{}   // closed and replaced whenever a process has ended
-	forked   bell            // for a reaper that has no children
+	entries  int64             // commands so far
+	ticket   uint64            // of the newest fork
+	inflight map[uint64]uint64 // when forks began whose pid is not entered yet, in clock ticks, by ticket
+	early    map[int]status    // reaped while a fork was in flight
+	traced   map[int]bool      // stopped under trace while a fork was in flight
+	changed  chan struct{}     // closed and replaced whenever a process has ended
+	forked   bell              // for a reaper that has no children
 }
 
 func (t *table) init() {
 	t.byToken, t.byPID, t.early = map[uint64]*command{}, map[int]*command{}, map[int]status{}
-	t.inflight, t.traced = map[uint64]bool{}, map[int]bool{}
+	t.inflight, t.traced = map[uint64]uint64{}, map[int]bool{}
 	t.changed = make(chan struct{})
 	t.forked.init()
 }
@@ -66,7 +66,7 @@ func (t *table) expect(c *command) {
 	delete(t.inflight, c.ticket)
 	t.ticket++
 	c.ticket = t.ticket
-	t.inflight[c.ticket] = true
+	t.inflight[c.ticket] = c.start
 	t.forgetEarly()
 	t.mu.Unlock()
 }

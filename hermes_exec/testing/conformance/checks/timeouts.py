@@ -50,6 +50,26 @@ async def check_timeout_kills_the_process(ctx: Context) -> None:
     await ctx.gone()
 
 
+@check("timeouts", "helper")
+async def check_what_is_ended_takes_nothing_else_with_it(ctx: Context) -> None:
+    """Commands that start while others reach their timeouts are not ended with those."""
+    sleep, echo = await ctx.argv("sleep", 60), await ctx.argv("echo", "whole")
+
+    async def late(limit_s: float) -> None:
+        that((await ctx.slot.run(sleep, timeout_s=limit_s)).timed_out, "it did not time out")
+
+    async def early(pause_s: float) -> None:
+        await anyio.sleep(pause_s)
+        result = await ctx.slot.run(echo)
+        equal((result.exit_code, result.stdout), (0, "whole\n"), "exit code and output")
+
+    for _ in range(20):
+        async with anyio.create_task_group() as tasks:
+            for number in range(8):
+                tasks.start_soon(early, 0.006 * number)
+                tasks.start_soon(late, 0.01 + 0.01 * (number % 4))
+
+
 @check("timeouts", "shell", "helper")
 async def check_timeout_kills_children_of_a_shell(ctx: Context) -> None:
     """A shell's background and foreground children end with its timeout."""
