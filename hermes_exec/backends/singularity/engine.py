@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -123,8 +124,10 @@ class Start(NamedTuple):
 
 def command(config: SingularityConfig, spec: LaunchSpec, start: Start, directory: BoxDirectory) -> list[str]:
     """What starts the box; the folders that it names are made."""
-    argv = [start.engine.path, "-s", "exec", "--containall", "--no-init", "--no-home", "--no-umask", "--no-eval"]
+    home = _home() if spec.whole_box and not config.fakeroot else None
+    argv = [start.engine.path, "-s", "exec", "--containall", "--no-init", "--no-umask", "--no-eval"]
     argv += ["--pwd", "/", "--workdir", _made(directory, "work")]
+    argv += ["--no-home"] if home is None else ["--home", f"{_made(directory, 'home')}:{home}"]
     argv += ["--hostname", f"box-{directory.path.name[-8:].replace('_', '0')}"]
     argv += ["--overlay", _made(directory, "overlay")] if start.overlay_on_disk else ["--writable-tmpfs"]
     argv += [] if spec.network else ["--net", "--network", "none"]
@@ -147,6 +150,15 @@ def command(config: SingularityConfig, spec: LaunchSpec, start: Start, directory
     for volume in config.shared_volumes:
         argv += ["--shared", volume_parts(volume)[1]]
     return argv
+
+
+def _home() -> str | None:
+    """The home of an ordinary user, which images do not have; root's is the image's."""
+    try:
+        home = pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return None
+    return home if os.geteuid() != 0 and re.fullmatch("(/[^/:]+)+", home) else None
 
 
 def _made(directory: BoxDirectory, name: str) -> str:

@@ -16,7 +16,7 @@ def told(**options: object) -> str:
     """What a box with these options says, or its error."""
     try:
         with SandboxPool("singularity", **options) as pool, pool.slot() as slot:  # type: ignore[arg-type]
-            return slot.run(f"id -u; touch /changed /tmp/changed && {FILL}; stat -c %s /large").stdout
+            return slot.run(f"id -u; touch /changed /tmp/changed ~/changed && {FILL}; stat -c %s /large").stdout
     except ExecError as error:
         return f"{type(error).__name__}: {error}"
 
