@@ -96,17 +96,6 @@ def make_key(path: Path, passphrase: str = "") -> None:
 
 
 @contextmanager
-def account() -> Iterator[str]:
-    """An ordinary user of this machine who may log in by key, for as long as the block lasts; takes root."""
-    name = f"hermes{os.getpid()}"
-    subprocess.run(["useradd", "--create-home", "--shell", "/bin/sh", "--password", "*", name], check=True)
-    try:
-        yield name
-    finally:
-        subprocess.run(["userdel", "--remove", name], check=True, capture_output=True)
-
-
-@contextmanager
 def server(user: str | None = None, settings: str = "") -> Iterator[Server]:
     """A server that lets one user in, with more settings."""
     os.makedirs("/run/sshd", exist_ok=True)

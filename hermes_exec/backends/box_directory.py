@@ -13,6 +13,7 @@ import shutil
 import signal
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -105,13 +106,15 @@ class BoxDirectory:
             while self.runner_pid() is not None and time.monotonic() < deadline:
                 time.sleep(0.01)
 
-    def remove(self) -> None:
-        """Remove everything. Refuses while something is mounted below, since that would empty what is mounted."""
+    def remove(self, otherwise: Callable[[Path], object] | None = None) -> None:
+        """Remove everything, what this user cannot by `otherwise`. Refuses while something is mounted below, since that
+        would empty what is mounted.
+        """
         mounted = [mount for mount in _mounts() if mount.startswith(f"{self.path}/")]
         if mounted:
             logger.warning("%s is kept: %s is mounted", self.path, mounted[0])
         else:
-            remove_tree(self.path)
+            remove_tree(self.path, otherwise)
 
 
 def remove_groups(directory: BoxDirectory, patience_s: float = 1.0) -> None:
@@ -143,8 +146,8 @@ def _remove_group(group: Path, deadline: float) -> None:
         return
 
 
-def remove_tree(path: Path) -> None:
-    """Remove a folder with all that is in it; what cannot be removed is logged."""
+def remove_tree(path: Path, otherwise: Callable[[Path], object] | None = None) -> None:
+    """Remove a folder with all that is in it, what this user cannot by `otherwise`; what stays is logged."""
     shutil.rmtree(path, ignore_errors=True)
     if not path.exists():
         return
@@ -155,6 +158,9 @@ def remove_tree(path: Path) -> None:
                 if not os.path.islink(os.path.join(parent, name)):
                     os.chmod(os.path.join(parent, name), 0o700)
     shutil.rmtree(path, ignore_errors=True)
+    if otherwise is not None and path.exists():
+        otherwise(path)
+        shutil.rmtree(path, ignore_errors=True)
     if path.exists():
         logger.warning("%s could not be removed", path)
 

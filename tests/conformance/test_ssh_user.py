@@ -13,6 +13,7 @@ from hermes_exec.testing.conformance import PoolFactory
 from hermes_exec.testing.plugin import conformance_known_failures, conformance_outcomes, test_conformance
 from tests import sshd
 from tests.conftest import require_engine
+from tests.ordinary_user import account
 
 __all__ = ["conformance_known_failures", "conformance_outcomes", "test_conformance"]
 
@@ -22,5 +23,5 @@ def conformance_pool_factory() -> Iterator[PoolFactory]:
     require_engine("ssh")
     if os.geteuid() != 0:
         pytest.skip("takes root to make an account; test_ssh.py is this for an ordinary user")
-    with sshd.account() as user, sshd.server(user) as server:
+    with account() as user, sshd.server(user) as server:
         yield partial(SandboxPool, "ssh", **server.options())

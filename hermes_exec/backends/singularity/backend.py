@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import shutil
 import subprocess
@@ -30,6 +31,7 @@ from hermes_exec.backends.singularity.engine import (
     check_options,
     command,
     environment,
+    fakeroot,
     find_engine,
     image_of,
     limited,
@@ -38,7 +40,7 @@ from hermes_exec.backends.singularity.failures import Refused, RefusedError, exp
 from hermes_exec.backends.singularity.images import Images
 from hermes_exec.backends.singularity.sandbox import SingularitySandbox, base_of
 from hermes_exec.backends.threads import launch_in_thread
-from hermes_exec.errors import LaunchError
+from hermes_exec.errors import ExecError, LaunchError
 
 logger = logging.getLogger(__name__)
 PREFIX = "hermes-singularity-"
@@ -129,7 +131,26 @@ class SingularityBackend(HostBackend):
         directory.remember_runner(pid)
         how = "cgroup of the box" if start.with_limits else "not enforced"
         limits = {name: "not enforced" if name == "disk_mb" else how for name in spec.limits.box()}
-        return SingularitySandbox(process, pid, directory, start.runner, limits)
+        return SingularitySandbox(process, pid, directory, start.runner, limits, self._remove)
+
+    def _remove(self, directory: BoxDirectory) -> None:
+        directory.remove(self._remove_as_fakeroot if os.geteuid() != 0 else None)
+
+    def _remove_as_fakeroot(self, path: Path) -> None:
+        """Remove what belongs to the further users that `fakeroot` has given to a box."""
+        folder = Path(tempfile.mkdtemp(prefix="hermes-exec-image-"))
+        try:
+            _fill(folder)
+            engine = self._engine or find_engine(self._config.binary)
+            argv = [engine.path, "-s", "exec", "--containall", "--no-home", *fakeroot(engine)]
+            argv += ["--bind", f"{path}:/hermes-exec-left", str(folder), "/runner", "end"]
+            argv += ["--base", "/hermes-exec-left/box"]
+            env = environment(self._config, engine)
+            subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=START_S, check=False)
+        except (OSError, ExecError, subprocess.TimeoutExpired) as error:
+            logger.debug("%s cannot be removed with fakeroot: %s", path, error)
+        finally:
+            remove_tree(folder)
 
 
 def _fill(folder: Path) -> None:

@@ -132,9 +132,7 @@ def command(config: SingularityConfig, spec: LaunchSpec, start: Start, directory
     argv += ["--overlay", _made(directory, "overlay")] if start.overlay_on_disk else ["--writable-tmpfs"]
     argv += [] if spec.network else ["--net", "--network", "none"]
     argv += {"all": ["--nv"], "rocm": ["--rocm"]}.get(config.gpus or "", [])
-    if config.fakeroot:
-        # Without entries in /etc/subuid Apptainer would put a program for that name around the runner.
-        argv += ["--fakeroot", *(["--ignore-fakeroot-command"] if start.engine.family == "apptainer" else [])]
+    argv += fakeroot(start.engine) if config.fakeroot else []
     if start.with_limits:
         argv += [word for pair in limited(spec).items() for word in pair]
     argv += ["--no-mount", "bind-paths"]
@@ -150,6 +148,12 @@ def command(config: SingularityConfig, spec: LaunchSpec, start: Start, directory
     for volume in config.shared_volumes:
         argv += ["--shared", volume_parts(volume)[1]]
     return argv
+
+
+def fakeroot(engine: Engine) -> list[str]:
+    """What makes an ordinary user root of a box."""
+    # Without entries in /etc/subuid Apptainer would put a program for that name around the runner.
+    return ["--fakeroot", *(["--ignore-fakeroot-command"] if engine.family == "apptainer" else [])]
 
 
 def _home() -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hermes_exec.backends.box_directory import BoxDirectory
@@ -28,8 +28,13 @@ class SingularitySandbox(ChildBox):
         directory: BoxDirectory,
         program: Path,
         limits: Mapping[str, str],
+        remove: Callable[[BoxDirectory], None],
     ) -> None:
+        self._remove_directory = remove
         super().__init__(directory.path.name, process, pid, directory, program, base_of(directory), limits)
+
+    def _remove(self) -> None:
+        self._remove_directory(self._directory)
 
     def _post_mortem(self) -> PostMortem:
         code = self._process.returncode

@@ -18,7 +18,7 @@ PREFIX = "HERMES_EXEC_"
 Backend = Annotated[
     str | None,
     typer.Option(
-        "--backend", "-b", envvar="HERMES_EXEC_BACKEND", help="local, docker, or another one (default: local)."
+        "--backend", "-b", envvar="HERMES_EXEC_BACKEND", help="local, docker, ssh, singularity (default: local)."
     ),
 ]
 AnyBackend = Annotated[

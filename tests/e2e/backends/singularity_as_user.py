@@ -9,14 +9,18 @@ import sys
 from hermes_exec import Limits, SandboxPool
 from hermes_exec.errors import ExecError
 
+FILES = "touch /changed /tmp/changed ~/changed"
 FILL = "dd if=/dev/zero of=/large bs=1M count=80 2>/dev/null"
 
 
-def told(**options: object) -> str:
-    """What a box with these options says, or its error."""
+USERS = "mkdir -m 700 /of5 && touch /of5/f && chown 5:5 /of5 && stat -c %u:%g /of5"
+
+
+def told(script: str = f"id -u; {FILES} && {FILL}; stat -c %s /large", **options: object) -> str:
+    """What a script says in a box with these options, or the error."""
     try:
         with SandboxPool("singularity", **options) as pool, pool.slot() as slot:  # type: ignore[arg-type]
-            return slot.run(f"id -u; touch /changed /tmp/changed ~/changed && {FILL}; stat -c %s /large").stdout
+            return slot.run(script).stdout
     except ExecError as error:
         return f"{type(error).__name__}: {error}"
 
@@ -30,6 +34,7 @@ def main() -> None:
         "limits": told(image=image, limits=Limits(memory_mb=64)),
         "best effort": told(image=image, limits=Limits(memory_mb=64), best_effort_limits=True),
         "fakeroot": told(image=image, fakeroot=True),
+        "users": told(USERS, image=image, fakeroot=True),
         "left": [name for name in os.listdir(os.environ["TMPDIR"]) if name.startswith("hermes-singularity")],
     }
     print(json.dumps(answers))

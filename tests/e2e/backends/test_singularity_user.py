@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ordinary_user import run_as_ordinary_user
+from tests.ordinary_user import account, run_as_ordinary_user
 
 pytestmark = [pytest.mark.singularity]
 
@@ -22,7 +22,9 @@ def test_an_ordinary_user(singularity_image: Callable[[str], str]) -> None:
         Path(folder).chmod(0o755)
         command = ["apptainer", "build", f"{folder}/image.sif", singularity_image("busybox")]
         subprocess.run(command, check=True, capture_output=True)
-        answers = json.loads(run_as_ordinary_user("tests.e2e.backends.singularity_as_user", f"{folder}/image.sif"))
+        with account() as user:
+            words = ("tests.e2e.backends.singularity_as_user", f"{folder}/image.sif")
+            answers = json.loads(run_as_ordinary_user(*words, user=user))
     if answers["file"].startswith("ImageError"):
         assert "give access to /dev/fuse" in answers["file"]
         pytest.skip("an ordinary user cannot mount images here")
@@ -35,4 +37,5 @@ def test_an_ordinary_user(singularity_image: Callable[[str], str]) -> None:
         assert answers["limits"].startswith("ConfigError: limits of a box cannot be set by this user here")
     assert answers["best effort"].startswith(mine)
     assert answers["fakeroot"].startswith("0\n")
+    assert answers["users"] in ("5:5\n", ""), "further users are given by /etc/subuid, if at all"
     assert answers["left"] == []
