@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -80,8 +80,10 @@ class BatchConfig(BaseModel):
         key = self.api_key.get_secret_value()
         return named_model(self.model, base_url=self.base_url, api_key=key, parser=self.parser)
 
-    def make_pool(self) -> SandboxPool:
-        """The pool, large enough for all workers at the same time. Raises ConfigError for what cannot be."""
+    def make_pool(self, images: Sequence[str | None] = ()) -> SandboxPool:
+        """The pool, large enough for all workers at the same time, for prompts with these images. Raises ConfigError
+        for what cannot be.
+        """
         options = {**self.backend_options}
         for name in ("backend", "image"):
             if name in options:
@@ -95,4 +97,5 @@ class BatchConfig(BaseModel):
         boxes = self.max_sandboxes or options.pop("max_sandboxes", None)
         if boxes is None and isinstance(slots, int):
             boxes = -(-self.workers // max(1, slots))
-        return SandboxPool(self.backend, image=self.image, max_sandboxes=boxes, **options)
+        image = self.image or (images[0] if images and all(images) else None)
+        return SandboxPool(self.backend, image=image, max_sandboxes=boxes, **options)

@@ -111,6 +111,14 @@ async def test_every_prompt_has_a_slot_of_its_own(tmp_path: Path, backend: Backe
     assert (result.solved, result.unscored) == (6, 0)
 
 
+async def test_images_of_the_prompts_are_enough(tmp_path: Path, backend: BackendCase) -> None:
+    if "image" not in backend.options:
+        pytest.skip("a backend without images")
+    plans: dict[str, list[Step]] = {f"p{n}": ["done"] for n in range(2)}
+    prompts = ({"prompt": prompt, "image": backend.options["image"], "check": "true"} for prompt in plans)
+    assert (await run_batch(config(tmp_path, plans, *prompts, backend=backend.backend))).solved == 2
+
+
 async def test_what_the_agent_left_running_does_not_disturb_the_check(tmp_path: Path, backend: BackendCase) -> None:
     plans: dict[str, list[Step]] = {"p": [["(while :; do echo x > out.txt; done) >/dev/null 2>&1 & sleep 0.2"], "done"]}
     check = "rm -f out.txt; sleep 0.3; [ ! -e out.txt ]"
