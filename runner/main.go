@@ -3,6 +3,8 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -54,7 +56,7 @@ func run(args []string) int {
 	case "start", "status", "end", "list":
 		return runDetached(args[0], args[1:])
 	case "sha256":
-		fmt.Println(serve.OwnHash())
+		fmt.Println(ownHash())
 		return 0
 	case "agent":
 		return agent.Main(args[1:])
@@ -66,6 +68,27 @@ func run(args []string) int {
 	}
 	fmt.Fprint(os.Stderr, usage)
 	return 2
+}
+
+// ownHash is the SHA-256 of the running program, "" when it cannot be read.
+func ownHash() string {
+	path, err := os.Executable()
+	if runtime.GOOS == "linux" {
+		path, err = "/proc/self/exe", nil // also when the file was replaced
+	}
+	if err != nil {
+		return ""
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer file.Close()
+	hash := sha256.New()
+	if _, err := io.Copy(hash, file); err != nil {
+		return ""
+	}
+	return hex.EncodeToString(hash.Sum(nil))
 }
 
 func runServe(args []string) int {

@@ -47,7 +47,7 @@ PREFIX = "hermes-singularity-"
 """With which the names of the boxes' directories begin."""
 START_S = 60.0
 """Longest wait for the runner of a new box; its image is there already."""
-POLL_S = 0.002
+POLL_S = 0.005
 
 
 class SingularityBackend(HostBackend):

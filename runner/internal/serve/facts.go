@@ -2,14 +2,10 @@ package serve
 
 import (
 	"bufio"
-	"crypto/sha256"
-	"encoding/hex"
-	"io"
 	"os"
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 
 	"hermes-exec/runner/internal/channel"
 )
@@ -17,7 +13,6 @@ import (
 type boxFacts struct {
 	Runner struct {
 		Version string `json:"version"`
-		SHA256  string `json:"sha256"`
 		PID     int    `json:"pid"`
 	} `json:"runner"`
 	BootID       string      `json:"boot_id"`
@@ -45,31 +40,10 @@ func (s *Server) Facts() any {
 		Isolation: s.config.Isolation, Memory: memory(),
 		Capabilities: []string{"pty", "sessions", "search", "connect", "spill"},
 	}
-	f.Runner.Version, f.Runner.SHA256, f.Runner.PID = s.config.Version, OwnHash(), os.Getpid()
+	f.Runner.Version, f.Runner.PID = s.config.Version, os.Getpid()
 	f.Hostname, _ = os.Hostname()
 	return f
 }
-
-// OwnHash is the SHA-256 of the running program, "" when it cannot be read.
-var OwnHash = sync.OnceValue(func() string {
-	path, err := os.Executable()
-	if runtime.GOOS == "linux" {
-		path, err = "/proc/self/exe", nil // also when the file was replaced
-	}
-	if err != nil {
-		return ""
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		return ""
-	}
-	defer file.Close()
-	hash := sha256.New()
-	if _, err := io.Copy(hash, file); err != nil {
-		return ""
-	}
-	return hex.EncodeToString(hash.Sum(nil))
-})
 
 // unlimited is what cgroup v1 shows, rounded down by page size, for no limit.
 const unlimited = 1 << 62

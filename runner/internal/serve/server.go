@@ -90,7 +90,6 @@ func New(config Config) (*Server, error) {
 // Run serves until the driver, the lease or end says that it is over, then
 // ends everything that was started.
 func (s *Server) Run() error {
-	go OwnHash()
 	stop, err := s.Endpoint.Listen()
 	if err != nil {
 		return err
