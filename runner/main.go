@@ -30,7 +30,7 @@ import (
 var version = "dev"
 
 const usage = `usage: runner serve --base DIR [--lease-s N] [--dial SOCKET] [--parent PID] [--log FILE] [--shared DIR]…
-                    [--remove DIR] [--network-of WHOM] [--unset NAME|PREFIX*|NAME=VALUE]…
+                    [--remove DIR] [--network-of WHOM] [--filter] [--unset NAME|PREFIX*|NAME=VALUE]…
        runner attach --base DIR
        runner start --base FOLDER/hermes-exec-…/box --owner JSON [--lease-s N]
        runner status | end --base FOLDER/hermes-exec-…/box
@@ -113,6 +113,7 @@ func runServe(args []string) int {
 		return nil
 	})
 	network := flags.String("network-of", "", "whose the box's network is, where it is not its own")
+	filter := flags.Bool("filter", false, "keep a whole box from system calls, as its engine does not")
 	remove := flags.String("remove", "", "directory to remove after an orderly end")
 	logFile := flags.String("log", "", "file for the log instead of standard error")
 	if err := flags.Parse(args); err != nil || *base == "" || flags.NArg() > 0 {
@@ -132,7 +133,7 @@ func runServe(args []string) int {
 		out = file
 	}
 	logger := log.New(out, "runner: ", log.LstdFlags|log.Lmicroseconds)
-	server, err := newServer(*base, shared, *network, time.Duration(*lease*float64(time.Second)), logger)
+	server, err := newServer(*base, shared, *network, *filter, time.Duration(*lease*float64(time.Second)), logger)
 	if err != nil {
 		logger.Print(err)
 		return 1
@@ -203,7 +204,7 @@ func runDetached(command string, args []string) int {
 	return code
 }
 
-func newServer(base string, shared []string, network string, lease time.Duration,
+func newServer(base string, shared []string, network string, filter bool, lease time.Duration,
 	logger *log.Logger) (*serve.Server, error) {
 	facts := isolation.Probe()
 	manager, err := slots.NewManager(base, facts, selfExe())
@@ -212,6 +213,9 @@ func newServer(base string, shared []string, network string, lease time.Duration
 	}
 	manager.Share(shared)
 	manager.NetworkOf(network)
+	if filter {
+		manager.Filter()
+	}
 	return serve.New(serve.Config{Base: base, Lease: lease, Slots: manager, Isolation: facts, Version: version,
 		Log: logger})
 }

@@ -9,8 +9,8 @@ import json
 import logging
 import os
 import re
-import shutil
 import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -148,21 +148,21 @@ def _remove_group(group: Path, deadline: float) -> None:
 
 def remove_tree(path: Path, otherwise: Callable[[Path], object] | None = None) -> None:
     """Remove a folder with all that is in it, what this user cannot by `otherwise`; what stays is logged."""
-    shutil.rmtree(path, ignore_errors=True)
-    if not path.exists():
-        return
-    # A directory without write permission keeps its entries: open them all from the top, and try again.
-    for parent, directories, _ in os.walk(path):
-        for name in directories:
-            with contextlib.suppress(OSError):
-                if not os.path.islink(os.path.join(parent, name)):
-                    os.chmod(os.path.join(parent, name), 0o700)
-    shutil.rmtree(path, ignore_errors=True)
-    if otherwise is not None and path.exists():
+    remove = ("rm", "-rf", "--", str(path))  # a tenant may have nested folders deeper than Python can go
+    _run(*remove)
+    if os.path.lexists(path):  # a folder without write permission keeps its entries
+        _run("chmod", "-R", "u+rwx", "--", str(path))
+        _run(*remove)
+    if otherwise is not None and os.path.lexists(path):
         otherwise(path)
-        shutil.rmtree(path, ignore_errors=True)
-    if path.exists():
+        _run(*remove)
+    if os.path.lexists(path):
         logger.warning("%s could not be removed", path)
+
+
+def _run(*command: str) -> None:
+    nowhere = subprocess.DEVNULL
+    subprocess.run(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, check=False)
 
 
 def _mounts() -> list[str]:
@@ -199,12 +199,14 @@ def _try_directory(parent: Path, prefix: str) -> OSError | None:
     try:
         tried = tempfile.mkdtemp(prefix=prefix + _name_of(own_labels("")), dir=parent)
         (Path(tried) / OWNER_FILE).touch()
-        (Path(tried) / OWNER_FILE).unlink()
     except OSError as error:
         return error if error.errno in NEVER else None
     finally:
         if tried is not None:
-            BoxDirectory(Path(tried)).remove()
+            with contextlib.suppress(OSError):
+                (Path(tried) / OWNER_FILE).unlink()
+            with contextlib.suppress(OSError):
+                os.rmdir(tried)
     return None
 
 

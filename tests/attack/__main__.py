@@ -1,7 +1,7 @@
 """Fires all attacks on all rungs and prints the tables: `python -m tests.attack [--write] [--rung RUNG]`.
 
 `--write` puts them into docs/isolation.md, which keeps the columns of other rungs than those named and the rows that
-are not fired. All rungs are there only as root and with Docker.
+are not fired. All rungs are there only as root, with Docker and with Apptainer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", metavar="ROW", help="fire these rows; the page keeps the others")
     options = parser.parse_args()
     if options.write and os.geteuid() != 0:
-        parser.error("the page has all rungs: run this as root, with Docker")
+        parser.error("the page has all rungs: run this as root, with Docker and Apptainer")
     rungs = options.rung or list(RUNGS)
     much = options.much or (MOST if options.million else MANY)
     rows = [row for row in ROWS if not options.only or row.id in options.only]

@@ -85,8 +85,9 @@ class Victim:
 
 
 def seen_from_host(mark: str) -> list[str]:
-    """Paths of the host of a marked file in the box of a local slot."""
-    return glob.glob(f"{tempfile.gettempdir()}/hermes-exec-*/box/slots/*/*/secret-{mark}")
+    """Paths of the host of a marked file in a box of this host."""
+    folders = ("hermes-exec-*/box/slots/*/*", "hermes-singularity-*/overlay/upper/workspace")
+    return [path for folder in folders for path in glob.glob(f"{tempfile.gettempdir()}/{folder}/secret-{mark}")]
 
 
 def standing(pid: int) -> str:

@@ -22,8 +22,12 @@ JOIN_SESSION_KEYRING = 1
 
 
 @cache
-def image() -> str:
-    """The image of the boxes in Docker."""
+def image(backend: str) -> str:
+    """The image of the boxes of a backend."""
+    if backend == "singularity":
+        from tests.images import folders
+
+        return str(folders.ensure("debian"))
     import docker
 
     from tests.images.build import ensure
@@ -48,13 +52,15 @@ def main() -> None:
     options = parser.parse_args()
     # As after a login: a keyring that all processes which are started from here inherit.
     syscall("keyctl", JOIN_SESSION_KEYRING, ctypes.c_char_p(None))
+    rung = RUNGS[options.rung]
+    its_image = partial(image, rung.backend)
     rows = [row for row in ROWS if not options.rows or row.id in options.rows]
     if options.alone:
-        json.dump(anyio.run(partial(control_all, RUNGS[options.rung], rows, image)), sys.stdout)
+        json.dump(anyio.run(partial(control_all, rung, rows, its_image)), sys.stdout)
     else:
         seconds = LONG_S if options.long else SHORT_S
         amounts = (seconds, options.much, options.rounds)
-        outcomes = anyio.run(partial(fire, RUNGS[options.rung], rows, image, options.planted, *amounts))
+        outcomes = anyio.run(partial(fire, rung, rows, its_image, options.planted, *amounts))
         json.dump({name: asdict(outcome) for name, outcome in outcomes.items()}, sys.stdout)
 
 

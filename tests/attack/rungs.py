@@ -27,6 +27,8 @@ class Rung:
     options: dict[str, Any]
     planted_at: str | None = None
     """Where slots see the folder of planted programs; None: at its own path."""
+    ordinary_user: bool = False
+    """Whether the driver is an ordinary user, also where the tests run as root."""
 
     @property
     def whole_image(self) -> bool:
@@ -36,7 +38,7 @@ class Rung:
     def pool(self, planted: Path | None, image: Callable[[], str], **more: Any) -> SandboxPool:
         """A pool of this rung; `planted` is a folder of programs that its slots may run."""
         options = {**self.options, "min_isolation": self.level, **more}
-        if self.backend == "docker":
+        if self.planted_at is not None:
             options["image"] = image()
             if planted is not None:
                 options["volumes"] = (f"{planted}:{self.planted_at}:ro",)
@@ -61,6 +63,7 @@ RUNGS = {
             "namespaces",
             "local",
             {"slots_per_sandbox": 4, "slot_limits": SLOT, "best_effort_limits": True},
+            ordinary_user=True,
         ),
         Rung(
             "uid",
@@ -103,6 +106,32 @@ RUNGS = {
                 "limits": SLOT.model_copy(update={"file_size_mb": None}),
             },
             planted_at="/planted",
+        ),
+        Rung(
+            "apptainer",
+            "`box`, Apptainer, root",
+            "box",
+            "singularity",
+            {
+                "slots_per_sandbox": 1,
+                "max_sandboxes": 3,
+                "limits": SLOT.model_copy(update={"file_size_mb": None}),
+            },
+            planted_at="/planted",
+        ),
+        Rung(
+            "apptainer-user",
+            "`box`, Apptainer, ordinary user",
+            "box",
+            "singularity",
+            {
+                "slots_per_sandbox": 1,
+                "max_sandboxes": 3,
+                "limits": SLOT.model_copy(update={"file_size_mb": None}),
+                "best_effort_limits": True,
+            },
+            planted_at="/planted",
+            ordinary_user=True,
         ),
     )
 }

@@ -31,13 +31,14 @@ def _collected(request: pytest.FixtureRequest, parameter: str, rung: str | None 
 
 
 def _needs_root(rung: str) -> bool:
-    return rung == "namespaces" and os.geteuid() != 0
+    return RUNGS[rung].backend != "docker" and not RUNGS[rung].ordinary_user and os.geteuid() != 0
 
 
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(rung.id, marks=pytest.mark.docker if rung.backend == "docker" else ()) for rung in RUNGS.values()
+        pytest.param(rung.id, marks=() if rung.backend == "local" else getattr(pytest.mark, rung.backend))
+        for rung in RUNGS.values()
     ],
 )
 def rung(request: pytest.FixtureRequest) -> str:

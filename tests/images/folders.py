@@ -30,6 +30,8 @@ def ensure(name: str) -> Path:
         ImageBuildError: it cannot be made here.
     """
     path = CACHE / tag(name).rpartition("/")[2].replace(":", "-")
+    if path.exists():  # also one of another user
+        return path
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / f"{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -140,7 +140,7 @@ def command(config: SingularityConfig, spec: LaunchSpec, start: Start, directory
         argv += ["--no-privs", "--add-caps", ",".join(f"CAP_{name}" for name in CAPABILITIES), "--no-mount", "sys"]
     for mount in _mounts(config, spec, start, directory):
         argv += ["--mount", mount]
-    argv += [str(start.image), RUNNER, "serve", "--base", BASE, "--lease-s", str(spec.lease_s)]
+    argv += [str(start.image), RUNNER, "serve", "--base", BASE, "--lease-s", str(spec.lease_s), "--filter"]
     if spec.network:
         argv += ["--network-of", "host"]
     for name in LEFT_OUT:

@@ -172,13 +172,21 @@ func (a *agent) prepareSpawner(tasks []*os.File) error {
 	if a.setup.Level == isolation.Box {
 		// root may do anything in its box, except trace the runner.
 		_ = rights.ThreadDropBounding(rights.CapSysPtrace)
+		if a.setup.Filter {
+			if err := rights.ThreadNoNewPrivs(); err != nil {
+				return err
+			}
+			if err := seccomp.ThreadAsInContainer(true, false); err != nil {
+				return err
+			}
+		}
 		return rights.ThreadNoInheritedCaps()
 	}
 	if a.setup.OwnRoot() {
 		if err := rights.ThreadBound(a.setup.Caps...); err != nil {
 			return err
 		}
-		if err := seccomp.ThreadAsInContainer(a.setup.View.Network); err != nil {
+		if err := seccomp.ThreadAsInContainer(a.setup.View.Network, true); err != nil {
 			return err
 		}
 		if err := a.dropCaps(rights.ThreadKeepCaps); err != nil {

@@ -20,6 +20,9 @@ type Setup struct {
 
 	SpawnLanes int `json:"spawn_lanes"` // how many of the descriptors that come along lead to threads that fork
 
+	// Filter says that nothing else keeps a whole box from system calls.
+	Filter bool `json:"filter,omitempty"`
+
 	View      View          `json:"view"`
 	Caps      []int         `json:"caps,omitempty"` // what root has in a slot with a root of its own
 	Workspace string        `json:"workspace"`

@@ -66,8 +66,9 @@ func otherNetworks() (native, other []refusal) {
 
 // asInContainer refuses what an engine's own filter refuses in a container:
 // that of a box in which slots have roots of their own lets the runner make
-// namespaces and mount.
-func asInContainer() (native, other []refusal) {
+// namespaces and mount, and some engines have none. ownInit says that the
+// processes below FirstPID are the slot's init.
+func asInContainer(ownInit bool) (native, other []refusal) {
 	rules := func(of *callNumbers) (out []refusal) {
 		for _, number := range of.refused {
 			out = append(out, refusal{number: number, errno: syscall.EPERM})
@@ -81,6 +82,9 @@ func asInContainer() (native, other []refusal) {
 			refusal{of.ioctl, syscall.EPERM, 2, bpfIfEqual, tiocsti},
 			refusal{of.ioctl, syscall.EPERM, 2, bpfIfEqual, tioclinux},
 			refusal{of.socket, syscall.EPERM, 1, bpfIfEqual, vsock})
+		if !ownInit {
+			return out
+		}
 		// A tenant that is root has the user of its init, whose limits and priority
 		// are not its own to change.
 		for _, number := range of.onProcess {
@@ -118,8 +122,8 @@ func ThreadNoOtherNetworks() error { return threadFilter(filter(otherNetworks())
 
 // ThreadAsInContainer lets the calling thread, and what it starts, call what a
 // container may. It takes CAP_SYS_ADMIN, or no_new_privs.
-func ThreadAsInContainer(network bool) error {
-	native, other := asInContainer()
+func ThreadAsInContainer(network, ownInit bool) error {
+	native, other := asInContainer(ownInit)
 	if !network {
 		more, moreOther := otherNetworks()
 		native, other = append(native, more...), append(other, moreOther...)

@@ -28,7 +28,7 @@ func TestWhatAContainerMayNotCall(t *testing.T) {
 	if _, _, errno := syscall.RawSyscall6(syscall.SYS_PRCTL, noNewPrivs, 1, 0, 0, 0, 0); errno != 0 {
 		t.Fatal(errno)
 	}
-	if err := ThreadAsInContainer(true); err != nil {
+	if err := ThreadAsInContainer(true, true); err != nil {
 		t.Fatal(err)
 	}
 	var limit syscall.Rlimit

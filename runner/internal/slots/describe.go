@@ -30,6 +30,9 @@ func (s *rung) describe(p CreateParams) {
 	case isolation.Box:
 		iso.Filesystem, iso.Processes, iso.Users, iso.Network = "the whole box", "the whole box",
 			"the whole box, as "+u.UserName, "the "+s.m.networkOwner()+"'s"
+		if s.scoped() {
+			iso.Network += scopedSockets
+		}
 	case isolation.Namespaces:
 		s.describeNamespaces()
 	default:

@@ -38,6 +38,7 @@ type Manager struct {
 	roots      roots
 	shared     []string // folders of the box to which all slots write
 	network    string   // whose the network of the box is
+	filter     bool     // the engine does not keep a box from system calls
 
 	setupTimeout time.Duration // how long an agent may take to get ready
 }
@@ -99,6 +100,11 @@ func (m *Manager) Share(folders []string) { m.shared = folders }
 // NetworkOf says whose the network of the box is, where it is not its own. It
 // is called before the first slot is made.
 func (m *Manager) NetworkOf(whose string) { m.network = whose }
+
+// Filter keeps the tenants of a whole box from the system calls that a
+// container may not call, where its engine does not. It is called before the
+// first slot is made.
+func (m *Manager) Filter() { m.filter = true }
 
 // groupName is what a slot's cgroups are called.
 func (m *Manager) groupName(slot string) string { return "hermes-exec-" + m.boot + "-" + slot }

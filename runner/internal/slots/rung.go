@@ -71,7 +71,8 @@ func (s *rung) choose(p CreateParams) error {
 	case level != isolation.Box && p.PrivateRoot && f.Root && !f.Switch:
 		return s.cannot("uid 0 has to be left on a host, and cannot be: " + f.Reasons[isolation.UID])
 	}
-	s.setup = isolation.Setup{Slot: s.id, Boot: s.m.boot, Level: level, ServePID: os.Getpid(), Since: s.m.since}
+	s.setup = isolation.Setup{Slot: s.id, Boot: s.m.boot, Level: level, ServePID: os.Getpid(), Since: s.m.since,
+		Filter: s.m.filter}
 	s.modes = modes{own: 0o700, tmp: 0o700}
 	if level == isolation.Namespaces {
 		s.way = f.Way

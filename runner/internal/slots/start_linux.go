@@ -15,8 +15,9 @@ const rlimitsWork = true
 // scoped says whether Landlock keeps abstract sockets and signals within the
 // slot.
 func (s *rung) scoped() bool {
-	return (s.setup.Level == isolation.Namespaces || s.setup.Level == isolation.UID) &&
-		isolation.CanScope(s.m.facts.LandlockABI)
+	shares := s.setup.Level == isolation.Namespaces || s.setup.Level == isolation.UID ||
+		s.setup.Level == isolation.Box && s.m.network != ""
+	return shares && isolation.CanScope(s.m.facts.LandlockABI)
 }
 
 // begin starts the slot's agent with theirs as its end of the link.
