@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from hermes_exec.aio.bridge import bridged
@@ -89,3 +91,51 @@ class _FarSandbox:
         stream = await self._inner.open(argv)
         assert isinstance(stream, FdStream)
         return self._away(stream)
+
+
+@contextmanager
+def far_port(port: int, one_way_s: float) -> Iterator[int]:
+    """A port of this host that leads to another one over a long way."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    near, _ = server.accept()
+                    threading.Thread(target=connect, args=(near, port, one_way_s), daemon=True).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def connect(near: socket.socket, port: int, one_way_s: float) -> None:
+    """Bring all of both directions to the other end, so much later."""
+    with near, socket.create_connection(("127.0.0.1", port)) as far:
+        ways = [threading.Thread(target=carry, args=(*ends, one_way_s)) for ends in ((near, far), (far, near))]
+        for way in ways:
+            way.start()
+        for way in ways:
+            way.join()
+
+
+def carry(source: socket.socket, target: socket.socket, one_way_s: float) -> None:
+    """Bring all of one direction."""
+    under_way: queue.SimpleQueue[Due] = queue.SimpleQueue()
+
+    def empty() -> None:
+        with contextlib.suppress(OSError):
+            while data := arrived(under_way):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    sender = threading.Thread(target=empty)
+    sender.start()
+    data = b" "
+    while data:
+        try:
+            data = source.recv(READ_BYTES)
+        except OSError:
+            data = b""
+        under_way.put((time.monotonic() + one_way_s, data))
+    sender.join()

@@ -20,7 +20,7 @@ from hermes_exec.backends.owner import descendants
 
 PROGRAM = "/usr/sbin/sshd"
 SETTINGS = """
-ListenAddress 127.0.0.1
+ListenAddress {address}
 Port {port}
 HostKey {folder}/host_key
 PidFile {folder}/sshd.pid
@@ -50,18 +50,35 @@ class Server:
     user: str
     settings: str = ""
     port: int = 0
+    address: str = "127.0.0.1"
+    inside: tuple[str, ...] = ()
+    """A command that runs the server elsewhere on this machine."""
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def start(self) -> None:
         """Listen; returns when it does."""
-        (self.folder / "config").write_text(SETTINGS.format(port=self.port, folder=self.folder) + self.settings + "\n")
+        (self.folder / "config").write_text(
+            SETTINGS.format(port=self.port, address=self.address, folder=self.folder) + self.settings + "\n"
+        )
         log = (self.folder / "log").open("ab")
         with log:
             self._process = subprocess.Popen(
-                [PROGRAM, "-D", "-e", "-f", str(self.folder / "config")], stdout=log, stderr=log, start_new_session=True
+                [*self.inside, PROGRAM, "-D", "-e", "-f", str(self.folder / "config")],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
+        self.wait()
+
+    def wait(self) -> None:
+        """Return when it answers.
+
+        Raises:
+            RuntimeError: it has ended, or does not.
+        """
+        assert self._process is not None
         for _ in range(500):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+            with contextlib.suppress(OSError), socket.create_connection((self.address, self.port), timeout=1):
                 return
             if self._process.poll() is not None:
                 break
@@ -79,10 +96,15 @@ class Server:
         self._process.wait()
         self._process = None
 
+    @property
+    def known_hosts(self) -> str:
+        """Its key, as clients keep it."""
+        return (self.folder / "known_hosts").read_text()
+
     def options(self, **more: Any) -> dict[str, Any]:
         """Options of the backend for this server."""
         return {
-            "hosts": f"{self.user}@127.0.0.1:{self.port}",
+            "hosts": f"{self.user}@{self.address}:{self.port}",
             "identity_file": str(self.folder / "key"),
             "known_hosts": str(self.folder / "known_hosts"),
             "ssh_config": "/dev/null",
@@ -96,11 +118,13 @@ def make_key(path: Path, passphrase: str = "") -> None:
 
 
 @contextmanager
-def server(user: str | None = None, settings: str = "") -> Iterator[Server]:
+def server(
+    user: str | None = None, settings: str = "", *, address: str = "127.0.0.1", inside: tuple[str, ...] = ()
+) -> Iterator[Server]:
     """A server that lets one user in, with more settings."""
     os.makedirs("/run/sshd", exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="sshd-test-"))
-    made = Server(folder, user or pwd.getpwuid(os.geteuid()).pw_name, settings)
+    made = Server(folder, user or pwd.getpwuid(os.geteuid()).pw_name, settings, address=address, inside=inside)
     try:
         folder.chmod(0o755)
         for name in ("host_key", "key"):
@@ -112,7 +136,7 @@ def server(user: str | None = None, settings: str = "") -> Iterator[Server]:
             made.port = free.getsockname()[1]
         made.start()
         host = (folder / "host_key.pub").read_text().split()
-        (folder / "known_hosts").write_text(f"[127.0.0.1]:{made.port} {host[0]} {host[1]}\n")
+        (folder / "known_hosts").write_text(f"[{address}]:{made.port} {host[0]} {host[1]}\n")
         yield made
     finally:
         made.stop()
