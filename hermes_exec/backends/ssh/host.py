@@ -77,7 +77,10 @@ class Host:
             raise ConfigError(f"ssh {self.name}: no program can be put and run in {where}: set base_dir")
         if "cache" not in told:
             raise ConfigError(f"ssh {self.name}: no private directory can be made there in which a program runs")
-        runner = find_runner("linux", told.get("arch"))
+        try:
+            runner = find_runner("linux", told.get("arch"))
+        except BackendUnavailable as error:
+            raise BackendUnavailable(f"ssh {self.name}: {error}") from error
         path = f"{told['cache']}/runner-{runner.sha256}"
         self._install(path, runner)
         return Facts(path, told["base"])

@@ -39,7 +39,7 @@ NETWORK = (
             network=network,
             why="slots of one box share its addresses, and Docker's bridge lets its containers reach each other: "
             "`network=False`, or a `network_mode` that names a network made with "
-            "`com.docker.network.bridge.enable_icc=false`."
+            "`com.docker.network.bridge.enable_icc=false`. Boxes of Apptainer have the host's addresses."
             if network
             else "at `uid` slots share the box's network namespace; nothing else is in it.",
             succeeds_alone=False,
@@ -52,7 +52,7 @@ NETWORK = (
         "connects to its TCP and UDP ports on loopback, IPv4 and IPv6",
         "network.ports",
         ("neighbour", "host"),
-        why="slots with the network on share their box's loopback, and on `local` the host's. "
+        why="slots with the network on share their box's loopback, and on `local` and Apptainer the host's. "
         "`network=False` gives each slot on `namespaces` its own.",
     ),
     Attack(

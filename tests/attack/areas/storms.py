@@ -275,6 +275,7 @@ MUCH = (
         by=storm,
         proof=("processes", "pids"),
         limit="pids",
+        why="no limit of processes holds there, so it is not fired.",
         succeeds_alone=False,
     ),
     Attack(

@@ -206,6 +206,15 @@ async def test_a_shell_that_is_none() -> None:
         await refused(BackendUnavailable, "This account is not available", **closed.options())
 
 
+@pytest.mark.parametrize("machine", ["riscv64", "s390x"])
+async def test_a_host_of_another_architecture(machine: str, tmp_path: Path) -> None:
+    uname = tmp_path / "uname"
+    uname.write_text(f'#!/bin/sh\nif [ "$1" = -m ]; then echo {machine}; else exec /bin/uname "$@"; fi\n')
+    uname.chmod(0o755)
+    with server(settings=f"SetEnv PATH={tmp_path}:{os.defpath}") as made:
+        await refused(BackendUnavailable, f"ssh .*: there is no runner for linux/{machine}, only for linux/", **made.options())
+
+
 async def test_hosts_take_turns(ssh_server: Server, tmp_path: Path) -> None:
     hosts = [f"{ssh_server.user}@{name}:{ssh_server.port}" for name in ("127.0.0.1", "localhost")]
     known = ssh_server.folder / "known_hosts"
