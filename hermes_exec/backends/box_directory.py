@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -148,21 +149,21 @@ def _remove_group(group: Path, deadline: float) -> None:
 
 def remove_tree(path: Path, otherwise: Callable[[Path], object] | None = None) -> None:
     """Remove a folder with all that is in it, what this user cannot by `otherwise`; what stays is logged."""
-    remove = ("rm", "-rf", "--", str(path))  # a tenant may have nested folders deeper than Python can go
-    _run(*remove)
+    # These go deeper than Python can: a tenant may have nested folders without end.
+    _run("rm", "-rf", path)
     if os.path.lexists(path):  # a folder without write permission keeps its entries
-        _run("chmod", "-R", "u+rwx", "--", str(path))
-        _run(*remove)
+        _run("chmod", "-R", "u+rwx", path)
+        _run("rm", "-rf", path)
     if otherwise is not None and os.path.lexists(path):
         otherwise(path)
-        _run(*remove)
+        _run("rm", "-rf", path)
     if os.path.lexists(path):
         logger.warning("%s could not be removed", path)
 
 
-def _run(*command: str) -> None:
-    nowhere = subprocess.DEVNULL
-    subprocess.run(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, check=False)
+def _run(program: str, option: str, *words: str | Path) -> None:
+    nowhere, found = subprocess.DEVNULL, shutil.which(program) or f"/bin/{program}"
+    subprocess.run([found, option, *words], stdin=nowhere, stdout=nowhere, stderr=nowhere, check=False)
 
 
 def _mounts() -> list[str]:
