@@ -212,7 +212,8 @@ async def test_a_host_of_another_architecture(machine: str, tmp_path: Path) -> N
     uname.write_text(f'#!/bin/sh\nif [ "$1" = -m ]; then echo {machine}; else exec /bin/uname "$@"; fi\n')
     uname.chmod(0o755)
     with server(settings=f"SetEnv PATH={tmp_path}:{os.defpath}") as made:
-        await refused(BackendUnavailable, f"ssh .*: there is no runner for linux/{machine}, only for linux/", **made.options())
+        told = f"ssh .*: there is no runner for linux/{machine}, only for linux/"
+        await refused(BackendUnavailable, told, **made.options())
 
 
 async def test_hosts_take_turns(ssh_server: Server, tmp_path: Path) -> None:
