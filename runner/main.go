@@ -30,7 +30,8 @@ import (
 var version = "dev"
 
 const usage = `usage: runner serve --base DIR [--lease-s N] [--dial SOCKET] [--parent PID] [--log FILE] [--shared DIR]…
-                    [--remove DIR] [--network-of WHOM] [--filter] [--unset NAME|PREFIX*|NAME=VALUE]…
+                    [--remove DIR] [--network-of WHOM] [--unset NAME|PREFIX*|NAME=VALUE]…
+                    [--filter] [--until-stdin-ends]
        runner attach --base DIR
        runner start --base FOLDER/hermes-exec-…/box --owner JSON [--lease-s N]
        runner status | end --base FOLDER/hermes-exec-…/box
@@ -113,6 +114,7 @@ func runServe(args []string) int {
 		return nil
 	})
 	network := flags.String("network-of", "", "whose the box's network is, where it is not its own")
+	untilEOF := flags.Bool("until-stdin-ends", false, "end with the process that holds the other end of standard input")
 	filter := flags.Bool("filter", false, "keep a whole box from system calls, as its engine does not")
 	remove := flags.String("remove", "", "directory to remove after an orderly end")
 	logFile := flags.String("log", "", "file for the log instead of standard error")
@@ -140,6 +142,9 @@ func runServe(args []string) int {
 	}
 	if *driver != "" {
 		go server.Endpoint.Dial(*driver)
+	}
+	if *untilEOF {
+		go server.FollowStdin()
 	}
 	if *parent != 0 {
 		go server.Follow(func() bool { return os.Getppid() != *parent })

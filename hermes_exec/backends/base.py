@@ -33,6 +33,11 @@ class Labels:
     pid_start: int
 
 
+RUNNER_PIDS, SLOT_PIDS = 32, 28
+"""Threads of the runner (23 measured) with what attaches to it (4), and of a slot's agent (26), which count against the
+limit of a box too."""
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
     """What a box has to be. Everything that only one backend understands is in that backend's config object.
@@ -58,6 +63,11 @@ class LaunchSpec:
     lifetime_s: float | None = None
     pull_timeout_s: float = 600.0
     on_progress: Callable[[PullProgress], None] | None = None
+
+    @property
+    def box_pids(self) -> int | None:
+        """The limit of processes for a whole box: that of its tenants, and what the runner itself takes."""
+        return None if self.limits.pids is None else self.limits.pids + RUNNER_PIDS + SLOT_PIDS * self.slots
 
 
 def check_host_box(backend: str, spec: LaunchSpec) -> None:

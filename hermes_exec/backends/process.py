@@ -19,7 +19,11 @@ KILLED_S = 5.0
 
 
 def start_child(
-    command: Sequence[str], log: Path, env: Mapping[str, str] | None, stdio: int
+    command: Sequence[str],
+    log: Path,
+    env: Mapping[str, str] | None,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
     """Start a child in a session of its own, without our descriptors and signal settings; with our environment where
     `env` is None.
@@ -29,7 +33,7 @@ def start_child(
     """
     with log.open("ab") as file:
         return subprocess.Popen(
-            command, stdin=stdio, stdout=stdio, stderr=file, env=env, cwd="/", start_new_session=True, close_fds=True
+            command, stdin=stdin, stdout=stdout, stderr=file, env=env, cwd="/", start_new_session=True, close_fds=True
         )
 
 
@@ -42,7 +46,7 @@ def open_child(
     ours, theirs = socket.socketpair()
     with theirs:
         try:
-            child = start_child(command, log, env, theirs.fileno())
+            child = start_child(command, log, env, theirs.fileno(), theirs.fileno())
         except OSError:
             ours.close()
             raise
@@ -56,5 +60,7 @@ def kill_with_descendants(child: subprocess.Popen[bytes]) -> None:
         for kill, pid in ((os.killpg, child.pid), *((os.kill, each) for each in started)):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 kill(pid, signal.SIGKILL)
+    if child.stdin is not None:
+        child.stdin.close()
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(timeout=KILLED_S)

@@ -21,9 +21,6 @@ STATE_DIR = f"{HOME}/state"
 BASE_DIR = f"{STATE_DIR}/box"
 RUNNER = f"{STATE_DIR}/runner"
 DIAL_DIR = f"{HOME}/dial"
-RUNNER_PIDS, SLOT_PIDS = 32, 28
-"""Threads of the runner (23 measured) with what attaches to it (4), and of a slot's agent (26), which count against the
-limit of the container too."""
 LEAST_MEMORY_MB = 8
 """With less the kernel ends the runner, or all that it starts (7 measured with a tiny image); Docker's own is 6."""
 LOG_BYTES = "1m"
@@ -153,7 +150,7 @@ def _host_options(config: DockerConfig, spec: LaunchSpec) -> dict[str, Any]:
         "mem_limit": memory,
         "memswap_limit": swap,
         "nano_cpus": None if limits.cpus is None else round(limits.cpus * 1e9),
-        "pids_limit": None if limits.pids is None else limits.pids + RUNNER_PIDS + SLOT_PIDS * spec.slots,
+        "pids_limit": spec.box_pids,
         "network_mode": (config.network_mode or "default") if spec.network else "none",
         "binds": [volume for volume in _volumes(config) if bind_mount(volume) is None],
         "shm_size": None if config.shm_size_mb is None else config.shm_size_mb << 20,

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -74,7 +73,7 @@ class LocalBackend(HostBackend):
         command = [str(program), "serve", "--base", str(directory.box), "--lease-s", str(spec.lease_s)]
         command += ["--parent", str(os.getpid())]
         try:
-            process = start_child(command, directory.log, env, subprocess.DEVNULL)
+            process = start_child(command, directory.log, env)
         except OSError as error:
             directory.remove()
             raise LaunchError(f"the runner cannot be started: {error}") from error

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 
 from hermes_exec.backends import runner_binary
@@ -82,8 +84,19 @@ class SingularityBackend(HostBackend):
         """See ``Backend.launch``."""
         engine = await anyio.to_thread.run_sync(self._check, spec, limiter=self._limiter)
         image = await self._images.ensure(image_of(self._config, spec), engine, spec.pull_timeout_s, spec.on_progress)
-        work = partial(self._launch, spec, labels, engine, image)
-        return await launch_in_thread(work, SingularitySandbox.destroy_now, self._limiter)
+        failed: list[ExecError] = []
+        given_up = threading.Event()
+        work = partial(self._launch, spec, labels, engine, image, given_up)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_set_when_cancelled, given_up)
+            try:
+                return await launch_in_thread(work, SingularitySandbox.destroy_now, self._limiter)
+            except ExecError as error:
+                failed.append(error)
+            finally:
+                tasks.cancel_scope.cancel()
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        raise failed[0]
 
     @asynccontextmanager
     async def trial_image(self) -> AsyncIterator[tuple[str, list[str]]]:
@@ -96,14 +109,16 @@ class SingularityBackend(HostBackend):
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(remove_tree, Path(folder))
 
-    def _launch(self, spec: LaunchSpec, labels: Labels, engine: Engine, image: Path) -> SingularitySandbox:
+    def _launch(
+        self, spec: LaunchSpec, labels: Labels, engine: Engine, image: Path, given_up: threading.Event
+    ) -> SingularitySandbox:
         """A box; what the engine refuses here, and may be done without, is tried once."""
         runner = runner_binary.path()
         while True:
             on_disk = self._config.overlay != "memory" and "overlay" not in self._refused
             with_limits = bool(limited(spec)) and "limits" not in self._refused
             try:
-                return self._start(spec, labels, Start(engine, image, runner, on_disk, with_limits))
+                return self._start(spec, labels, Start(engine, image, runner, on_disk, with_limits), given_up)
             except RefusedError as error:
                 overlay = error.refused == "overlay" and on_disk and self._config.overlay == "auto"
                 asked_for = not spec.best_effort_limits and set(spec.limits.box()) - spec.default_limits
@@ -113,17 +128,17 @@ class SingularityBackend(HostBackend):
                 logger.info("boxes are started without %s: %s", error.refused, error)
                 self._refused.add(error.refused)
 
-    def _start(self, spec: LaunchSpec, labels: Labels, start: Start) -> SingularitySandbox:
+    def _start(self, spec: LaunchSpec, labels: Labels, start: Start, given_up: threading.Event) -> SingularitySandbox:
         directory = make_directory(self._config.base_dir, PREFIX, labels)
         try:
             argv = command(self._config, spec, start, directory)
             env = environment(self._config, start.engine)
-            process = start_child(argv, directory.log, env, subprocess.DEVNULL)
+            process = start_child(argv, directory.log, env, subprocess.PIPE)
         except OSError as error:
             directory.remove()
             raise LaunchError(f"the box cannot be started: {error}") from error
         try:
-            pid = _wait(process, directory)
+            pid = _wait(process, directory, given_up)
         except BaseException:
             kill_with_descendants(process)
             directory.remove()
@@ -161,7 +176,14 @@ def _fill(folder: Path) -> None:
     folder.chmod(0o755)
 
 
-def _wait(process: subprocess.Popen[bytes], directory: BoxDirectory) -> int:
+async def _set_when_cancelled(event: threading.Event) -> None:
+    try:
+        await anyio.sleep_forever()
+    finally:
+        event.set()
+
+
+def _wait(process: subprocess.Popen[bytes], directory: BoxDirectory, given_up: threading.Event) -> int:
     """Wait until the runner serves; its pid on this host.
 
     Raises:
@@ -174,7 +196,8 @@ def _wait(process: subprocess.Popen[bytes], directory: BoxDirectory) -> int:
             return pid
         if ended:
             raise explain(directory.log_tail())
-        time.sleep(POLL_S)
+        if given_up.wait(POLL_S):
+            raise LaunchError("nobody waits for the box any more")
     raise LaunchError(f"the box did not start within {START_S:g} s: {directory.log_tail()[-500:]}")
 
 

@@ -106,7 +106,7 @@ def image_of(config: SingularityConfig, spec: LaunchSpec) -> str:
 def limited(spec: LaunchSpec) -> dict[str, str]:
     """Those limits of a box that a cgroup can enforce, in the engine's options."""
     limits = spec.limits
-    values: dict[str, object] = {"--cpus": limits.cpus, "--pids-limit": limits.pids}
+    values: dict[str, object] = {"--cpus": limits.cpus, "--pids-limit": spec.box_pids}
     if limits.memory_mb is not None:
         values |= {"--memory": f"{limits.memory_mb}M", "--memory-swap": f"{limits.memory_mb}M"}
     return {name: str(value) for name, value in values.items() if value is not None}
@@ -140,7 +140,8 @@ def command(config: SingularityConfig, spec: LaunchSpec, start: Start, directory
         argv += ["--no-privs", "--add-caps", ",".join(f"CAP_{name}" for name in CAPABILITIES), "--no-mount", "sys"]
     for mount in _mounts(config, spec, start, directory):
         argv += ["--mount", mount]
-    argv += [str(start.image), RUNNER, "serve", "--base", BASE, "--lease-s", str(spec.lease_s), "--filter"]
+    argv += [str(start.image), RUNNER, "serve", "--base", BASE, "--lease-s", str(spec.lease_s)]
+    argv += ["--filter", "--until-stdin-ends"]
     if spec.network:
         argv += ["--network-of", "host"]
     for name in LEFT_OUT:

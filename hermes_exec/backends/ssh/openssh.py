@@ -16,8 +16,10 @@ from hermes_exec.backends.process import open_child
 from hermes_exec.backends.ssh.config import SSHConfig, SSHHost
 from hermes_exec.backends.ssh.transport import CLOSED, Completed, unavailable
 
-MASTER = 'exec 3<&0; "$@" 3<&- & p=$!; (read _ <&3; kill $p) & r=$!; wait $p; s=$?; kill $r; exit $s'
-"""Runs a program until it ends, or until nobody holds the other end of standard input any more."""
+MASTER = 'f=$1; shift; exec 3<&0; "$@" 3<&- & p=$!; (read _ <&3; kill $p; rm -rf "$f") 2>/dev/null & wait $p'
+"""Runs a program until it ends, or until nobody holds the other end of standard input any more: then a folder goes
+too.
+"""
 LOST = 255
 """Exit code of the client for failures of its own."""
 ASKPASS = '#!/bin/sh\nexec cat "$HERMES_EXEC_PASSPHRASE_FILE"\n'
@@ -69,9 +71,12 @@ class OpenSSH:
             child.kill()
         with self._lock:
             self._end_master()
-            if self._folder is not None:
-                shutil.rmtree(self._folder, ignore_errors=True)
-                self._folder = None
+            self._forget_folder()
+
+    def _forget_folder(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
 
     def _command(self, command: str) -> list[str]:
         self._connect()
@@ -116,11 +121,10 @@ class OpenSSH:
                 return
             self._end_master()
             log = self._private() / "master.log"
-            log.unlink(missing_ok=True)
             argv = [*self._client(), "-M", "-S", str(self._socket()), "-N", self._host.host]
             with log.open("wb") as file:
                 self._master = subprocess.Popen(
-                    ["/bin/sh", "-c", MASTER, "sh", "env", *self._askpass(), *argv],
+                    ["/bin/sh", "-c", MASTER, "sh", str(log.parent), "env", *self._askpass(), *argv],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=file,
@@ -157,7 +161,7 @@ class OpenSSH:
                 self._master.kill()
                 self._master.wait()
             self._master = None
-        self._socket().unlink(missing_ok=True)
+            self._forget_folder()  # the next one has its own
 
     def _forget_passphrase(self) -> None:
         for name in ("passphrase", "askpass"):

@@ -70,7 +70,14 @@ func (v View) BwrapArgs(program string, args []string) []string {
 	}
 	const inside = "/run/hermes-exec/runner"
 	if v.Kind == ViewBox {
-		out = append(out, "--bind", "/", "/", "--tmpfs", v.BaseDir, "--dev", "/dev")
+		whole := "--bind"
+		if v.ImageReadOnly {
+			whole = "--ro-bind"
+		}
+		out = append(out, whole, "/", "/", "--tmpfs", v.BaseDir, "--dev", "/dev")
+		for _, shared := range v.Shared {
+			out = append(out, "--bind", shared, shared)
+		}
 	} else {
 		out = append(out, "--dev", "/dev", "--dir", "/run", "--dir", "/home", "--symlink", "/run", "/var/run")
 		for _, p := range systemPaths {

@@ -62,6 +62,11 @@ type View struct {
 	Pids     bool     `json:"pids"`    // the agent is init of its own pid namespace
 	Made     bool     `json:"made"`    // bubblewrap has made it all
 
+	// Of "box", where the image may belong to the slots' own user: all of it is
+	// read-only but for the slot's directories and the folders that slots share.
+	ImageReadOnly bool     `json:"image_read_only,omitempty"`
+	Shared        []string `json:"shared,omitempty"`
+
 	// Of "own": what is below the slot's layers, an empty folder of ours for them
 	// ("": none, the root is the box's), the slot's working directory with its
 	// owner, and how many processes there may be (0: no limit).

@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"unsafe"
+
+	"hermes-exec/runner/internal/proc"
 )
 
 // Enter makes v the file system, host name and network of this process, which
@@ -285,7 +288,36 @@ func (v View) enterBox() error {
 			return err
 		}
 	}
+	if v.ImageReadOnly {
+		if err := v.imageReadOnly(); err != nil {
+			return err
+		}
+	}
 	return mount("proc", "/proc", "proc", msNosuidNodev|syscall.MS_NOEXEC, "")
+}
+
+// imageReadOnly makes all of the box read-only but what is the slot's own, and
+// the folders that slots share.
+func (v View) imageReadOnly() error {
+	kept := append([]string{v.BaseDir, "/proc", "/dev/pts", "/dev/ptmx", "/dev/shm", "/dev/mqueue"}, v.Shared...)
+	for _, b := range v.Binds {
+		kept = append(kept, b.Target)
+	}
+	mounts, err := proc.Mounts()
+	if err != nil {
+		return err
+	}
+	for _, m := range mounts {
+		if slices.ContainsFunc(kept, func(path string) bool { return inside(m.Path, path) }) {
+			continue
+		}
+		flags := mountFlags(m.Options) | syscall.MS_REMOUNT | syscall.MS_BIND | syscall.MS_RDONLY
+		err := mount("", m.Path, "", flags, "")
+		if err != nil && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.ENOENT) { // covered by another
+			return err
+		}
+	}
+	return nil
 }
 
 // ownNames covers passwd and group with the slot's own.

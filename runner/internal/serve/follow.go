@@ -1,6 +1,10 @@
 package serve
 
-import "time"
+import (
+	"io"
+	"os"
+	"time"
+)
 
 // followEvery is how soon the end of the driver's process is noticed.
 const followEvery = time.Second
@@ -18,5 +22,13 @@ func (s *Server) Follow(ended func() bool) {
 			return
 		}
 	}
-	s.End("shutdown", "the driver's process has ended")
+	s.driverEnded()
 }
+
+// FollowStdin is Follow where the driver holds the other end of standard input.
+func (s *Server) FollowStdin() {
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	s.driverEnded()
+}
+
+func (s *Server) driverEnded() { s.End("shutdown", "the driver's process has ended") }

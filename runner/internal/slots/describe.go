@@ -57,6 +57,9 @@ func (s *rung) describeNamespaces() {
 	iso.Filesystem = "private mount namespace: the system read-only, own workspace, home, /tmp, /dev/shm"
 	if u.View.Kind == isolation.ViewBox {
 		iso.Filesystem = "private mount namespace: the image, own workspace, home, /dev/shm"
+		if u.View.ImageReadOnly {
+			iso.Filesystem = "private mount namespace: the image read-only, own workspace, home, /dev/shm"
+		}
 		if u.Tmp == "/tmp" {
 			iso.Filesystem += ", /tmp"
 		}

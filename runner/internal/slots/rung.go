@@ -226,6 +226,9 @@ func (s *rung) placeView(p CreateParams) {
 	} else if isDir("/tmp") && !below(s.m.base, "/tmp") {
 		s.setup.Tmp = "/tmp"
 	}
+	if v.ImageReadOnly = !p.PrivateRoot && !s.setup.Switch; v.ImageReadOnly {
+		v.Shared = s.m.shared
+	}
 	v.Binds = []isolation.Bind{{Source: at("workspace"), Target: s.setup.Workspace},
 		{Source: at("home"), Target: s.setup.Home}, {Source: at("tmp"), Target: s.setup.Tmp},
 		{Source: at(fifos), Target: s.fifos}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from typing import Any
 
 from hermes_exec import Limits, SandboxPool
 from hermes_exec.errors import ExecError
@@ -25,6 +26,16 @@ def told(script: str = f"id -u; {FILES} && {FILL}; stat -c %s /large", **options
         return f"{type(error).__name__}: {error}"
 
 
+def neighbours(image: str) -> list[str]:
+    """What a slot can write to outside of its own directories, where several share a root."""
+    options: dict[str, Any] = {"slots_per_sandbox": 2, "max_sandboxes": 1, "slot_root": "shared"}
+    with SandboxPool("singularity", image=image, **options) as pool, pool.slots(2) as (one, _):
+        places = "/ /etc /dev /home /run /hermes-exec /hermes-exec/state /sys"
+        script = f"for d in {places}; do touch $d/x 2>/dev/null && echo $d; done"
+        assert one.run("echo x > ~/x && echo x > /tmp/x && echo x > /dev/shm/x && cat ~/x /tmp/x").stdout == "x\nx\n"
+        return one.run(script).stdout.split()
+
+
 def main() -> None:
     """Take the path of the file from the command line."""
     image = sys.argv[1]
@@ -35,6 +46,7 @@ def main() -> None:
         "best effort": told(image=image, limits=Limits(memory_mb=64), best_effort_limits=True),
         "fakeroot": told(image=image, fakeroot=True),
         "users": told(USERS, image=image, fakeroot=True),
+        "neighbours": neighbours(image),
         "left": [name for name in os.listdir(os.environ["TMPDIR"]) if name.startswith("hermes-singularity")],
     }
     print(json.dumps(answers))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hermes_exec import (
     ConfigError,
     ImageError,
     LaunchError,
+    LaunchTimeout,
     Limits,
     SandboxDied,
     SandboxPool,
@@ -150,7 +152,7 @@ def runners(base: Path) -> list[int]:
 DRIVER = """
 import sys, time
 from hermes_exec import SandboxPool
-with SandboxPool("singularity", lease_s=3, **eval(sys.argv[1])) as pool, pool.slot() as slot:
+with SandboxPool("singularity", **eval(sys.argv[1])) as pool, pool.slot() as slot:
     slot.spawn("sleep 1000")
     print("here", flush=True)
     time.sleep(1000)
@@ -166,7 +168,7 @@ async def test_a_killed_driver_leaves_nothing_running(options: dict[str, Any]) -
             (pid,) = runners(base_of(options))
         finally:
             driver.kill()
-    await until(lambda: not exists(pid), 30)
+    await until(lambda: not exists(pid), 30)  # long before its lease
     backend = make_backend("singularity", {"base_dir": options["base_dir"]})
     (reaped,) = await backend.reap(ReapFilter(orphans=True))
     assert "is gone" in reaped.reason
@@ -260,4 +262,16 @@ async def test_folders_deeper_than_python_can_go_are_removed(options: dict[str, 
     deep = "i=0; while [ $i -lt 1500 ]; do mkdir d && cd d || exit 1; i=$((i + 1)); done; echo made"
     async with SandboxPool("singularity", **options) as pool, pool.slot() as slot:
         assert (await slot.run(deep)).stdout == "made\n"
+    assert left(base_of(options)) == []
+
+
+async def test_an_engine_that_hangs_is_given_up_in_time(options: dict[str, Any], tmp_path: Path) -> None:
+    binary = tmp_path / "apptainer"
+    binary.write_text("#!/bin/sh\ncase $1 in --version) exec apptainer --version ;; esac\nexec sleep 100\n")
+    binary.chmod(0o755)
+    began = time.monotonic()
+    with pytest.raises(LaunchTimeout):
+        async with SandboxPool("singularity", binary=str(binary), launch_timeout_s=1, **options) as pool, pool.slot():
+            pass
+    assert time.monotonic() - began < 20
     assert left(base_of(options)) == []

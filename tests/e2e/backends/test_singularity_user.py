@@ -38,4 +38,5 @@ def test_an_ordinary_user(singularity_image: Callable[[str], str]) -> None:
     assert answers["best effort"].startswith(mine)
     assert answers["fakeroot"].startswith("0\n")
     assert answers["users"] in ("5:5\n", ""), "further users are given by /etc/subuid, if at all"
+    assert answers["neighbours"] == []
     assert answers["left"] == []

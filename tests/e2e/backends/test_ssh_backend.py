@@ -104,15 +104,24 @@ with SandboxPool("ssh", lease_s=3, **eval(sys.argv[1])) as pool, pool.slot() as 
 
 
 async def test_a_killed_driver_leaves_nothing(options: dict[str, Any], tmp_path: Path) -> None:
-    driver = await anyio.open_process([sys.executable, "-c", DRIVER, repr(options)])
+    scratch = tempfile.TemporaryDirectory(dir="/tmp")  # the path of a socket is short
+    command = [sys.executable, "-c", DRIVER, repr(options)]
+    with scratch as private:
+        driver = await anyio.open_process(command, env={**os.environ, "TMPDIR": private})
+        await killed(driver)
+        await until(lambda: not [name for name in os.listdir(private) if name.startswith("hermes-exec-ssh")], 10)
+    await until(lambda: left(tmp_path) == [], 30)
+    await until(lambda: clients() == [], 10)
+
+
+async def killed(driver: anyio.abc.Process) -> None:
+    """Kill a driver once it has a box."""
     async with driver:
         try:
             assert driver.stdout is not None
             assert (await driver.stdout.receive()).startswith(b"here")
         finally:
             driver.kill()
-    await until(lambda: left(tmp_path) == [], 30)
-    await until(lambda: clients() == [], 10)
 
 
 async def test_what_was_killed_is_reaped_whoever_owned_it(options: dict[str, Any], tmp_path: Path) -> None:
