@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import hashlib
 import os
 import platform
 import re
+import shlex
 import signal
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -32,6 +34,10 @@ from hermes_exec.results import PullProgress
 Progress = Callable[[PullProgress], None]
 ARCHIVES = ("docker-archive:", "oci-archive:")
 TRANSPORTS = (*ARCHIVES, "docker-daemon:", "oci:")
+WITH_US = (
+    'exec 3<&0; "$@" </dev/null 3<&- & p=$!; (read _ <&3; kill -9 0) 2>/dev/null & wait $p; s=$?; kill $!; exit $s'
+)
+"""Runs a program in this process group, which is killed when nobody holds the other end of standard input any more."""
 GRACE_S = 5.0
 POLL_S = 0.1
 SAID_BYTES = 4096
@@ -170,15 +176,31 @@ def _daemon_image(reference: str) -> str:
 
 
 def _definition(path: Path) -> str:
-    """A definition is known by its text, and by the files that it copies."""
-    text, parts = path.read_text("utf-8", "replace"), []
-    for section in re.findall(r"^%files[^\n]*\n(.*?)(?=^%|\Z)", text, re.MULTILINE | re.DOTALL):
-        for line in section.splitlines():
-            copied = Path(os.path.expandvars(line.split()[0])) if line.split() else None
-            if copied is not None and (copied := path.parent / copied).exists():
-                below = sorted(copied.rglob("*")) if copied.is_dir() else [copied]
-                parts += [f"{each} {each.stat().st_size} {each.stat().st_mtime_ns}" for each in below if each.is_file()]
-    return hashlib.sha256("\n".join([text, *parts]).encode()).hexdigest()
+    """A definition is known by its text, and by the files that it copies or starts from, as the engine finds them: from
+    the working directory.
+    """
+    text = path.read_text("utf-8", "replace")
+    sections = re.findall(r"^%files[^\n]*\n(.*?)(?=^%|\Z)", text, re.MULTILINE | re.DOTALL)
+    words = [line for section in sections for line in section.splitlines()]
+    if re.search(r"^bootstrap:\s*localimage", text, re.MULTILINE | re.IGNORECASE):
+        words += re.findall(r"^from:\s*(\S+)", text, re.MULTILINE | re.IGNORECASE)
+    named = [source for line in words for source in glob.glob(os.path.expandvars(_first_word(line)))]
+    parts = [f"{each} {found.st_size} {found.st_mtime_ns}" for name in named for each, found in _below(Path(name))]
+    return hashlib.sha256("\n".join([text, *parts]).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _first_word(line: str) -> str:
+    try:
+        return next(iter(shlex.split(line, comments=True)), "")
+    except ValueError:
+        return line.strip()
+
+
+def _below(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        with contextlib.suppress(OSError):
+            if each.is_file():
+                yield each, each.stat()
 
 
 def _hash(path: Path) -> str:
@@ -218,7 +240,11 @@ async def _run(argv: list[str], name: str, on_progress: Progress | None) -> str 
     that is not waited for any more is ended.
     """
     process = await anyio.open_process(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+        ["/bin/sh", "-c", WITH_US, "sh", *argv],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     )
     try:
         said = await _said(process, name, on_progress)

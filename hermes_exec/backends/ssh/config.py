@@ -12,7 +12,7 @@ from pydantic.json_schema import SkipJsonSchema
 from hermes_exec.config.backend import BackendConfig
 from hermes_exec.config.model import AbsolutePath, ConfigModel
 
-_ADDRESS = re.compile(r"(?:(?P<user>[^@\s]+)@)?(?:\[(?P<v6>[^]\s]+)\]|(?P<host>[^:@\s]+))(?::(?P<port>\d{1,5}))?")
+_ADDRESS = re.compile(r"(?:(?P<user>[^@\s]+)@)?(?:\[(?P<v6>[^]\s]+)\]|(?P<host>[^:@,\s]+))(?::(?P<port>\d{1,5}))?")
 
 
 class SSHHost(ConfigModel):
@@ -42,7 +42,9 @@ def _host(value: object) -> object:
         return value
     parts = _ADDRESS.fullmatch(value)
     if parts is None:
-        raise ValueError(f"{value!r} is not [user@]host[:port]; an IPv6 address is written as [::1]")
+        raise ValueError(
+            f"{value!r} is not [user@]host[:port]; several are a list, an IPv6 address is written as [::1]"
+        )
     return {"host": parts["v6"] or parts["host"], "user": parts["user"], "port": parts["port"]}
 
 

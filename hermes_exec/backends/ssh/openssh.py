@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -20,6 +21,8 @@ MASTER = 'f=$1; shift; exec 3<&0; "$@" 3<&- & p=$!; (read _ <&3; kill $p; rm -rf
 """Runs a program until it ends, or until nobody holds the other end of standard input any more: then a folder goes
 too.
 """
+LONGEST_TMPDIR = 52
+"""Characters: the path of the client's socket below it has up to 51 more, and the system allows 103 (107 on Linux)."""
 LOST = 255
 """Exit code of the client for failures of its own."""
 ASKPASS = '#!/bin/sh\nexec cat "$HERMES_EXEC_PASSPHRASE_FILE"\n'
@@ -80,7 +83,7 @@ class OpenSSH:
 
     def _command(self, command: str) -> list[str]:
         self._connect()
-        return [*self._client(), "-o", "ControlMaster=no", "-S", str(self._socket()), self._host.host, command]
+        return [*self._client(), "-o", "ControlMaster=no", "-S", self._socket_option(), self._host.host, command]
 
     def _client(self) -> list[str]:
         config, host = self._config, self._host
@@ -98,6 +101,9 @@ class OpenSSH:
             "ControlPersist": "no",
             "ClearAllForwardings": "yes",
             "EscapeChar": "none",
+            "IgnoreUnknown": "ForkAfterAuthentication,StdinNull",  # of clients before 8.7
+            "ForkAfterAuthentication": "no",
+            "StdinNull": "no",
         }
         argv = ["ssh", *(("-F", config.ssh_config) if config.ssh_config else ())]
         if identity := host.identity_file or config.identity_file:
@@ -106,11 +112,16 @@ class OpenSSH:
 
     def _private(self) -> Path:
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="hermes-exec-ssh-"))
+            usual = tempfile.gettempdir()
+            parent = "/tmp" if len(usual) > LONGEST_TMPDIR and os.access("/tmp", os.W_OK | os.X_OK) else None
+            self._folder = Path(tempfile.mkdtemp(prefix="hermes-exec-ssh-", dir=parent))
         return self._folder
 
     def _socket(self) -> Path:
         return self._private() / "master"
+
+    def _socket_option(self) -> str:
+        return str(self._socket()).replace("%", "%%")
 
     def _connect(self) -> None:
         """Have a connection; raises BackendUnavailable."""
@@ -121,7 +132,7 @@ class OpenSSH:
                 return
             self._end_master()
             log = self._private() / "master.log"
-            argv = [*self._client(), "-M", "-S", str(self._socket()), "-N", self._host.host]
+            argv = [*self._client(), "-M", "-S", self._socket_option(), "-N", self._host.host]
             with log.open("wb") as file:
                 self._master = subprocess.Popen(
                     ["/bin/sh", "-c", MASTER, "sh", str(log.parent), "env", *self._askpass(), *argv],
@@ -155,11 +166,11 @@ class OpenSSH:
         if self._master is not None:
             if self._master.stdin is not None:
                 self._master.stdin.close()
-            try:
-                self._master.wait(timeout=5)
-            except subprocess.TimeoutExpired:
-                self._master.kill()
-                self._master.wait()
+            # A forked child of this program may have the other end of its input too.
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                    os.killpg(self._master.pid, number)
+                    self._master.wait(timeout=5)
             self._master = None
             self._forget_folder()  # the next one has its own
 

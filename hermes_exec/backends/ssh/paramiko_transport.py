@@ -97,14 +97,15 @@ class Paramiko:
 
     def _connected(self) -> paramiko.SSHClient:
         config, host = self._config, self._host
-        known_hosts = Path(config.known_hosts or "~/.ssh/known_hosts").expanduser()
+        told = self._configured()
+        usual = str(told.get("userknownhostsfile", "~/.ssh/known_hosts")).split()[0]
+        known_hosts = Path(config.known_hosts or usual).expanduser()
         client = paramiko.SSHClient()
         for file in (known_hosts, *(() if config.known_hosts else (Path("/etc/ssh/ssh_known_hosts"),))):
             if file.is_file():
                 client.load_system_host_keys(str(file))
         accept = config.host_keys == "accept-new"
         client.set_missing_host_key_policy(AcceptNew(known_hosts) if accept else paramiko.RejectPolicy())
-        told = self._configured()
         identity = host.identity_file or config.identity_file
         names = [identity] if identity else told.get("identityfile")
         keys = [os.path.expanduser(name) for name in names] if names else None

@@ -37,9 +37,13 @@ class Transport(Protocol):
         """Close the connection; harmless when repeated."""
 
 
-CHANGED = "its host key has changed, or somebody else answers: if that is right, ssh-keygen -R {host} forgets the old"
+CHANGED = (
+    "its host key has changed, or somebody else answers: if that is right, ssh-keygen -R '{entry}' forgets the old one "
+    "(with -f FILE where known_hosts= names another file)"
+)
 NEW = (
-    "its host key is not known: compare it, then ssh-keyscan -H {host} >> ~/.ssh/known_hosts or host_keys='accept-new'"
+    "its host key is not known: compare it, then {scan} >> ~/.ssh/known_hosts (or the file of known_hosts=), or "
+    "host_keys='accept-new'"
 )
 REASONS = (
     ("REMOTE HOST IDENTIFICATION HAS CHANGED|BadHostKey", CHANGED),
@@ -81,4 +85,6 @@ def unavailable(host: SSHHost, said: str) -> BackendUnavailable:
     """The error for what a client said, with the cause and what mends it."""
     reason = next(reason for pattern, reason in REASONS if re.search(pattern, said))
     told = " ".join(line for line in said.splitlines() if line.strip() and not line.startswith("@"))[-500:]
-    return BackendUnavailable(f"ssh {host.name}: {reason.format(host=host.host, name=host.name)} ({told})")
+    entry = host.host if host.port in {None, 22} else f"[{host.host}]:{host.port}"
+    scan = " ".join(("ssh-keyscan", *(() if host.port is None else ("-p", str(host.port))), host.host))
+    return BackendUnavailable(f"ssh {host.name}: {reason.format(name=host.name, entry=entry, scan=scan)} ({told})")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,11 @@ import pytest
 from docker import DockerClient
 
 from hermes_exec import ImageError, LaunchTimeout, PullProgress, SandboxPool
+from hermes_exec.backends.singularity.images import Source, find
 from tests.e2e.backends import registry
+from tests.e2e.backends.boxes import until
 from tests.e2e.backends.registry import Registry
+from tests.e2e.pool.outside import marked
 from tests.images import busybox
 from tests.images.archive import docker_archive
 
@@ -75,6 +79,52 @@ async def test_a_definition_is_built_by_its_text_and_its_files(
     (tmp_path / "given").write_text("other")
     assert await ran("cat /given", **options) == "other"
     assert len(cached(options)) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        ("%files\n  {tmp}/gl*.txt /opt/\n", "glob.txt"),
+        ('%files\n  "{tmp}/with a space" /opt/\n', "with a space"),
+        ("%files\n  beside /opt/\n", "beside"),
+        ("%files\n  {tmp}/folder /opt/  # all of it\n", "folder/below"),
+        ("Bootstrap: localimage\nFrom: {tmp}/base\n", "base/etc/os-release"),
+    ],
+)
+def test_a_definition_is_known_by_what_it_copies(
+    text: str, changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    definition, file = tmp_path / "image.def", tmp_path / changed
+    definition.write_text(text.format(tmp=tmp_path))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    keys = []
+    for content in ("one", "another"):
+        file.write_text(content)
+        source = find(str(definition))
+        assert isinstance(source, Source)
+        keys.append(source.content)
+    assert keys[0] != keys[1]
+
+
+DRIVER = """
+import sys
+from hermes_exec import SandboxPool
+print("here", flush=True)
+with SandboxPool("singularity", **eval(sys.argv[1])) as pool, pool.slot() as slot:
+    pass
+"""
+
+
+async def test_a_build_ends_with_its_driver(options: dict[str, Any], layer: Path, tmp_path: Path) -> None:
+    archive, mark = docker_archive(tmp_path / "image.tar", layer, env=("PATH=/bin",)), f"77.{os.getpid()}"
+    definition = tmp_path / "image.def"
+    definition.write_text(f"Bootstrap: docker-archive\nFrom: {archive}\n\n%setup\n    sleep {mark}\n")
+    options["image"] = str(definition)
+    async with await anyio.open_process([sys.executable, "-c", DRIVER, repr(options)]) as driver:
+        await until(lambda: marked(mark) != [])
+        driver.kill()
+    await until(lambda: marked(mark) == [], 20)
 
 
 async def test_many_pools_build_an_image_once(options: dict[str, Any], layer: Path, tmp_path: Path) -> None:

@@ -299,3 +299,48 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 
 async def test_a_full_disk(options: dict[str, Any], full_disk: Path) -> None:
     await refused(LaunchError, "[Nn]o space", **{**options, "base_dir": str(full_disk)})
+
+
+async def test_a_temporary_directory_with_a_long_name(
+    ssh_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("100%" * 20)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    async with SandboxPool("ssh", **ssh_server.options(transport="openssh")) as pool, pool.slot() as slot:
+        assert (await slot.run("echo here")).stdout == "here\n"
+    assert [name for name in os.listdir(long) if name.startswith("hermes-exec-ssh")] == []
+
+
+async def test_a_clients_configuration_that_would_detach_it(ssh_server: Server, tmp_path: Path) -> None:
+    settings = tmp_path / "config"
+    settings.write_text("ForkAfterAuthentication yes\nStdinNull yes\nRemoteCommand false\nRequestTTY force\n")
+    options = ssh_server.options(transport="openssh", ssh_config=str(settings))
+    async with SandboxPool("ssh", **options) as pool, pool.slot() as slot:
+        assert (await slot.run("cat", stdin="there and back")).stdout == "there and back"
+    assert clients() == []
+
+
+FORKING = """
+import os, sys, time
+from hermes_exec import SandboxPool
+with SandboxPool("ssh", **eval(sys.argv[1])) as pool, pool.slot() as slot:
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    began = time.monotonic()
+print(time.monotonic() - began < 4, flush=True)
+input()
+os.kill(child, 9)
+"""
+
+
+async def test_a_forked_child_does_not_keep_the_connection(ssh_server: Server, tmp_path: Path) -> None:
+    options = ssh_server.options(transport="openssh", base_dir=str(tmp_path))
+    async with await anyio.open_process([sys.executable, "-c", FORKING, repr(options)]) as driver:
+        assert driver.stdout is not None
+        assert driver.stdin is not None
+        assert await driver.stdout.receive() == b"True\n"
+        assert clients() == []
+        await driver.stdin.send(b"\n")
