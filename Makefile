@@ -61,7 +61,7 @@ bench: setup ## measured beside the alternatives, into benchmarks/RESULTS.md (10
 	@if .ci/engine; then $(PY) -m tests.images.build busybox debian >/dev/null; fi; $(PY) -m benchmarks.run $(addprefix --only ,$(ONLY))
 
 docs: setup ## the site, into site/
-	@$(PY) -m zensical build --clean --strict
+	@$(PY) -m zensical build --strict
 
 build: setup ## sdist and wheel with the Go programs for all platforms, into dist/
 	@$(PY) -m hatchling build

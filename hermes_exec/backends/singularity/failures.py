@@ -53,4 +53,6 @@ def explain(log: str) -> ExecError:
         return QuotaExceeded(f"there is no room for another box: {said}")
     if re.search(r"could not open image|no such file or directory|image format|not a valid image", low):
         return ImageError(f"the image cannot be opened: {said}")
+    if "exist in container" in low:
+        return ImageError(f"the folder is not the root of an image, which has /dev, /proc, /sys and /tmp: {said}")
     return LaunchError(f"the box did not start: {said}")

@@ -10,7 +10,7 @@ import typer
 
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.interrupt import run_async
-from hermes_exec.cli.kit.output import age, emit_json, one_line, table
+from hermes_exec.cli.kit.output import age, emit_json, one_line, shortened, table
 from hermes_exec.cli.kit.pools import AnyBackend, AsJson, Config, Options
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ async def _list(backend: str | None, config: Path | None, option: list[str] | No
         [
             (
                 info.backend,
-                info.sandbox[:20],
+                shortened(info.sandbox),
                 info.state,
                 info.owner,
                 info.labels.pid,

@@ -8,7 +8,7 @@ import typer
 
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.interrupt import run_async
-from hermes_exec.cli.kit.output import emit_json, say, table
+from hermes_exec.cli.kit.output import emit_json, say, shortened, table
 from hermes_exec.cli.kit.pools import AnyBackend, AsJson, Config, Options
 from hermes_exec.errors import ConfigError
 
@@ -47,7 +47,7 @@ async def _reap(
     if as_json:
         emit_json(ended)
     elif ended:
-        table(("backend", "box", "run", "why"), [(r.backend, r.sandbox[:20], r.run_id, r.reason) for r in ended])
+        table(("backend", "box", "run", "why"), [(r.backend, shortened(r.sandbox), r.run_id, r.reason) for r in ended])
     else:
         say("no such boxes")
     return exits.OK

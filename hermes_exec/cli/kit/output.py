@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import json
 import logging
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
@@ -101,6 +102,11 @@ class LogFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Format a record."""
         return printable(super().format(record))
+
+
+def shortened(sandbox: str) -> str:
+    """The id of a box, of a digest as much as engines need to know it by."""
+    return sandbox[:20] if re.fullmatch("[0-9a-f]{64}", sandbox) else sandbox
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
