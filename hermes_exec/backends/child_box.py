@@ -107,8 +107,9 @@ class ChildBox:
 
     def destroy_now(self) -> None:
         """End the runner with little patience, and remove the directory."""
-        if self._process.poll() is None:
-            self.signal_now(signal.SIGTERM)
+        # What started the runner cleans up after it, if it is left the time.
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            self.signal_now(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=LAST_GRACE_S)
         for child in (self._process, *self._attached):

@@ -140,6 +140,9 @@ class SingularityBackend(HostBackend):
         try:
             pid = _wait(process, directory, given_up)
         except BaseException:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=1)
             kill_with_descendants(process)
             directory.remove()
             raise

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -274,4 +274,27 @@ async def test_an_engine_that_hangs_is_given_up_in_time(options: dict[str, Any],
         async with SandboxPool("singularity", binary=str(binary), launch_timeout_s=1, **options) as pool, pool.slot():
             pass
     assert time.monotonic() - began < 20
+    assert left(base_of(options)) == []
+
+
+def cgroups_of(pid: int) -> list[Path]:
+    """Those that the engine has made for a box, of version 1 and 2."""
+    names = {line.split(":", 2)[2] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()}
+    roots = [Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").iterdir()]
+    return existing(root / name.lstrip("/") for name in names if "apptainer" in name for root in roots)
+
+
+def existing(paths: Iterable[Path]) -> list[Path]:
+    return [path for path in paths if path.is_dir()]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user has no cgroups here")
+async def test_a_frozen_box_leaves_no_cgroups(options: dict[str, Any]) -> None:
+    async with SandboxPool("singularity", **options) as pool, pool.slot() as slot:
+        assert (await slot.run("true")).ok
+        (pid,) = runners(base_of(options))
+        groups = cgroups_of(pid)
+        assert groups != []
+        os.kill(pid, signal.SIGSTOP)
+    assert existing(groups) == []
     assert left(base_of(options)) == []
