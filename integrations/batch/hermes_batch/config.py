@@ -97,5 +97,6 @@ class BatchConfig(BaseModel):
         boxes = self.max_sandboxes or options.pop("max_sandboxes", None)
         if boxes is None and isinstance(slots, int):
             boxes = -(-self.workers // max(1, slots))
-        image = self.image or (images[0] if images and all(images) else None)
+        enough = "image" in kind.model_fields and images and all(images)
+        image = self.image or (images[0] if enough else None)
         return SandboxPool(self.backend, image=image, max_sandboxes=boxes, **options)
