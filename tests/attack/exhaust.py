@@ -18,6 +18,7 @@ from tests.attack.model import Against, Attack, Outcome
 
 END_S = 60.0
 FEWEST = 5
+MUCH = 1 << 20
 
 
 async def exhaust(field: Arena, attack: Attack, against: Against) -> Outcome:
@@ -62,7 +63,7 @@ async def start(field: Arena, attack: Attack, **more: int) -> Process:
     process = await field.attacker.spawn(argv)
     with anyio.fail_after(END_S):
         said = b""
-        while b"ready" not in said:
+        while b"ready" not in said and len(said) < MUCH:  # of much output the first line may be lost to a slow reader
             said += await process.stdout.receive()
     if attack.read:
         # What nobody reads is kept up to a limit; a stream that is open and not read makes the process wait.
