@@ -27,15 +27,6 @@ def delayed(stream: FdStream, one_way_s: float) -> FdStream:
     coming: queue.SimpleQueue[Due] = queue.SimpleQueue()
     going: queue.SimpleQueue[Due] = queue.SimpleQueue()
 
-    def fill() -> None:
-        data = b" "
-        while data:
-            try:
-                data = far.recv(READ_BYTES)
-            except OSError:
-                data = b""
-            coming.put((time.monotonic() + one_way_s, data))
-
     def empty() -> None:
         while data := arrived(going):
             try:
@@ -48,9 +39,20 @@ def delayed(stream: FdStream, one_way_s: float) -> FdStream:
         far.shutdown(socket.SHUT_RDWR)
         far.close()
 
-    for work in (fill, empty):
+    for work in (lambda: fill(coming, far, one_way_s), empty):
         threading.Thread(target=work, daemon=True).start()
     return bridged(lambda: arrived(coming), lambda data: going.put((time.monotonic() + one_way_s, data)), close)
+
+
+def fill(pieces: queue.SimpleQueue[Due], source: socket.socket, one_way_s: float) -> None:
+    """Send all that comes from a socket on its way, and an empty piece at its end."""
+    data = b" "
+    while data:
+        try:
+            data = source.recv(READ_BYTES)
+        except OSError:
+            data = b""
+        pieces.put((time.monotonic() + one_way_s, data))
 
 
 def arrived(pieces: queue.SimpleQueue[Due]) -> bytes:
@@ -131,11 +133,5 @@ def carry(source: socket.socket, target: socket.socket, one_way_s: float) -> Non
 
     sender = threading.Thread(target=empty)
     sender.start()
-    data = b" "
-    while data:
-        try:
-            data = source.recv(READ_BYTES)
-        except OSError:
-            data = b""
-        under_way.put((time.monotonic() + one_way_s, data))
+    fill(under_way, source, one_way_s)
     sender.join()

@@ -205,8 +205,7 @@ def _try_directory(parent: Path, prefix: str) -> OSError | None:
     finally:
         if tried is not None:
             with contextlib.suppress(OSError):
-                (Path(tried) / OWNER_FILE).unlink()
-            with contextlib.suppress(OSError):
+                (Path(tried) / OWNER_FILE).unlink(missing_ok=True)
                 os.rmdir(tried)
     return None
 

@@ -14,6 +14,9 @@ from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.owner import descendants
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+WITH_US = (
+    'f=$1; shift; exec 3<&0; "$@" </dev/null 3<&- & p=$!; (read _ <&3; rm -rf "$f"; kill -9 0) 2>/dev/null & wait $p'
+)
 KILLED_S = 5.0
 """Longest wait for the end of a process that was killed, which the kernel may hold up."""
 
@@ -51,6 +54,13 @@ def open_child(
             ours.close()
             raise
     return child, FdStream(ours.detach())
+
+
+def with_us(command: Sequence[str], folder: str = "") -> list[str]:
+    """A command that runs another one in its process group, which has to be one of its own: it ends as that one does,
+    or when nobody holds the other end of its standard input any more; a folder goes then too.
+    """
+    return ["/bin/sh", "-c", WITH_US, "sh", folder, *command]
 
 
 def kill_with_descendants(child: subprocess.Popen[bytes]) -> None:

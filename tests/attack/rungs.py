@@ -14,6 +14,7 @@ from hermes_exec.config import Limits
 SLOT = Limits(memory_mb=192, pids=64, cpus=0.5, open_files=256, file_size_mb=64)
 # No cpus: slots have no part of them at `uid`, so that one slot would stop the others (docs/isolation.md).
 BOX = Limits(memory_mb=512, pids=256)
+WHOLE_BOX = SLOT.model_copy(update={"file_size_mb": None})
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ RUNGS = {
             {
                 "slots_per_sandbox": 1,
                 "max_sandboxes": 3,
-                "limits": SLOT.model_copy(update={"file_size_mb": None}),
+                "limits": WHOLE_BOX,
             },
             planted_at="/planted",
         ),
@@ -115,7 +116,7 @@ RUNGS = {
             {
                 "slots_per_sandbox": 1,
                 "max_sandboxes": 3,
-                "limits": SLOT.model_copy(update={"file_size_mb": None}),
+                "limits": WHOLE_BOX,
             },
             planted_at="/planted",
         ),
@@ -127,7 +128,7 @@ RUNGS = {
             {
                 "slots_per_sandbox": 1,
                 "max_sandboxes": 3,
-                "limits": SLOT.model_copy(update={"file_size_mb": None}),
+                "limits": WHOLE_BOX,
                 "best_effort_limits": True,
             },
             planted_at="/planted",

@@ -26,6 +26,7 @@ from anyio.abc import Process
 
 from hermes_exec.backends.box_directory import remove_tree
 from hermes_exec.backends.image_errors import not_fetched
+from hermes_exec.backends.process import with_us
 from hermes_exec.backends.singularity.config import SingularityConfig
 from hermes_exec.backends.singularity.engine import Engine
 from hermes_exec.errors import ConfigError, ImageError, LaunchError, LaunchTimeout
@@ -34,10 +35,6 @@ from hermes_exec.results import PullProgress
 Progress = Callable[[PullProgress], None]
 ARCHIVES = ("docker-archive:", "oci-archive:")
 TRANSPORTS = (*ARCHIVES, "docker-daemon:", "oci:")
-WITH_US = (
-    'exec 3<&0; "$@" </dev/null 3<&- & p=$!; (read _ <&3; kill -9 0) 2>/dev/null & wait $p; s=$?; kill $!; exit $s'
-)
-"""Runs a program in this process group, which is killed when nobody holds the other end of standard input any more."""
 GRACE_S = 5.0
 POLL_S = 0.1
 SAID_BYTES = 4096
@@ -240,7 +237,7 @@ async def _run(argv: list[str], name: str, on_progress: Progress | None) -> str 
     that is not waited for any more is ended.
     """
     process = await anyio.open_process(
-        ["/bin/sh", "-c", WITH_US, "sh", *argv],
+        with_us(argv),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

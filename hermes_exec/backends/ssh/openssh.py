@@ -13,14 +13,10 @@ import time
 from pathlib import Path
 
 from hermes_exec.aio.streams import FdStream
-from hermes_exec.backends.process import open_child
+from hermes_exec.backends.process import open_child, with_us
 from hermes_exec.backends.ssh.config import SSHConfig, SSHHost
 from hermes_exec.backends.ssh.transport import CLOSED, Completed, unavailable
 
-MASTER = 'f=$1; shift; exec 3<&0; "$@" 3<&- & p=$!; (read _ <&3; kill $p; rm -rf "$f") 2>/dev/null & wait $p'
-"""Runs a program until it ends, or until nobody holds the other end of standard input any more: then a folder goes
-too.
-"""
 LONGEST_TMPDIR = 52
 """Characters: the path of the client's socket below it has up to 51 more, and the system allows 103 (107 on Linux)."""
 LOST = 255
@@ -135,7 +131,7 @@ class OpenSSH:
             argv = [*self._client(), "-M", "-S", self._socket_option(), "-N", self._host.host]
             with log.open("wb") as file:
                 self._master = subprocess.Popen(
-                    ["/bin/sh", "-c", MASTER, "sh", str(log.parent), "env", *self._askpass(), *argv],
+                    with_us(["env", *self._askpass(), *argv], str(log.parent)),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=file,

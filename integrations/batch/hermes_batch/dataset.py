@@ -69,6 +69,11 @@ class Task(BaseModel):
             raise ValueError("image and docker_image differ")
         return self
 
+    @property
+    def container_image(self) -> str | None:
+        """The image of this prompt, by either name."""
+        return self.image or self.docker_image
+
 
 def read_dataset(path: Path, limit: int | None = None) -> list[Task]:
     """The prompts of a file, at most `limit` of them. Raises ConfigError that names the lines that are wrong."""

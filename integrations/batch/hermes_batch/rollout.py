@@ -39,7 +39,7 @@ class Rollout:
         self._cause: ErrorCause | None = None
         self._place: Place = {
             "backend": str(getattr(config.backend, "name", config.backend)),
-            "image": task.image or task.docker_image or config.image or "",
+            "image": task.container_image or config.image or "",
             "isolation": "",
             "sandbox": "",
         }
@@ -48,7 +48,7 @@ class Rollout:
         """Work on the prompt in a slot of the pool."""
         started = time.monotonic()
         try:
-            async with pool.slot(image=self._task.image or self._task.docker_image) as slot:
+            async with pool.slot(image=self._task.container_image) as slot:
                 self._place = {**self._place, "isolation": str(slot.isolation.level), "sandbox": str(slot.sandbox)}
                 await self._in_slot(slot)
         except ExecError as error:

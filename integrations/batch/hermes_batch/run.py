@@ -157,7 +157,7 @@ class _Run:
     ) -> None:
         self._config, self._result = config, result
         self._model = config.make_model()
-        self._pool = config.make_pool([task.image or task.docker_image for task in tasks])
+        self._pool = config.make_pool([task.container_image for task in tasks])
         self._secrets = secret_values(self._pool.config)
         self._workers = min(config.workers, len(tasks))
         self._tasks: Iterator[Task] = iter(tasks)
