@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hermes_exec import tracing as tracing
     from hermes_exec.backends.docker.config import DockerConfig
     from hermes_exec.backends.local.config import LocalConfig
+    from hermes_exec.backends.registry import config_type
     from hermes_exec.config import BackendConfig, Limits, PoolConfig, ProfileConfig
     from hermes_exec.errors import (
         AcquireTimeout,
@@ -122,6 +123,7 @@ __all__ = [
     "SlotClosed",
     "TreeCopied",
     "Usage",
+    "config_type",
 ]
 
 if not TYPE_CHECKING:
@@ -135,6 +137,7 @@ if not TYPE_CHECKING:
             "config",
             "backends.local.config",
             "backends.docker.config",
+            "backends.registry",
             "slot.files",
             "slot.network",
             "slot.process",

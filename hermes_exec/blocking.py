@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from anyio import EndOfStream
 from anyio.from_thread import BlockingPortal
@@ -22,6 +22,8 @@ from hermes_exec.errors import SlotClosed
 from hermes_exec.pool import events, pool
 from hermes_exec.results import Isolation, PoolEvent, PoolStats
 from hermes_exec.slot import files, network, process, session, slot
+
+T = TypeVar("T")
 
 PORTALS = Portals()
 
@@ -227,6 +229,10 @@ class SandboxPool(SyncFacade[pool.SandboxPool]):
     aclose = closing(pool.SandboxPool.aclose)
     close = aclose
     events = wraps(pool.SandboxPool.events, Events)
+
+    def masked(self, data: T) -> T:
+        """As `SandboxPool.masked`."""
+        return self.wrapped.masked(data)
 
     def stats(self) -> PoolStats:
         """As `SandboxPool.stats`, also after the pool was closed."""

@@ -227,7 +227,7 @@ class CommandFailed(ExecError):
 
 
 class OutputLimitExceeded(ExecError):
-    """Raised only by ``files.read_*`` when a file holds more than ``limit_bytes``."""
+    """Raised only by ``files.read_*`` and ``files.download``, when there is more than ``limit_bytes``."""
 
     default_cause = ErrorCause.POLICY
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import anyio
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 # What a pool is made and run with is imported when that is done: what is imported here, every program waits for.
 # A program that sets up no logging gets nothing on stderr; what matters of it is in events and exceptions too.
 logging.getLogger("hermes_exec").addHandler(logging.NullHandler())
+T = TypeVar("T")
 
 
 class SandboxPool:
@@ -454,6 +455,12 @@ class SandboxPool:
         from hermes_exec.pool.stats import pool_stats
 
         return pool_stats(self._fleet, self._checkouts)
+
+    def masked(self, data: T) -> T:
+        """JSON data, or a text, with the values of the pool's secrets masked in every text of it."""
+        from hermes_exec.redact import masked_data, secret_values
+
+        return masked_data(data, secret_values(self.config))
 
     def _check_process(self) -> None:
         if self._pid is not None and self._pid != os.getpid():

@@ -179,14 +179,17 @@ class Files:
         work = partial(upload, self._scope, os.fspath(local), checked_path(remote, "remote"), _shown(remote))
         return await run_to_end(work)
 
-    async def download(self, remote: RemotePath, local: LocalPath) -> TreeCopied:
+    async def download(self, remote: RemotePath, local: LocalPath, limit_bytes: int | None = None) -> TreeCopied:
         """Copy a file, or a folder with all that is in it, from the slot to `local` on this host.
 
         As `upload`. Nothing is ever written outside `local`, whatever the slot sends, and no link that is there is
         written through; missing parents are made. A device, FIFO or socket at `local` is not replaced: FileExistsError,
-        within a folder it is named in `refused`.
+        within a folder it is named in `refused`. More than `limit_bytes` (default None: no limit; headers and holes
+        count too) is OutputLimitExceeded; what had come by then stays at `local`.
         """
-        work = partial(download, self._scope, checked_path(remote, "remote"), _shown(remote), os.fspath(local))
+        limit = None if limit_bytes is None else checked_count(limit_bytes, "limit_bytes")
+        there = checked_path(remote, "remote")
+        work = partial(download, self._scope, there, _shown(remote), os.fspath(local), limit)
         return await run_to_end(work)
 
     async def search(

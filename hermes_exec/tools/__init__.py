@@ -2,7 +2,7 @@
 
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.results import ToolResult
-from hermes_exec.tools.catalog.distributions import DISTRIBUTIONS, Draw, draw_toolsets
+from hermes_exec.tools.catalog.distributions import DISTRIBUTIONS, Draw, draw_toolsets, list_distributions
 from hermes_exec.tools.catalog.host import HostTool, tool
 from hermes_exec.tools.catalog.schemas import schemas
 from hermes_exec.tools.catalog.toolsets import KNOWN_TOOLS, SHIPPED, TOOLSETS, Selection, select
@@ -24,6 +24,7 @@ __all__ = [
     "ToolResult",
     "Toolbox",
     "draw_toolsets",
+    "list_distributions",
     "schemas",
     "select",
     "tool",

@@ -7,10 +7,10 @@ import difflib
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any, Self, TypeVar, overload
 
 import anyio
 from anyio.from_thread import BlockingPortal
@@ -33,6 +33,7 @@ from hermes_exec.tools.state.tool_state import ToolState
 from hermes_exec.tools.state.watch import Notice
 from hermes_exec.tools.terminal import notices
 
+R = TypeVar("R")
 DEFAULT_TOOLSETS = ("terminal", "file")
 _log = logging.getLogger(__name__)
 
@@ -240,6 +241,10 @@ class BlockingToolbox(Toolbox):
     def notices(self) -> list[Notice]:  # type: ignore[override]
         """As `Toolbox.notices`."""
         return call(self.portal, self.wrapped.notices)
+
+    def run_async(self, work: Callable[[], Awaitable[R]]) -> R:
+        """Do async work, such as with `wrapped`, in the toolbox's event loop, and wait for it."""
+        return call(self.portal, work)
 
     def forget_reads(self) -> None:
         """As `Toolbox.forget_reads`."""

@@ -49,9 +49,28 @@ def print_schemas(
     emit_json([schemas()[name] for name in dict.fromkeys(wanted)])
 
 
+def show_distributions(as_json: AsJson = False) -> None:
+    """List the distributions that toolsets are drawn from, with the chance of each toolset in percent."""
+    from hermes_exec.tools import DISTRIBUTIONS, select
+
+    if as_json:
+        emit_json({name: dict(chances) for name, chances in DISTRIBUTIONS.items()})
+        return
+    absent = {name for chances in DISTRIBUTIONS.values() for name in chances if not select([name]).tools}
+    rows = [
+        (
+            name,
+            ", ".join(f"{toolset}{'*' if toolset in absent else ''} {chance}" for toolset, chance in chances.items()),
+        )
+        for name, chances in DISTRIBUTIONS.items()
+    ]
+    table(("distribution", "toolsets (%; * has no tool in this package)"), rows)
+
+
 def add_to(app: typer.Typer) -> None:
-    """Add the commands `tools list` and `tools schema`."""
+    """Add the commands `tools list`, `tools schema` and `tools distributions`."""
     tools = typer.Typer(no_args_is_help=True, help="The tools that a model may call.")
     tools.command("list", epilog="Example: hermes-exec tools list --toolset file")(list_tools)
     tools.command("schema", epilog="Example: hermes-exec tools schema terminal read_file")(print_schemas)
+    tools.command("distributions", epilog="Example: hermes-exec tools distributions")(show_distributions)
     app.add_typer(tools, name="tools")

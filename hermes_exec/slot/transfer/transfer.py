@@ -17,7 +17,7 @@ from anyio import from_thread, to_thread
 
 from hermes_exec.channel import Conversation, Data
 from hermes_exec.channel.encoding import WireBytes
-from hermes_exec.errors import ProtocolError
+from hermes_exec.errors import OutputLimitExceeded, ProtocolError
 from hermes_exec.results import TreeCopied
 from hermes_exec.slot.answers import integer, texts
 from hermes_exec.slot.scope import SlotScope
@@ -132,34 +132,49 @@ def _pack(local: str, send: Callable[[bytes], None]) -> TreeCopied:
         return TreeCopied(0, 0)
 
 
-async def download(scope: SlotScope, remote: WireBytes, path: str, local: str) -> TreeCopied:
+async def download(scope: SlotScope, remote: WireBytes, path: str, local: str, limit: int | None = None) -> TreeCopied:
     """Copy a file or directory of the slot to this host."""
     facts = await scope.call("file.stat", {"path": remote, "follow": True}, timeout_s=STALL_S, path=path)
+    within = _Within(limit, path)
     if facts.get("type") == "dir":
-        return await _download_tree(scope, remote, path, local)
-    return await _download_file(scope, remote, path, local, integer(facts, "mode") & PERMISSIONS)
+        return await _download_tree(scope, remote, path, local, within)
+    return await _download_file(scope, remote, path, local, integer(facts, "mode") & PERMISSIONS, within)
 
 
-async def _download_file(scope: SlotScope, remote: WireBytes, path: str, local: str, mode: int) -> TreeCopied:
+class _Within:
+    """Counts what comes, and refuses more than a limit."""
+
+    def __init__(self, limit: int | None, path: str) -> None:
+        self.size = 0
+        self._limit, self._path = limit, path
+
+    def add(self, piece: bytes) -> bytes:
+        self.size += len(piece)
+        if self._limit is not None and self.size > self._limit:
+            raise OutputLimitExceeded(f"{self._path} holds more than {self._limit} bytes")
+        return piece
+
+
+async def _download_file(
+    scope: SlotScope, remote: WireBytes, path: str, local: str, mode: int, within: _Within
+) -> TreeCopied:
     await to_thread.run_sync(_check_target, local)
     temporary = os.path.join(os.path.dirname(local) or ".", f".{secrets.token_hex(8)}.part")
-    size = 0
     try:
         async with moving(scope, "file.read", {"path": remote, "offset": 0}, path) as move:
             await to_thread.run_sync(_make_folder, temporary)
             async with await anyio.open_file(temporary, "xb") as file:
-                while piece := await move.receive():
+                while piece := within.add(await move.receive()):
                     await to_thread.run_sync(write, file.wrapped, piece)
-                    size += len(piece)
-                await file.truncate(size)
+                await file.truncate(within.size)
                 answer = move.conversation.result()
-        if integer(answer, "read") != size:
-            raise ProtocolError(f"the box sent {size} bytes of {path} and said otherwise")
+        if integer(answer, "read") != within.size:
+            raise ProtocolError(f"the box sent {within.size} bytes of {path} and said otherwise")
         await to_thread.run_sync(_put_in_place, temporary, local, mode)
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
-    return TreeCopied(1, size)
+    return TreeCopied(1, within.size)
 
 
 def _check_target(local: str) -> None:
@@ -179,11 +194,11 @@ def _put_in_place(temporary: str, local: str, mode: int) -> None:
     os.replace(temporary, local)
 
 
-async def _download_tree(scope: SlotScope, remote: WireBytes, path: str, local: str) -> TreeCopied:
+async def _download_tree(scope: SlotScope, remote: WireBytes, path: str, local: str, within: _Within) -> TreeCopied:
     async with moving(scope, "file.get_tree", {"path": remote}, path) as move:
 
         def receive() -> bytes:
-            return from_thread.run(move.receive)
+            return within.add(from_thread.run(move.receive))
 
         try:
             unpacked = await to_thread.run_sync(unpack, local, receive)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -52,20 +52,39 @@ class Draw:
     dropped: tuple[str, ...]
 
 
-def draw_toolsets(distribution: str | Mapping[str, float], seed: int | str | random.Random) -> Draw:
+def list_distributions() -> tuple[str, ...]:
+    """The names of the distributions."""
+    return tuple(DISTRIBUTIONS)
+
+
+def draw_toolsets(
+    distribution: str | Mapping[str, float],
+    seed: int | str,
+    *keys: int | str,
+    strict: bool = False,
+    provided: Iterable[str] = (),
+) -> Draw:
     """Draw toolsets from a named distribution or from a mapping of toolset to percent.
 
-    The same seed gives the same draw, on every machine. When nothing is drawn, the most probable toolset is (the first
-    named of equals). A toolset without a tool in this package is drawn like any other and then dropped, which the
-    result says. Raises ConfigError for unknown names or a chance outside 0 to 100.
+    The same `seed` and `keys` give the same draw, on every machine; `keys` say what is drawn for, such as the index of
+    an item or the number of a group. When nothing is drawn, the most probable toolset is (the first named of equals).
+    A toolset without a tool in this package, nor one with a name in `provided` (tools of the host, made with `@tool`),
+    is drawn like any other and then dropped, which the result says; with `strict` a distribution that has one is
+    refused. Raises ConfigError for unknown names or a chance outside 0 to 100.
     """
     chances = _chances(distribution)
-    generator = seed if isinstance(seed, random.Random) else random.Random(seed)
+    given = frozenset(provided)
+    here = {name for name in chances if select([name]).tools or given.intersection(TOOLSETS[name])}
+    if strict and (absent := [name for name, chance in chances.items() if chance and name not in here]):
+        raise ConfigError(
+            f"the distribution has toolsets without a tool here: {', '.join(absent)}; provide them with @tool, or "
+            "leave strict away"
+        )
+    generator = random.Random(":".join(map(str, (seed, *keys))) if keys else seed)
     drawn = [name for name, percent in chances.items() if generator.random() * 100 < percent]
     if not drawn:
         drawn = [max(chances, key=lambda name: chances[name])]
-    here = tuple(name for name in drawn if select([name]).tools)
-    return Draw(here, tuple(name for name in drawn if name not in here))
+    return Draw(tuple(name for name in drawn if name in here), tuple(name for name in drawn if name not in here))
 
 
 def _chances(distribution: str | Mapping[str, float]) -> Mapping[str, float]:

@@ -9,12 +9,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import overload
 
+import anyio
 import anyio.to_thread
 
+from hermes_exec.checks import checked_timeout
 from hermes_exec.errors import ConfigError
+from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.results import Outcome, to_json
 from hermes_exec.tools.catalog.schemas import JsonObject
 
+TIMEOUT_S = 300.0
 _TYPES = types.MappingProxyType(
     {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
 )
@@ -29,32 +33,46 @@ class HostTool:
     parameters: Mapping[str, object]
     function: Callable[..., object]
     example: str = "{}"
+    timeout_s: float | None = TIMEOUT_S
     runs_on: str = field(default="host", init=False)
 
     @property
     def schema(self) -> JsonObject:
-        """The function schema; its description ends with the statement that it runs on the host."""
+        """The function schema; its description ends with the statement that it runs on the host, as `runs_on` says."""
         described = f"{self.description} (Runs on the host, outside of the slot.)".strip()
         return {
             "type": "function",
+            "runs_on": self.runs_on,
             "function": {"name": self.name, "description": described, "parameters": dict(self.parameters)},
         }
 
     async def run(self, arguments: Mapping[str, object]) -> Outcome:
-        """Call the function: a coroutine function in the event loop, any other in a worker thread."""
+        """Call the function: a coroutine function in the event loop, any other in a worker thread, which is left behind
+        when its time is over.
+        """
+        value: object = None
+        with anyio.move_on_after(self.timeout_s) as within:
+            value = await self._called(arguments)
+        if within.cancelled_caught:
+            raise ToolFailure("timeout", f"{self.name} took longer than {self.timeout_s:g} s")
+        return Outcome(dict(value)) if isinstance(value, Mapping) else Outcome({"result": value})
+
+    async def _called(self, arguments: Mapping[str, object]) -> object:
         if inspect.iscoroutinefunction(self.function):
             awaited: Awaitable[object] = self.function(**arguments)
-            value = await awaited
-        else:
-            value = await anyio.to_thread.run_sync(lambda: self.function(**arguments))
-        return Outcome(dict(value)) if isinstance(value, Mapping) else Outcome({"result": value})
+            return await awaited
+        return await anyio.to_thread.run_sync(lambda: self.function(**arguments), abandon_on_cancel=True)
 
 
 @overload
 def tool(function: Callable[..., object], /) -> HostTool: ...
 @overload
 def tool(
-    *, name: str | None = None, description: str | None = None, parameters: Mapping[str, object] | None = None
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    parameters: Mapping[str, object] | None = None,
+    timeout_s: float | None = TIMEOUT_S,
 ) -> Callable[[Callable[..., object]], HostTool]: ...
 def tool(
     function: Callable[..., object] | None = None,
@@ -63,6 +81,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     parameters: Mapping[str, object] | None = None,
+    timeout_s: float | None = TIMEOUT_S,
 ) -> HostTool | Callable[[Callable[..., object]], HostTool]:
     """Make a host-side tool of a function, to be passed in `Toolbox(…, tools=[…])`; usable as `@tool` and as
     `@tool(name=…)`.
@@ -70,16 +89,18 @@ def tool(
     The function runs in this process with its rights, not in the slot; the schema's description says so to the model.
     `parameters` is a JSON schema of the arguments; without it one is made from the signature (str, int, float, bool,
     list, dict, list[str], Literal, and `| None` or a default for optional ones). It returns a dict (the result as data)
-    or any JSON value (given as `result`); an exception becomes an error result with its type and message. Raises
-    ConfigError for a signature that no schema can be made from.
+    or any JSON value (given as `result`); an exception becomes an error result with its type and message, and so does a
+    call that takes longer than `timeout_s` (default 300; None: no limit). Raises ConfigError for a signature that no
+    schema can be made from.
     """
+    limit_s = checked_timeout(timeout_s)
 
     def declare(declared: Callable[..., object]) -> HostTool:
         schema = dict(parameters) if parameters is not None else _schema(declared)
         required = schema.get("required")
         example = to_json({str(key): "…" for key in (required if isinstance(required, list) else [])})
         text = description if description is not None else inspect.getdoc(declared) or ""
-        return HostTool(name or declared.__name__, text, schema, declared, example)
+        return HostTool(name or declared.__name__, text, schema, declared, example, limit_s)
 
     return declare if function is None else declare(function)
 

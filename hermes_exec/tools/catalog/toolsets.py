@@ -183,17 +183,30 @@ class Selection:
     unavailable: tuple[str, ...]
 
 
-def select(toolsets: Iterable[str]) -> Selection:
-    """Return the tools of `toolsets`. Raises ConfigError, with the nearest name, for a name that no toolset has."""
+def select(toolsets: Iterable[str], *, strict: bool = False) -> Selection:
+    """Return the tools of `toolsets`. Raises ConfigError, with the nearest name, for a name that no toolset has, and
+    with `strict` for a toolset of which this package has no tool.
+    """
+    toolsets = list(toolsets)
     names: list[str] = []
     for toolset in toolsets:
         if toolset not in TOOLSETS and toolset not in EVERYTHING:
             raise ConfigError(f"unknown toolset {toolset!r}{_nearest(toolset, [*TOOLSETS, *EVERYTHING])}")
         names += sorted(KNOWN_TOOLS) if toolset in EVERYTHING else TOOLSETS[toolset]
+    if strict:
+        _refuse_empty(toolsets)
     wanted = dict.fromkeys(names)
     return Selection(
         tuple(name for name in SHIPPED if name in wanted), tuple(name for name in wanted if name not in SHIPPED)
     )
+
+
+def _refuse_empty(toolsets: Iterable[str]) -> None:
+    for toolset in toolsets:
+        if toolset not in EVERYTHING and not any(name in SHIPPED for name in TOOLSETS[toolset]):
+            first = next(iter(TOOLSETS[toolset]), None)
+            why = "it is empty" if first is None else why_unavailable(first)
+            raise ConfigError(f"the toolset {toolset!r} has no tool here: {why}")
 
 
 def require_tool(name: str) -> None:

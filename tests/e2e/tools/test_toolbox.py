@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import anyio
@@ -175,6 +176,37 @@ async def test_an_error_of_a_host_tool_that_is_ours_passes(slot: Slot) -> None:
 
     with pytest.raises(ExecError, match="the box is gone"):
         await Toolbox(slot, tools=[lost]).call("lost")
+
+
+async def test_a_host_tool_that_hangs_is_ended_by_its_time_limit(slot: Slot) -> None:
+    released = threading.Event()
+
+    @tool(timeout_s=0.2)
+    async def wait() -> None:
+        """Wait."""
+        await anyio.sleep_forever()
+
+    @tool(timeout_s=0.2)
+    def hang() -> bool:
+        """Hang in a thread."""
+        return released.wait(30)
+
+    toolbox = Toolbox(slot, [], tools=[wait, hang])
+    with anyio.fail_after(10):
+        for name in ("wait", "hang"):
+            result = await toolbox.call(name)
+            assert (result.ok, result.error_kind) == (False, "timeout")
+            assert f"{name} took longer than 0.2 s" in result.content
+    released.set()
+
+
+async def test_a_timeout_of_a_host_tools_own_is_its_failure(slot: Slot) -> None:
+    @tool
+    async def ask() -> None:
+        """Ask."""
+        raise TimeoutError("the library is closed")
+
+    assert (await Toolbox(slot, [], tools=[ask]).call("ask")).error_kind == "tool_failed"
 
 
 async def until(toolbox: Toolbox, kind: str) -> Notice:

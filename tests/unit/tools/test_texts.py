@@ -167,7 +167,10 @@ def test_a_host_tool_says_that_it_runs_on_the_host() -> None:
     function = look_up.schema["function"]
     assert isinstance(function, dict)
     assert function["description"] == "Look a word up. (Runs on the host, outside of the slot.)"
-    assert look_up.runs_on == "host"
+    assert look_up.runs_on == look_up.schema["runs_on"] == "host"
+    assert look_up.timeout_s == 300
+    with pytest.raises(ConfigError, match="timeout_s"):
+        tool(timeout_s=0)(look_up.function)
     assert function["parameters"] == {
         "type": "object",
         "properties": {

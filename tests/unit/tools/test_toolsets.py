@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 
 import pytest
 
 from hermes_exec.errors import ConfigError
-from hermes_exec.tools.catalog.distributions import DISTRIBUTIONS, draw_toolsets
+from hermes_exec.tools.catalog.distributions import DISTRIBUTIONS, draw_toolsets, list_distributions
 from hermes_exec.tools.catalog.toolsets import KNOWN_TOOLS, SHIPPED, TOOLSETS, require_tool, select
 
 NAMED = [
@@ -97,7 +96,29 @@ def test_the_same_seed_gives_the_same_draw() -> None:
     draws = [draw_toolsets("balanced", seed) for seed in range(50)]
     assert draws == [draw_toolsets("balanced", seed) for seed in range(50)]
     assert len({draw.toolsets for draw in draws}) > 1
-    assert draw_toolsets("balanced", 7) == draw_toolsets("balanced", random.Random(7))
+
+
+def test_items_and_groups_have_draws_of_their_own() -> None:
+    draws = [draw_toolsets("balanced", 7, "group", group) for group in range(50)]
+    assert draws == [draw_toolsets("balanced", 7, "group", group) for group in range(50)]
+    assert len({draw.toolsets for draw in draws}) > 1
+    assert draws != [draw_toolsets("balanced", 7, "item", item) for item in range(50)]
+    assert draws != [draw_toolsets("balanced", 8, "group", group) for group in range(50)]
+
+
+def test_toolsets_without_a_tool_are_provided_or_refused() -> None:
+    assert draw_toolsets("terminal_web", 0, provided=["web_search"]).toolsets == ("terminal", "file", "web")
+    assert draw_toolsets("terminal_only", 0, strict=True).dropped == ()
+    assert draw_toolsets("minimal", 0, strict=True, provided=["web_search"]).toolsets == ("web",)
+    with pytest.raises(ConfigError, match="without a tool here: web"):
+        draw_toolsets("terminal_web", 0, strict=True)
+    with pytest.raises(ConfigError, match="'web' has no tool here"):
+        select(["terminal", "web"], strict=True)
+    assert select(["terminal", "web"]).unavailable == ("web_search", "web_extract")
+
+
+def test_distributions_are_listed() -> None:
+    assert list_distributions() == tuple(DISTRIBUTIONS)
 
 
 def test_a_distribution_drops_what_has_no_tools_and_says_so() -> None:
@@ -113,9 +134,8 @@ def test_the_most_probable_is_taken_when_nothing_is_drawn() -> None:
 
 def test_draws_are_independent_and_have_their_chances() -> None:
     counts: Counter[str] = Counter()
-    generator = random.Random(3)
-    for _ in range(2_000):
-        counts.update(draw_toolsets("development", generator).toolsets)
+    for item in range(2_000):
+        counts.update(draw_toolsets("development", 3, item).toolsets)
     assert 0.76 < counts["terminal"] / 2_000 < 0.84
     assert 0.76 < counts["file"] / 2_000 < 0.84
 
