@@ -1,26 +1,54 @@
-"""Parsers that find the tool calls in a model's text, by the name of the format."""
+"""Parsers that find the tool calls in a model's text, and renderers that write them, by the name of the format."""
 
 from __future__ import annotations
 
 import difflib
 from types import MappingProxyType
 
-from hermes_agent.parsers import hermes
-from hermes_agent.parsers.base import Parsed, Parser
+from hermes_agent.parsers import bare, deepseek_v3, deepseek_v32, glm, hermes, kimi_k2, longcat, mistral, qwen3_coder
+from hermes_agent.parsers.base import BrokenCall, Format, Parsed, Parser, Renderer
 from hermes_exec.errors import ConfigError
 
-PARSERS: MappingProxyType[str, Parser] = MappingProxyType({"hermes": hermes.parse, "qwen": hermes.parse})
-"""The parser of each format name."""
+FORMATS: MappingProxyType[str, Format] = MappingProxyType(
+    {
+        "hermes": hermes.FORMAT,
+        "qwen": hermes.FORMAT,
+        "longcat": longcat.FORMAT,
+        "mistral": mistral.FORMAT,
+        "llama3_json": bare.LLAMA,
+        "llama4_json": bare.LLAMA,
+        "json": bare.JSON,
+        "deepseek_v3": deepseek_v3.V3,
+        "deepseek_v3_1": deepseek_v3.V3_1,
+        "deepseek_v31": deepseek_v3.V3_1,
+        "deepseek_v32": deepseek_v32.FORMAT,
+        "deepseek_dsml": deepseek_v32.FORMAT,
+        "kimi_k2": kimi_k2.FORMAT,
+        "glm45": glm.GLM45,
+        "glm47": glm.GLM47,
+        "qwen3_coder": qwen3_coder.FORMAT,
+    }
+)
+"""The format of each name."""
 
 
 def get_parser(name: str) -> Parser:
-    """The parser of that name. Raises ConfigError for an unknown one, with the nearest name."""
+    """The parser of that format. Raises ConfigError for an unknown name, with the nearest one."""
+    return _format(name).parse
+
+
+def get_renderer(name: str) -> Renderer:
+    """What writes calls in that format. Raises ConfigError for an unknown name, with the nearest one."""
+    return _format(name).render
+
+
+def _format(name: str) -> Format:
     try:
-        return PARSERS[name]
+        return FORMATS[name]
     except KeyError:
-        near = difflib.get_close_matches(name, PARSERS, 1)
+        near = difflib.get_close_matches(name, FORMATS, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"there is no parser {name!r}{hint} (known: {', '.join(sorted(PARSERS))})") from None
+        raise ConfigError(f"there is no parser {name!r}{hint} (known: {', '.join(sorted(FORMATS))})") from None
 
 
-__all__ = ["PARSERS", "Parsed", "Parser", "get_parser"]
+__all__ = ["FORMATS", "BrokenCall", "Format", "Parsed", "Parser", "Renderer", "get_parser", "get_renderer"]

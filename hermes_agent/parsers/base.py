@@ -1,34 +1,85 @@
-"""What every parser of tool calls returns, and how ids are made."""
+"""What every parser of tool calls gives, how a family of them is written, and how ids are made."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
 
 from hermes_agent.messages import ToolCall
+
+Tools = Sequence[Mapping[str, Any]]
+"""Function schemas in OpenAI form; a parser takes the types of arguments from them."""
+
+_ID_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_ID_LENGTH = 9
+_GOOD_ID = re.compile(r"[0-9A-Za-z]{9}")
+
+
+class BrokenCall(NamedTuple):
+    """A block that was meant as a call and is none: its `place` among all calls of the text (from 0), the text as the
+    model wrote it, what was wrong, said for the model, and the id that the answer to it goes by.
+    """
+
+    place: int
+    text: str
+    error: str
+    id: str = ""
 
 
 class Parsed(NamedTuple):
     """A model's text taken apart.
 
-    `content` is the text around the calls, before and after them (None when there is none), `calls` are in the order
-    of the text, broken ones included (`ToolCall.error` says for the model what was wrong), `reasoning` is what stood
-    between <think> and </think>, `cut` says that the text ended inside a call.
+    `content` is the text around the calls, before and after them (None when there is none), `reasoning` what the model
+    thought, `calls` the well-formed calls in the order of the text, `errors` the broken ones. `cut` says that the text
+    ended inside of a call (which is among `errors`).
     """
 
     content: str | None
-    calls: list[ToolCall]
     reasoning: str | None = None
+    calls: tuple[ToolCall, ...] = ()
+    errors: tuple[BrokenCall, ...] = ()
     cut: bool = False
 
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """All calls in the order of the text, the broken ones with their `error`, as a `Completion` has them."""
+        whole = iter(self.calls)
+        merged: list[ToolCall] = []
+        for broken in self.errors:
+            merged += islice(whole, broken.place - len(merged))
+            merged.append(ToolCall(broken.id, "", broken.text, broken.error))
+        return (*merged, *whole)
 
-Parser = Callable[[str], Parsed]
-"""A pure function of the text; it raises nothing."""
+
+Parser = Callable[[str, Tools], Parsed]
+"""A pure function of a text and the tools; it raises nothing and takes time in proportion to the text."""
+
+Renderer = Callable[[Sequence[ToolCall]], str]
+"""The text with which a model of the family makes these calls; ValueError for what the format cannot carry."""
 
 
-def call_id(index: int, text: str) -> str:
-    """The id of the call with this index in a text: the same for the same text, so that parsers stay pure."""
-    digest = 2166136261
-    for byte in text.encode("utf-8", "surrogatepass"):
-        digest = (digest ^ byte) * 16777619 & 0xFFFFFFFF
-    return f"call_{digest:08x}_{index}"
+class Format(NamedTuple):
+    """How the models of one family write tool calls: read from a text, and written."""
+
+    parse: Parser
+    render: Renderer
+
+
+def good_id(value: object) -> str:
+    """An id that a model wrote, if it has the form of those of `made_id`; else none."""
+    return value if isinstance(value, str) and _GOOD_ID.fullmatch(value) else ""
+
+
+def made_id(*seeds: object) -> str:
+    """An id for a call that has none: nine letters and digits, the only form that every chat template takes. The same
+    seeds give the same id.
+    """
+    number = int.from_bytes(hashlib.blake2b(repr(seeds).encode("utf-8", "backslashreplace"), digest_size=8).digest())
+    made = ""
+    for _ in range(_ID_LENGTH):
+        number, digit = divmod(number, len(_ID_ALPHABET))
+        made += _ID_ALPHABET[digit]
+    return made

@@ -1,0 +1,75 @@
+"""The parsers of tool calls: a megabyte of ordinary calls, and one of openings without an end."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from benchmarks.measured import Discipline, Measured, Sample, progress
+from benchmarks.options import Options
+from hermes_agent.messages import ToolCall
+from hermes_agent.parsers import FORMATS
+
+MEGABYTE = 1_000_000
+ORDINARY, BROKEN = "1 MB of ordinary calls", "1 MB of openings"
+ALIASES = {"qwen", "llama4_json", "deepseek_v3_1", "deepseek_dsml"}
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "write_file",
+            "parameters": {"properties": {"path": {"type": "string"}, "content": {"type": "string"}}},
+        },
+    }
+]
+ARGUMENTS = {"path": "src/main.py", "content": 'def main() -> None:\n    print("hello")\n' * 8}
+CALL = ToolCall("", "write_file", json.dumps(ARGUMENTS))
+
+
+def ordinary(name: str) -> str:
+    """As many calls as a megabyte holds."""
+    count = MEGABYTE // len(FORMATS[name].render([CALL]))
+    return FORMATS[name].render([CALL] * count)
+
+
+def openings(name: str) -> str:
+    """All of a call before its arguments, again and again."""
+    one = FORMATS[name].render([CALL])
+    head = one[: one.index("src/main.py")]
+    return head * (MEGABYTE // len(head))
+
+
+def took_s(name: str, text: str) -> float:
+    """The time of the processor for one text."""
+    begin = time.process_time()
+    FORMATS[name].parse(text, TOOLS)
+    return time.process_time() - begin
+
+
+async def measure(options: Options) -> Measured:
+    """Every family in each round."""
+    measured = Measured()
+    names = [name for name in FORMATS if name not in ALIASES]
+    for kind, text_of in ((ORDINARY, ordinary), (BROKEN, openings)):
+        discipline = Discipline(kind, "times", {})
+        texts = {name: text_of(name) for name in names}
+        for round_number in range(options.rounds):
+            for name in names:
+                progress(f"{kind}, round {round_number + 1}: {name}")
+                sample: Sample = discipline.sample(name)
+                sample.add_one(took_s(name, texts[name]))
+        measured.disciplines.append(discipline)
+    return measured
+
+
+def main() -> None:
+    """Print the table of docs/parsers.md."""
+    print(f"| format | {ORDINARY} | {BROKEN} |\n|---|---|---|")
+    for name in FORMATS:
+        if name not in ALIASES:
+            best = [min(took_s(name, text) for _ in range(3)) * 1000 for text in (ordinary(name), openings(name))]
+            print(f"| `{name}` | {best[0]:.0f} ms | {best[1]:.0f} ms |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Calls that are JSON with little or nothing around them: the formats of Llama, and bare JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from hermes_agent.messages import ToolCall
+from hermes_agent.parsers.base import Format
+from hermes_agent.parsers.json_call import Bodies
+from hermes_agent.parsers.json_list import read_list, read_object
+from hermes_agent.parsers.json_text import Decoded, decode, skip_space
+from hermes_agent.parsers.outside import Stops
+from hermes_agent.parsers.rendering import object_with
+from hermes_agent.parsers.scan import Block, Family, Found, parser
+from hermes_agent.parsers.thinking import THINK
+from hermes_agent.parsers.typed import Toolset
+
+_TAG = "<|python_tag|>"
+_LLAMA_FORM = f'{_TAG}{{"name": "<tool>", "parameters": {{…}}}}'
+_LLAMA_STOPS = Stops((_TAG, *THINK))
+_LLAMA_BODIES = Bodies(None, (_TAG, *THINK))
+_ENDS_OF_TURN = ("<|eom_id|>", "<|eot_id|>")
+
+_FENCE = "```"
+_FENCE_HEAD = re.compile(r"(?:json|tool_call)?[ \t]*+(?:\r?\n)?\s*+")
+_JSON_FORM = '{"name": "<tool>", "arguments": {…}}'
+_JSON_STOPS = Stops((_FENCE, *THINK))
+
+_BEGUN = re.compile(
+    r'\{\s*+(?:"type"\s*+:\s*+"function"\s*+,\s*+)?'
+    r'"(?:name"\s*+:\s*+(?:"((?:[^"\\]++|\\.)*+)")?|(?:arguments|parameters)"\s*+:)'
+)
+_BETWEEN = re.compile(r"\s*+(?:;\s*+)?")
+
+
+def _is_call(value: object, tools: Toolset) -> bool:
+    """Whether an object is meant as a call: what stands in prose and in answers is JSON too."""
+    if not isinstance(value, dict) or not isinstance(name := value.get("name"), str):
+        return False
+    return ("arguments" in value or "parameters" in value) and bool(name.strip()) and tools.may_call(name.strip())
+
+
+def _begins_call(text: str, start: int, tools: Toolset) -> bool:
+    """The same for an object that cannot be decoded, by its first keys."""
+    found = _BEGUN.match(text, start)
+    return found is not None and (found[1] is None or tools.may_call(found[1]))
+
+
+def _object(text: str, start: int, stops: Stops, form: str, tools: Toolset) -> Block | None:
+    if not text.startswith("{", start):
+        return None
+    found = decode(text, start)
+    meant = _is_call(found.value, tools) if isinstance(found, Decoded) else _begins_call(text, start, tools)
+    return read_object(text, start, stops, form) if meant else None
+
+
+def _sequence(text: str, start: int, stops: Stops, form: str, tools: Toolset) -> Block | None:
+    """Calls one after the other, with a semicolon or white space between them."""
+    found: list[Found] = []
+    block, position = _object(text, start, stops, form, tools), start
+    cut = False
+    while block is not None:
+        found += block.found
+        position, cut = block.end, block.cut
+        between = _BETWEEN.match(text, position)
+        block = _object(text, between.end() if between else position, stops, form, tools)
+    return Block(position, tuple(found), cut) if found else None
+
+
+def _llama_start(text: str, start: int, tools: Toolset) -> Block | None:
+    return _sequence(text, start, _LLAMA_STOPS, _LLAMA_FORM, tools)
+
+
+def _llama_tagged(text: str, start: int, _tools: Toolset) -> Block:
+    """After the tag a call must come, of a tool that there is or not."""
+    begin = skip_space(text, start)
+    if text.startswith("{", begin):
+        block = read_object(text, begin, _LLAMA_STOPS, _LLAMA_FORM)
+        between = _BETWEEN.match(text, block.end)
+        more = _sequence(text, between.end(), _LLAMA_STOPS, _LLAMA_FORM, Toolset(())) if between else None
+        return Block(more.end, block.found + more.found, more.cut) if more else block
+    body = _LLAMA_BODIES.failed(text, start, "no JSON object begins here", at_end=begin == len(text))
+    return body.block(Found("", ""), _LLAMA_FORM)
+
+
+def _list(text: str, start: int, tools: Toolset) -> Block | None:
+    """A list whose first object is a call."""
+    first = skip_space(text, start + 1)
+    if _object(text, first, _JSON_STOPS, _JSON_FORM, tools) is None:
+        return None
+    return read_list(text, start, _JSON_STOPS, _JSON_FORM)
+
+
+def _json_start(text: str, start: int, tools: Toolset) -> Block | None:
+    if text.startswith("[", start):
+        return _list(text, start, tools)
+    return _sequence(text, start, _JSON_STOPS, _JSON_FORM, tools)
+
+
+def _json_fenced(text: str, start: int, tools: Toolset) -> Block:
+    """A code fence with nothing but calls in it; any other is text, up to where it is closed."""
+    head = _FENCE_HEAD.match(text, start)
+    block = _json_start(text, head.end() if head else start, tools)
+    if block is not None:
+        after = skip_space(text, block.end)
+        closed = text.startswith(_FENCE, after)
+        return block._replace(end=after + len(_FENCE) if closed else block.end)
+    closing = text.find(_FENCE, start)
+    return Block(len(text) if closing < 0 else closing + len(_FENCE))
+
+
+def _render_llama(calls: Sequence[ToolCall]) -> str:
+    return _TAG + "; ".join(object_with(call, "parameters") for call in calls) if calls else ""
+
+
+def _render_json(calls: Sequence[ToolCall]) -> str:
+    written = [object_with(call, "arguments") for call in calls]
+    return f"[{', '.join(written)}]" if len(written) > 1 else "".join(written)
+
+
+LLAMA = Format(
+    parser(Family(_LLAMA_FORM, {_TAG: _llama_tagged}, dropped=_ENDS_OF_TURN, start=_llama_start)), _render_llama
+)
+JSON = Format(parser(Family(_JSON_FORM, {_FENCE: _json_fenced}, start=_json_start)), _render_json)

@@ -1,0 +1,80 @@
+"""A JSON list of calls, read one element at a time so that a broken one does not take the others with it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from hermes_agent.parsers.json_call import call_of
+from hermes_agent.parsers.json_text import Decoded, decode, skip_space
+from hermes_agent.parsers.outside import Stops, balanced_end, element_end
+from hermes_agent.parsers.scan import Block, Found, broken, cut_off
+
+
+class _List:
+    """One list; `limit` is where it ends at the latest, looked for once and only when an element is broken."""
+
+    def __init__(self, text: str, start: int, stops: Stops, form: str) -> None:
+        self._text, self._start, self._stops, self._form = text, start, stops, form
+
+    @cached_property
+    def limit(self) -> int:
+        return self._stops.outside(self._text, self._start)
+
+    def read(self) -> Block:
+        text = self._text
+        found: list[Found] = []
+        end = self._start + 1
+        position = skip_space(text, end)
+        while position < len(text) and text[position] != "]":
+            element = self._element(position)
+            found += element.found
+            end, position = element.end, skip_space(text, element.end)
+            if element.cut or text[position : position + 1] not in (",", "]", "{"):
+                return Block(end, tuple(found), element.cut)
+            if text[position] == ",":
+                end = position + 1
+                position = skip_space(text, end)
+        if position == len(text):
+            return Block(position, (*found, cut_off(text[end if found else self._start :], self._form)), cut=True)
+        return Block(position + 1, tuple(found))
+
+    def _element(self, start: int) -> Block:
+        found = decode(self._text, start)
+        if not isinstance(found, Decoded):
+            return self._broken(start, found.why, at_end=found.at_end)
+        after = skip_space(self._text, found.end)
+        if self._text[after : after + 1] in ("", ",", "]", "{") or self._stops.at(self._text, after):
+            return Block(found.end, (call_of(found.value, self._text[start : found.end], self._form),))
+        return self._broken(start, f"there is text after its JSON object (at character {after - start})")
+
+    def _broken(self, start: int, why: str, *, at_end: bool = False) -> Block:
+        end = element_end(self._text, start, self.limit)
+        if end < 0 and self.limit == len(self._text):
+            nearest = self._stops.nearest(self._text, start)
+            if at_end or nearest < 0:
+                return Block(self.limit, (cut_off(self._text[start:], self._form),), cut=True)
+            end = nearest
+        end = self.limit if end < 0 else end
+        inside = self._text[start:end]
+        return Block(end, (broken(inside, why, self._form),) if inside.strip() else ())
+
+
+def read_list(text: str, start: int, stops: Stops, form: str) -> Block:
+    """The list whose bracket opens here. It ends at its closing bracket, before a stop, or where the text does."""
+    return _List(text, start, stops, form).read()
+
+
+def read_object(text: str, start: int, stops: Stops, form: str) -> Block:
+    """The object whose bracket opens here. A broken one ends where its bracket is closed, or before a stop."""
+    found = decode(text, start)
+    if isinstance(found, Decoded):
+        return Block(found.end, (call_of(found.value, text[start : found.end], form),))
+    limit = stops.outside(text, start)
+    end = balanced_end(text, start, limit)
+    if end < 0 and limit == len(text):
+        nearest = stops.nearest(text, start)
+        if found.at_end or nearest < 0:
+            return Block(limit, (cut_off(text[start:], form),), cut=True)
+        limit = nearest
+    end = limit if end < 0 else end
+    return Block(end, (broken(text[start:end], found.why, form),))

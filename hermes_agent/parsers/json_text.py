@@ -1,0 +1,107 @@
+"""JSON values inside of a longer text: decoded at a position, and written so that they can be sent."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import NamedTuple, NoReturn
+
+_FIRST_WINDOW = 512
+_LONGEST_TOKEN = 16
+_WORDS = ("true", "false", "null", "-")
+_SPACE = re.compile(r"\s*+")
+
+
+class Decoded(NamedTuple):
+    """A value, and where the text goes on after it."""
+
+    value: object
+    end: int
+
+
+class Undecodable(NamedTuple):
+    """No JSON value: what is wrong, and whether the text ended before the value did."""
+
+    why: str
+    at_end: bool = False
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def _finite(text: str) -> float:
+    if math.isfinite(number := float(text)):
+        return number
+    raise ValueError("a number is too large")
+
+
+# Raw line breaks in strings are what small models write; the meaning is not in doubt.
+_DECODER = json.JSONDecoder(strict=False, parse_constant=_no_constant, parse_float=_finite)
+
+
+def skip_space(text: str, position: int) -> int:
+    """The position of the next character that is no white space, or the end of the text."""
+    found = _SPACE.match(text, position)
+    return found.end() if found else position
+
+
+def decode(text: str, position: int) -> Decoded | Undecodable:
+    """The JSON value that begins at this very position. Positions in `why` count from there.
+
+    It is decoded from windows that double in size: an error of the decoder counts the lines of all that it was given,
+    which for a thousand broken calls would be the whole text a thousand times.
+    """
+    size = _FIRST_WINDOW
+    while True:
+        found = _decode_window(text[position : position + size], whole=position + size >= len(text))
+        if found is not None:
+            return found._replace(end=position + found.end) if isinstance(found, Decoded) else found
+        size *= 2
+
+
+def _decode_window(window: str, *, whole: bool) -> Decoded | Undecodable | None:
+    """The value at the beginning of a window; None when what comes after the window matters."""
+    try:
+        value, end = _DECODER.raw_decode(window)
+    except RecursionError:
+        return Undecodable("its JSON is nested too deeply")
+    except json.JSONDecodeError as error:
+        in_string = error.msg.startswith("Unterminated string")
+        if not whole and (in_string or error.pos >= len(window) - _LONGEST_TOKEN):
+            return None
+        at_end = in_string or _is_begun(error.msg, window[error.pos :])
+        return Undecodable(f"it is not valid JSON ({error.msg} at character {error.pos})", at_end)
+    except ValueError as error:
+        return Undecodable(f"it is not valid JSON ({error})")
+    return Decoded(value, end) if whole or end < len(window) else None
+
+
+def _is_begun(message: str, rest: str) -> bool:
+    """Whether the text may have ended within a word or an escape of JSON, or before the next one."""
+    in_escape = message.startswith("Invalid \\") and len(rest) < len("\\u0000")
+    return in_escape or any(word.startswith(rest) for word in _WORDS)
+
+
+def decode_whole(text: str) -> Decoded | Undecodable:
+    """The JSON value that is the whole text but for white space around it."""
+    found = decode(text, skip_space(text, 0))
+    if isinstance(found, Decoded) and skip_space(text, found.end) < len(text):
+        return Undecodable(f"there is text after its JSON value (at character {found.end})")
+    return found
+
+
+def can_be_sent(text: str) -> bool:
+    """Whether the text has no half of a surrogate pair, which no encoding takes."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def dump(value: object) -> str:
+    """A value as JSON, characters as they are where they can be sent. RecursionError when it is nested too deeply."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if can_be_sent(text) else json.dumps(value)

@@ -1,0 +1,41 @@
+"""The format of Kimi K2, in which a call has the id functions.<tool>:<number>."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from hermes_agent.messages import ToolCall
+from hermes_agent.parsers.base import Format
+from hermes_agent.parsers.headed import Head, Headed
+from hermes_agent.parsers.rendering import PLAIN, arguments_of, json_of, tool_of
+from hermes_agent.parsers.scan import Family, parser
+
+_SECTION, _SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+_CALL, _CALL_END, _ARGUMENTS = "<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_call_argument_begin|>"
+_FORM = f"{_SECTION}{_CALL}functions.<tool>:0{_ARGUMENTS}{{…}}{_CALL_END}{_SECTION_END}"
+_ID = re.compile(rf"(?:functions\.)?+({PLAIN.pattern}):[0-9]+")
+
+
+def _head(text: str, start: int, separator: int, end: int) -> Head | None:
+    identity = text[start:separator].strip()
+    found = _ID.fullmatch(identity)
+    return Head(found[1], end, identity) if found else None
+
+
+def _id(call: ToolCall, place: int) -> str:
+    found = _ID.fullmatch(call.id)
+    return call.id if found and found[1] == call.name else f"functions.{tool_of(call)}:{place}"
+
+
+def render(calls: Sequence[ToolCall]) -> str:
+    """Calls in one section. An id that is none of this format is replaced by the one that the model would write."""
+    written = "".join(
+        f"{_CALL}{_id(call, place)}{_ARGUMENTS}{json_of(arguments_of(call))}{_CALL_END}"
+        for place, call in enumerate(calls)
+    )
+    return f"{_SECTION}{written}{_SECTION_END}" if calls else ""
+
+
+_READ = Headed(_ARGUMENTS, _CALL_END, (_CALL, _SECTION, _SECTION_END), _head, _FORM).reader()
+FORMAT = Format(parser(Family(_FORM, {_CALL: _READ}, (_SECTION,), (_SECTION_END, _CALL_END))), render)

@@ -1,0 +1,7 @@
+"""The LongCat format: that of Hermes with tags of its own."""
+
+from __future__ import annotations
+
+from hermes_agent.parsers.hermes import tagged
+
+FORMAT = tagged("longcat_tool_call")

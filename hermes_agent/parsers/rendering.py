@@ -1,0 +1,67 @@
+"""What every renderer needs: the arguments of a call as values, and names that a format can carry."""
+
+from __future__ import annotations
+
+import re
+
+from hermes_agent.messages import ToolCall
+from hermes_agent.parsers.json_text import Decoded, decode_whole, dump
+
+PLAIN = re.compile(r"[^\s<>{}\[\]\"'`=|｜▁]+")
+"""A name that none of the formats with tags takes for something else."""
+
+
+def _check_whole(call: ToolCall) -> None:
+    if call.error is not None:
+        raise ValueError(f"a broken call cannot be rendered: {call.error}")
+
+
+def arguments_of(call: ToolCall) -> dict[str, object]:
+    """The arguments. ValueError for a broken call, and when they are no JSON object."""
+    _check_whole(call)
+    found = decode_whole(call.arguments)
+    if not isinstance(found, Decoded) or not isinstance(found.value, dict):
+        why = "" if isinstance(found, Decoded) else f": {found.why}"
+        raise ValueError(f"the arguments of {call.name!r} are no JSON object{why}")
+    return found.value
+
+
+def json_of(value: object) -> str:
+    """A value as JSON. ValueError when it is nested too deeply."""
+    try:
+        return dump(value)
+    except RecursionError:
+        raise ValueError("the arguments are nested too deeply") from None
+
+
+def object_with(call: ToolCall, key: str) -> str:
+    """The object with `name` and, under this key, the arguments."""
+    _check_whole(call)
+    if not call.name or call.name != call.name.strip():
+        raise ValueError(f"the format cannot carry the name {call.name!r}: it is empty or has white space around it")
+    return f'{{"name": {json_of(call.name)}, "{key}": {json_of(arguments_of(call))}}}'
+
+
+def tool_of(call: ToolCall) -> str:
+    """The name of the tool, plain. ValueError for a broken call too."""
+    _check_whole(call)
+    return plain(call.name)
+
+
+def plain(name: str, what: str = "name") -> str:
+    """The name itself. ValueError when a format with tags cannot carry it."""
+    if not PLAIN.fullmatch(name):
+        raise ValueError(f"the format cannot carry the {what} {name!r}: it has white space or a character of the tags")
+    return name
+
+
+def without(text: str, tags: tuple[str, ...], parameter: str) -> str:
+    """The text of an argument. ValueError when it has a tag that would end it."""
+    if held := next((tag for tag in tags if tag in text), None):
+        raise ValueError(f"the format cannot carry the value of {parameter!r}: it has {held!r} in it")
+    return text
+
+
+def escaped(value: object) -> str:
+    """A value as JSON in which no tag can be read."""
+    return json_of(value).replace("<", "\\u003c")

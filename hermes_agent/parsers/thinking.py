@@ -1,0 +1,39 @@
+"""The tags between which a model thinks.
+
+Thinking is taken out where the text is gone through from mark to mark (`scan`), for every family alike, so that
+
+- thinking between two calls is found, not only thinking before the first;
+- a call is whole before thinking is looked for in what follows it: tags in its arguments are text of the arguments;
+- a call inside of thinking is never looked at;
+- a closing tag without an opening one says that the chat template had opened it: all before it was thinking, also what
+  looked like calls;
+- thinking that is never closed reaches to the end.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Thinking(NamedTuple):
+    """An opening and a closing tag."""
+
+    open: str
+    close: str
+
+
+THINK = Thinking("<think>", "</think>")
+BRACKETS = Thinking("[THINK]", "[/THINK]")
+
+
+class Thought(NamedTuple):
+    """What was thought, and where the text goes on."""
+
+    text: str
+    end: int
+
+
+def thought_at(text: str, start: int, close: str) -> Thought:
+    """The thinking that begins after an opening tag."""
+    end = text.find(close, start)
+    return Thought(text[start:], len(text)) if end < 0 else Thought(text[start:end], end + len(close))

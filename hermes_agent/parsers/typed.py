@@ -1,0 +1,119 @@
+"""Values of arguments that a format writes bare: their types come from the schemas of the tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hermes_agent.parsers.base import Tools
+from hermes_agent.parsers.json_text import Decoded, decode_whole
+
+_DEEPEST = 8
+_KINDS: tuple[tuple[type, str], ...] = (
+    (bool, "boolean"),
+    (int, "integer"),
+    (float, "number"),
+    (str, "string"),
+    (list, "array"),
+    (dict, "object"),
+)
+_OTHER_NAMES = {
+    "str": "string",
+    "text": "string",
+    "int": "integer",
+    "float": "number",
+    "double": "number",
+    "bool": "boolean",
+    "dict": "object",
+    "list": "array",
+}
+
+
+class Toolset:
+    """The tools of one request, by name."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._properties: dict[str, Mapping[str, Any]] = {}
+        for tool in tools:
+            function = _mapping(_mapping(tool).get("function", tool))
+            properties = _mapping(_mapping(function.get("parameters")).get("properties"))
+            if isinstance(name := function.get("name"), str):
+                self._properties[name] = properties
+
+    def may_call(self, name: str) -> bool:
+        """Whether there is such a tool; any name will do when no tools are known."""
+        return not self._properties or name in self._properties
+
+    def properties(self, name: str) -> Mapping[str, Any]:
+        """The schemas of a tool's parameters; none for an unknown tool."""
+        return self._properties.get(name, {})
+
+    def types(self, name: str, parameter: str) -> frozenset[str]:
+        """The types that a parameter may have, by JSON Schema's names; none when nothing says."""
+        return frozenset(_types(self.properties(name).get(parameter), 0))
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _types(schema: object, depth: int) -> Iterator[str]:
+    if not isinstance(schema, Mapping) or depth > _DEEPEST:
+        return
+    given = schema.get("type")
+    for name in given if isinstance(given, (list, tuple)) else (given,):
+        if isinstance(name, str):
+            yield _OTHER_NAMES.get(name.lower(), name.lower())
+    if schema.get("nullable") is True:
+        yield "null"
+    if given is None:
+        yield from _kinds(schema)
+    for word in ("anyOf", "oneOf", "allOf"):
+        choices = schema.get(word)
+        for choice in choices if isinstance(choices, (list, tuple)) else ():
+            yield from _types(choice, depth + 1)
+
+
+def _kinds(schema: Mapping[str, Any]) -> Iterator[str]:
+    allowed = schema.get("enum")
+    values = list(allowed) if isinstance(allowed, (list, tuple)) else []
+    for value in [*values, schema["const"]] if "const" in schema else values:
+        yield kind_of(value)
+
+
+def kind_of(value: object) -> str:
+    """JSON Schema's name for the type of a value."""
+    return next((name for kind, name in _KINDS if isinstance(value, kind)), "null")
+
+
+def value_of(text: str, types: frozenset[str], *, untyped_is_text: bool) -> object:
+    """What a bare text stands for.
+
+    A string stays as it is, every space of it. Only where a string is one choice of several it may be something else:
+    `null` where that is allowed, an object or a list in JSON where those are. A parameter of other types is JSON, and
+    the text itself when it is none.
+    """
+    if not types:
+        return text if untyped_is_text else _decoded(text, text)
+    bare = text.strip()
+    if "null" in types and bare in ("null", "None"):
+        return None
+    if "string" in types:
+        value = _decoded(bare, text) if types & {"object", "array"} and bare[:1] in ("{", "[") else text
+        return value if kind_of(value) in types else text
+    if "boolean" in types and bare.lower() in ("true", "false"):
+        return bare.lower() == "true"
+    value = _decoded(bare, text)
+    if isinstance(value, str) and value is not text:
+        return _decoded_twice(value, text, types)
+    return value
+
+
+def _decoded(text: str, otherwise: object) -> object:
+    found = decode_whole(text)
+    return found.value if isinstance(found, Decoded) else otherwise
+
+
+def _decoded_twice(value: str, text: str, types: frozenset[str]) -> object:
+    again = _decoded(value, None)
+    return again if again is not None and kind_of(again) in types else text
