@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from benchmarks import added, boxes, calls, curves, engines, lending, memory, scale, start, transfer
+from benchmarks import added, boxes, calls, curves, engines, lending, memory, parsers, scale, start, transfer
 from benchmarks.measured import Measured
 from benchmarks.options import Options
 from benchmarks.quiet import Watch, watch
@@ -30,6 +30,7 @@ PARTS: dict[str, Callable[[Options], Awaitable[Measured]]] = {
     "transfer": transfer.measure,
     "curves": curves.measure,
     "engines": engines.measure,
+    "parsers": parsers.measure,
     "scale": scale.measure,
 }
 

@@ -7,32 +7,54 @@ from typing import TYPE_CHECKING
 from hermes_exec._lazy import lazily
 
 if TYPE_CHECKING:
-    from hermes_agent.episode import CallRecord, Episode, EpisodeError
-    from hermes_agent.errors import ContextExceeded, ModelError
+    from hermes_agent.context import Context, ShortenOldResults
+    from hermes_agent.episode import CallCounts, CallRecord, Episode, EpisodeError
+    from hermes_agent.errors import AccessRefused, ContextExceeded, ModelError
+    from hermes_agent.hooks import Hooks, Turn
     from hermes_agent.loop import AgentLoop
-    from hermes_agent.messages import Completion, Message, TokenUsage, ToolCall
-    from hermes_agent.models import EmbeddedModel, Model, OpenAIModel, ScriptedModel
-    from hermes_agent.parsers import get_parser
+    from hermes_agent.messages import Completion, Message, TokenUsage, ToolCall, TurnTokens
+    from hermes_agent.models import EmbeddedModel, Model, ModelSession, OpenAIModel, ScriptedModel, SessionModel
+    from hermes_agent.parsers import get_parser, get_renderer
+    from hermes_agent.rollout import Rollout, RolloutResult
+    from hermes_agent.scoring import CheckFailed, CommandCheck, Scoring, Verdict
 
 __all__ = [
+    "AccessRefused",
     "AgentLoop",
+    "CallCounts",
     "CallRecord",
+    "CheckFailed",
+    "CommandCheck",
     "Completion",
+    "Context",
     "ContextExceeded",
     "EmbeddedModel",
     "Episode",
     "EpisodeError",
+    "Hooks",
     "Message",
     "Model",
     "ModelError",
+    "ModelSession",
     "OpenAIModel",
+    "Rollout",
+    "RolloutResult",
+    "Scoring",
     "ScriptedModel",
+    "SessionModel",
+    "ShortenOldResults",
     "TokenUsage",
     "ToolCall",
+    "Turn",
+    "TurnTokens",
+    "Verdict",
     "get_parser",
+    "get_renderer",
 ]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazily(
-        __name__, __all__, where=("errors", "messages", "episode", "parsers", "models", "loop")
+        __name__,
+        __all__,
+        where=("errors", "messages", "episode", "context", "hooks", "parsers", "models", "loop", "scoring", "rollout"),
     )

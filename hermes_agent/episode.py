@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from hermes_agent.messages import Message, TokenUsage
+from hermes_agent.messages import Message, TokenUsage, TurnTokens
 from hermes_agent.trajectories.sharegpt import Turn, sharegpt
 from hermes_exec.errors import ErrorCause
 
-Finish = Literal["answered", "max_turns", "max_tokens", "context", "model_error", "infra", "cancelled"]
+Finish = Literal[
+    "answered",
+    "max_turns",
+    "max_tokens",
+    "context",
+    "empty",
+    "content_filter",
+    "budget",
+    "deadline",
+    "model_error",
+    "infra",
+    "cancelled",
+]
 """How an episode ended.
 
 `answered`: the model wrote an answer without calls. `max_turns`: the turns or the tool calls were used up.
-`max_tokens`: an answer was cut. `context`: the conversation no longer fits. `model_error`: no completion could be had.
-`infra`: the slot or this library failed. `cancelled`: called off.
+`max_tokens`: an answer was cut. `context`: the conversation no longer fits. `empty`: the model said nothing.
+`content_filter`: the provider withheld what it said. `budget`: tokens, cost or tool time of the episode were used up.
+`deadline`: its time was over. `model_error`: no completion could be had. `infra`: the slot, a hook or this library
+failed. `cancelled`: called off.
+"""
+
+TRAINABLE: frozenset[Finish] = frozenset({"answered", "max_turns", "max_tokens", "context", "budget"})
+"""The ends of which a score says something about the model. A deadline is not among them, for waiting for a model
+service counts in it; nor is a context that was full before the first turn.
 """
 
 
 @dataclass(frozen=True)
 class CallRecord:
     """One tool call and what came of it. `executed` is False for a call that never reached the toolbox: not
-    understood, over a budget, or called off.
+    understood, blocked, over a budget, or called off. `runs_on` says where the tool works.
     """
 
     turn: int
@@ -33,6 +52,25 @@ class CallRecord:
     error_kind: str | None
     duration_s: float
     executed: bool = True
+    runs_on: Literal["slot", "host"] = "slot"
+
+    @property
+    def schema_valid(self) -> bool:
+        """Whether the model wrote a call of a tool that it has, with arguments that fit the tool's schema."""
+        return self.error_kind not in _INVALID
+
+
+_INVALID = frozenset(
+    {
+        "malformed_call",
+        "malformed_json",
+        "unknown_tool",
+        "unknown_argument",
+        "missing_argument",
+        "wrong_type",
+        "bad_value",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -45,13 +83,26 @@ class EpisodeError:
     message: str
 
 
+class CallCounts(NamedTuple):
+    """Calls of an episode: all that the model wrote, those that fit a schema, and those that were carried out, by
+    whether the tool did what was asked.
+    """
+
+    attempted: int
+    schema_valid: int
+    executed_ok: int
+    executed_error: int
+
+
 @dataclass(frozen=True)
 class Episode:
     """One finished run of an `AgentLoop`.
 
     `messages` starts with the messages given and only grows. `turns` counts completions, `reasoning` has one entry a
     turn (None where the model gave none). `cause` says who caused the end (`policy`: the model);
-    `trainable` is False where a score would say nothing about the model.
+    `trainable` is False where a score would say nothing about the model. `tokens` has one entry a turn for models that
+    tell the ids (`hermes_agent.tokens.sequence` joins them), else it is None. `compacted` says that the model did not
+    see all of the messages each time: the tokens are then not one sequence.
     """
 
     messages: list[Message]
@@ -65,6 +116,8 @@ class Episode:
     errors: tuple[EpisodeError, ...]
     tools: tuple[dict[str, Any], ...]
     duration_s: float
+    tokens: tuple[TurnTokens, ...] | None = None
+    compacted: bool = False
 
     @property
     def answer(self) -> str | None:
@@ -72,6 +125,18 @@ class Episode:
         last = self.messages[-1] if self.messages else {}
         return (
             str(last.get("content") or "") if last.get("role") == "assistant" and not last.get("tool_calls") else None
+        )
+
+    @property
+    def counts(self) -> CallCounts:
+        """How many calls the model wrote, and what became of them."""
+        calls = self.tool_calls
+        executed = [call for call in calls if call.executed]
+        return CallCounts(
+            attempted=len(calls),
+            schema_valid=sum(call.schema_valid for call in calls),
+            executed_ok=sum(call.ok for call in executed),
+            executed_error=sum(not call.ok for call in executed),
         )
 
     def to_sharegpt(self) -> list[Turn]:

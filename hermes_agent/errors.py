@@ -6,7 +6,7 @@ from hermes_exec.errors import ErrorCause
 
 
 class ModelError(Exception):
-    """Raised by a model when it could not give a completion, after the retries that were safe.
+    """Raised by a model when it could not give a completion, after the retries that it may make.
 
     `cause` is `provider` (the service failed, refused or did not answer in time) or `config` (the request can never
     succeed as it is: a wrong key, an unknown model, a refused parameter). `status` is the HTTP status, where there is
@@ -24,3 +24,12 @@ class ContextExceeded(ModelError):
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message, cause=ErrorCause.BUDGET, status=status)
+
+
+class AccessRefused(ModelError):
+    """Raised by a model when its endpoint refuses the key, or the key has no quota left: no other request with that
+    key has a chance either.
+    """
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message, cause=ErrorCause.CONFIG, status=status)

@@ -4,65 +4,68 @@ one.
 
 from __future__ import annotations
 
+import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Literal
 
-from hermes_agent.episode import CallRecord, Episode, EpisodeError, Finish
-from hermes_agent.messages import Answer, Completion, Message, TokenUsage, ToolCall, assistant_message, tool_message
+from hermes_agent.episode import TRAINABLE, CallRecord, Episode, EpisodeError, Finish
+from hermes_agent.hooks import Turn
+from hermes_agent.messages import (
+    Answer,
+    Completion,
+    Message,
+    TokenUsage,
+    ToolCall,
+    TurnTokens,
+    assistant_message,
+    tool_message,
+)
+from hermes_agent.parsers.base import made_id
 from hermes_exec.errors import ErrorCause
 
 _LOG = logging.getLogger(__name__)
-_UNSCORED = frozenset({"model_error", "infra", "cancelled"})
 
 
 class History:
     """Messages, calls, reasoning, usage and errors of one episode, and how they become an Episode."""
 
-    def __init__(self, begin: Sequence[Message], tools: list[dict[str, Any]]) -> None:
+    def __init__(self, begin: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
         self.messages: list[Message] = deepcopy(list(begin))
-        self.tools = tools
         self.turns = 0
         self.calls: list[CallRecord] = []
         self.pending: list[ToolCall] = []
+        self.result_ids: list[str] = []
         self.refused = False
+        self.compacted = False
+        self.usage = TokenUsage()
+        self.tool_seconds = 0.0
+        self._tools = tuple(dict(tool) for tool in tools)
+        self._on_host = {str(tool["function"]["name"]) for tool in tools if tool.get("runs_on") == "host"}
         self._ids: set[str] = set()
         self._reasoning: list[str | None] = []
-        self._usage = TokenUsage()
+        self._tokens: list[TurnTokens] = []
         self._errors: list[EpisodeError] = []
         self._started = time.monotonic()
 
     def add_completion(self, completion: Completion) -> None:
-        """Begin a turn with what the model said. Its calls become `pending`, each with an id that no other call of the
-        episode has.
+        """Begin a turn with what the model said. Its calls become `pending`, each with an id: the model's own as it
+        wrote it where its tokens are kept, else one that no other call of the episode has.
         """
         self.turns += 1
-        self._add(completion)
+        self.result_ids = [self._unique_id(call.id, index) for index, call in enumerate(completion.tool_calls)]
+        as_sampled = completion.tokens is not None
+        self.pending = [
+            call if as_sampled and call.id else call._replace(id=made)
+            for call, made in zip(completion.tool_calls, self.result_ids, strict=True)
+        ]
+        self._add(completion, self.pending)
 
-    def add_closing(self, question: Message, completion: Completion) -> None:
-        """Record the closing answer. Calls in it are answered with an error and never run."""
-        self.messages.append(question)
-        self._add(completion)
-        for call in self.pending:
-            self.calls.append(
-                CallRecord(
-                    self.turns,
-                    call.id,
-                    call.name,
-                    call.arguments,
-                    "",
-                    ok=False,
-                    error_kind="no_calls_left",
-                    duration_s=0.0,
-                    executed=False,
-                )
-            )
-            self.messages.append(
-                tool_message(call, '{"error": "No more tool calls can be made.", "error_kind": "no_calls_left"}')
-            )
-        self.pending = []
+    def add_closing(self, completion: Completion) -> None:
+        """Record the closing answer, which is not a turn."""
+        self._add(completion, ())
 
     def add_answer(self, call: ToolCall, answer: Answer) -> None:
         """Add the result of a pending call; to be called in the order of the calls."""
@@ -78,11 +81,31 @@ class History:
                 answer.error_kind,
                 answer.duration_s,
                 executed=answer.executed,
+                runs_on="host" if call.name in self._on_host else "slot",
             )
         )
         self.refused = self.refused or answer.error_kind == "no_calls_left"
         if not answer.executed:
             self._errors.append(EpisodeError(self.turns, "call", answer.error_kind or "", call.error or answer.content))
+
+    def add_notices(self, texts: Sequence[str]) -> None:
+        """Tell the model something with the last result of the turn, which it has not seen yet: chat templates of
+        strict alternation have no place for a message between results and answer.
+        """
+        last = self.messages[-1]
+        try:
+            result = json.loads(last["content"])
+        except ValueError:
+            result = None
+        if isinstance(result, dict):
+            content = json.dumps({**result, "notices": list(texts)}, ensure_ascii=False)
+        else:
+            content = "\n\n".join([str(last["content"]), *texts])
+        self.messages[-1] = {**last, "content": content}
+
+    def turn(self, completion: Completion) -> Turn:
+        """The turn under way, once its calls have ended."""
+        return Turn(self.turns, completion, tuple(call for call in self.calls if call.turn == self.turns))
 
     def add_error(self, where: Literal["model", "tool", "infra"], error: Exception) -> None:
         """Record an expected error."""
@@ -101,24 +124,25 @@ class History:
             finish=finish,
             tool_calls=tuple(self.calls),
             reasoning=tuple(self._reasoning),
-            usage=self._usage,
+            usage=self.usage,
             cause=cause,
-            trainable=finish not in _UNSCORED,
+            trainable=finish in TRAINABLE and not (finish == "context" and self.turns == 0),
             errors=tuple(self._errors),
-            tools=tuple(self.tools),
+            tools=self._tools,
             duration_s=time.monotonic() - self._started,
+            tokens=tuple(self._tokens) if self._tokens and len(self._tokens) == len(self._reasoning) else None,
+            compacted=self.compacted,
         )
 
-    def _add(self, completion: Completion) -> None:
-        self.pending = [self._with_own_id(call, index) for index, call in enumerate(completion.tool_calls)]
-        self.messages.append(
-            assistant_message(Completion(completion.content, tuple(self.pending), completion.reasoning))
-        )
+    def _add(self, completion: Completion, calls: Sequence[ToolCall]) -> None:
+        self.messages.append(assistant_message(Completion(completion.content, tuple(calls), completion.reasoning)))
         self._reasoning.append(completion.reasoning)
-        self._usage += completion.usage
+        self.usage += completion.usage
+        if completion.tokens is not None:
+            self._tokens.append(completion.tokens)
 
-    def _with_own_id(self, call: ToolCall, index: int) -> ToolCall:
-        wanted = call.id or "call"
-        name = wanted if call.id and wanted not in self._ids else f"{wanted}_{self.turns}_{index}"
+    def _unique_id(self, wanted: str, index: int) -> str:
+        """The id that was wanted if no call of the episode has it, else a new one."""
+        name = wanted if wanted and wanted not in self._ids else made_id(wanted, self.turns, index)
         self._ids.add(name)
-        return call._replace(id=name)
+        return name

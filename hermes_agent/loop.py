@@ -9,18 +9,21 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import anyio
 
+from hermes_agent.context import Context
 from hermes_agent.episode import Episode, Finish
 from hermes_agent.errors import ContextExceeded, ModelError
 from hermes_agent.history import History
+from hermes_agent.hooks import HookError, Hooks, ask
 from hermes_agent.messages import Completion, Message, checked_completion
-from hermes_agent.models.base import Model
-from hermes_agent.turn import BlockingTools, Tools, add_notices, call_tools
-from hermes_exec.aio.portal import call
+from hermes_agent.models.base import Model, ModelSession, SessionModel, open_session
+from hermes_agent.turn import BlockingTools, Tools, ToolTurns
 from hermes_exec.errors import ConfigError, ErrorCause
 
 LAST_WORDS = "You cannot call any more tools. Give your final answer now, from what you know."
 """What the model is told when its turns or its tool calls are used up, before its closing answer."""
 
+_CLOSE_S = 5.0
+_TOOLBOX = ("call", "fit_turn", "notices", "forget_reads")
 ToolsT_co = TypeVar("ToolsT_co", bound="Tools | BlockingTools", covariant=True)
 
 
@@ -29,15 +32,24 @@ class _End(NamedTuple):
     cause: ErrorCause
 
 
+_OUT_OF_BUDGET = _End("budget", ErrorCause.BUDGET)
+
+
 class AgentLoop(Generic[ToolsT_co]):
     """Lets a model work with a toolbox until it answers without asking for a tool.
 
-    `max_turns` bounds the completions (default 30), `max_tool_calls` all calls of an episode (default None: no bound;
-    calls over it are answered with an error). With `final_answer=True` the model is asked once more when either is
-    used up, without tools, for its closing answer, which is not a turn. `temperature` (default 1.0),
-    `max_tokens` (of one completion; default None: the model's own) and `sampling` (further parameters) go to the
-    model. The calls of a turn run in parallel, at most `parallel_calls` at a time (default 16); their results are in
-    the order of the calls.
+    `temperature` (default 1.0), `max_tokens` (of one completion; default None: the model's own) and `sampling` (further
+    parameters) go to the model. The calls of a turn run in parallel, at most `parallel_calls` at a time (default 16),
+    or one after another with `sequential=True`; their results are in the order of the calls, and calls to the same
+    shell are made in that order.
+
+    Bounds of an episode, each None for no bound: `max_turns` completions (default 30, never None), `max_tool_calls`
+    calls (those over it are answered with an error), `deadline_s` seconds in all, `max_tokens_total` tokens of prompts
+    and completions, `max_cost` of what the provider charges, `max_tool_seconds` seconds spent in calls. With
+    `final_answer=True` the model is asked once more when turns or calls are used up, for its closing answer, which is
+    not a turn; a closing answer with calls in it counts as none.
+
+    `hooks` see and change calls (`Hooks`), `context` chooses what of the history the model sees (default: all of it).
 
     One loop runs one episode at a time. With a toolbox of the blocking kind `run` blocks and returns the Episode
     itself. Raises ConfigError for an object that is not a model or a toolbox, and for impossible bounds.
@@ -45,7 +57,7 @@ class AgentLoop(Generic[ToolsT_co]):
 
     def __init__(
         self,
-        model: Model,
+        model: Model | SessionModel,
         toolbox: ToolsT_co,
         max_turns: int = 30,
         max_tool_calls: int | None = None,
@@ -55,22 +67,38 @@ class AgentLoop(Generic[ToolsT_co]):
         sampling: Mapping[str, Any] | None = None,
         final_answer: bool = False,
         parallel_calls: int = 16,
+        sequential: bool = False,
+        deadline_s: float | None = None,
+        max_tokens_total: int | None = None,
+        max_cost: float | None = None,
+        max_tool_seconds: float | None = None,
+        hooks: Hooks | None = None,
+        context: Context | None = None,
     ) -> None:
-        tools = getattr(toolbox, "wrapped", toolbox)
-        for part, given, method in (("model", model, "complete"), ("toolbox", tools, "call")):
-            if not callable(getattr(given, method, None)):
-                raise ConfigError(f"{part} must have a method {method!r}, and {type(given).__name__} has none")
-        for name, bound in (("max_turns", max_turns), ("parallel_calls", parallel_calls), ("max_tokens", max_tokens)):
-            if bound is not None and bound < 1:
-                raise ConfigError(f"{name} is at least 1, not {bound}")
-        if temperature is not None and not 0 <= temperature < math.inf:
-            raise ConfigError(f"temperature is 0 or more, not {temperature}")
-        if max_tool_calls is not None and max_tool_calls < 0:
-            raise ConfigError(f"max_tool_calls is at least 0, not {max_tool_calls}")
+        tools = toolbox.wrapped if isinstance(toolbox, BlockingTools) else toolbox
+        _check_parts(model, tools)
+        _check_least(1, max_turns=max_turns, parallel_calls=parallel_calls, max_tokens=max_tokens)
+        _check_least(0, max_tool_calls=max_tool_calls, temperature=temperature)
+        _check_above_zero(
+            deadline_s=deadline_s,
+            max_tokens_total=max_tokens_total,
+            max_cost=max_cost,
+            max_tool_seconds=max_tool_seconds,
+        )
         self.model, self.toolbox = model, toolbox
         self.max_turns, self.max_tool_calls = max_turns, max_tool_calls
-        self._final_answer, self._parallel_calls = final_answer, parallel_calls
         self._sampling = {"temperature": temperature, "max_tokens": max_tokens, **(sampling or {})}
+        self._final_answer, self._context, self._hooks = final_answer, context, hooks or Hooks()
+        self._deadline_s, self._max_tokens_total = deadline_s, max_tokens_total
+        self._max_cost, self._max_tool_seconds = max_cost, max_tool_seconds
+        self._tools = tools
+        self._tool_turns = ToolTurns(
+            tools,
+            self._hooks,
+            parallel=1 if sequential else parallel_calls,
+            max_calls=max_tool_calls,
+            max_seconds=max_tool_seconds,
+        )
         self._scope: anyio.CancelScope | None = None
 
     @overload
@@ -80,14 +108,13 @@ class AgentLoop(Generic[ToolsT_co]):
     def run(self: AgentLoop[Any], messages: Sequence[Message] | str) -> Episode | Awaitable[Episode]:
         """Run one episode from these messages (a text: one user message) and return it, whatever ended it.
 
-        Errors of the model, of the slot and of this library end up in the Episode; only the caller's own cancellation
-        passes through, and SlotClosed where the pool of a blocking toolbox has been left before.
+        Errors of the model, of the slot, of hooks and of this library end up in the Episode; only the caller's own
+        cancellation passes through, and SlotClosed where the pool of a blocking toolbox has been left before.
         """
         begin: list[Message] = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
-        portal, tools = getattr(self.toolbox, "portal", None), getattr(self.toolbox, "wrapped", self.toolbox)
-        if portal is not None:
-            return call(portal, partial(self._episode, tools, begin))
-        return self._episode(tools, begin)
+        if isinstance(self.toolbox, BlockingTools):
+            return self.toolbox.run_async(partial(self._episode, begin))
+        return self._episode(begin)
 
     def cancel(self) -> None:
         """End the episode under way with `finish="cancelled"`; to be called from the event loop that it runs in.
@@ -96,63 +123,137 @@ class AgentLoop(Generic[ToolsT_co]):
         if self._scope is not None:
             self._scope.cancel()
 
-    async def _episode(self, tools: Tools, begin: Sequence[Message]) -> Episode:
+    async def _episode(self, begin: Sequence[Message]) -> Episode:
         if self._scope is not None:
             raise RuntimeError("this AgentLoop already runs an episode; make one loop for each")
-        history = History(begin, [dict(schema) for schema in tools.schemas])
+        history = History(begin, self._tools.schemas)
         end = _End("cancelled", ErrorCause.CANCELLED)
         try:
             with anyio.CancelScope() as self._scope:
-                end = await self._turns(tools, history)
+                with anyio.move_on_after(self._deadline_s) as within:
+                    end = await self._with_session(history)
+                if within.cancelled_caught:
+                    end = _End("deadline", ErrorCause.BUDGET)
         finally:
             self._scope = None
         return history.episode(end.finish, end.cause)
 
-    async def _turns(self, tools: Tools, history: History) -> _End:
+    async def _with_session(self, history: History) -> _End:
+        # A tool of the host says so in its schema; interfaces of models do not know the word.
+        tools = [{name: tool[name] for name in tool if name != "runs_on"} for tool in self._tools.schemas]
+        try:
+            session = open_session(self.model, tools)
+        except Exception as error:  # noqa: BLE001 - whatever a model raises ends its episode only
+            return _failed(history, error)
+        try:
+            return await self._turns(session, history)
+        finally:
+            with anyio.move_on_after(_CLOSE_S, shield=True):
+                await session.aclose()
+
+    async def _turns(self, session: ModelSession, history: History) -> _End:
         while history.turns < self.max_turns:
-            completion = await self._complete(history)
+            if self._out_of_budget(history):
+                return _OUT_OF_BUDGET
+            completion = await self._complete(session, history, self._sampling)
             if isinstance(completion, _End):
                 return completion
             history.add_completion(completion)
-            if not completion.tool_calls:
-                cut = completion.finish_reason == "length"
-                return _End("max_tokens", ErrorCause.BUDGET) if cut else _End("answered", ErrorCause.POLICY)
-            failure = await call_tools(tools, history, self._calls_left(history), self._parallel_calls)
-            failure = failure or await add_notices(tools, history)
+            failure = await self._tool_turns.work(history) if completion.tool_calls else None
+            failure = failure or await self._told(history, completion)
             if failure is not None:
                 return _End("infra", failure)
+            if not completion.tool_calls:
+                return _ended_by(completion)
             if history.refused:
                 break
         if self._final_answer:
-            await self._close(history)
+            await self._close(session, history)
         return _End("max_turns", ErrorCause.BUDGET)
 
-    async def _complete(self, history: History) -> Completion | _End:
+    async def _complete(
+        self, session: ModelSession, history: History, sampling: Mapping[str, Any]
+    ) -> Completion | _End:
         try:
-            return checked_completion(await self.model.complete(history.messages, history.tools, **self._sampling))
-        except ContextExceeded as error:
-            history.add_error("model", error)
-            return _End("context", error.cause)
-        except ModelError as error:
-            history.add_error("model", error)
-            return _End("model_error", error.cause)
+            return checked_completion(await session.complete(await self._seen(history), **sampling))
         except Exception as error:  # noqa: BLE001 - whatever a model raises ends its episode only
-            history.add_bug("model", error)
-            return _End("model_error", ErrorCause.INFRA)
+            return _failed(history, error)
 
-    async def _close(self, history: History) -> None:
+    async def _seen(self, history: History) -> Sequence[Message]:
+        """What the model is shown."""
+        shown = await ask("context", self._context, history.messages)
+        if shown is None or shown == history.messages:
+            return history.messages
+        history.compacted = True
+        self._tools.forget_reads()
+        return shown
+
+    async def _told(self, history: History, completion: Completion) -> ErrorCause | None:
+        try:
+            await ask("on_turn", self._hooks.on_turn, history.turn(completion))
+        except HookError as error:
+            history.add_bug("infra", error)
+            return ErrorCause.CONFIG
+        return None
+
+    async def _close(self, session: ModelSession, history: History) -> None:
         """Ask for the closing answer. The episode ends as `max_turns` whether the answer comes or not."""
-        question: Message = {"role": "user", "content": LAST_WORDS}
-        try:
-            sampling = {**self._sampling, "tool_choice": "none"}
-            given = await self.model.complete([*history.messages, question], history.tools, **sampling)
-            completion = checked_completion(given)
-        except ModelError as error:
-            history.add_error("model", error)
-        except Exception as error:  # noqa: BLE001 - whatever a model raises ends its episode only
-            history.add_bug("model", error)
+        history.add_notices([LAST_WORDS])
+        completion = await self._complete(session, history, {**self._sampling, "tool_choice": "none"})
+        if isinstance(completion, _End):
+            return
+        if completion.tool_calls:
+            history.usage += completion.usage
+            history.add_error("model", ModelError("the closing answer asked for tools; it is left out"))
         else:
-            history.add_closing(question, completion)
+            history.add_closing(completion)
 
-    def _calls_left(self, history: History) -> int | None:
-        return None if self.max_tool_calls is None else max(0, self.max_tool_calls - len(history.calls))
+    def _out_of_budget(self, history: History) -> bool:
+        usage = history.usage
+        spent = (
+            (usage.prompt_tokens + usage.completion_tokens, self._max_tokens_total),
+            (usage.cost, self._max_cost),
+            (history.tool_seconds, self._max_tool_seconds),
+        )
+        return any(bound is not None and used >= bound for used, bound in spent)
+
+
+def _ended_by(completion: Completion) -> _End:
+    """How an episode ends with a completion that asks for no tool."""
+    if completion.finish_reason == "content_filter":
+        return _End("content_filter", ErrorCause.PROVIDER)
+    if completion.finish_reason == "length":
+        return _End("max_tokens", ErrorCause.BUDGET)
+    return _End("answered" if (completion.content or "").strip() else "empty", ErrorCause.POLICY)
+
+
+def _failed(history: History, error: Exception) -> _End:
+    """How an episode ends when no completion could be had."""
+    if isinstance(error, HookError):
+        history.add_bug("infra", error)
+        return _End("infra", ErrorCause.CONFIG)
+    if not isinstance(error, ModelError):
+        history.add_bug("model", error)
+        return _End("model_error", ErrorCause.INFRA)
+    history.add_error("model", error)
+    return _End("context" if isinstance(error, ContextExceeded) else "model_error", error.cause)
+
+
+def _check_parts(model: object, tools: object) -> None:
+    if not isinstance(model, (Model, SessionModel)):
+        raise ConfigError(f"model must have a method 'complete' (or 'session'), and {type(model).__name__} has neither")
+    missing = [name for name in _TOOLBOX if not callable(getattr(tools, name, None))]
+    if missing:
+        raise ConfigError(f"toolbox must have a method {missing[0]!r}, and {type(tools).__name__} has none")
+
+
+def _check_least(least: int, **bounds: float | None) -> None:
+    for name, bound in bounds.items():
+        if bound is not None and not least <= bound < math.inf:
+            raise ConfigError(f"{name} is {least} or more, not {bound}")
+
+
+def _check_above_zero(**bounds: float | None) -> None:
+    for name, bound in bounds.items():
+        if bound is not None and not 0 < bound < math.inf:
+            raise ConfigError(f"{name} is above 0, not {bound}")

@@ -12,7 +12,7 @@ Message = dict[str, Any]
 `tool_call_id`, `reasoning_content`).
 """
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "content_filter"]
 
 
 class ToolCall(NamedTuple):
@@ -31,18 +31,38 @@ class ToolCall(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenUsage:
-    """Tokens of one completion or, added up, of an episode; `requests` counts the completions."""
+    """Tokens of one completion or, added up, of an episode; `requests` counts the completions, `cost` is what the
+    provider charged for them, in its currency (0 where it does not say).
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     requests: int = 0
+    cost: float = 0.0
 
     def __add__(self, other: TokenUsage) -> TokenUsage:
         return TokenUsage(
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
             self.requests + other.requests,
+            self.cost + other.cost,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class TurnTokens:
+    """The token ids of one turn, exactly as the model saw and sampled them.
+
+    `added` are the ids of the prompt that came after the ids of the turn before (in the first turn: the whole prompt),
+    `ids` the sampled ones, `logprobs` the natural logarithms of their probabilities at sampling, one for each id; None
+    where the server gave none. With `restarts` the sequence begins anew at this turn: `added` is then a whole prompt,
+    because the messages before it were changed or the prompt was rendered elsewhere.
+    """
+
+    added: tuple[int, ...]
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...] | None
+    restarts: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,13 +79,20 @@ class Completion:
     reasoning: str | None = None
     finish_reason: FinishReason = "stop"
     usage: TokenUsage = TokenUsage(requests=1)
+    raw: str | None = None
+    tokens: TurnTokens | None = None
 
 
 def checked_completion(given: object) -> Completion:
     """What the `complete` of a model gave. Raises TypeError when it is no Completion, or one with a wrong field."""
     if not isinstance(given, Completion):
         raise TypeError(f"complete of the model gave {type(given).__name__}, not a Completion")
-    for name, kinds in (("content", (str, NoneType)), ("tool_calls", (tuple, list)), ("usage", (TokenUsage,))):
+    for name, kinds in (
+        ("content", (str, NoneType)),
+        ("tool_calls", (tuple, list)),
+        ("usage", (TokenUsage,)),
+        ("tokens", (TurnTokens, NoneType)),
+    ):
         if not isinstance(value := getattr(given, name), kinds):
             raise TypeError(f"the {name} of the model's Completion is of type {type(value).__name__}")
     return given

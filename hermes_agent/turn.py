@@ -3,144 +3,175 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import anyio
 import anyio.lowlevel
-from anyio.from_thread import BlockingPortal
 
 from hermes_agent.history import History
+from hermes_agent.hooks import HookError, Hooks, ask
 from hermes_agent.messages import Answer, ToolCall
 from hermes_exec.errors import ErrorCause, ExecError
+from hermes_exec.tools import Notice, ToolResult
 
+R = TypeVar("R")
 _NO_CALLS_LEFT = "The number of tool calls is used up; this one was not made. Give your final answer now."
 
 
-class Result(Protocol):
-    """What the loop needs of a tool's result; `hermes_exec.tools.ToolResult` has it."""
-
-    @property
-    def content(self) -> str: ...  # noqa: D102
-    @property
-    def ok(self) -> bool: ...  # noqa: D102
-    @property
-    def error_kind(self) -> str | None: ...  # noqa: D102
-    @property
-    def duration_s(self) -> float: ...  # noqa: D102
-
-
 class Tools(Protocol):
-    """What the loop needs of a toolbox; `hermes_exec.tools.Toolbox` has it.
-
-    Where it also has `async fit_turn(results) -> results`, that is called with all results of a turn, to keep them
-    within the budget of a turn; where it has `async notices()`, what that returns is told to the model before its next
-    turn (the `text` of each).
-    """
+    """What the loop needs of a toolbox; `hermes_exec.tools.Toolbox` has it."""
 
     @property
-    def schemas(self) -> Sequence[Mapping[str, Any]]: ...  # noqa: D102
-    async def call(self, name: str, arguments: str, call_id: str | None = None) -> Result: ...  # noqa: D102
+    def schemas(self) -> Sequence[Mapping[str, Any]]:
+        """The function schemas for the model; one of a tool of the host has `runs_on`."""
+        ...
+
+    async def call(self, name: str, arguments: str, call_id: str | None = None) -> ToolResult:
+        """Carry out one call. What the model did wrong is a result; an ExecError ends the episode."""
+        ...
+
+    async def fit_turn(self, results: Sequence[ToolResult]) -> Sequence[ToolResult]:
+        """All results of a turn, kept within the budget of a turn."""
+        ...
+
+    async def notices(self) -> Sequence[Notice]:
+        """What the model is to be told before its next turn."""
+        ...
+
+    def forget_reads(self) -> None:
+        """Earlier results are no longer in the model's context."""
+        ...
 
 
+@runtime_checkable
 class BlockingTools(Protocol):
-    """A toolbox of the blocking kind: it knows the async one, and the portal to its event loop."""
+    """A toolbox of the blocking kind: it knows the async one, and works in an event loop of its own."""
 
     @property
-    def wrapped(self) -> Tools: ...  # noqa: D102
-    @property
-    def portal(self) -> BlockingPortal: ...  # noqa: D102
+    def wrapped(self) -> Tools:
+        """The toolbox that does the work."""
+        ...
+
+    def run_async(self, work: Callable[[], Awaitable[R]]) -> R:
+        """Do async work in its event loop, and wait for it."""
+        ...
 
 
 class _Failed(Exception):
-    """The slot or this library failed; the calls under way are of no use any more."""
+    """The slot, a hook or this library failed; the calls under way are of no use any more."""
 
     def __init__(self, cause: ErrorCause) -> None:
         super().__init__(cause)
         self.cause = cause
 
 
-async def call_tools(tools: Tools, history: History, calls_left: int | None, parallel: int) -> ErrorCause | None:
-    """Make the calls that the last turn asked for and write their results into the history.
-
-    Calls beyond `calls_left` are refused. Returns None, or whose fault it is when the slot or this library failed: then
-    the calls under way are ended.
+class ToolTurns:
+    """Makes the calls of an episode, turn by turn: at most `parallel` at a time, `max_calls` in all, for `max_seconds`
+    in all (None: no bound).
     """
-    calls = history.pending
-    answers: list[Answer | None] = [None] * len(calls)
-    results: dict[int, Result] = {}
-    failures: list[ErrorCause] = []
-    limiter = anyio.Semaphore(parallel)
 
-    async def one(index: int, call: ToolCall) -> None:
-        async with limiter:
-            try:
-                outcome = await _made(tools, history, call)
-            except _Failed as failure:
-                failures.append(failure.cause)
-                group.cancel_scope.cancel()
-            else:
-                answers[index] = outcome if isinstance(outcome, Answer) else _answer(outcome)
-                if not isinstance(outcome, Answer):
-                    results[index] = outcome
+    def __init__(
+        self, tools: Tools, hooks: Hooks, *, parallel: int, max_calls: int | None, max_seconds: float | None
+    ) -> None:
+        self._tools, self._hooks = tools, hooks
+        self._parallel, self._max_calls, self._max_seconds = parallel, max_calls, max_seconds
 
-    try:
-        async with anyio.create_task_group() as group:
-            for index, call in enumerate(calls):
-                answers[index] = _not_made(call, index, calls_left)
-                if answers[index] is None:
-                    group.start_soon(one, index, call)
-                    # Calls of one turn that share a session queue up for it in this order, on trio too.
-                    await anyio.lowlevel.checkpoint()
-        if not failures:
-            for index, result in (await _fitted(tools, results)).items():
-                answers[index] = _answer(result)
-    except ExecError as error:
-        history.add_error("infra", error)
-        failures.append(error.cause)
-    finally:
-        # Also on cancellation: the calls that ended have had their effects.
-        for call, answer in zip(calls, answers, strict=True):
-            history.add_answer(call, answer or _refused("ended", "The episode ended before this call did."))
-    return failures[0] if failures else None
+    async def work(self, history: History) -> ErrorCause | None:
+        """Make the calls that the last completion asked for and write their results into the history, and what
+        background processes have to tell.
 
-
-async def add_notices(tools: Tools, history: History) -> ErrorCause | None:
-    """Add what background processes have to tell, as one user message. Returns as `call_tools`."""
-    notices = getattr(tools, "notices", None)
-    if notices is None:
-        return None
-    try:
-        heard = await notices()
-    except ExecError as error:
-        history.add_error("infra", error)
-        return error.cause
-    if heard:
-        history.messages.append({"role": "user", "content": "\n\n".join(str(notice.text) for notice in heard)})
-    return None
-
-
-async def _made(tools: Tools, history: History, call: ToolCall) -> Result | Answer:
-    try:
-        return await tools.call(call.name, call.arguments, call_id=call.id)
-    except ExecError as error:
-        if error.cause is not ErrorCause.POLICY:
+        Returns None, or whose fault it is when the slot, a hook or this library failed: then the calls under way are
+        ended.
+        """
+        left_s = None if self._max_seconds is None else max(0.0, self._max_seconds - history.tool_seconds)
+        started = anyio.current_time()
+        try:
+            with anyio.move_on_after(left_s):
+                await self._calls(history)
+            notices = await self._tools.notices()
+        except _Failed as failure:
+            return failure.cause
+        except ExecError as error:
             history.add_error("infra", error)
-            raise _Failed(error.cause) from error
-        history.add_error("tool", error)
-        message = json.dumps({"error": f"{type(error).__name__}: {error}"}, ensure_ascii=False)
-        return Answer(message, ok=False, error_kind=type(error).__name__)
-    except Exception as error:
-        history.add_bug("infra", error)
-        raise _Failed(ErrorCause.INFRA) from error
+            return error.cause
+        except Exception as error:  # noqa: BLE001 - whatever a toolbox raises ends its episode only
+            history.add_bug("infra", error)
+            return ErrorCause.INFRA
+        finally:
+            history.tool_seconds += anyio.current_time() - started
+        if notices:
+            history.add_notices([str(notice.text) for notice in notices])
+        return None
+
+    async def _calls(self, history: History) -> None:
+        calls = history.pending
+        calls_left = None if self._max_calls is None else max(0, self._max_calls - len(history.calls))
+        answers: list[Answer | None] = [None] * len(calls)
+        results: dict[int, ToolResult] = {}
+        failures: list[_Failed] = []
+        limiter = anyio.Semaphore(self._parallel)
+
+        async def one(index: int, call: ToolCall) -> None:
+            async with limiter:
+                try:
+                    outcome = await self._made(history, call, history.result_ids[index])
+                except _Failed as failure:
+                    failures.append(failure)
+                    group.cancel_scope.cancel()
+                    return
+            if isinstance(outcome, ToolResult):
+                results[index] = outcome
+            answers[index] = outcome if isinstance(outcome, Answer) else _answer(outcome)
+
+        try:
+            async with anyio.create_task_group() as group:
+                for index, call in enumerate(calls):
+                    answers[index] = _not_made(call, index, calls_left)
+                    if answers[index] is None:
+                        group.start_soon(one, index, call)
+                        # Calls of one turn that share a session queue up for it in this order, on trio too.
+                        await anyio.lowlevel.checkpoint()
+            if failures:
+                raise failures[0]
+            order = sorted(results)
+            fitted = await self._tools.fit_turn([results[index] for index in order]) if order else ()
+            for index, result in zip(order, fitted, strict=True):
+                answers[index] = _answer(result)
+        finally:
+            # Also on cancellation: the calls that ended have had their effects.
+            for call, answer in zip(calls, answers, strict=True):
+                history.add_answer(call, answer or _refused("ended", "The episode ended before this call did."))
+
+    async def _made(self, history: History, call: ToolCall, call_id: str) -> ToolResult | Answer:
+        try:
+            reason = await ask("before_call", self._hooks.before_call, call)
+            if reason is not None:
+                return _refused("blocked", str(reason))
+            result = await self._tools.call(call.name, call.arguments, call_id=call_id)
+            changed = await ask("after_call", self._hooks.after_call, call, result)
+        except ExecError as error:
+            if error.cause is not ErrorCause.POLICY:
+                history.add_error("infra", error)
+                raise _Failed(error.cause) from error
+            history.add_error("tool", error)
+            message = json.dumps({"error": f"{type(error).__name__}: {error}"}, ensure_ascii=False)
+            return Answer(message, ok=False, error_kind=type(error).__name__)
+        except HookError as error:
+            history.add_bug("infra", error)
+            raise _Failed(ErrorCause.CONFIG) from error
+        except Exception as error:
+            history.add_bug("infra", error)
+            raise _Failed(ErrorCause.INFRA) from error
+        return result if changed is None else _changed(result, changed)
 
 
-async def _fitted(tools: Tools, results: Mapping[int, Result]) -> dict[int, Result]:
-    fit_turn = getattr(tools, "fit_turn", None)
-    if fit_turn is None or not results:
-        return {}
-    order = sorted(results)
-    return dict(zip(order, await fit_turn([results[index] for index in order]), strict=True))
+def _changed(result: ToolResult, changed: ToolResult) -> ToolResult:
+    """What `after_call` made of a result. What it took out must not come back when the result is spilled."""
+    if changed.content != result.content and changed.data == result.data:
+        return replace(changed, data={"content": changed.content})
+    return changed
 
 
 def _not_made(call: ToolCall, index: int, calls_left: int | None) -> Answer | None:
@@ -149,7 +180,7 @@ def _not_made(call: ToolCall, index: int, calls_left: int | None) -> Answer | No
     return _refused("no_calls_left", _NO_CALLS_LEFT) if calls_left is not None and index >= calls_left else None
 
 
-def _answer(result: Result) -> Answer:
+def _answer(result: ToolResult) -> Answer:
     return Answer(result.content, result.ok, result.error_kind, result.duration_s)
 
 

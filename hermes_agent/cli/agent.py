@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hermes_agent.cli.options import ApiKey, BaseUrl, MaxTokens, MaxTurns, ModelName, Parser, Temperature, Toolsets
+from hermes_agent.cli.options import (
+    ApiKey,
+    BaseUrl,
+    Deadline,
+    MaxCost,
+    MaxTokens,
+    MaxTokensTotal,
+    MaxToolCalls,
+    MaxTurns,
+    ModelName,
+    Parser,
+    Sampling,
+    Temperature,
+    Toolsets,
+    parse_sampling,
+)
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.interrupt import run_async
 from hermes_exec.cli.kit.output import emit_json, stderr
@@ -19,11 +33,9 @@ from hermes_exec.errors import ConfigError, ErrorCause
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from hermes_agent.episode import Episode
-    from hermes_agent.messages import Message
-    from hermes_agent.models import Model
-    from hermes_exec.pool.pool import SandboxPool
-    from hermes_exec.tools import Notice, Toolbox, ToolResult
+    from hermes_agent import Episode, Model, Rollout, SessionModel, ToolCall
+    from hermes_exec import SandboxPool
+    from hermes_exec.tools import ToolResult
 
 app = typer.Typer(invoke_without_command=True, subcommand_metavar="")
 _SHOWN = 400
@@ -51,6 +63,11 @@ def agent(
     toolset: Toolsets = None,
     temperature: Temperature = 1.0,
     max_tokens: MaxTokens = None,
+    sampling: Sampling = None,
+    max_tool_calls: MaxToolCalls = None,
+    deadline: Deadline = None,
+    max_tokens_total: MaxTokensTotal = None,
+    max_cost: MaxCost = None,
     config: Config = None,
     profile: Profile = None,
     option: Options = None,
@@ -62,6 +79,7 @@ def agent(
     Exit codes: 0 for an answer, 1 when the model ran into a limit (turns, tokens, context), 2 usage or configuration,
     also where the endpoint refuses key or model, 3 when the model's service or the slot failed, 130 interrupted.
     """
+    from hermes_agent import Hooks, Rollout
     from hermes_agent.models.named import named_model
     from hermes_exec.tools import select
 
@@ -73,28 +91,32 @@ def agent(
     select(toolset or ())
     pool = make_pool(backend, image, config, profile, option, trace=trace)
     made = named_model(model, base_url=base_url, api_key=api_key, parser=parser)
-    limits = {"max_turns": max_turns, "temperature": temperature, "max_tokens": max_tokens}
-    raise typer.Exit(run_async(lambda: _run(pool, made, task, places, toolset, limits, as_json)))
+    shown = _Shown()
+    rollout = Rollout(
+        messages=task,
+        files=places,
+        toolsets=toolset,
+        loop={
+            "max_turns": max_turns,
+            "temperature": temperature,
+            "max_tokens": max_tokens,
+            "sampling": parse_sampling(sampling),
+            "max_tool_calls": max_tool_calls,
+            "deadline_s": deadline,
+            "max_tokens_total": max_tokens_total,
+            "max_cost": max_cost,
+            "hooks": Hooks(before_call=shown.before, after_call=shown.after),
+        },
+    )
+    raise typer.Exit(run_async(lambda: _run(pool, made, rollout, as_json)))
 
 
-async def _run(
-    pool: SandboxPool,
-    model: Model,
-    task: str,
-    put: Mapping[str, Path],
-    toolsets: Sequence[str] | None,
-    limits: Mapping[str, Any],
-    as_json: bool,
-) -> int:
-    from hermes_agent.loop import AgentLoop
-    from hermes_exec.tools import Toolbox
-
-    async with pool, pool.slot() as slot:
-        for name, path in put.items():
-            await slot.files.upload(path, name)
-        tools = _Shown(Toolbox(slot, toolsets))
-        messages: list[Message] = [{"role": "user", "content": task}]
-        episode = await AgentLoop(model, tools, **limits).run(messages)
+async def _run(pool: SandboxPool, model: Model | SessionModel, rollout: Rollout, as_json: bool) -> int:
+    async with pool:
+        result = await rollout.run(pool, model)
+    if result.episode is None:
+        raise result.exception or RuntimeError("the rollout ended without an episode")
+    episode = result.episode
     if as_json:
         emit_json({**_facts(episode), "messages": episode.messages})
     else:
@@ -105,28 +127,16 @@ async def _run(
 
 
 class _Shown:
-    """A toolbox that shows each call and the beginning of its result on stderr."""
+    """Shows each call and the beginning of its result on stderr."""
 
-    def __init__(self, tools: Toolbox) -> None:
-        self._tools = tools
+    def __init__(self) -> None:
         self._console = stderr()
 
-    @property
-    def schemas(self) -> list[dict[str, object]]:
-        return self._tools.schemas
+    def before(self, call: ToolCall) -> None:
+        self._console.print(_styled(_line(call.name), "bold"), _styled(_line(call.arguments)))
 
-    async def call(self, name: str, arguments: str, call_id: str | None = None) -> ToolResult:
-        self._console.print(_styled(_line(name), "bold"), _styled(_line(arguments)))
-        result = await self._tools.call(name, arguments, call_id)
-        color = "green" if result.ok else "red"
-        self._console.print(_styled(_line(result.content), color))
-        return result
-
-    async def notices(self) -> list[Notice]:
-        return await self._tools.notices()
-
-    async def fit_turn(self, results: Sequence[ToolResult]) -> list[ToolResult]:
-        return await self._tools.fit_turn(results)
+    def after(self, call: ToolCall, result: ToolResult) -> None:
+        self._console.print(_styled(_line(result.content), "green" if result.ok else "red"))
 
 
 def _print(episode: Episode) -> None:

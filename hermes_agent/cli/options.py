@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from collections.abc import Iterable
+from typing import Annotated, Any
 
 import typer
+
+from hermes_exec.errors import ConfigError
 
 ModelName = Annotated[
     str, typer.Option("--model", "-m", envvar="HERMES_AGENT_MODEL", help="Name of the model, or `embedded`.")
@@ -25,3 +29,32 @@ Toolsets = Annotated[
 ]
 Temperature = Annotated[float, typer.Option("--temperature", min=0, max=100, help="0 is greedy.")]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", min=1, help="Of one completion.")]
+Sampling = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sampling",
+        metavar="NAME=VALUE",
+        help="A further parameter of requests, its value as JSON or text: top_p=0.9, reasoning_effort=high, "
+        """'provider={"order": ["x"]}'; may be repeated.""",
+    ),
+]
+MaxToolCalls = Annotated[int | None, typer.Option("--max-tool-calls", min=0, help="Tool calls of an episode.")]
+Deadline = Annotated[float | None, typer.Option("--deadline", metavar="SECONDS", help="Longest time of an episode.")]
+MaxTokensTotal = Annotated[
+    int | None, typer.Option("--max-tokens-total", min=1, help="Tokens of an episode, prompts and completions.")
+]
+MaxCost = Annotated[float | None, typer.Option("--max-cost", help="What an episode may cost, as the provider says.")]
+
+
+def parse_sampling(given: Iterable[str] | None) -> dict[str, Any]:
+    """The parameters of `--sampling`. Raises ConfigError for one without a name or a value."""
+    found: dict[str, Any] = {}
+    for entry in given or ():
+        name, separator, value = entry.partition("=")
+        if not separator or not name.strip():
+            raise ConfigError(f"--sampling takes NAME=VALUE, such as top_p=0.9, not {entry!r}")
+        try:
+            found[name.strip()] = json.loads(value)
+        except ValueError:
+            found[name.strip()] = value
+    return found

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hermes_agent.models.base import Model
+from hermes_agent.models.base import Model, ModelSession, SessionModel
 from hermes_agent.models.embedded.embedded import EmbeddedModel
 from hermes_agent.models.openai import OpenAIModel
 from hermes_agent.models.scripted import ScriptedModel
 
-__all__ = ["EmbeddedModel", "Model", "OpenAIModel", "ScriptedModel"]
+__all__ = ["EmbeddedModel", "Model", "ModelSession", "OpenAIModel", "ScriptedModel", "SessionModel"]

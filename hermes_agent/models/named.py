@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from hermes_agent.messages import Message
 from hermes_agent.models.embedded.embedded import EmbeddedModel
 from hermes_agent.models.openai import OpenAIModel
 from hermes_agent.parsers import get_parser
@@ -12,15 +15,37 @@ EMBEDDED = "embedded"
 
 
 def named_model(
-    name: str, *, base_url: str | None = None, api_key: str = "none", parser: str | None = None
+    name: str,
+    *,
+    base_url: str | None = None,
+    api_key: str = "none",
+    parser: str | None = None,
+    text_tools: bool = False,
+    prefill: Sequence[Message] = (),
+    timeout_s: float = 600.0,
+    max_retries: int = 4,
+    wait_outage_s: float = 1800.0,
 ) -> EmbeddedModel | OpenAIModel:
-    """`EmbeddedModel` for "embedded", which has no endpoint and writes its calls as `hermes`; else `OpenAIModel`.
+    """`EmbeddedModel` for "embedded", which has no endpoint and writes its calls as `hermes`; else `OpenAIModel`, whose
+    options these are.
 
     Raises:
         ConfigError: what the model needs is not installed, or an option is invalid.
     """
     if name != EMBEDDED:
-        return OpenAIModel(name, base_url=base_url, api_key=api_key, parser=parser)
+        return OpenAIModel(
+            name,
+            base_url=base_url,
+            api_key=api_key,
+            parser=parser,
+            text_tools=text_tools,
+            prefill=prefill,
+            timeout_s=timeout_s,
+            max_retries=max_retries,
+            wait_outage_s=wait_outage_s,
+        )
     if parser is not None and get_parser(parser) is not get_parser("hermes"):
         raise ConfigError(f"the embedded model writes its calls in the format 'hermes', not {parser!r}")
+    if prefill:
+        raise ConfigError("the embedded model has examples of its own, and takes no prefill")
     return EmbeddedModel()

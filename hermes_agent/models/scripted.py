@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from hermes_agent.errors import ModelError
 from hermes_agent.messages import Completion, Message, ToolCall
 from hermes_agent.parsers import get_parser
-from hermes_agent.parsers.base import call_id as make_id
+from hermes_agent.parsers.base import made_id
 
 Step = Completion | str | Exception | Callable[[Sequence[Message]], "Completion | str | Awaitable[Completion | str]"]
 
@@ -55,11 +55,11 @@ class ScriptedModel:
                 said = await said
         if isinstance(said, Completion):
             return said
-        parsed = self._parse(str(said))
-        return Completion(parsed.content, tuple(parsed.calls), parsed.reasoning)
+        parsed = self._parse(str(said), tools)
+        return Completion(parsed.content, parsed.tool_calls, parsed.reasoning, raw=str(said))
 
 
 def call(name: str, arguments: Mapping[str, object], *, call_id: str | None = None) -> ToolCall:
     """A well-formed call for a script; the id defaults to one made of the name and the arguments."""
     text = json.dumps(dict(arguments), ensure_ascii=False)
-    return ToolCall(call_id or make_id(0, f"{name} {text}"), name, text)
+    return ToolCall(call_id or made_id(name, text), name, text)

@@ -104,6 +104,28 @@ def test_a_module_of_no_room_is_refused() -> None:
         room(f"hermes_exec.{first}.process")
 
 
+PUBLIC = ("blocking", "config", "errors", "results", "testing", "tools", "tracing")
+"""The public modules of hermes_exec, beside its own names."""
+SHARED = ("hermes_exec._lazy", "hermes_exec.cli.kit")
+"""What the commands and the packages of this project have in common."""
+
+
+@pytest.mark.parametrize("module", sorted(m for m in FILES if not m.startswith("hermes_exec")))
+def test_what_stands_on_hermes_exec_uses_its_public_names(module: str) -> None:
+    public = {f"hermes_exec.{name}" for name in import_module("hermes_exec").__all__}
+    public |= {f"hermes_exec.tools.{name}" for name in import_module("hermes_exec.tools").__all__}
+    modules = tuple(f"hermes_exec.{name}." for name in PUBLIC if name != "tools")
+    wrong = [
+        name
+        for name in imports(ast.parse(FILES[module].read_text()))
+        if name.startswith("hermes_exec.")
+        and name not in public
+        and not name.startswith(SHARED)
+        and not (name.startswith(modules) and name.count(".") == 2)
+    ]
+    assert wrong == []
+
+
 @pytest.mark.parametrize("module", sorted(m for m in FILES if not m.startswith(READS_ENVIRONMENT)))
 def test_environment_is_read_by_the_command_line_only(module: str) -> None:
     names = {ast.unparse(n) for n in ast.walk(ast.parse(FILES[module].read_text())) if isinstance(n, ast.Attribute)}

@@ -9,11 +9,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hermes_agent.cli.options import ApiKey, BaseUrl, MaxTokens, MaxTurns, ModelName, Parser, Temperature, Toolsets
+from hermes_agent.cli.options import (
+    ApiKey,
+    BaseUrl,
+    Deadline,
+    MaxCost,
+    MaxTokens,
+    MaxTokensTotal,
+    MaxToolCalls,
+    MaxTurns,
+    ModelName,
+    Parser,
+    Sampling,
+    Temperature,
+    Toolsets,
+    parse_sampling,
+)
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.interrupt import run_async
 from hermes_exec.cli.kit.output import emit_json, say, stdout
 from hermes_exec.cli.kit.pools import AsJson, Backend, Config, Image, Options, Profile, parse_options, settings_of
+from hermes_exec.errors import ConfigError
 
 if TYPE_CHECKING:
     from hermes_batch.run import BatchResult
@@ -38,6 +54,20 @@ def run(
     system_prompt: Annotated[str | None, typer.Option("--system-prompt", help="Told before each prompt.")] = None,
     temperature: Temperature = 1.0,
     max_tokens: MaxTokens = None,
+    sampling: Sampling = None,
+    max_tool_calls: MaxToolCalls = None,
+    deadline: Deadline = None,
+    max_tokens_total: MaxTokensTotal = None,
+    max_cost: MaxCost = None,
+    distribution: Annotated[
+        str | None,
+        typer.Option("--distribution", help="Draw each prompt's toolsets from it (`hermes-exec tools distributions`)."),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse toolsets that have no tool here.")] = False,
+    score_in: Annotated[
+        str, typer.Option("--score-in", help="Where checks run: `sealed` (the work alone, in a clean slot) or `slot`.")
+    ] = "sealed",
+    check_timeout: Annotated[float, typer.Option("--check-timeout", metavar="SECONDS", help="Of one check.")] = 60.0,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Only the first prompts.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Of the sampling, where the model has seeds.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results that are in --out.")] = False,
@@ -72,6 +102,15 @@ def run(
         "system_prompt": system_prompt,
         "temperature": temperature,
         "max_tokens": max_tokens,
+        "sampling": parse_sampling(sampling),
+        "max_tool_calls": max_tool_calls,
+        "deadline_s": deadline,
+        "max_tokens_total": max_tokens_total,
+        "max_cost": max_cost,
+        "distribution": distribution,
+        "strict": strict,
+        "score_in": score_in,
+        "check_timeout_s": check_timeout,
         "limit": limit,
         "seed": seed,
         "overwrite": overwrite,
@@ -138,10 +177,11 @@ def show(out: _Out, as_json: AsJson = False) -> None:
 
 def _pool_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings of a pool as a BatchConfig has them."""
-    from hermes_exec.pool.options import mapping
-
     own: dict[str, Any] = {name: settings.pop(name) for name in ("backend", "image") if name in settings}
-    return {**own, "backend_options": {**mapping(settings.pop("backend_options", None), "backend_options"), **settings}}
+    options = settings.pop("backend_options", None) or {}
+    if not isinstance(options, dict):
+        raise ConfigError(f"backend_options must be a mapping, not {options!r}")
+    return {**own, "backend_options": {**options, **settings}}
 
 
 async def _run(work: Callable[..., Awaitable[BatchResult]], as_json: bool) -> int:

@@ -8,13 +8,19 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
-from hermes_agent.models.base import Model
+from hermes_agent import CommandCheck, Message, Model, Rollout, Scoring, SessionModel
 from hermes_agent.models.embedded.embedded import EMBEDDED_NAME
 from hermes_agent.models.named import EMBEDDED, named_model
-from hermes_exec.backends.registry import config_type
-from hermes_exec.config import BackendConfig
-from hermes_exec.errors import ConfigError
-from hermes_exec.pool.pool import SandboxPool
+from hermes_agent.scoring import Files, ScoreIn
+from hermes_batch.dataset import Task
+from hermes_exec import BackendConfig, ConfigError, SandboxPool, config_type
+from hermes_exec.tools import Draw, draw_toolsets, select
+
+_LOOP = (
+    *("max_turns", "max_tool_calls", "temperature", "max_tokens"),
+    *("deadline_s", "max_tokens_total", "max_cost", "max_tool_seconds"),
+)
+"""The settings that are arguments of `AgentLoop`."""
 
 
 class BatchConfig(BaseModel):
@@ -24,8 +30,12 @@ class BatchConfig(BaseModel):
     `OpenAIModel` (with `base_url`, `api_key`, `parser`), "embedded", or a model object. `backend`, `image` and
     `backend_options` go to the pool; a prompt's own image wins over `image`. `workers` prompts are worked on at a
     time. `limit` takes only the first prompts. `seed` makes the sampling of prompt i start from seed + i, where the
-    model has seeds. `max_tokens` bounds one completion, `temperature` and `sampling` go to the model. `overwrite`
-    allows to replace the results of an earlier run in `out`; without it a directory that has some is a ConfigError.
+    model has seeds. `max_tokens` bounds one completion, `temperature` and `sampling` go to the model. `max_turns`,
+    `max_tool_calls`, `deadline_s`, `max_tokens_total`, `max_cost` and `max_tool_seconds` bound an episode (see
+    `AgentLoop`). `score_in` and `check_timeout_s` are for the checks (see `hermes_agent.Scoring`); a prompt's own
+    `score_in` wins. With a `distribution` the toolsets of each prompt are drawn from it, with `seed` (default 0) and
+    the prompt's index, instead of `toolsets`; `strict` refuses toolsets that have no tool here. `overwrite` allows to
+    replace the results of an earlier run in `out`; without it a directory that has some is a ConfigError.
     """
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, frozen=True)
@@ -44,7 +54,13 @@ class BatchConfig(BaseModel):
     workers: Annotated[int, Field(ge=1)] = 4
     max_turns: Annotated[int, Field(ge=1)] = 30
     max_tool_calls: Annotated[int, Field(ge=0)] | None = None
+    deadline_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    max_tokens_total: Annotated[int, Field(ge=1)] | None = None
+    max_cost: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    max_tool_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     toolsets: tuple[str, ...] = ("terminal", "file")
+    distribution: str | None = None
+    strict: bool = False
     system_prompt: str | None = None
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = 1.0
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -52,6 +68,7 @@ class BatchConfig(BaseModel):
     limit: Annotated[int, Field(ge=1)] | None = None
     seed: int | None = None
     check_timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    score_in: ScoreIn = "sealed"
     overwrite: bool = False
 
     @classmethod
@@ -72,13 +89,50 @@ class BatchConfig(BaseModel):
             self.model if isinstance(self.model, str) else str(getattr(self.model, "model", type(self.model).__name__))
         )
 
-    def make_model(self) -> Model:
+    def make_model(self) -> Model | SessionModel:
         """The model. Raises ConfigError when what it needs is not installed."""
         if not isinstance(self.model, str):
-            model: Model = self.model
+            model: Model | SessionModel = self.model
             return model
         key = self.api_key.get_secret_value()
         return named_model(self.model, base_url=self.base_url, api_key=key, parser=self.parser)
+
+    def toolsets_of(self, task: Task) -> tuple[str, ...]:
+        """The toolsets of a prompt: drawn for it, or those of the run. Raises ConfigError for unknown ones."""
+        if self.distribution is None:
+            select(self.toolsets, strict=self.strict)
+            return self.toolsets
+        return self._draw(self.distribution, task).toolsets
+
+    def left_out(self, tasks: Sequence[Task]) -> tuple[str, ...]:
+        """What the run does without: toolsets that were drawn and have no tool here, or such tools of `toolsets`."""
+        if self.distribution is None:
+            return select(self.toolsets).unavailable
+        drawn = (self._draw(self.distribution, task).dropped for task in tasks)
+        return tuple(dict.fromkeys(name for dropped in drawn for name in dropped))
+
+    def _draw(self, distribution: str, task: Task) -> Draw:
+        return draw_toolsets(distribution, self.seed or 0, task.index, strict=self.strict)
+
+    def rollout(self, task: Task) -> Rollout:
+        """What is to be done for a prompt."""
+        told: list[Message] = [] if self.system_prompt is None else [{"role": "system", "content": self.system_prompt}]
+        files: Files = {**({} if task.tree is None else {".": task.tree}), **task.files}
+        scoring = None
+        if task.check is not None:
+            check = CommandCheck(task.check, self.check_timeout_s)
+            score_in = task.score_in or ("sealed" if task.keep is not None else self.score_in)
+            scoring = Scoring(check=check, files=task.check_files, score_in=score_in, keep=task.keep)
+        seed = {} if self.seed is None else {"seed": self.seed + task.index}
+        return Rollout(
+            messages=[*told, {"role": "user", "content": task.prompt}],
+            files=files,
+            cwd=task.cwd,
+            toolsets=self.toolsets_of(task),
+            scoring=scoring,
+            image=task.container_image,
+            loop={name: getattr(self, name) for name in _LOOP} | {"sampling": {**seed, **self.sampling}},
+        )
 
     def make_pool(self, images: Sequence[str | None] = ()) -> SandboxPool:
         """The pool, large enough for all workers at the same time, for prompts with these images. Raises ConfigError

@@ -2,22 +2,26 @@
 
 One JSON object a line, blank lines aside. `prompt` is required; known besides: `id`; `image` or `docker_image` (the
 container image of this prompt); `cwd` (where the terminal starts); `tree` (a directory beside the file whose content
-is put into the workspace); `files` (path in the workspace to text); `check` (a shell command that is run in the slot
-after the episode, where it ends with 0 the task is solved). Other entries are left alone.
+is put into the workspace); `files` (path in the workspace to text); `check` (a shell command that is run after the
+episode; where it ends with 0 the task is solved), with `check_files` (path to text, put in when it runs, over what the
+model left), `score_in` and `keep` (see `hermes_agent.Scoring`). Other entries are left alone.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
+from hermes_agent.scoring import ScoreIn, check_inside
 from hermes_exec.errors import ConfigError
 
 _REPORTED = 10
+Paths = TypeVar("Paths", dict[str, str], list[str] | None)
 
 
 class Task(BaseModel):
@@ -39,6 +43,9 @@ class Task(BaseModel):
     tree: Path | None = Field(default=None, strict=False)
     files: dict[str, str] = Field(default_factory=dict)
     check: str | None = None
+    check_files: dict[str, str] = Field(default_factory=dict)
+    score_in: ScoreIn | None = None
+    keep: list[str] | None = None
 
     @property
     def name(self) -> str:
@@ -54,19 +61,21 @@ class Task(BaseModel):
             raise ValueError("has a NUL byte")
         return text
 
-    @field_validator("files")
+    @field_validator("files", "check_files", "keep")
     @classmethod
-    def _files(cls, files: dict[str, str]) -> dict[str, str]:
-        for path in files:
-            parts = PurePosixPath(path).parts
-            if not parts or parts[0] == "/" or ".." in parts or "\0" in path:
-                raise ValueError(f"{path!r} is no path inside of the workspace")
-        return files
+    def _inside(cls, paths: Paths) -> Paths:
+        for path in paths or ():
+            check_inside(path)
+        return paths
 
     @model_validator(mode="after")
-    def _one_image(self) -> Task:
+    def _together(self) -> Task:
         if self.image and self.docker_image and self.image != self.docker_image:
             raise ValueError("image and docker_image differ")
+        if self.keep is not None and self.score_in == "slot":
+            raise ValueError("keep is for score_in 'sealed'")
+        if self.check is None and (self.check_files or self.score_in or self.keep is not None):
+            raise ValueError("check_files, score_in and keep belong to a check, and there is none")
         return self
 
     @property

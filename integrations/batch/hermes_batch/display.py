@@ -43,6 +43,8 @@ class RunDisplay:
 
     def started(self, result: BatchResult) -> None:
         """The backend has answered."""
+        if result.left_out:
+            self._console.print(Text(f"left out, not part of this package: {', '.join(result.left_out)}"))
         if self._progress is not None:
             self._bar = self._progress.add_task(f"{result.solved} solved", total=result.total, completed=result.records)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TypedDict
 
-from hermes_agent.episode import Episode
+from hermes_agent import CheckFailed, EpisodeError, RolloutResult, TokenUsage, Verdict
 from hermes_agent.trajectories.sharegpt import ToolStats, Turn, sharegpt, tool_stats
 from hermes_batch.dataset import Task
 from hermes_exec.tools import KNOWN_TOOLS
@@ -21,7 +21,9 @@ class Metadata(TypedDict):
 
 
 class CheckResult(TypedDict):
-    """What the task's check did. `exit_code` is None when there was no check or it could not be run."""
+    """What the task's check did. `exit_code` is None when there was no check, or it came to no verdict; `timed_out`
+    says that it took too long or was killed.
+    """
 
     exit_code: int | None
     timed_out: bool
@@ -75,76 +77,58 @@ class Record(TypedDict):
     task_digest: str
 
 
-class Place(TypedDict):
-    """Where an episode ran; empty texts for one that never had a slot."""
-
-    backend: str
-    image: str
-    isolation: str
-    sandbox: str
-
-
 NO_CHECK: CheckResult = {"exit_code": None, "timed_out": False, "output": ""}
 
 
 def make_record(
-    task: Task,
-    episode: Episode | None,
-    *,
-    model: str,
-    toolsets: list[str],
-    place: Place,
-    seconds: float,
-    check: CheckResult = NO_CHECK,
-    solved: bool | None = None,
-    failure: Failure | None = None,
-    cause: str | None = None,
+    task: Task, result: RolloutResult, *, model: str, toolsets: Sequence[str], backend: str, image: str
 ) -> Record:
-    """The record of a prompt.
-
-    `failure` is what kept the prompt from being scored besides the episode itself, with its `cause`: the record is then
-    not trainable and has no score. Without an `episode` it holds the prompt alone.
+    """The record of a prompt. What kept it from an episode or a score makes it not trainable and without a score; one
+    without an episode holds the prompt alone.
     """
+    episode, verdict, error = result.episode, result.verdict, result.error
     calls = [] if episode is None else [(call.name, call.ok) for call in episode.tool_calls if call.name]
+    offered = set() if episode is None else {str(tool["function"]["name"]) for tool in episode.tools}
     stats = tool_stats(calls, KNOWN_TOOLS)
-    errors: list[Failure] = [] if episode is None else [_failure(error) for error in episode.errors]
-    trainable = episode is not None and episode.trainable and failure is None
-    usage = None if episode is None else episode.usage
-    finish = "infra" if episode is None or failure is not None else episode.finish
+    errors = [*(() if episode is None else episode.errors), *(() if error is None else (error,))]
+    usage = TokenUsage() if episode is None else episode.usage
+    check = NO_CHECK if verdict is None else _check(verdict)
     return {
         "prompt_index": task.index,
         "conversations": sharegpt([{"role": "user", "content": task.prompt}], ())
         if episode is None
         else episode.to_sharegpt(),
         "metadata": {"batch_num": 0, "timestamp": datetime.now(UTC).isoformat(timespec="seconds"), "model": model},
-        "completed": finish == "answered",
-        "partial": finish != "answered",
-        "api_calls": 0 if usage is None else usage.requests,
-        "toolsets_used": toolsets,
+        "completed": result.finish == "answered",
+        "partial": result.finish != "answered",
+        "api_calls": usage.requests,
+        "toolsets_used": list(toolsets),
         "tool_stats": stats,
         "tool_error_counts": {name: counts["failure"] for name, counts in stats.items()},
         "id": task.name,
-        "finish": finish,
-        "cause": cause or ("infra" if episode is None else episode.cause.value),
-        "trainable": trainable,
-        "solved": solved if trainable else None,
-        "check": check,
+        "finish": result.finish,
+        "cause": result.cause.value,
+        "trainable": result.trainable,
+        "solved": result.solved,
+        "check": {**check, "timed_out": isinstance(result.exception, CheckFailed)},
         "turns": 0 if episode is None else episode.turns,
         "tool_calls": 0 if episode is None else len(episode.tool_calls),
-        "unknown_tools": sorted(Counter(name for name, _ in calls if name not in stats)),
-        "errors": [*errors, *([failure] if failure is not None else [])],
-        "prompt_tokens": 0 if usage is None else usage.prompt_tokens,
-        "completion_tokens": 0 if usage is None else usage.completion_tokens,
-        "seconds": round(seconds, 3),
-        **place,
+        "unknown_tools": sorted({name for name, _ in calls} - offered),
+        "errors": [_failure(one) for one in errors],
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "seconds": round(result.seconds, 3),
+        "backend": backend,
+        "image": image,
+        "isolation": result.isolation,
+        "sandbox": result.sandbox,
         "task_digest": task.digest,
     }
 
 
-def _failure(error: object) -> Failure:
-    return {
-        "turn": int(getattr(error, "turn", 0)),
-        "where": str(getattr(error, "where", "")),
-        "kind": str(getattr(error, "kind", "")),
-        "message": str(getattr(error, "message", "")),
-    }
+def _check(verdict: Verdict) -> CheckResult:
+    return {"exit_code": verdict.exit_code, "timed_out": False, "output": verdict.output}
+
+
+def _failure(error: EpisodeError) -> Failure:
+    return {"turn": error.turn, "where": error.where, "kind": error.kind, "message": error.message}

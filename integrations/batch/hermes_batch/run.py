@@ -11,17 +11,15 @@ from typing import Any
 
 import anyio
 
-from hermes_agent.models.base import Model
+from hermes_agent import AccessRefused, Model, RolloutResult, SessionModel
 from hermes_batch.config import BatchConfig
 from hermes_batch.dataset import Task, read_dataset
-from hermes_batch.record import Record
+from hermes_batch.record import Record, make_record
 from hermes_batch.report.report import REPORT, write_report
-from hermes_batch.rollout import Rollout
 from hermes_batch.settings import SETTINGS, read_settings, recorded_config, write_settings
 from hermes_batch.tally import Tally
 from hermes_batch.trajectories import TRAJECTORIES, Trajectories
-from hermes_exec.errors import ConfigError
-from hermes_exec.redact import masked_data, secret_values
+from hermes_exec import ConfigError, ErrorCause
 from hermes_exec.tools import select
 
 
@@ -37,6 +35,8 @@ class BatchResult:
     tally: Tally = field(default_factory=Tally)
     kept: int = 0
     seconds: float = 0.0
+    left_out: tuple[str, ...] = ()
+    """Toolsets, and tools of toolsets, that this package does not have."""
 
     @property
     def records(self) -> int:
@@ -80,7 +80,8 @@ async def run_batch(
     False where it may not be scored). `on_start` is called when the backend has answered, `on_record` after each
     record.
 
-    Raises ConfigError (dataset, settings, an `out` that has results already), BackendUnavailable, ImageError.
+    Raises ConfigError (dataset, settings, an `out` that has results already; and in the middle of the run when the
+    model's endpoint refuses the key or its quota is used up), BackendUnavailable, ImageError.
     """
     tasks = _checked(config)
     _refuse_results(config)
@@ -156,12 +157,13 @@ class _Run:
         on_record: OnRecord | None,
     ) -> None:
         self._config, self._result = config, result
+        result.left_out = config.left_out(tasks)
         self._model = config.make_model()
         self._pool = config.make_pool([task.container_image for task in tasks])
-        self._secrets = secret_values(self._pool.config)
         self._workers = min(config.workers, len(tasks))
         self._tasks: Iterator[Task] = iter(tasks)
         self._on_start, self._on_record = on_start, on_record
+        self._heard = False
 
     async def carry_out(self, open_trajectories: Callable[[], Trajectories]) -> BatchResult:
         """Start what is needed, do the work, write the report."""
@@ -195,12 +197,30 @@ class _Run:
 
     async def _worker(self, lines: Trajectories) -> None:
         for task in self._tasks:
-            record = masked_data(await Rollout(task, self._config, self._model).run(self._pool), self._secrets)
+            record = await self._record(task)
             with anyio.CancelScope(shield=True):
                 await lines.append(record)
             self._result.tally.add(record)
             if self._on_record is not None:
                 self._on_record(self._result, record)
+
+    async def _record(self, task: Task) -> Record:
+        """Work on a prompt. Raises ConfigError when the endpoint refuses every request, not this one alone."""
+        config = self._config
+        rollout = config.rollout(task)
+        result = await rollout.run(self._pool, self._model)
+        self._heard = self._heard or (result.episode is not None and result.episode.turns > 0)
+        if (why := _refusal(result, heard=self._heard)) is not None:
+            raise ConfigError(f"the run was stopped, for the model can no longer be used: {why}")
+        record = make_record(
+            task,
+            result,
+            model=config.model_name,
+            toolsets=tuple(rollout.toolsets or ()),
+            backend=str(getattr(config.backend, "name", config.backend)),
+            image=task.container_image or config.image or "",
+        )
+        return self._pool.masked(record)
 
     def _write_settings(self) -> None:
         result = self._result
@@ -208,9 +228,27 @@ class _Run:
 
 
 def _checked(config: BatchConfig) -> list[Task]:
-    if not select(config.toolsets).tools:
+    tasks = read_dataset(config.dataset, config.limit)
+    without = [task.name for task in tasks if not select(config.toolsets_of(task)).tools]
+    if without and config.distribution is None:
         raise ConfigError(f"no tool of the toolsets {', '.join(config.toolsets) or '(none)'} is available")
-    return read_dataset(config.dataset, config.limit)
+    if without:
+        raise ConfigError(
+            f"the distribution {config.distribution!r} gives no toolset that has a tool here to {len(without)} of "
+            f"{len(tasks)} prompts, such as {without[0]}"
+        )
+    return tasks
+
+
+def _refusal(result: RolloutResult, *, heard: bool) -> str | None:
+    """Why no prompt of the run has a chance: the endpoint refuses the key or its quota is used up, or it refuses the
+    very first requests.
+    """
+    episode = result.episode
+    if episode is None or episode.finish != "model_error" or episode.cause is not ErrorCause.CONFIG:
+        return None
+    last = episode.errors[-1]
+    return last.message if last.kind == AccessRefused.__name__ or not heard else None
 
 
 def _refuse_results(config: BatchConfig) -> None:
@@ -223,7 +261,7 @@ def _refuse_results(config: BatchConfig) -> None:
         )
 
 
-async def _close(model: Model) -> None:
+async def _close(model: Model | SessionModel) -> None:
     """Close a model that this run made."""
     with anyio.move_on_after(5, shield=True):
         for name in ("aclose", "close"):

@@ -16,8 +16,10 @@ from examples.demo.leftovers import ProcessWatch, boxes_of
 from hermes_batch import BatchConfig, BatchResult, Record, read_records, run_batch
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.errors import ConfigError, ImageError
+from hermes_exec.tools import draw_toolsets
 from tests.conftest import BackendCase, require_engine
 from tests.e2e.agent.plans import PlanModel, Step
+from tests.unit.agent.endpoint import endpoint, ok, refusal
 
 pytestmark = pytest.mark.anyio
 
@@ -128,11 +130,11 @@ async def test_what_the_agent_left_running_does_not_disturb_the_check(tmp_path: 
     assert (await run_batch(run)).solved == 1
 
 
-async def test_check_that_hangs_is_not_solved(tmp_path: Path) -> None:
+async def test_check_that_hangs_is_not_scored(tmp_path: Path) -> None:
     run = config(tmp_path, {"p": ["done"]}, {"prompt": "p", "check": "sleep 60"}, check_timeout_s=0.5)
     await run_batch(run)
     (record,) = read_records(run.out)
-    assert (record["solved"], record["check"]["timed_out"], record["trainable"]) == (False, True, True)
+    assert (record["solved"], record["check"]["timed_out"], record["trainable"]) == (None, True, False)
 
 
 async def test_broken_task_is_not_scored(tmp_path: Path) -> None:
@@ -246,3 +248,54 @@ async def test_missing_image_is_an_error_before_anything(tmp_path: Path) -> None
     with pytest.raises(ImageError, match="nowhere"):
         await run_batch(run)
     assert not (tmp_path / "out" / "trajectories.jsonl").exists()
+
+
+async def test_toolsets_are_drawn_for_each_prompt_and_what_has_no_tool_is_told_once(tmp_path: Path) -> None:
+    plans: dict[str, list[Step]] = {f"p{n}": ["done"] for n in range(8)}
+    run = config(tmp_path, plans, *({"prompt": prompt} for prompt in plans), distribution="terminal_tasks", seed=4)
+    told: list[tuple[str, ...]] = []
+    result = await run_batch(run, on_start=lambda so_far: told.append(so_far.left_out))
+    records = sorted(read_records(result.out), key=lambda record: record["prompt_index"])
+    drawn = [draw_toolsets("terminal_tasks", 4, index) for index in range(8)]
+    assert [tuple(record["toolsets_used"]) for record in records] == [draw.toolsets for draw in drawn]
+    assert told == [tuple(dict.fromkeys(name for draw in drawn for name in draw.dropped))]
+    assert "web" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"distribution": "terminal_taks"}, "did you mean 'terminal_tasks'"),
+        ({"distribution": "terminal_tasks", "strict": True}, "without a tool here: web"),
+        ({"distribution": "minimal"}, "no toolset that has a tool here to 1 of 1 prompts"),
+        ({"toolsets": ("terminal", "web"), "strict": True}, "'web' has no tool here"),
+    ],
+)
+async def test_settings_that_cannot_be_are_refused_at_once(
+    tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        await run_batch(config(tmp_path, {"p": ["done"]}, {"prompt": "p"}, **settings))
+
+
+async def test_check_files_and_kept_files_of_a_prompt(tmp_path: Path) -> None:
+    cheat: list[Step] = [["mkdir tests; echo 'exit 0' > tests/t.sh; echo right > a; echo x > b"], "done"]
+    check = {"check": "sh tests/t.sh && [ ! -e b ]", "check_files": {"tests/t.sh": "grep -q right a"}}
+    prompts = [{"prompt": "p", "keep": ["a"], **check}, {"prompt": "q", "score_in": "slot", **check}]
+    run = config(tmp_path, {"p": cheat, "q": cheat}, *prompts)
+    await run_batch(run)
+    solved = {record["prompt_index"]: record["solved"] for record in read_records(run.out)}
+    assert solved == {0: True, 1: False}
+
+
+@pytest.mark.parametrize(("status", "answered"), [(401, 0), (404, 0), (401, 1)])
+async def test_an_endpoint_that_refuses_everybody_stops_the_run(tmp_path: Path, status: int, answered: int) -> None:
+    answers = [*[ok({"content": "done"}) for _ in range(answered)], *[refusal(status, "no such key")] * 4]
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": f"p{n}"}) + "\n" for n in range(40)))
+    with endpoint(*answers) as server:
+        run = BatchConfig(dataset=prompts, out=tmp_path / "run", model="m", base_url=server.base_url, workers=1)
+        with pytest.raises(ConfigError, match=r"the run was stopped.*no such key"):
+            await run_batch(run)
+    assert len(server.requests) == answered + 1
+    assert len(list(read_records(run.out))) == answered

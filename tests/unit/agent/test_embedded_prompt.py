@@ -39,7 +39,7 @@ def test_longer_history_starts_with_the_shorter_one() -> None:
     first, second = render(begin, TOOLS, examples), render(longer, TOOLS, examples)
     assert second.startswith(first)
     added = second[len(first) :]
-    parsed = get_parser("hermes")(added.split(END)[0])
+    parsed = get_parser("hermes")(added.split(END)[0], TOOLS)
     assert [(c.name, c.arguments) for c in parsed.calls] == [("terminal", '{"command": "sort d.txt"}')]
     assert len(added) < 1500
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from copy import deepcopy
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import anyio
 import anyio.to_thread
@@ -28,9 +27,11 @@ from hermes_agent.loop import LAST_WORDS
 from hermes_agent.messages import FinishReason
 from hermes_agent.models.scripted import call
 from hermes_exec.errors import ChannelLost, ConfigError, ErrorCause, SandboxDied
-from tests.unit.agent.toolboxes import FunctionTools, Result, echo
+from hermes_exec.tools import Notice, ToolResult
+from tests.unit.agent.toolboxes import FunctionTools, echo, result
 
 pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+R = TypeVar("R")
 
 
 def ask(*xs: object, content: str = "", reasoning: str | None = None, finish: FinishReason = "stop") -> Completion:
@@ -90,7 +91,8 @@ async def test_max_turns_ends_with_a_final_answer() -> None:
     assert (episode.cause, episode.trainable) == (ErrorCause.BUDGET, True)
     assert model.requests[2].sampling["tool_choice"] == "none"
     assert model.requests[2].tools == model.requests[0].tools
-    assert episode.messages[-2] == {"role": "user", "content": LAST_WORDS}
+    assert json.loads(model.requests[2].messages[-1]["content"]) == {"output": "2", "notices": [LAST_WORDS]}
+    assert [message["role"] for message in episode.messages[-2:]] == ["tool", "assistant"]
 
 
 async def test_max_turns_without_a_final_answer() -> None:
@@ -109,9 +111,10 @@ async def test_failing_final_answer_does_not_change_the_finish() -> None:
 async def test_calls_in_the_final_answer_are_not_made() -> None:
     tools = FunctionTools(echo)
     episode = await AgentLoop(ScriptedModel([ask(1), ask(2)]), tools, max_turns=1, final_answer=True).run("go")
-    assert len(tools.calls) == 1
-    assert [record.executed for record in episode.tool_calls] == [True, False]
-    assert episode.messages[-1]["role"] == "tool"
+    assert len(tools.calls) == len(episode.tool_calls) == 1
+    assert (episode.finish, episode.answer, episode.messages[-1]["role"]) == ("max_turns", None, "tool")
+    assert [error.where for error in episode.errors] == ["model"]
+    assert episode.usage == TokenUsage(20, 10, 2)
 
 
 async def test_max_tool_calls_refuses_the_rest_and_asks_for_the_answer() -> None:
@@ -242,8 +245,8 @@ async def test_box_that_its_tenant_ended_is_the_models_doing() -> None:
 
 
 async def test_failing_tool_is_a_result() -> None:
-    async def tool(arguments: dict[str, Any]) -> Result:
-        return Result('{"error": "no such file"}', ok=False, error_kind="not_found")
+    async def tool(arguments: dict[str, Any]) -> ToolResult:
+        return result('{"error": "no such file"}', ok=False, error_kind="not_found")
 
     episode = await AgentLoop(ScriptedModel([ask(1), "ok"]), FunctionTools(tool)).run("x")
     assert (episode.finish, episode.trainable) == ("answered", True)
@@ -299,8 +302,8 @@ async def test_ids_are_unique_within_an_episode() -> None:
 
 async def test_results_of_a_turn_are_fitted_together() -> None:
     class Fitting(FunctionTools):
-        async def fit_turn(self, results: Sequence[Result]) -> list[Result]:
-            return [Result(f"{len(results)}:{result.content}") for result in results]
+        async def fit_turn(self, results: Sequence[ToolResult]) -> list[ToolResult]:
+            return [result(f"{len(results)}:{one.content}") for one in results]
 
     episode = await AgentLoop(ScriptedModel([ask(1, 2), "ok"]), Fitting(echo)).run("x")
     assert results(episode) == ['2:{"output": "1"}', '2:{"output": "2"}']
@@ -308,18 +311,29 @@ async def test_results_of_a_turn_are_fitted_together() -> None:
 
 async def test_notices_of_background_processes_are_told_before_the_next_turn() -> None:
     class Noticing(FunctionTools):
-        async def notices(self) -> list[SimpleNamespace]:
-            return [SimpleNamespace(text="proc_1 ended with 0")] if len(self.calls) == 1 else []
+        async def notices(self) -> list[Notice]:
+            return [Notice("proc_1", "completed", "proc_1 ended with 0", {})] if len(self.calls) == 1 else []
 
     model = ScriptedModel([ask(1), ask(2), "ok"])
-    await AgentLoop(model, Noticing(echo)).run("x")
-    assert model.requests[1].messages[-1] == {"role": "user", "content": "proc_1 ended with 0"}
-    assert model.requests[2].messages[-1]["role"] == "tool"
+    episode = await AgentLoop(model, Noticing(echo)).run("x")
+    told = {"output": "1", "notices": ["proc_1 ended with 0"]}
+    assert json.loads(model.requests[1].messages[-1]["content"]) == told
+    assert json.loads(model.requests[2].messages[-1]["content"]) == {"output": "2"}
+    assert [message["role"] for message in episode.messages] == ["user", *["assistant", "tool"] * 2, "assistant"]
+
+
+async def test_a_notice_beside_a_result_that_is_no_json_follows_its_text() -> None:
+    async def tool(arguments: dict[str, Any]) -> ToolResult:
+        return result("<persisted-output>\n…\n</persisted-output>")
+
+    model = ScriptedModel([ask(1), "ok"])
+    await AgentLoop(model, FunctionTools(tool), max_turns=1, final_answer=True).run("x")
+    assert model.requests[1].messages[-1]["content"].endswith(f"</persisted-output>\n\n{LAST_WORDS}")
 
 
 async def test_notices_that_cannot_be_had_end_the_episode_unscored() -> None:
     class Lost(FunctionTools):
-        async def notices(self) -> list[SimpleNamespace]:
+        async def notices(self) -> list[Notice]:
             raise ChannelLost("gone")
 
     episode = await AgentLoop(ScriptedModel([ask(1)]), Lost(echo)).run("x")
@@ -333,7 +347,7 @@ async def test_sampling_reaches_the_model() -> None:
 
 
 async def test_what_is_no_model_and_no_toolbox_is_refused() -> None:
-    with pytest.raises(ConfigError, match="model must have a method 'complete', and str has none"):
+    with pytest.raises(ConfigError, match="model must have a method 'complete' "):
         AgentLoop("qwen3", FunctionTools(echo))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="toolbox must have a method 'call', and list has none"):
         AgentLoop(ScriptedModel([]), ["terminal"])  # type: ignore[type-var]
@@ -349,6 +363,11 @@ async def test_what_is_no_model_and_no_toolbox_is_refused() -> None:
         {"temperature": -0.1},
         {"temperature": math.nan},
         {"temperature": math.inf},
+        {"deadline_s": 0},
+        {"deadline_s": math.nan},
+        {"max_tokens_total": 0},
+        {"max_cost": -1.0},
+        {"max_tool_seconds": 0.0},
     ],
 )
 async def test_bounds_are_checked(bounds: dict[str, Any]) -> None:
@@ -374,8 +393,11 @@ async def test_parallel_calls_bounds_the_calls_at_a_time() -> None:
 async def test_blocking_toolbox_gives_a_blocking_run() -> None:
     class Blocking:
         def __init__(self, portal: BlockingPortal) -> None:
-            self.portal = portal
+            self._portal = portal
             self.wrapped = FunctionTools(echo)
+
+        def run_async(self, work: Callable[[], Awaitable[R]]) -> R:
+            return self._portal.call(work)
 
     def work() -> Episode:
         with start_blocking_portal() as portal:

@@ -1,27 +1,25 @@
-"""Small toolboxes with the interface that the loop needs, and nothing behind it."""
+"""Small toolboxes with the interface that the loop needs, and no slot behind them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from hermes_exec.tools import Notice, ToolResult
 
-@dataclass(frozen=True)
-class Result:
-    content: str
-    ok: bool = True
-    error_kind: str | None = None
-    duration_s: float = 0.01
+
+def result(content: str, *, ok: bool = True, error_kind: str | None = None, name: str = "do") -> ToolResult:
+    return ToolResult(name, content, {"content": content}, ok, error_kind, 0.01, "c")
 
 
 class FunctionTools:
     """One tool, `do`, that is an async function of its arguments."""
 
-    def __init__(self, function: Callable[[dict[str, Any]], Awaitable[str | Result]]) -> None:
+    def __init__(self, function: Callable[[dict[str, Any]], Awaitable[str | ToolResult]]) -> None:
         self._function = function
         self.calls: list[tuple[str, str, str | None]] = []
+        self.forgotten = 0
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
@@ -29,10 +27,19 @@ class FunctionTools:
             {"type": "function", "function": {"name": "do", "description": "Do it", "parameters": {"type": "object"}}}
         ]
 
-    async def call(self, name: str, arguments: str, call_id: str | None = None) -> Result:
+    async def call(self, name: str, arguments: str, call_id: str | None = None) -> ToolResult:
         self.calls.append((name, arguments, call_id))
         said = await self._function(json.loads(arguments))
-        return said if isinstance(said, Result) else Result(json.dumps({"output": said}))
+        return said if isinstance(said, ToolResult) else result(json.dumps({"output": said}))
+
+    async def fit_turn(self, results: Sequence[ToolResult]) -> Sequence[ToolResult]:
+        return results
+
+    async def notices(self) -> Sequence[Notice]:
+        return ()
+
+    def forget_reads(self) -> None:
+        self.forgotten += 1
 
 
 async def echo(arguments: dict[str, Any]) -> str:

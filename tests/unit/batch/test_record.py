@@ -6,34 +6,54 @@ from typing import Any
 
 import pytest
 
-from hermes_agent import AgentLoop, Completion, Episode, ModelError, ScriptedModel
+from hermes_agent import (
+    AgentLoop,
+    CheckFailed,
+    Completion,
+    Episode,
+    EpisodeError,
+    ModelError,
+    RolloutResult,
+    ScriptedModel,
+    Verdict,
+)
 from hermes_agent.models.scripted import call
 from hermes_batch.dataset import Task
-from hermes_batch.record import Failure, Place, Record, make_record
-from hermes_exec.tools import KNOWN_TOOLS
-from tests.unit.agent.toolboxes import FunctionTools, Result
+from hermes_batch.record import Record, make_record
+from hermes_exec.errors import ErrorCause
+from hermes_exec.tools import KNOWN_TOOLS, ToolResult
+from tests.unit.agent.toolboxes import FunctionTools, result
 
 pytestmark = pytest.mark.anyio
 TASK = Task(index=3, line=4, prompt="go", id="x")
-PLACE: Place = {"backend": "local", "image": "", "isolation": "namespaces", "sandbox": "local-1"}
-FAILURE: Failure = {"turn": 1, "where": "infra", "kind": "SandboxDied", "message": "gone"}
+FAILURE = EpisodeError(1, "infra", "SandboxDied", "gone")
+SOLVED = Verdict(1.0, solved=True, exit_code=0, output="1 passed")
 
 
-async def tool(arguments: dict[str, Any]) -> Result:
-    return Result("{}", ok=arguments["x"] == 1, error_kind=None if arguments["x"] == 1 else "exit")
+class Terminal(FunctionTools):
+    @property
+    def schemas(self) -> list[dict[str, Any]]:
+        return [{"type": "function", "function": {"name": "terminal", "parameters": {"type": "object"}}}]
+
+
+async def tool(arguments: dict[str, Any]) -> ToolResult:
+    return result("{}", ok=arguments["x"] == 1, error_kind=None if arguments["x"] == 1 else "exit")
 
 
 async def episode(*steps: Completion | str | Exception) -> Episode:
-    return await AgentLoop(ScriptedModel(steps), FunctionTools(tool), max_turns=3).run("go")
+    return await AgentLoop(ScriptedModel(steps), Terminal(tool), max_turns=3).run("go")
 
 
 def record(of: Episode | None, **more: Any) -> Record:
-    return make_record(TASK, of, model="m", toolsets=["terminal"], place=PLACE, seconds=1.23456, **more)
+    cause = more.pop("cause", ErrorCause.INFRA if of is None else of.cause)
+    made = RolloutResult(of, cause=cause, isolation="namespaces", sandbox="local-1", seconds=1.23456, **more)
+    return make_record(TASK, made, model="m", toolsets=["terminal"], backend="local", image="")
 
 
 async def test_fields_of_the_hermes_batch_runner() -> None:
-    calls = (call("terminal", {"x": 1}), call("terminal", {"x": 2}), call("ghost", {"x": 2}))
-    made = record(await episode(Completion("", calls), "done"), solved=True)
+    called = (("terminal", 1), ("terminal", 2), ("ghost", 2), ("web_search", 2))
+    calls = tuple(call(name, {"x": x}) for name, x in called)
+    made = record(await episode(Completion("", calls), "done"), verdict=SOLVED)
     assert list(made)[:9] == [
         *("prompt_index", "conversations", "metadata", "completed", "partial", "api_calls"),
         *("toolsets_used", "tool_stats", "tool_error_counts"),
@@ -45,20 +65,28 @@ async def test_fields_of_the_hermes_batch_runner() -> None:
     assert made["tool_stats"]["terminal"] == {"count": 2, "success": 1, "failure": 1}
     assert made["tool_stats"]["write_file"] == {"count": 0, "success": 0, "failure": 0}
     assert made["tool_error_counts"]["terminal"] == 1
-    assert made["unknown_tools"] == ["ghost"]
+    assert made["unknown_tools"] == ["ghost", "web_search"]
+    assert made["check"] == {"exit_code": 0, "timed_out": False, "output": "1 passed"}
     assert (made["finish"], made["cause"], made["trainable"], made["solved"]) == ("answered", "policy", True, True)
     assert made["seconds"] == 1.235
 
 
 async def test_infra_failure_is_never_a_score() -> None:
-    made = record(await episode("done"), solved=False, failure=FAILURE, cause="infra")
+    made = record(await episode("done"), verdict=SOLVED, error=FAILURE, cause=ErrorCause.INFRA)
     assert (made["finish"], made["cause"], made["trainable"], made["solved"]) == ("infra", "infra", False, None)
     assert (made["completed"], made["partial"]) == (False, True)
-    assert made["errors"] == [FAILURE]
+    assert made["errors"] == [{"turn": 1, "where": "infra", "kind": "SandboxDied", "message": "gone"}]
+
+
+async def test_a_check_without_a_verdict_is_told_and_not_scored() -> None:
+    late = CheckFailed("the check took longer than 60 s")
+    made = record(await episode("done"), error=EpisodeError(1, "infra", "CheckFailed", str(late)), exception=late)
+    assert (made["finish"], made["trainable"], made["solved"]) == ("infra", False, None)
+    assert made["check"] == {"exit_code": None, "timed_out": True, "output": ""}
 
 
 async def test_model_error_is_never_a_score() -> None:
-    made = record(await episode(ModelError("down")), solved=True)
+    made = record(await episode(ModelError("down")), verdict=SOLVED)
     assert (made["finish"], made["cause"], made["trainable"], made["solved"]) == (
         "model_error",
         "provider",
@@ -69,13 +97,13 @@ async def test_model_error_is_never_a_score() -> None:
 
 
 async def test_prompt_that_never_had_a_slot() -> None:
-    made = record(None, failure=FAILURE, cause="provider")
+    made = record(None, error=FAILURE, cause=ErrorCause.PROVIDER)
     assert (made["finish"], made["cause"], made["trainable"], made["api_calls"]) == ("infra", "provider", False, 0)
     assert [turn["from"] for turn in made["conversations"]] == ["system", "human"]
 
 
 async def test_every_record_has_the_same_fields() -> None:
-    full, empty = record(await episode("done"), solved=True), record(None, failure=FAILURE)
+    full, empty = record(await episode("done"), verdict=SOLVED), record(None, error=FAILURE)
     assert list(full) == list(empty)
     assert {name: type(value) for name, value in full.items() if name != "solved"} == {
         name: type(value) for name, value in empty.items() if name != "solved"

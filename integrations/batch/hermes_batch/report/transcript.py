@@ -28,11 +28,11 @@ def _turn(turn: Mapping[str, Any]) -> Markup:
     if said == "system":
         return _folded("System prompt", value)
     if said == "gpt":
-        parsed = get_parser("hermes")(value)
+        parsed = get_parser("hermes")(value, ())
         thought = _folded("Thinking", parsed.reasoning) if parsed.reasoning else Markup("")
         text = element("p", _cut(parsed.content), cls="said") if parsed.content else Markup("")
         return element(
-            "div", element("h4", "Model"), thought, text, *(_call(call) for call in parsed.calls), cls="turn model"
+            "div", element("h4", "Model"), thought, text, *(_call(call) for call in parsed.tool_calls), cls="turn model"
         )
     if said == "tool":
         responses = [_response(text) for text in _RESPONSE.findall(value)] or [_block(value)]

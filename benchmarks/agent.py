@@ -1,0 +1,257 @@
+"""Agents: what the driver spends on a tool call with its model request, and on each of many episodes at once; and an
+endpoint that is unkind for a long time.
+
+Each measurement is a driver of its own, `python -m benchmarks.agent NAME`, so that its processor time and its memory
+are of nothing else; the model is a server in another process, `tests.e2e.agent.unkind`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anyio
+
+from benchmarks.measured import Figure, Measured, progress
+from benchmarks.memory import memory_kb
+from benchmarks.options import Options
+from hermes_agent import AgentLoop, Completion, Episode, Message, OpenAIModel
+from hermes_agent.models.scripted import call
+from hermes_exec import SandboxPool, Slot
+from hermes_exec.tools import Toolbox
+from tests.e2e.agent.unkind import Unkindness
+
+ROOT = Path(__file__).resolve().parent.parent
+TURNS, EPISODES, ROUNDS, AT_ONCE = 20, 8, 5, 8
+MANY, MANY_TURNS, SLOTS_A_BOX = 1000, 3, 64
+UNKIND = Unkindness(per_s=2, faults=0.05, away_after=450, away_s=60.0)
+UNKIND_EPISODES, UNKIND_AT_ONCE = 300, 32
+CPU = "driver CPU of a tool call with its model request"
+NAIVE = f"{CPU}, a plain loop with chat.completions.create"
+RATIO = "of the plain loop"
+MEMORY = f"driver memory of one of {MANY:,} episodes at once"
+MANY_CPU = f"driver CPU of a tool call of {MANY:,} episodes at once"
+LOST = "episodes of 300 lost at 2 requests a second, 5 % faults, an absence of 60 s"
+REQUESTS = "requests there, of turns and faults"
+LONGEST_S = {"cpu": 300.0, "many": 300.0, "unkind": 1200.0}
+
+Figures = dict[str, tuple[float, str]]
+
+
+async def measure(_: Options) -> Measured:
+    """Run the drivers one after the other."""
+    measured = Measured()
+    for name in DRIVERS:
+        progress(f"agent: {name}, up to {LONGEST_S[name]:.0f} s")
+        try:
+            figures = await figures_of(name)
+        except (TimeoutError, RuntimeError) as error:
+            measured.leave_out(f"agent, {name}", repr(error))
+            continue
+        measured.figures |= {f"agent: {what}": Figure(value, unit) for what, (value, unit) in figures.items()}
+    return measured
+
+
+async def figures_of(name: str) -> Figures:
+    """What a driver found. TimeoutError after its time, RuntimeError when it failed."""
+    with anyio.fail_after(LONGEST_S[name]):
+        ended = await anyio.run_process(
+            [sys.executable, "-m", "benchmarks.agent", name], cwd=ROOT, stderr=None, check=False
+        )
+    if ended.returncode != 0:
+        raise RuntimeError(f"the driver ended with {ended.returncode}")
+    found: Figures = json.loads(ended.stdout.splitlines()[-1])
+    return found
+
+
+@asynccontextmanager
+async def served(how: Unkindness) -> AsyncIterator[tuple[str, dict[str, int]]]:
+    """The URL of a server in a process of its own, and a dict that has its log once the block has ended."""
+    log: dict[str, int] = {}
+    command = [sys.executable, "-m", "tests.e2e.agent.unkind", json.dumps(asdict(how))]
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=pipe, stdout=pipe)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield (await process.stdout.readline()).decode().strip(), log
+        process.stdin.close()
+        log.update(json.loads(await process.stdout.readline()))
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+Run = Callable[[Slot, int], Awaitable[None]]
+
+
+async def in_slots(slots: Sequence[Slot], count: int, run: Run) -> None:
+    """Run so many episodes, one at a time in each slot."""
+    left: Iterator[int] = iter(range(count))
+
+    async def work(slot: Slot) -> None:
+        for number in left:
+            await run(slot, number)
+
+    async with anyio.create_task_group() as tasks:
+        for slot in slots:
+            tasks.start_soon(work, slot)
+
+
+async def cpu() -> Figures:
+    """Processor time of this process a tool call: ours and the plain loop in turn, the first round of each apart."""
+    async with (
+        served(Unkindness(turns=TURNS + 1)) as (url, _),
+        SandboxPool("local", slots_per_sandbox=AT_ONCE) as pool,
+        pool.slots(AT_ONCE) as slots,
+        plain_loop(url) as plain,
+    ):
+        model = OpenAIModel("m", base_url=url)
+
+        async def ours(slot: Slot, number: int) -> None:
+            episode = await AgentLoop(model, Toolbox(slot)).run(f"episode {number}")
+            assert (episode.finish, len(episode.tool_calls)) == ("answered", TURNS)
+
+        spent: dict[str, list[float]] = {CPU: [], NAIVE: []}
+        for _ in range(ROUNDS + 1):
+            for name, run in ((CPU, ours), (NAIVE, plain)):
+                begin = time.process_time()
+                await in_slots(slots, EPISODES, run)
+                spent[name].append((time.process_time() - begin) / EPISODES / TURNS * 1000)
+        await model.aclose()
+    found = {name: sorted(times[1:])[ROUNDS // 2] for name, times in spent.items()}
+    return {**{name: (ms, "ms") for name, ms in found.items()}, f"{CPU}, {RATIO}": (found[CPU] / found[NAIVE], "×")}
+
+
+@asynccontextmanager
+async def plain_loop(url: str) -> AsyncIterator[Run]:
+    """The loop that one writes first, with the same tools."""
+    import openai
+
+    async with openai.AsyncOpenAI(base_url=url, api_key="none") as client:
+
+        async def run(slot: Slot, number: int) -> None:
+            toolbox = Toolbox(slot)
+            tools: Any = [{name: tool[name] for name in ("type", "function")} for tool in toolbox.schemas]
+            messages: list[Any] = [{"role": "user", "content": f"episode {number}"}]
+            while True:
+                answer = await client.chat.completions.create(
+                    model="m", messages=messages, tools=tools, temperature=1.0
+                )
+                message = answer.choices[0].message
+                messages.append(message.model_dump(exclude_none=True))
+                for wanted in message.tool_calls or ():
+                    assert wanted.type == "function"
+                    result = await toolbox.call(wanted.function.name, wanted.function.arguments, wanted.id)
+                    messages.append({"role": "tool", "tool_call_id": wanted.id, "content": result.content})
+                if not message.tool_calls:
+                    return
+
+        yield run
+
+
+class _Gathering:
+    """A model whose episodes make `MANY_TURNS` calls each, and wait for each other before the last answer."""
+
+    def __init__(self) -> None:
+        self.here = 0
+        self.all_here, self.go_on = anyio.Event(), anyio.Event()
+
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], **sampling: object
+    ) -> Completion:
+        turn = sum(message["role"] == "assistant" for message in messages)
+        if turn < MANY_TURNS:
+            return Completion(None, (call("terminal", {"command": f"echo {turn}"}, call_id=f"c{turn}"),))
+        self.here += 1
+        if self.here == MANY:
+            self.all_here.set()
+        await self.go_on.wait()
+        return Completion("done")
+
+
+async def many() -> Figures:
+    """Memory and processor time of this process for episodes that are all under way at once, each in a slot."""
+    model, done = _Gathering(), list[Episode]()
+    boxes = -(-MANY // SLOTS_A_BOX)
+    async with (
+        SandboxPool("local", slots_per_sandbox=SLOTS_A_BOX, max_sandboxes=boxes) as pool,
+        pool.slots(MANY) as slots,
+    ):
+        await in_slots(slots, MANY, lambda slot, _: _first_command(slot))
+        gc.collect()
+        before_kb, begin = memory_kb(os.getpid()), time.process_time()
+
+        async def episode(slot: Slot) -> None:
+            done.append(await AgentLoop(model, Toolbox(slot)).run("go"))
+
+        async with anyio.create_task_group() as tasks:
+            for slot in slots:
+                tasks.start_soon(episode, slot)
+            await model.all_here.wait()
+            spent_s, after_kb = time.process_time() - begin, memory_kb(os.getpid())
+            model.go_on.set()
+        assert {each.finish for each in done} == {"answered"}
+    return {
+        MEMORY: ((after_kb - before_kb) / MANY, "KiB"),
+        MANY_CPU: (spent_s / MANY / MANY_TURNS * 1000, "ms"),
+    }
+
+
+async def _first_command(slot: Slot) -> None:
+    assert (await slot.run(["true"])).ok
+
+
+class _Turns(NamedTuple):
+    finish: str
+    contents: tuple[str, ...]
+
+
+async def unkind() -> Figures:
+    """Episodes that did not end as on a kind endpoint, and requests for each turn and fault."""
+    kind, _ = await _episodes(Unkindness())
+    done, log = await _episodes(UNKIND)
+    lost = sum(done[number] != turns for number, turns in kind.items())
+    return {
+        LOST: (lost, ""),
+        REQUESTS: (log["requests"] / (log["good"] + log["faults"]), "×"),
+        "requests refused there": (log["throttled"], ""),
+        "time there": (log["elapsed_s"], "s"),
+    }
+
+
+async def _episodes(how: Unkindness) -> tuple[dict[int, _Turns], dict[str, Any]]:
+    done: dict[int, _Turns] = {}
+    async with (
+        served(how) as (url, log),
+        SandboxPool("local", slots_per_sandbox=UNKIND_AT_ONCE) as pool,
+        pool.slots(UNKIND_AT_ONCE) as slots,
+    ):
+        model = OpenAIModel("m", base_url=url)
+
+        async def run(slot: Slot, number: int) -> None:
+            episode = await AgentLoop(model, Toolbox(slot)).run(f"episode {number}")
+            done[number] = _Turns(episode.finish, tuple(str(each["content"]) for each in episode.messages))
+
+        begin = time.perf_counter()
+        await in_slots(slots, UNKIND_EPISODES, run)
+        elapsed_s = time.perf_counter() - begin
+        await model.aclose()
+    return done, {**log, "elapsed_s": elapsed_s}
+
+
+DRIVERS: dict[str, Callable[[], Awaitable[Figures]]] = {"cpu": cpu, "many": many, "unkind": unkind}
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(DRIVERS[sys.argv[1]]())))  # type: ignore[arg-type]

@@ -1,0 +1,121 @@
+"""A chat completion as an endpoint writes it, read as a Completion whatever is in it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from hermes_agent.messages import Completion, FinishReason, TokenUsage, ToolCall
+from hermes_agent.models.endpoint import BadAnswer
+from hermes_agent.parsers import Parsed
+
+
+def read_answer(answer: object, parse: Callable[[str], Parsed] | None) -> Completion:
+    """The first choice. Text is given to `parse`, where there is one, when there are no structured calls.
+
+    Raises BadAnswer when there is no choice with a message.
+    """
+    choice = _choice(answer)
+    message = choice["message"]
+    calls = tuple(_call(call, index) for index, call in enumerate(_list(message.get("tool_calls"))))
+    completion = Completion(
+        text_of(message.get("content")) or text_of(message.get("refusal")),
+        calls,
+        _reasoning(message),
+        _finish(choice.get("finish_reason")),
+        _usage(answer),
+    )
+    if parse is None or calls or not completion.content:
+        return completion
+    parsed = parse(completion.content)
+    return replace(
+        completion,
+        content=parsed.content,
+        tool_calls=parsed.tool_calls,
+        reasoning=completion.reasoning or parsed.reasoning,
+        raw=completion.content,
+    )
+
+
+def _choice(answer: object) -> Mapping[str, Any]:
+    choices = _list(_mapping(answer).get("choices"))
+    choice = _mapping(choices[0] if choices else None)
+    # Routers tell an error of the provider behind them with status 200.
+    told = choice.get("error") or (_mapping(answer).get("error") if not choices else None)
+    if told or choice.get("finish_reason") == "error":
+        raise BadAnswer(f"it is an error: {_mapping(told).get('message') or told}")
+    if not isinstance(choice.get("message"), Mapping):
+        raise BadAnswer("it has no choice" if not choices else "its choice has no message")
+    return choice
+
+
+def _finish(reason: object) -> FinishReason:
+    if reason == "length" or reason == "content_filter":
+        return reason
+    return "stop"
+
+
+def _call(call: object, index: int) -> ToolCall:
+    function = _mapping(_mapping(call).get("function"))
+    name, arguments = function.get("name"), function.get("arguments")
+    if not isinstance(arguments, str):
+        arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
+    call_id = _mapping(call).get("id")
+    made = ToolCall(
+        call_id if isinstance(call_id, str) and call_id else f"call_{index}",
+        name if isinstance(name, str) else "",
+        well_formed(arguments),
+    )
+    return made if made.name else made._replace(error="This tool call has no name. Name one of the tools")
+
+
+def _reasoning(message: Mapping[str, Any]) -> str | None:
+    """The first of `reasoning_content`, `reasoning` and the texts of `reasoning_details`: endpoints differ."""
+    for name in ("reasoning_content", "reasoning"):
+        text = message.get(name)
+        if isinstance(text, str) and text.strip():
+            return well_formed(text)
+    return _joined((_mapping(detail) for detail in _list(message.get("reasoning_details"))), "\n")
+
+
+def text_of(content: object) -> str | None:
+    """A text, or that of a list of parts."""
+    if isinstance(content, str):
+        return well_formed(content)
+    return _joined(part for part in map(_mapping, _list(content)) if part.get("type") in {"text", None})
+
+
+def _joined(parts: Iterable[Mapping[str, Any]], between: str = "") -> str | None:
+    texts = [part["text"] for part in parts if isinstance(part.get("text"), str) and part["text"]]
+    return well_formed(between.join(texts)) or None
+
+
+def _usage(answer: object) -> TokenUsage:
+    usage = _mapping(_mapping(answer).get("usage"))
+    prompt, completion = (int(_number(usage.get(f"{kind}_tokens"))) for kind in ("prompt", "completion"))
+    return TokenUsage(prompt, completion, 1, _number(usage.get("cost")))
+
+
+def _number(value: object) -> float:
+    """A number of at least 0; anything else is 0."""
+    return value if isinstance(value, int | float) and 0 < value < math.inf else 0
+
+
+def well_formed(text: str) -> str:
+    """The text with a replacement character for each half of a surrogate pair: no file and no request can hold it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []

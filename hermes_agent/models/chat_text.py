@@ -1,0 +1,52 @@
+"""A conversation with tools as plain text, for endpoints that know no tools: the Hermes prompt, calls and results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from hermes_agent.messages import Message, ToolCall, called
+from hermes_agent.models.chat_answer import text_of
+from hermes_agent.parsers import Renderer
+from hermes_agent.trajectories.sharegpt import sharegpt, system_prompt, tool_call_block
+
+
+def leading_system(messages: Sequence[Message]) -> int:
+    """How many system messages a conversation begins with."""
+    roles = [message.get("role") for message in messages]
+    return next((at for at, role in enumerate(roles) if role != "system"), len(roles))
+
+
+def as_text(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], render: Renderer) -> list[Message]:
+    """The messages without a field for tools.
+
+    The tools stand in one system message, before what the leading system messages say; calls are written into the text
+    of their message by `render`, and the results of a turn become one user message of <tool_response> blocks. Thinking
+    is left out, as chat templates do with that of earlier turns.
+    """
+    leading = leading_system(messages) if tools else 0
+    told = [text_of(message.get("content")) or "" for message in messages[:leading]]
+    prompt: list[Message] = [{"role": "system", "content": "\n\n".join([system_prompt(tools), *told])}] if tools else []
+    for role, run in groupby(messages[leading:], lambda message: message.get("role")):
+        if role == "tool":
+            prompt.append({"role": "user", "content": sharegpt(list(run), ())[-1]["value"]})
+        elif role == "assistant":
+            prompt += [{"role": role, "content": _said(message, render)} for message in run]
+        else:
+            prompt += run
+    return prompt
+
+
+def _said(message: Message, render: Renderer) -> str:
+    calls = called(message)
+    text = (text_of(message.get("content")) or "").strip()
+    return "\n".join(filter(None, (text, _written(calls, render) if calls else "")))
+
+
+def _written(calls: Sequence[ToolCall], render: Renderer) -> str:
+    """The calls in their format; with one among them that it cannot hold, all as the model's own text in blocks."""
+    try:
+        return render(calls)
+    except ValueError:
+        return "\n".join(map(tool_call_block, calls))

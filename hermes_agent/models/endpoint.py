@@ -1,0 +1,209 @@
+"""Requests to a server of models: sent in turn with all others to it, and sent again where that may help."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import logging
+import math
+import random
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+import anyio
+from anyio.lowlevel import RunVar
+
+from hermes_agent.errors import ModelError
+from hermes_agent.models.failures import Failure, Kind, lost, refused, silent, unusable
+from hermes_agent.models.gate import EndpointStatus, forget, gate_of, status_of
+from hermes_exec.errors import ConfigError, ErrorCause
+
+if TYPE_CHECKING:
+    import openai
+
+_LOG = logging.getLogger(__name__)
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+_SHOWN_BYTES = 200
+T = TypeVar("T")
+
+__all__ = ["BadAnswer", "Endpoint", "EndpointStatus"]
+
+
+class BadAnswer(Exception):
+    """Raised by the reader of an answer that is not what was asked for; the request is sent again."""
+
+
+class Endpoint:
+    """Sends requests to the server at `base_url` (None: OpenAI's), with the client of the package `openai`.
+
+    All objects with the same `base_url` and `api_key` share, in one event loop, how many requests are in flight (16 at
+    first, up to 1,000), their rate, and what is known of an outage:
+
+    - One that comes too soon (HTTP 429; 503 and 529 with `Retry-After`) holds all back for as long as the server says
+      (at most 60 s; 1 s and more where it says nothing). From then on requests are sent evenly spaced, at a rate that
+      adapts to what the server lets through.
+    - While it is away (no connection; HTTP 408, 502, 503, 521 to 523, 529; 8 failures in a row), all wait, and one
+      request after another asks whether it is back, with pauses of up to 15 s. Who has waited through `wait_outage_s`
+      seconds (default 1800 s) of an outage gets a ModelError.
+    - A refused key or an empty quota is an AccessRefused for all that wait.
+
+    A request is sent again up to `retries` times (default 4) when a completion may have been begun and was lost: other
+    statuses of 500 and more, a broken connection, no answer within `timeout_s` (default 600 s), an answer that cannot
+    be used. Such a completion may be paid for twice; 0 never does that. `connect_timeout_s` (default 10 s) bounds the
+    making of a connection, and `name` stands in errors for the URL. Raises ConfigError for an invalid URL or bound, and
+    when `openai` is not installed.
+    """
+
+    def __init__(
+        self,
+        base_url: str | None,
+        *,
+        api_key: str = "none",
+        timeout_s: float = 600.0,
+        connect_timeout_s: float = 10.0,
+        retries: int = 4,
+        wait_outage_s: float = 1800.0,
+        name: str | None = None,
+    ) -> None:
+        _check_bounds(timeout_s, connect_timeout_s, retries, wait_outage_s)
+        if base_url is not None:
+            _check_url(base_url)
+        if importlib.util.find_spec("openai") is None:
+            raise ConfigError("models behind an endpoint need the package openai: pip install 'hermes-exec[agent]'")
+        self._base_url, self._api_key = base_url, api_key
+        self._timeout_s, self._connect_timeout_s = timeout_s, connect_timeout_s
+        self._retries, self._wait_outage_s = retries, wait_outage_s
+        self._url = base_url or "OpenAI"
+        self._name = name or self._url
+        # Connections belong to the event loop that made them.
+        self._client: RunVar[openai.AsyncOpenAI | None] = RunVar(f"client {id(self)}", None)
+
+    @property
+    def status(self) -> EndpointStatus:
+        """How the endpoint does, for all who use it in this event loop."""
+        return status_of(self._base_url, self._api_key)
+
+    async def post(self, path: str, body: Mapping[str, Any], read: Callable[[Any], T]) -> T:
+        """Send `body` as JSON to `path` (a URL, or relative to `base_url`) and return what `read` makes of the answer's
+        JSON; `read` raises BadAnswer for one that cannot be used.
+
+        Raises ModelError when there is no answer, AccessRefused, and ContextExceeded when the server says that the
+        prompt is too long.
+        """
+        content, tries = _encoded(body), 0
+        gate = gate_of(self._base_url, self._api_key, name=self._url, user=id(self))
+        while True:
+            try:
+                async with gate.request(self._wait_outage_s):
+                    return self._read(await self._send(path, content), read)
+            except Failure as caught:
+                failure = caught
+            if failure.kind in (Kind.FINAL, Kind.REFUSED):
+                raise failure.error
+            if failure.kind is Kind.BROKEN and (self._retries == 0 or gate.status.away_s is None):
+                tries += 1
+                if tries > self._retries:
+                    raise failure.error
+                _LOG.info("%s; sent again", failure.error)
+                await anyio.sleep(_pause_s(tries))
+            elif gate.has_been_away(self._wait_outage_s):
+                raise gate.outage(failure.error.status) from failure.error
+
+    async def aclose(self) -> None:
+        """Close the connections of this event loop. The object can be used again afterwards."""
+        client = self._client.get()
+        self._client.set(None)
+        forget(self._base_url, self._api_key, user=id(self))
+        if client is not None:
+            await client.close()
+
+    async def _send(self, path: str, content: bytes) -> bytes:
+        import openai
+
+        client = self._opened()
+        try:
+            with anyio.fail_after(self._timeout_s):
+                return await _post(client, path, content)
+        except TimeoutError as error:
+            raise silent(self._name, self._timeout_s, error) from error
+        except openai.APIConnectionError as error:
+            times = {"timeout_s": self._timeout_s, "connect_timeout_s": self._connect_timeout_s}
+            raise lost(self._name, error, **times) from error
+        except openai.APIStatusError as error:
+            raise refused(self._name, error) from error
+        except openai.OpenAIError as error:
+            raise unusable(self._name, str(error), error) from error
+
+    def _read(self, content: bytes, read: Callable[[Any], T]) -> T:
+        try:
+            return read(json.loads(content))
+        except (ValueError, RecursionError) as error:
+            begin = " ".join(content[:_SHOWN_BYTES].decode("utf-8", "replace").split())
+            raise unusable(self._name, f"it is no JSON: {begin or 'it is empty'}", error) from error
+        except BadAnswer as error:
+            raise unusable(self._name, str(error), error) from error
+
+    def _opened(self) -> openai.AsyncOpenAI:
+        import openai
+
+        client = self._client.get()
+        if client is None:
+            timeout = openai.Timeout(self._timeout_s, connect=self._connect_timeout_s)
+            client = openai.AsyncOpenAI(api_key=self._api_key, base_url=self._base_url, timeout=timeout, max_retries=0)
+            self._client.set(client)
+        return client
+
+
+async def _post(client: openai.AsyncOpenAI, path: str, content: bytes) -> bytes:
+    """Bytes go out as they are: given messages, the client transforms each of them anew, which takes ten times as long
+    as all the rest of a request.
+    """
+    if "content" in _parameters_of_post():
+        return await client.post(path, cast_to=bytes, content=content)
+    return await client.post(path, cast_to=bytes, body=content)
+
+
+@cache
+def _parameters_of_post() -> frozenset[str]:
+    """Clients before 2.16 take bytes as `body`."""
+    import openai
+
+    return frozenset(inspect.signature(openai.AsyncOpenAI.post).parameters)
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    try:
+        text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ModelError(f"the request cannot be written as JSON: {error}", cause=ErrorCause.CONFIG) from error
+    # What is no character cannot be sent: half of a surrogate pair, which a model can write as an escape.
+    return text.encode("utf-8", "replace")
+
+
+def _pause_s(tries: int) -> float:
+    longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(tries - 1, 10))
+    return longest * random.uniform(0.75, 1.25)
+
+
+def _check_bounds(timeout_s: float, connect_timeout_s: float, retries: int, wait_outage_s: float) -> None:
+    for name, value in (("timeout_s", timeout_s), ("connect_timeout_s", connect_timeout_s)):
+        if not 0 < value < math.inf:
+            raise ConfigError(f"{name} is a positive number of seconds, not {value!r}")
+    if not wait_outage_s >= 0:
+        raise ConfigError(f"wait_outage_s is 0 seconds or more, not {wait_outage_s!r}")
+    if retries < 0:
+        raise ConfigError(f"the number of retries is 0 or more, not {retries!r}")
+
+
+def _check_url(url: str) -> None:
+    """Raise ConfigError for a URL that cannot be connected to, before anything is started."""
+    try:
+        parts = urlsplit(url)
+        whole = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        whole = False
+    if not whole:
+        raise ConfigError(f"base_url {url!r} is not the URL of an endpoint, such as http://localhost:8000/v1")

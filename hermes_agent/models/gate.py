@@ -1,0 +1,174 @@
+"""Where requests to one endpoint wait for their turn: one gate for all of an event loop that use it with one key."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from random import Random
+from typing import NamedTuple
+
+import anyio
+from anyio.lowlevel import RunVar
+
+from hermes_agent.errors import AccessRefused, ModelError
+from hermes_agent.models.failures import Failure, Kind
+from hermes_agent.models.pace import Pace, Start
+
+_LOG = logging.getLogger(__name__)
+
+
+class EndpointStatus(NamedTuple):
+    """How an endpoint does, for all who use it in this event loop.
+
+    `in_flight` requests are under way and `waiting` ones wait for their turn; `rate` is how many a second are sent
+    (None: the endpoint has refused none for coming too soon). `away_s` is for how many seconds the endpoint has given
+    nothing (None: it gives something), and `reason` why.
+    """
+
+    in_flight: int = 0
+    waiting: int = 0
+    rate: float | None = None
+    away_s: float | None = None
+    reason: str = ""
+
+
+class Gate:
+    """Lets requests start in the order in which they came, when the pace says so. `name` is for the log."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._pace = Pace(time.monotonic, Random())
+        self._turn = anyio.Lock(fast_acquire=True)
+        self._changed = anyio.Event()
+        self._waiting = 0
+        self._refusals = 0
+        self._refusal: ModelError | None = None
+        self._told = False
+        self.users: set[int] = set()
+        """The endpoints that use it, by `id`."""
+
+    @property
+    def status(self) -> EndpointStatus:
+        """How the endpoint does now."""
+        pace = self._pace
+        return EndpointStatus(pace.in_flight, self._waiting, pace.rate, pace.away_s(), pace.reason)
+
+    @asynccontextmanager
+    async def request(self, wait_outage_s: float) -> AsyncGenerator[None]:
+        """Wait until a request may be sent; the block sends it, and how it ends says how the endpoint does.
+
+        Raises ModelError when the endpoint has been away for `wait_outage_s` seconds meanwhile, and AccessRefused when
+        another request was. A request that comes later than that is sent at once.
+        """
+        start = await self._enter(wait_outage_s)
+        try:
+            yield
+        except Failure as failure:
+            self._learn(start, failure)
+            raise
+        except BaseException:
+            self._pace.dropped(start)
+            raise
+        else:
+            self._pace.succeeded(start)
+        finally:
+            self._tell()
+            self._changed.set()
+
+    def has_been_away(self, wait_outage_s: float) -> bool:
+        """Whether the endpoint has given nothing for so long."""
+        away_s = self._pace.away_s()
+        return away_s is not None and away_s >= wait_outage_s
+
+    def outage(self, status: int | None = None) -> ModelError:
+        """The error for those who have waited in vain."""
+        text = f"{self._name} gave nothing for {self._pace.away_s() or 0:.0f} s, the last time: {self._pace.reason}"
+        return ModelError(text, status=status)
+
+    async def _enter(self, wait_outage_s: float) -> Start:
+        refusals, late = self._refusals, self.has_been_away(wait_outage_s)
+        self._waiting += 1
+        try:
+            async with self._turn:
+                while (wait_s := self._wait_s(refusals, wait_outage_s, late=late)) > 0:
+                    self._changed = anyio.Event()
+                    with anyio.move_on_after(wait_s):
+                        await self._changed.wait()
+                return self._pace.start()
+        finally:
+            self._waiting -= 1
+
+    def _wait_s(self, refusals: int, wait_outage_s: float, *, late: bool) -> float:
+        """How long the first in the line has to wait before it looks again."""
+        if self._refusal is not None and self._refusals != refusals:
+            raise AccessRefused(str(self._refusal), status=self._refusal.status)
+        away_s = self._pace.away_s()
+        if away_s is None:
+            return self._pace.wait_s()
+        if away_s < wait_outage_s:
+            return min(self._pace.wait_s(), wait_outage_s - away_s)
+        if late:
+            return 0.0
+        raise self.outage()
+
+    def _learn(self, start: Start, failure: Failure) -> None:
+        pace = self._pace
+        match failure.kind:
+            case Kind.THROTTLED:
+                pace.throttled(start, failure.reason, failure.retry_after_s)
+            case Kind.AWAY:
+                pace.unavailable(start, failure.reason)
+            case Kind.BROKEN:
+                pace.failed(start, failure.reason)
+            case Kind.REFUSED | Kind.FINAL:
+                pace.succeeded(start)
+        if failure.kind is Kind.REFUSED:
+            self._refusals += 1
+            self._refusal = failure.error
+
+    def _tell(self) -> None:
+        """Log an outage once, when the endpoint was asked again in vain, and its end."""
+        pace = self._pace
+        if pace.failed_probes and not self._told:
+            self._told = True
+            _LOG.warning("%s gives nothing: %s; waiting for it", self._name, pace.reason)
+        elif pace.away_since is None and self._told:
+            self._told = False
+            _LOG.warning("%s gives something again", self._name)
+
+
+_GATES: RunVar[dict[tuple[str | None, str], Gate]] = RunVar("gates of endpoints")
+
+
+def gate_of(base_url: str | None, api_key: str, *, name: str, user: int) -> Gate:
+    """The gate of all who use this URL with this key, in this event loop."""
+    gates = _gates()
+    if (gate := gates.get((base_url, api_key))) is None:
+        gate = gates[base_url, api_key] = Gate(name)
+    gate.users.add(user)
+    return gate
+
+
+def status_of(base_url: str | None, api_key: str) -> EndpointStatus:
+    """How the endpoint does, for all who use it in this event loop."""
+    gate = _gates().get((base_url, api_key))
+    return EndpointStatus() if gate is None else gate.status
+
+
+def forget(base_url: str | None, api_key: str, *, user: int) -> None:
+    """One of its users is done with a gate; the last one takes along what it has learned."""
+    gate = _gates().get((base_url, api_key))
+    if gate is not None:
+        gate.users.discard(user)
+        if not gate.users:
+            del _gates()[base_url, api_key]
+
+
+def _gates() -> dict[tuple[str | None, str], Gate]:
+    try:
+        return _GATES.get()
+    except LookupError:
+        _GATES.set({})
+        return _GATES.get()

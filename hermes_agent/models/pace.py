@@ -1,0 +1,243 @@
+"""When the next request to an endpoint may start: a policy without waiting and without a clock of its own.
+
+The number of requests in flight grows with success. A rate is kept once the endpoint has refused one for coming too
+soon: it falls to a part of the one that was refused, comes back to it slowly and then looks for more, as TCP CUBIC does
+with its window (RFC 9438), counted in requests instead of seconds. An endpoint that gives nothing is asked by one
+request at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+FIRST_IN_FLIGHT, MOST_IN_FLIGHT = 16, 1000
+"""The client has 1,000 connections at most."""
+LONGEST_HOLD_S = 60.0
+_SHORTEST_HOLD_S = 1.0
+_FIRST_PROBE_S, _LONGEST_PROBE_S = 0.5, 15.0
+_FAILURES_IN_A_ROW = 8
+_KEPT = 0.85
+_JITTER = 0.03
+# So many successes lead back to the rate that was refused: some, and those of so many seconds; fewer to a mere guess.
+_BACK, _BACK_TO_GUESS = (60, 15.0), (10, 5.0)
+_WINDOW_S = 1.0
+_SLOWEST = 1 / LONGEST_HOLD_S
+
+
+@dataclass(slots=True, eq=False)
+class Start:
+    """One request under way. `paced`: it was sent as soon as the rate let it; `probe`: it asks whether the endpoint is
+    back.
+    """
+
+    number: int
+    at: float
+    paced: bool
+    probe: bool
+
+
+@dataclass(slots=True)
+class _Sample:
+    """How many requests an endpoint let through: of `first` to `last`, sent within `seconds`, all but `refused`. Of
+    some it comes to be known only later that they were refused.
+    """
+
+    first: int
+    last: int
+    seconds: float
+    refused: int
+
+    def has(self, start: Start) -> bool:
+        return self.first <= start.number <= self.last
+
+    def rate(self) -> float:
+        return max(1, self.last - self.first + 1 - self.refused) / max(_WINDOW_S, self.seconds)
+
+
+class Pace:
+    """Says when a request may start, and is told how each of them ended, each once.
+
+    `now` gives the seconds of any clock that does not go back; `random` is where jitter comes from.
+    """
+
+    def __init__(self, now: Callable[[], float], random: Random) -> None:
+        self.in_flight = 0
+        self.limit = float(FIRST_IN_FLIGHT)
+        self.rate: float | None = None
+        """Requests a second; None: as many as there are."""
+        self.away_since: float | None = None
+        """When the endpoint began to give nothing; None while it gives something."""
+        self.reason = ""
+        self.failed_probes = 0
+        self._now, self._random = now, random
+        self._number = 0
+        self._slow_start = True
+        self._failures = 0
+        self._probe: Start | None = None
+        self._probe_at = 0.0
+        self._next_at = self._held_until = self._last_at = 0.0
+        self._hold_s = _SHORTEST_HOLD_S
+        self._recent: deque[Start] = deque()
+        self._refused_at = -math.inf
+        self._sample: _Sample | None = None
+        # Since the last refusal that told something: the first request, how many were refused, the time with requests.
+        self._first, self._refused, self._busy_s = 1, 0, 0.0
+        # The rate that seems to be allowed, whether that is a mere guess, and successes on the way to it.
+        self._allowed, self._guessed, self._grown = 0.0, True, 0
+
+    def wait_s(self) -> float:
+        """Seconds until a request may start, as it is now: 0 for at once, infinity for not before one has ended."""
+        now = self._now()
+        if self.away_since is not None:
+            return math.inf if self._probe else max(0.0, self._probe_at - now)
+        if self.in_flight >= int(self.limit):
+            return math.inf
+        return max(0.0, self._free_at() - now)
+
+    def start(self) -> Start:
+        """A request starts now."""
+        now = self._now()
+        self._number += 1
+        self.in_flight += 1
+        start = Start(self._number, now, paced=False, probe=self.away_since is not None)
+        if start.probe and self._probe is None:
+            self._probe = start
+        if self.rate is None:
+            self._recent.append(start)
+            while self._recent[0].at < now - _WINDOW_S - LONGEST_HOLD_S or len(self._recent) > 2 * MOST_IN_FLIGHT:
+                self._recent.popleft()
+        else:
+            interval = 1 / self.rate
+            # While there is little to send, the rate is not what bounds it: nothing is learned about it.
+            start.paced = now - self._free_at() < interval
+            self._busy_s += now - self._last_at if start.paced else interval
+            self._next_at = now + interval * self._random.uniform(1 - _JITTER, 1 + _JITTER)
+        self._last_at = now
+        return start
+
+    def succeeded(self, start: Start) -> None:
+        """The endpoint gave what was asked for, or said for good that it will not."""
+        self._ended(start)
+        self.away_since, self.reason, self._failures, self.failed_probes = None, "", 0, 0
+        self._hold_s = _SHORTEST_HOLD_S
+        if self.in_flight + 1 >= int(self.limit):
+            self.limit = min(MOST_IN_FLIGHT, self.limit + (1 if self._slow_start else 1 / self.limit))
+        if start.paced and start.at > self._refused_at:
+            self._grown += 1
+            self._speed_up()
+
+    def throttled(self, start: Start, reason: str, retry_after_s: float | None) -> None:
+        """The endpoint refused the request because it has too many; `retry_after_s` is when it wants the next."""
+        self._ended(start)
+        self._slow_start = False
+        now = self._now()
+        hold_s = self._hold_s if retry_after_s is None else min(retry_after_s, LONGEST_HOLD_S)
+        until = now + hold_s * self._random.uniform(1, 1.1)
+        if start.at <= self._refused_at:
+            self._refused_again(start)
+        else:
+            self._hold_s = min(2 * self._hold_s, LONGEST_HOLD_S)
+            self._refused_at = now
+            self._refused += 1
+            if self.away_since is not None or self._given() == 0:
+                self._lost(start, reason, pause_s=hold_s)
+            else:
+                self._slow_down(start)
+        self._held_until = max(self._held_until, until)
+
+    def unavailable(self, start: Start, reason: str) -> None:
+        """The endpoint could not be reached, or said that it does nothing."""
+        self._ended(start)
+        self._lost(start, reason)
+
+    def failed(self, start: Start, reason: str) -> None:
+        """The endpoint gave something that cannot be used. Many of these in a row count as an outage."""
+        self._ended(start)
+        self._failures += 1
+        if self._failures >= _FAILURES_IN_A_ROW or self.away_since is not None:
+            self._lost(start, reason)
+
+    def dropped(self, start: Start) -> None:
+        """The request was called off."""
+        self._ended(start)
+
+    def away_s(self) -> float | None:
+        """For how many seconds the endpoint has given nothing; None while it gives something."""
+        return None if self.away_since is None else self._now() - self.away_since
+
+    def _ended(self, start: Start) -> None:
+        self.in_flight -= 1
+        if self._probe is start:
+            self._probe = None
+
+    def _free_at(self) -> float:
+        return max(self._held_until, self._next_at)
+
+    def _lost(self, start: Start, reason: str, pause_s: float = 0.0) -> None:
+        """The endpoint is away: the first time, or still."""
+        if self.away_since is None:
+            self.away_since = self._now()
+            # One that comes back is not met by all at once.
+            self.limit, self._slow_start = min(self.limit, FIRST_IN_FLIGHT), True
+        elif start.probe:
+            self.failed_probes += 1
+        else:
+            return
+        self.reason = reason
+        pause_s = max(pause_s, min(_FIRST_PROBE_S * 2 ** min(self.failed_probes, 10), _LONGEST_PROBE_S))
+        self._probe_at = self._now() + pause_s * self._random.uniform(1, 1.25)
+
+    def _given(self) -> int:
+        """How many requests since the last refusal were not refused, as far as is known."""
+        return self._number - self._first + 1 - self._refused
+
+    def _slow_down(self, start: Start) -> None:
+        """A request was refused that was sent at the rate that is kept now."""
+        refused_rate, self._sample = self.rate, self._sampled(start)
+        self._recent.clear()
+        self._first, self._refused, self._busy_s, self._last_at = self._number + 1, 0, 0.0, self._now()
+        self._take(self._sample, refused_rate)
+
+    def _sampled(self, start: Start) -> _Sample:
+        if self.rate is not None:
+            return _Sample(self._first, self._number, self._busy_s, self._refused)
+        sent = [each.number for each in self._recent if abs(each.at - start.at) <= _WINDOW_S / 2]
+        return _Sample(sent[0], sent[-1], _WINDOW_S, refused=1)
+
+    def _refused_again(self, start: Start) -> None:
+        """A request was refused that was sent before the rate was lowered: it only tells how much was let through."""
+        if self._sample is not None and self._sample.has(start):
+            self._sample.refused += 1
+            if self._guessed:
+                self._take(self._sample, None)
+
+    def _take(self, sample: _Sample, refused_rate: float | None) -> None:
+        """Lower the rate. What was let through since the refusal before is less than what is allowed, so that the rate
+        that was refused now is the better guess; far less is a refusal of another kind, such as of a limit by the
+        minute that let a burst through.
+        """
+        measured = sample.rate()
+        self._guessed = refused_rate is None or measured < refused_rate / 3
+        self._allowed = measured if refused_rate is None or self._guessed else refused_rate
+        self._grown = 0
+        self._set_rate()
+
+    def _speed_up(self) -> None:
+        self._set_rate()
+        if self.rate is not None and self.rate > 2 * self._allowed:
+            self._allowed = self.rate
+            self._grown = int(self._back())
+
+    def _back(self) -> float:
+        """How many successes lead back to the rate that seems to be allowed."""
+        requests, seconds = _BACK_TO_GUESS if self._guessed else _BACK
+        return requests + seconds * self._allowed
+
+    def _set_rate(self) -> None:
+        """A part of what seems to be allowed, later as much, in the end more."""
+        share = 1 + (1 - _KEPT) * (self._grown / self._back() - 1) ** 3
+        self.rate = max(_SLOWEST, self._allowed * share)

@@ -1,0 +1,168 @@
+"""One rollout: a slot, the task's files, an episode, its score, and whose doing the end was."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
+
+from hermes_agent.episode import Episode, EpisodeError
+from hermes_agent.loop import AgentLoop
+from hermes_agent.messages import Message
+from hermes_agent.models.base import Model, SessionModel
+from hermes_agent.scoring import CheckFailed, Files, Scoring, Verdict, put, score
+from hermes_exec import KillReceipt, SandboxPool, Slot
+from hermes_exec.errors import ErrorCause, ExecError
+from hermes_exec.tools import HostTool, Toolbox
+
+_LOG = logging.getLogger(__name__)
+
+Prepare = Callable[[Slot], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class RolloutResult:
+    """What became of a rollout.
+
+    `episode` is None where it never began. `verdict` is the score, None where there was none to be had or the end says
+    nothing about the model. `error` is what kept the rollout from an episode or a score, besides what the episode
+    itself tells; `exception` is the same as it was raised. `cause` says whose doing the end was. `isolation` and
+    `sandbox` tell where it ran (empty: nowhere), `unavailable` which tools of its toolsets this package does not have,
+    `killed` what the model's last processes were.
+    """
+
+    episode: Episode | None
+    verdict: Verdict | None = None
+    error: EpisodeError | None = None
+    exception: Exception | None = None
+    cause: ErrorCause = ErrorCause.INFRA
+    isolation: str = ""
+    sandbox: str = ""
+    unavailable: tuple[str, ...] = ()
+    killed: KillReceipt | None = None
+    seconds: float = 0.0
+
+    @property
+    def trainable(self) -> bool:
+        """Whether a score of this says something about the model."""
+        return self.episode is not None and self.episode.trainable and self.error is None
+
+    @property
+    def finish(self) -> str:
+        """How it ended: the episode's `finish`, or `infra` where something else kept it from its score."""
+        return "infra" if self.episode is None or self.error is not None else self.episode.finish
+
+    @property
+    def solved(self) -> bool | None:
+        """Whether the task was solved; None where nothing was scored."""
+        return None if self.verdict is None or not self.trainable else self.verdict.solved
+
+    @property
+    def reward(self) -> float | None:
+        """The reward; None where nothing was scored, which is never to be trained on."""
+        return None if self.verdict is None or not self.trainable else self.verdict.reward
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout:
+    """What is to be done in a rollout; the same for batch runs, the command line and RL.
+
+    `messages` (a text: one user message) begin the episode. `files` (path below `slot.workdir` to text, bytes, or the
+    path of a file or folder on this host) are put into the slot, then `prepare(slot)` is awaited, then the terminal
+    moves to `cwd`. `toolsets` and `tools` are those of `Toolbox`, `scoring` says how the episode is scored (None: not),
+    `loop` are arguments of `AgentLoop` (`max_turns`, `hooks`, …). `image` and `profile` choose the slot.
+    """
+
+    messages: Sequence[Message] | str
+    files: Files = field(default_factory=dict)
+    prepare: Prepare | None = None
+    cwd: str | None = None
+    toolsets: Iterable[str] | None = None
+    tools: Iterable[str | HostTool] | None = None
+    scoring: Scoring | None = None
+    image: str | None = None
+    profile: str | None = None
+    loop: Mapping[str, Any] = field(default_factory=dict)
+
+    async def run(self, pool: SandboxPool, model: Model | SessionModel) -> RolloutResult:
+        """Do it in a slot of the pool. What goes wrong is in the result; only cancellation leaves as an exception."""
+        work = _Work(self, model)
+
+        async def in_pool() -> None:
+            async with pool.slot(profile=self.profile, image=self.image) as slot:
+                await work.do(slot)
+
+        return await work.result_of(in_pool)
+
+    async def run_in(self, slot: Slot, model: Model | SessionModel) -> RolloutResult:
+        """The same in a slot that is held already; it is not reset afterwards."""
+        work = _Work(self, model)
+        return await work.result_of(partial(work.do, slot))
+
+
+class _Work:
+    """A rollout under way."""
+
+    def __init__(self, rollout: Rollout, model: Model | SessionModel) -> None:
+        self._rollout, self._model = rollout, model
+        self._stage: Literal["slot", "task", "scoring", "done"] = "slot"
+        self._result = RolloutResult(None)
+
+    async def result_of(self, work: Callable[[], Awaitable[None]]) -> RolloutResult:
+        """The result when that is done, however it ends."""
+        started = time.monotonic()
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it spoils its own rollout only
+            self._failed(error)
+        return replace(self._result, seconds=time.monotonic() - started)
+
+    async def do(self, slot: Slot) -> None:
+        """Set up, let the model work, score."""
+        self._result = replace(self._result, isolation=str(slot.isolation.level), sandbox=str(slot.sandbox))
+        self._stage = "task"
+        await self._set_up(slot)
+        toolbox = Toolbox(slot, self._rollout.toolsets, tools=self._rollout.tools)
+        self._result = replace(self._result, unavailable=toolbox.unavailable)
+        await self._enter(toolbox)
+        self._stage = "scoring"
+        episode = await AgentLoop(self._model, toolbox, **self._rollout.loop).run(self._rollout.messages)
+        self._result = replace(self._result, episode=episode, cause=episode.cause)
+        if self._rollout.scoring is not None and episode.trainable:
+            verdict, killed = await score(slot, episode, self._rollout.scoring, self._set_up)
+            self._result = replace(self._result, verdict=verdict, killed=killed)
+        self._stage = "done"
+
+    async def _set_up(self, slot: Slot) -> None:
+        await put(slot, self._rollout.files)
+        if self._rollout.prepare is not None:
+            await self._rollout.prepare(slot)
+
+    async def _enter(self, toolbox: Toolbox) -> None:
+        cwd = self._rollout.cwd
+        if cwd is not None:
+            moved = await toolbox.call("terminal", {"command": f"cd -- {shlex.quote(cwd)}"})
+            if not moved.ok:
+                raise NotADirectoryError(f"the task's cwd {cwd!r}: {moved.data.get('error') or 'is no directory'}")
+
+    def _failed(self, error: Exception) -> None:
+        """Note what kept the rollout from its episode or its score."""
+        episode = self._result.episode
+        if self._stage == "done" or (episode is not None and not episode.trainable):
+            # The score is decided: what fails now is the return of the slot.
+            _LOG.warning("after a rollout: %s: %s", type(error).__name__, error)
+            return
+        if isinstance(error, ExecError):
+            cause = error.cause
+        elif isinstance(error, OSError):
+            cause = ErrorCause.TASK if self._stage == "task" else ErrorCause.INFRA
+        else:
+            if not isinstance(error, CheckFailed):
+                _LOG.error("a rollout ended by %s", type(error).__name__, exc_info=error)
+            cause = ErrorCause.INFRA
+        told = EpisodeError(0 if episode is None else episode.turns, "infra", type(error).__name__, str(error))
+        self._result = replace(self._result, error=told, exception=error, cause=cause)

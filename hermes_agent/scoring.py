@@ -1,0 +1,199 @@
+"""How an episode is scored: the model's last process is ended, its work is sealed, the check is put in and run."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+import anyio
+
+from hermes_agent.episode import Episode
+from hermes_exec import KillReceipt, Slot
+from hermes_exec.errors import ConfigError, ErrorCause, ExecError
+
+Files = Mapping[str, str | bytes | Path]
+"""Path below `slot.workdir` to what shall be there: a text, bytes, or a file or folder of this host."""
+
+ScoreIn = Literal["sealed", "slot"]
+_SEAL_LIMIT_BYTES = 1 << 30
+_OUTPUT_BYTES = 8192
+_KILLED = 9
+
+
+class Verdict(NamedTuple):
+    """The score of an episode: `reward`, usually 0 to 1, whether that is `solved`, and what a command check printed
+    (beginning and end) and ended with; `exit_code` is None where none ran.
+    """
+
+    reward: float
+    solved: bool
+    exit_code: int | None = None
+    output: str = ""
+
+
+Scorer = Callable[[Slot, Episode], Awaitable[Verdict]]
+
+
+class CheckFailed(Exception):
+    """Raised when a check came to no verdict: it took too long, or it was killed. That is no failure of the model."""
+
+
+@dataclass(frozen=True)
+class CommandCheck:
+    """A `Scorer` that runs a command in `slot.workdir`: exit code 0 is solved, with reward 1, any other is 0.
+
+    A check that takes longer than `timeout_s` (default 60), that runs out of memory or is killed raises CheckFailed.
+    """
+
+    command: str | Sequence[str]
+    timeout_s: float = 60.0
+
+    async def __call__(self, slot: Slot, episode: Episode) -> Verdict:
+        """Run it."""
+        result = await slot.run(
+            self.command, timeout_s=self.timeout_s, merge_stderr=True, output_limit_bytes=_OUTPUT_BYTES
+        )
+        if result.timed_out:
+            raise CheckFailed(f"the check took longer than {self.timeout_s:g} s; it printed: {result.output[-500:]}")
+        if result.signal == _KILLED or (result.oom_killed and not result.ok):
+            why = "ran out of memory" if result.oom_killed else "was killed"
+            raise CheckFailed(f"the check {why}; it printed: {result.output[-500:]}")
+        return Verdict(float(result.ok), result.ok, result.exit_code, result.output)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """How an episode is scored.
+
+    First every process of the slot is ended. With `score_in="sealed"` (default) what the model made is then taken out,
+    the slot is reset, and it is put back: nothing else that the model left, such as programs in its home, in /tmp or in
+    the image's folders, is there when `check` runs. What is taken out is the whole of `slot.workdir`, or only `keep`
+    (paths in it): then the task's own files and set-up are made anew first, and everything else is as it was at the
+    start. More than `seal_limit_bytes` (default 1 GiB) is not taken out: reward 0. With `score_in="slot"` the check
+    runs in the slot as the model left it, for tasks whose state is the machine.
+
+    Then `files` are put in, over whatever is at their paths, and `check` is awaited: a `CommandCheck`, or any function
+    of slot and episode that gives a `Verdict`.
+    """
+
+    check: Scorer
+    files: Files = field(default_factory=dict)
+    score_in: ScoreIn = "sealed"
+    keep: Sequence[str] | None = None
+    seal_limit_bytes: int = _SEAL_LIMIT_BYTES
+
+    def __post_init__(self) -> None:
+        if self.score_in not in get_args(ScoreIn):
+            raise ConfigError(f"score_in is 'sealed' or 'slot', not {self.score_in!r}")
+        if isinstance(self.keep, str):
+            raise ConfigError("keep is a list of paths, not one path")
+        if self.keep is not None and self.score_in == "slot":
+            raise ConfigError("keep says what is taken out of the slot, and with score_in='slot' nothing is")
+        for path in (*(self.keep or ()), *self.files):
+            check_inside(path)
+
+
+def check_inside(path: str) -> None:
+    """Raise ConfigError unless it is a relative path that stays below the folder it starts in."""
+    parts = path.split("/")
+    if not path or path.startswith("/") or ".." in parts or "\0" in path:
+        raise ConfigError(f"{path!r} is no path inside of the workspace")
+
+
+async def score(
+    slot: Slot, episode: Episode, scoring: Scoring, set_up: Callable[[Slot], Awaitable[None]]
+) -> tuple[Verdict, KillReceipt | None]:
+    """Score an episode in its slot. `set_up` brings the task's own files.
+
+    A box that its own tenant ended, or work that is too large to be taken out, has reward 0. Raises CheckFailed, and
+    the ExecError or OSError that kept the check from its verdict.
+    """
+    killed: KillReceipt | None = None
+    try:
+        killed = await slot.kill_all()
+        if scoring.score_in == "sealed":
+            await _seal(slot, scoring, set_up)
+        await _put_over(slot, scoring.files)
+        return await scoring.check(slot, episode), killed
+    except (ExecError, _InTheWay) as error:
+        if isinstance(error, ExecError) and error.cause is not ErrorCause.POLICY:
+            raise
+        return Verdict(0.0, solved=False, output=f"{type(error).__name__}: {error}"), killed
+
+
+class _InTheWay(Exception):
+    """Raised when the model left the slot such that the check's files cannot be put in."""
+
+
+async def put(slot: Slot, files: Files) -> None:
+    """Put files into `slot.workdir`."""
+    for path, content in files.items():
+        if isinstance(content, Path):
+            await slot.files.upload(content, path)
+        elif isinstance(content, bytes):
+            await slot.files.write_bytes(path, content)
+        else:
+            await slot.files.write_text(path, content)
+
+
+async def _seal(slot: Slot, scoring: Scoring, set_up: Callable[[Slot], Awaitable[None]]) -> None:
+    """Take the work out, reset the slot, put the work back. A second slot would not do: a full pool has none."""
+    whole = scoring.keep is None
+    if whole and slot.workdir == "/":
+        raise ConfigError(
+            "the work directory is /, which cannot be taken out: name the files (keep=), or score_in='slot'"
+        )
+    async with anyio.TemporaryDirectory(prefix="hermes-sealed-") as folder:
+        taken: dict[str, Path | None] = {}
+        for index, path in enumerate(["."] if scoring.keep is None else scoring.keep):
+            taken[path] = await _taken(slot, path, Path(folder, str(index)), scoring.seal_limit_bytes)
+        await slot.reset()
+        if whole:
+            for entry in await slot.files.list("."):
+                await slot.files.remove(entry.name, recursive=True)
+        else:
+            await set_up(slot)
+        for path, local in taken.items():
+            if not whole:
+                await _clear(slot, path)
+            if local is not None:
+                await slot.files.upload(local, path)
+
+
+async def _taken(slot: Slot, path: str, local: Path, limit_bytes: int) -> Path | None:
+    """Where a copy of that path now is; None where nothing of use was there."""
+    try:
+        await slot.files.download(path, local, limit_bytes)
+    except (FileNotFoundError, NotADirectoryError, PermissionError, FileExistsError):
+        return None
+    return local
+
+
+async def _put_over(slot: Slot, files: Files) -> None:
+    """Put files in over whatever is there."""
+    try:
+        for path, content in files.items():
+            await _clear(slot, path)
+            await put(slot, {path: content})
+    except OSError as error:
+        if error.errno not in {errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT}:
+            raise
+        raise _InTheWay(str(error)) from error
+
+
+async def _clear(slot: Slot, path: str) -> None:
+    """Take away what is at a path, and what stands in its way: a link or a file where a folder must be."""
+    *parents, _ = path.split("/")
+    for depth in range(1, len(parents) + 1):
+        parent = "/".join(parents[:depth])
+        try:
+            facts = await slot.files.stat(parent, follow=False)
+        except FileNotFoundError:
+            return
+        if not facts.is_dir:
+            await slot.files.remove(parent)
+            return
+    await slot.files.remove(path, recursive=True, missing_ok=True)

@@ -1,0 +1,34 @@
+"""Models on token ids: prompts and samples kept as ids, for training on exactly what was sampled."""
+
+from __future__ import annotations
+
+from hermes_agent.tokens.answers import Sampled
+from hermes_agent.tokens.control import Tokenizer
+from hermes_agent.tokens.samplers import (
+    CompletionsSampler,
+    Sampler,
+    SGLangSampler,
+    TinkerSampler,
+    VLLMSampler,
+    VLLMTokensSampler,
+)
+from hermes_agent.tokens.sequence import TokenSequence, sequence, sequences
+from hermes_agent.tokens.session import TokenModel, TokenSession
+from hermes_agent.tokens.template import ChatTemplate
+
+__all__ = [
+    "ChatTemplate",
+    "CompletionsSampler",
+    "SGLangSampler",
+    "Sampled",
+    "Sampler",
+    "TinkerSampler",
+    "TokenModel",
+    "TokenSequence",
+    "TokenSession",
+    "Tokenizer",
+    "VLLMSampler",
+    "VLLMTokensSampler",
+    "sequence",
+    "sequences",
+]

@@ -1,0 +1,186 @@
+"""Tries a chat template out: how it takes turns with calls, and which tokens end its turns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from itertools import product
+from typing import Literal, NamedTuple, Protocol
+
+from hermes_agent.messages import Message
+from hermes_agent.tokens.control import new_nonce
+from hermes_exec.errors import ConfigError
+
+OVERRIDE = "give another one as chat_template="
+QUESTION: Message = {"role": "user", "content": "question"}
+MORE: Message = {"role": "user", "content": "more"}
+_CALLS = (("probe0001", "tool"), ("probe0002", "tool"))
+
+
+class Render(Protocol):
+    """Renders messages to a text; ConfigError where the template refuses them."""
+
+    def __call__(  # noqa: D102
+        self, messages: Sequence[Message], tools: Sequence[Message] | None, *, generation: bool = False
+    ) -> str: ...
+
+
+class Form(NamedTuple):
+    """How a template takes assistant turns with calls.
+
+    `calls`: how many of one turn ("none": it refuses them, or renders only the text). `arguments`: as what it takes
+    them. `merges`: it refuses what a user says after a tool result.
+    """
+
+    calls: Literal["all", "one", "none"] = "all"
+    arguments: Literal["object", "text"] = "object"
+    merges: bool = False
+
+
+_KINDS: tuple[tuple[Literal["all", "one"], int], ...] = (("all", 2), ("one", 1))
+_ARGUMENTS: tuple[Literal["object", "text"], ...] = ("object", "text")
+# In the order of preference, each with the number of calls to try it with.
+_FORMS = [*((Form(calls, given), count) for (calls, count), given in product(_KINDS, _ARGUMENTS)), (Form("none"), 0)]
+
+
+class Endings(NamedTuple):
+    """`stops` are the ids at which a model ends its turn. `bounds` are those with which a template begins what follows
+    on the text of a turn, and `closing` those of them that belong to the turn and not to what follows: one of them is
+    as good as another.
+    """
+
+    stops: frozenset[int]
+    bounds: frozenset[int]
+    closing: frozenset[int]
+
+    def given(self, stops: frozenset[int]) -> Endings:
+        """These, where the caller says at which ids the model ends its turn."""
+        return Endings(stops, self.bounds | stops, self.closing | (stops - self.bounds))
+
+
+def check_tools(render: Render) -> None:
+    """Raise ConfigError when the template renders no tools."""
+    name = new_nonce()
+    parameters = {"type": "object", "properties": {"x": {"type": "string", "description": "X"}}, "required": ["x"]}
+    tool = {"type": "function", "function": {"name": name, "description": "Does it", "parameters": parameters}}
+    if name not in render([QUESTION], [tool]):
+        raise ConfigError(
+            f"the chat template does not render tools: {OVERRIDE}, or describe the tools in the system message and say "
+            "tools_in_prompt=False"
+        )
+
+
+def found_form(render: Render) -> Form:
+    """How the template takes calls and their results. Raises ConfigError when it takes no results."""
+    refusals: list[str] = []
+
+    def takes(form: Form, count: int, *more: Message) -> bool:
+        mark = new_nonce()
+        new = [*(result(call, f"result of {call[0]}") for call in _CALLS[: max(1, count)]), *more]
+        try:
+            tail = after_mark(mark, render([QUESTION, stand_in(form, mark, _CALLS[:count]), *new], None))
+        except ConfigError as error:
+            refusals.append(str(error))
+            return False
+        return all(message["content"] in tail for message in new)
+
+    for form, count in _FORMS:
+        if takes(form, count):
+            return form._replace(merges=not takes(form, count, MORE))
+    why = f" ({refusals[-1].removesuffix(f': {OVERRIDE}')})" if refusals else ""
+    raise ConfigError(f"the chat template refuses or drops tool results{why}: {OVERRIDE}")
+
+
+def stand_in(form: Form, mark: str, calls: Sequence[tuple[str, str]]) -> Message:
+    """An assistant turn that makes these calls (id, name), with the mark in each of them: some templates leave out the
+    text beside calls, and others print it after the results. Without calls the mark is the text.
+    """
+    made = calls[: {"all": len(calls), "one": 1, "none": 0}[form.calls]]
+    message: Message = {"role": "assistant", "content": "" if made else mark}
+    if made:
+        given = {"mark": mark} if form.arguments == "object" else json.dumps({"mark": mark})
+        message["tool_calls"] = [
+            {"id": number, "type": "function", "function": {"name": name, "arguments": given}} for number, name in made
+        ]
+    return message
+
+
+def result(call: tuple[str, str], content: str) -> Message:
+    """The result of a call (id, name)."""
+    return {"role": "tool", "tool_call_id": call[0], "name": call[1], "content": content}
+
+
+def after_mark(mark: str, text: str) -> str:
+    """What follows on the last mark in a text. Raises ConfigError when there is none."""
+    _, found, tail = text.rpartition(mark)
+    if not found:
+        raise ConfigError(f"the chat template drops assistant messages: {OVERRIDE}")
+    return tail
+
+
+def found_endings(
+    render: Render, form: Form, control_ids: Callable[[str], list[int]], eos: int | None
+) -> Endings | None:
+    """Which ids end turns: the tokenizer's own, and what the template prints. None when it prints a text in which is no
+    control token.
+    """
+    answer = _tail(render, form, (), MORE)
+    call = _tail(render, form, _CALLS[:1], result(_CALLS[0], "result"))
+    own = control_ids(answer.alone)
+    ends = {eos} if eos is not None else set()
+    if not own:
+        if answer.alone.strip():
+            return None
+        # The model stops at the token of the next role.
+        following = [(tail.alone, text) for tail in (answer, call) for text in (tail.followed, tail.asked)]
+        found = ends.union(*(control_ids(_after_common(alone, text))[:1] for alone, text in following))
+        return Endings(frozenset(found), frozenset(found), frozenset(ends))
+    known = _first(control_ids(answer.between), prefer=ends) or own[:1]
+    stop = known if ends.intersection(known) else own[:1]
+    closing = ends.union(known, stop)
+    # Tags of calls may be control tokens, too: where no known end follows on a call, its last token is one.
+    after_call = (
+        _first([number for number in control_ids(call.between) if number in closing], prefer=ends)
+        or control_ids(call.alone)[-1:]
+    )
+    results = _tail(render, form, _CALLS, result(_CALLS[0], "result"), result(_CALLS[1], "another"))
+    again = control_ids(results.followed.partition("result")[2].partition("another")[0])
+    opens = [number for number in after_call if number in again and number not in closing]
+    return Endings(
+        frozenset({*ends, *stop, *after_call}),
+        frozenset({*closing, *after_call}),
+        frozenset({*closing, *after_call}.difference(opens)),
+    )
+
+
+def _first(ids: Sequence[int], *, prefer: set[int]) -> list[int]:
+    """The first of these ids that is preferred, or else the first one; none where there is none."""
+    return [number for number in ids if number in prefer][:1] or list(ids[:1])
+
+
+class _Tail(NamedTuple):
+    """What is printed after the text of an assistant turn: when nothing follows, when a message follows (and how much
+    of that stands before its text), and when the model is asked to go on.
+    """
+
+    alone: str
+    followed: str
+    between: str
+    asked: str
+
+
+def _tail(render: Render, form: Form, calls: Sequence[tuple[str, str]], *following: Message) -> _Tail:
+    mark = new_nonce()
+    turn = stand_in(form, mark, calls)
+
+    def printed(*more: Message, generation: bool = False) -> str:
+        return after_mark(mark, render([QUESTION, turn, *more], None, generation=generation))
+
+    followed = printed(*following)
+    return _Tail(printed(), followed, followed.partition(following[0]["content"])[0], printed(generation=True))
+
+
+def _after_common(shorter: str, longer: str) -> str:
+    pairs: Iterable[tuple[str, str]] = zip(shorter, longer, strict=False)
+    same = next((place for place, (one, other) in enumerate(pairs) if one != other), min(len(shorter), len(longer)))
+    return longer[same:]

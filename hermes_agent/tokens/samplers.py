@@ -1,0 +1,267 @@
+"""Servers that take token ids and give token ids: the requests and answers of each."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, Protocol, TypedDict, Unpack
+
+from hermes_agent.errors import ModelError
+from hermes_agent.models.endpoint import BadAnswer, Endpoint
+from hermes_agent.tokens.answers import Sampled, check_prompt, chosen, field, listed, only, sampled
+from hermes_exec.errors import ErrorCause
+
+LogprobsMode = Literal["raw", "temperature", "processed"]
+"""Of which distribution a server gives log-probabilities: the model's own (`raw`), that of the logits divided by the
+temperature (`temperature`), or the one that was sampled from, after top-p, top-k and the like too (`processed`).
+"""
+
+# What changes a distribution, with the values at which it does not.
+_CHANGING: Mapping[str, tuple[object, ...]] = {
+    "top_p": (1,),
+    "top_k": (0, -1),
+    "min_p": (0,),
+    "repetition_penalty": (1,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    **dict.fromkeys(("min_tokens", "ignore_eos"), (0,)),
+    **dict.fromkeys(("logit_bias", "bad_words", "allowed_token_ids", "structured_outputs"), ()),
+    **dict.fromkeys(("regex", "json_schema", "ebnf", "structural_tag"), ()),
+}
+_COMMON = frozenset(
+    {
+        *("temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids", "min_tokens", "ignore_eos"),
+        *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
+    }
+)
+# SamplingParams of vLLM and of SGLang.
+_VLLM = _COMMON | {"bad_words", "allowed_token_ids", "structured_outputs"}
+_SGLANG = _COMMON | {"regex", "json_schema", "ebnf", "structural_tag"}
+_SGLANG_NAMES = {"seed": "sampling_seed", "min_tokens": "min_new_tokens"}
+
+
+class Settings(TypedDict, total=False):
+    """Keyword arguments of every `HTTPSampler`."""
+
+    api_key: str
+    timeout_s: float
+    retries: int
+    wait_outage_s: float
+    logprobs: LogprobsMode | None
+
+
+class Sampler(Protocol):
+    """Anything that continues token ids. One object serves many sessions at the same time."""
+
+    async def sample(self, ids: Sequence[int], *, max_tokens: int, **sampling: object) -> Sampled:
+        """Sample up to `max_tokens` ids that continue `ids`; `sampling` are parameters by their names in vLLM
+        (`temperature`, `top_p`, `top_k`, `min_p`, `seed`, `stop`, `stop_token_ids`, …). Raises ModelError, and
+        ContextExceeded when `ids` are too many.
+        """
+        ...
+
+
+class HTTPSampler(ABC):
+    """What the samplers of this module share: one request for each sample, and the settings of its `Endpoint`.
+
+    `base_url` is that of the server; `/v1` at its end is left out. `api_key` is sent as bearer token; servers without
+    one take any text. `timeout_s` bounds one request (default 600 s), `retries` (default 4) are further tries after
+    failures and answers that cannot be used, and a server that does not answer at all is waited for up to
+    `wait_outage_s` (default 1800 s). `logprobs` says of which distribution the server gives log-probabilities; the
+    default is that of each server as it starts without options.
+    """
+
+    _path: ClassVar[str]
+    _parameters: ClassVar[frozenset[str]]
+    _logprobs: ClassVar[LogprobsMode] = "raw"
+    _takes_more: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str = "none",
+        timeout_s: float = 600.0,
+        retries: int = 4,
+        wait_outage_s: float = 1800.0,
+        logprobs: LogprobsMode | None = None,
+    ) -> None:
+        root = base_url.rstrip("/").removesuffix("/v1")
+        self._endpoint = Endpoint(
+            root, api_key=api_key, timeout_s=timeout_s, retries=retries, wait_outage_s=wait_outage_s
+        )
+        self._url = root + self._path
+        self.logprobs: LogprobsMode = logprobs or self._logprobs
+
+    async def sample(self, ids: Sequence[int], *, max_tokens: int, **sampling: object) -> Sampled:
+        """See `Sampler.sample`. Raises ModelError (`cause` is `config`) also for a parameter that the server does not
+        have: it would be left out in silence, or fail there.
+        """
+        given = {name: value for name, value in sampling.items() if value is not None}
+        unknown = sorted(given.keys() - self._parameters)
+        if unknown and not self._takes_more:
+            known = ", ".join(sorted(self._parameters))
+            raise ModelError(
+                f"{type(self).__name__} has no sampling parameter {', '.join(unknown)} (there are: {known})",
+                cause=ErrorCause.CONFIG,
+            )
+        body = self._body(list(ids), max_tokens, given)
+        return await self._endpoint.post(self._url, body, lambda answer: self._read(answer, ids, max_tokens))
+
+    def exact_at(self, sampling: Mapping[str, object]) -> bool:
+        """Whether the log-probabilities at these parameters are of the distribution that is sampled from, as an
+        objective with importance weights needs them.
+        """
+        if self.logprobs == "processed":
+            return True
+        scaled = sampling.get("temperature") not in (None, 1) and self.logprobs == "raw"
+        return not scaled and all(sampling.get(name) in (None, *off) for name, off in _CHANGING.items())
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._endpoint.aclose()
+
+    @abstractmethod
+    def _body(self, ids: list[int], max_tokens: int, sampling: dict[str, Any]) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _read(self, answer: object, prompt: Sequence[int], max_tokens: int) -> Sampled: ...
+
+
+class VLLMSampler(HTTPSampler):
+    """vLLM behind the `/generate` that atropos and its trainer speak.
+
+    Source of the format: `example_trainer/vllm_api_server.py` of NousResearch/atropos (0.4.0), which `VLLMServer` of
+    atroposlib asks. Stock vLLM has no such endpoint; there `VLLMTokensSampler` and `CompletionsSampler` are at home.
+    The request is `SamplingParams(**body)` of vLLM, beside `prompt`.
+    """
+
+    _path = "/generate"
+    _parameters = _VLLM
+
+    def _body(self, ids: list[int], max_tokens: int, sampling: dict[str, Any]) -> dict[str, Any]:
+        # 0 further tokens: the log-probability of the sampled one is given all the same.
+        return {"prompt": {"prompt_token_ids": ids}, **sampling, "max_tokens": max_tokens, "logprobs": 0, "n": 1}
+
+    def _read(self, answer: object, prompt: Sequence[int], max_tokens: int) -> Sampled:
+        check_prompt(field(answer, "prompt_token_ids", None), prompt)
+        steps = listed(only(field(answer, "logprobs"), "logprobs"), "logprobs")
+        tokens = [chosen(only(step, "the log-probabilities of a token")) for step in steps]
+        ids, logprobs = [number for number, _ in tokens], [logprob for _, logprob in tokens]
+        given = field(answer, "token_ids", None)
+        if given is not None and only(given, "token_ids") != ids:
+            raise BadAnswer("token_ids and logprobs are of different tokens")
+        return sampled(ids, logprobs, only(field(answer, "finish_reasons"), "finish_reasons"), max_tokens)
+
+
+class VLLMTokensSampler(HTTPSampler):
+    """vLLM's own endpoint for tokens in and tokens out, `/inference/v1/generate`.
+
+    Source of the format: `vllm/entrypoints/serve/disagg/protocol.py` and `serving.py` of vllm-project/vllm
+    (`GenerateRequest`, `GenerateResponse`). `model` is needed for LoRA adapters only.
+    """
+
+    _path = "/inference/v1/generate"
+    _parameters = _VLLM
+
+    def __init__(self, base_url: str, *, model: str | None = None, **settings: Unpack[Settings]) -> None:
+        super().__init__(base_url, **settings)
+        self._model = {} if model is None else {"model": model}
+
+    def _body(self, ids: list[int], max_tokens: int, sampling: dict[str, Any]) -> dict[str, Any]:
+        return {
+            **self._model,
+            "token_ids": ids,
+            "sampling_params": {**sampling, "max_tokens": max_tokens, "logprobs": 0, "n": 1},
+        }
+
+    def _read(self, answer: object, prompt: Sequence[int], max_tokens: int) -> Sampled:
+        choice = only(field(answer, "choices"), "choices")
+        content = listed(field(field(choice, "logprobs"), "content"), "content")
+        logprobs = [field(token, "logprob") for token in content]
+        return sampled(field(choice, "token_ids"), logprobs, field(choice, "finish_reason"), max_tokens)
+
+
+class CompletionsSampler(HTTPSampler):
+    """`/v1/completions` with ids in and ids out, as vLLM has it since 0.10.2.
+
+    Source of the format: `vllm/entrypoints/openai/completion/protocol.py` of vllm-project/vllm (`CompletionRequest`
+    with `return_token_ids`, `CompletionResponseChoice` with `token_ids`). `model` is the name that the server serves.
+    Parameters that are not known here are sent all the same.
+    """
+
+    _path = "/v1/completions"
+    _parameters = _VLLM
+    _takes_more = True
+
+    def __init__(self, base_url: str, *, model: str | None = None, **settings: Unpack[Settings]) -> None:
+        super().__init__(base_url, **settings)
+        self._model = {} if model is None else {"model": model}
+
+    def _body(self, ids: list[int], max_tokens: int, sampling: dict[str, Any]) -> dict[str, Any]:
+        wanted = {"max_tokens": max_tokens, "logprobs": 1, "return_token_ids": True}
+        return {**self._model, "prompt": ids, **sampling, **wanted}
+
+    def _read(self, answer: object, prompt: Sequence[int], max_tokens: int) -> Sampled:
+        choice = only(field(answer, "choices"), "choices")
+        check_prompt(field(choice, "prompt_token_ids", None), prompt)
+        ids = field(choice, "token_ids", None)
+        if ids is None:
+            raise BadAnswer("the server gave no token_ids: it does not know return_token_ids (vLLM does since 0.10.2)")
+        logprobs = field(field(choice, "logprobs"), "token_logprobs")
+        return sampled(ids, logprobs, field(choice, "finish_reason"), max_tokens)
+
+
+class SGLangSampler(HTTPSampler):
+    """SGLang's native `/generate`.
+
+    Source of the format: https://docs.sglang.io/basic_usage/native_api.html, and
+    `python/sglang/srt/sampling/sampling_params.py` of sgl-project/sglang. Log-probabilities are of the logits divided
+    by the temperature, before top-p, top-k and min-p (`SGLANG_RETURN_ORIGINAL_LOGPROB=1` of the server: `raw`).
+    """
+
+    _path = "/generate"
+    _parameters = _SGLANG
+    _logprobs: ClassVar[LogprobsMode] = "temperature"
+
+    def _body(self, ids: list[int], max_tokens: int, sampling: dict[str, Any]) -> dict[str, Any]:
+        named = {_SGLANG_NAMES.get(name, name): value for name, value in sampling.items()}
+        return {
+            "input_ids": ids,
+            "sampling_params": {**named, "max_new_tokens": max_tokens, "n": 1},
+            "return_logprob": True,
+            "return_text_in_logprobs": False,
+        }
+
+    def _read(self, answer: object, prompt: Sequence[int], max_tokens: int) -> Sampled:
+        info = field(only(answer, "the answer") if isinstance(answer, list) else answer, "meta_info")
+        steps = [listed(step, "a token") for step in listed(field(info, "output_token_logprobs"), "the tokens")]
+        if any(len(step) < 2 for step in steps):
+            raise BadAnswer("output_token_logprobs is no list of [logprob, id, text]")
+        if field(info, "completion_tokens", len(steps)) != len(steps):
+            raise BadAnswer("the server gave log-probabilities for some of its tokens only")
+        reason = field(info, "finish_reason")
+        finish = field(reason, "type") if isinstance(reason, dict) else reason
+        return sampled([step[1] for step in steps], [step[0] for step in steps], finish, max_tokens)
+
+
+class TinkerSampler(SGLangSampler):
+    """The `/generate` of tinker-atropos: SGLang's shape before Tinker's sampling client.
+
+    Source of the format: `tinker_atropos/trainer.py` of NousResearch/tinker-atropos. It reads only `temperature` and
+    `stop` (texts or ids), and says "stop" also when `max_tokens` cut the answer: an answer of that length that ends
+    with no end token was cut.
+    """
+
+    _parameters = frozenset({"temperature", "stop", "stop_token_ids"})
+    _logprobs: ClassVar[LogprobsMode] = "raw"
+
+    def _body(self, ids: list[int], max_tokens: int, sampling: dict[str, Any]) -> dict[str, Any]:
+        # One list for texts or ids; texts of the caller's come first, as Tinker ends turns by itself, too.
+        stop = sampling.pop("stop", None) or sampling.pop("stop_token_ids", None) or []
+        sampling.pop("stop_token_ids", None)
+        named = {**sampling, "stop": [stop] if isinstance(stop, str) else list(stop)}
+        return {
+            **super()._body(ids, max_tokens, {}),
+            "sampling_params": {**named, "max_new_tokens": max_tokens, "n": 1},
+        }

@@ -1,0 +1,200 @@
+"""One episode's token ids: what was prompted and sampled so far, kept as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from operator import eq
+from typing import Any, NamedTuple
+
+from hermes_agent.errors import ContextExceeded, ModelError
+from hermes_agent.messages import Completion, Message, TokenUsage, TurnTokens
+from hermes_agent.parsers import Parser, get_parser
+from hermes_agent.tokens.answers import Sampled
+from hermes_agent.tokens.samplers import Sampler
+from hermes_agent.tokens.template import ChatTemplate
+from hermes_exec.errors import ConfigError, ErrorCause
+
+
+class _State(NamedTuple):
+    """What has been said: all ids of prompts and samples, the messages that they stand for, and the completion that the
+    last ids became; `restarted`: its turn kept nothing of what was before.
+    """
+
+    ids: tuple[int, ...] = ()
+    seen: tuple[Message, ...] = ()
+    own: Completion | None = None
+    restarted: bool = False
+
+
+class _Step(NamedTuple):
+    """What a request adds to a state; `restarts`: nothing of the state is kept."""
+
+    state: _State
+    added: tuple[int, ...]
+    restarts: bool = False
+
+
+class TokenSession:
+    """A `ModelSession` whose prompts are the exact ids of the turns before, as sampled, and the ids of the messages
+    that came since.
+
+    The messages are compared with those of the call before: where they only go on, so do the ids; where an earlier one
+    was changed or left out, the whole is rendered anew, and the turn says so (`TurnTokens.restarts`). Nothing changes
+    before a sample is there, so asking again after an error, or for another answer to the same messages, adds nothing
+    twice.
+
+    `parser` takes the text that was sampled, without the end of the turn. `context_tokens` is the model's context
+    window (prompt and answer together): an answer is kept within it. One session serves one episode.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        template: ChatTemplate,
+        tools: Sequence[Mapping[str, Any]],
+        *,
+        parser: Parser,
+        context_tokens: int | None = None,
+        sampling: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._sampler, self._template, self._tools, self._parser = sampler, template, tools, parser
+        self._context_tokens, self._sampling = context_tokens, dict(sampling or {})
+        self._state = self._before = _State()
+
+    async def complete(self, messages: Sequence[Message], **sampling: object) -> Completion:
+        """One completion, with its ids in `tokens` and its text in `raw`; see `ModelSession.complete`.
+
+        `max_tokens` is needed where there is no `context_tokens`, and is cut down to the room that is left. Raises
+        ContextExceeded, before anything is sent, when there is no room for one id, and ModelError for a conversation
+        that the chat template refuses and for a `tool_choice` that forces a call.
+        """
+        wanted = {**self._sampling, **{name: value for name, value in sampling.items() if value is not None}}
+        if wanted.pop("tool_choice", "auto") not in ("auto", "none"):
+            raise ModelError("a model on token ids cannot be forced to make a call", cause=ErrorCause.CONFIG)
+        step = self._step(messages)
+        prompt = (*step.state.ids, *step.added)
+        max_tokens = self._room(len(prompt), wanted.pop("max_tokens", None))
+        wanted["stop_token_ids"] = sorted({*self._template.end_ids, *(wanted.get("stop_token_ids") or ())})
+        sampled = self._checked(await self._sampler.sample(prompt, max_tokens=max_tokens, **wanted))
+        completion = self._completion(step, sampled, len(prompt), max_tokens)
+        new = deepcopy(list(messages[len(step.state.seen) :]))
+        self._before = step.state
+        self._state = _State((*prompt, *sampled.ids), (*step.state.seen, *new), completion, step.restarts)
+        return completion
+
+    async def aclose(self) -> None:
+        """Nothing: the sampler goes on."""
+
+    def _step(self, messages: Sequence[Message]) -> _Step:
+        # The state before is for another answer to the same messages, when the last one was thrown away.
+        try:
+            for state in (self._state, self._before):
+                if state.own is None:
+                    continue
+                new = _continued(state, state.own, messages)
+                if new is not None:
+                    return _Step(state, tuple(self._template.suffix(new, self._tools, after=state.ids[-1])))
+            whole = tuple(self._template.prompt(messages, self._tools))
+        except ConfigError as error:
+            raise ModelError(str(error), cause=ErrorCause.CONFIG) from error
+        again = self._before.own is None and _same(self._state.seen, messages)
+        return _Step(_State(), whole, restarts=self._state.restarted if again else self._state.own is not None)
+
+    def _room(self, prompt_tokens: int, wanted: object) -> int:
+        """How many ids may be sampled."""
+        if wanted is not None and (not isinstance(wanted, int) or wanted < 1):
+            raise ModelError(f"max_tokens is a number of at least 1, not {wanted!r}", cause=ErrorCause.CONFIG)
+        if self._context_tokens is None:
+            if wanted is None:
+                raise ModelError(
+                    "give max_tokens, or context_tokens of the model: servers of token ids sample very few by default",
+                    cause=ErrorCause.CONFIG,
+                )
+            return wanted
+        left = self._context_tokens - prompt_tokens
+        if left < 1:
+            raise ContextExceeded(f"the prompt has {prompt_tokens} tokens; the context is {self._context_tokens}")
+        return left if wanted is None else min(wanted, left)
+
+    def _checked(self, sampled: Sampled) -> Sampled:
+        ids, logprobs = sampled.ids, sampled.logprobs
+        if not ids or (logprobs is not None and len(logprobs) != len(ids)):
+            count = "no" if logprobs is None else len(logprobs)
+            raise ModelError(f"{type(self._sampler).__name__} gave {len(ids)} ids and {count} log-probabilities")
+        return sampled
+
+    def _completion(self, step: _Step, sampled: Sampled, prompt_tokens: int, max_tokens: int) -> Completion:
+        try:
+            text = self._template.text(sampled.ids)
+        except ValueError as error:
+            raise ModelError(f"the sampled ids are of another tokenizer: {error}", cause=ErrorCause.CONFIG) from error
+        parsed = self._parser(text, self._tools)
+        ended = sampled.ids[-1] in self._template.end_ids
+        cut = not ended and (sampled.finish == "length" or len(sampled.ids) >= max_tokens)
+        return Completion(
+            parsed.content,
+            parsed.tool_calls,
+            parsed.reasoning,
+            "length" if cut else "stop",
+            TokenUsage(prompt_tokens, len(sampled.ids), 1),
+            raw=text,
+            tokens=TurnTokens(step.added, sampled.ids, sampled.logprobs, step.restarts),
+        )
+
+
+class TokenModel:
+    """A model that keeps exact token ids: it makes a `TokenSession` for each episode (`SessionModel`).
+
+    `parser` is the name of the format in which the model writes calls, or a `Parser`; `sampling` gives defaults for
+    every request, and `context_tokens` is the context window. `model` is a name for records. Raises ConfigError for an
+    unknown parser.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        template: ChatTemplate,
+        *,
+        parser: str | Parser = "hermes",
+        context_tokens: int | None = None,
+        sampling: Mapping[str, Any] | None = None,
+        model: str = "tokens",
+    ) -> None:
+        if context_tokens is not None and context_tokens < 2:
+            raise ConfigError(f"context_tokens is at least 2, not {context_tokens}")
+        self.model = model
+        self.sampler, self.template = sampler, template
+        self._parser = get_parser(parser) if isinstance(parser, str) else parser
+        self._context_tokens, self._sampling = context_tokens, dict(sampling or {})
+
+    def session(self, tools: Sequence[Mapping[str, Any]]) -> TokenSession:
+        """A new session, for one episode with these tools."""
+        return TokenSession(
+            self.sampler,
+            self.template,
+            tools,
+            parser=self._parser,
+            context_tokens=self._context_tokens,
+            sampling=self._sampling,
+        )
+
+    async def aclose(self) -> None:
+        """Close the connections of the sampler, where it has some."""
+        close = getattr(self.sampler, "aclose", None)
+        if close is not None:
+            await close()
+
+
+def _continued(state: _State, own: Completion, messages: Sequence[Message]) -> Sequence[Message] | None:
+    """The messages after those of a state and the turn that it sampled; None when they do not go on from there."""
+    size = len(state.seen)
+    if len(messages) <= size or not _same(state.seen, messages[:size]):
+        return None
+    turn = messages[size]
+    kept = (turn.get("role"), turn.get("content") or "", len(turn.get("tool_calls") or ()))
+    return messages[size + 1 :] if kept == ("assistant", own.content or "", len(own.tool_calls)) else None
+
+
+def _same(seen: Sequence[Message], messages: Sequence[Message]) -> bool:
+    return len(seen) == len(messages) and all(map(eq, seen, messages))

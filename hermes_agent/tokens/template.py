@@ -1,0 +1,226 @@
+"""A model's chat template as token ids: whole prompts, and what follows on a turn that the model sampled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
+from typing import Any
+
+from hermes_agent.messages import Message
+from hermes_agent.tokens.control import ControlTokens, Tokenizer, new_nonce
+from hermes_agent.tokens.probe import (
+    MORE,
+    OVERRIDE,
+    QUESTION,
+    Endings,
+    Form,
+    after_mark,
+    check_tools,
+    found_endings,
+    found_form,
+    result,
+    stand_in,
+)
+from hermes_exec.errors import ConfigError
+
+
+class ChatTemplate:
+    """The chat template of a tokenizer (of `transformers`, or anything with the methods of `Tokenizer`).
+
+    `chat_template` replaces the tokenizer's own (Jinja text), `variables` are further ones that it reads, such as
+    `{"enable_thinking": False}`. `end` names the tokens that end an assistant turn, as ids or texts of one token each;
+    by default they are found: the tokenizer's `eos_token_id` and what the template prints after an assistant turn. With
+    `tools_in_prompt=False` the template is not given the tools, for callers who describe them in the system message.
+
+    It tries the template out at once. Raises ConfigError, with what to do about it, when the template renders no tools
+    (some drop them silently), refuses or drops tool results, or ends turns with no control token.
+
+    Texts in messages of tools and users never become control tokens, see `ControlTokens`; those of system and assistant
+    messages do, as they are the caller's and the model's own. Only texts are encoded here (`tokenize=False`):
+    `apply_chat_template` gives another type in version 5 of `transformers` than in version 4.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        chat_template: str | None = None,
+        end: Iterable[str | int] | None = None,
+        tools_in_prompt: bool = True,
+        variables: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._chat_template, self._variables = chat_template, dict(variables or {})
+        self._tools_in_prompt = tools_in_prompt
+        self._control = ControlTokens(tokenizer)
+        self._form = Form()
+        self._render([QUESTION], None)
+        if tools_in_prompt:
+            check_tools(self._render)
+        self._form = found_form(self._render)
+        self._endings = self._found_endings(end)
+        self._check_suffixes()
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """The ids that end an assistant turn: a model is to stop at each of them."""
+        return self._endings.stops
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
+        """The ids of a whole conversation, up to where the model is to go on. Raises ConfigError when the template
+        refuses it.
+        """
+        nonce = new_nonce()
+        return self._control.encode(self._render(self._prepared(messages, nonce), tools, generation=True), nonce)
+
+    def suffix(
+        self, new: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, after: int | None = None
+    ) -> list[int]:
+        """The ids of these messages after an assistant turn, up to where the model is to go on.
+
+        They begin with the id that ends the assistant turn. Give `after`, the last id that the model sampled, to leave
+        that out where the model has written it. The turn itself is not rendered: a text of no meaning is put in its
+        place and cut off, so that neither its ids nor what the template does to it matter. Raises ConfigError when the
+        template refuses the messages.
+        """
+        nonce, mark = new_nonce(), new_nonce()
+        prepared = self._prepared(new, nonce)
+        turn = stand_in(self._form, mark, _answered(prepared))
+        text = self._render([QUESTION, turn, *prepared], tools, generation=True)
+        ids = self._control.encode(after_mark(mark, text), nonce)
+        ends = self._endings
+        first = next((place for place, number in enumerate(ids) if number in ends.bounds), None)
+        if first is None:
+            raise ConfigError("the chat template ends no assistant turn before these messages; name its end tokens")
+        # Where a template has no end, its bound is the token of the next role, and stays beside another end.
+        written = after == ids[first] or (after in ends.stops and ids[first] in ends.closing)
+        return ids[first + written :]
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of sampled ids without the end of the turn. Control tokens are in it, for tags of tool calls may be
+        some. Raises ValueError where the tokenizer cannot decode them.
+        """
+        written = list(ids[:-1] if ids and ids[-1] in self.end_ids else ids)
+        try:
+            # Cleaning up, which some tokenizers do by default, takes spaces away: "ls ." would become "ls.".
+            return str(self._tokenizer.decode(written, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        except Exception as error:
+            raise ValueError(f"the tokenizer cannot decode these ids ({type(error).__name__}: {error})") from error
+
+    def _render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None,
+        *,
+        generation: bool = False,
+    ) -> str:
+        try:
+            text = self._tokenizer.apply_chat_template(
+                list(messages),
+                tools=[_bare(tool) for tool in tools] if tools and self._tools_in_prompt else None,
+                chat_template=self._chat_template,
+                tokenize=False,
+                add_generation_prompt=generation,
+                **self._variables,
+            )
+        except Exception as error:
+            raise ConfigError(f"the chat template refuses the conversation: {type(error).__name__}: {error}") from error
+        if not isinstance(text, str):
+            raise ConfigError(f"the tokenizer's apply_chat_template gave {type(text).__name__}, not a text")
+        return text
+
+    def _prepared(self, messages: Sequence[Message], nonce: str) -> list[Message]:
+        merged = _merged(messages) if self._form.merges else messages
+        if self._form.arguments == "object":
+            merged = [_with_objects(message) for message in merged]
+        return [self._control.guard(nonce, message) for message in merged]
+
+    def _found_endings(self, end: Iterable[str | int] | None) -> Endings:
+        eos = self._tokenizer.eos_token_id
+        found = found_endings(self._render, self._form, self._control_ids, eos)
+        if end is not None:
+            given = frozenset(self._one_id(each) for each in end)
+            stops = given if eos is None else given | {eos}
+            return found.given(stops) if found else Endings(stops, stops, stops)
+        if found is None:
+            raise ConfigError(
+                f"the chat template ends turns with a text in which is no control token: {OVERRIDE}, or name the "
+                "tokens that end a turn as end="
+            )
+        return found
+
+    def _check_suffixes(self) -> None:
+        """Raise ConfigError unless what follows on a turn can be told, for a message of the user and for a result."""
+        for message in (MORE, result(("probe0001", "tool"), "result")):
+            try:
+                self.suffix([message], ())
+            except ConfigError as error:
+                raise ConfigError(
+                    f"the chat template cannot go on after an assistant turn ({error}): {OVERRIDE}, or name the tokens "
+                    "that end a turn as end="
+                ) from error
+
+    def _one_id(self, end: str | int) -> int:
+        if isinstance(end, int):
+            return end
+        ids = self._ids(end)
+        if len(ids) != 1:
+            raise ConfigError(f"end names tokens of one id each; {end!r} is {len(ids)} ids of this tokenizer")
+        return ids[0]
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False)) if text else []
+
+    def _control_ids(self, text: str) -> list[int]:
+        return [number for number in self._ids(text) if number in self._control.ids]
+
+
+def _bare(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema as chat completion interfaces have it; other keys beside these are for this library."""
+    return {name: tool[name] for name in ("type", "function") if name in tool}
+
+
+def _answered(new: Sequence[Message]) -> list[tuple[str, str]]:
+    """The calls (id, name) that the results at the beginning of these messages answer."""
+    results = takewhile(lambda message: message.get("role") == "tool", new)
+    return [(str(message.get("tool_call_id", "")), str(message.get("name") or "tool")) for message in results]
+
+
+def _with_objects(message: Message) -> Message:
+    """The message with the arguments of its calls as objects, which is what templates expect; those that are no JSON
+    object stand under one name.
+    """
+    calls = message.get("tool_calls")
+    if not calls:
+        return message
+    return {**message, "tool_calls": [_with_object(call) for call in calls]}
+
+
+def _with_object(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = dict(call["function"])
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            parsed = json.loads(arguments)
+        except (ValueError, RecursionError):
+            parsed = None
+        function["arguments"] = parsed if isinstance(parsed, dict) else {"arguments": arguments}
+    return {**call, "function": function}
+
+
+def _merged(messages: Sequence[Message]) -> list[Message]:
+    """The messages with each user message that follows on a tool result in that result, after a blank line."""
+    merged: list[Message] = []
+    for message in messages:
+        if message.get("role") == "user" and merged and merged[-1].get("role") == "tool":
+            last = merged.pop()
+            message = {**last, "content": f"{_text(last['content'])}\n\n{_text(message['content'])}"}
+        merged.append(message)
+    return merged
+
+
+def _text(content: object) -> str:
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+    return str(content or "")

@@ -1,0 +1,210 @@
+"""Rollouts in real slots: what is put in, how the model's work is scored, and whose doing an end was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from hermes_agent import CommandCheck, Episode, ModelError, Rollout, RolloutResult, Scoring, ScriptedModel, Verdict
+from hermes_agent.scoring import ScoreIn
+from hermes_exec import SandboxPool, Slot
+from hermes_exec.errors import ConfigError, ErrorCause
+from tests.conftest import BackendCase
+from tests.e2e.agent.plans import PlanModel, Step
+
+pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+BOTH: tuple[ScoreIn, ScoreIn] = ("sealed", "slot")
+
+
+async def done(pool: SandboxPool, steps: Sequence[Step], check: str | None, **more: Any) -> RolloutResult:
+    names = ("score_in", "keep", "seal_limit_bytes")
+    scoring: dict[str, Any] = {name: more.pop(name) for name in names if name in more}
+    scoring["files"] = more.pop("check_files", {})
+    made = None if check is None else Scoring(check=CommandCheck(check, more.pop("timeout_s", 60)), **scoring)
+    return await Rollout(messages="go", scoring=made, **more).run(pool, PlanModel({"go": [*steps, "done"]}))
+
+
+@pytest.mark.parametrize("score_in", BOTH)
+async def test_the_check_decides(backend: BackendCase, score_in: ScoreIn) -> None:
+    async with SandboxPool(backend.backend, **backend.options) as pool:
+        check = "grep -q right out/answer && echo found it"
+        work = ["mkdir out && cp given out/answer && chmod 640 out/answer && ln -s answer out/link"]
+        good = await done(pool, [work], check, files={"given": "right\n"}, score_in=score_in)
+        bad = await done(pool, [work], check, files={"given": b"wrong\n"}, score_in=score_in)
+        modes = await done(pool, [work], "ls -l out | cut -c 1-10", files={"given": "x"}, score_in=score_in)
+    assert (good.solved, good.reward, good.trainable, good.finish) == (True, 1.0, True, "answered")
+    assert good.verdict == Verdict(1.0, solved=True, exit_code=0, output="found it\n")
+    assert (bad.solved, bad.reward, bad.trainable, bad.cause) == (False, 0.0, True, ErrorCause.POLICY)
+    assert modes.verdict is not None
+    assert modes.verdict.output.split()[-2:] == ["-rw-r-----", "lrwxrwxrwx"]
+
+
+async def test_sealed_takes_only_the_work_to_the_check(backend: BackendCase) -> None:
+    """A home, a program in /tmp and a process that the model left are not there when the check runs."""
+    left = [
+        'echo "export CHEAT=1" > ~/.bashrc; mkdir -p ~/bin; echo "exit 0" > ~/bin/grep; touch "$TMPDIR/flag"',
+        'sh -c "(while :; do echo right > answer; sleep 0.05; done) >/dev/null 2>&1 &"; sleep 0.3; mv answer mine',
+    ]
+    check = '[ ! -e ~/.bashrc ] && [ ! -e ~/bin ] && [ ! -e "$TMPDIR/flag" ]'
+    check += " && rm -f answer && sleep 0.3 && [ ! -e answer ]"
+    async with SandboxPool(backend.backend, **backend.options) as pool:
+        sealed = await done(pool, [[step] for step in left], f"{check} && [ -e mine ]")
+        open_ = await done(pool, [[left[0]]], 'test -e ~/bin/grep && test -e "$TMPDIR/flag"', score_in="slot")
+    assert (sealed.solved, open_.solved) == (True, True), (sealed.verdict, open_.verdict)
+    assert sealed.killed is not None
+    assert (sealed.killed.found > 0, sealed.killed.left) == (True, 0)
+
+
+@pytest.mark.parametrize("score_in", BOTH)
+@pytest.mark.parametrize(
+    "prank",
+    [
+        "mkdir tests && echo 'exit 0' > tests/check.sh && chmod -w tests/check.sh",
+        "mkdir elsewhere && echo 'exit 0' > elsewhere/check.sh && ln -s elsewhere tests",
+        "ln -s /nowhere tests",
+        "echo 'exit 0' > tests",
+        "mkdir -p tests/check.sh/deep",
+        "mkdir tests && ln -s /bin/true tests/check.sh",
+        "mkdir tests && mkfifo tests/check.sh",
+        "mkdir tests && chmod 000 tests",
+    ],
+)
+async def test_check_files_are_put_in_over_what_the_model_left(score_in: ScoreIn, prank: str) -> None:
+    files = {"tests/check.sh": "grep -q right answer\n"}
+    async with SandboxPool("local", slots_per_sandbox=1) as pool:
+        result = await done(pool, [[prank]], "sh tests/check.sh", check_files=files, score_in=score_in)
+    assert (result.solved, result.trainable) == (False, True), result
+
+
+async def test_keep_brings_the_named_files_into_the_task_as_it_was(tmp_path: Path) -> None:
+    tree = tmp_path / "repo"
+    (tree / "tests").mkdir(parents=True)
+    (tree / "tests" / "test.sh").write_text('[ "$(cat src/answer)" = right ]\n')
+    (tree / "src").mkdir()
+    (tree / "src" / "gone").write_text("x")
+    prepared: list[str] = []
+
+    async def prepare(slot: Slot) -> None:
+        prepared.append(slot.id)
+        await slot.files.write_text("made", "by prepare")
+
+    cheat = "echo right > src/answer; rm src/gone; echo true > tests/test.sh; echo exit > made; touch conftest"
+    check = "sh tests/test.sh && [ ! -e src/gone ] && [ ! -e conftest ] && grep -q prepare made"
+    async with SandboxPool("local", slots_per_sandbox=1) as pool:
+        keep = ["src/answer", "src/gone"]
+        result = await done(pool, [[cheat]], check, files={".": tree}, prepare=prepare, keep=keep)
+    assert result.solved, result.verdict
+    assert len(prepared) == 2
+
+
+async def test_work_that_is_too_large_is_the_models_doing() -> None:
+    async with SandboxPool("local", slots_per_sandbox=1) as pool:
+        result = await done(pool, [["truncate -s 3M big"]], "true", seal_limit_bytes=1 << 20)
+    assert (result.solved, result.trainable) == (False, True)
+    assert result.verdict is not None
+    assert "OutputLimitExceeded" in result.verdict.output
+
+
+@pytest.mark.parametrize(
+    ("check", "timeout_s", "why"),
+    [("echo begun; sleep 60", 0.5, "longer than 0.5 s; it printed: begun"), ("kill -9 $$", 60, "was killed")],
+)
+async def test_a_check_that_comes_to_no_verdict_is_infra(check: str, timeout_s: float, why: str) -> None:
+    async with SandboxPool("local", slots_per_sandbox=1) as pool:
+        result = await done(pool, [["true"]], check, timeout_s=timeout_s)
+    assert (result.finish, result.cause, result.trainable) == ("infra", ErrorCause.INFRA, False)
+    assert (result.solved, result.reward) == (None, None)
+    assert result.error is not None
+    assert (result.error.kind, why in result.error.message) == ("CheckFailed", True)
+
+
+async def test_output_of_a_check_keeps_its_beginning_and_its_end() -> None:
+    async with SandboxPool("local", slots_per_sandbox=1) as pool:
+        result = await done(pool, [["true"]], "echo begin; seq 100000; echo '1 failed'; exit 1")
+    assert result.verdict is not None
+    assert result.verdict.output.startswith("begin\n")
+    assert result.verdict.output.endswith("1 failed\n")
+    assert len(result.verdict.output) < 10_000
+
+
+async def test_a_full_pool_scores_all_of_its_slots() -> None:
+    async with SandboxPool("local", slots_per_sandbox=8, acquire_timeout_s=20) as pool:
+        results: list[RolloutResult] = []
+
+        async def one() -> None:
+            results.append(await done(pool, [["echo x > made"]], "[ -e made ]"))
+
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                for _ in range(16):
+                    group.start_soon(one)
+        assert pool.stats().slots_quarantined == 0
+    assert [result.solved for result in results] == [True] * 16
+
+
+async def test_a_scorer_of_ones_own_gives_any_reward() -> None:
+    async def half(slot: Slot, episode: Episode) -> Verdict:
+        lines = (await slot.files.read_text("made")).count("\n")
+        return Verdict(lines / 10, solved=False, output=f"{episode.turns} turns")
+
+    rollout = Rollout(messages="go", scoring=Scoring(check=half))
+    async with SandboxPool("local", slots_per_sandbox=1) as pool:
+        result = await rollout.run(pool, PlanModel({"go": [["seq 5 > made"], "done"]}))
+        broken = await Rollout(messages="go", scoring=Scoring(check=half)).run(pool, PlanModel({"go": ["done"]}))
+    assert (result.reward, result.solved) == (0.5, False)
+    assert (broken.finish, broken.reward, broken.cause) == ("infra", None, ErrorCause.INFRA)
+
+
+async def test_what_is_not_trainable_is_not_scored() -> None:
+    rollout = Rollout(messages="go", scoring=Scoring(check=CommandCheck("true")))
+    async with SandboxPool("local", slots_per_sandbox=1) as pool:
+        result = await rollout.run(pool, ScriptedModel([ModelError("down")]))
+    assert (result.finish, result.verdict, result.reward, result.error) == ("model_error", None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("more", "cause", "kind"),
+    [
+        ({"cwd": "absent"}, ErrorCause.TASK, "NotADirectoryError"),
+        ({"files": {"a": Path("/no/such/file")}}, ErrorCause.TASK, "FileNotFoundError"),
+        ({"toolsets": ["termnal"]}, ErrorCause.CONFIG, "ConfigError"),
+        ({"loop": {"max_turns": 0}}, ErrorCause.CONFIG, "ConfigError"),
+        ({"profile": "absent"}, ErrorCause.CONFIG, "ConfigError"),
+    ],
+)
+async def test_what_keeps_a_rollout_from_beginning(more: dict[str, Any], cause: ErrorCause, kind: str) -> None:
+    async with SandboxPool("local", slots_per_sandbox=1) as pool:
+        result = await done(pool, [["true"]], None, **more)
+        assert (await done(pool, [["true"]], "true")).solved
+    assert (result.cause, result.trainable, result.finish) == (cause, False, "infra")
+    assert result.error is not None
+    assert result.error.kind == kind
+
+
+async def test_a_slot_that_is_held_already() -> None:
+    rollout = Rollout(messages="go", scoring=Scoring(check=CommandCheck("[ -e made ]")))
+    async with SandboxPool("local", slots_per_sandbox=2) as pool, pool.slots(2) as slots:
+        model = PlanModel({"go": [["touch made"], "done"]})
+        results = [await rollout.run_in(slot, model) for slot in slots]
+        assert await slots[0].files.exists("made")
+    assert [result.solved for result in results] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"score_in": "seald"}, "'sealed' or 'slot'"),
+        ({"keep": "src"}, "a list of paths"),
+        ({"keep": ["../src"]}, "no path inside"),
+        ({"keep": ["/src"]}, "no path inside"),
+        ({"keep": ["src"], "score_in": "slot"}, "nothing is"),
+        ({"files": {"/etc/passwd": "x"}}, "no path inside"),
+    ],
+)
+def test_settings_of_a_scoring_are_checked(wrong: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        Scoring(check=CommandCheck("true"), **wrong)

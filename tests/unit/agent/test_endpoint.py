@@ -1,0 +1,279 @@
+"""What those who use one endpoint share, against a real HTTP server on loopback."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+from hermes_agent.errors import AccessRefused, ModelError
+from hermes_agent.models.endpoint import BadAnswer, Endpoint, EndpointStatus
+from hermes_agent.models.failures import retry_after_s
+from hermes_agent.models.pace import FIRST_IN_FLIGHT
+from hermes_exec.errors import ErrorCause
+from tests.unit.agent.endpoint import Answer, endpoint, refusal
+
+pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+GOOD = Answer(200, b'{"n": 1}', {"content-type": "application/json"})
+IDLE = EndpointStatus()
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hermes_agent.models.endpoint._FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("hermes_agent.models.pace._FIRST_PROBE_S", 0.01)
+
+
+class Held:
+    """An answer that is given when the test says so; `asked` counts the requests that wait for it."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self.asked = threading.Semaphore(0)
+        self.released = threading.Event()
+
+    def __call__(self) -> Answer:
+        self.asked.release()
+        self.released.wait(20)
+        return self._answer
+
+    async def wait_asked(self, times: int = 1) -> None:
+        for _ in range(times):
+            await anyio.to_thread.run_sync(self.asked.acquire, abandon_on_cancel=True)
+
+
+@asynccontextmanager
+async def opened(base_url: str, **options: Any) -> AsyncIterator[Endpoint]:
+    made = Endpoint(base_url, **options)
+    try:
+        yield made
+    finally:
+        with anyio.CancelScope(shield=True):
+            await made.aclose()
+
+
+async def ask(to: Endpoint) -> int:
+    return int(await to.post("/sample", {"prompt": [1]}, lambda answer: answer["n"]))
+
+
+async def errors_of(asked: Callable[[], Any], into: list[ModelError]) -> None:
+    try:
+        await asked()
+    except ModelError as error:
+        into.append(error)
+
+
+async def test_a_path_is_relative_or_a_whole_url() -> None:
+    with endpoint(GOOD, GOOD) as server:
+        async with opened(server.base_url, api_key="k") as made:
+            assert await ask(made) == 1
+            assert await made.post(server.base_url.replace("/v1", "/generate"), {}, lambda answer: answer["n"]) == 1
+    assert server.paths == ["/v1/sample", "/generate"]
+    assert server.requests == [{"prompt": [1]}, {}]
+    assert server.authorizations == ["Bearer k"] * 2
+
+
+async def test_an_answer_that_the_reader_refuses_is_asked_for_again() -> None:
+    answers: Iterator[BadAnswer | int] = iter([BadAnswer("no ids"), 5])
+
+    def read(_: object) -> int:
+        if isinstance(answer := next(answers), BadAnswer):
+            raise answer
+        return answer
+
+    with endpoint(GOOD, GOOD) as server:
+        async with opened(server.base_url) as made:
+            assert await made.post("/x", {}, read) == 5
+
+
+async def test_a_bug_of_the_reader_passes_through() -> None:
+    with endpoint(GOOD) as server:
+        async with opened(server.base_url) as made:
+            with pytest.raises(KeyError):
+                await made.post("/x", {}, lambda answer: answer["missing"])
+            assert made.status == IDLE
+
+
+async def test_all_with_one_url_and_key_share_what_is_in_flight() -> None:
+    held = Held(GOOD)
+    with endpoint(*[held] * (FIRST_IN_FLIGHT + 2)) as server:
+        async with (
+            opened(server.base_url) as one,
+            opened(server.base_url) as two,
+            opened(server.base_url, api_key="other") as other,
+            anyio.create_task_group() as tasks,
+        ):
+            for number in range(FIRST_IN_FLIGHT + 1):
+                tasks.start_soon(ask, (one, two)[number % 2])
+            await held.wait_asked(FIRST_IN_FLIGHT)
+            assert one.status == two.status == EndpointStatus(in_flight=FIRST_IN_FLIGHT, waiting=1)
+            assert other.status == IDLE
+            tasks.start_soon(ask, other)
+            await held.wait_asked()
+            assert len(server.requests) == FIRST_IN_FLIGHT + 1
+            held.released.set()
+        assert len(server.requests) == FIRST_IN_FLIGHT + 2
+
+
+@pytest.mark.parametrize("answer", [refusal(401), refusal(402), refusal(429, code="insufficient_quota")])
+async def test_a_refused_key_stops_all_that_wait(answer: Answer) -> None:
+    held = Held(answer)
+    errors: list[ModelError] = []
+    with endpoint(*[held] * FIRST_IN_FLIGHT, GOOD) as server:
+        async with opened(server.base_url) as made:
+            async with anyio.create_task_group() as tasks:
+                for _ in range(2 * FIRST_IN_FLIGHT):
+                    tasks.start_soon(errors_of, partial(ask, made), errors)
+                await held.wait_asked(FIRST_IN_FLIGHT)
+                held.released.set()
+            assert len(server.requests) == FIRST_IN_FLIGHT
+            assert await ask(made) == 1, "a key that was mended is tried"
+    assert [type(error) for error in errors] == [AccessRefused] * 2 * FIRST_IN_FLIGHT
+
+
+async def test_in_an_outage_one_asks_for_all() -> None:
+    held, probe = Held(refusal(503)), Held(GOOD)
+    with endpoint(*[held] * 8, probe, *[GOOD] * 7) as server:
+        async with opened(server.base_url) as made, anyio.create_task_group() as tasks:
+            for _ in range(8):
+                tasks.start_soon(ask, made)
+            await held.wait_asked(8)
+            held.released.set()
+            await probe.wait_asked()
+            status = made.status
+            assert (status.in_flight, status.waiting, status.reason) == (1, 7, "HTTP 503: no")
+            assert status.away_s is not None
+            probe.released.set()
+        assert len(server.requests) == 16
+
+
+async def test_an_outage_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "hermes_agent")
+    with endpoint(*[refusal(503, "sleeping")] * 4, GOOD) as server:
+        async with opened(server.base_url) as made:
+            await ask(made)
+    assert [record.message.replace(server.base_url, "URL") for record in caplog.records] == [
+        "URL gives nothing: HTTP 503: sleeping; waiting for it",
+        "URL gives something again",
+    ]
+
+
+async def test_after_an_outage_that_lasted_too_long_each_request_is_one_try() -> None:
+    with endpoint(*[refusal(502)] * 3, GOOD) as server:
+        async with opened(server.base_url, wait_outage_s=0) as made:
+            for _ in range(3):
+                with pytest.raises(ModelError, match="gave nothing"):
+                    await ask(made)
+            assert await ask(made) == 1
+            assert made.status == IDLE
+    assert len(server.requests) == 4
+
+
+async def test_many_failures_in_a_row_are_an_outage_and_no_tries() -> None:
+    held = Held(refusal(500))
+    with endpoint(*[held] * 8, *[refusal(500)] * 4, *[GOOD] * 8) as server:
+        async with opened(server.base_url, retries=1) as made, anyio.create_task_group() as tasks:
+            for _ in range(8):
+                tasks.start_soon(ask, made)
+            await held.wait_asked(8)
+            held.released.set()
+        assert len(server.requests) == 20
+
+
+async def test_a_request_that_is_called_off_makes_room() -> None:
+    held = Held(GOOD)
+    with endpoint(*[held] * FIRST_IN_FLIGHT, GOOD) as server:
+        async with opened(server.base_url) as made:
+            async with anyio.create_task_group() as tasks:
+                for _ in range(FIRST_IN_FLIGHT + 3):
+                    tasks.start_soon(ask, made)
+                await held.wait_asked(FIRST_IN_FLIGHT)
+                tasks.cancel_scope.cancel()
+            assert made.status == IDLE
+            assert await ask(made) == 1
+        held.released.set()
+
+
+async def test_another_asks_when_the_one_that_asked_for_all_is_called_off() -> None:
+    held, probe = Held(refusal(503)), Held(GOOD)
+    scopes = [anyio.CancelScope() for _ in range(2)]
+    done: list[int] = []
+
+    async def within(scope: anyio.CancelScope, made: Endpoint) -> None:
+        with scope:
+            done.append(await ask(made))
+
+    with endpoint(held, held, probe, GOOD) as server:
+        async with opened(server.base_url) as made, anyio.create_task_group() as tasks:
+            for scope in scopes:
+                tasks.start_soon(within, scope, made)
+            await held.wait_asked(2)
+            held.released.set()
+            await probe.wait_asked()
+            # Either may be the one that asks: called off, it leaves its place to the other.
+            scopes[0].cancel()
+            probe.released.set()
+        assert done == [1]
+        assert made.status == IDLE
+
+
+@pytest.fixture
+def own_certificate(tmp_path: Path) -> ssl.SSLContext:
+    """Of an authority that nobody knows."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1))
+        .sign(key, hashes.SHA256())
+        .public_bytes(Encoding.PEM)
+    )
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path = tmp_path / "server.pem"
+    path.write_bytes(secret + certificate)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path)
+    return context
+
+
+async def test_a_certificate_that_nobody_knows_is_not_waited_for(own_certificate: ssl.SSLContext) -> None:
+    with endpoint(tls=own_certificate) as server:
+        async with opened(server.base_url) as made:
+            with pytest.raises(ModelError, match="no connection.*CERTIFICATE_VERIFY_FAILED") as caught:
+                await ask(made)
+            assert made.status == IDLE
+    assert caught.value.cause == ErrorCause.CONFIG
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "2"}, 2),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after-ms": "250", "retry-after": "1"}, 0.25),
+        ({"retry-after": "Thu, 01 Jan 1970 00:01:40 GMT"}, 90),
+        ({"retry-after": "Thu, 01 Jan 1970 00:00:01 GMT"}, 0),
+        ({"retry-after": "-1"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "soon"}, None),
+        ({}, None),
+    ],
+)
+def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after_s(headers, now=10) == seconds

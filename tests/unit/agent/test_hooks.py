@@ -1,0 +1,149 @@
+"""Hooks and contexts: what they see, what they change, and what becomes of an episode when they raise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import pytest
+
+from hermes_agent import AgentLoop, Completion, Hooks, Message, ScriptedModel, ShortenOldResults, ToolCall
+from hermes_agent.context import characters
+from hermes_agent.hooks import Turn
+from hermes_agent.models.scripted import call
+from hermes_exec.errors import ConfigError, ErrorCause
+from hermes_exec.tools import ToolResult
+from tests.unit.agent.toolboxes import FunctionTools, echo
+
+pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+
+
+def work(*xs: int) -> Completion:
+    return Completion("", tuple(call("do", {"x": x}, call_id=f"c{x}") for x in xs))
+
+
+async def test_a_blocked_call_is_not_made_and_the_model_hears_why() -> None:
+    async def before(made: ToolCall) -> str | None:
+        return "not on a Sunday" if '"x": 2' in made.arguments else None
+
+    tools = FunctionTools(echo)
+    loop = AgentLoop(ScriptedModel([work(1, 2), "ok"]), tools, hooks=Hooks(before_call=before))
+    episode = await loop.run("x")
+    assert [json.loads(arguments)["x"] for _, arguments, _ in tools.calls] == [1]
+    assert json.loads(episode.messages[-2]["content"]) == {"error": "not on a Sunday", "error_kind": "blocked"}
+    assert [(c.executed, c.error_kind) for c in episode.tool_calls] == [(True, None), (False, "blocked")]
+    assert (episode.finish, episode.trainable) == ("answered", True)
+
+
+async def test_after_call_may_change_a_result_and_what_it_took_out_stays_out() -> None:
+    fitted: list[ToolResult] = []
+
+    class Fitting(FunctionTools):
+        async def fit_turn(self, results: Sequence[ToolResult]) -> Sequence[ToolResult]:
+            fitted.extend(results)
+            return results
+
+    def after(made: ToolCall, result: ToolResult) -> ToolResult | None:
+        return replace(result, content=result.content.replace("secret", "***")) if "secret" in result.content else None
+
+    async def tool(arguments: dict[str, Any]) -> str:
+        return "a secret" if arguments["x"] == 1 else "none"
+
+    loop = AgentLoop(ScriptedModel([work(1, 2), "ok"]), Fitting(tool), hooks=Hooks(after_call=after))
+    episode = await loop.run("x")
+    assert [c.content for c in episode.tool_calls] == ['{"output": "a ***"}', '{"output": "none"}']
+    assert "secret" not in str(fitted)
+
+
+async def test_on_turn_sees_each_turn_with_its_results() -> None:
+    turns: list[Turn] = []
+    loop = AgentLoop(ScriptedModel([work(1, 2), "ok"]), FunctionTools(echo), hooks=Hooks(on_turn=turns.append))
+    await loop.run("x")
+    assert [(turn.number, [c.call_id for c in turn.calls]) for turn in turns] == [(1, ["c1", "c2"]), (2, [])]
+    assert turns[1].completion.content == "ok"
+
+
+@pytest.mark.parametrize("name", ["before_call", "after_call", "on_turn", "context"])
+async def test_a_hook_that_raises_ends_its_episode_unscored(name: str) -> None:
+    def broken(*given: object) -> None:
+        raise ValueError("a bug")
+
+    options: dict[str, Any] = {"context": broken} if name == "context" else {"hooks": Hooks(**{name: broken})}
+    episode = await AgentLoop(ScriptedModel([work(1), "ok"]), FunctionTools(echo), **options).run("x")
+    assert (episode.finish, episode.cause, episode.trainable) == ("infra", ErrorCause.CONFIG, False)
+    assert f"the hook {name} raised ValueError: a bug" in episode.errors[0].message
+    assert episode.messages[0] == {"role": "user", "content": "x"}
+
+
+async def test_a_hook_may_wait_and_is_cancelled_with_its_episode() -> None:
+    async def forever(made: ToolCall) -> str | None:
+        await anyio.sleep_forever()
+        return None
+
+    loop = AgentLoop(
+        ScriptedModel([work(1), "ok"]), FunctionTools(echo), deadline_s=0.1, hooks=Hooks(before_call=forever)
+    )
+    with anyio.fail_after(10):
+        assert (await loop.run("x")).finish == "deadline"
+
+
+async def test_a_context_that_sends_everything_changes_nothing() -> None:
+    tools = FunctionTools(echo)
+    episode = await AgentLoop(ScriptedModel([work(1), "ok"]), tools, context=list).run("x")
+    assert (episode.compacted, tools.forgotten) == (False, 0)
+
+
+async def test_compaction_is_told_and_the_history_stays_whole() -> None:
+    tools = FunctionTools(echo)
+    model = ScriptedModel([*[work(n) for n in range(4)], "ok"])
+    episode = await AgentLoop(model, tools, context=lambda history: [history[0], *history[1:][-2:]]).run("x")
+    assert episode.compacted
+    assert tools.forgotten == 3
+    assert len(model.requests[4].messages) == 3
+    assert len(episode.messages) == 10
+
+
+def conversation(turns: int, size: int) -> list[Message]:
+    messages: list[Message] = [{"role": "system", "content": "s"}, {"role": "user", "content": "go"}]
+    for turn in range(turns):
+        made = {"id": f"c{turn}", "type": "function", "function": {"name": "do", "arguments": "{}"}}
+        messages += [
+            {"role": "assistant", "content": "", "tool_calls": [made]},
+            {"role": "tool", "tool_call_id": f"c{turn}", "content": "x" * size},
+        ]
+    return messages
+
+
+def test_old_results_are_shortened_first() -> None:
+    history = conversation(10, 1000)
+    sent = ShortenOldResults(8000)(history)
+    assert len(sent) == len(history)
+    assert sent[:2] == history[:2]
+    assert list(sent[-6:]) == history[-6:]
+    assert sent[3]["content"].startswith("x" * 100 + " … 850 characters")
+    assert sum(map(characters, sent)) <= 8000
+    assert history[3]["content"] == "x" * 1000
+
+
+@pytest.mark.parametrize("limit", [300, 2000, 4000, 9000])
+@pytest.mark.parametrize("turns", range(1, 12))
+def test_no_result_is_without_its_call(limit: int, turns: int) -> None:
+    sent = ShortenOldResults(limit, last=3)(conversation(turns, 1000))
+    asked: set[str] = set()
+    for message in sent:
+        asked |= {made["id"] for made in message.get("tool_calls", ())}
+        assert message["role"] != "tool" or message["tool_call_id"] in asked
+
+
+def test_what_fits_is_the_same_list() -> None:
+    history = conversation(3, 10)
+    assert ShortenOldResults(10_000)(history) is history
+
+
+@pytest.mark.parametrize("bounds", [{"max_chars": 0}, {"max_chars": 9, "first": 0}, {"max_chars": 9, "last": 0}])
+def test_bounds_of_a_context_are_checked(bounds: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match="at least"):
+        ShortenOldResults(**bounds)

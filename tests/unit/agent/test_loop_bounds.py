@@ -1,0 +1,154 @@
+"""How an episode ends when the model says nothing of use, and when one of its bounds is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import anyio
+import pytest
+
+from hermes_agent import AgentLoop, Completion, ContextExceeded, Episode, Message, ScriptedModel, TokenUsage
+from hermes_agent.messages import FinishReason, TurnTokens
+from hermes_agent.models.scripted import call
+from hermes_exec.errors import ErrorCause
+from tests.unit.agent.toolboxes import FunctionTools, echo
+
+pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+WORK = Completion("", (call("do", {"x": 1}, call_id="c"),), usage=TokenUsage(10, 5, 1, 0.25))
+
+
+@pytest.mark.parametrize("content", [None, "", " \n"])
+@pytest.mark.parametrize("reasoning", [None, "hm"])
+async def test_an_empty_answer_is_named_so_and_not_trainable(content: str | None, reasoning: str | None) -> None:
+    episode = await AgentLoop(ScriptedModel([WORK, Completion(content, (), reasoning)]), FunctionTools(echo)).run("x")
+    assert (episode.finish, episode.cause, episode.trainable) == ("empty", ErrorCause.POLICY, False)
+
+
+@pytest.mark.parametrize(("reason", "finish"), [("content_filter", "content_filter"), ("length", "max_tokens")])
+async def test_finish_reasons(reason: FinishReason, finish: str) -> None:
+    episode = await AgentLoop(ScriptedModel([Completion("x", finish_reason=reason)]), FunctionTools(echo)).run("x")
+    assert (episode.finish, episode.trainable) == (finish, finish == "max_tokens")
+
+
+async def test_overflow_before_the_first_turn_is_not_trainable() -> None:
+    first = await AgentLoop(ScriptedModel([ContextExceeded("long")]), FunctionTools(echo)).run("x")
+    later = await AgentLoop(ScriptedModel([WORK, ContextExceeded("long")]), FunctionTools(echo)).run("x")
+    assert [(e.finish, e.turns, e.trainable) for e in (first, later)] == [("context", 0, False), ("context", 1, True)]
+
+
+@pytest.mark.parametrize("bound", [{"max_tokens_total": 30}, {"max_cost": 0.5}])
+async def test_budgets_of_tokens_and_cost(bound: dict[str, Any]) -> None:
+    episode = await AgentLoop(ScriptedModel([WORK] * 9), FunctionTools(echo), **bound).run("x")
+    assert (episode.finish, episode.cause, episode.turns, episode.trainable) == ("budget", ErrorCause.BUDGET, 2, True)
+    assert episode.messages[-1]["role"] == "tool"
+    assert episode.usage.cost == 0.5
+
+
+async def test_tool_seconds_end_a_call_and_the_episode() -> None:
+    async def tool(arguments: dict[str, Any]) -> str:
+        await anyio.sleep(0 if tools.calls[1:] == [] else 60)
+        return ""
+
+    tools = FunctionTools(tool)
+    with anyio.fail_after(10):
+        episode = await AgentLoop(ScriptedModel([WORK] * 9), tools, max_tool_seconds=0.2).run("x")
+    assert (episode.finish, episode.trainable, episode.turns) == ("budget", True, 2)
+    assert [record.executed for record in episode.tool_calls] == [True, False]
+    assert "ended before this call" in episode.messages[-1]["content"]
+
+
+@pytest.mark.parametrize("slow", ["model", "tool"])
+async def test_deadline_ends_with_what_exists(slow: str) -> None:
+    class Slow:
+        async def complete(
+            self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], **sampling: object
+        ) -> Completion:
+            if len(messages) > 1 and slow == "model":
+                await anyio.sleep_forever()
+            return WORK
+
+    async def tool(arguments: dict[str, Any]) -> str:
+        if slow == "tool":
+            await anyio.sleep_forever()
+        return "done"
+
+    with anyio.fail_after(10):
+        episode = await AgentLoop(Slow(), FunctionTools(tool), deadline_s=0.2).run("x")
+    assert (episode.finish, episode.cause, episode.trainable) == ("deadline", ErrorCause.BUDGET, False)
+    assert [message["role"] for message in episode.messages] == ["user", "assistant", "tool"]
+
+
+async def test_calls_one_after_another() -> None:
+    order: list[str] = []
+
+    async def tool(arguments: dict[str, Any]) -> str:
+        order.append(f"+{arguments['x']}")
+        await anyio.lowlevel.checkpoint()
+        order.append(f"-{arguments['x']}")
+        return ""
+
+    calls = tuple(call("do", {"x": x}) for x in range(4))
+    await AgentLoop(ScriptedModel([Completion("", calls), "ok"]), FunctionTools(tool), sequential=True).run("x")
+    assert order == [f"{sign}{x}" for x in range(4) for sign in "+-"]
+
+
+async def test_counts_of_calls() -> None:
+    broken = '<tool_call>{"name": "do", "argu</tool_call>'
+    good = '<tool_call>{"name": "do", "arguments": {"x": 1}}</tool_call>'
+    episode = await AgentLoop(ScriptedModel([broken + good, good, "ok"]), FunctionTools(echo), max_tool_calls=2).run(
+        "x"
+    )
+    assert episode.counts == (3, 2, 1, 0)
+
+
+class Sessions:
+    """A model with a session for each episode, which repeats one call and tells its tokens."""
+
+    def __init__(self, ids: list[str]) -> None:
+        self.ids, self.closed, self.opened = ids, 0, 0
+
+    def session(self, tools: Sequence[Mapping[str, Any]]) -> Sessions:
+        self.opened += 1
+        self.tools = tools
+        return self
+
+    async def complete(self, messages: Sequence[Message], **sampling: object) -> Completion:
+        turn = sum(message["role"] == "assistant" for message in messages)
+        tokens = TurnTokens((turn,), (turn, turn), (-1.0, -1.0))
+        if turn == len(self.ids):
+            return Completion("done", tokens=tokens)
+        return Completion("", (call("do", {"x": turn}, call_id=self.ids[turn]),), tokens=tokens)
+
+    async def aclose(self) -> None:
+        self.closed += 1
+
+
+async def episode_of(model: Sessions, tools: FunctionTools) -> Episode:
+    return await AgentLoop(model, tools).run("x")
+
+
+async def test_a_session_serves_one_episode_and_its_tokens_are_kept() -> None:
+    model, tools = Sessions(["a", "b"]), FunctionTools(echo)
+    episode = await episode_of(model, tools)
+    assert (model.opened, model.closed) == (1, 1)
+    assert episode.tokens == tuple(TurnTokens((n,), (n, n), (-1.0, -1.0)) for n in range(3))
+    assert (await AgentLoop(ScriptedModel(["ok"]), tools).run("x")).tokens is None
+
+
+async def test_sampled_ids_stay_as_sampled_and_results_have_ids_of_their_own() -> None:
+    model, tools = Sessions(["same", "same"]), FunctionTools(echo)
+    episode = await episode_of(model, tools)
+    assert [message["tool_call_id"] for message in episode.messages if message["role"] == "tool"] == ["same", "same"]
+    results = [call_id for _, _, call_id in tools.calls]
+    assert results[0] == "same"
+    assert len(set(results)) == 2
+
+
+async def test_a_session_that_cannot_be_opened_ends_its_episode_only() -> None:
+    class Closed(Sessions):
+        def session(self, tools: Sequence[Mapping[str, Any]]) -> Sessions:
+            raise RuntimeError("no session")
+
+    episode = await episode_of(Closed([]), FunctionTools(echo))
+    assert (episode.finish, episode.trainable, episode.turns) == ("model_error", False, 0)
