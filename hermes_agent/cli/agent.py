@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import anyio
 import typer
 
 from hermes_agent.cli.options import (
@@ -13,6 +14,7 @@ from hermes_agent.cli.options import (
     BaseUrl,
     Deadline,
     MaxCost,
+    MaxRetries,
     MaxTokens,
     MaxTokensTotal,
     MaxToolCalls,
@@ -21,7 +23,9 @@ from hermes_agent.cli.options import (
     Parser,
     Sampling,
     Temperature,
+    TextTools,
     Toolsets,
+    WaitOutage,
     parse_sampling,
 )
 from hermes_exec.cli.kit import exits
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(invoke_without_command=True, subcommand_metavar="")
 _SHOWN = 400
+_LOOK_S = 0.5
 _CODES = {"infra": exits.INFRA, "model_error": exits.INFRA, "answered": exits.OK}
 
 
@@ -53,6 +58,9 @@ def agent(
     base_url: BaseUrl = None,
     api_key: ApiKey = "none",
     parser: Parser = None,
+    text_tools: TextTools = False,
+    max_retries: MaxRetries = 4,
+    wait_outage: WaitOutage = 30.0,
     backend: Backend = None,
     image: Image = None,
     put: Annotated[
@@ -90,7 +98,15 @@ def agent(
         raise ConfigError("two files of --put have the same name, and would be one in the workspace")
     select(toolset or ())
     pool = make_pool(backend, image, config, profile, option, trace=trace)
-    made = named_model(model, base_url=base_url, api_key=api_key, parser=parser)
+    made = named_model(
+        model,
+        base_url=base_url,
+        api_key=api_key,
+        parser=parser,
+        text_tools=text_tools,
+        max_retries=max_retries,
+        wait_outage_s=wait_outage,
+    )
     shown = _Shown()
     rollout = Rollout(
         messages=task,
@@ -112,8 +128,10 @@ def agent(
 
 
 async def _run(pool: SandboxPool, model: Model | SessionModel, rollout: Rollout, as_json: bool) -> int:
-    async with pool:
+    async with pool, anyio.create_task_group() as beside:
+        beside.start_soon(_tell_waits, model)
         result = await rollout.run(pool, model)
+        beside.cancel_scope.cancel()
     if result.episode is None:
         raise result.exception or RuntimeError("the rollout ended without an episode")
     episode = result.episode
@@ -124,6 +142,20 @@ async def _run(pool: SandboxPool, model: Model | SessionModel, rollout: Rollout,
     if episode.finish == "model_error" and episode.cause is ErrorCause.CONFIG:
         return exits.USAGE
     return _CODES.get(episode.finish, exits.FAILED)
+
+
+async def _tell_waits(model: Model | SessionModel) -> None:
+    """Say it when the model's endpoint gives nothing, and when it is back."""
+    from hermes_agent import OpenAIModel
+
+    told = False
+    while isinstance(model, OpenAIModel):
+        status = model.status
+        if (status.away_s is not None) != told:
+            told = not told
+            text = f"waiting for the endpoint: {status.reason}" if told else "the endpoint gives something again"
+            stderr().print(_styled(_line(text), "yellow"))
+        await anyio.sleep(_LOOK_S)
 
 
 class _Shown:

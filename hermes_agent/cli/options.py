@@ -23,6 +23,17 @@ ApiKey = Annotated[
     str, typer.Option("--api-key", envvar="OPENAI_API_KEY", help="Key of the endpoint.", show_default=False)
 ]
 Parser = Annotated[str | None, typer.Option("--parser", help="Format of tool calls in plain text, such as hermes.")]
+TextTools = Annotated[
+    bool, typer.Option("--text-tools", help="Describe tools in the prompt, for endpoints that know none.")
+]
+MaxRetries = Annotated[
+    int,
+    typer.Option("--max-retries", min=0, help="How often a completion that was lost is asked for again (paid twice)."),
+]
+WaitOutage = Annotated[
+    float,
+    typer.Option("--wait-outage", metavar="SECONDS", min=0, help="How long an endpoint that is away is waited for."),
+]
 MaxTurns = Annotated[int, typer.Option("--max-turns", min=1, help="Completions of an episode.")]
 Toolsets = Annotated[
     list[str] | None, typer.Option("--toolset", "-t", help="May be repeated (default: terminal, file).")

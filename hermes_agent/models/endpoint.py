@@ -168,7 +168,7 @@ async def _post(client: openai.AsyncOpenAI, path: str, content: bytes) -> bytes:
 
 @cache
 def _parameters_of_post() -> frozenset[str]:
-    """Clients before 2.16 take bytes as `body`."""
+    """Older clients have no `content`, and take bytes as `body`."""
     import openai
 
     return frozenset(inspect.signature(openai.AsyncOpenAI.post).parameters)

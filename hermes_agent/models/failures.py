@@ -6,7 +6,7 @@ import email.utils
 import math
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
@@ -80,18 +80,19 @@ def lost(name: str, error: openai.APIConnectionError, *, timeout_s: float, conne
         if not no_connection:
             return silent(name, timeout_s, error)
         return _failure(Kind.AWAY, name, f"no connection within {connect_timeout_s:g} s", error)
-    if _has_wrong_certificate(error):
-        return _failure(Kind.FINAL, name, f"no connection: {below}", error, ErrorCause.CONFIG)
+    chain = list(_chain(error))
+    why = next(filter(None, map(str, chain[1:])), type(below).__name__)
+    if any(isinstance(each, ssl.SSLCertVerificationError) for each in chain):
+        return _failure(Kind.FINAL, name, f"no connection: {why}", error, ErrorCause.CONFIG)
     if no_connection:
-        return _failure(Kind.AWAY, name, f"no connection: {below}", error)
-    return _failure(Kind.BROKEN, name, f"the connection broke: {below or error}", error)
+        return _failure(Kind.AWAY, name, f"no connection: {why}", error)
+    return _failure(Kind.BROKEN, name, f"the connection broke: {why}", error)
 
 
 def refused(name: str, error: openai.APIStatusError) -> Failure:
     """Of a request that was answered with an HTTP status other than success."""
     status = error.status_code
-    message = str(error.message).removeprefix(f"Error code: {status} - ")
-    reason = f"HTTP {status}: {' '.join(message.split())[:_LONGEST_REASON]}"
+    reason = f"HTTP {status}: {' '.join(_message(error).split())[:_LONGEST_REASON]}"
     said = f"{error.code or ''} {error.message} {error.body or ''}".lower()
     if status in _CONTEXT and any(words in said for words in _CONTEXT_WORDS):
         return _caused(Failure(Kind.FINAL, reason, ContextExceeded(f"{name}: {reason}", status=status)), error)
@@ -146,9 +147,17 @@ def _caused(failure: Failure, cause: Exception | None) -> Failure:
     return failure
 
 
-def _has_wrong_certificate(error: BaseException | None) -> bool:
+def _message(error: openai.APIStatusError) -> str:
+    """What the endpoint says; clients put it into different words."""
+    said = error.body.get("message") if isinstance(error.body, dict) else None
+    return (
+        said
+        if isinstance(said, str) and said
+        else str(error.message).removeprefix(f"Error code: {error.status_code} - ")
+    )
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
-        if isinstance(error, ssl.SSLCertVerificationError):
-            return True
+        yield error
         error = error.__cause__ or error.__context__
-    return False

@@ -59,8 +59,9 @@ class Gate:
     async def request(self, wait_outage_s: float) -> AsyncGenerator[None]:
         """Wait until a request may be sent; the block sends it, and how it ends says how the endpoint does.
 
-        Raises ModelError when the endpoint has been away for `wait_outage_s` seconds meanwhile, and AccessRefused when
-        another request was. A request that comes later than that is sent at once.
+        While it waits, it raises ModelError once the endpoint has been away for `wait_outage_s` seconds, and
+        AccessRefused when the key of another request was refused. A request that comes when the endpoint has been away
+        for so long already is sent at once.
         """
         start = await self._enter(wait_outage_s)
         try:

@@ -14,6 +14,7 @@ from hermes_agent.cli.options import (
     BaseUrl,
     Deadline,
     MaxCost,
+    MaxRetries,
     MaxTokens,
     MaxTokensTotal,
     MaxToolCalls,
@@ -22,7 +23,9 @@ from hermes_agent.cli.options import (
     Parser,
     Sampling,
     Temperature,
+    TextTools,
     Toolsets,
+    WaitOutage,
     parse_sampling,
 )
 from hermes_exec.cli.kit import exits
@@ -46,6 +49,9 @@ def run(
     base_url: BaseUrl = None,
     api_key: ApiKey = "none",
     parser: Parser = None,
+    text_tools: TextTools = False,
+    max_retries: MaxRetries = 4,
+    wait_outage: WaitOutage = 1800.0,
     backend: Backend = None,
     image: Image = None,
     workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Prompts worked on at a time.")] = 4,
@@ -95,6 +101,9 @@ def run(
         "base_url": base_url,
         "api_key": SecretStr(api_key),
         "parser": parser,
+        "text_tools": text_tools,
+        "max_retries": max_retries,
+        "wait_outage_s": wait_outage,
         **_pool_settings(settings_of(backend, image, pool_config, option, profile)),
         "workers": workers,
         "max_turns": max_turns,
@@ -192,7 +201,7 @@ async def _run(work: Callable[..., Awaitable[BatchResult]], as_json: bool) -> in
     from hermes_batch.trajectories import TRAJECTORIES, read_rows
 
     with RunDisplay(Console(stderr=True, highlight=False, emoji=False)) as display:
-        result = await work(on_start=display.started, on_record=display.done)
+        result = await work(on_start=display.started, on_record=display.done, on_endpoint=display.endpoint)
     if as_json:
         emit_json(
             {

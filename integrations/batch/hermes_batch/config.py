@@ -27,7 +27,8 @@ class BatchConfig(BaseModel):
     """The settings of `run_batch`.
 
     `dataset` is a JSONL file (see `hermes_batch.dataset`), `out` the directory of the results. `model` is a name for
-    `OpenAIModel` (with `base_url`, `api_key`, `parser`), "embedded", or a model object. `backend`, `image` and
+    `OpenAIModel` (with `base_url`, `api_key`, `parser`, `text_tools`, `max_retries`, `wait_outage_s`), "embedded", or a
+    model object. `backend`, `image` and
     `backend_options` go to the pool; a prompt's own image wins over `image`. `workers` prompts are worked on at a
     time. `limit` takes only the first prompts. `seed` makes the sampling of prompt i start from seed + i, where the
     model has seeds. `max_tokens` bounds one completion, `temperature` and `sampling` go to the model. `max_turns`,
@@ -46,6 +47,9 @@ class BatchConfig(BaseModel):
     base_url: str | None = None
     api_key: SecretStr = SecretStr("none")
     parser: str | None = None
+    text_tools: bool = False
+    max_retries: Annotated[int, Field(ge=0)] = 4
+    wait_outage_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1800.0
     backend: Any = "local"
     image: str | None = None
     backend_options: dict[str, Any] = Field(default_factory=dict)
@@ -95,7 +99,15 @@ class BatchConfig(BaseModel):
             model: Model | SessionModel = self.model
             return model
         key = self.api_key.get_secret_value()
-        return named_model(self.model, base_url=self.base_url, api_key=key, parser=self.parser)
+        return named_model(
+            self.model,
+            base_url=self.base_url,
+            api_key=key,
+            parser=self.parser,
+            text_tools=self.text_tools,
+            max_retries=self.max_retries,
+            wait_outage_s=self.wait_outage_s,
+        )
 
     def toolsets_of(self, task: Task) -> tuple[str, ...]:
         """The toolsets of a prompt: drawn for it, or those of the run. Raises ConfigError for unknown ones."""

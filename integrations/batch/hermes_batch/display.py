@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
+from hermes_agent.models.endpoint import EndpointStatus
 from hermes_batch.record import Record
 from hermes_batch.report.html import visible
 from hermes_batch.run import BatchResult
@@ -27,6 +28,8 @@ class RunDisplay:
         self._console = console
         self._progress: Progress | None = None
         self._bar: Any = None
+        self._solved = 0
+        self._endpoint = self._away = ""
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -46,7 +49,25 @@ class RunDisplay:
         if result.left_out:
             self._console.print(Text(f"left out, not part of this package: {', '.join(result.left_out)}"))
         if self._progress is not None:
-            self._bar = self._progress.add_task(f"{result.solved} solved", total=result.total, completed=result.records)
+            self._solved = result.solved
+            self._bar = self._progress.add_task("", total=result.total, completed=result.records)
+            self._describe()
+
+    def endpoint(self, status: EndpointStatus) -> None:
+        """How the model's endpoint does: what a run waits for is told when it begins to wait, and on the bar."""
+        away = "" if status.away_s is None else f"the endpoint gives nothing: {_plain(status.reason, _REASON)}"
+        if self._progress is not None:
+            pace = "" if status.rate is None else f"{status.rate:.1f} requests/s, "
+            self._endpoint = f"{away} (for {status.away_s:.0f} s)" if away else f"{pace}{status.waiting} wait"
+            self._describe()
+        elif away != self._away:
+            self._console.print(Text(away or "the endpoint gives something again"), highlight=False, soft_wrap=True)
+        self._away = away
+
+    def _describe(self, **more: Any) -> None:
+        if self._progress is not None and self._bar is not None:
+            told = f"{self._solved} solved" + (f", {self._endpoint}" if self._endpoint else "")
+            self._progress.update(self._bar, description=told, **more)
 
     def done(self, result: BatchResult, record: Record) -> None:
         """A prompt has its record."""
@@ -57,7 +78,8 @@ class RunDisplay:
             line += f"  {_plain(why, _REASON)}"
         if self._progress is not None:
             self._progress.console.print(Text(line, _COLORS.get(word, "blue")), highlight=False)
-            self._progress.update(self._bar, advance=1, description=f"{result.solved} solved")
+            self._solved = result.solved
+            self._describe(advance=1)
         else:
             counted = f"[{result.records}/{result.total}]"
             self._console.print(Text(f"{counted:8} {line}"), highlight=False, soft_wrap=True)

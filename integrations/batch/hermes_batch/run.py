@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 
-from hermes_agent import AccessRefused, Model, RolloutResult, SessionModel
+from hermes_agent import AccessRefused, Model, OpenAIModel, RolloutResult, SessionModel
+from hermes_agent.models.endpoint import EndpointStatus
 from hermes_batch.config import BatchConfig
 from hermes_batch.dataset import Task, read_dataset
 from hermes_batch.record import Record, make_record
@@ -66,10 +67,24 @@ class BatchResult:
 
 OnStart = Callable[[BatchResult], None]
 OnRecord = Callable[[BatchResult, Record], None]
+OnEndpoint = Callable[[EndpointStatus], None]
+_LOOK_S = 1.0
+
+
+class Callbacks(NamedTuple):
+    """Who is told how a run goes on."""
+
+    on_start: OnStart | None = None
+    on_record: OnRecord | None = None
+    on_endpoint: OnEndpoint | None = None
 
 
 async def run_batch(
-    config: BatchConfig, *, on_start: OnStart | None = None, on_record: OnRecord | None = None
+    config: BatchConfig,
+    *,
+    on_start: OnStart | None = None,
+    on_record: OnRecord | None = None,
+    on_endpoint: OnEndpoint | None = None,
 ) -> BatchResult:
     """Work on every prompt in a slot of its own; write `trajectories.jsonl`, `report.html` and `run.json` into `out`.
 
@@ -78,7 +93,7 @@ async def run_batch(
     those it has, ends its boxes and writes the report of them, and `resume_batch` goes on with it, also when it was
     killed. Secrets of the pool are masked in the records. Trouble of a single prompt is in its record (`trainable`
     False where it may not be scored). `on_start` is called when the backend has answered, `on_record` after each
-    record.
+    record, and `on_endpoint` each second with how the model's endpoint does.
 
     Raises ConfigError (dataset, settings, an `out` that has results already; and in the middle of the run when the
     model's endpoint refuses the key or its quota is used up), BackendUnavailable, ImageError.
@@ -92,11 +107,17 @@ async def run_batch(
             (config.out / stale).unlink(missing_ok=True)
         return lines
 
-    return await _Run(config, tasks, BatchResult(config.out, len(tasks)), on_start, on_record).carry_out(create)
+    told = Callbacks(on_start, on_record, on_endpoint)
+    return await _Run(config, tasks, BatchResult(config.out, len(tasks)), told).carry_out(create)
 
 
 async def resume_batch(
-    out: Path, *, on_start: OnStart | None = None, on_record: OnRecord | None = None, **changes: Any
+    out: Path,
+    *,
+    on_start: OnStart | None = None,
+    on_record: OnRecord | None = None,
+    on_endpoint: OnEndpoint | None = None,
+    **changes: Any,
 ) -> BatchResult:
     """Go on with the run in `out`, with the settings that it was started with and its dataset as it was.
 
@@ -118,7 +139,8 @@ async def resume_batch(
             write_report(config.out)
             return result
         left = [task for task in tasks if task.index not in earlier.done]
-        return await _Run(config, left, result, on_start, on_record).carry_out(lambda: lines)
+        told = Callbacks(on_start, on_record, on_endpoint)
+        return await _Run(config, left, result, told).carry_out(lambda: lines)
 
 
 class _Earlier:
@@ -148,21 +170,14 @@ class _Earlier:
 class _Run:
     """One invocation: works on these prompts and counts their results."""
 
-    def __init__(
-        self,
-        config: BatchConfig,
-        tasks: list[Task],
-        result: BatchResult,
-        on_start: OnStart | None,
-        on_record: OnRecord | None,
-    ) -> None:
+    def __init__(self, config: BatchConfig, tasks: list[Task], result: BatchResult, told: Callbacks) -> None:
         self._config, self._result = config, result
         result.left_out = config.left_out(tasks)
         self._model = config.make_model()
         self._pool = config.make_pool([task.container_image for task in tasks])
         self._workers = min(config.workers, len(tasks))
         self._tasks: Iterator[Task] = iter(tasks)
-        self._on_start, self._on_record = on_start, on_record
+        self._told = told
         self._heard = False
 
     async def carry_out(self, open_trajectories: Callable[[], Trajectories]) -> BatchResult:
@@ -172,8 +187,8 @@ class _Run:
             async with self._pool:
                 with open_trajectories() as lines:
                     self._write_settings()
-                    if self._on_start is not None:
-                        self._on_start(self._result)
+                    if self._told.on_start is not None:
+                        self._told.on_start(self._result)
                     try:
                         await self._work(lines)
                     finally:
@@ -188,12 +203,20 @@ class _Run:
 
     async def _work(self, lines: Trajectories) -> None:
         try:
-            async with anyio.create_task_group() as group:
-                for _ in range(self._workers):
-                    group.start_soon(self._worker, lines)
+            async with anyio.create_task_group() as whole:
+                whole.start_soon(self._watch_endpoint)
+                async with anyio.create_task_group() as workers:
+                    for _ in range(self._workers):
+                        workers.start_soon(self._worker, lines)
+                whole.cancel_scope.cancel()
         except ExceptionGroup as errors:
             # A full disk, or what the caller's on_record raised: all workers met the same trouble.
-            raise errors.exceptions[0] from None
+            raise _first(errors) from None
+
+    async def _watch_endpoint(self) -> None:
+        while self._told.on_endpoint is not None and isinstance(self._model, OpenAIModel):
+            self._told.on_endpoint(self._model.status)
+            await anyio.sleep(_LOOK_S)
 
     async def _worker(self, lines: Trajectories) -> None:
         for task in self._tasks:
@@ -201,8 +224,8 @@ class _Run:
             with anyio.CancelScope(shield=True):
                 await lines.append(record)
             self._result.tally.add(record)
-            if self._on_record is not None:
-                self._on_record(self._result, record)
+            if self._told.on_record is not None:
+                self._told.on_record(self._result, record)
 
     async def _record(self, task: Task) -> Record:
         """Work on a prompt. Raises ConfigError when the endpoint refuses every request, not this one alone."""
@@ -259,6 +282,13 @@ def _refuse_results(config: BatchConfig) -> None:
             f"out: {config.out} has results of an earlier run; go on with it (hermes-exec batch resume {config.out}), "
             "name another directory, or overwrite them (--overwrite)"
         )
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 async def _close(model: Model | SessionModel) -> None:

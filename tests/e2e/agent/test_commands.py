@@ -94,9 +94,11 @@ def test_agent_answers(tmp_path: Path) -> None:
 
 
 def test_agent_without_an_endpoint_ends_with_infra() -> None:
-    done = run("agent", "x", "--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--api-key", "x")
+    url = "http://127.0.0.1:9/v1"
+    done = run("agent", "x", "--model", "m", "--base-url", url, "--api-key", "x", "--wait-outage", "2")
     assert done.returncode == 3
-    assert "no connection to http://127.0.0.1:9: " in done.stderr
+    assert "waiting for the endpoint: no connection" in done.stderr
+    assert f"{url} gave nothing for 2 s, the last time: no connection" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -254,7 +254,7 @@ def own_certificate(tmp_path: Path) -> ssl.SSLContext:
 async def test_a_certificate_that_nobody_knows_is_not_waited_for(own_certificate: ssl.SSLContext) -> None:
     with endpoint(tls=own_certificate) as server:
         async with opened(server.base_url) as made:
-            with pytest.raises(ModelError, match="no connection.*CERTIFICATE_VERIFY_FAILED") as caught:
+            with pytest.raises(ModelError, match=r"no connection.*CERTIFICATE_VERIFY_FAILED") as caught:
                 await ask(made)
             assert made.status == IDLE
     assert caught.value.cause == ErrorCause.CONFIG

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
+from hermes_agent.models.endpoint import EndpointStatus
 from hermes_batch.display import RunDisplay, show_results
 from hermes_batch.record import Record
 from hermes_batch.run import BatchResult
@@ -43,6 +44,33 @@ def test_plain_lines_where_there_is_no_terminal() -> None:
     assert lines[2].split()[:3] == ["[3/5]", "unscored", "c"]
     sums = "1 of 3 solved, 1 not scored (answered: policy), 6 tool calls, 7.5 s, isolation uid, 2 of 5 prompts not done"
     assert lines[-1] == sums
+
+
+AWAY = EndpointStatus(away_s=12.4, reason="HTTP 503: \x1b[31msleeping", waiting=3)
+
+
+def endpoint_shown(terminal: bool) -> str:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=terminal, width=160, color_system=None)
+    with RunDisplay(console) as display:
+        display.started(BatchResult(Path("out"), 5))
+        for status in (EndpointStatus(rate=2.5, waiting=7), AWAY, AWAY, EndpointStatus()):
+            display.endpoint(status)
+            if terminal:
+                display._progress.refresh()  # type: ignore[union-attr]
+    return stream.getvalue()
+
+
+def test_an_endpoint_that_is_away_is_told_once_where_there_is_no_terminal() -> None:
+    told = endpoint_shown(False).splitlines()
+    assert told == ["the endpoint gives nothing: HTTP 503: ␛[31msleeping", "the endpoint gives something again"]
+    assert "\x1b" not in "".join(told)
+
+
+def test_the_bar_says_what_it_waits_for() -> None:
+    text = endpoint_shown(True)
+    assert "2.5 requests/s, 7 wait" in text
+    assert "(for 12 s)" in text
 
 
 def error(kind: str, message: str, where: str = "infra") -> dict[str, Any]:

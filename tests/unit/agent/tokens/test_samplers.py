@@ -169,7 +169,8 @@ BAD: dict[str, list[Callable[[dict[str, Any]], object]]] = {
         changed("meta_info", "completion_tokens", to=3),
         changed("meta_info", "finish_reason", to={"type": "abort", "message": "…"}),
         changed("meta_info", "finish_reason", to=None),
-        changed("meta_info", "output_token_logprobs", to=[[-1.0, 4, None]] * 9),
+        changed("meta_info", to={"finish_reason": "stop", "output_token_logprobs": []}),
+        changed("meta_info", to={"finish_reason": "stop", "output_token_logprobs": [[-1.0, 4, None]] * 9}),
     ],
 }
 
