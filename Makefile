@@ -56,7 +56,7 @@ soak: setup ## half an hour of mixed work on 128 slots, local and Docker; nothin
 check: setup ## style, types, import direction, Go checks, docs
 	@.ci/check
 
-bench: setup ## measured beside the alternatives, into benchmarks/RESULTS.md (10 to 15 minutes; ONLY="calls curves" for parts)
+bench: setup ## measured beside the alternatives, into benchmarks/RESULTS.md (25 to 30 minutes; ONLY="calls curves" for parts)
 	@.ci/setup bench
 	@if .ci/engine; then $(PY) -m tests.images.build busybox debian >/dev/null; fi; $(PY) -m benchmarks.run $(addprefix --only ,$(ONLY))
 

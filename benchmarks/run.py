@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from benchmarks import added, boxes, calls, curves, engines, lending, memory, parsers, scale, start, transfer
+from benchmarks import added, agent, boxes, calls, curves, engines, lending, memory, parsers, scale, start, transfer
 from benchmarks.measured import Measured
 from benchmarks.options import Options
 from benchmarks.quiet import Watch, watch
@@ -31,6 +31,7 @@ PARTS: dict[str, Callable[[Options], Awaitable[Measured]]] = {
     "curves": curves.measure,
     "engines": engines.measure,
     "parsers": parsers.measure,
+    "agent": agent.measure,
     "scale": scale.measure,
 }
 

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from benchmarks import boxes, engines, lending, memory, scale, start
+from benchmarks import agent, boxes, engines, lending, memory, scale, start
 from benchmarks.calls import BOX, DOCKER, HOST, LOCAL
 from benchmarks.measured import Measured, Sample
 from benchmarks.options import Options
@@ -76,6 +76,7 @@ def targets() -> Iterator[Target]:
             for what, most in ((memory.RUNNER, 10), (memory.INIT, 3)):
                 yield Target(f"{name}: {what}, {words}", most, " MiB", _figure(f"{name}: {what}, {words}"))
     yield from _of_engines()
+    yield from _of_agents()
     yield _time(start.IMPORT, 150, start.DISCIPLINE, start.IMPORT)
     yield _time(start.IMPORT_POOL, 200, start.DISCIPLINE, start.IMPORT_POOL)
     yield _time(start.RUN, 350, start.DISCIPLINE, start.RUN)
@@ -128,6 +129,12 @@ def _time(name: str, most: float, discipline: str, ours: str) -> Target:
         return sample.p50_ms, f"p95 {sample.p95_ms:,.2f} ms"
 
     return Target(name, most, " ms", measure)
+
+
+def _of_agents() -> Iterator[Target]:
+    bounds = ((agent.CPU, 6, " ms"), (agent.MEMORY, 1024, " KiB"), (agent.LOST, 0, ""), (agent.REQUESTS, 1.05, " ×"))
+    for what, most, unit in bounds:
+        yield Target(f"agent: {what}", most, unit, _figure(f"agent: {what}"))
 
 
 def _figure(name: str) -> Callable[[Measured], tuple[float, str]]:

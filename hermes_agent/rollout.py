@@ -8,14 +8,14 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from hermes_agent.episode import Episode, EpisodeError
 from hermes_agent.loop import AgentLoop
 from hermes_agent.messages import Message
 from hermes_agent.models.base import Model, SessionModel
 from hermes_agent.scoring import CheckFailed, Files, Scoring, Verdict, put, score
-from hermes_exec import KillReceipt, SandboxPool, Slot
+from hermes_exec import KillReceipt, SandboxPool, Slot, blocking
 from hermes_exec.errors import ErrorCause, ExecError
 from hermes_exec.tools import HostTool, Toolbox
 
@@ -88,18 +88,42 @@ class Rollout:
     profile: str | None = None
     loop: Mapping[str, Any] = field(default_factory=dict)
 
-    async def run(self, pool: SandboxPool, model: Model | SessionModel) -> RolloutResult:
-        """Do it in a slot of the pool. What goes wrong is in the result; only cancellation leaves as an exception."""
+    @overload
+    def run(self, pool: blocking.SandboxPool, model: Model | SessionModel) -> RolloutResult: ...
+    @overload
+    def run(self, pool: SandboxPool, model: Model | SessionModel) -> Awaitable[RolloutResult]: ...
+    def run(
+        self, pool: SandboxPool | blocking.SandboxPool, model: Model | SessionModel
+    ) -> RolloutResult | Awaitable[RolloutResult]:
+        """Do it in a slot of the pool; with a pool of the blocking kind this blocks. What goes wrong is in the result;
+        only cancellation leaves as an exception.
+        """
+        if isinstance(pool, blocking.SandboxPool):
+            return pool.run_async(partial(self._in_pool, pool.wrapped, model))
+        return self._in_pool(pool, model)
+
+    @overload
+    def run_in(self, slot: blocking.Slot, model: Model | SessionModel) -> RolloutResult: ...
+    @overload
+    def run_in(self, slot: Slot, model: Model | SessionModel) -> Awaitable[RolloutResult]: ...
+    def run_in(
+        self, slot: Slot | blocking.Slot, model: Model | SessionModel
+    ) -> RolloutResult | Awaitable[RolloutResult]:
+        """The same in a slot that is held already; it is not reset afterwards."""
+        if isinstance(slot, blocking.Slot):
+            return slot.run_async(partial(self._in_slot, slot.wrapped, model))
+        return self._in_slot(slot, model)
+
+    async def _in_pool(self, pool: SandboxPool, model: Model | SessionModel) -> RolloutResult:
         work = _Work(self, model)
 
-        async def in_pool() -> None:
+        async def do() -> None:
             async with pool.slot(profile=self.profile, image=self.image) as slot:
                 await work.do(slot)
 
-        return await work.result_of(in_pool)
+        return await work.result_of(do)
 
-    async def run_in(self, slot: Slot, model: Model | SessionModel) -> RolloutResult:
-        """The same in a slot that is held already; it is not reset afterwards."""
+    async def _in_slot(self, slot: Slot, model: Model | SessionModel) -> RolloutResult:
         work = _Work(self, model)
         return await work.result_of(partial(work.do, slot))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
@@ -34,6 +34,10 @@ class SyncFacade(Generic[W]):
         if self._pid != os.getpid():
             raise RuntimeError(f"this pool belongs to process {self._pid}: make one of your own after a fork")
         return self._portal
+
+    def run_async(self, work: Callable[[], Awaitable[R]]) -> R:
+        """Do async work, such as with `wrapped`, in the event loop, and wait for it; an interrupt here cancels it."""
+        return call(self.portal, work)
 
     def __repr__(self) -> str:
         return f"<blocking {self.wrapped!r}>"

@@ -113,6 +113,7 @@ SHARED = ("hermes_exec._lazy", "hermes_exec.cli.kit")
 @pytest.mark.parametrize("module", sorted(m for m in FILES if not m.startswith("hermes_exec")))
 def test_what_stands_on_hermes_exec_uses_its_public_names(module: str) -> None:
     public = {f"hermes_exec.{name}" for name in import_module("hermes_exec").__all__}
+    public |= {f"hermes_exec.{name}" for name in PUBLIC}
     public |= {f"hermes_exec.tools.{name}" for name in import_module("hermes_exec.tools").__all__}
     modules = tuple(f"hermes_exec.{name}." for name in PUBLIC if name != "tools")
     wrong = [

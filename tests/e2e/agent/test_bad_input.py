@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import anyio
 import pytest
@@ -17,7 +18,7 @@ from tests.unit.agent.endpoint import Answer, endpoint, ok
 pytestmark = [pytest.mark.anyio, pytest.mark.sample]
 
 
-async def episode(*steps: Step, **bounds: int) -> Episode:
+async def episode(*steps: Step, **bounds: Any) -> Episode:
     async with SandboxPool("local") as pool, pool.slot() as slot:
         with anyio.fail_after(60):
             return await AgentLoop(ScriptedModel(steps), Toolbox(slot), **bounds).run("go")

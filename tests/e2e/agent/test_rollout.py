@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from hermes_agent import CommandCheck, Episode, ModelError, Rollout, RolloutResult, Scoring, ScriptedModel, Verdict
@@ -183,6 +184,20 @@ async def test_what_keeps_a_rollout_from_beginning(more: dict[str, Any], cause: 
     assert (result.cause, result.trainable, result.finish) == (cause, False, "infra")
     assert result.error is not None
     assert result.error.kind == kind
+
+
+async def test_blocking_pool_and_slot() -> None:
+    rollout = Rollout(messages="go", scoring=Scoring(check=CommandCheck("[ -e made ]")))
+    model = PlanModel({"go": [["touch made"], "done"]})
+
+    def work() -> list[RolloutResult]:
+        with SandboxPool("local", slots_per_sandbox=2) as pool:
+            first = rollout.run(pool, model)
+            with pool.slot() as slot:
+                return [first, rollout.run_in(slot, model)]
+
+    results = await anyio.to_thread.run_sync(work)
+    assert [result.reward for result in results] == [1.0, 1.0]
 
 
 async def test_a_slot_that_is_held_already() -> None:
