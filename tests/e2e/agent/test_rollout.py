@@ -17,7 +17,7 @@ from hermes_exec.errors import ConfigError, ErrorCause
 from tests.conftest import BackendCase
 from tests.e2e.agent.plans import PlanModel, Step
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+pytestmark = pytest.mark.anyio
 BOTH: tuple[ScoreIn, ScoreIn] = ("sealed", "slot")
 
 
@@ -29,6 +29,7 @@ async def done(pool: SandboxPool, steps: Sequence[Step], check: str | None, **mo
     return await Rollout(messages="go", scoring=made, **more).run(pool, PlanModel({"go": [*steps, "done"]}))
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("score_in", BOTH)
 async def test_the_check_decides(backend: BackendCase, score_in: ScoreIn) -> None:
     async with SandboxPool(backend.backend, **backend.options) as pool:
@@ -132,6 +133,7 @@ async def test_output_of_a_check_keeps_its_beginning_and_its_end() -> None:
     assert len(result.verdict.output) < 10_000
 
 
+@pytest.mark.sample
 async def test_a_full_pool_scores_all_of_its_slots() -> None:
     async with SandboxPool("local", slots_per_sandbox=8, acquire_timeout_s=20) as pool:
         results: list[RolloutResult] = []

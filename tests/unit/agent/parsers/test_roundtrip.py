@@ -13,8 +13,6 @@ from hermes_agent.messages import ToolCall
 from hermes_agent.parsers import get_parser, get_renderer
 from tests.unit.agent.parsers.families import AS_JSON, NAMES, TAGS, TYPED
 
-pytestmark = [pytest.mark.sample]
-
 NASTY = [tag for tags in TAGS.values() for tag in tags if tag] + [
     "</tool_call>",
     "</arg_value>",
