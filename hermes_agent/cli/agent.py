@@ -22,6 +22,7 @@ from hermes_agent.cli.options import (
     ModelName,
     Parser,
     Sampling,
+    Strict,
     Temperature,
     TextTools,
     Toolsets,
@@ -69,6 +70,7 @@ def agent(
     ] = None,
     max_turns: MaxTurns = 30,
     toolset: Toolsets = None,
+    strict: Strict = False,
     temperature: Temperature = 1.0,
     max_tokens: MaxTokens = None,
     sampling: Sampling = None,
@@ -96,7 +98,8 @@ def agent(
     places = {path.resolve().name: path for path in put or ()}
     if len(places) < len(put or ()):
         raise ConfigError("two files of --put have the same name, and would be one in the workspace")
-    select(toolset or ())
+    if left_out := select(toolset or (), strict=strict).unavailable:
+        stderr().print(_styled(f"left out, not part of this package: {', '.join(left_out)}"))
     pool = make_pool(backend, image, config, profile, option, trace=trace)
     made = named_model(
         model,

@@ -38,6 +38,7 @@ MaxTurns = Annotated[int, typer.Option("--max-turns", min=1, help="Completions o
 Toolsets = Annotated[
     list[str] | None, typer.Option("--toolset", "-t", help="May be repeated (default: terminal, file).")
 ]
+Strict = Annotated[bool, typer.Option("--strict", help="Refuse toolsets that have no tool here.")]
 Temperature = Annotated[float, typer.Option("--temperature", min=0, max=100, help="0 is greedy.")]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", min=1, help="Of one completion.")]
 Sampling = Annotated[

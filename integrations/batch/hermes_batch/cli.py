@@ -22,6 +22,7 @@ from hermes_agent.cli.options import (
     ModelName,
     Parser,
     Sampling,
+    Strict,
     Temperature,
     TextTools,
     Toolsets,
@@ -69,7 +70,7 @@ def run(
         str | None,
         typer.Option("--distribution", help="Draw each prompt's toolsets from it (`hermes-exec tools distributions`)."),
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse toolsets that have no tool here.")] = False,
+    strict: Strict = False,
     score_in: Annotated[
         str, typer.Option("--score-in", help="Where checks run: `sealed` (the work alone, in a clean slot) or `slot`.")
     ] = "sealed",

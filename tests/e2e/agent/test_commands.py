@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.agent.plans import Step, wire
-from tests.unit.agent.endpoint import ok
+from tests.unit.agent.endpoint import endpoint, ok
 
 ROOT = Path(__file__).resolve().parents[3]
 NOWHERE = ("--backend", "docker", "--image", "x", "--option", "base_url=unix:///nonexistent.sock")
@@ -91,6 +91,16 @@ def test_agent_answers(tmp_path: Path) -> None:
         2,
     )
     assert facts["tool_calls"][0]["name"] == "terminal"
+
+
+def test_agent_says_which_tools_it_does_without() -> None:
+    with endpoint(ok({"content": "hello"})) as server:
+        url = ("--model", "m", "--base-url", server.base_url)
+        done = run("agent", "x", *url, "-t", "terminal", "-t", "web")
+        refused = run("agent", "x", *url, "-t", "terminal", "-t", "web", "--strict")
+    assert (done.returncode, done.stdout) == (0, "hello\n")
+    assert "left out, not part of this package: web_search, web_extract" in done.stderr
+    assert (refused.returncode, "'web' has no tool here" in refused.stderr) == (2, True)
 
 
 def test_agent_without_an_endpoint_ends_with_infra() -> None:
