@@ -26,9 +26,10 @@ def characters(message: Message) -> int:
 class ShortenOldResults:
     """A `Context` that keeps a conversation within `max_chars` characters (a token is about four).
 
-    The first `first` messages (default 2) and the last `last` (default 6) are kept as they are. Between them the oldest
-    tool results are shortened to their first 100 and last 50 characters, until it fits; when that is not enough, the
-    oldest turns are left out, each with its results.
+    Between the first `first` messages (default 2) and the last `last` (default 6) the oldest tool results are shortened
+    to their first 100 and last 50 characters, until it fits; when that is not enough, the oldest turns there are left
+    out, each with its results; and when that is not enough either, the oldest results outside are shortened too. What
+    the user and the model said there is always sent, however long it is.
     """
 
     max_chars: int
@@ -44,20 +45,29 @@ class ShortenOldResults:
         """The messages to send."""
         over = sum(map(characters, history)) - self.max_chars
         begin, end = _past_results(history, self.first), _turn_start(history, len(history) - self.last)
-        if over <= 0 or begin >= end:
+        if over <= 0:
             return history
-        middle = list(history[begin:end])
-        for index, message in enumerate(middle):
-            if over <= 0:
-                break
-            if message.get("role") == "tool":
-                middle[index] = _shortened(message)
-                over -= characters(message) - characters(middle[index])
+        head, middle, tail = (
+            list(history[:begin]),
+            list(history[begin : max(begin, end)]),
+            list(history[max(begin, end) :]),
+        )
+        over = _shorten(middle, over)
         while middle and over > 0:
             turn = _past_results(middle, 1)
             over -= sum(map(characters, middle[:turn]))
             del middle[:turn]
-        return [*history[:begin], *middle, *history[end:]]
+        _shorten(tail, _shorten(head, over))
+        return [*head, *middle, *tail]
+
+
+def _shorten(messages: list[Message], over: int) -> int:
+    """Shorten the oldest results until that many characters are saved. How many are still too many."""
+    for index, message in enumerate(messages):
+        if over > 0 and message.get("role") == "tool":
+            messages[index] = _shortened(message)
+            over -= characters(message) - characters(messages[index])
+    return over
 
 
 def _turn_start(messages: Sequence[Message], index: int) -> int:

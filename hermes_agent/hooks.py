@@ -24,6 +24,7 @@ class Turn(NamedTuple):
 
 BeforeCall = Callable[[ToolCall], Awaitable[str | None] | str | None]
 AfterCall = Callable[[ToolCall, ToolResult], Awaitable[ToolResult | None] | ToolResult | None]
+OnNotice = Callable[[str], Awaitable[str | None] | str | None]
 OnTurn = Callable[[Turn], Awaitable[None] | None]
 
 
@@ -33,24 +34,34 @@ class Hooks:
 
     `before_call(call)` may block the call: a text that it returns is the reason, which the model is told in place of a
     result. `after_call(call, result)` may return another `ToolResult` in the place of the result. Calls of a turn run
-    in parallel, and so do these. `on_turn(turn)` sees each turn when its calls have ended.
+    in parallel, and so do these. `on_notice(text)` may return another text for what a background process has to tell,
+    its output included. `on_turn(turn)` sees each turn when its calls have ended.
     """
 
     before_call: BeforeCall | None = None
     after_call: AfterCall | None = None
+    on_notice: OnNotice | None = None
     on_turn: OnTurn | None = None
 
 
 class HookError(Exception):
-    """Raised when a hook raised; `__cause__` is what it raised."""
+    """Raised when a hook raised (`__cause__` is what it raised), or gave what is of no use."""
 
 
-async def ask(name: str, hook: Callable[..., T | Awaitable[T]] | None, *given: object) -> T | None:
-    """What a hook says to this; None where there is none. Raises HookError when it raises."""
+async def ask(
+    name: str, hook: Callable[..., Awaitable[T | None] | T | None] | None, *given: object, kind: type[T]
+) -> T | None:
+    """What a hook says to this, which is of this kind or None; None where there is no hook. Raises HookError when it
+    raises, or says something else.
+    """
     if hook is None:
         return None
     try:
         said = hook(*given)
-        return await said if inspect.isawaitable(said) else said
+        if inspect.isawaitable(said):
+            said = await said
     except Exception as error:
         raise HookError(f"the hook {name} raised {type(error).__name__}: {error}") from error
+    if said is None or isinstance(said, kind):
+        return said
+    raise HookError(f"the hook {name} gave {type(said).__name__}, not {kind.__name__} or None")

@@ -23,6 +23,7 @@ LAST_WORDS = "You cannot call any more tools. Give your final answer now, from w
 """What the model is told when its turns or its tool calls are used up, before its closing answer."""
 
 _CLOSE_S = 5.0
+_OWN = frozenset({"messages", "tools"})
 _TOOLBOX = ("call", "fit_turn", "notices", "forget_reads")
 ToolsT_co = TypeVar("ToolsT_co", bound="Tools | BlockingTools", covariant=True)
 
@@ -77,6 +78,11 @@ class AgentLoop(Generic[ToolsT_co]):
     ) -> None:
         tools = toolbox.wrapped if isinstance(toolbox, BlockingTools) else toolbox
         _check_parts(model, tools)
+        for name, part in (("context", context), *vars(hooks or Hooks()).items()):
+            if part is not None and not callable(part):
+                raise ConfigError(f"{name} is a function, not {part!r}")
+        if taken := _OWN.intersection(sampling or ()):
+            raise ConfigError(f"sampling has {', '.join(sorted(taken))}, which the loop itself gives")
         _check_least(1, max_turns=max_turns, parallel_calls=parallel_calls, max_tokens=max_tokens)
         _check_least(0, max_tool_calls=max_tool_calls, temperature=temperature)
         _check_above_zero(
@@ -181,7 +187,7 @@ class AgentLoop(Generic[ToolsT_co]):
 
     async def _seen(self, history: History) -> Sequence[Message]:
         """What the model is shown."""
-        shown = await ask("context", self._context, history.messages)
+        shown = await ask("context", self._context, history.messages, kind=Sequence)  # type: ignore[type-abstract]
         if shown is None or shown == history.messages:
             return history.messages
         history.compacted = True
@@ -190,7 +196,7 @@ class AgentLoop(Generic[ToolsT_co]):
 
     async def _told(self, history: History, completion: Completion) -> ErrorCause | None:
         try:
-            await ask("on_turn", self._hooks.on_turn, history.turn(completion))
+            await ask("on_turn", self._hooks.on_turn, history.turn(completion), kind=object)
         except HookError as error:
             history.add_bug("infra", error)
             return ErrorCause.CONFIG
@@ -247,13 +253,13 @@ def _check_parts(model: object, tools: object) -> None:
         raise ConfigError(f"toolbox must have a method {missing[0]!r}, and {type(tools).__name__} has none")
 
 
-def _check_least(least: int, **bounds: float | None) -> None:
+def _check_least(least: int, **bounds: object) -> None:
     for name, bound in bounds.items():
-        if bound is not None and not least <= bound < math.inf:
-            raise ConfigError(f"{name} is {least} or more, not {bound}")
+        if bound is not None and not (isinstance(bound, (int, float)) and least <= bound < math.inf):
+            raise ConfigError(f"{name} is {least} or more, not {bound!r}")
 
 
-def _check_above_zero(**bounds: float | None) -> None:
+def _check_above_zero(**bounds: object) -> None:
     for name, bound in bounds.items():
-        if bound is not None and not 0 < bound < math.inf:
-            raise ConfigError(f"{name} is above 0, not {bound}")
+        if bound is not None and not (isinstance(bound, (int, float)) and 0 < bound < math.inf):
+            raise ConfigError(f"{name} is above 0, not {bound!r}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import logging
 import shlex
 import time
@@ -16,7 +18,7 @@ from hermes_agent.messages import Message
 from hermes_agent.models.base import Model, SessionModel
 from hermes_agent.scoring import CheckFailed, Files, Scoring, Verdict, put, score
 from hermes_exec import KillReceipt, SandboxPool, Slot, blocking
-from hermes_exec.errors import ErrorCause, ExecError
+from hermes_exec.errors import ConfigError, ErrorCause, ExecError
 from hermes_exec.tools import HostTool, Toolbox
 
 _LOG = logging.getLogger(__name__)
@@ -71,10 +73,11 @@ class RolloutResult:
 class Rollout:
     """What is to be done in a rollout; the same for batch runs, the command line and RL.
 
-    `messages` (a text: one user message) begin the episode. `files` (path below `slot.workdir` to text, bytes, or the
-    path of a file or folder on this host) are put into the slot, then `prepare(slot)` is awaited, then the terminal
-    moves to `cwd`. `toolsets` and `tools` are those of `Toolbox`, `scoring` says how the episode is scored (None: not),
-    `loop` are arguments of `AgentLoop` (`max_turns`, `hooks`, …). `image` and `profile` choose the slot.
+    `messages` (a text: one user message) begin the episode. `files` (path below `slot.workdir` to a text, bytes, or the
+    `pathlib.Path` of a file or folder on this host) are put into the slot, then `prepare(slot)` is awaited, then the
+    terminal moves to `cwd`. `toolsets` and `tools` are those of `Toolbox`, `scoring` says how the episode is scored
+    (None: not), `loop` are arguments of `AgentLoop` (`max_turns`, `hooks`, …). `image` and `profile` choose the slot.
+    Raises ConfigError for a `loop` with a name that AgentLoop does not have.
     """
 
     messages: Sequence[Message] | str
@@ -87,6 +90,13 @@ class Rollout:
     image: str | None = None
     profile: str | None = None
     loop: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        known = inspect.signature(AgentLoop).parameters
+        for name in self.loop:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                raise ConfigError(f"AgentLoop has no {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
 
     @overload
     def run(self, pool: blocking.SandboxPool, model: Model | SessionModel) -> RolloutResult: ...

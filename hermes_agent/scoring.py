@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,7 @@ class Verdict(NamedTuple):
 
 
 Scorer = Callable[[Slot, Episode], Awaitable[Verdict]]
+"""An async function of the slot and the episode."""
 
 
 class CheckFailed(Exception):
@@ -117,11 +119,17 @@ async def score(
         if scoring.score_in == "sealed":
             await _seal(slot, scoring, set_up)
         await _put_over(slot, scoring.files)
-        return await scoring.check(slot, episode), killed
+        return _verdict(await scoring.check(slot, episode)), killed
     except (ExecError, _InTheWay) as error:
         if isinstance(error, ExecError) and error.cause is not ErrorCause.POLICY:
             raise
         return Verdict(0.0, solved=False, output=f"{type(error).__name__}: {error}"), killed
+
+
+def _verdict(given: object) -> Verdict:
+    if not isinstance(given, Verdict) or not math.isfinite(given.reward):
+        raise TypeError(f"a check gives a Verdict with a finite reward, not {given!r}")
+    return given
 
 
 class _InTheWay(Exception):
@@ -164,10 +172,20 @@ async def _seal(slot: Slot, scoring: Scoring, set_up: Callable[[Slot], Awaitable
 
 
 async def _taken(slot: Slot, path: str, local: Path, limit_bytes: int) -> Path | None:
-    """Where a copy of that path now is; None where nothing of use was there."""
+    """Where a copy of that path now is; None where nothing of use is there: nothing, a link that leads nowhere, a FIFO,
+    what may not be read.
+    """
+    try:
+        facts = await slot.files.stat(path)
+    except ExecError:
+        raise
+    except OSError:
+        return None
+    if facts.type not in ("file", "dir"):
+        return None
     try:
         await slot.files.download(path, local, limit_bytes)
-    except (FileNotFoundError, NotADirectoryError, PermissionError, FileExistsError):
+    except PermissionError:
         return None
     return local
 

@@ -90,20 +90,27 @@ class ToolTurns:
         try:
             with anyio.move_on_after(left_s):
                 await self._calls(history)
-            notices = await self._tools.notices()
+            notices = [await self._told(str(notice.text)) for notice in await self._tools.notices()]
         except _Failed as failure:
             return failure.cause
         except ExecError as error:
             history.add_error("infra", error)
             return error.cause
+        except HookError as error:
+            history.add_bug("infra", error)
+            return ErrorCause.CONFIG
         except Exception as error:  # noqa: BLE001 - whatever a toolbox raises ends its episode only
             history.add_bug("infra", error)
             return ErrorCause.INFRA
         finally:
             history.tool_seconds += anyio.current_time() - started
         if notices:
-            history.add_notices([str(notice.text) for notice in notices])
+            history.add_notices(notices)
         return None
+
+    async def _told(self, notice: str) -> str:
+        changed = await ask("on_notice", self._hooks.on_notice, notice, kind=str)
+        return notice if changed is None else changed
 
     async def _calls(self, history: History) -> None:
         calls = history.pending
@@ -146,11 +153,11 @@ class ToolTurns:
 
     async def _made(self, history: History, call: ToolCall, call_id: str) -> ToolResult | Answer:
         try:
-            reason = await ask("before_call", self._hooks.before_call, call)
+            reason = await ask("before_call", self._hooks.before_call, call, kind=str)
             if reason is not None:
-                return _refused("blocked", str(reason))
+                return _refused("blocked", reason)
             result = await self._tools.call(call.name, call.arguments, call_id=call_id)
-            changed = await ask("after_call", self._hooks.after_call, call, result)
+            changed = await ask("after_call", self._hooks.after_call, call, result, kind=ToolResult)
         except ExecError as error:
             if error.cause is not ErrorCause.POLICY:
                 history.add_error("infra", error)

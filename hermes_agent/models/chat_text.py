@@ -8,7 +8,7 @@ from typing import Any
 
 from hermes_agent.messages import Message, ToolCall, called
 from hermes_agent.models.chat_answer import text_of
-from hermes_agent.parsers import Renderer
+from hermes_agent.parsers import Renderer, get_renderer
 from hermes_agent.trajectories.sharegpt import sharegpt, system_prompt, tool_call_block
 
 
@@ -18,16 +18,21 @@ def leading_system(messages: Sequence[Message]) -> int:
     return next((at for at, role in enumerate(roles) if role != "system"), len(roles))
 
 
+_EXAMPLE = ToolCall("", "function_name", '{"argument_name": "value"}')
+
+
 def as_text(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], render: Renderer) -> list[Message]:
     """The messages without a field for tools.
 
-    The tools stand in one system message, before what the leading system messages say; calls are written into the text
-    of their message by `render`, and the results of a turn become one user message of <tool_response> blocks. Thinking
-    is left out, as chat templates do with that of earlier turns.
+    The tools, and the form of a call, stand in one system message, before what the leading system messages say; calls
+    are written into the text of their message by `render`, and the results of a turn become one user message of
+    <tool_response> blocks. Thinking is left out, as chat templates do with that of earlier turns.
     """
     leading = leading_system(messages) if tools else 0
     told = [text_of(message.get("content")) or "" for message in messages[:leading]]
-    prompt: list[Message] = [{"role": "system", "content": "\n\n".join([system_prompt(tools), *told])}] if tools else []
+    example = None if render is get_renderer("hermes") else render([_EXAMPLE])
+    described = [system_prompt(tools, example)] if tools else []
+    prompt: list[Message] = [{"role": "system", "content": "\n\n".join([*described, *told])}] if tools else []
     for role, run in groupby(messages[leading:], lambda message: message.get("role")):
         if role == "tool":
             prompt.append({"role": "user", "content": sharegpt(list(run), ())[-1]["value"]})

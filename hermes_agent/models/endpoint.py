@@ -24,6 +24,7 @@ from hermes_exec.errors import ConfigError, ErrorCause
 if TYPE_CHECKING:
     import openai
 
+OPENAI_URL, NO_KEY = "https://api.openai.com/v1", "none"
 _LOG = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _SHOWN_BYTES = 200
@@ -73,11 +74,12 @@ class Endpoint:
             _check_url(base_url)
         if importlib.util.find_spec("openai") is None:
             raise ConfigError("models behind an endpoint need the package openai: pip install 'hermes-exec[agent]'")
-        self._base_url, self._api_key = base_url, api_key
+        if base_url is None and api_key == NO_KEY:
+            raise ConfigError("OpenAI's own endpoint needs an api_key; for another one give its base_url")
+        self._base_url, self._api_key = base_url or OPENAI_URL, api_key
         self._timeout_s, self._connect_timeout_s = timeout_s, connect_timeout_s
         self._retries, self._wait_outage_s = retries, wait_outage_s
-        self._url = base_url or "OpenAI"
-        self._name = name or self._url
+        self._name = name or self._base_url
         # Connections belong to the event loop that made them.
         self._client: RunVar[openai.AsyncOpenAI | None] = RunVar(f"client {id(self)}", None)
 
@@ -94,7 +96,7 @@ class Endpoint:
         prompt is too long.
         """
         content, tries = _encoded(body), 0
-        gate = gate_of(self._base_url, self._api_key, name=self._url, user=id(self))
+        gate = gate_of(self._base_url, self._api_key, name=self._base_url, user=id(self))
         while True:
             try:
                 async with gate.request(self._wait_outage_s):

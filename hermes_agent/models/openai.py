@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,11 @@ from hermes_agent.models.endpoint import Endpoint, EndpointStatus
 from hermes_agent.parsers import get_parser, get_renderer
 from hermes_exec.errors import ConfigError, ErrorCause
 
+_LOG = logging.getLogger(__name__)
+_TAGS = (
+    *("<tool_call>", "<longcat_tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<｜tool▁call", "<｜DSML｜"),
+    *("<|tool_call_begin|>", "<function="),
+)
 _OF_TOOLS = ("tool_choice", "parallel_tool_calls")
 
 
@@ -67,6 +73,7 @@ class OpenAIModel:
         self._render = get_renderer(parser) if parser and text_tools else None
         self._prefill = [dict(message) for message in prefill]
         self._sampling = dict(sampling or {})
+        self._warned = False
 
     @property
     def status(self) -> EndpointStatus:
@@ -91,6 +98,8 @@ class OpenAIModel:
         given |= given.pop("extra_body", {})
         if given.get("stream"):
             raise ModelError(f"{self.model}: a completion cannot be streamed", cause=ErrorCause.CONFIG)
+        if given.get("n", 1) != 1:
+            raise ModelError(f"{self.model}: n is 1, for only one choice is used", cause=ErrorCause.CONFIG)
         if not tools or self._render is not None:
             for name in _OF_TOOLS:
                 given.pop(name, None)
@@ -105,4 +114,12 @@ class OpenAIModel:
 
     def _read(self, answer: object, tools: Sequence[Mapping[str, Any]]) -> Completion:
         parse = self._parse
-        return read_answer(answer, None if parse is None else lambda text: parse(text, tools))
+        completion = read_answer(answer, None if parse is None else lambda text: parse(text, tools))
+        if parse is None and tools and not completion.tool_calls and not self._warned:
+            self._warn_of_calls_in(completion.content or "")
+        return completion
+
+    def _warn_of_calls_in(self, text: str) -> None:
+        if tag := next((tag for tag in _TAGS if tag in text), None):
+            self._warned = True
+            _LOG.warning("%s writes calls as text (%s); give the parser of its format: parser=…", self.model, tag)

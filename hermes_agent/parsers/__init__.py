@@ -46,7 +46,7 @@ def _format(name: str) -> Format:
     try:
         return FORMATS[name]
     except KeyError:
-        near = difflib.get_close_matches(name, FORMATS, 1)
+        near = difflib.get_close_matches(name.lower(), FORMATS, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"there is no parser {name!r}{hint} (known: {', '.join(sorted(FORMATS))})") from None
 

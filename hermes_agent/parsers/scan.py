@@ -15,6 +15,10 @@ from hermes_agent.parsers.thinking import THINK, Thinking, thought_at
 from hermes_agent.parsers.typed import Toolset
 
 _SHORTEST_BEGUN_TAG = 5
+# Servers that keep special tokens, which some formats of calls need, hand the end of the turn through.
+_ENDS = re.compile(
+    r"(?:<\|(?:im_end|eot_id|eom_id|endoftext|end_of_text|observation|user)\|>|<｜end▁of▁sentence｜>|\s)++\Z"
+)
 
 
 class Found(NamedTuple):
@@ -109,7 +113,7 @@ class _Scan:
             self._position = mark.end()
             self._meet(mark.group(), mark.start())
         self._end()
-        content = "".join(self._content).strip() or None
+        content = _ENDS.sub("", "".join(self._content)).strip() or None
         reasoning = "\n".join(part.strip() for part in self._reasoning).strip() or None
         return _with_ids(self._text, self._found, Parsed(content, reasoning, cut=self._cut))
 

@@ -29,6 +29,8 @@ _SYSTEM = (
     "values to plug into functions. After calling & executing the functions, you will be provided with function "
     "results within <tool_response> </tool_response> XML tags. Here are the available tools:\n"
     "<tools>\n{tools}\n</tools>\n"
+)
+_CALLS = (
     "For each function call return a JSON object, with the following pydantic model json schema for each:\n"
     "{schema}\n"
     "Each function call should be enclosed within <tool_call> </tool_call> XML tags.\n"
@@ -44,8 +46,10 @@ class ToolStats(TypedDict):
     failure: int
 
 
-def system_prompt(tools: Iterable[Mapping[str, Any]]) -> str:
-    """The function-calling prompt of the Hermes data sets, with these tools in it."""
+def system_prompt(tools: Iterable[Mapping[str, Any]], example: str | None = None) -> str:
+    """The function-calling prompt of the Hermes data sets, with these tools in it. With an `example` of a call it asks
+    for that form instead of the data sets' own.
+    """
     functions = [tool.get("function", tool) for tool in tools]
     listed = [
         {
@@ -56,7 +60,8 @@ def system_prompt(tools: Iterable[Mapping[str, Any]]) -> str:
         }
         for function in functions
     ]
-    return _SYSTEM.format(tools=json.dumps(listed, ensure_ascii=False), schema=_CALL_SCHEMA)
+    calls = _CALLS.format(schema=_CALL_SCHEMA) if example is None else f"Write each function call like this:\n{example}"
+    return _SYSTEM.format(tools=json.dumps(listed, ensure_ascii=False)) + calls
 
 
 def sharegpt(messages: Sequence[Mapping[str, Any]], tools: Iterable[Mapping[str, Any]]) -> list[Turn]:

@@ -26,7 +26,7 @@ from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.results import Outcome, ToolResult, to_json
 from hermes_exec.tools.catalog.host import HostTool
 from hermes_exec.tools.catalog.registry import REGISTRY
-from hermes_exec.tools.catalog.schemas import EXAMPLES, JsonObject, schemas
+from hermes_exec.tools.catalog.schemas import EXAMPLES, FILE_ADVICE_NEEDS, JsonObject, schemas, without_file_advice
 from hermes_exec.tools.catalog.toolsets import KNOWN_TOOLS, SHIPPED, require_tool, select, why_unavailable
 from hermes_exec.tools.options import ToolOptions
 from hermes_exec.tools.state.tool_state import ToolState
@@ -99,6 +99,9 @@ class Toolbox:
         built_in = schemas()
         host = {tool.name: tool.schema for tool in self._host.values()}
         self._schemas: dict[str, JsonObject] = {name: built_in[name] for name in names} | host
+        if not self._schemas.keys() >= FILE_ADVICE_NEEDS:
+            for schema in self._schemas.values():
+                without_file_advice(schema)
         self._state = ToolState(slot, options or ToolOptions(), frozenset(self._schemas), resets=slot.resets)
 
     @property

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 JsonObject = dict[str, object]
 
@@ -29,12 +30,21 @@ _CROSS_PROFILE = _field(
 )
 
 
+FILE_ADVICE_NEEDS = frozenset({"read_file", "search_files", "patch"})
+_FILE_ADVICE = " Use read_file, search_files and patch instead of cat, grep and sed."
+
+
+def without_file_advice(schema: JsonObject) -> None:
+    """Take the advice to use the file tools out of a schema, for a model that does not have them."""
+    function: Any = schema["function"]
+    function["description"] = function["description"].replace(_FILE_ADVICE, "")
+
+
 def _terminal() -> JsonObject:
     return _function(
         "terminal",
         "Run a shell command. The working directory, variables, functions, aliases and shell options persist "
-        "between calls. Use read_file, search_files "
-        "and patch instead of cat, grep and sed. Long-running programs (servers, watchers): background=true, "
+        f"between calls.{_FILE_ADVICE} Long-running programs (servers, watchers): background=true, "
         "then the process tool.",
         ["command"],
         {

@@ -103,6 +103,25 @@ async def test_keep_brings_the_named_files_into_the_task_as_it_was(tmp_path: Pat
     assert len(prepared) == 2
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "mkfifo answer",
+        "ln -s answer answer",
+        "ln -s /nowhere answer",
+        "mkdir -p answer/deep",
+        "echo x > answer; chmod 000 answer",
+        "mkdir answer; chmod 000 answer",
+        "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"answer\")'",
+        "ln -s /dev/zero answer",
+    ],
+)
+async def test_what_is_odd_in_the_place_of_a_kept_file_is_the_models_doing(odd: str) -> None:
+    async with SandboxPool("local", slots_per_sandbox=1) as pool:
+        result = await done(pool, [[odd]], "grep -q right answer", keep=["answer"])
+    assert (result.reward, result.trainable) == (0.0, True), result
+
+
 async def test_work_that_is_too_large_is_the_models_doing() -> None:
     async with SandboxPool("local", slots_per_sandbox=1) as pool:
         result = await done(pool, [["truncate -s 3M big"]], "true", seal_limit_bytes=1 << 20)
@@ -154,12 +173,19 @@ async def test_a_scorer_of_ones_own_gives_any_reward() -> None:
         lines = (await slot.files.read_text("made")).count("\n")
         return Verdict(lines / 10, solved=False, output=f"{episode.turns} turns")
 
+    async def nothing(slot: Slot, episode: Episode) -> Verdict:
+        return Verdict(float("nan"), solved=False)
+
     rollout = Rollout(messages="go", scoring=Scoring(check=half))
     async with SandboxPool("local", slots_per_sandbox=1) as pool:
         result = await rollout.run(pool, PlanModel({"go": [["seq 5 > made"], "done"]}))
         broken = await Rollout(messages="go", scoring=Scoring(check=half)).run(pool, PlanModel({"go": ["done"]}))
+        unclear = await Rollout(messages="go", scoring=Scoring(check=nothing)).run(pool, PlanModel({"go": ["done"]}))
     assert (result.reward, result.solved) == (0.5, False)
     assert (broken.finish, broken.reward, broken.cause) == ("infra", None, ErrorCause.INFRA)
+    assert (unclear.finish, unclear.reward) == ("infra", None)
+    assert unclear.error is not None
+    assert "finite reward" in unclear.error.message
 
 
 async def test_what_is_not_trainable_is_not_scored() -> None:
@@ -176,6 +202,7 @@ async def test_what_is_not_trainable_is_not_scored() -> None:
         ({"files": {"a": Path("/no/such/file")}}, ErrorCause.TASK, "FileNotFoundError"),
         ({"toolsets": ["termnal"]}, ErrorCause.CONFIG, "ConfigError"),
         ({"loop": {"max_turns": 0}}, ErrorCause.CONFIG, "ConfigError"),
+        ({"loop": {"deadline_s": "5"}}, ErrorCause.CONFIG, "ConfigError"),
         ({"profile": "absent"}, ErrorCause.CONFIG, "ConfigError"),
     ],
 )
@@ -200,6 +227,11 @@ async def test_blocking_pool_and_slot() -> None:
 
     results = await anyio.to_thread.run_sync(work)
     assert [result.reward for result in results] == [1.0, 1.0]
+
+
+def test_arguments_that_the_loop_does_not_have_are_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="no 'max_turn'; did you mean 'max_turns'"):
+        Rollout(messages="go", loop={"max_turn": 3})
 
 
 async def test_a_slot_that_is_held_already() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hermes_agent import AgentLoop, Episode, OpenAIModel, ToolCall
-from hermes_agent.parsers import FORMATS, get_renderer
+from hermes_agent.parsers import FORMATS, get_parser, get_renderer
 from tests.unit.agent.endpoint import Endpoint, endpoint, ok
 from tests.unit.agent.toolboxes import FunctionTools, echo
 
@@ -65,3 +65,37 @@ async def test_native_calls() -> None:
         done = await episode(server, tools)
     assert (done.finish, [made.call_id for made in done.tool_calls]) == ("answered", ["c0", "c1"])
     assert server.requests[1]["messages"][1]["tool_calls"] == wire
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_the_prompt_of_text_tools_asks_for_the_form_that_is_read(name: str) -> None:
+    with endpoint(ok({"content": "done"})) as server:
+        await episode(server, Typed(echo), parser=name, text_tools=True)
+    prompt = server.requests[0]["messages"][0]["content"]
+    if get_renderer(name) is get_renderer("hermes"):
+        assert "<tool_call>\n{'name': <function-name>,'arguments': <args-dict>}\n</tool_call>" in prompt
+    else:
+        example = prompt.partition("Write each function call like this:\n")[2]
+        (call,) = get_parser(name)(example, ()).calls
+        assert (call.name, json.loads(call.arguments)) == ("function_name", {"argument_name": "value"})
+
+
+async def test_calls_as_text_without_a_parser_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    said = ok({"content": '<tool_call>{"name": "do", "arguments": {}}</tool_call>'})
+    with endpoint(said, said) as server:
+        model = OpenAIModel("m", base_url=server.base_url)
+        for _ in range(2):
+            assert (await AgentLoop(model, Typed(echo)).run("go")).finish == "answered"
+        await model.aclose()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "m writes calls as text (<tool_call>); give the parser of its format: parser=…"
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("end", ["<|im_end|>", "<|eot_id|>\n", "\n<|observation|>", "<｜end▁of▁sentence｜>"])
+def test_the_end_of_a_turn_is_no_content(name: str, end: str) -> None:
+    text = get_renderer(name)([ToolCall("", "do", '{"x": "1"}')])
+    parsed = get_parser(name)(text + end, Typed(echo).schemas)
+    assert (parsed.content, [call.arguments for call in parsed.calls]) == (None, ['{"x": "1"}'])
+    assert get_parser(name)(f"Done.{end}", ()).content == "Done."

@@ -15,7 +15,7 @@ from hermes_agent.context import characters
 from hermes_agent.hooks import Turn
 from hermes_agent.models.scripted import call
 from hermes_exec.errors import ConfigError, ErrorCause
-from hermes_exec.tools import ToolResult
+from hermes_exec.tools import Notice, ToolResult
 from tests.unit.agent.toolboxes import FunctionTools, echo
 
 pytestmark = [pytest.mark.anyio, pytest.mark.sample]
@@ -147,3 +147,43 @@ def test_what_fits_is_the_same_list() -> None:
 def test_bounds_of_a_context_are_checked(bounds: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="at least"):
         ShortenOldResults(**bounds)
+
+
+@pytest.mark.parametrize(
+    ("name", "gives", "told"),
+    [
+        ("before_call", True, "the hook before_call gave bool, not str or None"),
+        ("after_call", "x", "the hook after_call gave str, not ToolResult or None"),
+        ("context", 3, "the hook context gave int, not Sequence or None"),
+    ],
+)
+async def test_a_hook_that_gives_something_else_is_named(name: str, gives: object, told: str) -> None:
+    def wrong(*given: object) -> object:
+        return gives
+
+    options: dict[str, Any] = {"context": wrong} if name == "context" else {"hooks": Hooks(**{name: wrong})}  # type: ignore[arg-type]
+    episode = await AgentLoop(ScriptedModel([work(1), "ok"]), FunctionTools(echo), **options).run("x")
+    assert (episode.finish, episode.cause) == ("infra", ErrorCause.CONFIG)
+    assert told in episode.errors[0].message
+
+
+@pytest.mark.parametrize("part", [{"context": 3}, {"hooks": Hooks(on_turn=3)}, {"sampling": {"messages": []}}])  # type: ignore[arg-type]
+async def test_what_is_no_function_is_refused_at_once(part: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"is a function|sampling has messages"):
+        AgentLoop(ScriptedModel([]), FunctionTools(echo), **part)
+
+
+async def test_notices_may_be_changed_before_the_model_hears_them() -> None:
+    class Noticing(FunctionTools):
+        async def notices(self) -> list[Notice]:
+            return [Notice("proc_1", "completed", "it printed hunter2", {})]
+
+    hooks = Hooks(on_notice=lambda text: text.replace("hunter2", "***"))
+    episode = await AgentLoop(ScriptedModel([work(1), "ok"]), Noticing(echo), hooks=hooks).run("x")
+    assert json.loads(episode.messages[2]["content"])["notices"] == ["it printed ***"]
+
+
+def test_the_latest_results_are_shortened_last() -> None:
+    sent = ShortenOldResults(2_000)(conversation(3, 50_000))
+    assert sum(map(characters, sent)) <= 2_000
+    assert len(ShortenOldResults(2_000)(conversation(1, 50_000))) == 4

@@ -389,3 +389,17 @@ async def test_silence_is_asked_again() -> None:
 async def test_settings_are_checked(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         OpenAIModel("m", **options)
+
+
+def test_openai_itself_needs_a_key() -> None:
+    with pytest.raises(ConfigError, match="needs an api_key"):
+        OpenAIModel("gpt-5")
+    assert OpenAIModel("gpt-5", api_key="sk-x").model == "gpt-5"
+
+
+async def test_more_than_one_choice_is_refused() -> None:
+    with endpoint() as server:
+        async with model(server.base_url) as made:
+            with pytest.raises(ModelError, match="n is 1"):
+                await made.complete(ASK, [], n=4)
+    assert server.requests == []
