@@ -115,7 +115,8 @@ def test_agent_without_an_endpoint_ends_with_infra() -> None:
     ("options", "told"),
     [
         (("--model", "m", "--base-url", "localhost:8000/v1"), "'localhost:8000/v1' is not the URL of an endpoint"),
-        (("--model", "m", "--parser", "herms"), "did you mean 'hermes'?"),
+        (("--model", "m", "--api-key", "x", "--parser", "herms"), "did you mean 'hermes'?"),
+        (("--model", "m"), "OpenAI's own endpoint needs an api_key"),
         (("--model", "embedded", "--parser", "herms"), "did you mean 'hermes'?"),
     ],
 )
@@ -162,7 +163,8 @@ def test_pool_of_a_batch_run_that_cannot_be(tmp_path: Path, options: tuple[str, 
     pool = tmp_path / "pool.yaml"
     pool.write_text("profiles: {p: {backend: dokcer}}\n")
     given = [str(pool) if option == "POOL" else option for option in options]
-    done = run("batch", "run", str(prompts(tmp_path, "a")), "--out", str(tmp_path / "out"), "--model", "m", *given)
+    model = ("--model", "m", "--api-key", "x")
+    done = run("batch", "run", str(prompts(tmp_path, "a")), "--out", str(tmp_path / "out"), *model, *given)
     assert (done.returncode, told in " ".join(done.stderr.split())) == (2, True), done.stderr
     assert not (tmp_path / "out").exists()
 
