@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 import anyio
+import anyio.to_thread
 
 from hermes_agent.episode import Episode
 from hermes_exec import KillReceipt, Slot
@@ -74,7 +77,8 @@ class Scoring:
     the slot is reset, and it is put back: nothing else that the model left, such as programs in its home, in /tmp or in
     the image's folders, is there when `check` runs. What is taken out is the whole of `slot.workdir`, or only `keep`
     (paths in it): then the task's own files and set-up are made anew first, and everything else is as it was at the
-    start. More than `seal_limit_bytes` (default 1 GiB) is not taken out: reward 0. With `score_in="slot"` the check
+    start. More than `seal_limit_bytes` (default 1 GiB), or what takes longer than `seal_timeout_s` (default 300 s; a
+    million files, folders nested without end), is not taken out: reward 0. With `score_in="slot"` the check
     runs in the slot as the model left it, for tasks whose state is the machine.
 
     Then `files` are put in, over whatever is at their paths, and `check` is awaited: a `CommandCheck`, or any function
@@ -86,6 +90,7 @@ class Scoring:
     score_in: ScoreIn = "sealed"
     keep: Sequence[str] | None = None
     seal_limit_bytes: int = _SEAL_LIMIT_BYTES
+    seal_timeout_s: float = 300.0
 
     def __post_init__(self) -> None:
         if self.score_in not in get_args(ScoreIn):
@@ -117,13 +122,17 @@ async def score(
     try:
         killed = await slot.kill_all()
         if scoring.score_in == "sealed":
-            await _seal(slot, scoring, set_up)
+            with anyio.move_on_after(scoring.seal_timeout_s) as within:
+                await _seal(slot, scoring, set_up)
+            if within.cancelled_caught:
+                raise _InTheWay(f"what the model left could not be taken out within {scoring.seal_timeout_s:g} s")
         await _put_over(slot, scoring.files)
         return _verdict(await scoring.check(slot, episode)), killed
     except (ExecError, _InTheWay) as error:
         if isinstance(error, ExecError) and error.cause is not ErrorCause.POLICY:
             raise
-        return Verdict(0.0, solved=False, output=f"{type(error).__name__}: {error}"), killed
+        told = str(error) if isinstance(error, _InTheWay) else f"{type(error).__name__}: {error}"
+        return Verdict(0.0, solved=False, output=told), killed
 
 
 def _verdict(given: object) -> Verdict:
@@ -133,7 +142,7 @@ def _verdict(given: object) -> Verdict:
 
 
 class _InTheWay(Exception):
-    """Raised when the model left the slot such that the check's files cannot be put in."""
+    """Raised when what the model left keeps its work from being taken out, or the check's files from being put in."""
 
 
 async def put(slot: Slot, files: Files) -> None:
@@ -147,6 +156,17 @@ async def put(slot: Slot, files: Files) -> None:
             await slot.files.write_text(path, content)
 
 
+@asynccontextmanager
+async def _folder() -> AsyncIterator[str]:
+    """A folder of this host for as long as the block lasts, however it ends. Threads remove it: it may be large."""
+    folder = await anyio.to_thread.run_sync(partial(tempfile.mkdtemp, prefix="hermes-sealed-"))
+    try:
+        yield folder
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.run_process(["rm", "-rf", "--", folder], check=False)
+
+
 async def _seal(slot: Slot, scoring: Scoring, set_up: Callable[[Slot], Awaitable[None]]) -> None:
     """Take the work out, reset the slot, put the work back. A second slot would not do: a full pool has none."""
     whole = scoring.keep is None
@@ -154,7 +174,7 @@ async def _seal(slot: Slot, scoring: Scoring, set_up: Callable[[Slot], Awaitable
         raise ConfigError(
             "the work directory is /, which cannot be taken out: name the files (keep=), or score_in='slot'"
         )
-    async with anyio.TemporaryDirectory(prefix="hermes-sealed-") as folder:
+    async with _folder() as folder:
         taken: dict[str, Path | None] = {}
         for index, path in enumerate(["."] if scoring.keep is None else scoring.keep):
             taken[path] = await _taken(slot, path, Path(folder, str(index)), scoring.seal_limit_bytes)
@@ -197,7 +217,10 @@ async def _put_over(slot: Slot, files: Files) -> None:
             await _clear(slot, path)
             await put(slot, {path: content})
     except OSError as error:
-        if error.errno not in {errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT}:
+        mine = isinstance(error, (ExecError, TimeoutError)) or any(
+            isinstance(content, Path) and not content.exists() for content in files.values()
+        )
+        if mine:
             raise
         raise _InTheWay(str(error)) from error
 

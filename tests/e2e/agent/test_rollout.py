@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ BOTH: tuple[ScoreIn, ScoreIn] = ("sealed", "slot")
 
 
 async def done(pool: SandboxPool, steps: Sequence[Step], check: str | None, **more: Any) -> RolloutResult:
-    names = ("score_in", "keep", "seal_limit_bytes")
+    names = ("score_in", "keep", "seal_limit_bytes", "seal_timeout_s")
     scoring: dict[str, Any] = {name: more.pop(name) for name in names if name in more}
     scoring["files"] = more.pop("check_files", {})
     made = None if check is None else Scoring(check=CommandCheck(check, more.pop("timeout_s", 60)), **scoring)
@@ -128,6 +130,21 @@ async def test_work_that_is_too_large_is_the_models_doing() -> None:
     assert (result.solved, result.trainable) == (False, True)
     assert result.verdict is not None
     assert "OutputLimitExceeded" in result.verdict.output
+
+
+NESTED = 'python3 -c \'import os\nfor _ in range(4000): os.mkdir("d"); os.chdir("d")\''
+
+
+async def test_work_that_takes_too_long_is_the_models_doing_and_leaves_nothing() -> None:
+    async with SandboxPool("local", slots_per_sandbox=1) as pool:
+        result = await done(pool, [[NESTED]], "true", seal_timeout_s=0.5)
+        assert (result.reward, result.trainable) == (0.0, True), result
+        assert result.verdict is not None
+        assert result.verdict.output == "what the model left could not be taken out within 0.5 s"
+        with anyio.move_on_after(3) as called_off:
+            await done(pool, [[NESTED]], "true")
+    assert called_off.cancelled_caught
+    assert [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("hermes-sealed-")] == []
 
 
 @pytest.mark.parametrize(
