@@ -106,6 +106,8 @@ async def _upload_tree(scope: SlotScope, local: str, remote: WireBytes, path: st
     async with moving(scope, "file.put_tree", {"path": remote}, path) as move:
 
         def send(piece: bytes) -> None:
+            # A cancel that comes between two of these calls is delivered to none of them.
+            from_thread.check_cancelled()
             from_thread.run(_send_unless_answered, move, piece)
 
         packed = await to_thread.run_sync(_pack, local, send)
@@ -198,6 +200,7 @@ async def _download_tree(scope: SlotScope, remote: WireBytes, path: str, local: 
     async with moving(scope, "file.get_tree", {"path": remote}, path) as move:
 
         def receive() -> bytes:
+            from_thread.check_cancelled()
             return within.add(from_thread.run(move.receive))
 
         try:

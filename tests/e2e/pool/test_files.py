@@ -236,3 +236,24 @@ async def test_a_download_replaces_no_device_and_no_fifo(slot: Slot, tmp_path: P
     assert (tmp_path / "link").read_text() == "x"
     assert (tmp_path / "folder" / "fifo").is_fifo()
     assert sorted(os.listdir(tmp_path)) == ["file", "folder", "link"]
+
+
+async def test_a_tree_whose_transfer_is_called_off_at_any_moment_ends_then(slot: Slot, tmp_path: Path) -> None:
+    """Between two pieces of a tree there is nothing that waits; a cancel then was heard after 75 s without data."""
+    nested = "import os\nfor _ in range(2000): os.mkdir('d'); os.chdir('d')"
+    assert (await slot.run(["python3", "-c", nested])).ok
+    with anyio.fail_after(45):
+        for number in range(20):
+            with anyio.move_on_after(0.05 * (number + 1)) as called_off:
+                await slot.files.download("d", tmp_path / str(number))
+            assert called_off.cancelled_caught
+
+
+async def test_a_download_has_a_limit(slot: Slot, tmp_path: Path) -> None:
+    assert (await slot.run("mkdir t && truncate -s 3M t/holes && head -c 2M /dev/zero > t/full")).ok
+    for number, path in enumerate(("t", "t/full")):
+        with pytest.raises(OutputLimitExceeded, match="more than 1048576 bytes"):
+            await slot.files.download(path, tmp_path / str(number), 1 << 20)
+    assert (await slot.files.download("t/full", tmp_path / "full", 2 << 20)).bytes == 2 << 20
+    with pytest.raises(ConfigError, match="limit_bytes"):
+        await slot.files.download("t/full", tmp_path / "full", 0)
