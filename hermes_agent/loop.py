@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
@@ -19,6 +20,7 @@ from hermes_agent.models.base import Model, ModelSession, SessionModel, open_ses
 from hermes_agent.turn import BlockingTools, Tools, ToolTurns
 from hermes_exec.errors import ConfigError, ErrorCause
 
+_LOG = logging.getLogger(__name__)
 LAST_WORDS = "You cannot call any more tools. Give your final answer now, from what you know."
 """What the model is told when its turns or its tool calls are used up, before its closing answer."""
 
@@ -155,7 +157,7 @@ class AgentLoop(Generic[ToolsT_co]):
             return await self._turns(session, history)
         finally:
             with anyio.move_on_after(_CLOSE_S, shield=True):
-                await session.aclose()
+                await _close(session)
 
     async def _turns(self, session: ModelSession, history: History) -> _End:
         while history.turns < self.max_turns:
@@ -222,6 +224,13 @@ class AgentLoop(Generic[ToolsT_co]):
             (history.tool_seconds, self._max_tool_seconds),
         )
         return any(bound is not None and used >= bound for used, bound in spent)
+
+
+async def _close(session: ModelSession) -> None:
+    try:
+        await session.aclose()
+    except Exception:  # noqa: BLE001 - the episode has ended, and is what counts
+        _LOG.exception("the session of a model could not be closed")
 
 
 def _ended_by(completion: Completion) -> _End:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType
 from typing import Any, Literal, NamedTuple
@@ -95,6 +95,13 @@ def checked_completion(given: object) -> Completion:
     ):
         if not isinstance(value := getattr(given, name), kinds):
             raise TypeError(f"the {name} of the model's Completion is of type {type(value).__name__}")
+    calls: Sequence[object] = given.tool_calls
+    for call in calls:
+        if not isinstance(call, ToolCall) or not all(isinstance(part, str) for part in call[:3]):
+            raise TypeError(f"a call of the model's Completion is no ToolCall of texts, but {call!r:.100}")
+    usage = given.usage
+    if not all(isinstance(count, int | float) for count in (usage.prompt_tokens, usage.completion_tokens, usage.cost)):
+        raise TypeError(f"the usage of the model's Completion is not of numbers: {usage!r:.100}")
     return given
 
 

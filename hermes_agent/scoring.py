@@ -104,9 +104,9 @@ class Scoring:
 
 
 def check_inside(path: str) -> None:
-    """Raise ConfigError unless it is a relative path that stays below the folder it starts in."""
+    """Raise ConfigError unless it is a relative path that leads below the folder it starts in."""
     parts = path.split("/")
-    if not path or path.startswith("/") or ".." in parts or "\0" in path:
+    if path.startswith("/") or {"", ".", ".."}.intersection(parts) or "\0" in path:
         raise ConfigError(f"{path!r} is no path inside of the workspace")
 
 
@@ -175,7 +175,7 @@ async def _seal(slot: Slot, scoring: Scoring, set_up: Callable[[Slot], Awaitable
             "the work directory is /, which cannot be taken out: name the files (keep=), or score_in='slot'"
         )
     async with _folder() as folder:
-        taken: dict[str, Path | None] = {}
+        taken: dict[str, _Taken | None] = {}
         for index, path in enumerate(["."] if scoring.keep is None else scoring.keep):
             taken[path] = await _taken(slot, path, Path(folder, str(index)), scoring.seal_limit_bytes)
         await slot.reset()
@@ -184,30 +184,37 @@ async def _seal(slot: Slot, scoring: Scoring, set_up: Callable[[Slot], Awaitable
                 await slot.files.remove(entry.name, recursive=True)
         else:
             await set_up(slot)
-        for path, local in taken.items():
+        for path, work in taken.items():
             if not whole:
                 await _clear(slot, path)
-            if local is not None:
-                await slot.files.upload(local, path)
+            if work is not None:
+                await slot.files.restore(work.archive, work.below)
 
 
-async def _taken(slot: Slot, path: str, local: Path, limit_bytes: int) -> Path | None:
-    """Where a copy of that path now is; None where nothing of use is there: nothing, a link that leads nowhere, a FIFO,
-    what may not be read.
+class _Taken(NamedTuple):
+    """What was taken out: an archive of this host, and the folder of the slot that it goes back below."""
+
+    archive: Path
+    below: str
+
+
+async def _taken(slot: Slot, path: str, archive: Path, limit_bytes: int) -> _Taken | None:
+    """A copy of what is at that path; None where nothing of use is: nothing, a link, a FIFO, what may not be read.
+
+    A link says nothing of what the model made: it may lead to the task's own files.
     """
     try:
-        facts = await slot.files.stat(path)
-    except ExecError:
+        facts = await slot.files.stat(path, follow=path == ".")
+        if facts.type not in ("file", "dir"):
+            return None
+        copied = await slot.files.save(path, archive, limit_bytes)
+    except (ExecError, TimeoutError):
         raise
     except OSError:
         return None
-    if facts.type not in ("file", "dir"):
-        return None
-    try:
-        await slot.files.download(path, local, limit_bytes)
-    except PermissionError:
-        return None
-    return local
+    if facts.type == "file":
+        return _Taken(archive, path.rpartition("/")[0] or ".") if copied.files else None
+    return _Taken(archive, path)
 
 
 async def _put_over(slot: Slot, files: Files) -> None:

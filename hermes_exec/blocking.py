@@ -162,6 +162,8 @@ class Files(SyncFacade[files.Files]):
     chmod = blocking(files.Files.chmod)
     upload = blocking(files.Files.upload)
     download = blocking(files.Files.download)
+    save = blocking(files.Files.save)
+    restore = blocking(files.Files.restore)
     search = blocking(files.Files.search)
     glob = blocking(files.Files.glob)
 

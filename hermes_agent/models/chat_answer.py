@@ -12,6 +12,9 @@ from hermes_agent.messages import Completion, FinishReason, TokenUsage, ToolCall
 from hermes_agent.models.endpoint import BadAnswer
 from hermes_agent.parsers import Parsed
 
+_MOST = 1 << 53
+"""The largest number that a usage is taken to tell."""
+
 
 def read_answer(answer: object, parse: Callable[[str], Parsed] | None) -> Completion:
     """The first choice. Text is given to `parse`, where there is one, when there are no structured calls.
@@ -85,7 +88,7 @@ def text_of(content: object) -> str | None:
     """A text, or that of a list of parts."""
     if isinstance(content, str):
         return well_formed(content)
-    return _joined(part for part in map(_mapping, _list(content)) if part.get("type") in {"text", None})
+    return _joined(part for part in map(_mapping, _list(content)) if part.get("type") in ("text", None))
 
 
 def _joined(parts: Iterable[Mapping[str, Any]], between: str = "") -> str | None:
@@ -101,7 +104,7 @@ def _usage(answer: object) -> TokenUsage:
 
 def _number(value: object) -> float:
     """A number of at least 0; anything else is 0."""
-    return value if isinstance(value, int | float) and 0 < value < math.inf else 0
+    return min(value, _MOST) if isinstance(value, int | float) and 0 < value < math.inf else 0
 
 
 def well_formed(text: str) -> str:

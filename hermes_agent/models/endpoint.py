@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 OPENAI_URL, NO_KEY = "https://api.openai.com/v1", "none"
 _LOG = logging.getLogger(__name__)
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _SHOWN_BYTES = 200
 T = TypeVar("T")
@@ -125,7 +126,12 @@ class Endpoint:
     async def _send(self, path: str, content: bytes) -> bytes:
         import openai
 
-        client = self._opened()
+        try:
+            client = self._opened()
+        except Exception as error:
+            # A proxy or a certificate of the environment that cannot be used.
+            text = f"{self._name}: the client cannot be made: {type(error).__name__}: {error}"
+            raise Failure(Kind.FINAL, text, ModelError(text, cause=ErrorCause.CONFIG)) from error
         try:
             with anyio.fail_after(self._timeout_s):
                 return await _post(client, path, content)
@@ -154,7 +160,11 @@ class Endpoint:
         client = self._client.get()
         if client is None:
             timeout = openai.Timeout(self._timeout_s, connect=self._connect_timeout_s)
-            client = openai.AsyncOpenAI(api_key=self._api_key, base_url=self._base_url, timeout=timeout, max_retries=0)
+            settings: dict[str, Any] = {"base_url": self._base_url, "timeout": timeout, "max_retries": 0}
+            if urlsplit(self._base_url).hostname in _LOOPBACK:
+                # The proxies of the environment are not for this machine itself.
+                settings["http_client"] = openai.DefaultAsyncHttpxClient(trust_env=False, timeout=timeout)
+            client = openai.AsyncOpenAI(api_key=self._api_key, **settings)
             self._client.set(client)
         return client
 

@@ -98,7 +98,8 @@ def refused(name: str, error: openai.APIStatusError) -> Failure:
         return _caused(Failure(Kind.FINAL, reason, ContextExceeded(f"{name}: {reason}", status=status)), error)
     if status == 403 and any(words in said for words in _MODERATION_WORDS):
         return _caused(Failure(Kind.FINAL, reason, ModelError(f"{name}: {reason}", status=status)), error)
-    if status in {401, 402, 403} or (status == 429 and "insufficient_quota" in (error.code, error.type)):
+    # A 403 may be about this prompt or this model alone: gateways look into what is sent.
+    if status in {401, 402} or (status == 429 and "insufficient_quota" in (error.code, error.type)):
         return _caused(Failure(Kind.REFUSED, reason, AccessRefused(f"{name}: {reason}", status=status)), error)
     pause_s = retry_after_s(error.response.headers)
     told = ModelError(

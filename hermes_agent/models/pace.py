@@ -205,7 +205,7 @@ class Pace:
     def _sampled(self, start: Start) -> _Sample:
         if self.rate is not None:
             return _Sample(self._first, self._number, self._busy_s, self._refused)
-        sent = [each.number for each in self._recent if abs(each.at - start.at) <= _WINDOW_S / 2]
+        sent = [each.number for each in self._recent if abs(each.at - start.at) <= _WINDOW_S / 2] or [start.number]
         return _Sample(sent[0], sent[-1], _WINDOW_S, refused=1)
 
     def _refused_again(self, start: Start) -> None:

@@ -8,7 +8,7 @@ from operator import eq
 from typing import Any, NamedTuple
 
 from hermes_agent.errors import ContextExceeded, ModelError
-from hermes_agent.messages import Completion, Message, TokenUsage, TurnTokens
+from hermes_agent.messages import Completion, Message, TokenUsage, TurnTokens, called
 from hermes_agent.parsers import Parser, get_parser
 from hermes_agent.tokens.answers import Sampled
 from hermes_agent.tokens.samplers import Sampler
@@ -192,8 +192,10 @@ def _continued(state: _State, own: Completion, messages: Sequence[Message]) -> S
     if len(messages) <= size or not _same(state.seen, messages[:size]):
         return None
     turn = messages[size]
-    kept = (turn.get("role"), turn.get("content") or "", len(turn.get("tool_calls") or ()))
-    return messages[size + 1 :] if kept == ("assistant", own.content or "", len(own.tool_calls)) else None
+    calls = [(call.name, call.arguments) for call in called(turn)]
+    kept = (turn.get("role"), turn.get("content") or "", calls)
+    said = ("assistant", own.content or "", [(call.name, call.arguments) for call in own.tool_calls])
+    return messages[size + 1 :] if kept == said else None
 
 
 def _same(seen: Sequence[Message], messages: Sequence[Message]) -> bool:

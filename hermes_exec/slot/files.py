@@ -17,7 +17,7 @@ from hermes_exec.slot.answers import integer, items, number, optional_path, text
 from hermes_exec.slot.command import checked_path
 from hermes_exec.slot.scope import SlotScope
 from hermes_exec.slot.tenancy import Tenancy
-from hermes_exec.slot.transfer.transfer import STALL_S, download, moving, upload
+from hermes_exec.slot.transfer.transfer import STALL_S, download, moving, restore, save, upload
 
 RemotePath = str | bytes | os.PathLike[str]
 LocalPath = str | os.PathLike[str]
@@ -190,6 +190,24 @@ class Files:
         limit = None if limit_bytes is None else checked_count(limit_bytes, "limit_bytes")
         there = checked_path(remote, "remote")
         work = partial(download, self._scope, there, _shown(remote), os.fspath(local), limit)
+        return await run_to_end(work)
+
+    async def save(self, remote: RemotePath, archive: LocalPath, limit_bytes: int | None = None) -> TreeCopied:
+        """Keep a file, or a folder with all that is in it, as a new tar file on this host, for `restore`.
+
+        Nothing of it is unpacked here, so that modes, links and names are what they were. More than `limit_bytes`
+        (default None: no limit) is OutputLimitExceeded; `refused` of the result names what no archive holds: special
+        files, what may not be read, what is nested more than 512 deep.
+        """
+        limit = None if limit_bytes is None else checked_count(limit_bytes, "limit_bytes")
+        work = partial(save, self._scope, checked_path(remote, "remote"), _shown(remote), os.fspath(archive), limit)
+        return await run_to_end(work)
+
+    async def restore(self, archive: LocalPath, remote: RemotePath) -> TreeCopied:
+        """Unpack what `save` kept below the folder `remote`, which is made where it is missing; a file has its name
+        there. Links lead where they led, also out of the folder.
+        """
+        work = partial(restore, self._scope, os.fspath(archive), checked_path(remote, "remote"), _shown(remote))
         return await run_to_end(work)
 
     async def search(

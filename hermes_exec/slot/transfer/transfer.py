@@ -143,6 +143,31 @@ async def download(scope: SlotScope, remote: WireBytes, path: str, local: str, l
     return await _download_file(scope, remote, path, local, integer(facts, "mode") & PERMISSIONS, within)
 
 
+async def save(scope: SlotScope, remote: WireBytes, path: str, archive: str, limit: int | None) -> TreeCopied:
+    """Keep a file or directory of the slot as the tar stream that it comes as."""
+    within = _Within(limit, path)
+    async with moving(scope, "file.get_tree", {"path": remote}, path) as move:
+        async with await anyio.open_file(archive, "xb") as file:
+            while piece := within.add(await move.receive()):
+                await to_thread.run_sync(write, file.wrapped, piece)
+        answer = await move.conversation.response()
+        return TreeCopied(integer(answer, "files"), integer(answer, "bytes"), texts(answer, "skipped"))
+    raise AssertionError("unreachable")
+
+
+async def restore(scope: SlotScope, archive: str, remote: WireBytes, path: str) -> TreeCopied:
+    """Unpack such a stream in the slot, every link as it was."""
+    async with (
+        moving(scope, "file.put_tree", {"path": remote, "any_link": True}, path) as move,
+        await _opened(archive) as file,
+    ):
+        while not move.conversation.finished and (piece := await file.read(BATCH_BYTES)):
+            await move.send(piece)
+        answer = await move.finish()
+        return TreeCopied(integer(answer, "files"), integer(answer, "bytes"), texts(answer, "refused"))
+    raise AssertionError("unreachable")
+
+
 class _Within:
     """Counts what comes, and refuses more than a limit."""
 

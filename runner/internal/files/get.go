@@ -11,6 +11,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 
 	"hermes-exec/runner/internal/ipc"
@@ -141,7 +142,13 @@ func (k *packer) folder(name string) error {
 	}
 	dir.Close()
 	for _, base := range folders {
-		if err := k.entry(path.Join(name, base)); err != nil {
+		child := path.Join(name, base)
+		// What no tree is made of again; and each step down is walked from the top.
+		if strings.Count(child, "/") >= maxDepth {
+			k.skip(child, "is nested too deeply")
+			continue
+		}
+		if err := k.entry(child); err != nil {
 			return err
 		}
 	}

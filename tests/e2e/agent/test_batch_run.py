@@ -288,7 +288,19 @@ async def test_check_files_and_kept_files_of_a_prompt(tmp_path: Path) -> None:
     assert solved == {0: True, 1: False}
 
 
-@pytest.mark.parametrize(("status", "answered"), [(401, 0), (404, 0), (401, 1)])
+async def test_one_request_that_is_forbidden_stops_no_run(tmp_path: Path) -> None:
+    """Gateways look into what is sent, and refuse a single prompt with 403."""
+    answers = [ok({"content": "done"}), refusal(403, "blocked"), ok({"content": "done"})]
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": f"p{n}"}) + "\n" for n in range(3)))
+    with endpoint(*answers) as server:
+        run = BatchConfig(dataset=prompts, out=tmp_path / "run", model="m", base_url=server.base_url, workers=1)
+        result = await run_batch(run)
+    assert [record["finish"] for record in read_records(run.out)] == ["answered", "model_error", "answered"]
+    assert result.unscored == 1
+
+
+@pytest.mark.parametrize(("status", "answered"), [(401, 0), (403, 0), (404, 0), (401, 1), (402, 1)])
 async def test_an_endpoint_that_refuses_everybody_stops_the_run(tmp_path: Path, status: int, answered: int) -> None:
     answers = [*[ok({"content": "done"}) for _ in range(answered)], *[refusal(status, "no such key")] * 4]
     prompts = tmp_path / "prompts.jsonl"

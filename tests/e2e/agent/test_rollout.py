@@ -106,6 +106,31 @@ async def test_keep_brings_the_named_files_into_the_task_as_it_was(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
+    ("work", "check"),
+    [
+        ("mkdir v1 && echo x > v1/f && ln -s $PWD/v1 current", "grep -q x current/f"),
+        (
+            "python3 -m venv --without-pip .venv && ln -s ../x .venv/out",
+            ".venv/bin/python -c 'pass' && [ -L .venv/out ]",
+        ),
+        (
+            "mkdir -p a/b && echo x > a/b/f && ln a/b/f hard && chmod 500 a/b",
+            "[ hard -ef a/b/f ] && [ ! -w a/b/f ] || true",
+        ),
+        ("mkdir d && touch d/x && chmod 000 d", "[ -d d ]"),
+        (
+            "echo x > f && chmod 750 f && touch -d 2001-02-03 f",
+            '[ "$(stat -c %a:%Y f)" = "750:$(date -d 2001-02-03 +%s)" ]',
+        ),
+    ],
+)
+async def test_links_modes_and_times_of_the_work_survive_sealing(work: str, check: str) -> None:
+    async with SandboxPool("local", slots_per_sandbox=1) as pool:
+        result = await done(pool, [[work]], check)
+    assert result.reward == 1.0, result.verdict
+
+
+@pytest.mark.parametrize(
     "odd",
     [
         "mkfifo answer",
@@ -136,18 +161,18 @@ def sealed_folders() -> set[str]:
     return {name for name in os.listdir(tempfile.gettempdir()) if name.startswith("hermes-sealed-")}
 
 
-NESTED = 'python3 -c \'import os\nfor _ in range(4000): os.mkdir("d"); os.chdir("d")\''
+MANY = "for d in $(seq 100); do mkdir $d; (cd $d; seq 300 | xargs touch); done"
 
 
 async def test_work_that_takes_too_long_is_the_models_doing_and_leaves_nothing() -> None:
     before = sealed_folders()
     async with SandboxPool("local", slots_per_sandbox=1) as pool:
-        result = await done(pool, [[NESTED]], "true", seal_timeout_s=0.5)
+        result = await done(pool, [[MANY]], "true", seal_timeout_s=0.2)
         assert (result.reward, result.trainable) == (0.0, True), result
         assert result.verdict is not None
-        assert result.verdict.output == "what the model left could not be taken out within 0.5 s"
-        with anyio.move_on_after(3) as called_off:
-            await done(pool, [[NESTED]], "true")
+        assert result.verdict.output == "what the model left could not be taken out within 0.2 s"
+        with anyio.move_on_after(1) as called_off:
+            await done(pool, [[MANY]], "true")
     assert called_off.cancelled_caught
     assert sealed_folders() <= before
 
@@ -272,6 +297,8 @@ async def test_a_slot_that_is_held_already() -> None:
         ({"keep": "src"}, "a list of paths"),
         ({"keep": ["../src"]}, "no path inside"),
         ({"keep": ["/src"]}, "no path inside"),
+        ({"keep": ["."]}, "no path inside"),
+        ({"files": {".": Path("checks")}}, "no path inside"),
         ({"keep": ["src"], "score_in": "slot"}, "nothing is"),
         ({"files": {"/etc/passwd": "x"}}, "no path inside"),
     ],

@@ -186,7 +186,14 @@ async def test_model_errors(error: Exception, finish: str, cause: ErrorCause, tr
     assert len(episode.messages) == 3
 
 
-@pytest.mark.parametrize("given", [None, "text", {}, Completion(5), Completion("a", None), Completion("a", usage=None)])  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "given",
+    [
+        *(None, "text", {}, Completion(5), Completion("a", None), Completion("a", usage=None)),  # type: ignore[arg-type]
+        *(Completion("a", ({"id": "1"},)), Completion("a", usage=TokenUsage("1", 2))),  # type: ignore[arg-type]
+        Completion("a", (ToolCall("1", "do", {}),)),  # type: ignore[arg-type]
+    ],
+)
 @pytest.mark.parametrize("last", [False, True])
 async def test_a_model_that_gives_no_completion_ends_its_episode_only(given: object, last: bool) -> None:
     class Wrong:

@@ -152,3 +152,11 @@ async def test_a_session_that_cannot_be_opened_ends_its_episode_only() -> None:
 
     episode = await episode_of(Closed([]), FunctionTools(echo))
     assert (episode.finish, episode.trainable, episode.turns) == ("model_error", False, 0)
+
+
+async def test_a_session_that_cannot_be_closed_costs_nothing() -> None:
+    class Stuck(Sessions):
+        async def aclose(self) -> None:
+            raise RuntimeError("stuck")
+
+    assert (await episode_of(Stuck([]), FunctionTools(echo))).finish == "answered"

@@ -318,7 +318,7 @@ async def test_tries_are_bounded_and_can_be_switched_off(broken: Answer, says: s
         (409, None, ModelError, ErrorCause.PROVIDER),
         (401, None, AccessRefused, ErrorCause.CONFIG),
         (402, None, AccessRefused, ErrorCause.CONFIG),
-        (403, None, AccessRefused, ErrorCause.CONFIG),
+        (403, None, ModelError, ErrorCause.CONFIG),
         (429, "insufficient_quota", AccessRefused, ErrorCause.CONFIG),
     ],
 )
