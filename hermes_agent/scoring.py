@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import BinaryIO, Literal, NamedTuple, get_args
 
 import anyio
-import anyio.to_thread
 
 from hermes_agent.episode import Episode
 from hermes_exec import KillReceipt, Slot
@@ -156,17 +154,6 @@ async def put(slot: Slot, files: Files) -> None:
             await slot.files.write_text(path, content)
 
 
-@asynccontextmanager
-async def _folder() -> AsyncIterator[str]:
-    """A folder of this host for as long as the block lasts, however it ends. Threads remove it: it may be large."""
-    folder = await anyio.to_thread.run_sync(partial(tempfile.mkdtemp, prefix="hermes-sealed-"))
-    try:
-        yield folder
-    finally:
-        with anyio.CancelScope(shield=True):
-            await anyio.run_process(["rm", "-rf", "--", folder], check=False)
-
-
 async def _seal(slot: Slot, scoring: Scoring, set_up: Callable[[Slot], Awaitable[None]]) -> None:
     """Take the work out, reset the slot, put the work back. A second slot would not do: a full pool has none."""
     whole = scoring.keep is None
@@ -174,10 +161,12 @@ async def _seal(slot: Slot, scoring: Scoring, set_up: Callable[[Slot], Awaitable
         raise ConfigError(
             "the work directory is /, which cannot be taken out: name the files (keep=), or score_in='slot'"
         )
-    async with _folder() as folder:
+    with ExitStack() as archives:
         taken: dict[str, _Taken | None] = {}
-        for index, path in enumerate(["."] if scoring.keep is None else scoring.keep):
-            taken[path] = await _taken(slot, path, Path(folder, str(index)), scoring.seal_limit_bytes)
+        for path in ["."] if scoring.keep is None else scoring.keep:
+            # A file without a name: it is gone with this process, however that ends.
+            archive = archives.enter_context(tempfile.TemporaryFile())
+            taken[path] = await _taken(slot, path, archive, scoring.seal_limit_bytes)
         await slot.reset()
         if whole:
             for entry in await slot.files.list("."):
@@ -188,17 +177,18 @@ async def _seal(slot: Slot, scoring: Scoring, set_up: Callable[[Slot], Awaitable
             if not whole:
                 await _clear(slot, path)
             if work is not None:
+                work.archive.seek(0)
                 await slot.files.restore(work.archive, work.below)
 
 
 class _Taken(NamedTuple):
-    """What was taken out: an archive of this host, and the folder of the slot that it goes back below."""
+    """What was taken out, and the folder of the slot that it goes back below."""
 
-    archive: Path
+    archive: BinaryIO
     below: str
 
 
-async def _taken(slot: Slot, path: str, archive: Path, limit_bytes: int) -> _Taken | None:
+async def _taken(slot: Slot, path: str, archive: BinaryIO, limit_bytes: int) -> _Taken | None:
     """A copy of what is at that path; None where nothing of use is: nothing, a link, a FIFO, what may not be read.
 
     A link says nothing of what the model made: it may lead to the task's own files.

@@ -6,7 +6,7 @@ import builtins
 import os
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from hermes_exec.aio.tasks import run_to_end
 from hermes_exec.channel.encoding import WireBytes, from_wire, shown, to_wire
@@ -192,22 +192,22 @@ class Files:
         work = partial(download, self._scope, there, _shown(remote), os.fspath(local), limit)
         return await run_to_end(work)
 
-    async def save(self, remote: RemotePath, archive: LocalPath, limit_bytes: int | None = None) -> TreeCopied:
-        """Keep a file, or a folder with all that is in it, as a new tar file on this host, for `restore`.
+    async def save(self, remote: RemotePath, archive: BinaryIO, limit_bytes: int | None = None) -> TreeCopied:
+        """Write a file, or a folder with all that is in it, as a tar archive into an open binary file, for `restore`.
 
         Nothing of it is unpacked here, so that modes, links and names are what they were. More than `limit_bytes`
         (default None: no limit) is OutputLimitExceeded; `refused` of the result names what no archive holds: special
         files, what may not be read, what is nested more than 512 deep.
         """
         limit = None if limit_bytes is None else checked_count(limit_bytes, "limit_bytes")
-        work = partial(save, self._scope, checked_path(remote, "remote"), _shown(remote), os.fspath(archive), limit)
+        work = partial(save, self._scope, checked_path(remote, "remote"), _shown(remote), archive, limit)
         return await run_to_end(work)
 
-    async def restore(self, archive: LocalPath, remote: RemotePath) -> TreeCopied:
-        """Unpack what `save` kept below the folder `remote`, which is made where it is missing; a file has its name
-        there. Links lead where they led, also out of the folder.
+    async def restore(self, archive: BinaryIO, remote: RemotePath) -> TreeCopied:
+        """Unpack what `save` wrote, from where the file stands, below the folder `remote`, which is made where it is
+        missing; a single file has its name there. Links lead where they led, also out of the folder.
         """
-        work = partial(restore, self._scope, os.fspath(archive), checked_path(remote, "remote"), _shown(remote))
+        work = partial(restore, self._scope, archive, checked_path(remote, "remote"), _shown(remote))
         return await run_to_end(work)
 
     async def search(

@@ -10,7 +10,7 @@ import stat
 import tarfile
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Any
+from typing import Any, BinaryIO
 
 import anyio
 from anyio import from_thread, to_thread
@@ -143,25 +143,22 @@ async def download(scope: SlotScope, remote: WireBytes, path: str, local: str, l
     return await _download_file(scope, remote, path, local, integer(facts, "mode") & PERMISSIONS, within)
 
 
-async def save(scope: SlotScope, remote: WireBytes, path: str, archive: str, limit: int | None) -> TreeCopied:
-    """Keep a file or directory of the slot as the tar stream that it comes as."""
+async def save(scope: SlotScope, remote: WireBytes, path: str, archive: BinaryIO, limit: int | None) -> TreeCopied:
+    """Write a file or directory of the slot into the archive, as the tar stream that it comes as."""
     within = _Within(limit, path)
     async with moving(scope, "file.get_tree", {"path": remote}, path) as move:
-        async with await anyio.open_file(archive, "xb") as file:
-            while piece := within.add(await move.receive()):
-                await to_thread.run_sync(write, file.wrapped, piece)
+        while piece := within.add(await move.receive()):
+            await to_thread.run_sync(archive.write, piece)
+        await to_thread.run_sync(archive.flush)
         answer = await move.conversation.response()
         return TreeCopied(integer(answer, "files"), integer(answer, "bytes"), texts(answer, "skipped"))
     raise AssertionError("unreachable")
 
 
-async def restore(scope: SlotScope, archive: str, remote: WireBytes, path: str) -> TreeCopied:
+async def restore(scope: SlotScope, archive: BinaryIO, remote: WireBytes, path: str) -> TreeCopied:
     """Unpack such a stream in the slot, every link as it was."""
-    async with (
-        moving(scope, "file.put_tree", {"path": remote, "any_link": True}, path) as move,
-        await _opened(archive) as file,
-    ):
-        while not move.conversation.finished and (piece := await file.read(BATCH_BYTES)):
+    async with moving(scope, "file.put_tree", {"path": remote, "any_link": True}, path) as move:
+        while not move.conversation.finished and (piece := await to_thread.run_sync(archive.read, BATCH_BYTES)):
             await move.send(piece)
         answer = await move.finish()
         return TreeCopied(integer(answer, "files"), integer(answer, "bytes"), texts(answer, "refused"))

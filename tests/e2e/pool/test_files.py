@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -248,25 +249,26 @@ async def test_a_tree_whose_transfer_is_called_off_at_any_moment_ends_then(slot:
             assert called_off.cancelled_caught
 
 
-async def test_what_is_saved_is_restored_as_it_was(slot: Slot, tmp_path: Path) -> None:
+async def test_what_is_saved_is_restored_as_it_was(slot: Slot) -> None:
     made = "mkdir -p t/deep && cd t && echo x > deep/f && ln deep/f hard && chmod 640 deep/f"
     odd = "ln -s /etc/passwd out; ln -s ../../.. up; ln -s nowhere dangling; mkfifo pipe; echo y > $'raw\\377'"
     assert (await slot.run(f"{made} && {odd} && touch -d @1000000000 deep/f && chmod 500 deep")).ok
-    kept = await slot.files.save("t", tmp_path / "tree.tar")
-    assert (kept.files, [text.partition(":")[0] for text in kept.refused]) == (6, ["pipe"])
-    await slot.files.save("t/deep/f", tmp_path / "file.tar")
-    await slot.reset()
-    assert (await slot.files.restore(tmp_path / "tree.tar", "back/t")).refused == ()
-    await slot.files.restore(tmp_path / "file.tar", "single")
+    with tempfile.TemporaryFile() as tree, tempfile.TemporaryFile() as single:
+        kept = await slot.files.save("t", tree)
+        assert (kept.files, [text.partition(":")[0] for text in kept.refused]) == (6, ["pipe"])
+        await slot.files.save("t/deep/f", single)
+        await slot.reset()
+        for archive, below in ((tree, "back/t"), (single, "single")):
+            archive.seek(0)
+            assert (await slot.files.restore(archive, below)).refused == ()
     facts = "stat -c '%n %a %Y %h' deep/f; stat -c %a deep; readlink out up dangling"
     told = (await slot.run(f"cd back/t; {facts}; cat $'raw\\377' ../../single/f")).stdout.split()
     assert told == ["deep/f", "640", "1000000000", "2", "500", "/etc/passwd", "../../..", "nowhere", "y", "x"]
-    with pytest.raises(FileExistsError):
-        await slot.files.save("back", tmp_path / "tree.tar")
-    with pytest.raises(OutputLimitExceeded):
-        await slot.files.save("back", tmp_path / "small.tar", 10)
-    with pytest.raises(FileNotFoundError):
-        await slot.files.save("absent", tmp_path / "absent.tar")
+    with tempfile.TemporaryFile() as archive:
+        with pytest.raises(OutputLimitExceeded):
+            await slot.files.save("back", archive, 10)
+        with pytest.raises(FileNotFoundError):
+            await slot.files.save("absent", archive)
 
 
 async def test_a_download_has_a_limit(slot: Slot, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -52,6 +53,20 @@ async def check_tree_there_and_back(ctx: Context) -> None:
     await ctx.slot.files.download("up/tree", ctx.folder / "back")
     equal(_picture(ctx.folder / "back"), _picture(ctx.folder / "out"), "the tree")
     equal(int((ctx.folder / "back" / "plain").stat().st_mtime), WHEN, "the time")
+
+
+@check("trees")
+async def check_saved_tree_is_restored(ctx: Context) -> None:
+    """An archive of a folder brings it back after a reset as it was."""
+    _make_tree(ctx.folder / "out")
+    await ctx.slot.files.upload(ctx.folder / "out", "up")
+    with tempfile.TemporaryFile() as archive:
+        equal((await ctx.slot.files.save("up", archive)).refused, (), "what was left out")
+        await ctx.slot.reset()
+        archive.seek(0)
+        await ctx.slot.files.restore(archive, "again")
+    await ctx.slot.files.download("again", ctx.folder / "back")
+    equal(_picture(ctx.folder / "back"), _picture(ctx.folder / "out"), "the tree")
 
 
 @check("trees")
