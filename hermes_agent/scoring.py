@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -22,6 +23,8 @@ Files = Mapping[str, str | bytes | Path]
 ScoreIn = Literal["sealed", "slot"]
 _SEAL_LIMIT_BYTES = 1 << 30
 _OUTPUT_BYTES = 8192
+_OF_THE_HOST = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE})
+"""What reading in a slot does not meet: these are of the archive on this host."""
 _KILLED = 9
 
 
@@ -198,9 +201,9 @@ async def _taken(slot: Slot, path: str, archive: BinaryIO, limit_bytes: int) -> 
         if facts.type not in ("file", "dir"):
             return None
         copied = await slot.files.save(path, archive, limit_bytes)
-    except (ExecError, TimeoutError):
-        raise
-    except OSError:
+    except OSError as error:
+        if isinstance(error, (ExecError, TimeoutError)) or error.errno in _OF_THE_HOST:
+            raise
         return None
     if facts.type == "file":
         return _Taken(archive, path.rpartition("/")[0] or ".") if copied.files else None
