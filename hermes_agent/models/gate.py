@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from hermes_agent.errors import AccessRefused, ModelError
 from hermes_agent.models.failures import Failure, Kind
 from hermes_agent.models.pace import Pace, Start
 
+_LOOK_S = 1.0
 _LOG = logging.getLogger(__name__)
 
 
@@ -92,14 +94,29 @@ class Gate:
         refusals, late = self._refusals, self.has_been_away(wait_outage_s)
         self._waiting += 1
         try:
-            async with self._turn:
+            await self._come_first(wait_outage_s, late=late)
+            try:
                 while (wait_s := self._wait_s(refusals, wait_outage_s, late=late)) > 0:
                     self._changed = anyio.Event()
                     with anyio.move_on_after(wait_s):
                         await self._changed.wait()
                 return self._pace.start()
+            finally:
+                self._turn.release()
         finally:
             self._waiting -= 1
+
+    async def _come_first(self, wait_outage_s: float, *, late: bool) -> None:
+        """Wait in the line. An outage that has lasted for too long is one for all in it, not for the first alone, who
+        may wait for the answer of a probe.
+        """
+        while True:
+            if self.has_been_away(wait_outage_s) and not late:
+                raise self.outage()
+            left_s = wait_outage_s - (self._pace.away_s() or 0.0)
+            with anyio.move_on_after(math.inf if late else max(_LOOK_S, left_s)):
+                await self._turn.acquire()
+                return
 
     def _wait_s(self, refusals: int, wait_outage_s: float, *, late: bool) -> float:
         """How long the first in the line has to wait before it looks again."""

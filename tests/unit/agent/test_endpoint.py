@@ -184,6 +184,24 @@ async def test_after_an_outage_that_lasted_too_long_each_request_is_one_try() ->
     assert len(server.requests) == 4
 
 
+async def test_who_stands_further_back_waits_no_longer_than_asked() -> None:
+    probe = Held(GOOD)
+    with endpoint(refusal(503), probe, GOOD) as server:
+        async with (
+            opened(server.base_url) as patient,
+            opened(server.base_url, wait_outage_s=1) as hasty,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(ask, patient)
+            await probe.wait_asked()
+            tasks.start_soon(ask, patient)
+            await anyio.wait_all_tasks_blocked()
+            with anyio.fail_after(10), pytest.raises(ModelError, match="gave nothing for"):
+                await ask(hasty)
+            probe.released.set()
+    assert len(server.requests) == 3
+
+
 async def test_many_failures_in_a_row_are_an_outage_and_no_tries() -> None:
     held = Held(refusal(500))
     with endpoint(*[held] * 8, *[refusal(500)] * 4, *[GOOD] * 8) as server:
