@@ -12,7 +12,7 @@ from copy import deepcopy
 from typing import Any, Literal
 
 from hermes_agent.episode import TRAINABLE, CallRecord, Episode, EpisodeError, Finish
-from hermes_agent.hooks import Turn
+from hermes_agent.hooks import HookError, Turn
 from hermes_agent.messages import (
     Answer,
     Completion,
@@ -24,7 +24,7 @@ from hermes_agent.messages import (
     tool_message,
 )
 from hermes_agent.parsers.base import made_id
-from hermes_exec.errors import ErrorCause
+from hermes_exec.errors import ErrorCause, ExecError
 
 _LOG = logging.getLogger(__name__)
 
@@ -110,6 +110,14 @@ class History:
     def add_error(self, where: Literal["model", "tool", "infra"], error: Exception) -> None:
         """Record an expected error."""
         self._errors.append(EpisodeError(self.turns, where, type(error).__name__, str(error)))
+
+    def add_failure(self, error: Exception) -> ErrorCause:
+        """Record what failed besides the model and its tools, and say whose fault that is."""
+        if isinstance(error, ExecError):
+            self.add_error("infra", error)
+            return error.cause
+        self.add_bug("infra", error)
+        return ErrorCause.CONFIG if isinstance(error, HookError) else ErrorCause.INFRA
 
     def add_bug(self, where: Literal["model", "infra"], error: Exception) -> None:
         """Record an unexpected error, and log it with its traceback."""

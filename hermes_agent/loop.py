@@ -134,21 +134,22 @@ class AgentLoop(Generic[ToolsT_co]):
     async def _episode(self, begin: Sequence[Message]) -> Episode:
         if self._scope is not None:
             raise RuntimeError("this AgentLoop already runs an episode; make one loop for each")
-        history = History(begin, self._tools.schemas)
+        schemas = self._tools.schemas
+        history = History(begin, schemas)
         end = _End("cancelled", ErrorCause.CANCELLED)
         try:
             with anyio.CancelScope() as self._scope:
                 with anyio.move_on_after(self._deadline_s) as within:
-                    end = await self._with_session(history)
+                    end = await self._with_session(history, schemas)
                 if within.cancelled_caught:
                     end = _End("deadline", ErrorCause.BUDGET)
         finally:
             self._scope = None
         return history.episode(end.finish, end.cause)
 
-    async def _with_session(self, history: History) -> _End:
+    async def _with_session(self, history: History, schemas: Sequence[Mapping[str, Any]]) -> _End:
         # A tool of the host says so in its schema; interfaces of models do not know the word.
-        tools = [{name: tool[name] for name in tool if name != "runs_on"} for tool in self._tools.schemas]
+        tools = [{name: tool[name] for name in tool if name != "runs_on"} for tool in schemas]
         try:
             session = open_session(self.model, tools)
         except Exception as error:  # noqa: BLE001 - whatever a model raises ends its episode only
@@ -200,8 +201,7 @@ class AgentLoop(Generic[ToolsT_co]):
         try:
             await ask("on_turn", self._hooks.on_turn, history.turn(completion), kind=object)
         except HookError as error:
-            history.add_bug("infra", error)
-            return ErrorCause.CONFIG
+            return history.add_failure(error)
         return None
 
     async def _close(self, session: ModelSession, history: History) -> None:
@@ -245,8 +245,7 @@ def _ended_by(completion: Completion) -> _End:
 def _failed(history: History, error: Exception) -> _End:
     """How an episode ends when no completion could be had."""
     if isinstance(error, HookError):
-        history.add_bug("infra", error)
-        return _End("infra", ErrorCause.CONFIG)
+        return _End("infra", history.add_failure(error))
     if not isinstance(error, ModelError):
         history.add_bug("model", error)
         return _End("model_error", ErrorCause.INFRA)

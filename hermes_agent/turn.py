@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 
 from hermes_agent.history import History
-from hermes_agent.hooks import HookError, Hooks, ask
+from hermes_agent.hooks import Hooks, ask
 from hermes_agent.messages import Answer, ToolCall
 from hermes_exec.errors import ErrorCause, ExecError
 from hermes_exec.tools import Notice, ToolResult
@@ -93,15 +93,8 @@ class ToolTurns:
             notices = [await self._told(str(notice.text)) for notice in await self._tools.notices()]
         except _Failed as failure:
             return failure.cause
-        except ExecError as error:
-            history.add_error("infra", error)
-            return error.cause
-        except HookError as error:
-            history.add_bug("infra", error)
-            return ErrorCause.CONFIG
         except Exception as error:  # noqa: BLE001 - whatever a toolbox raises ends its episode only
-            history.add_bug("infra", error)
-            return ErrorCause.INFRA
+            return history.add_failure(error)
         finally:
             history.tool_seconds += anyio.current_time() - started
         if notices:
@@ -158,19 +151,12 @@ class ToolTurns:
                 return _refused("blocked", reason)
             result = await self._tools.call(call.name, call.arguments, call_id=call_id)
             changed = await ask("after_call", self._hooks.after_call, call, result, kind=ToolResult)
-        except ExecError as error:
-            if error.cause is not ErrorCause.POLICY:
-                history.add_error("infra", error)
-                raise _Failed(error.cause) from error
+        except Exception as error:
+            if not isinstance(error, ExecError) or error.cause is not ErrorCause.POLICY:
+                raise _Failed(history.add_failure(error)) from error
             history.add_error("tool", error)
             message = json.dumps({"error": f"{type(error).__name__}: {error}"}, ensure_ascii=False)
             return Answer(message, ok=False, error_kind=type(error).__name__)
-        except HookError as error:
-            history.add_bug("infra", error)
-            raise _Failed(ErrorCause.CONFIG) from error
-        except Exception as error:
-            history.add_bug("infra", error)
-            raise _Failed(ErrorCause.INFRA) from error
         return result if changed is None else _changed(result, changed)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TypedDict
 
-from hermes_agent import CheckFailed, EpisodeError, RolloutResult, TokenUsage, Verdict
+from hermes_agent import CheckFailed, EpisodeError, RolloutResult, TokenUsage
 from hermes_agent.trajectories.sharegpt import ToolStats, Turn, sharegpt, tool_stats
 from hermes_batch.dataset import Task
 from hermes_exec.tools import KNOWN_TOOLS
@@ -77,9 +77,6 @@ class Record(TypedDict):
     task_digest: str
 
 
-NO_CHECK: CheckResult = {"exit_code": None, "timed_out": False, "output": ""}
-
-
 def make_record(
     task: Task, result: RolloutResult, *, model: str, toolsets: Sequence[str], backend: str, image: str
 ) -> Record:
@@ -92,7 +89,6 @@ def make_record(
     stats = tool_stats(calls, KNOWN_TOOLS)
     errors = [*(() if episode is None else episode.errors), *(() if error is None else (error,))]
     usage = TokenUsage() if episode is None else episode.usage
-    check = NO_CHECK if verdict is None else _check(verdict)
     return {
         "prompt_index": task.index,
         "conversations": sharegpt([{"role": "user", "content": task.prompt}], ())
@@ -110,7 +106,11 @@ def make_record(
         "cause": result.cause.value,
         "trainable": result.trainable,
         "solved": result.solved,
-        "check": {**check, "timed_out": isinstance(result.exception, CheckFailed)},
+        "check": {
+            "exit_code": None if verdict is None else verdict.exit_code,
+            "timed_out": isinstance(result.exception, CheckFailed),
+            "output": "" if verdict is None else verdict.output,
+        },
         "turns": 0 if episode is None else episode.turns,
         "tool_calls": 0 if episode is None else len(episode.tool_calls),
         "unknown_tools": sorted({name for name, _ in calls} - offered),
@@ -124,10 +124,6 @@ def make_record(
         "sandbox": result.sandbox,
         "task_digest": task.digest,
     }
-
-
-def _check(verdict: Verdict) -> CheckResult:
-    return {"exit_code": verdict.exit_code, "timed_out": False, "output": verdict.output}
 
 
 def _failure(error: EpisodeError) -> Failure:
