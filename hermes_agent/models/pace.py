@@ -19,11 +19,13 @@ FIRST_IN_FLIGHT, MOST_IN_FLIGHT = 16, 1000
 LONGEST_HOLD_S = 60.0
 _SHORTEST_HOLD_S = 1.0
 _FIRST_PROBE_S, _LONGEST_PROBE_S = 0.5, 15.0
-_FAILURES_IN_A_ROW = 8
+# So many in a row are an outage.
+_FAILURES_IN_A_ROW, _REFUSALS_IN_A_ROW = 8, 3
 _KEPT = 0.85
 _JITTER = 0.03
-# So many successes lead back to the rate that was refused: some, and those of so many seconds; fewer to a mere guess.
-_BACK, _BACK_TO_GUESS = (60, 15.0), (10, 5.0)
+# So many successes lead back to the rate that was refused: some, those of so many seconds, and never more than those of
+# so many; fewer to a mere guess.
+_BACK, _BACK_TO_GUESS = (60, 15.0, 45.0), (10, 5.0, 8.0)
 _WINDOW_S = 1.0
 _SLOWEST = 1 / LONGEST_HOLD_S
 
@@ -143,7 +145,8 @@ class Pace:
             self._hold_s = min(2 * self._hold_s, LONGEST_HOLD_S)
             self._refused_at = now
             self._refused += 1
-            if self.away_since is not None or self._given() == 0:
+            self._failures += 1
+            if self.away_since is not None or (self._given() == 0 and self._failures >= _REFUSALS_IN_A_ROW):
                 self._lost(start, reason, pause_s=hold_s)
             else:
                 self._slow_down(start)
@@ -229,15 +232,17 @@ class Pace:
     def _speed_up(self) -> None:
         self._set_rate()
         if self.rate is not None and self.rate > 2 * self._allowed:
-            self._allowed = self.rate
+            # What was refused was no limit: the endpoint had too much to do for a while.
+            self._allowed, self._guessed = self.rate, True
             self._grown = int(self._back())
 
     def _back(self) -> float:
         """How many successes lead back to the rate that seems to be allowed."""
-        requests, seconds = _BACK_TO_GUESS if self._guessed else _BACK
-        return requests + seconds * self._allowed
+        requests, seconds, longest_s = _BACK_TO_GUESS if self._guessed else _BACK
+        return max(2.0, min(requests + seconds * self._allowed, longest_s * self._allowed))
 
     def _set_rate(self) -> None:
         """A part of what seems to be allowed, later as much, in the end more."""
-        share = 1 + (1 - _KEPT) * (self._grown / self._back() - 1) ** 3
+        past = self._grown / self._back() - 1
+        share = 1 + (1 - _KEPT if past < 0 else 1) * past**3
         self.rate = max(_SLOWEST, self._allowed * share)

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from hermes_agent.errors import ContextExceeded, ModelError
 from hermes_agent.messages import Completion, Message, TokenUsage, TurnTokens, called
+from hermes_agent.models.endpoint import BadAnswer
 from hermes_agent.parsers import Parser, get_parser
-from hermes_agent.tokens.answers import Sampled
+from hermes_agent.tokens.answers import Sampled, sampled
 from hermes_agent.tokens.samplers import Sampler
 from hermes_agent.tokens.template import ChatTemplate
 from hermes_exec.errors import ConfigError, ErrorCause
@@ -76,11 +77,12 @@ class TokenSession:
         prompt = (*step.state.ids, *step.added)
         max_tokens = self._room(len(prompt), wanted.pop("max_tokens", None))
         wanted["stop_token_ids"] = sorted({*self._template.end_ids, *(wanted.get("stop_token_ids") or ())})
-        sampled = self._checked(await self._sampler.sample(prompt, max_tokens=max_tokens, **wanted))
-        completion = self._completion(step, sampled, len(prompt), max_tokens)
+        given = await self._sampler.sample(prompt, max_tokens=max_tokens, **wanted)
+        answer = self._checked(given, max_tokens)
+        completion = self._completion(step, answer, len(prompt), max_tokens)
         new = deepcopy(list(messages[len(step.state.seen) :]))
         self._before = step.state
-        self._state = _State((*prompt, *sampled.ids), (*step.state.seen, *new), completion, step.restarts)
+        self._state = _State((*prompt, *answer.ids), (*step.state.seen, *new), completion, step.restarts)
         return completion
 
     async def aclose(self) -> None:
@@ -117,29 +119,31 @@ class TokenSession:
             raise ContextExceeded(f"the prompt has {prompt_tokens} tokens; the context is {self._context_tokens}")
         return left if wanted is None else min(wanted, left)
 
-    def _checked(self, sampled: Sampled) -> Sampled:
-        ids, logprobs = sampled.ids, sampled.logprobs
-        if not ids or (logprobs is not None and len(logprobs) != len(ids)):
-            count = "no" if logprobs is None else len(logprobs)
-            raise ModelError(f"{type(self._sampler).__name__} gave {len(ids)} ids and {count} log-probabilities")
-        return sampled
-
-    def _completion(self, step: _Step, sampled: Sampled, prompt_tokens: int, max_tokens: int) -> Completion:
+    def _checked(self, given: Sampled, max_tokens: int) -> Sampled:
+        ids, logprobs, finish = given
         try:
-            text = self._template.text(sampled.ids)
+            known = [0.0] * len(ids) if logprobs is None else list(logprobs)
+            checked = sampled(list(ids), known, finish, max_tokens)
+        except (BadAnswer, TypeError) as error:
+            raise ModelError(f"{type(self._sampler).__name__}: {error}") from error
+        return checked._replace(logprobs=None) if logprobs is None else checked
+
+    def _completion(self, step: _Step, answer: Sampled, prompt_tokens: int, max_tokens: int) -> Completion:
+        try:
+            text = self._template.text(answer.ids)
         except ValueError as error:
             raise ModelError(f"the sampled ids are of another tokenizer: {error}", cause=ErrorCause.CONFIG) from error
         parsed = self._parser(text, self._tools)
-        ended = sampled.ids[-1] in self._template.end_ids
-        cut = not ended and (sampled.finish == "length" or len(sampled.ids) >= max_tokens)
+        ended = answer.ids[-1] in self._template.end_ids
+        cut = not ended and (answer.finish == "length" or len(answer.ids) >= max_tokens)
         return Completion(
             parsed.content,
             parsed.tool_calls,
             parsed.reasoning,
             "length" if cut else "stop",
-            TokenUsage(prompt_tokens, len(sampled.ids), 1),
+            TokenUsage(prompt_tokens, len(answer.ids), 1),
             raw=text,
-            tokens=TurnTokens(step.added, sampled.ids, sampled.logprobs, step.restarts),
+            tokens=TurnTokens(step.added, answer.ids, answer.logprobs, step.restarts),
         )
 
 

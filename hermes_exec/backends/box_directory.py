@@ -187,7 +187,7 @@ def check_parent(base_dir: str | None, prefix: str) -> None:
         why = f"{existing} is not a directory"
     elif not os.access(existing, os.W_OK | os.X_OK):
         why = f"this user cannot write to {existing}"
-    elif (refused := _try_directory(existing, prefix)) is not None:
+    elif (refused := _try_directory(parent, prefix)) is not None:
         why = f"{existing} takes no directory with a file ({refused.strerror})"
     else:
         return
@@ -195,9 +195,12 @@ def check_parent(base_dir: str | None, prefix: str) -> None:
 
 
 def _try_directory(parent: Path, prefix: str) -> OSError | None:
-    """The error if no directory with a file can ever be made there, as in /proc; found out by trying."""
+    """The error if no directory with a file can ever be made there, as in /proc; found out by trying, where a driver
+    that is killed meanwhile leaves it for others to find.
+    """
     tried: str | None = None
     try:
+        parent.mkdir(parents=True, exist_ok=True)
         tried = tempfile.mkdtemp(prefix=prefix + _name_of(own_labels("")), dir=parent)
         (Path(tried) / OWNER_FILE).touch()
     except OSError as error:

@@ -31,6 +31,7 @@ from tests.unit.agent.endpoint import Answer, endpoint, refusal
 pytestmark = [pytest.mark.anyio, pytest.mark.sample]
 GOOD = Answer(200, b'{"n": 1}', {"content-type": "application/json"})
 IDLE = EndpointStatus()
+SOON = refusal(429, **{"retry-after-ms": "10"})
 
 
 @pytest.fixture(autouse=True)
@@ -205,12 +206,28 @@ async def test_who_stands_further_back_waits_no_longer_than_asked() -> None:
 async def test_many_failures_in_a_row_are_an_outage_and_no_tries() -> None:
     held = Held(refusal(500))
     with endpoint(*[held] * 8, *[refusal(500)] * 4, *[GOOD] * 8) as server:
-        async with opened(server.base_url, retries=1) as made, anyio.create_task_group() as tasks:
+        # The first to fail may ask again before the last one has failed.
+        async with opened(server.base_url, retries=2) as made, anyio.create_task_group() as tasks:
             for _ in range(8):
                 tasks.start_soon(ask, made)
             await held.wait_asked(8)
             held.released.set()
         assert len(server.requests) == 20
+
+
+async def test_a_request_that_came_too_soon_is_no_outage() -> None:
+    with endpoint(*[SOON] * 2, GOOD) as server:
+        async with opened(server.base_url, wait_outage_s=0, retries=0) as made:
+            assert await ask(made) == 1
+    assert len(server.requests) == 3
+
+
+async def test_one_that_refuses_all_for_coming_too_soon_is_away() -> None:
+    with endpoint(*[SOON] * 3) as server:
+        async with opened(server.base_url, wait_outage_s=0) as made:
+            with pytest.raises(ModelError, match=r"gave nothing.*HTTP 429"):
+                await ask(made)
+    assert len(server.requests) == 3
 
 
 async def test_a_request_that_is_called_off_makes_room() -> None:

@@ -129,6 +129,24 @@ def test_few_are_refused_and_most_of_what_is_allowed_is_used(
     assert sum(each.rate_after_a_minute for each in played) / len(played) >= 0.8 * possible
 
 
+class Storm:
+    """Refuses at random for so many seconds, and nothing after."""
+
+    def __init__(self, seconds: float, share: float) -> None:
+        self._seconds, self._share, self._random = seconds, share, Random(3)
+
+    def lets_in(self, now: float) -> bool:
+        return now > self._seconds or self._random.random() > self._share
+
+
+@pytest.mark.parametrize("share", [0.3, 0.7])
+@pytest.mark.parametrize("retry_after_s", [1.0, None])
+def test_a_storm_of_refusals_is_forgotten(share: float, retry_after_s: float | None) -> None:
+    play = Play(Storm(60, share), 0.05, 0.05, seed=1, retry_after_s=retry_after_s, total=5000)
+    play.run()
+    assert play.now < 60 + 240
+
+
 def test_a_bucket_without_a_burst_is_found_out() -> None:
     played = Play(TokenBucket(20, 1), 0.05, 0.05, seed=1, total=3000).run()
     assert played.refused <= 60
@@ -318,9 +336,9 @@ def test_many_failures_in_a_row_are_an_outage(pace: Pace) -> None:
 
 
 def test_one_that_lets_nothing_through_is_away(pace: Pace, clock: Clock) -> None:
-    for _ in range(3):
+    for refusals in range(1, 6):
         pace.throttled(pace.start(), "429", 2)
-        assert pace.away_since == 100
+        assert (pace.away_since is None) == (refusals < 3)
         assert pace.wait_s() >= 2
         clock.now += pace.wait_s()
     probe = pace.start()

@@ -275,13 +275,22 @@ async def test_ids_of_another_tokenizer_are_an_error() -> None:
         await session(Other()).complete(BEGIN)
 
 
-@pytest.mark.parametrize("sampled", [Sampled((), (), "stop"), Sampled((1, 2), (-1.0,), "stop")])
-async def test_a_sampler_that_gives_no_ids_or_too_few_logprobs_is_an_error(sampled: Sampled) -> None:
+@pytest.mark.parametrize(
+    ("sampled", "said"),
+    [
+        (Sampled((), (), "stop"), "sampled 0 ids"),
+        (Sampled((1, 2), (-1.0,), "stop"), "1 log-probabilities for 2 ids"),
+        (Sampled((1, -2), None, "stop"), "no whole number"),
+        (Sampled((1,), (float("nan"),), "stop"), "no finite number"),
+        (Sampled((1,) * 10_000, None, "length"), "sampled 10000 ids"),
+    ],
+)
+async def test_what_a_sampler_gives_is_checked(sampled: Sampled, said: str) -> None:
     class Wrong(Told):
         async def sample(self, ids: Sequence[int], *, max_tokens: int, **sampling: object) -> Sampled:
             return sampled
 
-    with pytest.raises(ModelError, match=r"Wrong gave \d ids and \d log-probabilities"):
+    with pytest.raises(ModelError, match=f"Wrong: .*{said}"):
         await session(Wrong()).complete(BEGIN)
 
 
