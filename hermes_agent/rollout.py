@@ -76,7 +76,8 @@ class Rollout:
     `messages` (a text: one user message) begin the episode. `files` (path below `slot.workdir` to a text, bytes, or the
     `pathlib.Path` of a file or folder on this host) are put into the slot, then `prepare(slot)` is awaited, then the
     terminal moves to `cwd`. `toolsets` and `tools` are those of `Toolbox`, `scoring` says how the episode is scored
-    (None: not), `loop` are arguments of `AgentLoop` (`max_turns`, `hooks`, …). `image` and `profile` choose the slot.
+    (None: not), `loop` are arguments of `AgentLoop` (`max_turns`, `hooks`, …). `image`, `profile` and `workdir` choose
+    the slot, as in `SandboxPool.slot`.
     Raises ConfigError for a `loop` with a name that AgentLoop does not have.
     """
 
@@ -89,6 +90,7 @@ class Rollout:
     scoring: Scoring | None = None
     image: str | None = None
     profile: str | None = None
+    workdir: str | None = None
     loop: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -128,7 +130,7 @@ class Rollout:
         work = _Work(self, model)
 
         async def do() -> None:
-            async with pool.slot(profile=self.profile, image=self.image) as slot:
+            async with pool.slot(self.profile, self.image, self.workdir) as slot:
                 await work.do(slot)
 
         return await work.result_of(do)

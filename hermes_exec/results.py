@@ -263,10 +263,12 @@ class ProcessInfo:
 @dataclass(frozen=True, slots=True)
 class PoolStats:
     """A pool at one moment. ``sandboxes`` counts boxes by state; the acquire times are over the last thousand
-    acquisitions.
+    acquisitions. ``slots_most`` is how many slots the pool can ever have at once, ``acquired`` how many it has handed
+    out since it was entered, and ``released`` how many of these nobody holds any more.
     """
 
     sandboxes: Mapping[str, int]
+    slots_most: int
     slots_total: int
     slots_lent: int
     slots_free: int
@@ -275,6 +277,8 @@ class PoolStats:
     launches: int
     failures: int
     calls: int
+    acquired: int
+    released: int
     acquire_p50_s: float
     acquire_p95_s: float
 
@@ -316,9 +320,10 @@ class Lent(PoolEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reset(PoolEvent):
-    """A slot was given back and is proven clean."""
+    """A slot is proven clean: it was given back, or it was reset by its holder, who goes on with it (`held`)."""
 
     slot: str
+    held: bool = False
     duration_s: float = 0.0
     killed: KillReceipt | None = None
 

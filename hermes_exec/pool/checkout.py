@@ -55,6 +55,7 @@ class Checkouts:
         self.recycler = Recycler(fleet)
         self.by_slot: dict[str, Checkout] = {}
         self.waits: deque[float] = deque(maxlen=1000)
+        self.acquired = 0
 
     async def acquire(
         self, template: Template, count: int, timeout_s: float, owner: str | None, workdir: str | None
@@ -123,6 +124,7 @@ class Checkouts:
             for checkout in ready:
                 checkout.place.held = True
                 self.by_slot[checkout.slot.id] = checkout
+            self.acquired += len(ready)
             ticket.places = []
             return [checkout.slot for checkout in ready]
         fatal = [error for error in failures if not isinstance(error, TRANSPORT)]
@@ -233,7 +235,12 @@ class Checkouts:
                 raise ExecError(f"the slot could not be proven clean: {outcome.reason}", sandbox=box.id)
             self.fleet.emit(
                 Reset(
-                    time=time.time(), sandbox=box.id, slot=slot.id, killed=outcome.killed, profile=box.template.profile
+                    time=time.time(),
+                    sandbox=box.id,
+                    profile=box.template.profile,
+                    slot=slot.id,
+                    held=True,
+                    killed=outcome.killed,
                 )
             )
             if outcome.reusable:

@@ -454,7 +454,7 @@ class SandboxPool:
         """The pool at this moment."""
         from hermes_exec.pool.stats import pool_stats
 
-        return pool_stats(self._fleet, self._checkouts)
+        return pool_stats(self._fleet, self._checkouts, self._templates.slots_most)
 
     def masked(self, data: T) -> T:
         """JSON data, or a text, with the values of the pool's secrets masked in every text of it."""

@@ -31,10 +31,14 @@ class Recycler:
             if box.record.id in self.fleet.boxes:
                 self.fleet.state.give_back(box.record, anyio.current_time(), clean=True)
             return
-        self.fleet.background(partial(self.take_back, box, place), "take back")
+        self.fleet.background(partial(self.take_back, box, place, was_lent=False), "take back")
 
-    async def take_back(self, box: PooledSandbox, place: SlotPlace, watch: KillWatch | None = None) -> None:
-        """Reset a place: it is free when it is proven clean, else quarantined. `watch` has seen its holder's kills."""
+    async def take_back(
+        self, box: PooledSandbox, place: SlotPlace, watch: KillWatch | None = None, *, was_lent: bool = True
+    ) -> None:
+        """Reset a place: it is free when it is proven clean, else quarantined. `watch` has seen its holder's kills;
+        of one that was never lent nothing was told, and nothing is told of its reset.
+        """
         name = self.fleet.slot_id(box, place)
         began = time.monotonic()
         outcome: ResetOutcome | None = None
@@ -64,7 +68,7 @@ class Recycler:
         if not clean:
             logger.warning("slot %s is quarantined: %s", name, reason)
             self.fleet.emit(Quarantined(time=time.time(), sandbox=box.id, slot=name, reason=reason))
-        elif outcome is not None:
+        elif outcome is not None and was_lent:
             self.fleet.emit(Reset(time=time.time(), sandbox=box.id, slot=name, duration_s=took, killed=outcome.killed))
         self.fleet.on_change()
 

@@ -285,6 +285,11 @@ class Templates:
         most = template.size.max_sandboxes
         return self.max_sandboxes if most is None else min(most, self.max_sandboxes)
 
+    @property
+    def slots_most(self) -> int:
+        """How many slots there can ever be at once, of whatever template has the most in a box."""
+        return self.max_sandboxes * max((kind.size.slots_per_sandbox for kind in self.all), default=self._slots)
+
     def check_room(self, template: Template, slots: int) -> None:
         """Refuse more slots than there can ever be at once.
 

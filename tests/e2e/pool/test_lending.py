@@ -14,7 +14,9 @@ import pytest
 from hermes_exec import (
     AcquireTimeout,
     ConfigError,
+    Lent,
     PoolEvent,
+    Reset,
     SandboxDied,
     SandboxPool,
     Slot,
@@ -175,6 +177,29 @@ async def test_reset_keeps_the_slot_and_ends_its_handles(pool: SandboxPool) -> N
         with pytest.raises(SlotClosed):
             await session.run("pwd")
         assert (await slot.session().run("pwd")).stdout.strip() == slot.workspace
+
+
+@pytest.mark.parametrize("after", range(0, 40, 4))
+async def test_what_was_lent_and_came_back_balances(after: int) -> None:
+    events: list[PoolEvent] = []
+    async with SandboxPool("local", slots_per_sandbox=4, on_event=events.append) as pool:
+        assert pool.stats().slots_most == 4
+        async with pool.slot():
+            with anyio.move_on_after(after * 0.001):
+                async with pool.slots(3):
+                    await anyio.sleep(0.01)
+            held = await pool.acquire()
+            await held.reset()
+            await pool.release(held)
+            assert pool.stats().acquired - pool.stats().released == 1
+        while pool.stats().slots_lent:  # noqa: ASYNC110 - stats are polled
+            await anyio.sleep(0.01)
+        stats = pool.stats()
+    assert stats.acquired == stats.released >= 2
+    lent = sum(isinstance(event, Lent) for event in events)
+    back = [event for event in events if isinstance(event, Reset)]
+    assert lent == stats.acquired == sum(not event.held for event in back)
+    assert sum(event.held for event in back) == 1
 
 
 @pytest.mark.sample

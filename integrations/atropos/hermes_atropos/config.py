@@ -1,0 +1,157 @@
+"""The settings of an environment: flat, so that each is a flag of the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from atroposlib.envs.base import BaseEnvConfig
+from pydantic import ConfigDict, Field, field_validator, model_validator
+
+from hermes_agent import get_parser
+from hermes_atropos.seed_names import SeedNames, translate
+from hermes_exec import ConfigError, Limits, SandboxPool
+from hermes_exec.tools import draw_toolsets, select
+
+InferenceServer = Literal["auto", "openai", "vllm", "sglang", "tinker"]
+_LISTS = ("enabled_toolsets", "disabled_toolsets")
+
+
+class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
+    """The settings of a `SandboxAgentEnv`, beside those of atroposlib. Lists are texts with commas, mappings JSON.
+
+    What older environments called otherwise is read, with a note, as what it became.
+    """
+
+    model_config = ConfigDict(extra="forbid", validate_default=False)
+
+    use_wandb: bool = Field(False, description="Whether to use wandb")
+    min_items_sent_before_logging: int = Field(1, description="Groups sent before metrics are logged")
+
+    backend: str = Field("local", description="Backend of the pool: local, docker, ssh, singularity, …")
+    image: str | None = Field(None, description="Image of the slots, where an item names none")
+    pool_config: str | None = Field(None, description="File with the pool's configuration; the settings here win")
+    backend_options: str = Field("", description="Further options of SandboxPool, as a JSON object")
+    slots_per_sandbox: int | None = Field(None, ge=1, description="Slots in a box")
+    min_sandboxes: int = Field(0, ge=0, description="Boxes that are always there")
+    max_sandboxes: int | None = Field(None, ge=1, description="Boxes at most")
+    network: bool = Field(True, description="Whether slots have a network")
+    min_isolation: str = Field("none", description="Least isolation: none, uid, namespaces, box")
+    cpus: float | None = Field(None, gt=0, description="Processors of a box")
+    memory_mb: int | None = Field(None, gt=0, description="Memory of a box, in MB")
+    idle_timeout_s: float | None = Field(None, gt=0, description="Boxes that lend nothing for so long end")
+    max_lifetime_s: float | None = Field(None, gt=0, description="Boxes are replaced after so long")
+    acquire_timeout_s: float = Field(300.0, gt=0, description="How long a group waits for its slots")
+
+    enabled_toolsets: str = Field("terminal,file", description="Toolsets of every group, with commas")
+    disabled_toolsets: str = Field("", description="Toolsets that are left out of enabled_toolsets, with commas")
+    distribution: str | None = Field(None, description="Draws the toolsets of each group, instead of enabled_toolsets")
+    strict_toolsets: bool = Field(False, description="Refuse toolsets that have no tool here")
+    toolset_seed: int = Field(0, description="Seed of the draws")
+    system_prompt: str | None = Field(None, description="Goes before the item's prompt")
+    max_agent_turns: int = Field(30, ge=1, description="Completions of an episode at most")
+    max_tokens_per_turn: int | None = Field(None, ge=1, description="Tokens of a completion (None: what is left)")
+    agent_temperature: float = Field(1.0, ge=0, description="Sampling temperature")
+    sampling: str = Field("", description="Further sampling parameters, as a JSON object")
+    deadline_s: float | None = Field(None, gt=0, description="Seconds of an episode at most")
+    terminal_timeout_s: float | None = Field(None, gt=0, description="Seconds of a command that names none")
+    tool_call_parser: str = Field("hermes", description="Format in which the model writes tool calls")
+    chat_template: str | None = Field(None, description="Chat template, or the file of one (default: the tokenizer's)")
+    inference_server: InferenceServer = Field("auto", description="auto (as server_type says), or tinker")
+    logprobs: Literal["raw", "temperature", "processed"] | None = Field(
+        None, description="Of which distribution the server gives log-probabilities (None: as it starts by itself)"
+    )
+    send_without_logprobs: bool = Field(False, description="serve: send groups of a chat server to the trainer")
+
+    max_rerolls: int = Field(8, ge=0, description="Rollouts of a group that are rolled again, at most")
+    max_failed_groups: int = Field(8, ge=1, description="So many groups in a row that cannot be filled end the run")
+
+    dataset_name: str | None = Field(None, description="File, folder, or name of the dataset")
+    dataset_split: str = Field("train", description="Split of the dataset")
+    prompt_field: str = Field("prompt", description="Field of a row that is the prompt")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _older_names(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        joined = {
+            name: ",".join(value) if name in _LISTS and isinstance(value, list | tuple) else value
+            for name, value in values.items()
+        }
+        for name in ("sampling", "backend_options", "extra_body"):
+            if isinstance(joined.get(name), Mapping):
+                joined[name] = json.dumps(joined[name])
+        for name in _LISTS:
+            if joined.get(name) is None:
+                joined.pop(name, None)
+        return translate(joined)
+
+    @field_validator("sampling", "backend_options")
+    @classmethod
+    def _object(cls, text: str) -> str:
+        try:
+            given = json.loads(text or "{}")
+        except ValueError as error:
+            raise ValueError(f"is no JSON: {error}") from error
+        if not isinstance(given, dict):
+            raise ValueError("is no JSON object")
+        return text
+
+    @model_validator(mode="after")
+    def _known_names(self) -> SandboxEnvConfig:
+        """Raise ValueError for a parser, a toolset or a distribution that there is not."""
+        get_parser(self.tool_call_parser)
+        if not select(self.toolsets(0), strict=self.strict_toolsets).tools:
+            raise ValueError(f"no tool of the toolsets {', '.join(self.toolsets(0)) or '(none)'} is available")
+        return self
+
+    def toolsets(self, group: int) -> tuple[str, ...]:
+        """The toolsets of a group: drawn for its number, or those of the settings."""
+        if self.distribution is not None:
+            return draw_toolsets(self.distribution, self.toolset_seed, group, strict=self.strict_toolsets).toolsets
+        left_out = _split(self.disabled_toolsets)
+        return tuple(name for name in _split(self.enabled_toolsets) if name not in left_out)
+
+    @property
+    def sampling_parameters(self) -> dict[str, Any]:
+        """Temperature and further parameters of every completion."""
+        return {"temperature": self.agent_temperature, **json.loads(self.sampling or "{}")}
+
+    def make_pool(self) -> SandboxPool:
+        """The pool. Raises ConfigError for what cannot be."""
+        options: dict[str, Any] = json.loads(self.backend_options or "{}")
+        given = {
+            "slots_per_sandbox": self.slots_per_sandbox,
+            "max_sandboxes": self.max_sandboxes,
+            "idle_timeout_s": self.idle_timeout_s,
+            "max_lifetime_s": self.max_lifetime_s,
+        }
+        options |= {name: value for name, value in given.items() if value is not None}
+        if self.pool_config is not None:
+            if self.image is not None:
+                options["image"] = self.image
+            return SandboxPool.from_config(self.pool_config, **options)
+        if self.cpus is not None or self.memory_mb is not None:
+            options["limits"] = Limits(cpus=self.cpus, memory_mb=self.memory_mb)
+        return SandboxPool(
+            self.backend,
+            image=self.image,
+            min_sandboxes=self.min_sandboxes,
+            network=self.network,
+            min_isolation=self.min_isolation,  # type: ignore[arg-type]
+            acquire_timeout_s=self.acquire_timeout_s,
+            **options,
+        )
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def check_values(values: Mapping[str, Any]) -> None:
+    """Raise ConfigError, with the nearest name, for settings that there are not."""
+    unknown = [name for name in values if name not in SandboxEnvConfig.model_fields]
+    if unknown:
+        raise ConfigError(f"there is no setting {unknown[0]!r}")

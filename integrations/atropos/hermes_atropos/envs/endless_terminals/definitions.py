@@ -1,0 +1,316 @@
+"""What a task's image is made of: a Dockerfile or a Singularity definition, each read and written as the other.
+
+Only what both can say is converted; anything else is refused by name, never left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from hermes_exec import ConfigError
+
+DOCKERFILE, DEFINITION = "Dockerfile", "container.def"
+_HOME = "/home/user"
+_SILENT = frozenset({"LABEL", "EXPOSE", "CMD", "ENTRYPOINT", "STOPSIGNAL", "HEALTHCHECK", "MAINTAINER", "VOLUME"})
+"""Instructions that say nothing of what commands in a slot find."""
+_SILENT_SECTIONS = frozenset({"labels", "help", "runscript", "startscript", "test"})
+_STAGING = "/.hermes-exec-files"
+_VARIABLE = re.compile(r"(?<!\\)\$")
+
+
+class Step(NamedTuple):
+    """`run`: shell text; `copy`: a path of the folder and one of the image; `env`: a name and a value."""
+
+    kind: Literal["run", "copy", "env"]
+    first: str
+    second: str = ""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What an image is made of, in order. `local_base` says that the base is a file of another machine."""
+
+    base: str
+    steps: tuple[Step, ...] = ()
+    workdir: str | None = None
+    local_base: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """Whether it says nothing but a base."""
+        return not self.steps
+
+    def with_base(self, base: str) -> Definition:
+        """The same on another base."""
+        return Definition(base, self.steps, self.workdir)
+
+    def dockerfile(self) -> str:
+        """It as a Dockerfile."""
+        lines = [f"FROM {self.base}"]
+        for step in self.steps:
+            if step.kind == "run":
+                lines.append(f"RUN {json.dumps(['/bin/sh', '-c', step.first])}")
+            elif step.kind == "copy":
+                lines.append(f"COPY {json.dumps([step.first, step.second])}")
+            else:
+                lines.append(f"ENV {step.first}={_quoted(step.second)}")
+        if self.workdir:
+            lines.append(f"WORKDIR {self.workdir}")
+        return "\n".join(lines) + "\n"
+
+    def singularity(self) -> str:
+        """It as a Singularity definition. Files are staged, so that they come in the order of the steps."""
+        bootstrap = "localimage" if self.base.startswith("/") else "docker"
+        post, files, environment = ["set -e"], [], []
+        for number, step in enumerate(self.steps):
+            if step.kind == "copy":
+                files.append(f"    {step.first} {_STAGING}/{number}")
+                post += _copy(f"{_STAGING}/{number}", step)
+            elif step.kind == "env":
+                export = f"export {step.first}={_quoted(step.second)}"
+                post.append(export)
+                environment.append(f"    {export}")
+            else:
+                post.append(f"(set +e\n{step.first}\n)")
+        if self.workdir:
+            post.append(f"mkdir -p {shlex.quote(self.workdir)}")
+        post.append(f"rm -rf {_STAGING}")
+        text = [f"Bootstrap: {bootstrap}", f"From: {self.base}", ""]
+        for name, lines in (("files", files), ("environment", environment), ("post", post)):
+            if lines:
+                text += [f"%{name}", *lines, ""]
+        return "\n".join(text)
+
+
+def read_definition(folder: Path, prefer: str = DOCKERFILE) -> Definition:
+    """The definition in a folder: the file that is preferred, else the other. Raises ConfigError for what it cannot
+    express, and when there is none.
+    """
+    read: Mapping[str, Callable[[Path], Definition]] = {DOCKERFILE: of_dockerfile, DEFINITION: of_singularity}
+    for name in (prefer, *(other for other in read if other != prefer)):
+        if (folder / name).is_file():
+            return read[name](folder / name)
+    raise ConfigError(f"{folder}: there is neither a {DOCKERFILE} nor a {DEFINITION}")
+
+
+def of_dockerfile(path: Path) -> Definition:
+    """A Dockerfile of one stage."""
+    base, workdir, steps = "", None, []
+    arguments: dict[str, str] = {}
+    for word, rest in _instructions(path):
+        where = f"{path}: {word} {rest:.60}"
+        if word == "ARG":
+            name, given, value = rest.partition("=")
+            arguments[name.strip()] = value.strip().strip("\"'") if given else ""
+        elif word == "FROM":
+            if base:
+                raise ConfigError(f"{where}: more than one stage cannot be converted")
+            base = _with_arguments(rest, arguments, where)
+        elif word == "RUN":
+            exports = "".join(f"{name}={shlex.quote(value)}; " for name, value in arguments.items() if value)
+            inside = f"cd {shlex.quote(workdir)}; " if workdir else ""
+            steps.append(Step("run", exports + inside + _shell(rest, where)))
+        elif word in ("COPY", "ADD"):
+            steps += _copies(rest, workdir, where)
+        elif word == "ENV":
+            steps += [Step("env", *pair) for pair in _pairs(rest, where)]
+        elif word == "WORKDIR":
+            plain = _plain(rest.strip().strip("\"'"), where)
+            workdir = plain if plain.startswith("/") else f"{(workdir or '').rstrip('/')}/{plain}"
+            if steps:
+                steps.append(Step("run", f"mkdir -p {shlex.quote(workdir)}"))
+        elif word == "USER":
+            if rest.split(":")[0] not in ("root", "0"):
+                raise ConfigError(f"{where}: only root can be converted")
+        elif word not in _SILENT:
+            raise ConfigError(f"{where}: this instruction cannot be converted")
+    if not base:
+        raise ConfigError(f"{path}: it has no FROM")
+    return Definition(base, tuple(steps), workdir)
+
+
+def of_singularity(path: Path) -> Definition:
+    """A Singularity definition."""
+    header, sections = _sections(path)
+    kind = header.get("bootstrap", "").lower()
+    base = header.get("from", "")
+    if not base or kind not in ("docker", "localimage"):
+        raise ConfigError(f"{path} needs `Bootstrap: docker` (or localimage) and `From:`; it has {kind!r}, {base!r}")
+    steps: list[Step] = []
+    post: list[Step] = []
+    for name, options, body in sections:
+        where = f"{path}: %{name}"
+        if "{{" in body:
+            raise ConfigError(f"{where}: template arguments cannot be converted")
+        if name == "files" and not options:
+            steps += _files(body, where)
+        elif name == "environment":
+            steps += _exports(body, where)
+        elif name == "post":
+            post.append(Step("run", _post(options, body, where)))
+        elif name not in _SILENT_SECTIONS:
+            raise ConfigError(f"{where}: this section cannot be converted")
+    # The folder that commands of this data set start in, which a definition cannot name.
+    workdir = _HOME if any(_HOME in step.first for step in post) else None
+    copies = [step for step in steps if step.kind == "copy"]
+    variables = [step for step in steps if step.kind == "env"]
+    return Definition(base, (*copies, *post, *variables), workdir, local_base=kind == "localimage")
+
+
+def based_on(dockerfile: str, base: str) -> str:
+    """The text of a Dockerfile with another base, whatever else it says. ConfigError for one of several stages."""
+    replaced, count = re.subn(r"(?im)^(\s*FROM\s+)(?:--\S+\s+)*\S+", lambda found: found.group(1) + base, dockerfile)
+    if count != 1:
+        raise ConfigError(f"a Dockerfile with {count} FROM cannot be given another base")
+    return replaced
+
+
+def _instructions(path: Path) -> Iterator[tuple[str, str]]:
+    text = path.read_text("utf-8")
+    if re.search(r"(?m)^\s*#\s*escape\s*=", text):
+        raise ConfigError(f"{path}: another escape character cannot be converted")
+    whole = ""
+    for line in text.splitlines():
+        if line.lstrip().startswith("#") or (not whole and not line.strip()):
+            continue
+        if line.rstrip().endswith("\\"):
+            whole += line.rstrip()[:-1] + "\n"
+            continue
+        word, _, rest = (whole + line).strip().partition(" ")
+        whole = ""
+        yield word.upper(), rest.strip()
+
+
+def _with_arguments(text: str, arguments: Mapping[str, str], where: str) -> str:
+    name = re.sub(
+        r"\$\{?(\w+)(?::-([^}]*))?\}?", lambda found: arguments.get(found.group(1)) or found.group(2) or "", text
+    )
+    words = name.split()
+    if len(words) != 1:
+        raise ConfigError(f"{where}: only `FROM image` can be converted")
+    return words[0]
+
+
+def _shell(rest: str, where: str) -> str:
+    if rest.startswith("--") or re.search(r"<<-?['\"]?\w", rest):
+        raise ConfigError(f"{where}: options and here-documents cannot be converted")
+    if rest.startswith("["):
+        return shlex.join(_list(rest, where))
+    return rest.replace("\n", " ")
+
+
+def _list(rest: str, where: str) -> list[str]:
+    try:
+        words = json.loads(rest)
+    except ValueError as error:
+        raise ConfigError(f"{where}: it is no list") from error
+    return [str(word) for word in words]
+
+
+def _copies(rest: str, workdir: str | None, where: str) -> list[Step]:
+    words = _list(rest, where) if rest.startswith("[") else shlex.split(rest)
+    if len(words) < 2 or any(word.startswith(("--", "http:", "https:", "git@")) for word in words):
+        raise ConfigError(f"{where}: only `COPY source target` can be converted")
+    *sources, target = (_plain(word, where) for word in words)
+    if any(source.endswith((".tar", ".gz", ".tgz", ".xz", ".bz2")) for source in sources) and "ADD" in where:
+        raise ConfigError(f"{where}: an archive that is unpacked cannot be converted")
+    if not target.startswith("/"):
+        if workdir is None:
+            raise ConfigError(f"{where}: a target that is no absolute path needs a WORKDIR")
+        target = f"{workdir.rstrip('/')}/{target.removeprefix('./')}"
+    return [Step("copy", source.removeprefix("/") or ".", target) for source in sources]
+
+
+def _plain(word: str, where: str) -> str:
+    if _VARIABLE.search(word) or any(character in word for character in "*?[ "):
+        raise ConfigError(f"{where}: variables and patterns cannot be converted")
+    return word
+
+
+def _pairs(rest: str, where: str) -> list[tuple[str, str]]:
+    words = shlex.split(rest)
+    pairs = [word.split("=", 1) for word in words] if "=" in words[0] else [[words[0], " ".join(words[1:])]]
+    if any(len(pair) != 2 for pair in pairs):
+        raise ConfigError(f"{where}: only `ENV name=value` can be converted")
+    return [(name, value) for name, value in pairs]
+
+
+def _sections(path: Path) -> tuple[dict[str, str], list[tuple[str, str, str]]]:
+    header: dict[str, str] = {}
+    sections: list[tuple[str, str, str]] = []
+    body: list[str] = []
+    for line in path.read_text("utf-8").splitlines():
+        begins = re.match(r"%(\w+)\s*(.*)$", line)
+        if begins:
+            if sections:
+                sections[-1] = (*sections[-1][:2], "\n".join(body))
+            sections.append((begins.group(1).lower(), begins.group(2).strip(), ""))
+            body = []
+        elif sections:
+            body.append(line)
+        elif ":" in line and not line.lstrip().startswith("#"):
+            name, _, value = line.partition(":")
+            header[name.strip().lower()] = value.strip()
+    if sections:
+        sections[-1] = (*sections[-1][:2], "\n".join(body))
+    return header, sections
+
+
+def _files(body: str, where: str) -> list[Step]:
+    steps = []
+    for line in body.splitlines():
+        words = shlex.split(line, comments=True)
+        if words:
+            if len(words) > 2 or not words[-1].startswith("/"):
+                raise ConfigError(f"{where}: {line.strip():.60}: a line is `source /target`")
+            steps.append(Step("copy", _plain(words[0], where).removeprefix("./"), words[-1]))
+    return steps
+
+
+def _exports(body: str, where: str) -> list[Step]:
+    steps = []
+    for line in body.splitlines():
+        words = shlex.split(line, comments=True)
+        if not words:
+            continue
+        name, given, value = words[-1].partition("=")
+        command = "$(" in value or "`" in value
+        if len(words) > 2 or (len(words) == 2 and words[0] != "export") or not given or command:
+            raise ConfigError(f"{where}: {line.strip():.60}: only `export NAME=value` can be converted")
+        steps.append(Step("env", name, value))
+    return steps
+
+
+def _post(options: str, body: str, where: str) -> str:
+    words = options.split()
+    if words and (len(words) != 2 or words[0] != "-c"):
+        raise ConfigError(f"{where} {options}: only `-c shell` can be converted")
+    text = "\n".join(line.removeprefix("    ") for line in body.splitlines()).strip("\n")
+    return f"exec {words[1]} -ec {shlex.quote(text)}" if words else f"set -e\n{text}"
+
+
+def _copy(staged: str, step: Step) -> list[str]:
+    """Shell lines that do what COPY does: of a folder its content, and into a folder where there is one, or the target
+    ends in `/`.
+    """
+    target = shlex.quote(step.second)
+    into = "true" if step.second.endswith("/") else f"[ -d {target} ]"
+    name = shlex.quote(step.first.rpartition("/")[2])
+    parent = shlex.quote(step.second.rpartition("/")[0] or "/")
+    return [
+        f"if [ -d {staged} ]; then mkdir -p {target}; cp -a {staged}/. {target}/",
+        f"elif {into}; then mkdir -p {target}; cp -a {staged} {target}/{name}",
+        f"else mkdir -p {parent}; cp -a {staged} {target}; fi",
+    ]
+
+
+def _quoted(value: str) -> str:
+    """In double quotes, with `$NAME` left to be replaced, which both formats do."""
+    escaped = re.sub(r'([\\"`])', r"\\\1", value)
+    return f'"{escaped}"'

@@ -1,0 +1,129 @@
+"""Endless Terminals: tasks that bring a machine into a state, each in an image of its own, with a reward of 0 or 1."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import anyio.to_thread
+from pydantic import Field
+
+from hermes_agent import Episode, Verdict
+from hermes_atropos.config import SandboxEnvConfig
+from hermes_atropos.context import ExecTool, ToolContext
+from hermes_atropos.env import SandboxAgentEnv
+from hermes_atropos.envs.endless_terminals.images import TaskImage, TaskImages
+from hermes_atropos.envs.endless_terminals.scoring import find_interpreter, score_final_state
+from hermes_atropos.envs.endless_terminals.tasks import Task, load_tasks, split_tasks
+from hermes_atropos.spec import SandboxSpec
+from hermes_exec import ConfigError, ImageError
+
+_LOG = logging.getLogger(__name__)
+
+
+class EndlessTerminalsConfig(SandboxEnvConfig):
+    """The options of the environment."""
+
+    max_agent_turns: int = 32
+    dataset_name: str | None = "obiwan96/endless-terminals"
+    use_dataset: bool = Field(default=True, description="False: tasks_base_dir, else the tasks that are shipped")
+    tasks_base_dir: str = Field(default="", description="folder with task_* folders; it is taken before the dataset")
+    test_timeout_s: float = Field(default=60.0, gt=0, description="longest time of a task's test")
+    default_docker_image: str = Field(default="ubuntu:22.04", description="for definitions based on a local .sif")
+    base_image: str = Field(default="", description="takes the place of the base that definitions name")
+    num_eval_tasks: int = Field(default=10, ge=0)
+    eval_split_ratio: float = Field(default=0.1, ge=0, lt=1)
+    split_seed: int = 0
+
+
+@dataclass(frozen=True)
+class PlacedTask:
+    """A task, and what its slot is asked for with."""
+
+    task: Task
+    at: TaskImage
+
+
+class EndlessTerminalsEnv(SandboxAgentEnv):
+    """Tasks of Endless Terminals."""
+
+    name = "endless_terminals"
+    env_config_cls = EndlessTerminalsConfig
+    config: EndlessTerminalsConfig
+
+    async def setup(self) -> None:
+        """Load the tasks, leave out those that the backend has no image for, and split off those of the evaluation."""
+        config = self.config
+        dataset = config.dataset_name if config.use_dataset and not config.tasks_base_dir else None
+        tasks = await anyio.to_thread.run_sync(load_tasks, dataset, config.dataset_split, config.tasks_base_dir)
+        self._images = TaskImages(
+            config.backend, base=config.base_image or None, default_base=config.default_docker_image
+        )
+        possible = await anyio.to_thread.run_sync(self._possible, tasks)
+        self._train, self._eval = split_tasks(possible, config.eval_split_ratio, config.split_seed)
+        self._order = random.Random(config.split_seed)
+        self._queue: list[Task] = []
+
+    def _possible(self, tasks: Sequence[Task]) -> list[Task]:
+        refusals = {task.name: self._images.refusal(task.environment) for task in tasks}
+        possible = [task for task in tasks if not refusals[task.name]]
+        if not possible:
+            raise ConfigError(f"none of the {len(tasks)} tasks can be run: {next(iter(refusals.values()))}")
+        if len(possible) < len(tasks):
+            reason = next(refusal for refusal in refusals.values() if refusal)
+            _LOG.warning("%d of %d tasks are left out; the first: %s", len(tasks) - len(possible), len(tasks), reason)
+        return possible
+
+    async def get_next_item(self) -> PlacedTask:
+        """The next task in a seeded order, which is another one when all have been had. One whose image cannot be
+        built is left out from then on; the last of them ends the environment with its ImageError.
+        """
+        while True:
+            if not self._queue:
+                self._queue = list(self._train)
+                self._order.shuffle(self._queue)
+            task = self._queue.pop()
+            try:
+                return await self._placed(task)
+            except ImageError as error:
+                if len(self._train) == 1:
+                    raise
+                _LOG.warning("the task %s is left out: %s", task.name, error)
+                self._train.remove(task)
+
+    async def _placed(self, task: Task) -> PlacedTask:
+        return PlacedTask(task, await self._images.of(task.environment))
+
+    def format_prompt(self, item: PlacedTask) -> str:
+        """The task's instruction."""
+        return item.task.instruction
+
+    def sandbox_spec(self, item: PlacedTask) -> SandboxSpec:
+        """The task's image; what counts is the state of the machine."""
+        return SandboxSpec(image=item.at.image, workdir=item.at.workdir, score_in="slot")
+
+    async def setup_trajectory_workspace(
+        self, item: PlacedTask, *, trajectory_id: str, exec_tool: ExecTool
+    ) -> dict[str, Any]:
+        """Note which Python the image has."""
+        return {"interpreter": await find_interpreter(exec_tool)}
+
+    async def compute_reward(self, item: PlacedTask, result: Episode, ctx: ToolContext) -> Verdict:
+        """1.0 when all tests of the final state pass."""
+        return await score_final_state(ctx.slot, item.task.test, ctx.meta["interpreter"], self.config.test_timeout_s)
+
+    async def evaluate(self, *args: Any, **kwargs: Any) -> None:
+        """The share of held-out tasks that is solved."""
+        items = []
+        for task in self._eval[: self.config.num_eval_tasks]:
+            try:
+                items.append(await self._placed(task))
+            except ImageError as error:
+                _LOG.warning("the task %s is not evaluated: %s", task.name, error)
+        await self.evaluate_items(items, key=lambda item: item.task.name, category=lambda item: item.task.category)
+
+
+ENV = EndlessTerminalsEnv

@@ -1,0 +1,68 @@
+"""Runs in a slot: pytest over one file, with the outcome of each test as JSON.
+
+The token that marks the answer comes by stdin: nothing that the tests start has it in its arguments or variables.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+
+def main() -> None:
+    """Run `sys.argv[2:]` with the pytest in the archive `sys.argv[1]` (empty: the interpreter's own)."""
+    archive, test, folder = sys.argv[1:4]
+    token = sys.stdin.readline().strip()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    answer = os.dup(1)  # not inherited by what the tests start
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
+    if archive:
+        sys.path.insert(0, archive)
+    try:
+        import pytest
+    except ImportError as error:
+        os.write(answer, f"{token} {json.dumps({'missing': str(error)})}\n".encode())
+        return
+
+    class Reports:
+        """Keeps what each test came to."""
+
+        def __init__(self) -> None:
+            self.collected: list[str] = []
+            self.outcomes: dict[str, str] = {}
+            self.errors: list[str] = []
+
+        def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+            """Note which tests there are."""
+            self.collected.extend(item.nodeid for item in items)
+
+        def pytest_internalerror(self, excrepr: object) -> None:
+            """Note why pytest itself failed."""
+            self.errors.append(str(excrepr)[-2000:])
+
+        def pytest_collectreport(self, report: pytest.CollectReport | pytest.TestReport) -> None:
+            """Note what could not be collected."""
+            if report.failed:
+                self.errors.append(str(report.longrepr)[-2000:])
+
+        def pytest_runtest_logreport(self, report: pytest.CollectReport | pytest.TestReport) -> None:
+            """Note what a phase of a test came to; the worst counts."""
+            known = self.outcomes.get(report.nodeid)
+            outcome = "xfailed" if hasattr(report, "wasxfail") and report.skipped else report.outcome
+            if report.when == "call" or outcome != "passed":
+                self.outcomes[report.nodeid] = outcome if known in (None, "passed") else known
+            if report.failed:
+                self.errors.append(str(report.longrepr)[-2000:])
+
+    reports = Reports()
+    options = ["-c", os.path.join(folder, "pytest.ini"), "--rootdir", folder, "--noconftest", "--color=no"]
+    options += ["-p", "no:cacheprovider", "--import-mode=importlib", test]
+    code = int(pytest.main(options, plugins=[reports]))
+    found = {"code": code, "collected": reports.collected, "outcomes": reports.outcomes, "errors": reports.errors[:5]}
+    os.write(answer, f"{token} {json.dumps(found)}\n".encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""The score of a final state: the task's test is brought in after the model is done, with a pytest of this host."""
+
+from __future__ import annotations
+
+import io
+import json
+import secrets
+import zipfile
+from collections.abc import Mapping
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hermes_agent import CheckFailed, Verdict
+from hermes_atropos.context import ExecTool
+from hermes_exec import ConfigError, Slot
+from hermes_exec.errors import ExecError
+
+_RUNNER = Path(__file__).with_name("run_pytest.py")
+_BROUGHT = ("pytest", "pluggy", "iniconfig", "packaging", "pygments", "exceptiongroup", "tomli", "typing_extensions")
+_LEAST = (3, 10)
+"""The oldest Python that the pytest of this host runs on."""
+_LEXERS = ("__init__", "_mapping", "python", "diff")
+_PROBE = """
+import hashlib, os, sys
+path = os.path.realpath(sys.executable)
+with open(path, "rb") as program:
+    digest = hashlib.sha256(program.read()).hexdigest()
+print(path, digest, *sys.version_info[:2])
+"""
+_PRELOAD = "/etc/ld.so.preload"
+_OUTCOME_BYTES = 4 << 20
+_COULD_NOT_IMPORT = ("ModuleNotFoundError", "SyntaxError")
+
+
+class Interpreter(NamedTuple):
+    """The Python of an image as it was before the model began."""
+
+    path: str
+    digest: str
+    version: tuple[int, int]
+
+
+async def find_interpreter(exec_tool: ExecTool) -> Interpreter:
+    """The Python of a slot that nobody has worked in. Raises ConfigError when the image has none."""
+    done = await exec_tool("terminal", {"command": f"python3 -I -c '{_PROBE}'"})
+    words = done.output.split()
+    if not done.success or len(words) != 4:
+        raise ConfigError(
+            "the image has no python3, which the test of the final state needs: add it to the definition "
+            f"({(done.error or done.output).strip()[-200:]})"
+        )
+    return Interpreter(words[0], words[1], (int(words[2]), int(words[3])))
+
+
+async def score_final_state(slot: Slot, test: Path, interpreter: Interpreter, timeout_s: float) -> Verdict:
+    """1.0 when every test of the file passes, else 0.0.
+
+    An interpreter that is not the one of the beginning is the model's doing: 0.0. Raises CheckFailed when the test took
+    longer than `timeout_s`, was killed, or cannot be run in this image.
+    """
+    changed = await tampered(slot, {interpreter.path: interpreter.digest})
+    if changed:
+        return Verdict(0.0, solved=False, output=changed)
+    # A name that could not be known before.
+    folder = f"/tmp/.verify-{secrets.token_hex(8)}"
+    brought = interpreter.version >= _LEAST and (interpreter.version >= (3, 11) or _has("exceptiongroup"))
+    try:
+        await slot.files.mkdir(folder, parents=True)
+        await slot.files.upload(test, f"{folder}/{test.name}")
+        await slot.files.upload(_RUNNER, f"{folder}/run_pytest.py")
+        await slot.files.write_text(f"{folder}/pytest.ini", "[pytest]\n")
+        if brought:
+            await slot.files.write_bytes(f"{folder}/pytest.zip", pytest_archive())
+    except OSError as error:
+        if isinstance(error, (ExecError, TimeoutError)):
+            raise
+        return Verdict(0.0, solved=False, output=f"the test could not be put in: {error}")
+    token = secrets.token_hex(16)
+    archive = f"{folder}/pytest.zip" if brought else ""
+    argv = [interpreter.path, "-I", "-B", f"{folder}/run_pytest.py", archive, f"{folder}/{test.name}", folder]
+    result = await slot.run(
+        argv,
+        stdin=f"{token}\n",
+        timeout_s=timeout_s,
+        env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""},
+        output_limit_bytes=_OUTCOME_BYTES,
+    )
+    if result.timed_out:
+        raise CheckFailed(f"the test took longer than {timeout_s:g} s")
+    if result.signal is not None:
+        raise CheckFailed(f"the test was ended by signal {result.signal}")
+    return _verdict(_outcome(result.stdout, token), result.exit_code, result.stderr, interpreter.version)
+
+
+async def tampered(slot: Slot, digests: Mapping[str, str]) -> str:
+    """What of these programs (path to SHA-256) is not as it was; empty where all are. They are read by the runner, not
+    by programs of the slot.
+    """
+    import hashlib
+
+    for path, digest in digests.items():
+        try:
+            content = await slot.files.read_bytes(path)
+        except OSError as error:
+            if isinstance(error, (ExecError, TimeoutError)):
+                raise
+            return f"{path} is not there any more: {error}"
+        if hashlib.sha256(content).hexdigest() != digest:
+            return f"{path} is not the program that the task began with"
+    return f"{_PRELOAD} was not there before" if await slot.files.exists(_PRELOAD) else ""
+
+
+def _outcome(stdout: str, token: str) -> dict[str, Any] | None:
+    for line in reversed(stdout.splitlines()):
+        mark, _, told = line.partition(" ")
+        if mark == token:
+            found = json.loads(told)
+            return found if isinstance(found, dict) else None
+    return None
+
+
+def _verdict(found: dict[str, Any] | None, code: int, stderr: str, version: tuple[int, int]) -> Verdict:
+    if found is None:
+        # The process ended before it could answer: what it imports of the model's may do that.
+        return Verdict(0.0, solved=False, exit_code=code, output=f"the test ended without an answer: {stderr[-1000:]}")
+    if "missing" in found:
+        python = ".".join(map(str, version))
+        raise CheckFailed(
+            f"there is no pytest for the Python {python} of the image ({found['missing']}): it needs 3.10 or newer "
+            "(3.10: with the package exceptiongroup on this host), or a pytest of the image's own"
+        )
+    collected, outcomes, errors = found["collected"], found["outcomes"], found["errors"]
+    told = "\n".join(errors)
+    if not collected or found["code"] not in (0, 1):
+        if not errors or any(name in told for name in _COULD_NOT_IMPORT):
+            raise CheckFailed(f"the test cannot be run (pytest ended with {found['code']}): {told[-1000:]}")
+        return Verdict(0.0, solved=False, exit_code=code, output=told)
+    passed = [name for name in collected if outcomes.get(name) == "passed"]
+    skipped = [name for name in collected if outcomes.get(name) in ("skipped", "xfailed")]
+    solved = found["code"] == 0 and bool(passed) and len(passed) + len(skipped) == len(collected)
+    output = told or f"{len(passed)} of {len(collected)} passed"
+    return Verdict(float(solved), solved=solved, exit_code=code, output=output)
+
+
+@cache
+def pytest_archive() -> bytes:
+    """The pytest of this host, with what it needs, as a zip of pure Python."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in _BROUGHT:
+            for path in metadata.files(name) or () if _has(name) else ():
+                lexer = path.parts[:2] == ("pygments", "lexers") and path.stem not in _LEXERS
+                wanted = path.suffix == ".py" or path.name == "METADATA"
+                if wanted and not lexer and ".." not in path.parts:
+                    archive.writestr(str(path), path.read_binary())
+    return out.getvalue()
+
+
+def _has(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True

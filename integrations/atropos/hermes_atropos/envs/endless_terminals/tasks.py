@@ -1,0 +1,108 @@
+"""Tasks in the format of Endless Terminals: a folder `task_*` each, of this host or from the hub."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hermes_atropos import datasets
+from hermes_exec import ConfigError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task: what the model is told, the folder with the definition of its image, and the test of the final state."""
+
+    name: str
+    instruction: str
+    environment: Path
+    test: Path
+    category: str = ""
+    facts: dict[str, Any] = field(default_factory=dict, compare=False)
+
+
+def read_task(folder: Path) -> Task:
+    """The task in a folder. Raises ConfigError that says what is missing or wrong."""
+    environment = folder / "environment" if (folder / "environment").is_dir() else folder
+    facts = _facts(environment / "task.json")
+    instruction = folder / "instruction.md"
+    told = instruction.read_text("utf-8").strip() if instruction.is_file() else str(facts.get("description", ""))
+    if not told:
+        raise ConfigError(f"the task {str(folder)!r} has neither instruction.md nor a description in task.json")
+    tests = (folder / "tests" / "test_final_state.py", folder / "test_final_state.py")
+    test = next((path for path in tests if path.is_file()), None)
+    if test is None:
+        raise ConfigError(f"the task {str(folder)!r} has no tests/test_final_state.py")
+    return Task(folder.name, told, environment, test, str(facts.get("category", "")), facts)
+
+
+def load_tasks(dataset: str | None, split: str, base_dir: str) -> list[Task]:
+    """All tasks; blocking. Those of the folder `base_dir`; else of the dataset of the hub, which is a tree of task
+    folders, or rows that name them (`extra_info.task_dir`), to be found below `base_dir`; without both, or for the name
+    `shipped`, those that come with this package.
+    """
+    if dataset in (None, "", datasets.SHIPPED):
+        return _tasks_below(Path(base_dir).expanduser() if base_dir else datasets.shipped("endless_terminals"))
+    if Path(dataset).expanduser().is_dir():
+        return _tasks_below(Path(dataset).expanduser())
+    if not base_dir and Path(dataset).suffix not in (".jsonl", ".json", ".parquet"):
+        folder = datasets.fetch_dataset_folder(dataset)
+        if any(folder.rglob("task_*/instruction.md")):
+            return _tasks_below(folder)
+    rows = datasets.load_dataset_rows(dataset, split)
+    return [read_task(_folder_of(row, f"row {n} of {dataset!r}", base_dir)) for n, row in enumerate(rows, 1)]
+
+
+def split_tasks(tasks: Sequence[T], ratio: float, seed: int) -> tuple[list[T], list[T]]:
+    """The tasks to train on and those to evaluate with: the same ones for the same seed, and both of at least one where
+    there are two.
+    """
+    if not 0 <= ratio < 1:
+        raise ConfigError(f"eval_split_ratio must be from 0 to below 1, not {ratio}")
+    order = list(tasks)
+    random.Random(seed).shuffle(order)
+    held = min(len(order) - 1, max(1, int(len(order) * ratio))) if ratio else 0
+    return order[held:], order[:held]
+
+
+def _tasks_below(folder: Path) -> list[Task]:
+    found = sorted(_task_folders(folder), key=lambda path: path.name)
+    if not found:
+        raise ConfigError(f"{str(folder)!r} has no folder task_*")
+    return [read_task(path) for path in found]
+
+
+def _task_folders(folder: Path) -> Iterable[Path]:
+    if not folder.is_dir():
+        raise ConfigError(f"tasks_base_dir {str(folder)!r} is no folder")
+    here = [path for path in folder.glob("task_*") if path.is_dir()]
+    return here or [path for path in folder.glob("*/task_*") if path.is_dir()]
+
+
+def _folder_of(row: dict[str, Any], where: str, base_dir: str) -> Path:
+    info, reward = row.get("extra_info"), row.get("reward_spec")
+    named = (info or {}).get("task_dir") or (reward or {}).get("ground_truth") or row.get("task_dir")
+    if not isinstance(named, str) or not named:
+        raise ConfigError(f"{where}: it names no folder (extra_info.task_dir); it has {', '.join(sorted(row))}")
+    for folder in (Path(named), Path(base_dir).expanduser() / Path(named).name):
+        if folder.is_dir():
+            return folder
+    raise ConfigError(f"{where}: there is no folder {named!r}: set tasks_base_dir to the folder that has it")
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        facts = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{str(path)!r} is no JSON: {error}") from error
+    if not isinstance(facts, dict):
+        raise ConfigError(f"{str(path)!r} must hold an object")
+    return facts

@@ -1,0 +1,75 @@
+"""GSM8K with tools: a word problem, worked on in a slot, and a reward of 1 for the right number."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import anyio.to_thread
+
+from hermes_agent import Episode
+from hermes_atropos import datasets
+from hermes_atropos.config import SandboxEnvConfig
+from hermes_atropos.context import ToolContext
+from hermes_atropos.env import SandboxAgentEnv
+from hermes_exec import ConfigError
+
+_ANSWER = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}|####[ \t]*(\S[^\n]*)")
+_NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")
+_ASK = "Solve the problem; you may use the tools to calculate. End your answer with \\boxed{NUMBER}.\n\n"
+
+
+class Gsm8kAgentConfig(SandboxEnvConfig):
+    """The options of the environment."""
+
+    dataset_name: str | None = "openai/gsm8k:main"
+
+
+class Gsm8kAgentEnv(SandboxAgentEnv):
+    """Word problems of GSM8K."""
+
+    name = "gsm8k_agent"
+    env_config_cls = Gsm8kAgentConfig
+    config: Gsm8kAgentConfig
+
+    async def setup(self) -> None:
+        """Load the problems."""
+        name, split = self.config.dataset_name, self.config.dataset_split
+        fields = {"question": str, "answer": str}
+        rows = await anyio.to_thread.run_sync(datasets.load_items, name, self.name, split, fields)
+        for number, row in enumerate(rows, 1):
+            if number_in(row["answer"]) is None:
+                raise ConfigError(f"row {number} of {name!r}: the field 'answer' must end with `#### NUMBER`")
+        self._items: Iterator[dict[str, Any]] = itertools.cycle(rows)
+
+    async def get_next_item(self) -> dict[str, Any]:
+        """The next problem, in the order of the data set."""
+        return next(self._items)
+
+    def format_prompt(self, item: dict[str, Any]) -> str:
+        """The problem, and the form of its answer."""
+        return _ASK + str(item["question"])
+
+    async def compute_reward(self, item: dict[str, Any], result: Episode, ctx: ToolContext) -> float:
+        """1.0 when the last answer in the model's last words is the number."""
+        found = number_in(result.answer or "")
+        return float(found is not None and found == number_in(item["answer"]))
+
+
+def number_in(text: str) -> Decimal | None:
+    r"""The number of the last `\boxed{…}` or `#### …`; None where there is none."""
+    marked = _ANSWER.findall(text)
+    numbers = _NUMBER.findall(marked[-1][0] or marked[-1][1]) if marked else []
+    try:
+        return Decimal(numbers[0].replace(",", "")) if len(numbers) == 1 else None
+    except InvalidOperation:
+        return None
+
+
+ENV = Gsm8kAgentEnv
+
+if __name__ == "__main__":
+    ENV.cli()

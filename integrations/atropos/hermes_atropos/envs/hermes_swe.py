@@ -1,0 +1,79 @@
+"""Functions to write, in the format of HumanEvalPack: 1.0 when the tests pass, 0.1 for a file that fails them."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import anyio.to_thread
+
+from hermes_agent import CheckFailed, Episode, Verdict
+from hermes_atropos import datasets
+from hermes_atropos.config import SandboxEnvConfig
+from hermes_atropos.context import ToolContext
+from hermes_atropos.env import SandboxAgentEnv
+from hermes_atropos.spec import SandboxSpec
+
+WORK, CHECK, TESTS = "solution.py", ".check/check.py", ".check/tests.py"
+_ASK = f"Complete this function. Write the whole Python module to `{WORK}` in the current directory.\n\n"
+_CHECK = f"""import sys
+def main(token, names, run, say):
+    for code in [compile(open(path, "rb").read(), path, "exec") for path in ({WORK!r}, {TESTS!r})]:
+        run(code, names)
+    say("\\n" + token)
+main(sys.stdin.readline(), {{"__name__": "solution"}}, exec, sys.stdout.write)
+"""
+
+
+class HermesSweConfig(SandboxEnvConfig):
+    """The options of the environment."""
+
+    dataset_name: str | None = "bigcode/humanevalpack:python"
+    dataset_split: str = "test"
+    test_timeout_s: float = 30.0
+
+
+class HermesSweEnv(SandboxAgentEnv):
+    """Functions to write."""
+
+    name = "hermes_swe"
+    env_config_cls = HermesSweConfig
+    config: HermesSweConfig
+
+    async def setup(self) -> None:
+        """Load the functions."""
+        name, split, fields = self.config.dataset_name, self.config.dataset_split, {"prompt": str, "test": str}
+        rows = await anyio.to_thread.run_sync(datasets.load_items, name, self.name, split, fields)
+        self._items: Iterator[dict[str, Any]] = itertools.cycle(rows)
+
+    async def get_next_item(self) -> dict[str, Any]:
+        """The next function."""
+        return next(self._items)
+
+    def format_prompt(self, item: dict[str, Any]) -> str:
+        """The beginning of the function, and where it goes."""
+        return _ASK + f"```python\n{item['prompt']}\n```"
+
+    def sandbox_spec(self, item: dict[str, Any]) -> SandboxSpec:
+        """Only the module goes to the check."""
+        tests = "\n".join(str(item.get(name) or "") for name in ("import", "test_setup", "test"))
+        return SandboxSpec(keep=[WORK], check_files={CHECK: _CHECK, TESTS: tests})
+
+    async def compute_reward(self, item: dict[str, Any], result: Episode, ctx: ToolContext) -> Verdict:
+        """1.0 when the tests ran to their end, 0.1 when there is a module, else 0.0; a function that hangs fails."""
+        if not await ctx.slot.files.exists(WORK):
+            return Verdict(0.0, solved=False, output=f"there is no {WORK}")
+        token, limit_s = secrets.token_hex(16), self.config.test_timeout_s
+        done = await ctx.slot.run(["python3", "-I", CHECK], stdin=f"{token}\n", timeout_s=limit_s, merge_stderr=True)
+        if done.exit_code == 127:
+            raise CheckFailed("the image has no python3")
+        solved = done.ok and done.output.rstrip("\n").rpartition("\n")[2] == token
+        return Verdict(1.0 if solved else 0.1, solved=solved, exit_code=done.exit_code, output=done.output[-2000:])
+
+
+ENV = HermesSweEnv
+
+if __name__ == "__main__":
+    ENV.cli()

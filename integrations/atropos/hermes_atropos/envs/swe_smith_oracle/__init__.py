@@ -1,0 +1,22 @@
+"""Bugs in real packages, to be mended: scored by the packages' own tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hermes_atropos.envs.swe_smith_oracle.env import ENV, SweSmithOracleConfig, SweSmithOracleEnv
+    from hermes_atropos.envs.swe_smith_oracle.make import make_app
+
+__all__ = ["ENV", "SweSmithOracleConfig", "SweSmithOracleEnv", "make_app"]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        # The generator needs nothing of atroposlib, whose import takes two seconds.
+        from importlib import import_module
+
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = "make" if name == "make_app" else "env"
+        return getattr(import_module(f"{__name__}.{module}"), name)

@@ -1,0 +1,22 @@
+"""`python -m hermes_atropos.envs.swe_smith_oracle serve|process|evaluate|make`."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Make instances, or run the environment."""
+    if sys.argv[1:2] == ["make"]:
+        from hermes_atropos.envs.swe_smith_oracle.make import make_app
+
+        del sys.argv[1]
+        make_app(prog_name="python -m hermes_atropos.envs.swe_smith_oracle make")
+    else:
+        from hermes_atropos.envs.swe_smith_oracle.env import SweSmithOracleEnv
+
+        SweSmithOracleEnv.cli()
+
+
+if __name__ == "__main__":
+    main()

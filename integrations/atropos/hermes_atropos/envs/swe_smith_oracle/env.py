@@ -1,0 +1,155 @@
+"""The environment: a bug to be mended in a real package, scored by the package's own tests after sealing."""
+
+from __future__ import annotations
+
+import logging
+import random
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio.to_thread
+from pydantic import Field
+
+from hermes_agent import Episode, Verdict
+from hermes_atropos.config import SandboxEnvConfig
+from hermes_atropos.context import ExecTool, ToolContext
+from hermes_atropos.datasets import SHIPPED, load_dataset_rows, shipped
+from hermes_atropos.env import SandboxAgentEnv
+from hermes_atropos.envs.swe_smith_oracle.cache import default_cache_dir
+from hermes_atropos.envs.swe_smith_oracle.instance import Instance, InstanceUnusable, read_instance
+from hermes_atropos.envs.swe_smith_oracle.workspace import REPO, Prepared, Settings, Workspaces, judged, problem
+from hermes_atropos.spec import SandboxSpec
+from hermes_exec.errors import ConfigError
+
+_LOG = logging.getLogger(__name__)
+_INTRODUCTION = """\
+The repository is in the folder `{repo}`, where your terminal starts. Its package is installed there, so that changes \
+take effect at once; run tests with `../venv/bin/python -m pytest`.
+
+"""
+
+
+class SweSmithOracleConfig(SandboxEnvConfig):
+    """Settings of the environment; `dataset_name` may be `shipped`, a file or folder, or a dataset of Hugging Face."""
+
+    dataset_name: str | None = Field(SHIPPED, description="shipped, a .jsonl/.json/.parquet file, or a dataset's name")
+    max_items: int = Field(0, ge=0, description="use only so many instances; 0: all")
+    shuffle: bool = Field(True, description="another order in each epoch, by the seed")
+    seed: int = Field(0, description="the seed of the order")
+    python_only: bool = Field(True, description="leave out instances whose tests are no Python files")
+    score_include_fail_to_pass: bool = Field(True, description="demand FAIL_TO_PASS too, not PASS_TO_PASS alone")
+    prompt_mode: Literal["problem_statement", "problem_statement+text"] = Field(
+        "problem_statement", description="whether the dataset's text is shown below the problem statement"
+    )
+    repo_base_url: str = Field("https://github.com", description="where repositories are cloned from")
+    repo_cache_dir: str = Field("", description="where clones, sdists and wheels are kept; empty: the user's cache")
+    wheels: Literal["offline", "online"] = Field(
+        "offline", description="offline: wheels are downloaded by this host, and slots install without a network"
+    )
+    python: str = Field("python3", description="the Python of the slots")
+    test_requirements: str = Field("pytest>=8,<10", description="what tests need, separated by semicolons")
+    test_arguments: str = Field("", description="further arguments of pytest, as in a shell")
+    install_timeout_s: float = Field(600.0, gt=0, description="limit for installing a package in a slot")
+    test_timeout_s: float = Field(600.0, gt=0, description="limit for all tests of a rollout")
+
+    def settings(self) -> Settings:
+        """How instances are prepared and tested."""
+        return Settings(
+            cache=Path(self.repo_cache_dir).expanduser() if self.repo_cache_dir else default_cache_dir(),
+            base_url=self.repo_base_url,
+            wheels=self.wheels,
+            python=self.python,
+            test_requirements=tuple(part.strip() for part in self.test_requirements.split(";") if part.strip()),
+            test_arguments=tuple(shlex.split(self.test_arguments)),
+            install_timeout_s=self.install_timeout_s,
+            test_timeout_s=self.test_timeout_s,
+        )
+
+
+class SweSmithOracleEnv(SandboxAgentEnv):
+    """Mend a bug in a repository. Reward 1.0 when every test of the instance passes in a fresh copy of the repository
+    with the model's source files in it, else 0.0; 0.0 too for a model that called no tool.
+    """
+
+    name = "swe_smith_oracle"
+    env_config_cls = SweSmithOracleConfig
+    config: SweSmithOracleConfig
+
+    async def setup(self) -> None:
+        """Read the dataset. Raises ConfigError for a wrong row, and when no instance is left."""
+        config = self.config
+        name = str(shipped(self.name)) if config.dataset_name in (None, "", SHIPPED) else str(config.dataset_name)
+        rows = await anyio.to_thread.run_sync(load_dataset_rows, name, config.dataset_split or "train")
+        self.instances = choose([read_instance(row, number) for number, row in enumerate(rows, 1)], config)
+        self._order = order(self.instances, config)
+        self._workspaces = Workspaces(self.pool, config.settings(), image=config.image)
+        self._unusable: dict[str, str] = {}
+
+    async def get_next_item(self) -> Prepared:
+        """The next instance, prepared. Raises InstanceUnusable when none of them can be used here."""
+        while True:
+            instance = next(self._order)
+            if instance.instance_id in self._unusable:
+                continue
+            try:
+                return await self._workspaces.prepared(instance)
+            except InstanceUnusable as error:
+                self._unusable[instance.instance_id] = str(error)
+                _LOG.warning("instance %s is left out: %s", instance.instance_id, error)
+                if len(self._unusable) == len(self.instances):
+                    raise InstanceUnusable(f"no instance can be used here; the last one: {error}") from error
+
+    def format_prompt(self, item: Prepared) -> str:
+        """The problem statement, after a word about the place."""
+        return _INTRODUCTION.format(repo=REPO) + problem(item.instance, self.config.prompt_mode)
+
+    def sandbox_spec(self, item: Prepared) -> SandboxSpec:
+        """The repository with the bug; of the model's work its source files alone are scored."""
+        return SandboxSpec(files=item.files, cwd=REPO, keep=item.keep, check_files=item.check_files)
+
+    async def setup_trajectory_workspace(
+        self, item: Prepared, *, trajectory_id: str, exec_tool: ExecTool
+    ) -> dict[str, Any]:
+        """Complete the environment around its packages."""
+        done = await exec_tool("terminal", {"command": item.set_up, "timeout": 60})
+        if not done.success:
+            raise OSError(f"{item.set_up}: {done.error or done.output}")
+        return {"instance_id": item.instance.instance_id}
+
+    async def compute_reward(self, item: Prepared, result: Episode, ctx: ToolContext) -> Verdict:
+        """1.0 when all demanded tests pass. Raises CheckFailed when the verifier itself does not work in the slot."""
+        if not any(call.executed for call in result.tool_calls):
+            return Verdict(0.0, solved=False, output="no tool was called")
+        return await judged(ctx.slot, item, demanded(item.instance, self.config))
+
+
+def demanded(instance: Instance, config: SweSmithOracleConfig) -> tuple[str, ...]:
+    """The tests that must pass."""
+    return instance.tests if config.score_include_fail_to_pass else instance.pass_to_pass
+
+
+def choose(instances: list[Instance], config: SweSmithOracleConfig) -> list[Instance]:
+    """The instances that the settings leave, in the order of the dataset."""
+    if config.python_only:
+        instances = [one for one in instances if all(t.partition("::")[0].endswith(".py") for t in one.tests)]
+    if config.shuffle and config.max_items:
+        random.Random(config.seed).shuffle(instances)
+    chosen = instances[: config.max_items or None]
+    if not chosen:
+        raise ConfigError("the dataset has no instance whose tests are Python files (python_only)")
+    return chosen
+
+
+def order(instances: list[Instance], config: SweSmithOracleConfig) -> Iterator[Instance]:
+    """Instances without end, in another order each time where the settings say so."""
+    chance = random.Random(config.seed)
+    while True:
+        epoch = list(instances)
+        if config.shuffle:
+            chance.shuffle(epoch)
+        yield from epoch
+
+
+ENV = SweSmithOracleEnv

@@ -1,0 +1,145 @@
+"""Git on the driver's host: no hooks, no settings of the user, the same commit ids everywhere."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from hermes_atropos.envs.swe_smith_oracle.cache import locked, made
+from hermes_atropos.envs.swe_smith_oracle.instance import InstanceUnusable
+
+_WHEN = "946684800 +0000"
+_WHO = f"swe-smith <swe-smith@localhost> {_WHEN}"
+_SETTINGS = (
+    "-c", "core.hooksPath=/dev/null", "-c", "core.autocrlf=false", "-c", "core.fileMode=true",
+    "-c", "core.attributesFile=/dev/null", "-c", "core.excludesFile=/dev/null", "-c", "core.fsmonitor=false",
+    "-c", "protocol.ext.allow=never", "-c", "gc.auto=0", "-c", "safe.directory=*",
+)  # fmt: skip
+_NETWORK_S = 1800.0
+
+
+class GitFailed(Exception):
+    """Raised when a git command failed; the message has what it printed."""
+
+
+def git(*arguments: str, env: Mapping[str, str] | None = None, stdin: str | None = None) -> str:
+    """Run git apart from the settings of user and system; what it printed."""
+    alone = {"PATH": os.defpath, "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null"}
+    return _run(arguments, {**alone, "GIT_TERMINAL_PROMPT": "0", **(env or {})}, stdin)
+
+
+def _run(arguments: tuple[str, ...], env: Mapping[str, str] | None, stdin: str | None) -> str:
+    program = shutil.which("git")
+    if program is None:
+        raise GitFailed("this host has no git")
+    done = subprocess.run(
+        [program, *_SETTINGS, *arguments],
+        env=env,
+        input=stdin,
+        stdin=None if stdin is not None else subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        timeout=_NETWORK_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise GitFailed(f"git {' '.join(arguments[:3])}: {done.stderr.strip()[-500:] or done.returncode}")
+    return done.stdout
+
+
+def commit_all(tree: Path, git_dir: Path, message: str) -> str:
+    """Put all files of a folder into a new repository as its one commit, whose id depends on them and the message
+    alone; the id.
+    """
+    git("init", "-q", "--bare", "--object-format=sha1", str(git_dir))
+    git_dir.joinpath("info").mkdir(exist_ok=True)
+    (git_dir / "info" / "attributes").write_text("* -text -filter -ident -working-tree-encoding\n")
+    env = {"GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(tree)}
+    git("-C", str(tree), "add", "--all", "--force", ".", env=env)
+    written = git("write-tree", env=env).strip()
+    text = f"tree {written}\nauthor {_WHO}\ncommitter {_WHO}\n\n{message}\n"
+    commit = git("hash-object", "-t", "commit", "-w", "--stdin", env=env, stdin=text).strip()
+    git("update-ref", "refs/heads/main", commit, env=env)
+    git("symbolic-ref", "HEAD", "refs/heads/main", env=env)
+    return commit
+
+
+def clone_of(repo: str, base_url: str, cache: Path) -> Path:
+    """The bare clone of a repository in the cache, made where it is missing.
+
+    Raises:
+        InstanceUnusable: it cannot be cloned.
+    """
+    owner, _, name = repo.partition("/")
+
+    def make(path: Path) -> None:
+        try:
+            _run(("clone", "--quiet", "--bare", f"{base_url.rstrip('/')}/{repo}", str(path)), None, None)
+        except (GitFailed, subprocess.TimeoutExpired) as error:
+            raise InstanceUnusable(f"{repo} cannot be cloned from {base_url}: {error}") from error
+
+    return made(cache / "repositories" / f"{owner}__{name}.git", make)
+
+
+def check_out(bare: Path, commit: str, target: Path) -> None:
+    """Write the files of a commit into `target`, without a `.git`; the commit is fetched where the clone lacks it.
+
+    Raises:
+        InstanceUnusable: there is no such commit.
+    """
+    target.mkdir(parents=True)
+    env = {"GIT_DIR": str(bare), "GIT_WORK_TREE": str(target), "GIT_INDEX_FILE": f"{target}.index"}
+    try:
+        with locked(bare):
+            if not _has(commit, env):
+                _run(("--git-dir", str(bare), "fetch", "--quiet", "origin", commit), None, None)
+        git("read-tree", commit, env=env)
+        git("-C", str(target), "checkout-index", "--all", "--force", env=env)
+    except (GitFailed, subprocess.TimeoutExpired) as error:
+        raise InstanceUnusable(f"commit {commit} cannot be had: {error}") from error
+    finally:
+        Path(f"{target}.index").unlink(missing_ok=True)
+
+
+def _has(commit: str, env: Mapping[str, str]) -> bool:
+    try:
+        git("cat-file", "-e", f"{commit}^{{commit}}", env=env)
+    except GitFailed:
+        return False
+    return True
+
+
+def apply(patch: str, tree: Path, git_dir: Path, *, reverse: bool = False) -> bool:
+    """Apply a patch to a folder, all of it or nothing; whether it could be."""
+    env = {"GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(tree)}
+    try:
+        git(
+            "-C",
+            str(tree),
+            "apply",
+            "--whitespace=nowarn",
+            *(["--reverse"] if reverse else []),
+            "-",
+            env=env,
+            stdin=patch,
+        )
+    except GitFailed:
+        return False
+    return True
+
+
+def patched_files(patch: str, git_dir: Path) -> tuple[str, ...]:
+    """The paths that a patch is about.
+
+    Raises:
+        InstanceUnusable: it is no patch.
+    """
+    try:
+        listed = git("apply", "--numstat", "-z", "-", env={"GIT_DIR": str(git_dir)}, stdin=patch)
+    except GitFailed as error:
+        raise InstanceUnusable(f"its patch is none: {error}") from error
+    return tuple(line.split("\t", 2)[2] for line in listed.split("\0") if line.count("\t") >= 2)

@@ -1,0 +1,320 @@
+"""Makes instances out of packages of the index: bugs in real source, each proven by the package's own tests."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import random
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import anyio
+import anyio.to_thread
+import typer
+
+from hermes_atropos.envs.swe_smith_oracle import sdist
+from hermes_atropos.envs.swe_smith_oracle.git import apply
+from hermes_atropos.envs.swe_smith_oracle.instance import Instance, InstanceUnusable, Sdist
+from hermes_atropos.envs.swe_smith_oracle.mutate import Mutation, function_source, mutations
+from hermes_atropos.envs.swe_smith_oracle.repository import sdist_tree, source_files
+from hermes_atropos.envs.swe_smith_oracle.verify import PLACE, VERIFIER, Report, run_tests
+from hermes_atropos.envs.swe_smith_oracle.workspace import REPO, VENV, Settings, Workspaces, slot_python, venv_command
+from hermes_exec import SandboxPool, Slot
+
+_LARGEST_SHARE = 5
+"""At most one in so many of all tests may fail: what breaks more is found by the first import."""
+_TRIES = 8
+"""Mutants that are tried for each instance that is wanted, before a package is given up."""
+_HANG_FACTOR, _HANG_LEAST_S = 5.0, 20.0
+_NAMED_TESTS = 10
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A mutation in a file."""
+
+    file: str
+    mutation: Mutation
+
+
+@dataclass
+class Yield:
+    """What became of the mutants of a package."""
+
+    package: str
+    tests: int = 0
+    base_seconds: float = 0.0
+    tried: int = 0
+    kept: int = 0
+    survived: int = 0
+    broke_too_much: int = 0
+    hung: int = 0
+    flaky: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.package}: {self.tests} tests in {self.base_seconds:.1f} s; of {self.tried} mutants "
+            f"{self.kept} kept, "
+            f"{self.survived} survived, {self.broke_too_much} broke too much, {self.hung} hung, {self.flaky} flaky"
+        )
+
+
+Told = Callable[[Yield], None]
+
+
+async def make_instances(
+    pool: SandboxPool, package: str, *, count: int, seed: int, settings: Settings, told: Told = lambda _: None
+) -> tuple[list[Instance], Yield]:
+    """Up to `count` instances of a package given as `name==version`, the same ones for the same seed where the tests
+    are the same.
+
+    Raises:
+        InstanceUnusable: the package cannot be had, or its tests do not run here.
+    """
+    name, _, version = package.partition("==")
+    if not name or not version:
+        raise InstanceUnusable(f"a package is given as NAME==VERSION, not {package!r}")
+    source = await anyio.to_thread.run_sync(sdist.find, name, version)
+    with tempfile.TemporaryDirectory(prefix="swe-smith-") as folder:
+        tree, git_dir = Path(folder) / "tree", Path(folder) / "git"
+        commit = await anyio.to_thread.run_sync(sdist_tree, source, settings.cache, tree, git_dir)
+        venv = await Workspaces(pool, settings).environment(f"pypi/{name}@{commit}", tree, version)
+        async with pool.slot() as slot:
+            return await _Package(slot, source, commit, tree, git_dir, settings, told).make(venv, count, seed)
+
+
+class _Package:
+    def __init__(
+        self, slot: Slot, source: Sdist, commit: str, tree: Path, git_dir: Path, settings: Settings, told: Told
+    ) -> None:
+        self._slot, self._source, self._commit = slot, source, commit
+        self._tree, self._git_dir, self._settings, self._told = tree, git_dir, settings, told
+        self._yield = Yield(f"{source.name}=={source.version}")
+
+    async def make(self, venv: Path, count: int, seed: int) -> tuple[list[Instance], Yield]:
+        await self._slot.files.upload(self._tree, REPO)
+        await self._slot.files.upload(venv, VENV)
+        await self._slot.files.write_bytes(PLACE, VERIFIER.read_bytes())
+        (await self._slot.run(venv_command(self._settings))).check()
+        stable = await self._stable_tests()
+        made: list[Instance] = []
+        done: set[tuple[str, str]] = set()
+        kinds: dict[str, int] = {}
+        for candidate in self._candidates(seed):
+            where = (candidate.file, candidate.mutation.function)
+            kind = candidate.mutation.kind
+            if len(made) >= count or self._yield.tried >= count * _TRIES:
+                break
+            if where in done or kinds.get(kind, 0) > count // 3:
+                continue
+            self._yield.tried += 1
+            instance = await self._proven(candidate, stable)
+            if instance is not None:
+                made.append(instance)
+                done.add(where)
+                kinds[kind] = kinds.get(kind, 0) + 1
+                self._yield.kept += 1
+            self._told(self._yield)
+        return made, self._yield
+
+    async def _stable_tests(self) -> list[str]:
+        """The tests that pass, twice in a row."""
+        runs = [await self._run(None, self._settings.test_timeout_s) for _ in range(2)]
+        for run in runs:
+            if not run.complete:
+                raise InstanceUnusable(f"the tests of {self._yield.package} do not run here: {run.why}")
+        passed = [{test for test, outcome in run.outcomes.items() if outcome == "passed"} for run in runs]
+        stable = sorted(passed[0] & passed[1])
+        self._yield.tests, self._yield.base_seconds = len(stable), runs[1].seconds
+        if len(stable) < _LARGEST_SHARE:
+            raise InstanceUnusable(f"{self._yield.package} has {len(stable)} tests that pass: too few")
+        return stable
+
+    def _candidates(self, seed: int) -> list[Candidate]:
+        found = []
+        for file in source_files(self._tree):
+            try:
+                found += [Candidate(file, mutation) for mutation in mutations((self._tree / file).read_bytes())]
+            except SyntaxError:
+                continue
+        random.Random(f"{seed} {self._yield.package}").shuffle(found)
+        return found
+
+    async def _run(self, tests: Sequence[str] | None, timeout_s: float) -> Report:
+        done = await run_tests(
+            self._slot, slot_python(), tests, timeout_s=timeout_s, arguments=self._settings.test_arguments
+        )
+        if not done.complete:
+            await self._slot.kill_all()
+        return done
+
+    async def _proven(self, candidate: Candidate, stable: list[str]) -> Instance | None:
+        before = (self._tree / candidate.file).read_bytes()
+        after = candidate.mutation.apply(before)
+        place = f"{REPO}/{candidate.file}"
+        limit_s = max(_HANG_LEAST_S, _HANG_FACTOR * self._yield.base_seconds)
+        await self._slot.files.write_bytes(place, after)
+        try:
+            runs = []
+            for _ in range(2):
+                runs.append(await self._run(None, limit_s))
+                if not self._worth_it(runs[-1], stable):
+                    return None
+        finally:
+            await self._slot.files.write_bytes(place, before)
+        failing = [set(run.failed(stable)) for run in runs]
+        if failing[0] != failing[1]:
+            self._yield.flaky += 1
+            return None
+        patch = self._patch(candidate.file, before, after)
+        await self._restored(patch, candidate.file, before, after)
+        return self._instance(candidate, patch, after, sorted(failing[0]), stable, runs[0])
+
+    def _worth_it(self, run: Report, stable: list[str]) -> bool:
+        failing = len(run.failed(stable))
+        if not run.complete:
+            self._yield.hung += 1
+        elif failing == 0:
+            self._yield.survived += 1
+        elif failing * _LARGEST_SHARE > len(stable):
+            self._yield.broke_too_much += 1
+        else:
+            return True
+        return False
+
+    def _patch(self, file: str, before: bytes, after: bytes) -> str:
+        old, new = (text.decode("utf-8").splitlines(keepends=True) for text in (before, after))
+        body = "".join(
+            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+            for line in difflib.unified_diff(old, new, f"a/{file}", f"b/{file}")
+        )
+        return f"diff --git a/{file} b/{file}\n{body}"
+
+    async def _restored(self, patch: str, file: str, before: bytes, after: bytes) -> None:
+        """Make sure that the patch gives the bug, and that its reverse takes it away."""
+        path = self._tree / file
+        for reverse, wanted in ((False, after), (True, before)):
+            work = partial(apply, patch, self._tree, self._git_dir, reverse=reverse)
+            fits = await anyio.to_thread.run_sync(work)
+            if not fits or path.read_bytes() != wanted:
+                raise InstanceUnusable(f"the patch for {file} does not restore it")
+
+    def _instance(
+        self, candidate: Candidate, patch: str, after: bytes, failing: list[str], stable: list[str], run: Report
+    ) -> Instance:
+        mutation = candidate.mutation
+        name = f"{self._source.name}.{self._source.version}"
+        mark = hashlib.sha256(patch.encode()).hexdigest()[:8]
+        body = function_source(after, mutation.function)
+        return Instance(
+            instance_id=f"{name}.func_pm_{mutation.kind}__{mark}",
+            repo=f"pypi/{self._source.name}",
+            base_commit=self._commit,
+            problem_statement=_statement(candidate, failing, run),
+            fail_to_pass=tuple(failing),
+            pass_to_pass=tuple(test for test in stable if test not in set(failing)),
+            patch=patch,
+            text=f"`{mutation.function}` in `{candidate.file}`:\n\n```python\n{body}\n```\n",
+            sdist=self._source,
+        )
+
+
+def _statement(candidate: Candidate, failing: list[str], run: Report) -> str:
+    """The task in words: what fails and in which function to look, not which line was changed."""
+    named = "".join(f"- `{test}`\n" for test in failing[:_NAMED_TESTS])
+    if len(failing) > _NAMED_TESTS:
+        named += f"- and {len(failing) - _NAMED_TESTS} more\n"
+    message = next((run.messages[test] for test in failing if run.messages.get(test)), "")
+    message = re.sub(r"0x[0-9a-f]{6,}", "0x…", message)  # addresses are others each time
+    shown = f"\nThe first of them ends with:\n\n```\n{message.strip()}\n```\n" if message else ""
+    return (
+        f"`{candidate.mutation.function}` in `{candidate.file}` no longer does what it should. These tests fail:\n\n"
+        f"{named}{shown}\n"
+        "Find the cause and mend it in the package's source. All other tests must go on passing. Changes of tests and "
+        "of configuration do not count."
+    )
+
+
+make_app = typer.Typer(add_completion=False, help="Make instances of the environment swe_smith_oracle.")
+
+
+@make_app.command("make")
+def make(
+    packages: Annotated[list[str], typer.Argument(metavar="NAME==VERSION …", help="Packages of the index.")],
+    out: Annotated[Path, typer.Option(help="The JSONL file to write.")],
+    count: Annotated[int, typer.Option(min=1, help="Instances for each package.")] = 4,
+    seed: Annotated[int, typer.Option(help="Another seed gives other bugs.")] = 0,
+    cache: Annotated[Path | None, typer.Option(help="Where downloads are kept.")] = None,
+    python: Annotated[str, typer.Option(help="The Python of the slots.")] = "python3",
+    backend: Annotated[str, typer.Option(help="Where the tests are run.")] = "local",
+    image: Annotated[str | None, typer.Option(help="The image of the slots.")] = None,
+) -> None:
+    """Make bugs in packages, prove each by the package's tests, and write them as instances."""
+    from rich.console import Console
+
+    settings = Settings(python=python)
+    if cache is not None:
+        settings = replace(settings, cache=cache)
+    console = Console(stderr=True)
+    rows: list[Instance] = []
+    failed = False
+
+    async def work(told: Callable[[str, Yield | None], None]) -> None:
+        nonlocal failed
+        async with SandboxPool(backend, image=image) as pool:
+            for package in packages:
+                told(package, None)
+                try:
+                    made, counted = await make_instances(
+                        pool, package, count=count, seed=seed, settings=settings, told=lambda y: told(y.package, y)
+                    )
+                except InstanceUnusable as error:
+                    console.print(f"{package}: {error}", style="red", markup=False, soft_wrap=True)
+                    failed = True
+                    continue
+                rows.extend(made)
+                console.print(str(counted), markup=False, highlight=False, soft_wrap=True)
+
+    with _progress(console, count * len(packages)) as told:
+        anyio.run(work, told)
+    _write(out, rows)
+    console.print(f"{len(rows)} instances in {out}", markup=False, soft_wrap=True)
+    if failed or not rows:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _progress(console: object, total: int) -> Iterator[Callable[[str, Yield | None], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    assert isinstance(console, Console)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("starting", total=total)
+        kept: dict[str, int] = {}
+
+        def told(package: str, counted: Yield | None) -> None:
+            if counted is not None:
+                kept[package] = counted.kept
+            tried = "" if counted is None else f", {counted.tried} tried"
+            progress.update(task, description=f"{package}{tried}", completed=sum(kept.values()))
+
+        yield told
+
+
+def _write(out: Path, rows: Sequence[Instance]) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=out.parent, delete=False) as file:
+        for row in rows:
+            file.write(json.dumps(row.row(), ensure_ascii=False) + "\n")
+    Path(file.name).chmod(0o644)
+    shutil.move(file.name, out)

@@ -1,0 +1,126 @@
+"""What slots of an instance begin with, made once on the driver's host: files with the bug, and the solution apart."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from hermes_atropos.envs.swe_smith_oracle import sdist
+from hermes_atropos.envs.swe_smith_oracle.cache import digest, file_name, made
+from hermes_atropos.envs.swe_smith_oracle.git import apply, check_out, clone_of, commit_all, git, patched_files
+from hermes_atropos.envs.swe_smith_oracle.instance import Instance, InstanceUnusable, Sdist
+
+_FORMAT = 1
+_TEST_FOLDERS = frozenset({"test", "tests"})
+_SETTINGS = frozenset({"conftest.py", "setup.py", "noxfile.py", "fabfile.py", "sitecustomize.py", "usercustomize.py"})
+_SETTINGS_FOLDERS = frozenset({"doc", "docs", "examples", "benchmarks", "scripts", ".github"})
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Folders of this host: `start` is what the model begins with, with a `.git` of one commit; `solution` holds the
+    files that the patch is about as they are without the bug (empty: not known). `sources` are the files whose content
+    the model is scored by.
+    """
+
+    start: Path
+    solution: Path
+    sources: tuple[str, ...]
+
+    @property
+    def solved(self) -> tuple[str, ...]:
+        """The paths of the solution's files."""
+        return tuple(sorted(p.relative_to(self.solution).as_posix() for p in self.solution.rglob("*") if p.is_file()))
+
+
+def trees_of(instance: Instance, cache: Path, base_url: str) -> Trees:
+    """The folders of an instance; they are made where they are missing. Blocks.
+
+    Raises:
+        InstanceUnusable: they cannot be made.
+    """
+    key = digest(
+        _FORMAT, instance.repo, instance.base_commit, instance.patch, instance.row().get("sdist"), instance.tests
+    )
+    target = cache / "instances" / f"{file_name(instance.instance_id)}-{key}"
+    folder = made(target, lambda path: _make(path, instance, cache, base_url))
+    sources = json.loads((folder / "sources.json").read_text("utf-8"))
+    return Trees(folder / "start", folder / "solution", tuple(sources))
+
+
+def sdist_tree(source: Sdist, cache: Path, target: Path, git_dir: Path) -> str:
+    """Unpack a source distribution into `target`, and make a repository of it; the id of its one commit."""
+    sdist.unpack(sdist.archive_of(source, cache), target)
+    return commit_all(target, git_dir, f"{source.name} {source.version}")
+
+
+def _make(path: Path, instance: Instance, cache: Path, base_url: str) -> None:
+    start, solution, base_git = path / "start", path / "solution", path / "base.git"
+    path.mkdir()
+    if instance.sdist is not None:
+        commit = sdist_tree(instance.sdist, cache, start, base_git)
+        if not commit.startswith(instance.base_commit):
+            raise InstanceUnusable(f"its source distribution gives commit {commit}, not {instance.base_commit}")
+    else:
+        check_out(clone_of(instance.repo, base_url, cache), instance.base_commit, start)
+        commit_all(start, base_git, "base")
+    sources = source_files(start, instance.tests)
+    solution.mkdir()
+    if instance.patch:
+        _bring_bug_in(instance, start, solution, base_git, sources)
+    shutil.rmtree(base_git)
+    # The history of the slot is this one commit: no other object of the repository is in it.
+    git_dir = start / ".git"
+    commit_all(start, path / "start.git", "The state of the repository")
+    (path / "start.git").rename(git_dir)
+    env = {"GIT_DIR": str(git_dir)}
+    git("config", "core.bare", "false", env=env)
+    git("repack", "-a", "-d", "-q", env=env)
+    (path / "sources.json").write_text(json.dumps(sources), "utf-8")
+
+
+def _bring_bug_in(instance: Instance, start: Path, solution: Path, base_git: Path, sources: list[str]) -> None:
+    files = patched_files(instance.patch, base_git)
+    beside = [file for file in files if file not in sources]
+    if beside:
+        raise InstanceUnusable(f"its patch changes {beside[0]}, which is no source file of the repository")
+    before = {file: (start / file).read_bytes() for file in files if (start / file).is_file()}
+    if apply(instance.patch, start, base_git):
+        solved = before
+    elif apply(instance.patch, start, base_git, reverse=True):
+        # The commit has the bug already: undone, the patch gives the solution.
+        solved = {file: (start / file).read_bytes() for file in files if (start / file).is_file()}
+        for file, content in before.items():
+            (start / file).write_bytes(content)
+    else:
+        raise InstanceUnusable(f"its patch fits {instance.base_commit} neither forwards nor in reverse")
+    for file, content in solved.items():
+        (solution / file).parent.mkdir(parents=True, exist_ok=True)
+        (solution / file).write_bytes(content)
+
+
+def source_files(tree: Path, tests: tuple[str, ...] = ()) -> list[str]:
+    """The Python files that are neither tests nor their configuration, sorted: what a solution may change."""
+    of_tests = {test.partition("::")[0] for test in tests}
+    found = []
+    for path in sorted(tree.rglob("*.py")):
+        name = path.relative_to(tree).as_posix()
+        if path.is_file() and not path.is_symlink() and name not in of_tests and is_source(name):
+            found.append(name)
+    return found
+
+
+def is_source(name: str) -> bool:
+    """Whether a path is one of a source file, by its name."""
+    path = PurePosixPath(name)
+    if path.suffix != ".py" or path.name in _SETTINGS or path.name.startswith("test_") or path.stem.endswith("_test"):
+        return False
+    folders = path.parts[:-1]
+    return not (
+        path.name in ("test.py", "tests.py")
+        or _TEST_FOLDERS.intersection(folders)
+        or (folders and folders[0] in _SETTINGS_FOLDERS)
+        or ".git" in folders
+    )

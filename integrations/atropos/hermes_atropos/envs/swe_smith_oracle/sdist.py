@@ -1,0 +1,104 @@
+"""Source distributions: found in the package index, downloaded once, checked, unpacked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urljoin
+
+from hermes_atropos.envs.swe_smith_oracle.cache import made
+from hermes_atropos.envs.swe_smith_oracle.instance import InstanceUnusable, Sdist
+
+_INDEX = "https://pypi.org/simple"
+_JSON = "application/vnd.pypi.simple.v1+json"
+_WAIT_S = 60.0
+_UNPACKED_BYTES = 1 << 30
+
+
+def find(name: str, version: str) -> Sdist:
+    """What the index tells of a version's source distribution.
+
+    Raises:
+        InstanceUnusable: there is none, or the index cannot be reached.
+    """
+    return Sdist(name, version, _file_of(name, version).sha256)
+
+
+def archive_of(sdist: Sdist, cache: Path) -> Path:
+    """The archive in the cache, downloaded where it is missing.
+
+    Raises:
+        InstanceUnusable: it cannot be had, or is another than it was.
+    """
+    folder = cache / "sdists"
+
+    def make(path: Path) -> None:
+        url = _file_of(sdist.name, sdist.version).url
+        content = _get(url)
+        found = hashlib.sha256(content).hexdigest()
+        if found != sdist.sha256:
+            raise InstanceUnusable(f"{url} has SHA-256 {found}, not {sdist.sha256} as the instance says")
+        path.write_bytes(content)
+
+    return made(folder / f"{sdist.name}-{sdist.version}-{sdist.sha256[:16]}.tar.gz", make)
+
+
+def unpack(archive: Path, target: Path) -> None:
+    """Unpack a source distribution into `target`, without the folder that all of it is in. Nothing of it is run, and
+    nothing is written outside of `target`.
+    """
+    target.mkdir(parents=True)
+    with tarfile.open(archive) as tar:
+        members = []
+        for member in tar.getmembers():
+            _, _, below = member.name.partition("/")
+            if below and (member.isfile() or member.isdir() or member.issym()):
+                member.name = below
+                members.append(member)
+        if sum(member.size for member in members) > _UNPACKED_BYTES:
+            raise InstanceUnusable(f"{archive.name} holds more than {_UNPACKED_BYTES >> 20} MiB")
+        tar.extractall(target, members, filter="data")
+
+
+class _File(NamedTuple):
+    url: str
+    sha256: str
+
+
+def _file_of(name: str, version: str) -> _File:
+    page = f"{_index().rstrip('/')}/{re.sub(r'[-_.]+', '-', name).lower()}/"
+    listed = json.loads(_get(page, accept=_JSON))
+    any_form = re.sub("[-_.]+", "[-_.]+", name)
+    wanted = re.compile(rf"{any_form}-{re.escape(version)}\.tar\.gz", re.IGNORECASE)
+    for file in listed["files"]:
+        if wanted.fullmatch(file["filename"]):
+            return _File(urljoin(page, file["url"]), file["hashes"]["sha256"])
+    raise InstanceUnusable(f"{page} lists no source distribution of {name} {version}")
+
+
+def _index() -> str:
+    """The index that pip uses here."""
+    listed = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+    )
+    found = re.search(r"^\S*\.index-url='([^']+)'", listed.stdout, re.MULTILINE)
+    return found[1] if found else _INDEX
+
+
+def _get(url: str, accept: str = "*/*") -> bytes:
+    if not url.startswith(("https://", "http://")):
+        raise InstanceUnusable(f"{url} is no address of a package index")
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers={"Accept": accept}), timeout=_WAIT_S) as answer:
+            content: bytes = answer.read()
+    except (OSError, urllib.error.URLError) as error:
+        raise InstanceUnusable(f"{url} cannot be had: {error}") from error
+    return content

@@ -1,0 +1,103 @@
+"""The driver's side of the verifier: runs it in a slot, and judges by what it tells over the result of the call."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hermes_exec import Slot
+from hermes_exec.results import RunResult
+
+VERIFIER = Path(__file__).with_name("verifier.py")
+PLACE = "check/verifier.py"
+"""Where it stands, below the work directory of a slot."""
+CHUNK = 50
+_REPORT_BYTES = 8 << 20
+_SHOWN = 500
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the tests did. Where `complete` is False the verifier told nothing, for the reason in `why`: the outcomes
+    are then those of the chunks before.
+    """
+
+    outcomes: Mapping[str, str]
+    messages: Mapping[str, str] = field(default_factory=dict)
+    complete: bool = True
+    why: str = ""
+    seconds: float = 0.0
+
+    def failed(self, expected: Sequence[str]) -> list[str]:
+        """Those of the expected tests that did not pass: that failed, were skipped, or were not there."""
+        return [test for test in expected if self.outcomes.get(test) != "passed"]
+
+
+async def run_tests(
+    slot: Slot,
+    python: Sequence[str],
+    tests: Sequence[str] | None,
+    *,
+    timeout_s: float,
+    arguments: Sequence[str] = (),
+    all_of_them: bool = False,
+) -> Report:
+    """Run tests (None: all that there are) in chunks of 50, in `repo` below the slot's work directory, and stop at the
+    first chunk that has one that did not pass unless `all_of_them` is set. `timeout_s` is for the whole.
+
+    Raises ExecError when the slot is lost.
+    """
+    started = time.monotonic()
+    outcomes: dict[str, str] = {}
+    messages: dict[str, str] = {}
+    chunks = [None] if tests is None else [tests[n : n + CHUNK] for n in range(0, len(tests), CHUNK)]
+    for chunk in chunks:
+        left_s = timeout_s - (time.monotonic() - started)
+        done = await _run_chunk(slot, python, chunk, max(0.1, left_s), arguments)
+        seconds = time.monotonic() - started
+        if isinstance(done, str):
+            return Report(outcomes, messages, complete=False, why=done, seconds=seconds)
+        outcomes |= done.outcomes
+        messages |= done.messages
+        if chunk is not None and done.failed(chunk) and not all_of_them:
+            break
+    return Report(outcomes, messages, seconds=time.monotonic() - started)
+
+
+async def _run_chunk(
+    slot: Slot, python: Sequence[str], chunk: Sequence[str] | None, timeout_s: float, arguments: Sequence[str]
+) -> Report | str:
+    nonce = secrets.token_hex(16)
+    request = {"nonce": nonce, "root": "repo", "tests": chunk, "arguments": list(arguments)}
+    result = await slot.run(
+        [*python, "-I", PLACE],
+        stdin=json.dumps(request),
+        env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        timeout_s=timeout_s,
+        output_limit_bytes=_REPORT_BYTES,
+    )
+    return read_report(result, nonce)
+
+
+def read_report(result: RunResult, nonce: str) -> Report | str:
+    """What a run of the verifier told, or why it told nothing. Only a report with its nonce, from a run that ended by
+    itself, counts.
+    """
+    if result.timed_out:
+        return f"the tests took longer than their time; they printed: {result.stderr[-_SHOWN:]}"
+    if result.exit_code != 0 or result.stdout_dropped_bytes:
+        return f"the tests ended with exit code {result.exit_code}; they printed: {result.stderr[-_SHOWN:]}"
+    try:
+        report = json.loads(result.stdout_bytes)
+        told = report["nonce"]
+        outcomes = {str(test): str(outcome) for test, outcome in report["outcomes"].items()}
+        messages = {str(test): str(text) for test, text in report["messages"].items()}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return f"the verifier ended without a report; the tests printed: {result.stderr[-_SHOWN:]}"
+    if told != nonce:
+        return "the report has not the number of its request"
+    return Report(outcomes, messages)

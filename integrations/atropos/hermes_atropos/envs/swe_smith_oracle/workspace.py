@@ -1,0 +1,272 @@
+"""What the slots of an instance hold: made and proven once in a slot of its own, before any model works on it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import anyio
+import anyio.to_thread
+
+from hermes_agent import CheckFailed, Verdict
+from hermes_atropos.envs.swe_smith_oracle.cache import default_cache_dir, digest, file_name, made
+from hermes_atropos.envs.swe_smith_oracle.instance import Instance, InstanceUnusable
+from hermes_atropos.envs.swe_smith_oracle.repository import Trees, trees_of
+from hermes_atropos.envs.swe_smith_oracle.verify import PLACE, VERIFIER, Report, run_tests
+from hermes_atropos.envs.swe_smith_oracle.wheels import PROBE, SlotPython, requirements_of, wheelhouse
+from hermes_exec import SandboxPool, Slot
+
+REPO, VENV = "repo", "venv"
+_PROBE_S = 30.0
+_VENV_BYTES = 1 << 30
+_SHOWN = 800
+
+RELOCATE = """
+import ast, os, pathlib, sys
+site, work = pathlib.Path(sys.argv[1]), os.getcwd()
+roots = []
+for pth in sorted(site.glob("*.pth")):
+    lines = [line for line in pth.read_text().splitlines() if line.strip()]
+    if lines and all(os.path.isdir(line) for line in lines):
+        roots += lines
+        pth.unlink()
+    elif pth.name.startswith("__editable__"):
+        finder = site / (pth.read_text().split("import ")[1].split(";")[0].strip() + ".py")
+        for node in ast.parse(finder.read_text()).body:
+            named = node.target if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [None])[0]
+            if getattr(named, "id", "") == "MAPPING":
+                roots += [os.path.dirname(path) for path in ast.literal_eval(node.value).values()]
+        pth.unlink()
+        finder.unlink()
+roots = list(dict.fromkeys(os.path.relpath(root, site) for root in roots))
+(site / "_repo.pth").write_text("".join(root + "\\n" for root in roots))
+"""
+"""Has the package found by paths relative to the environment: slots of one image may have other work directories."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How instances are prepared and tested; see `SweSmithOracleConfig`."""
+
+    cache: Path = field(default_factory=default_cache_dir)
+    base_url: str = "https://github.com"
+    wheels: Literal["offline", "online"] = "offline"
+    python: str = "python3"
+    test_requirements: tuple[str, ...] = ("pytest>=8,<10",)
+    test_arguments: tuple[str, ...] = ()
+    install_timeout_s: float = 600.0
+    test_timeout_s: float = 600.0
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An instance, and the folders of this host that its slots are filled with."""
+
+    instance: Instance
+    trees: Trees
+    venv: Path
+    settings: Settings
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """What a slot begins with."""
+        return {REPO: self.trees.start, VENV: self.venv}
+
+    @property
+    def check_files(self) -> dict[str, bytes]:
+        """What is put in for scoring."""
+        return {PLACE: VERIFIER.read_bytes()}
+
+    @property
+    def keep(self) -> tuple[str, ...]:
+        """The files whose content is the model's work."""
+        return tuple(f"{REPO}/{name}" for name in self.trees.sources)
+
+    @property
+    def set_up(self) -> str:
+        """The command that completes the environment in a slot; it takes a tenth of a second."""
+        return venv_command(self.settings)
+
+
+def venv_command(settings: Settings) -> str:
+    """The command that makes the environment, around the packages that are there."""
+    return f"{shlex.quote(settings.python)} -m venv --without-pip {VENV}"
+
+
+def slot_python() -> tuple[str, ...]:
+    """The program that runs in the environment."""
+    return (f"{VENV}/bin/python",)
+
+
+class Workspaces:
+    """Prepares instances, each once; what is made stays on this host for later processes."""
+
+    def __init__(self, pool: SandboxPool, settings: Settings, *, image: str | None = None) -> None:
+        self._pool, self._settings, self._image = pool, settings, image
+        self._python: SlotPython | None = None
+        self._ready: dict[str, Prepared] = {}
+        self._one = anyio.Lock()
+
+    async def prepared(self, instance: Instance) -> Prepared:
+        """The instance, ready to be worked on and proven: with its solution all of its tests pass, without it those of
+        FAIL_TO_PASS fail.
+
+        Raises InstanceUnusable, and ExecError when no slot can be had.
+        """
+        async with self._one:
+            known = self._ready.get(instance.instance_id)
+            if known is None or known.instance != instance:
+                known = self._ready[instance.instance_id] = await self._prepare(instance)
+            return known
+
+    async def _prepare(self, instance: Instance) -> Prepared:
+        settings = self._settings
+        trees = await anyio.to_thread.run_sync(
+            trees_of, instance, settings.cache, settings.base_url, abandon_on_cancel=True
+        )
+        origin = f"{instance.repo}@{instance.base_commit}"
+        version = instance.sdist.version if instance.sdist else None
+        venv = await self.environment(origin, trees.start, version)
+        prepared = Prepared(instance, trees, venv, settings)
+        proof = venv.parent / "proofs" / f"{trees.start.parent.name}-{digest(VERIFIER.read_text('utf-8'))}-{venv.name}"
+        if not await anyio.Path(proof).exists():
+            async with self._pool.slot(None, self._image) as slot:
+                await _prove(slot, prepared)
+            await anyio.to_thread.run_sync(made, proof, Path.touch)
+        return prepared
+
+    async def environment(self, origin: str, tree: Path, version: str | None = None) -> Path:
+        """The folder of an environment with a repository's package (editable), pytest and what they need; it is
+        installed in a slot where it is missing, for a package's build is code of strangers.
+        """
+        settings = self._settings
+        python = self._python = self._python or await self._probe()
+        key = digest(origin, settings.wheels, settings.test_requirements, python.version, python.platform, self._image)
+        target = settings.cache / "environments" / f"{file_name(origin)}-{key}"
+        if await anyio.Path(target).exists():
+            return target
+        needed = [*settings.test_requirements]
+        if settings.wheels == "offline":
+            needed += await anyio.to_thread.run_sync(requirements_of, tree)
+        wheels = await anyio.to_thread.run_sync(wheelhouse, needed, python, settings.cache, abandon_on_cancel=True)
+        async with self._pool.slot(None, self._image) as slot:
+            await slot.files.upload(tree, REPO)
+            await slot.files.upload(wheels, "wheels")
+            await _install(slot, settings, version, python)
+            async with anyio.TemporaryDirectory(prefix="swe-smith-") as folder:
+                await slot.files.download(f"{VENV}/lib", f"{folder}/lib", _VENV_BYTES)
+
+                def keep(path: Path) -> None:
+                    import shutil
+
+                    shutil.copytree(Path(folder) / "lib", path / "lib", symlinks=True)
+
+                return await anyio.to_thread.run_sync(made, target, keep)
+
+    async def _probe(self) -> SlotPython:
+        async with self._pool.slot(None, self._image) as slot:
+            told = await slot.run([self._settings.python, "-I", "-c", PROBE], timeout_s=_PROBE_S)
+        if not told.ok:
+            raise InstanceUnusable(f"the slots have no {self._settings.python}: {told.reason or told.output[-_SHOWN:]}")
+        version, platform, glibc = json.loads(told.stdout)
+        return SlotPython(tuple(version), platform, glibc)
+
+
+async def _install(slot: Slot, settings: Settings, version: str | None, python: SlotPython) -> None:
+    pip = next(entry.name for entry in await slot.files.list("wheels") if entry.name.startswith("pip-"))
+    offline = ["--no-index", "--find-links", "wheels"] if settings.wheels == "offline" else []
+    install = [f"wheels/{pip}/pip", "install", "--quiet", "--no-input", *offline, "-e", f"./{REPO}"]
+    # A version that comes from the history would not be found: there is none.
+    env = {} if version is None else {"SETUPTOOLS_SCM_PRETEND_VERSION": version}
+    site = f"{VENV}/lib/{python.name}/site-packages"
+    for command in (
+        [settings.python, "-m", "venv", "--without-pip", VENV],
+        [*slot_python(), *install, *settings.test_requirements],
+        [*slot_python(), "-I", "-c", RELOCATE, site],
+    ):
+        done = await slot.run(command, env=env, timeout_s=settings.install_timeout_s, merge_stderr=True)
+        if not done.ok:
+            why = f"took longer than {settings.install_timeout_s:g} s" if done.timed_out else done.output[-_SHOWN:]
+            raise InstanceUnusable(f"{' '.join(command[:4])} …: {done.reason or why}")
+
+
+async def fill(slot: Slot, prepared: Prepared, *, solved: bool) -> None:
+    """Bring an instance into an empty slot, with its solution or without, and the verifier."""
+    for path, folder in prepared.files.items():
+        await slot.files.upload(folder, path)
+    for path, content in prepared.check_files.items():
+        await slot.files.write_bytes(path, content)
+    if solved and prepared.trees.solved:
+        await slot.files.upload(prepared.trees.solution, REPO)
+    made_it = await slot.run(prepared.set_up, timeout_s=_PROBE_S, merge_stderr=True)
+    if not made_it.ok:
+        raise CheckFailed(f"{prepared.set_up}: {made_it.output[-_SHOWN:]}")
+
+
+async def outcomes_of(slot: Slot, prepared: Prepared, tests: Sequence[str], *, all_of_them: bool = False) -> Report:
+    """Run tests of an instance in a slot that holds it."""
+    settings = prepared.settings
+    return await run_tests(
+        slot,
+        slot_python(),
+        tests,
+        timeout_s=settings.test_timeout_s,
+        arguments=settings.test_arguments,
+        all_of_them=all_of_them,
+    )
+
+
+async def _prove(slot: Slot, prepared: Prepared) -> None:
+    instance = prepared.instance
+    await fill(slot, prepared, solved=False)
+    start = await outcomes_of(slot, prepared, instance.fail_to_pass, all_of_them=True)
+    passing = sorted(set(instance.fail_to_pass) - set(start.failed(instance.fail_to_pass)))
+    solution = bool(prepared.trees.solved)
+    if start.complete and passing:
+        hint = "; its patch seems to be the fix, not the bug" if len(passing) == len(instance.fail_to_pass) else ""
+        raise InstanceUnusable(f"{passing[0]} of FAIL_TO_PASS passes at the start{hint}")
+    if solution:
+        await slot.files.upload(prepared.trees.solution, REPO)
+    expected = instance.tests if solution else instance.pass_to_pass
+    done = await outcomes_of(slot, prepared, expected)
+    wrong = done.failed(expected)
+    if not done.complete:
+        raise InstanceUnusable(f"its tests cannot be run here: {done.why}")
+    if wrong:
+        when = "with the solution" if solution else "at the start"
+        told = done.messages.get(wrong[0]) or done.outcomes.get(wrong[0], "it is not there")
+        raise InstanceUnusable(f"{wrong[0]} does not pass {when}: {told}")
+
+
+async def judged(slot: Slot, prepared: Prepared, tests: Sequence[str]) -> Verdict:
+    """The verdict on the work in a slot, which holds the verifier: 1.0 when every test passed, else 0.0.
+
+    Where the tests gave no report (they hang, or end their process) the slot is reset, and the verifier is run on the
+    solution: when that works, it was the work's doing.
+
+    Raises CheckFailed when that does not work either, and ExecError when the slot is lost.
+    """
+    done = await outcomes_of(slot, prepared, tests)
+    failed = done.failed(tests)
+    if done.complete:
+        told = (
+            f"{failed[0]}: {done.messages.get(failed[0]) or done.outcomes.get(failed[0], 'not run')}" if failed else ""
+        )
+        return Verdict(float(not failed), not failed, output=told)
+    await slot.kill_all()
+    await slot.reset()
+    await fill(slot, prepared, solved=True)
+    control = await outcomes_of(slot, prepared, tests[:1])
+    if not control.complete:
+        raise CheckFailed(f"the verifier does not work in this slot: {control.why}")
+    return Verdict(0.0, solved=False, output=done.why)
+
+
+def problem(instance: Instance, mode: str) -> str:
+    """The text of the task, with the dataset's `text` where the mode asks for it."""
+    with_text = mode != "problem_statement" and bool(instance.text)
+    return f"{instance.problem_statement}\n\n{instance.text}" if with_text else instance.problem_statement

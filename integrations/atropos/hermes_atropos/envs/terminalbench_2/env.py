@@ -1,0 +1,143 @@
+"""TerminalBench 2: an evaluation on tasks in images of their own, with the tests that each brings."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+from pydantic import Field
+from rich.console import Console
+from rich.table import Table
+
+from hermes_agent import Episode, Verdict
+from hermes_atropos.config import SandboxEnvConfig
+from hermes_atropos.context import ExecTool, ToolContext
+from hermes_atropos.env import SandboxAgentEnv
+from hermes_atropos.envs.endless_terminals.images import TaskImage, TaskImages
+from hermes_atropos.envs.terminalbench_2.scoring import find_shell, score_task
+from hermes_atropos.envs.terminalbench_2.tasks import Task, environment_folder, load_tasks, workdir_of
+from hermes_atropos.spec import SandboxSpec
+from hermes_exec import ConfigError, ImageError
+
+_LOG = logging.getLogger(__name__)
+_CACHE = Path.home() / ".cache" / "hermes-exec" / "terminalbench"
+
+
+class TerminalBench2Config(SandboxEnvConfig):
+    """The options of the environment."""
+
+    dataset_name: str | None = Field(default="NousResearch/terminal-bench-2", description="`shipped`: the small set")
+    test_timeout: float = Field(default=180.0, gt=0, description="longest time of a task's tests, in seconds")
+    task_timeout: float = Field(default=1800.0, gt=0, description="longest time of an episode, in seconds")
+    task_filter: str = Field(default="", description="names of tasks, separated by commas; empty: all")
+    skip_tasks: str = Field(default="", description="names of tasks that are left out, separated by commas")
+    force_build: bool = Field(default=False, description="build the image also where the task names one")
+    base_image: str = Field(default="", description="takes the place of the base that Dockerfiles name")
+
+
+@dataclass(frozen=True)
+class PlacedTask:
+    """A task, and what its slot is asked for with."""
+
+    task: Task
+    at: TaskImage
+
+
+class TerminalBench2Env(SandboxAgentEnv):
+    """Tasks of TerminalBench 2; there is nothing to train on."""
+
+    name = "terminalbench_2"
+    env_config_cls = TerminalBench2Config
+    config: TerminalBench2Config
+
+    async def setup(self) -> None:
+        """Load the tasks that were asked for."""
+        config = self.config
+        name = config.dataset_name or "shipped"
+        tasks = await anyio.to_thread.run_sync(load_tasks, name, config.dataset_split)
+        self._tasks = chosen(tasks, config.task_filter, config.skip_tasks)
+        if config.backend in ("local", "ssh"):
+            raise ConfigError(
+                f"{self.name} needs images, which the backend {config.backend!r} does not have: use docker"
+            )
+        self._images = TaskImages(config.backend, base=config.base_image or None, default_base="ubuntu:22.04")
+
+    async def get_next_item(self) -> None:
+        """None: this is an evaluation."""
+        _LOG.warning("%s is an evaluation: use `evaluate`", self.name)
+
+    def format_prompt(self, item: PlacedTask) -> str:
+        """The task's instruction."""
+        return item.task.instruction
+
+    def sandbox_spec(self, item: PlacedTask) -> SandboxSpec:
+        """The task's image, and a deadline that ends the episode; what counts is the state of the machine."""
+        loop = {"deadline_s": self.config.task_timeout}
+        return SandboxSpec(image=item.at.image, workdir=item.at.workdir, score_in="slot", loop=loop)
+
+    async def setup_trajectory_workspace(
+        self, item: PlacedTask, *, trajectory_id: str, exec_tool: ExecTool
+    ) -> dict[str, Any]:
+        """Note which shell the image has."""
+        return {"shell": await find_shell(exec_tool)}
+
+    async def compute_reward(self, item: PlacedTask, result: Episode, ctx: ToolContext) -> Verdict:
+        """What the task's own tests say."""
+        return await score_task(ctx.slot, item.task, ctx.meta["shell"], self.config.test_timeout)
+
+    async def evaluate(self, *args: Any, **kwargs: Any) -> None:
+        """Every task once; the share that is solved, by category."""
+        items = []
+        for task in self._tasks:
+            try:
+                items.append(PlacedTask(task, await self._image(task)))
+            except (ConfigError, ImageError) as error:
+                _LOG.warning("the task %s is not evaluated: %s", task.name, error)
+        done = await self.evaluate_items(
+            items, key=lambda item: item.task.name, category=lambda item: item.task.category
+        )
+        Console(stderr=True).print(table(self.name, done))
+
+    async def _image(self, task: Task) -> TaskImage:
+        if task.image and not (self.config.force_build and task.environment_tar):
+            return TaskImage(
+                task.image,
+                "image" if self.config.backend == "docker" else await anyio.to_thread.run_sync(workdir_of, task),
+            )
+        folder = await anyio.to_thread.run_sync(environment_folder, task, _CACHE)
+        return await self._images.of(folder)
+
+
+ENV = TerminalBench2Env
+
+
+def chosen(tasks: Sequence[Task], only: str, skip: str) -> list[Task]:
+    """The tasks of these names (separated by commas; empty: all) without others. Raises ConfigError for a name that no
+    task has.
+    """
+    wanted, left_out = ({name.strip() for name in names.split(",") if name.strip()} for names in (only, skip))
+    unknown = wanted - {task.name for task in tasks}
+    if unknown:
+        raise ConfigError(f"task_filter: there is no task {', '.join(sorted(unknown))}")
+    found = [task for task in tasks if (not wanted or task.name in wanted) and task.name not in left_out]
+    if not found:
+        raise ConfigError("task_filter and skip_tasks leave no task")
+    return found
+
+
+def table(title: str, done: Sequence[Any]) -> Table:
+    """The share that was solved, by category."""
+    made = Table(title=title)
+    for column in ("category", "tasks", "solved", "pass rate"):
+        made.add_column(column, justify="left" if column == "category" else "right")
+    by_category: dict[str, list[bool]] = {}
+    for one in done:
+        by_category.setdefault(one.category or "-", []).append(bool(one.solved))
+    rows = [*sorted(by_category.items()), ("all", [solved for each in by_category.values() for solved in each])]
+    for name, solved in rows:
+        made.add_row(name, str(len(solved)), str(sum(solved)), f"{sum(solved) / max(1, len(solved)):.1%}")
+    return made

@@ -1,0 +1,128 @@
+"""The score of a task: its tests are brought in after the model is done, and its own script says what came of them."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from hermes_agent import CheckFailed, Verdict
+from hermes_atropos.context import ExecTool
+from hermes_atropos.envs.endless_terminals.scoring import tampered
+from hermes_atropos.envs.terminalbench_2.tasks import Task, unpack
+from hermes_exec import ConfigError, Slot
+from hermes_exec.errors import ExecError
+
+TESTS, LOGS = "/tests", "/logs/verifier"
+REWARD = f"{LOGS}/reward.txt"
+_PROBE = 'path=$(readlink -f "$(command -v bash)") && sha256sum "$path"'
+_REWARD_BYTES = 64
+_OUTPUT_BYTES = 16_384
+_KILLED = 9
+
+
+async def find_shell(exec_tool: ExecTool) -> dict[str, str]:
+    """The bash of a slot that nobody has worked in: path and SHA-256. Raises ConfigError when the image has none."""
+    done = await exec_tool("terminal", {"command": _PROBE})
+    digest, _, path = done.output.strip().partition("  ")
+    if not done.success or len(digest) != 64 or not path.startswith("/"):
+        raise ConfigError(f"the image has no bash, which the tests need ({(done.error or done.output).strip()[-200:]})")
+    return {path: digest}
+
+
+async def score_task(slot: Slot, task: Task, shell: dict[str, str], timeout_s: float) -> Verdict:
+    """What `/tests/test.sh` wrote to `/logs/verifier/reward.txt`, else 1.0 when it ends with 0.
+
+    What the model left in either place is taken away before. A bash that is not the one of the beginning is the model's
+    doing: 0.0. Raises CheckFailed when the script took longer than `timeout_s` or was killed.
+    """
+    changed = await tampered(slot, shell)
+    if changed:
+        return Verdict(0.0, solved=False, output=changed)
+    try:
+        await _put_tests(slot, task)
+    except OSError as error:
+        if isinstance(error, (ExecError, TimeoutError)):
+            raise
+        return Verdict(0.0, solved=False, output=f"the tests could not be put in: {error}")
+    (bash,) = shell
+    result = await slot.run(
+        [bash, "--noprofile", "--norc", f"{TESTS}/test.sh"],
+        timeout_s=timeout_s,
+        merge_stderr=True,
+        output_limit_bytes=_OUTPUT_BYTES,
+    )
+    if result.timed_out:
+        raise CheckFailed(f"the tests took longer than {timeout_s:g} s; they printed: {result.output[-500:]}")
+    if result.signal == _KILLED:
+        raise CheckFailed(f"the tests were killed; they printed: {result.output[-500:]}")
+    # What the tests left must not write the reward after them.
+    await slot.kill_all()
+    written = await _reward(slot)
+    reward = float(result.ok) if written is None else written
+    return Verdict(reward, solved=reward >= 1.0, exit_code=result.exit_code, output=result.output)
+
+
+async def _put_tests(slot: Slot, task: Task) -> None:
+    for path in (TESTS, LOGS):
+        await _clear(slot, path)
+    with tempfile.TemporaryDirectory(prefix="hermes-exec-tests-") as scratch:
+        folder = Path(scratch) / "tests"
+        await anyio.to_thread.run_sync(_write_tests, task, folder)
+        await slot.files.mkdir(LOGS, parents=True, exist_ok=True)
+        await slot.files.upload(folder, TESTS)
+
+
+def _write_tests(task: Task, folder: Path) -> None:
+    where = f"{task.name}: tests_tar"
+    if task.tests_tar:
+        unpack(task.tests_tar, folder, where)
+        inner = folder / "tests"
+        if inner.is_dir() and not (folder / "test.sh").exists() and [inner] == list(folder.iterdir()):
+            inner.rename(folder.with_name("inner"))
+            folder.rmdir()
+            folder.with_name("inner").rename(folder)
+    else:
+        folder.mkdir()
+    if task.test_sh:
+        script = folder / "test.sh"
+        script.unlink(missing_ok=True)
+        script.write_text(task.test_sh, "utf-8")
+        script.chmod(0o755)
+    if not (folder / "test.sh").is_file():
+        raise ConfigError(f"{where}: there is no test.sh")
+
+
+async def _clear(slot: Slot, path: str) -> None:
+    """Take away what is at a path. A folder of the image's root may have to stay: then it is emptied."""
+    try:
+        await slot.files.remove(path, recursive=True, missing_ok=True)
+    except OSError as error:
+        if isinstance(error, (ExecError, TimeoutError)):
+            raise
+        if not (await slot.files.stat(path, follow=False)).is_dir:
+            raise
+        for entry in await slot.files.list(path):
+            await slot.files.remove(f"{path}/{entry.name}", recursive=True)
+
+
+async def _reward(slot: Slot) -> float | None:
+    """The number in the file; None where there is none, or what stands there is no number from 0 to 1."""
+    try:
+        facts = await slot.files.stat(REWARD, follow=False)
+        if not facts.is_file or facts.size > _REWARD_BYTES:
+            return None
+        text = (await slot.files.read_bytes(REWARD)).decode("utf-8", "replace")
+    except OSError as error:
+        if isinstance(error, (ExecError, TimeoutError)):
+            raise
+        return None
+    with suppress(ValueError):
+        reward = float(text.strip())
+        if math.isfinite(reward) and 0 <= reward <= 1:
+            return reward
+    return None

@@ -1,0 +1,188 @@
+"""Tasks of TerminalBench: rows of the public data set, and the readable folders that rows are packed from.
+
+`python -m hermes_atropos.envs.terminalbench_2.tasks FOLDER` prints the tasks below a folder as rows of JSON.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import gzip
+import hashlib
+import io
+import json
+import re
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hermes_atropos import datasets
+from hermes_exec import ConfigError
+
+UNPACKED_BYTES = 512 << 20
+"""The most that one archive of a row may hold."""
+MEMBERS = 20_000
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task: what the model is told, where, and the archives (tar.gz) of its definition and its tests."""
+
+    name: str
+    category: str
+    instruction: str
+    image: str
+    environment_tar: bytes
+    tests_tar: bytes
+    test_sh: str
+
+
+def task_of(row: Mapping[str, Any], where: str) -> Task:
+    """The task in a row. Raises ConfigError that names row and field."""
+    name = datasets.field(row, "task_name", str, where)
+    where = f"{where} ({name})"
+    task = Task(
+        name=name,
+        category=datasets.field(row, "category", str, where, ""),
+        instruction=datasets.field(row, "instruction", str, where),
+        image=datasets.field(row, "docker_image", str, where, ""),
+        environment_tar=_decoded(row, "environment_tar", where),
+        tests_tar=_decoded(row, "tests_tar", where),
+        test_sh=datasets.field(row, "test_sh", str, where, ""),
+    )
+    if not task.image and not task.environment_tar:
+        raise ConfigError(f"{where}: it has neither docker_image nor environment_tar")
+    if not task.test_sh and not task.tests_tar:
+        raise ConfigError(f"{where}: it has neither test_sh nor tests_tar")
+    return task
+
+
+def load_tasks(dataset: str, split: str) -> list[Task]:
+    """All tasks of a data set; `shipped` and a folder of readable tasks are packed first; blocking."""
+    folder = datasets.shipped("terminalbench_2") if dataset == datasets.SHIPPED else Path(dataset).expanduser()
+    if folder.is_dir() and any(folder.glob("*/instruction.md")):
+        rows: Iterable[Mapping[str, Any]] = pack(folder)
+    else:
+        rows = datasets.load_dataset_rows(dataset, split)
+    return [task_of(row, f"row {number} of {dataset!r}") for number, row in enumerate(rows, 1)]
+
+
+def pack(folder: Path) -> list[dict[str, Any]]:
+    """The tasks below a folder as rows; the same ones for the same content.
+
+    A task is a folder with `instruction.md`, `task.json` (`category`, and `docker_image` where the image is one of a
+    registry), `environment/` with a Dockerfile, and `tests/` with `test.sh`. What else it holds is left out.
+    """
+    rows = []
+    for path in sorted(folder.glob("*/instruction.md")):
+        task = path.parent
+        facts = json.loads((task / "task.json").read_text("utf-8")) if (task / "task.json").is_file() else {}
+        script = task / "tests" / "test.sh"
+        rows.append(
+            {
+                "task_name": task.name,
+                "category": facts.get("category", ""),
+                "instruction": path.read_text("utf-8").strip(),
+                "docker_image": facts.get("docker_image", ""),
+                "environment_tar": _packed(task / "environment"),
+                "tests_tar": _packed(task / "tests"),
+                "test_sh": script.read_text("utf-8") if script.is_file() else "",
+            }
+        )
+    if not rows:
+        raise ConfigError(f"{str(folder)!r} has no folder with an instruction.md")
+    return rows
+
+
+def unpack(archive: bytes, target: Path, where: str) -> None:
+    """Unpack an archive of a row into a new folder; blocking.
+
+    Raises ConfigError for one that leads out of the folder, by names or by links, that holds devices, or that holds
+    more than UNPACKED_BYTES or MEMBERS; nothing of it is outside of the folder then.
+    """
+    target.mkdir(parents=True)
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:*") as source:
+            total = 0
+            for number, member in enumerate(source, 1):
+                total += member.size
+                if total > UNPACKED_BYTES or number > MEMBERS:
+                    raise ConfigError(f"{where}: the archive holds more than {UNPACKED_BYTES} bytes or {MEMBERS} files")
+                source.extract(member, target, set_attrs=True, filter="data")
+    except (tarfile.TarError, OSError, EOFError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{where}: the archive cannot be unpacked: {type(error).__name__}: {error}") from error
+
+
+def environment_folder(task: Task, cache: Path) -> Path:
+    """The folder of the task's definition, unpacked once by content; blocking."""
+    place = cache / f"{task.name}-{hashlib.sha256(task.environment_tar).hexdigest()[:16]}"
+    if not place.is_dir():
+        cache.mkdir(parents=True, exist_ok=True)
+        part = Path(_new_folder(cache)) / "environment"
+        unpack(task.environment_tar, part, f"{task.name}: environment_tar")
+        try:
+            part.rename(place)
+        except OSError:
+            if not place.is_dir():  # somebody was faster
+                raise
+    inner = place / "environment"
+    return inner if not (place / "Dockerfile").is_file() and (inner / "Dockerfile").is_file() else place
+
+
+def workdir_of(task: Task) -> str | None:
+    """The last WORKDIR of the task's Dockerfile, for backends that do not know the image's; else None."""
+    if not task.environment_tar:
+        return None
+    with tempfile.TemporaryDirectory(prefix="hermes-exec-environment-") as scratch:
+        folder = Path(scratch) / "environment"
+        unpack(task.environment_tar, folder, f"{task.name}: environment_tar")
+        texts = [path.read_text("utf-8", "replace") for path in folder.rglob("Dockerfile") if path.is_file()]
+    found = re.findall(r"(?im)^\s*WORKDIR\s+(/\S*)", texts[0]) if texts else []
+    return str(found[-1]) if found else None
+
+
+def _new_folder(cache: Path) -> str:
+    return tempfile.mkdtemp(prefix=".part-", dir=cache)
+
+
+def _packed(folder: Path) -> str:
+    if not folder.is_dir():
+        return ""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for path in sorted(folder.rglob("*")):
+            entry = archive.gettarinfo(path, str(path.relative_to(folder)))
+            entry.mtime, entry.uid, entry.gid, entry.uname, entry.gname = 0, 0, 0, "", ""
+            if entry.isfile():
+                archive.addfile(entry, io.BytesIO(path.read_bytes()))
+            elif entry.isdir():
+                archive.addfile(entry)
+    return base64.b64encode(gzip.compress(out.getvalue(), mtime=0)).decode("ascii")
+
+
+def _decoded(row: Mapping[str, Any], name: str, where: str) -> bytes:
+    value = row.get(name)
+    if isinstance(value, bytes):
+        return value
+    try:
+        return base64.b64decode("".join(datasets.field(row, name, str, where, "").split()), validate=True)
+    except (binascii.Error, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{where}: the field {name!r} must be base64: {error}") from error
+
+
+def main() -> None:
+    """Print tasks as rows."""
+    for row in pack(Path(sys.argv[1])):
+        sys.stdout.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,7 @@
+"""What can keep an environment from its work."""
+
+from __future__ import annotations
+
+
+class EnvironmentStopped(Exception):
+    """Raised when an environment ends because it can no longer fill groups; the message has the last causes."""

@@ -1,0 +1,71 @@
+"""What the settings of the environment choose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from hermes_atropos.envs.swe_smith_oracle import ENV, SweSmithOracleConfig, SweSmithOracleEnv
+from hermes_atropos.envs.swe_smith_oracle.env import choose, demanded, order
+from hermes_atropos.envs.swe_smith_oracle.instance import Instance
+from hermes_atropos.envs.swe_smith_oracle.workspace import problem
+from hermes_exec.errors import ConfigError
+
+ONE = Instance("0", "o/r", "0123abc", "problem", ("t.py::test_a",), ("t.py::test_b",), text="text")
+MANY = [replace(ONE, instance_id=str(n)) for n in range(20)]
+
+
+def ids(instances: list[Instance]) -> list[str]:
+    return [one.instance_id for one in instances]
+
+
+def test_the_class_is_exported() -> None:
+    assert ENV is SweSmithOracleEnv
+    assert ENV.name == "swe_smith_oracle"
+
+
+def test_as_many_as_are_asked_for_by_the_seed() -> None:
+    assert ids(choose(MANY, SweSmithOracleConfig())) == ids(MANY)
+    assert ids(choose(MANY, SweSmithOracleConfig(max_items=3, shuffle=False))) == ["0", "1", "2"]
+    some = [ids(choose(MANY, SweSmithOracleConfig(max_items=3, seed=seed))) for seed in (1, 1, 2)]
+    assert some[0] == some[1] != some[2]
+
+
+def test_instances_of_other_languages_are_left_out() -> None:
+    other = replace(ONE, instance_id="js", pass_to_pass=("t.test.js",))
+    assert ids(choose([other, ONE], SweSmithOracleConfig())) == ["0"]
+    assert len(choose([other, ONE], SweSmithOracleConfig(python_only=False))) == 2
+    with pytest.raises(ConfigError, match="python_only"):
+        choose([other], SweSmithOracleConfig())
+
+
+def test_each_epoch_has_all_in_another_order() -> None:
+    drawn = ids(list(islice(order(MANY, SweSmithOracleConfig()), 40)))
+    assert sorted(drawn[:20]) == sorted(drawn[20:]) == sorted(ids(MANY))
+    assert drawn[:20] != drawn[20:]
+    assert ids(list(islice(order(MANY, SweSmithOracleConfig(shuffle=False)), 21))) == [*ids(MANY), "0"]
+
+
+def test_what_is_demanded_and_shown() -> None:
+    assert demanded(ONE, SweSmithOracleConfig()) == ("t.py::test_a", "t.py::test_b")
+    assert demanded(ONE, SweSmithOracleConfig(score_include_fail_to_pass=False)) == ("t.py::test_b",)
+    assert problem(ONE, "problem_statement") == "problem"
+    assert problem(ONE, "problem_statement+text") == "problem\n\ntext"
+
+
+def test_settings_are_those_of_the_flat_fields(tmp_path: Path) -> None:
+    config = SweSmithOracleConfig(
+        repo_cache_dir=str(tmp_path),
+        test_requirements="pytest; hypothesis>=6",
+        test_arguments="-p 'a b'",
+        wheels="online",
+    )
+    settings = config.settings()
+    assert (settings.cache, settings.wheels) == (tmp_path, "online")
+    assert (settings.test_requirements, settings.test_arguments) == (("pytest", "hypothesis>=6"), ("-p", "a b"))
+    with pytest.raises(ValidationError, match="wheels"):
+        SweSmithOracleConfig(wheels="sometimes")
