@@ -285,10 +285,13 @@ class Templates:
         most = template.size.max_sandboxes
         return self.max_sandboxes if most is None else min(most, self.max_sandboxes)
 
+    def _most_slots(self, template: Template) -> int:
+        return self.most_boxes(template) * template.size.slots_per_sandbox
+
     @property
     def slots_most(self) -> int:
-        """How many slots there can ever be at once, of whatever template has the most in a box."""
-        return self.max_sandboxes * max((kind.size.slots_per_sandbox for kind in self.all), default=self._slots)
+        """How many slots there can ever be at once, of whatever template has the most."""
+        return max(map(self._most_slots, self.all), default=self.max_sandboxes * self._slots)
 
     def check_room(self, template: Template, slots: int) -> None:
         """Refuse more slots than there can ever be at once.
@@ -296,11 +299,11 @@ class Templates:
         Raises:
             ConfigError: it says which settings make room for them.
         """
-        boxes, each = self.most_boxes(template), template.size.slots_per_sandbox
-        if slots > boxes * each:
+        if slots > (most := self._most_slots(template)):
+            boxes, each = self.most_boxes(template), template.size.slots_per_sandbox
             wanted = f"max_sandboxes={-(-slots // each)}"
             raise ConfigError(
-                f"{slots} slots at once were asked for, and there can be at most {boxes * each} of {template.key!r} "
+                f"{slots} slots at once were asked for, and there can be at most {most} of {template.key!r} "
                 f"(slots in a box: {each}, boxes: {boxes}): set {wanted} or slots_per_sandbox={-(-slots // boxes)} "
                 f"(on the command line: -o {wanted})"
             )

@@ -179,6 +179,12 @@ async def test_reset_keeps_the_slot_and_ends_its_handles(pool: SandboxPool) -> N
         assert (await slot.session().run("pwd")).stdout.strip() == slot.workspace
 
 
+async def test_the_most_slots_are_those_of_the_kind_that_can_have_most() -> None:
+    narrow = {"slots_per_sandbox": 5, "max_sandboxes": 1}
+    pool = SandboxPool("local", slots_per_sandbox=2, max_sandboxes=3, profiles={"narrow": narrow})
+    assert pool.stats().slots_most == 6
+
+
 @pytest.mark.parametrize("after", range(0, 40, 4))
 async def test_what_was_lent_and_came_back_balances(after: int) -> None:
     events: list[PoolEvent] = []
