@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from hermes_agent import get_parser
 from hermes_atropos.seed_names import SeedNames, translate
-from hermes_exec import ConfigError, Limits, SandboxPool
+from hermes_exec import Limits, SandboxPool
 from hermes_exec.tools import draw_toolsets, select
 
 InferenceServer = Literal["auto", "openai", "vllm", "sglang", "tinker"]
@@ -148,10 +148,3 @@ class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
 
 def _split(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def check_values(values: Mapping[str, Any]) -> None:
-    """Raise ConfigError, with the nearest name, for settings that there are not."""
-    unknown = [name for name in values if name not in SandboxEnvConfig.model_fields]
-    if unknown:
-        raise ConfigError(f"there is no setting {unknown[0]!r}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import anyio.to_thread
@@ -15,7 +14,7 @@ from hermes_agent import Episode, Verdict
 from hermes_atropos.config import SandboxEnvConfig
 from hermes_atropos.context import ExecTool, ToolContext
 from hermes_atropos.env import SandboxAgentEnv
-from hermes_atropos.envs.endless_terminals.images import TaskImage, TaskImages
+from hermes_atropos.envs.endless_terminals.images import PlacedTask, TaskImages
 from hermes_atropos.envs.endless_terminals.scoring import find_interpreter, score_final_state
 from hermes_atropos.envs.endless_terminals.tasks import Task, load_tasks, split_tasks
 from hermes_atropos.spec import SandboxSpec
@@ -37,14 +36,6 @@ class EndlessTerminalsConfig(SandboxEnvConfig):
     num_eval_tasks: int = Field(default=10, ge=0)
     eval_split_ratio: float = Field(default=0.1, ge=0, lt=1)
     split_seed: int = 0
-
-
-@dataclass(frozen=True)
-class PlacedTask:
-    """A task, and what its slot is asked for with."""
-
-    task: Task
-    at: TaskImage
 
 
 class EndlessTerminalsEnv(SandboxAgentEnv):
@@ -77,7 +68,7 @@ class EndlessTerminalsEnv(SandboxAgentEnv):
             _LOG.warning("%d of %d tasks are left out; the first: %s", len(tasks) - len(possible), len(tasks), reason)
         return possible
 
-    async def get_next_item(self) -> PlacedTask:
+    async def get_next_item(self) -> PlacedTask[Task]:
         """The next task in a seeded order, which is another one when all have been had. One whose image cannot be
         built is left out from then on; the last of them ends the environment with its ImageError.
         """
@@ -94,24 +85,24 @@ class EndlessTerminalsEnv(SandboxAgentEnv):
                 _LOG.warning("the task %s is left out: %s", task.name, error)
                 self._train.remove(task)
 
-    async def _placed(self, task: Task) -> PlacedTask:
+    async def _placed(self, task: Task) -> PlacedTask[Task]:
         return PlacedTask(task, await self._images.of(task.environment))
 
-    def format_prompt(self, item: PlacedTask) -> str:
+    def format_prompt(self, item: PlacedTask[Task]) -> str:
         """The task's instruction."""
         return item.task.instruction
 
-    def sandbox_spec(self, item: PlacedTask) -> SandboxSpec:
+    def sandbox_spec(self, item: PlacedTask[Task]) -> SandboxSpec:
         """The task's image; what counts is the state of the machine."""
         return SandboxSpec(image=item.at.image, workdir=item.at.workdir, score_in="slot")
 
     async def setup_trajectory_workspace(
-        self, item: PlacedTask, *, trajectory_id: str, exec_tool: ExecTool
+        self, item: PlacedTask[Task], *, trajectory_id: str, exec_tool: ExecTool
     ) -> dict[str, Any]:
         """Note which Python the image has."""
         return {"interpreter": await find_interpreter(exec_tool)}
 
-    async def compute_reward(self, item: PlacedTask, result: Episode, ctx: ToolContext) -> Verdict:
+    async def compute_reward(self, item: PlacedTask[Task], result: Episode, ctx: ToolContext) -> Verdict:
         """1.0 when all tests of the final state pass."""
         return await score_final_state(ctx.slot, item.task.test, ctx.meta["interpreter"], self.config.test_timeout_s)
 

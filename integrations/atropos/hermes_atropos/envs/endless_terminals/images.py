@@ -7,11 +7,12 @@ import io
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import anyio
 import anyio.to_thread
 
+from hermes_atropos.cache import default_cache_dir, made
 from hermes_atropos.envs.endless_terminals.definitions import (
     DEFINITION,
     DOCKERFILE,
@@ -24,6 +25,7 @@ from hermes_exec import ConfigError, ImageError
 _WITHOUT_IMAGES = frozenset({"local", "ssh"})
 _REPOSITORY = "hermes-exec-task"
 _OUR_DOCKERFILE = ".hermes-exec.Dockerfile"
+TaskT = TypeVar("TaskT")
 
 
 class TaskImage(NamedTuple):
@@ -31,6 +33,13 @@ class TaskImage(NamedTuple):
 
     image: str | None
     workdir: str | None
+
+
+class PlacedTask(NamedTuple, Generic[TaskT]):
+    """A task, and what its slot is asked for with."""
+
+    task: TaskT
+    at: TaskImage
 
 
 class TaskImages:
@@ -44,7 +53,7 @@ class TaskImages:
         self._backend = backend
         self._base = base
         self._default_base = default_base
-        self._cache = cache or Path.home() / ".cache" / "hermes-exec" / "definitions"
+        self._cache = cache or default_cache_dir("definitions")
         self._ready: dict[Path, TaskImage] = {}
         self._locks: dict[Path, anyio.Lock] = {}
 
@@ -116,17 +125,16 @@ class TaskImages:
 
     def _kept(self, folder: Path, text: str) -> Path:
         """The definition as a file, beside the files that it names."""
-        digest = hashlib.sha256(text.encode() + _context(folder, {})).hexdigest()[:16]
-        place = self._cache / digest
-        if not (place / DEFINITION).is_file():
-            place.mkdir(parents=True, exist_ok=True)
-            with tarfile.open(fileobj=io.BytesIO(_context(folder, {}))) as archive:
-                archive.extractall(place, filter="data")
-            part = place / f".{DEFINITION}.part"
+        content = archived(folder)
+        place = self._cache / hashlib.sha256(text.encode() + content).hexdigest()[:16]
+
+        def make(path: Path) -> None:
+            with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+                archive.extractall(path, filter="data")
             # The engine looks for the files where it is started, not where the definition is.
-            part.write_text(_with_absolute_files(text, place), "utf-8")
-            part.replace(place / DEFINITION)
-        return place / DEFINITION
+            (path / DEFINITION).write_text(_with_absolute_files(text, place), "utf-8")
+
+        return made(place, make) / DEFINITION
 
 
 def _with_absolute_files(text: str, place: Path) -> str:
@@ -137,8 +145,8 @@ def _with_absolute_files(text: str, place: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _context(folder: Path, more: Mapping[str, bytes]) -> bytes:
-    """The folder as an archive that is the same for the same content."""
+def archived(folder: Path, more: Mapping[str, bytes] | None = None) -> bytes:
+    """The folder, with more files, as a tar archive that is the same for the same content; blocking."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
         for path in sorted(folder.rglob("*")):
@@ -149,7 +157,7 @@ def _context(folder: Path, more: Mapping[str, bytes]) -> bytes:
                     archive.addfile(entry, content)
             elif entry.isdir() or entry.issym():
                 archive.addfile(entry)
-        for name, data in more.items():
+        for name, data in (more or {}).items():
             added = tarfile.TarInfo(name)
             added.size = len(data)
             archive.addfile(added, io.BytesIO(data))
@@ -164,7 +172,7 @@ def _built_by_docker(folder: Path, dockerfile: str) -> str:
         raise ConfigError(
             "images of tasks are built with the package docker: pip install 'hermes-exec[docker]'"
         ) from error
-    context = _context(folder, {_OUR_DOCKERFILE: dockerfile.encode()})
+    context = archived(folder, {_OUR_DOCKERFILE: dockerfile.encode()})
     tag = f"{_REPOSITORY}:{hashlib.sha256(context).hexdigest()[:24]}"
     try:
         client = docker.from_env(timeout=1800)

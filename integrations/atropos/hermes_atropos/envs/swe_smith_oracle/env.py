@@ -13,11 +13,11 @@ import anyio.to_thread
 from pydantic import Field
 
 from hermes_agent import Episode, Verdict
+from hermes_atropos.cache import default_cache_dir
 from hermes_atropos.config import SandboxEnvConfig
 from hermes_atropos.context import ExecTool, ToolContext
 from hermes_atropos.datasets import SHIPPED, load_dataset_rows, shipped
 from hermes_atropos.env import SandboxAgentEnv
-from hermes_atropos.envs.swe_smith_oracle.cache import default_cache_dir
 from hermes_atropos.envs.swe_smith_oracle.instance import Instance, InstanceUnusable, read_instance
 from hermes_atropos.envs.swe_smith_oracle.workspace import REPO, Prepared, Settings, Workspaces, judged, problem
 from hermes_atropos.spec import SandboxSpec
@@ -57,7 +57,9 @@ class SweSmithOracleConfig(SandboxEnvConfig):
     def settings(self) -> Settings:
         """How instances are prepared and tested."""
         return Settings(
-            cache=Path(self.repo_cache_dir).expanduser() if self.repo_cache_dir else default_cache_dir(),
+            cache=Path(self.repo_cache_dir).expanduser()
+            if self.repo_cache_dir
+            else default_cache_dir("swe_smith_oracle"),
             base_url=self.repo_base_url,
             wheels=self.wheels,
             python=self.python,

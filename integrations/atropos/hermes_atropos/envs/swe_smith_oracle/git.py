@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from hermes_atropos.envs.swe_smith_oracle.cache import locked, made
+from hermes_atropos.cache import locked, made
 from hermes_atropos.envs.swe_smith_oracle.instance import InstanceUnusable
 
 _WHEN = "946684800 +0000"

@@ -7,8 +7,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from hermes_atropos.cache import digest, file_name, made
 from hermes_atropos.envs.swe_smith_oracle import sdist
-from hermes_atropos.envs.swe_smith_oracle.cache import digest, file_name, made
 from hermes_atropos.envs.swe_smith_oracle.git import apply, check_out, clone_of, commit_all, git, patched_files
 from hermes_atropos.envs.swe_smith_oracle.instance import Instance, InstanceUnusable, Sdist
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urljoin
 
-from hermes_atropos.envs.swe_smith_oracle.cache import made
+from hermes_atropos.cache import made
 from hermes_atropos.envs.swe_smith_oracle.instance import InstanceUnusable, Sdist
 
 _INDEX = "https://pypi.org/simple"

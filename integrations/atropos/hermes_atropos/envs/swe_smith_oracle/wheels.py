@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from email.parser import Parser
 from pathlib import Path
 
-from hermes_atropos.envs.swe_smith_oracle.cache import digest, made
+from hermes_atropos.cache import digest, made
 from hermes_atropos.envs.swe_smith_oracle.instance import InstanceUnusable
 
 PROBE = """

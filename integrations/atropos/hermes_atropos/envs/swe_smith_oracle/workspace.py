@@ -13,7 +13,7 @@ import anyio
 import anyio.to_thread
 
 from hermes_agent import CheckFailed, Verdict
-from hermes_atropos.envs.swe_smith_oracle.cache import default_cache_dir, digest, file_name, made
+from hermes_atropos.cache import default_cache_dir, digest, file_name, made
 from hermes_atropos.envs.swe_smith_oracle.instance import Instance, InstanceUnusable
 from hermes_atropos.envs.swe_smith_oracle.repository import Trees, trees_of
 from hermes_atropos.envs.swe_smith_oracle.verify import PLACE, VERIFIER, Report, run_tests
@@ -52,7 +52,7 @@ roots = list(dict.fromkeys(os.path.relpath(root, site) for root in roots))
 class Settings:
     """How instances are prepared and tested; see `SweSmithOracleConfig`."""
 
-    cache: Path = field(default_factory=default_cache_dir)
+    cache: Path = field(default_factory=lambda: default_cache_dir("swe_smith_oracle"))
     base_url: str = "https://github.com"
     wheels: Literal["offline", "online"] = "offline"
     python: str = "python3"

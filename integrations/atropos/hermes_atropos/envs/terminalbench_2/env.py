@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
@@ -14,17 +12,17 @@ from rich.console import Console
 from rich.table import Table
 
 from hermes_agent import Episode, Verdict
+from hermes_atropos.cache import default_cache_dir
 from hermes_atropos.config import SandboxEnvConfig
 from hermes_atropos.context import ExecTool, ToolContext
 from hermes_atropos.env import SandboxAgentEnv
-from hermes_atropos.envs.endless_terminals.images import TaskImage, TaskImages
+from hermes_atropos.envs.endless_terminals.images import PlacedTask, TaskImage, TaskImages
 from hermes_atropos.envs.terminalbench_2.scoring import find_shell, score_task
 from hermes_atropos.envs.terminalbench_2.tasks import Task, environment_folder, load_tasks, workdir_of
 from hermes_atropos.spec import SandboxSpec
 from hermes_exec import ConfigError, ImageError
 
 _LOG = logging.getLogger(__name__)
-_CACHE = Path.home() / ".cache" / "hermes-exec" / "terminalbench"
 
 
 class TerminalBench2Config(SandboxEnvConfig):
@@ -37,14 +35,6 @@ class TerminalBench2Config(SandboxEnvConfig):
     skip_tasks: str = Field(default="", description="names of tasks that are left out, separated by commas")
     force_build: bool = Field(default=False, description="build the image also where the task names one")
     base_image: str = Field(default="", description="takes the place of the base that Dockerfiles name")
-
-
-@dataclass(frozen=True)
-class PlacedTask:
-    """A task, and what its slot is asked for with."""
-
-    task: Task
-    at: TaskImage
 
 
 class TerminalBench2Env(SandboxAgentEnv):
@@ -70,22 +60,22 @@ class TerminalBench2Env(SandboxAgentEnv):
         """None: this is an evaluation."""
         _LOG.warning("%s is an evaluation: use `evaluate`", self.name)
 
-    def format_prompt(self, item: PlacedTask) -> str:
+    def format_prompt(self, item: PlacedTask[Task]) -> str:
         """The task's instruction."""
         return item.task.instruction
 
-    def sandbox_spec(self, item: PlacedTask) -> SandboxSpec:
+    def sandbox_spec(self, item: PlacedTask[Task]) -> SandboxSpec:
         """The task's image, and a deadline that ends the episode; what counts is the state of the machine."""
         loop = {"deadline_s": self.config.task_timeout}
         return SandboxSpec(image=item.at.image, workdir=item.at.workdir, score_in="slot", loop=loop)
 
     async def setup_trajectory_workspace(
-        self, item: PlacedTask, *, trajectory_id: str, exec_tool: ExecTool
+        self, item: PlacedTask[Task], *, trajectory_id: str, exec_tool: ExecTool
     ) -> dict[str, Any]:
         """Note which shell the image has."""
         return {"shell": await find_shell(exec_tool)}
 
-    async def compute_reward(self, item: PlacedTask, result: Episode, ctx: ToolContext) -> Verdict:
+    async def compute_reward(self, item: PlacedTask[Task], result: Episode, ctx: ToolContext) -> Verdict:
         """What the task's own tests say."""
         return await score_task(ctx.slot, item.task, ctx.meta["shell"], self.config.test_timeout)
 
@@ -108,7 +98,7 @@ class TerminalBench2Env(SandboxAgentEnv):
                 task.image,
                 "image" if self.config.backend == "docker" else await anyio.to_thread.run_sync(workdir_of, task),
             )
-        folder = await anyio.to_thread.run_sync(environment_folder, task, _CACHE)
+        folder = await anyio.to_thread.run_sync(environment_folder, task, default_cache_dir("terminalbench"))
         return await self._images.of(folder)
 
 

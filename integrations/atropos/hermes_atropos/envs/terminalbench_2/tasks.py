@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from hermes_atropos import datasets
+from hermes_atropos.cache import made
+from hermes_atropos.envs.endless_terminals.images import archived
 from hermes_exec import ConfigError
 
 UNPACKED_BYTES = 512 << 20
@@ -121,16 +123,9 @@ def unpack(archive: bytes, target: Path, where: str) -> None:
 
 def environment_folder(task: Task, cache: Path) -> Path:
     """The folder of the task's definition, unpacked once by content; blocking."""
-    place = cache / f"{task.name}-{hashlib.sha256(task.environment_tar).hexdigest()[:16]}"
-    if not place.is_dir():
-        cache.mkdir(parents=True, exist_ok=True)
-        part = Path(_new_folder(cache)) / "environment"
-        unpack(task.environment_tar, part, f"{task.name}: environment_tar")
-        try:
-            part.rename(place)
-        except OSError:
-            if not place.is_dir():  # somebody was faster
-                raise
+    target = cache / f"{task.name}-{hashlib.sha256(task.environment_tar).hexdigest()[:16]}"
+    where = f"{task.name}: environment_tar"
+    place = made(target, lambda path: unpack(task.environment_tar, path, where))
     inner = place / "environment"
     return inner if not (place / "Dockerfile").is_file() and (inner / "Dockerfile").is_file() else place
 
@@ -147,23 +142,8 @@ def workdir_of(task: Task) -> str | None:
     return str(found[-1]) if found else None
 
 
-def _new_folder(cache: Path) -> str:
-    return tempfile.mkdtemp(prefix=".part-", dir=cache)
-
-
 def _packed(folder: Path) -> str:
-    if not folder.is_dir():
-        return ""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        for path in sorted(folder.rglob("*")):
-            entry = archive.gettarinfo(path, str(path.relative_to(folder)))
-            entry.mtime, entry.uid, entry.gid, entry.uname, entry.gname = 0, 0, 0, "", ""
-            if entry.isfile():
-                archive.addfile(entry, io.BytesIO(path.read_bytes()))
-            elif entry.isdir():
-                archive.addfile(entry)
-    return base64.b64encode(gzip.compress(out.getvalue(), mtime=0)).decode("ascii")
+    return base64.b64encode(gzip.compress(archived(folder), mtime=0)).decode("ascii") if folder.is_dir() else ""
 
 
 def _decoded(row: Mapping[str, Any], name: str, where: str) -> bytes:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hermes_atropos.envs.swe_smith_oracle import sdist
-from hermes_atropos.envs.swe_smith_oracle.cache import file_name, made
+from hermes_atropos.cache import file_name, made
 from hermes_atropos.envs.swe_smith_oracle.git import commit_all, git
 from hermes_atropos.envs.swe_smith_oracle.instance import Instance, InstanceUnusable
 from hermes_atropos.envs.swe_smith_oracle.repository import is_source, source_files, trees_of
@@ -126,7 +126,7 @@ def test_what_a_process_that_died_had_begun_is_made_anew(tmp_path: Path) -> None
     code = f"""
 import os
 from pathlib import Path
-from hermes_atropos.envs.swe_smith_oracle.cache import made
+from hermes_atropos.cache import made
 def make(path):
     path.mkdir()
     (path / "half").touch()

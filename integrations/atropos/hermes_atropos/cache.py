@@ -15,9 +15,9 @@ from pathlib import Path
 _NAME_CHARS = 80
 
 
-def default_cache_dir() -> Path:
-    """Where repositories, wheels and prepared instances are kept when nothing else is said."""
-    return Path.home() / ".cache" / "hermes-exec" / "swe_smith_oracle"
+def default_cache_dir(name: str) -> Path:
+    """Where an environment keeps what it has downloaded or made, when nothing else is said."""
+    return Path.home() / ".cache" / "hermes-exec" / name
 
 
 def digest(*parts: object) -> str:
