@@ -58,6 +58,7 @@ check: setup ## style, types, import direction, Go checks, docs
 
 bench: setup ## measured beside the alternatives, into benchmarks/RESULTS.md (25 to 30 minutes; ONLY="calls curves" for parts)
 	@.ci/setup bench
+	@.ci/sshd; .ci/apptainer || true
 	@if .ci/engine; then $(PY) -m tests.images.build busybox debian >/dev/null; fi; $(PY) -m benchmarks.run $(addprefix --only ,$(ONLY))
 
 docs: setup ## the site, into site/
