@@ -19,7 +19,7 @@ from hermes_agent.models.base import Model, SessionModel
 from hermes_agent.scoring import CheckFailed, Files, Scoring, Verdict, put, score
 from hermes_exec import KillReceipt, SandboxPool, Slot, blocking
 from hermes_exec.errors import ConfigError, ErrorCause, ExecError
-from hermes_exec.tools import HostTool, Toolbox
+from hermes_exec.tools import HostTool, Toolbox, ToolOptions
 
 _LOG = logging.getLogger(__name__)
 
@@ -75,9 +75,9 @@ class Rollout:
 
     `messages` (a text: one user message) begin the episode. `files` (path below `slot.workdir` to a text, bytes, or the
     `pathlib.Path` of a file or folder on this host) are put into the slot, then `prepare(slot)` is awaited, then the
-    terminal moves to `cwd`. `toolsets` and `tools` are those of `Toolbox`, `scoring` says how the episode is scored
-    (None: not), `loop` are arguments of `AgentLoop` (`max_turns`, `hooks`, …). `image`, `profile` and `workdir` choose
-    the slot, as in `SandboxPool.slot`.
+    terminal moves to `cwd`. `toolsets`, `tools` and `tool_options` are those of `Toolbox`, `scoring` says how the
+    episode is scored (None: not), `loop` are arguments of `AgentLoop` (`max_turns`, `hooks`, …). `image`, `profile` and
+    `workdir` choose the slot, as in `SandboxPool.slot`.
     Raises ConfigError for a `loop` with a name that AgentLoop does not have.
     """
 
@@ -87,6 +87,7 @@ class Rollout:
     cwd: str | None = None
     toolsets: Iterable[str] | None = None
     tools: Iterable[str | HostTool] | None = None
+    tool_options: ToolOptions | None = None
     scoring: Scoring | None = None
     image: str | None = None
     profile: str | None = None
@@ -162,7 +163,8 @@ class _Work:
         self._result = replace(self._result, isolation=str(slot.isolation.level), sandbox=str(slot.sandbox))
         self._stage = "task"
         await self._set_up(slot)
-        toolbox = Toolbox(slot, self._rollout.toolsets, tools=self._rollout.tools)
+        asked = self._rollout
+        toolbox = Toolbox(slot, asked.toolsets, tools=asked.tools, options=asked.tool_options)
         self._result = replace(self._result, unavailable=toolbox.unavailable)
         await self._enter(toolbox)
         self._stage = "scoring"

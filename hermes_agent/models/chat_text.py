@@ -46,10 +46,10 @@ def as_text(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], ren
 def _said(message: Message, render: Renderer) -> str:
     calls = called(message)
     text = (text_of(message.get("content")) or "").strip()
-    return "\n".join(filter(None, (text, _written(calls, render) if calls else "")))
+    return "\n".join(filter(None, (text, written(calls, render) if calls else "")))
 
 
-def _written(calls: Sequence[ToolCall], render: Renderer) -> str:
+def written(calls: Sequence[ToolCall], render: Renderer) -> str:
     """The calls in their format; with one among them that it cannot hold, all as the model's own text in blocks."""
     try:
         return render(calls)

@@ -40,6 +40,14 @@ _SGLANG = _COMMON | {"regex", "json_schema", "ebnf", "structural_tag"}
 _SGLANG_NAMES = {"seed": "sampling_seed", "min_tokens": "min_new_tokens"}
 
 
+def exact_at(logprobs: LogprobsMode, sampling: Mapping[str, object]) -> bool:
+    """Whether log-probabilities of this kind are of the distribution that is sampled from with these parameters."""
+    if logprobs == "processed":
+        return True
+    scaled = sampling.get("temperature") not in (None, 1) and logprobs == "raw"
+    return not scaled and all(sampling.get(name) in (None, *off) for name, off in _CHANGING.items())
+
+
 class Settings(TypedDict, total=False):
     """Keyword arguments of every `HTTPSampler`."""
 
@@ -112,10 +120,7 @@ class HTTPSampler(ABC):
         """Whether the log-probabilities at these parameters are of the distribution that is sampled from, as an
         objective with importance weights needs them.
         """
-        if self.logprobs == "processed":
-            return True
-        scaled = sampling.get("temperature") not in (None, 1) and self.logprobs == "raw"
-        return not scaled and all(sampling.get(name) in (None, *off) for name, off in _CHANGING.items())
+        return exact_at(self.logprobs, sampling)
 
     async def aclose(self) -> None:
         """Close the connections."""

@@ -97,6 +97,11 @@ class ChatTemplate:
         written = after == ids[first] or (after in ends.stops and ids[first] in ends.closing)
         return ids[first + written :]
 
+    def answer(self, text: str) -> list[int]:
+        """The ids with which a model would have written this text as its turn, with the end of the turn."""
+        end = [number for number in self.suffix([MORE], ())[:1] if number in self.end_ids]
+        return self._ids(text.encode("utf-8", "replace").decode()) + end
+
     def text(self, ids: Sequence[int]) -> str:
         """The text of sampled ids without the end of the turn. Control tokens are in it, for tags of tool calls may be
         some. Raises ValueError where the tokenizer cannot decode them.

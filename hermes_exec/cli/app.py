@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hermes_exec.cli.kit import exits
-from hermes_exec.cli.kit.output import LogFormatter, emit_json, say
-from hermes_exec.errors import ErrorCause, ExecError
+from hermes_exec.cli.kit.ending import end_with
+from hermes_exec.cli.kit.output import LogFormatter, say
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -93,21 +93,6 @@ def _add_missing(to: typer.Typer, name: str, why: str) -> None:
         raise typer.Exit(exits.USAGE)
 
 
-def report(error: ExecError | OSError) -> None:
-    """Print an error: as JSON to stdout where `--json` was given and stdout has room, else as lines to stderr."""
-    full = isinstance(error, OSError) and error.errno in exits.NO_ROOM
-    if not full and "--json" in sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]:
-        fields = {
-            "kind": type(error).__name__,
-            "message": str(error),
-            "cause": error.cause if isinstance(error, ExecError) else ErrorCause.CONFIG,
-            "retryable": error.retryable if isinstance(error, ExecError) else False,
-        }
-        emit_json({"error": fields})
-    else:
-        say(f"{type(error).__name__}: {error}")
-
-
 def _stand_in() -> None:
     """Open closed standard streams on /dev/null, since files opened later would get their numbers. Escape characters
     that stdout cannot encode. Ignore a COLUMNS that is empty or 0.
@@ -124,17 +109,5 @@ def _stand_in() -> None:
 def run() -> None:
     """Run the command line and end the process with its exit code."""
     _stand_in()
-    try:
-        build_app(next((word for word in sys.argv[1:] if not word.startswith("-")), None))()
-    except KeyboardInterrupt:
-        sys.exit(exits.INTERRUPTED)
-    except Exception as error:
-        if exits.is_reader_gone(error):
-            sys.stderr.close()
-            sys.exit(exits.FAILED)
-        found = list(exits.errors_in(error))
-        if not found:
-            raise
-        for each in {(type(each), str(each)): each for each in found}.values():
-            report(each)
-        sys.exit(max(map(exits.code_of, found)))
+    command = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
+    end_with(lambda: build_app(command)())  # noqa: PLW0108 - errors of building it are told too

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.atropos.lab import PolicyServer, call, load, make_tokenizer, serving
+from tests.e2e.atropos.trainer import flags
 from tests.sshd import Server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,14 +30,18 @@ def blocks() -> list[object]:
         text = page.read_text("utf-8")
         for match in BLOCK.finditer(text):
             line = text.count("\n", 0, match.start("code")) + 1
-            marks = [getattr(pytest.mark, match["engine"])] if match["engine"] else []
+            engine = match["engine"]
+            marks = [getattr(pytest.mark, engine)] if engine not in (None, "environment") else []
             name = f"{page.relative_to(ROOT)}:{line}"
-            found.append(pytest.param(match["code"], match["engine"], id=name, marks=marks))
+            found.append(pytest.param(match["code"], engine, id=name, marks=marks))
     return found
 
 
 @pytest.mark.parametrize(("code", "engine"), blocks())
 def test_block_runs(code: str, engine: str | None, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if engine == "environment":
+        check_environment(code, tmp_path)
+        return
     if engine == "docker":
         assert IMAGE_IN_DOCS in code
         docker_image: Callable[[str], str] = request.getfixturevalue("docker_image")
@@ -55,6 +61,22 @@ def test_block_runs(code: str, engine: str | None, tmp_path: Path, request: pyte
     command = [sys.executable, "-W", "error", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+def check_environment(code: str, folder: Path) -> None:
+    """An environment of the docs fills a group, in which the model does what it is asked."""
+    (folder / "block.py").write_text(code)
+    made = make_tokenizer(folder / "tokenizer")
+
+    def policy(prompt: str) -> str:
+        return "Done." if "<|im_start|>tool" in prompt else call("terminal", command="sort -o names.txt names.txt")
+
+    with serving(PolicyServer(load(made), policy)) as server:
+        command = [sys.executable, "block.py", "process", *flags(made, server.url, "--env.total_steps", "1")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=folder)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert "rewards 1 1" in done.stderr
+    assert (folder / "data" / "sort.jsonl").stat().st_size > 1000
 
 
 def test_every_python_block_is_found() -> None:

@@ -13,7 +13,15 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 
 @pytest.mark.parametrize(
     "package",
-    ["hermes_exec", "hermes_exec.tools", "hermes_exec.tracing", "hermes_agent", "hermes_agent.tokens", "hermes_batch"],
+    [
+        "hermes_exec",
+        "hermes_exec.tools",
+        "hermes_exec.tracing",
+        "hermes_agent",
+        "hermes_agent.tokens",
+        "hermes_batch",
+        "hermes_atropos",
+    ],
 )
 def test_every_public_name_is_there(package: str) -> None:
     module = importlib.import_module(package)

@@ -26,25 +26,27 @@ LAYERS = (
     ("hermes_exec.tools",),
     ("hermes_exec.testing",),
     ("hermes_agent",),
-    ("hermes_batch",),
+    ("hermes_batch", "hermes_atropos"),
     ("hermes_exec.cli.kit",),
     ("hermes_agent.cli",),
-    ("hermes_exec.cli", "hermes_batch.cli"),
+    ("hermes_exec.cli", "hermes_batch.cli", "hermes_atropos.cli"),
 )
 """Rooms, the lowest first. Those of one layer do not import each other."""
 FLOOR = {room: floor for floor, rooms in enumerate(LAYERS) for room in rooms}
 BESIDE = {
     ("hermes_exec.pool", "hermes_exec.blocking"),  # inside of `__enter__`: one class serves `with` and `async with`
     ("hermes_exec.blocking", "hermes_exec.pool"),
+    ("hermes_atropos", "hermes_atropos.cli"),  # inside of `SandboxAgentEnv.cli`, as atroposlib has it
 }
 NEVER = {("hermes_exec.tools", "hermes_exec.pool")}
 """What the layers allow and the design does not."""
 PACKAGES = {name: ROOT / name for name in ("hermes_exec", "hermes_agent")}
-PACKAGES["hermes_batch"] = ROOT / "integrations" / "batch" / "hermes_batch"
+PACKAGES |= {f"hermes_{name}": ROOT / "integrations" / name / f"hermes_{name}" for name in ("batch", "atropos")}
 FILES = {
     ".".join((name, *p.relative_to(d).with_suffix("").parts)).removesuffix(".__init__"): p
     for name, d in PACKAGES.items()
     for p in d.rglob("*.py")
+    if "data" not in p.relative_to(d).parts
 }
 READS_ENVIRONMENT = (
     "hermes_exec.testing",
@@ -52,6 +54,7 @@ READS_ENVIRONMENT = (
     "hermes_exec.pool.pool",  # SandboxPool.from_env
     "hermes_agent.cli.agent",
     "hermes_batch.cli",
+    "hermes_atropos.cli",
 )
 
 
@@ -156,13 +159,13 @@ def test_entry_points_are_looked_up_for_other_names_than_our_own_only() -> None:
     assert loaded(f"{build}('no such command')", "importlib.metadata") == "importlib.metadata"
 
 
-@pytest.mark.parametrize("package", ["hermes_exec", "hermes_agent", "hermes_batch"])
+@pytest.mark.parametrize("package", ["hermes_exec", "hermes_agent", "hermes_batch", "hermes_atropos"])
 def test_importing_a_package_loads_nothing(package: str) -> None:
     heavy = ("anyio", "asyncio", "pydantic", "rich", "typer", "yaml", "hermes_exec.pool", "hermes_exec.config")
     assert loaded(f"import {package}", *heavy) == ""
 
 
-@pytest.mark.parametrize("package", ["hermes_exec", "hermes_agent", "hermes_batch"])
+@pytest.mark.parametrize("package", ["hermes_exec", "hermes_agent", "hermes_batch", "hermes_atropos"])
 def test_public_names_are_there(package: str) -> None:
     module = import_module(package)
     assert [name for name in module.__all__ if getattr(module, name, None) is None] == []
@@ -179,7 +182,7 @@ def test_public_modules_are_attributes() -> None:
     assert loaded(code, "hermes_exec.tools") == "hermes_exec.tools"
 
 
-@pytest.mark.parametrize("module", [*COMMANDS, "hermes_agent.cli.agent", "hermes_batch.cli"])
+@pytest.mark.parametrize("module", [*COMMANDS, "hermes_agent.cli.agent", "hermes_batch.cli", "hermes_atropos.cli"])
 def test_help_of_the_command_line_needs_no_pool(module: str) -> None:
     module = f"hermes_exec.cli.commands.{module}" if module in COMMANDS else module
     assert loaded(f"import {module}", "pydantic", "rich", "yaml", "hermes_exec.pool", "hermes_exec.tools") == ""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 from atroposlib.envs.base import BaseEnvConfig
@@ -11,8 +14,8 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from hermes_agent import get_parser
 from hermes_atropos.seed_names import SeedNames, translate
-from hermes_exec import Limits, SandboxPool
-from hermes_exec.tools import draw_toolsets, select
+from hermes_exec import ConfigError, Limits, SandboxPool
+from hermes_exec.tools import ToolOptions, draw_toolsets, select
 
 InferenceServer = Literal["auto", "openai", "vllm", "sglang", "tinker"]
 _LISTS = ("enabled_toolsets", "disabled_toolsets")
@@ -27,6 +30,7 @@ class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
     model_config = ConfigDict(extra="forbid", validate_default=False)
 
     use_wandb: bool = Field(False, description="Whether to use wandb")
+    worker_timeout: float = Field(7200.0, description="Seconds of a group at most; -1: no limit")
     min_items_sent_before_logging: int = Field(1, description="Groups sent before metrics are logged")
 
     backend: str = Field("local", description="Backend of the pool: local, docker, ssh, singularity, …")
@@ -59,6 +63,7 @@ class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
     tool_call_parser: str = Field("hermes", description="Format in which the model writes tool calls")
     chat_template: str | None = Field(None, description="Chat template, or the file of one (default: the tokenizer's)")
     inference_server: InferenceServer = Field("auto", description="auto (as server_type says), or tinker")
+    server_wait_s: float = Field(600.0, ge=0, description="How long inference servers that are away are waited for")
     logprobs: Literal["raw", "temperature", "processed"] | None = Field(
         None, description="Of which distribution the server gives log-probabilities (None: as it starts by itself)"
     )
@@ -73,7 +78,7 @@ class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
 
     @model_validator(mode="before")
     @classmethod
-    def _older_names(cls, values: Any) -> Any:
+    def _older_names(cls, values: object) -> object:
         if not isinstance(values, Mapping):
             return values
         joined = {
@@ -115,9 +120,35 @@ class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
         return tuple(name for name in _split(self.enabled_toolsets) if name not in left_out)
 
     @property
+    def template_text(self) -> str | None:
+        """The chat template, read from its file where it is one. Raises ConfigError."""
+        given = self.chat_template
+        if given is None or "{" in given:
+            return given
+        try:
+            return Path(given).expanduser().read_text("utf-8")
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"chat_template is no Jinja text, and cannot be read as a file: {error}") from error
+
+    @property
+    def tool_options(self) -> ToolOptions:
+        """The limits of the tools."""
+        default, timeout_s = ToolOptions(), self.terminal_timeout_s
+        if timeout_s is None:
+            return default
+        most = max(default.terminal_max_timeout_s, math.ceil(timeout_s))
+        return replace(default, terminal_timeout_s=math.ceil(timeout_s), terminal_max_timeout_s=most)
+
+    @property
+    def further_sampling(self) -> dict[str, Any]:
+        """Sampling parameters beside the temperature."""
+        given: dict[str, Any] = json.loads(self.sampling or "{}")
+        return given
+
+    @property
     def sampling_parameters(self) -> dict[str, Any]:
         """Temperature and further parameters of every completion."""
-        return {"temperature": self.agent_temperature, **json.loads(self.sampling or "{}")}
+        return {"temperature": self.agent_temperature, **self.further_sampling}
 
     def make_pool(self) -> SandboxPool:
         """The pool. Raises ConfigError for what cannot be."""

@@ -47,8 +47,8 @@ class ExecTool(Protocol):
 class ToolContext:
     """The slot of a rollout, for its reward: the model's tools, and files to and from this host, byte for byte.
 
-    `slot` is the slot itself (`run`, `files`, …), `meta` what `setup_trajectory_workspace` gave. The terminal is a shell
-    of its own, which knows nothing of the model's.
+    `slot` is the slot itself (`run`, `files`, …), `meta` what `setup_trajectory_workspace` gave. Its terminal is
+    another shell than the model's.
     """
 
     def __init__(self, slot: Slot, *, meta: Mapping[str, Any] | None = None) -> None:
@@ -63,7 +63,7 @@ class ToolContext:
         return await self.call_tool("terminal", {"command": command, "timeout": timeout})
 
     async def read_file(self, path: str) -> dict[str, Any]:
-        """As the model's tool of this name, with lines numbered and a limit; `slot.files.read_bytes` gives the bytes."""
+        """As the model's tool of this name, with numbered lines and a limit; `slot.files.read_bytes` gives bytes."""
         return await self.call_tool("read_file", {"path": path})
 
     async def write_file(self, path: str, content: str) -> dict[str, Any]:

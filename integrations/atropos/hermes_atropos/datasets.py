@@ -130,7 +130,7 @@ def _rows_of_json(path: Path) -> list[Any]:
         else:
             return whole if isinstance(whole, list) else [whole]
     rows = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
                 rows.append(json.loads(line))

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 _LOG = logging.getLogger(__name__)
 _OLD = "an older name, see docs/environments"
@@ -62,7 +62,7 @@ def _variables(text: object) -> dict[str, str]:
 
 
 class _Became(NamedTuple):
-    """What a name became: a setting, `option:NAME` of the backend, or nothing, and why. `of`: with that backend only."""
+    """What a name became: a setting, `option:NAME` of the backend, or nothing, and why. `of`: for this backend."""
 
     setting: str = ""
     why: str = ""
@@ -108,9 +108,18 @@ BECAME: Mapping[str, _Became] = {
 }
 
 
+def _typed(given: dict[str, Any]) -> dict[str, Any]:
+    """The values as what their fields are: flags are texts. Raises ValueError."""
+    try:
+        return SeedNames.model_validate(given).model_dump(exclude_none=True)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        raise ValueError(f"{wrong['loc'][0]}: {wrong['msg']}") from None
+
+
 def translate(values: dict[str, Any]) -> dict[str, Any]:
     """The settings with those of older names in the place of what they became; each is told in the log."""
-    given = {name: values.pop(name) for name in BECAME if values.get(name) is not None}
+    given = _typed({name: values.pop(name) for name in BECAME if values.get(name) is not None})
     if given.get("tool_pool_mode") == "default":
         del given["tool_pool_mode"]
     backend = given.get("tool_pool_mode") or given.get("terminal_backend") or values.get("backend") or "local"

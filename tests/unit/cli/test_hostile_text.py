@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_exec.cli.app import report
 from hermes_exec.cli.commands.trace import _word
 from hermes_exec.cli.kit import output
+from hermes_exec.cli.kit.ending import report
 from hermes_exec.errors import ExecError
 
 EVIL = (

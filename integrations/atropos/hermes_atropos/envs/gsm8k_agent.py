@@ -28,7 +28,7 @@ class Gsm8kAgentConfig(SandboxEnvConfig):
     dataset_name: str | None = "openai/gsm8k:main"
 
 
-class Gsm8kAgentEnv(SandboxAgentEnv):
+class Gsm8kAgentEnv(SandboxAgentEnv[dict[str, Any]]):
     """Word problems of GSM8K."""
 
     name = "gsm8k_agent"

@@ -35,7 +35,7 @@ class HermesSweConfig(SandboxEnvConfig):
     test_timeout_s: float = 30.0
 
 
-class HermesSweEnv(SandboxAgentEnv):
+class HermesSweEnv(SandboxAgentEnv[dict[str, Any]]):
     """Functions to write."""
 
     name = "hermes_swe"

@@ -38,7 +38,7 @@ class EndlessTerminalsConfig(SandboxEnvConfig):
     split_seed: int = 0
 
 
-class EndlessTerminalsEnv(SandboxAgentEnv):
+class EndlessTerminalsEnv(SandboxAgentEnv[PlacedTask[Task]]):
     """Tasks of Endless Terminals."""
 
     name = "endless_terminals"

@@ -70,7 +70,7 @@ class SweSmithOracleConfig(SandboxEnvConfig):
         )
 
 
-class SweSmithOracleEnv(SandboxAgentEnv):
+class SweSmithOracleEnv(SandboxAgentEnv[Prepared]):
     """Mend a bug in a repository. Reward 1.0 when every test of the instance passes in a fresh copy of the repository
     with the model's source files in it, else 0.0; 0.0 too for a model that called no tool.
     """

@@ -8,8 +8,6 @@ from typing import Any
 
 import anyio.to_thread
 from pydantic import Field
-from rich.console import Console
-from rich.table import Table
 
 from hermes_agent import Episode, Verdict
 from hermes_atropos.cache import default_cache_dir
@@ -37,7 +35,7 @@ class TerminalBench2Config(SandboxEnvConfig):
     base_image: str = Field(default="", description="takes the place of the base that Dockerfiles name")
 
 
-class TerminalBench2Env(SandboxAgentEnv):
+class TerminalBench2Env(SandboxAgentEnv[PlacedTask[Task]]):
     """Tasks of TerminalBench 2; there is nothing to train on."""
 
     name = "terminalbench_2"
@@ -87,10 +85,7 @@ class TerminalBench2Env(SandboxAgentEnv):
                 items.append(PlacedTask(task, await self._image(task)))
             except (ConfigError, ImageError) as error:
                 _LOG.warning("the task %s is not evaluated: %s", task.name, error)
-        done = await self.evaluate_items(
-            items, key=lambda item: item.task.name, category=lambda item: item.task.category
-        )
-        Console(stderr=True).print(table(self.name, done))
+        await self.evaluate_items(items, key=lambda item: item.task.name, category=lambda item: item.task.category)
 
     async def _image(self, task: Task) -> TaskImage:
         if task.image and not (self.config.force_build and task.environment_tar):
@@ -117,17 +112,3 @@ def chosen(tasks: Sequence[Task], only: str, skip: str) -> list[Task]:
     if not found:
         raise ConfigError("task_filter and skip_tasks leave no task")
     return found
-
-
-def table(title: str, done: Sequence[Any]) -> Table:
-    """The share that was solved, by category."""
-    made = Table(title=title)
-    for column in ("category", "tasks", "solved", "pass rate"):
-        made.add_column(column, justify="left" if column == "category" else "right")
-    by_category: dict[str, list[bool]] = {}
-    for one in done:
-        by_category.setdefault(one.category or "-", []).append(bool(one.solved))
-    rows = [*sorted(by_category.items()), ("all", [solved for each in by_category.values() for solved in each])]
-    for name, solved in rows:
-        made.add_row(name, str(len(solved)), str(sum(solved)), f"{sum(solved) / max(1, len(solved)):.1%}")
-    return made

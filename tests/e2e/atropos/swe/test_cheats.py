@@ -167,7 +167,8 @@ async def test_a_full_disk_gives_nothing(tmp_path: Path) -> None:
             assert result.episode.tool_calls[0].content.startswith('{"output": "0')
             code = "open('/workspace/big', 'wb').write(bytes(300 << 20))"
             late = await rollout(pool, prepared, [prepended(prepared, code)])
-            assert late.reward == 0.0, (late.error, late.verdict)
+            # None: what was removed was not gone yet, and the disk of the host still full.
+            assert late.reward in (0.0, None), (late.error, late.verdict)
     finally:
         await anyio.run_process(["umount", "-l", str(tmp_path)])
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from hermes_atropos.env import SandboxAgentEnv
 
-T = TypeVar("T", bound=SandboxAgentEnv)
+T = TypeVar("T", bound=SandboxAgentEnv[Any])
 
 
 def bare(kind: type[T], **options: Any) -> T:

@@ -62,4 +62,5 @@ async def test_small_environments_have_their_own_sets() -> None:
         env = bare(kind, dataset_name="shipped", dataset_split=split)
         await env.setup()
         item = await env.get_next_item()
+        assert item is not None
         assert len(str(env.format_prompt(item))) > 50

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hermes_atropos.envs.swe_smith_oracle import sdist
 from hermes_atropos.cache import file_name, made
+from hermes_atropos.envs.swe_smith_oracle import sdist
 from hermes_atropos.envs.swe_smith_oracle.git import commit_all, git
 from hermes_atropos.envs.swe_smith_oracle.instance import Instance, InstanceUnusable
 from hermes_atropos.envs.swe_smith_oracle.repository import is_source, source_files, trees_of

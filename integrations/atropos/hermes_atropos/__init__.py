@@ -1,0 +1,29 @@
+"""RL environments for the trainers of atropos, whose rollouts are episodes of an agent in isolated slots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hermes_exec._lazy import lazily
+
+if TYPE_CHECKING:
+    from hermes_atropos.config import SandboxEnvConfig
+    from hermes_atropos.context import ExecTool, ToolContext, ToolOutcome
+    from hermes_atropos.env import SandboxAgentEnv
+    from hermes_atropos.errors import EnvironmentStopped
+    from hermes_atropos.evaluation import Evaluated
+    from hermes_atropos.spec import SandboxSpec
+
+__all__ = [
+    "EnvironmentStopped",
+    "Evaluated",
+    "ExecTool",
+    "SandboxAgentEnv",
+    "SandboxEnvConfig",
+    "SandboxSpec",
+    "ToolContext",
+    "ToolOutcome",
+]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazily(__name__, __all__, where=("errors", "spec", "context", "evaluation", "config", "env"))

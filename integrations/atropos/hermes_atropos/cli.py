@@ -1,0 +1,300 @@
+"""`hermes-exec env`: the environments, and the command line of each of them."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from hermes_exec.cli.kit import exits
+from hermes_exec.cli.kit.ending import end_with
+from hermes_exec.cli.kit.interrupt import run_async
+from hermes_exec.cli.kit.output import LogFormatter, emit_json, say, stdout
+from hermes_exec.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from pydantic import BaseModel
+
+    from hermes_atropos.env import SandboxAgentEnv
+    from hermes_atropos.evaluation import Evaluated
+    from hermes_atropos.groups import Finished
+
+    ModelT = TypeVar("ModelT", bound=BaseModel)
+
+ENVIRONMENTS: Mapping[str, str] = {
+    "terminal_test": "make a file with a text: three tasks, to see that everything works",
+    "swe_smith_oracle": "mend a bug in a real package, scored by the package's own tests",
+    "endless_terminals": "bring a machine into a state, each task in an image of its own",
+    "terminalbench_2": "TerminalBench 2: an evaluation",
+    "tblite": "100 easier tasks in the form of TerminalBench 2: an evaluation",
+    "hermes_swe": "write a function, scored by its tests (HumanEvalPack)",
+    "gsm8k_agent": "solve a word problem with tools (GSM8K)",
+}
+"""The environments of this package, each a module of `hermes_atropos.envs`, and what they are."""
+
+_COMMANDS = {
+    "serve": "fill groups for a trainer, through the server of atropos (`run-api`)",
+    "process": "write groups to a file",
+    "evaluate": "evaluate the model",
+}
+_HIDDEN = "****"
+_AnyArguments = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+app = typer.Typer(no_args_is_help=True, help="RL environments for the trainers of atropos.")
+
+
+@app.command("list")
+def list_environments(
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """List the environments."""
+    if as_json:
+        emit_json(dict(ENVIRONMENTS))
+        return
+    from rich.table import Table
+
+    table = Table("environment", "what is to be done")
+    for name, what in ENVIRONMENTS.items():
+        table.add_row(name, what)
+    stdout().print(table)
+
+
+def _command(command: str) -> None:
+    @app.command(
+        command, context_settings=_AnyArguments, help=f"{_COMMANDS[command].capitalize()}.", add_help_option=False
+    )
+    def run(context: typer.Context) -> None:
+        name, *arguments = context.args or [""]
+        if name in ("", "--help"):
+            say(f"usage: hermes-exec env {command} NAME [--help | --config FILE | --env.X VALUE | --openai.X VALUE]")
+            raise typer.Exit(exits.USAGE if not name else exits.OK)
+        raise typer.Exit(_run(environment(name), command, arguments, f"hermes-exec env {command} {name}"))
+
+
+for _name in _COMMANDS:
+    _command(_name)
+
+swe = typer.Typer(help="Tools of the environment swe_smith_oracle.")
+app.add_typer(swe, name="swe-smith")
+
+
+@swe.command("make", context_settings=_AnyArguments, add_help_option=False)
+def make(context: typer.Context) -> None:
+    """Make instances: bugs in a real package, each proven by its tests."""
+    from hermes_atropos.envs.swe_smith_oracle.make import make_app
+
+    make_app(args=list(context.args), prog_name="hermes-exec env swe-smith make")
+
+
+def environment(name: str) -> type[SandboxAgentEnv[Any]]:
+    """The class of an environment of this package. Raises ConfigError for an unknown name, with the nearest one."""
+    from importlib import import_module
+
+    if name not in ENVIRONMENTS:
+        near = difflib.get_close_matches(name.replace("-", "_"), ENVIRONMENTS, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"there is no environment {name!r}{hint} (there are: {', '.join(ENVIRONMENTS)})")
+    _quiet()
+    found: type[SandboxAgentEnv[Any]] = import_module(f"hermes_atropos.envs.{name}").ENV
+    return found
+
+
+def run_environment(kind: type[SandboxAgentEnv[Any]]) -> None:
+    """The command line of one environment: `serve | process | evaluate` and flags. Ends the process."""
+    logging.basicConfig(level=logging.WARNING, handlers=[_handler()])
+    program = f"python -m {kind.__module__}" if kind.__module__ != "__main__" else sys.argv[0]
+    command, *arguments = sys.argv[1:] or [""]
+    if command not in _COMMANDS:
+        listed = "\n".join(f"  {name:10} {what}" for name, what in _COMMANDS.items())
+        say(f"usage: {program} COMMAND [--help | --config FILE | --env.X VALUE | --openai.X VALUE]\n{listed}")
+        sys.exit(exits.OK if command in ("-h", "--help") else exits.USAGE)
+    end_with(lambda: sys.exit(_run(kind, command, arguments, f"{program} {command}")))
+
+
+def _handler() -> logging.Handler:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogFormatter("%(levelname)s %(name)s: %(message)s"))
+    return handler
+
+
+def _quiet() -> None:
+    """Transformers says at its import that it has no torch, which nothing here needs."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    logging.getLogger("hermes_atropos").setLevel(logging.WARNING)
+
+
+def _run(kind: type[SandboxAgentEnv[Any]], command: str, arguments: Sequence[str], program: str) -> int:
+    config, servers = read_settings(kind, command, arguments, program)
+    if command == "evaluate" and config.data_dir_to_save_evals is not None:
+        _write_settings(config.data_dir_to_save_evals, config, servers)
+    # It tells its status ten times a second.
+    logging.getLogger("atroposlib.envs.base").setLevel(min(logging.WARNING, logging.getLogger().level))
+    env = kind(config, servers)
+    env.rolling.on_group = _Told(config.total_steps if command == "process" else None)
+    env.rolling.on_item = _tell_item
+    work: Mapping[str, Callable[[], Awaitable[None]]] = {
+        "serve": env.env_manager,
+        "process": env.process_manager,
+        "evaluate": env._run_evaluate,
+    }
+
+    async def main() -> int:
+        if command == "process":
+            env.process_mode, env.n_groups_to_process = True, config.total_steps
+            env.group_size_to_process = config.group_size
+        await work[command]()
+        return exits.OK
+
+    code = run_async(main)
+    if command == "process":
+        say(f"groups: {env.config.data_path_to_save_groups}")
+    return code
+
+
+class _Told:
+    """Tells each group as it is filled."""
+
+    def __init__(self, of: int | None) -> None:
+        self._of, self._count = "" if of is None else f"/{of}", 0
+
+    def __call__(self, done: Sequence[Finished]) -> None:
+        self._count += 1
+        rewards = " ".join(f"{one.reward:g}" for one in done)
+        calls = sum(len(one.result.episode.tool_calls) for one in done if one.result.episode is not None)
+        seconds = max(one.result.seconds for one in done)
+        say(f"group {self._count}{self._of}: rewards {rewards}; {calls} tool calls; {seconds:.1f} s")
+
+
+def _tell_item(one: Evaluated, count: int, total: int) -> None:
+    outcome = {True: "solved", False: "not solved", None: f"nothing can be said: {one.error}"}[one.solved]
+    say(f"{count}/{total} {one.key}: {outcome} ({one.finish}, {one.turns} turns, {one.seconds:.1f} s)")
+
+
+def read_settings(
+    kind: type[SandboxAgentEnv[Any]], command: str, arguments: Sequence[str], program: str
+) -> tuple[Any, list[Any]]:
+    """The settings and the servers: flags win over the file of `--config`, that over the environment's own.
+
+    Raises ConfigError for a file, a name or a value that is wrong. A flag that is unknown ends the process, as argparse
+    does.
+    """
+    from atroposlib.envs.server_handling.server_manager import APIServerConfig
+
+    default, default_servers = kind.config_init()
+    flags = _flags(program, kind, type(default), APIServerConfig).parse_args(arguments)
+    given = _file(flags.config)
+    own = {name: getattr(default, name) for name in default.model_fields_set}
+    if tokenizer := os.environ.get("ATROPOS_TOKENIZER_NAME"):
+        own["tokenizer_name"] = tokenizer
+    if command == "process":
+        # What atroposlib says for this command; it would also want wandb, which is asked for here.
+        path = default.data_path_to_save_groups or f"data/{kind.name or 'groups'}.jsonl"
+        own |= {"ensure_scores_are_not_same": False, "include_messages": True, "data_path_to_save_groups": path}
+    settings = {**own, **_section(given, "env"), **_flagged(flags, "env.")}
+    config = _made(type(default), settings, "env")
+    servers = given.get("openai") or {}
+    servers = [servers] if isinstance(servers, Mapping) else list(servers)
+    on_line = _flagged(flags, "openai.")
+    if len(servers) > 1:
+        if on_line:
+            raise ConfigError(f"with several servers in {flags.config} there can be no --openai flags")
+        return config, [_made(APIServerConfig, server, "openai") for server in servers]
+    if len(default_servers) > 1 and not servers and not on_line:
+        return config, default_servers
+    first = {**default_servers[0].model_dump(), **_server_of_environment()}
+    return config, [_made(APIServerConfig, {**first, **(servers[0] if servers else {}), **on_line}, "openai")]
+
+
+def _flags(
+    program: str, kind: type[SandboxAgentEnv[Any]], config: type[BaseModel], server: type[BaseModel]
+) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=program, description=kind.__doc__, allow_abbrev=False)
+    parser.add_argument("--config", help="YAML file with the sections env and openai")
+    for prefix, model in (("env.", config), ("openai.", server)):
+        for name, field in model.model_fields.items():
+            older = (field.description or "").startswith("an older name")
+            text = f"{field.description or ''} (default: {field.get_default(call_default_factory=True)})".replace(
+                "%", "%%"
+            )
+            parser.add_argument(
+                f"--{prefix}{name}", default=argparse.SUPPRESS, metavar="X", help=argparse.SUPPRESS if older else text
+            )
+    return parser
+
+
+def _flagged(flags: argparse.Namespace, prefix: str) -> dict[str, Any]:
+    given = {name.removeprefix(prefix): value for name, value in vars(flags).items() if name.startswith(prefix)}
+    return {name: None if value == "None" else value for name, value in given.items()}
+
+
+def _file(path: str | None) -> Mapping[str, Any]:
+    if path is None:
+        return {}
+    import yaml
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            given = yaml.safe_load(file) or {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"the file of --config cannot be read: {error}") from error
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{path} is a mapping with sections such as env and openai, not {type(given).__name__}")
+    return given
+
+
+def _section(given: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = given.get(name) or {}
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"the section {name} is a mapping, not {type(section).__name__}")
+    return section
+
+
+def _made(model: type[ModelT], values: Mapping[str, Any], section: str) -> ModelT:
+    """A model of these values. Raises ConfigError that names each wrong field."""
+    from pydantic import ValidationError
+
+    unknown = sorted(values.keys() - model.model_fields.keys())
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], model.model_fields, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"the section {section} has no {', '.join(map(repr, unknown))}{hint}")
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as error:
+        wrong = [
+            f"{'.'.join([section, *map(str, one['loc'])])}: {one['msg'].removeprefix('Value error, ')}"
+            for one in error.errors(include_url=False)
+        ]
+        raise ConfigError("; ".join(wrong)) from None
+
+
+def _server_of_environment() -> dict[str, Any]:
+    """The server that variables of the environment name, as older environments read them."""
+    read = {
+        "base_url": os.environ.get("ATROPOS_SERVER_BASE_URL"),
+        "model_name": os.environ.get("ATROPOS_SERVER_MODEL"),
+        "api_key": os.environ.get("ATROPOS_SERVER_API_KEY"),
+        "timeout": os.environ.get("ATROPOS_SERVER_TIMEOUT_S"),
+    }
+    given = {name: value for name, value in read.items() if value}
+    return {"server_type": "openai", **given} if "base_url" in given else given
+
+
+def _write_settings(folder: str, config: BaseModel, servers: Sequence[BaseModel]) -> None:
+    """Write the settings beside the results of an evaluation, without keys."""
+    from pathlib import Path
+
+    import yaml
+
+    hidden = [{**server.model_dump(mode="json"), "api_key": _HIDDEN} for server in servers]
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    text = yaml.safe_dump({"env": config.model_dump(mode="json"), "openai": hidden}, sort_keys=False)
+    (Path(folder) / "evaluate_config.yaml").write_text(text, "utf-8")

@@ -1,0 +1,364 @@
+"""The base class of environments: groups of rollouts in slots, for the trainers of atropos."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import aiohttp
+import anyio
+from atroposlib.envs.base import BaseEnv, ScoredDataGroup
+from atroposlib.envs.server_handling.server_manager import APIServerConfig, ServerBaseline
+from rich.console import Console
+from tenacity import RetryError
+
+from hermes_agent import Episode, Message, Verdict
+from hermes_agent.tokens.samplers import exact_at
+from hermes_atropos.config import SandboxEnvConfig
+from hermes_atropos.context import ExecTool, ToolContext
+from hermes_atropos.errors import EnvironmentStopped
+from hermes_atropos.evaluation import Evaluated, Samples, rates, table
+from hermes_atropos.metrics import readable
+from hermes_atropos.rolling import Rolling
+from hermes_atropos.servers import LOGPROBS, ServerKind, close, innermost
+from hermes_atropos.spec import SandboxSpec
+from hermes_exec import ConfigError, SandboxPool
+
+_LOG = logging.getLogger(__name__)
+_DISCONNECT_S = 2.0
+
+ItemT = TypeVar("ItemT")
+
+
+class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
+    """An environment whose rollouts are episodes of an agent in slots of a `SandboxPool`.
+
+    A subclass has a `name`, its `env_config_cls`, and these methods: `setup`, `get_next_item` (None: no more items),
+    `format_prompt`, and `compute_reward` or `verify_and_score_trajectory`; `sandbox_spec`,
+    `setup_trajectory_workspace` and `evaluate` where it needs them. `pool` is open from before `setup` to the end.
+
+    All rollouts of a group begin with their slots acquired together and the same toolsets. One that fails for reasons
+    outside of the model is rolled again, in all up to `max_rerolls` times a group; a group that cannot be filled is
+    dropped and counted, and `max_failed_groups` of these in a row end the run with EnvironmentStopped. What a trainer
+    is sent are whole groups of exact token ids (`hermes_agent.tokens`).
+    """
+
+    name: ClassVar[str | None] = None
+    env_config_cls: ClassVar[type[SandboxEnvConfig]] = SandboxEnvConfig
+    config: SandboxEnvConfig
+    pool: SandboxPool
+
+    def __init__(
+        self,
+        config: SandboxEnvConfig,
+        server_configs: list[APIServerConfig] | ServerBaseline,
+        slurm: bool = False,
+        testing: bool = False,
+    ) -> None:
+        config = config.model_copy(update={"wandb_name": config.wandb_name or self.name or type(self).__name__})
+        configs = _checked_servers(server_configs, config)
+        kind: ServerKind = "tinker" if config.inference_server == "tinker" else configs[0].server_type
+        try:
+            super().__init__(config, configs, slurm, testing)
+        except OSError as error:
+            raise ConfigError(f"the tokenizer {config.tokenizer_name!r} cannot be loaded: {error}") from error
+        if self.server.proxy_url or self.server.use_proxy:
+            raise ConfigError(
+                "ATROPOS_PROXY_URL is set: atroposlib would send requests through its proxy, whose answers lose tool "
+                "calls and log-probabilities. Unset it"
+            )
+        self.rolling = Rolling(self, kind)
+        self._resumes = False
+
+    # What subclasses write.
+
+    async def setup(self) -> None:
+        """Load what the items are made of. Raises ConfigError for what cannot be."""
+
+    async def get_next_item(self) -> ItemT | None:
+        """The next item; None when there are no more."""
+        raise NotImplementedError
+
+    def format_prompt(self, item: ItemT) -> str | Sequence[Message]:
+        """What the model is asked: a text, or messages."""
+        raise NotImplementedError
+
+    def sandbox_spec(self, item: ItemT) -> SandboxSpec:
+        """The slot of an item, the files in it, and how it is scored."""
+        return SandboxSpec()
+
+    async def setup_trajectory_workspace(
+        self, item: ItemT, *, trajectory_id: str, exec_tool: ExecTool
+    ) -> Mapping[str, Any] | None:
+        """Complete the slot before the episode; what it gives is `ctx.meta` and `workspace_meta` of the reward. Where
+        `SandboxSpec.keep` names files it is called again before these are put back.
+        """
+
+    async def compute_reward(self, item: ItemT, result: Episode, ctx: ToolContext) -> float | Verdict:
+        """The reward: a number, of which 1 and more is solved, or a `Verdict`. What it raises is no failure of the
+        model: the rollout is rolled again.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no compute_reward")
+
+    async def verify_and_score_trajectory(
+        self,
+        item: ItemT,
+        result: Episode,
+        *,
+        trajectory_id: str,
+        exec_tool: ExecTool,
+        workspace_meta: Mapping[str, Any],
+    ) -> tuple[float, Mapping[str, Any]]:
+        """May be written in the place of `compute_reward`: (reward, meta)."""
+        raise NotImplementedError
+
+    async def evaluate(self, *args: Any, **kwargs: Any) -> None:
+        """Evaluate the model; see `evaluate_items`."""
+        raise ConfigError(f"{self.name} has no evaluation")
+
+    # The commands of atroposlib.
+
+    @classmethod
+    def config_init(cls) -> tuple[SandboxEnvConfig, list[APIServerConfig]]:
+        """The settings where nothing else is said. Servers are a list: of a single one atroposlib ignores the URL."""
+        server = APIServerConfig(
+            base_url="http://localhost:9001/v1", api_key="x", server_type="vllm", health_check=False
+        )
+        return cls.env_config_cls.model_validate({"wandb_name": cls.name}), [server]
+
+    @property
+    def verifies(self) -> bool:
+        """Whether it has `verify_and_score_trajectory` in the place of `compute_reward`."""
+        return type(self).verify_and_score_trajectory is not SandboxAgentEnv.verify_and_score_trajectory
+
+    @classmethod
+    def cli(cls) -> None:
+        """The command line `serve | process | evaluate`, with the flags of atroposlib (`--config`, `--env.X`,
+        `--openai.X`).
+        """
+        from hermes_atropos.cli import run_environment
+
+        run_environment(cls)
+
+    async def env_manager(self) -> None:
+        """`serve`: fill groups for a trainer."""
+        self._check_exactness()
+        if self.rolling.kind == "openai" and not self.config.send_without_logprobs:
+            raise ConfigError(
+                "a chat server gives neither token ids nor log-probabilities, which trainers need: use a vllm or an "
+                "sglang server, or say --env.send_without_logprobs true"
+            )
+        if self.config.group_size == 1 and self.config.ensure_scores_are_not_same:
+            raise ConfigError(
+                "with group_size 1 every group has equal scores and is dropped: use a larger one, or say "
+                "--env.ensure_scores_are_not_same false"
+            )
+        await self._in_pool(super().env_manager)
+
+    async def process_manager(self) -> None:
+        """`process`: write groups to a file."""
+        self._check_exactness()
+        self.max_token_len = self.config.max_token_length
+        try:
+            await self._in_pool(super().process_manager)
+        finally:
+            if self.jsonl_writer is not None:
+                self.jsonl_writer.close()
+
+    async def _run_evaluate(self) -> None:
+        """`evaluate`: the evaluation alone, which goes on where one before it in the same folder has ended."""
+        self._resumes = True
+        await self._in_pool(super()._run_evaluate, in_groups=False)
+
+    def _check_exactness(self) -> None:
+        if self.rolling.kind == "openai":
+            return
+        mode = self.config.logprobs or LOGPROBS[self.rolling.kind]
+        if not exact_at(mode, self.config.sampling_parameters):
+            asked = self.config.sampling_parameters
+            raise ConfigError(
+                f"log-probabilities of a {self.rolling.kind} server are {mode}, and with {asked} not those of what is "
+                "sampled, so that every ratio of a trainer would be wrong: sample with temperature 1 "
+                "and without top_p and the like, or start the server with processed log-probabilities and say "
+                "--env.logprobs processed"
+            )
+
+    async def _in_pool(self, work: Callable[[], Awaitable[None]], *, in_groups: bool = True) -> None:
+        """Work with the pool open. When it ends, however that is, the workers end, then every slot goes back, and then
+        the server of atropos is told.
+        """
+        try:
+            async with self.config.make_pool() as self.pool:
+                await self.rolling.run(work, self._groups_at_once() if in_groups else 1)
+        except RetryError as error:
+            cause = innermost(error)
+            raise EnvironmentStopped(
+                f"the server of atropos ({self.config.rollout_server_url}): {type(cause).__name__}: {cause}"
+            ) from error
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._disconnect()
+                await close(self.server)
+
+    def _groups_at_once(self) -> int:
+        """As many as the pool has slots for. Raises ConfigError where that is none, or less than was asked for."""
+        slots, size, wanted = self.pool.stats().slots_most, self.config.group_size, self.config.max_num_workers
+        groups = slots // size
+        if groups < 1:
+            raise ConfigError(f"a group of {size} needs {size} slots, and the pool has {slots} at most")
+        if wanted > groups:
+            raise ConfigError(
+                f"max_num_workers is {wanted}, and {slots} slots are enough for {groups} groups of {size}: say -1, or "
+                "give the pool more slots"
+            )
+        at_once = groups if wanted < 1 else int(wanted)
+        self.max_num_workers = self.config.max_num_workers = at_once
+        return at_once
+
+    async def _disconnect(self) -> None:
+        """Tell the server of atropos: what it keeps of this environment would halve the share of the next one."""
+        env_id = getattr(self, "env_id", None)
+        if env_id is None:
+            return
+        url = f"{self.config.rollout_server_url}/disconnect-env"
+        try:
+            timeout = aiohttp.ClientTimeout(total=_DISCONNECT_S)
+            async with aiohttp.ClientSession(timeout=timeout) as session, session.post(url, json={"env_id": env_id}):
+                pass
+        except (aiohttp.ClientError, TimeoutError) as error:
+            _LOG.warning("%s could not be told that this environment ends: %s", url, error)
+
+    async def get_server_info(self) -> None:
+        """What the trainer says of its batches. Raises ConfigError for batches that no groups fill."""
+        try:
+            await super().get_server_info()
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        batch, group = self.config.batch_size, self.config.group_size
+        if batch > 0 and batch % group:
+            raise ConfigError(f"the trainer's batch size {batch} is no multiple of the group size {group}")
+
+    async def collect_trajectories(self, item: ItemT) -> tuple[ScoredDataGroup | None, list[ItemT]]:
+        """A whole group of rollouts; None where it could not be filled."""
+        return await self.rolling.group(item), []
+
+    async def handle_send_to_api(
+        self,
+        scored_data: ScoredDataGroup | list[ScoredDataGroup],
+        item: ItemT | None = None,
+        do_send_to_api: bool = True,
+        abort_on_any_max_length_exceeded: bool = True,
+    ) -> None:
+        """Write and send groups; one that atroposlib would drop, or a trainer could not read, is counted with its
+        cause.
+        """
+        groups = scored_data if isinstance(scored_data, list) else [scored_data]
+        limit = max(0, self.max_token_len) if abort_on_any_max_length_exceeded else 0
+        if any(self.rolling.unusable(group, limit) for group in groups):
+            return
+        for group in groups:
+            self.rolling.watch_scores(group["scores"])
+        await super().handle_send_to_api(scored_data, item, do_send_to_api, abort_on_any_max_length_exceeded)
+
+    async def evaluate_items(
+        self,
+        items: Iterable[ItemT],
+        *,
+        key: Callable[[ItemT], str],
+        category: Callable[[ItemT], str | None] | None = None,
+    ) -> list[Evaluated]:
+        """Work on each item once, `max_eval_workers` at a time; the results are in the order in which they came.
+
+        With `data_dir_to_save_evals` a line of `samples.jsonl` there is written as each item ends, and the command
+        `evaluate` goes on with a file that is there (`serve` writes one for each step). An item of which nothing could
+        be said is rolled again up to `max_rerolls` times. The metrics `eval/…` go to `metrics.json` there and to wandb.
+        """
+        started, samples = time.time(), self._samples()
+        done = [] if samples is None else list(samples.earlier)
+        known = {one.key for one in done}
+        left = [item for item in items if key(item) not in known]
+        total = len(done) + len(left)
+        workers = anyio.CapacityLimiter(self.config.max_eval_workers)
+
+        async def one(item: ItemT) -> None:
+            async with workers:
+                result = await self.rolling.once(item)
+            done.append(Evaluated.of(key(item), None if category is None else category(item), result))
+            if samples is not None:
+                samples.write(done[-1], result)
+            if self.rolling.on_item is not None:
+                self.rolling.on_item(done[-1], len(done), total)
+
+        try:
+            async with anyio.create_task_group() as tasks:
+                for item in left:
+                    tasks.start_soon(one, item)
+        finally:
+            if samples is not None:
+                samples.close()
+        await self._tell_evaluation(done, started)
+        return done
+
+    def _samples(self) -> Samples | None:
+        folder = self.config.data_dir_to_save_evals
+        if folder is None:
+            return None
+        name = "samples.jsonl" if self._resumes else f"samples_step_{self.curr_step}.jsonl"
+        return Samples(Path(folder) / name, resume=self._resumes)
+
+    async def _tell_evaluation(self, done: Sequence[Evaluated], started: float) -> None:
+        metrics = rates(done)
+        if self._resumes:
+            Console(stderr=True).print(table(str(self.name), done))
+        if self.config.data_dir_to_save_evals is not None:
+            await self.evaluate_log(metrics, start_time=started, end_time=time.time(), verbose=False)
+        if self.config.use_wandb and not self._resumes:
+            import wandb
+
+            wandb.log({f"{self.wandb_prepend}_{name}": value for name, value in metrics.items()}, step=self.curr_step)
+
+    # What wandb is told.
+
+    async def add_rollouts_for_wandb(self, scored_data: ScoredDataGroup, item: ItemT | None = None) -> None:
+        """Keep conversations for the table of rollouts. Messages that the trainer is not to have go here."""
+        keep = self.config.num_rollouts_per_group_for_logging
+        texts = [readable(messages) for messages in (scored_data.get("messages") or [])[: keep if keep >= 0 else None]]
+        self.rollouts_for_wandb.append(list(zip(texts, scored_data["scores"], strict=False)))
+        del self.rollouts_for_wandb[: -self.config.num_rollouts_to_keep]
+        if not self.config.include_messages:
+            del scored_data["messages"]
+
+    async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
+        """Log the metrics of atroposlib, and those of `Tally`."""
+        await super().wandb_log({**self.rolling.tally.read(self.pool.stats()), **(wandb_metrics or {})})
+
+
+def _checked_servers(given: object, config: SandboxEnvConfig) -> list[APIServerConfig]:
+    """The servers, with the tokenizer of the environment where they name none."""
+    if not isinstance(given, list) or not given:
+        raise ConfigError(
+            "server_configs must be a list of APIServerConfig: of a single one atroposlib ignores the base_url, and "
+            "asks localhost:9004 to 9007"
+        )
+    checked = []
+    for server in given:
+        if server.server_type != given[0].server_type:
+            raise ConfigError("all servers of an environment are of one server_type")
+        if server.server_type == "trl":
+            raise ConfigError("atroposlib gives no token ids of a trl server: use vllm or sglang")
+        if config.inference_server == "tinker" and server.server_type != "sglang":
+            raise ConfigError("the server of tinker-atropos speaks the form of sglang: say --openai.server_type sglang")
+        if config.inference_server not in ("auto", "tinker", server.server_type):
+            raise ConfigError(f"inference_server is {config.inference_server}, and server_type {server.server_type}")
+        if not server.api_key:
+            raise ConfigError("api_key is empty, which the client refuses: give any text, such as x")
+        if server.tokenizer_name not in ("none", config.tokenizer_name):
+            raise ConfigError(
+                f"the server's tokenizer is {server.tokenizer_name!r} and the environment's {config.tokenizer_name!r}: "
+                "the ids of one mean other texts in the other"
+            )
+        checked.append(server.model_copy(update={"tokenizer_name": config.tokenizer_name}))
+    return checked

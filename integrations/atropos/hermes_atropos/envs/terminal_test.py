@@ -1,0 +1,69 @@
+"""Make a file with a text: a few tasks, to see that model, slots and trainer work together."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from hermes_agent import Episode, Verdict
+from hermes_atropos.config import SandboxEnvConfig
+from hermes_atropos.context import ToolContext
+from hermes_atropos.env import SandboxAgentEnv
+from hermes_atropos.spec import SandboxSpec
+
+
+class Task(NamedTuple):
+    """A prompt, the file that it asks for, and what is to stand in it."""
+
+    prompt: str
+    path: str
+    content: str
+
+
+TRAIN = (
+    Task("Make a file `greeting.txt` with the text: Hello from the slot", "greeting.txt", "Hello from the slot"),
+    Task("Write the numbers from 1 to 5 into `count.txt`, one in each line.", "count.txt", "1\n2\n3\n4\n5"),
+    Task("Write the result of 6 * 7 into `answer.txt`, and nothing else.", "answer.txt", "42"),
+)
+EVAL = (Task("Make a file `report/done.txt` with the text: finished", "report/done.txt", "finished"),)
+
+
+class TerminalTestEnv(SandboxAgentEnv[Task]):
+    """Files with texts. Reward 1.0 for the right text, 0.5 for a file with another one, else 0.0."""
+
+    name = "terminal_test"
+    env_config_cls = SandboxEnvConfig
+
+    async def setup(self) -> None:
+        """Begin with the first task."""
+        self._tasks: Iterator[Task] = itertools.cycle(TRAIN)
+
+    async def get_next_item(self) -> Task:
+        """The next task, without end."""
+        return next(self._tasks)
+
+    def format_prompt(self, item: Task) -> str:
+        """The prompt of the task."""
+        return item.prompt
+
+    def sandbox_spec(self, item: Task) -> SandboxSpec:
+        """Only the file goes to the check."""
+        return SandboxSpec(keep=[item.path])
+
+    async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> Verdict:
+        """What is in the file, white space around it aside."""
+        if not await ctx.slot.files.exists(item.path):
+            return Verdict(0.0, solved=False, output=f"there is no {item.path}")
+        text = (await ctx.slot.files.read_bytes(item.path)).decode("utf-8", "replace").strip()
+        return Verdict(1.0, solved=True) if text == item.content else Verdict(0.5, solved=False, output=text[:200])
+
+    async def evaluate(self, *args: Any, **kwargs: Any) -> None:
+        """The task that is not trained on."""
+        await self.evaluate_items(EVAL, key=lambda item: item.path)
+
+
+ENV = TerminalTestEnv
+
+if __name__ == "__main__":
+    ENV.cli()

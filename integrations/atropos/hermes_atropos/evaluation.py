@@ -1,0 +1,132 @@
+"""An evaluation: items worked on once each, with a line in a file as each of them ends."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hermes_agent import RolloutResult
+from hermes_exec import ConfigError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """One item: whether it was solved, and its reward. Both are None where that says nothing of the model (`cause` and
+    `error` tell why); an episode that took longer than its deadline is not solved.
+    """
+
+    key: str
+    category: str | None
+    solved: bool | None
+    reward: float | None
+    finish: str
+    cause: str
+    error: str | None
+    turns: int
+    seconds: float
+    check_output: str
+
+    @classmethod
+    def of(cls, key: str, category: str | None, result: RolloutResult) -> Evaluated:
+        """What a rollout came to."""
+        late = result.finish == "deadline"
+        verdict, episode, error = result.verdict, result.episode, result.error
+        if error is None and episode is not None and episode.errors and not result.trainable:
+            error = episode.errors[-1]
+        return cls(
+            key=key,
+            category=category,
+            solved=False if late else result.solved,
+            reward=0.0 if late else result.reward,
+            finish=result.finish,
+            cause=str(result.cause),
+            error=None if error is None else f"{error.kind}: {error.message}",
+            turns=0 if episode is None else episode.turns,
+            seconds=round(result.seconds, 3),
+            check_output="" if verdict is None else verdict.output,
+        )
+
+
+_FIELDS = tuple(field.name for field in fields(Evaluated))
+
+
+class Samples:
+    """The file of an evaluation: a JSON object a line, each on the disk before the next item is begun in its place.
+
+    With `resume` those that a run before this one has written count, but for items of which nothing could be said.
+    Raises ConfigError for a line of another kind of file.
+    """
+
+    def __init__(self, path: Path, *, resume: bool) -> None:
+        self.path = path
+        kept = {one.key: (one, line) for one, line in (_read(path) if resume else ()) if one.solved is not None}
+        self.earlier = [one for one, _ in kept.values()]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f"{path.name}.new")
+        aside.write_text("".join(f"{line}\n" for _, line in kept.values()), "utf-8")
+        aside.replace(path)
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, one: Evaluated, result: RolloutResult) -> None:
+        """Add an item, with its conversation."""
+        messages = [] if result.episode is None else result.episode.messages
+        line = json.dumps({**asdict(one), "messages": messages}, ensure_ascii=False)
+        self._file.write(line.encode("utf-8", "replace").decode() + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def rates(done: Iterable[Evaluated], name: str = "eval") -> dict[str, float]:
+    """The share that was solved, in all and by category, of the items of which something could be said."""
+    known = [one for one in done if one.solved is not None]
+    metrics = {f"{name}/items": float(len(known))}
+    if known:
+        metrics[f"{name}/pass_rate"] = sum(bool(one.solved) for one in known) / len(known)
+        metrics[f"{name}/reward_mean"] = sum(one.reward or 0.0 for one in known) / len(known)
+    for category in sorted({one.category for one in known if one.category is not None}):
+        of_it = [one for one in known if one.category == category]
+        metrics[f"{name}/pass_rate_{category}"] = sum(bool(one.solved) for one in of_it) / len(of_it)
+    return metrics
+
+
+def table(title: str, done: Iterable[Evaluated]) -> Table:
+    """The share that was solved, by category; `unknown` are items of which nothing could be said."""
+    from rich.table import Table
+
+    made = Table(title=title)
+    for column in ("category", "items", "solved", "pass rate", "unknown"):
+        made.add_column(column, justify="left" if column == "category" else "right")
+    by_category: dict[str, list[bool | None]] = {}
+    for one in done:
+        by_category.setdefault(one.category or "-", []).append(one.solved)
+    rows = sorted(by_category.items())
+    if len(rows) != 1:
+        rows.append(("all", [solved for _, each in rows for solved in each]))
+    for name, outcomes in rows:
+        known = [solved for solved in outcomes if solved is not None]
+        rate = f"{sum(known) / len(known):.1%}" if known else "-"
+        made.add_row(name, str(len(outcomes)), str(sum(known)), rate, str(len(outcomes) - len(known)))
+    return made
+
+
+def _read(path: Path) -> Iterator[tuple[Evaluated, str]]:
+    """The items of a file, each with its line."""
+    for line in path.read_text("utf-8").split("\n") if path.exists() else ():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue  # the last line of a run that was killed
+        if not isinstance(row, dict) or not set(_FIELDS) <= row.keys():
+            raise ConfigError(f"{path} is no file of an evaluation; name another folder, or remove it")
+        yield Evaluated(**{name: row[name] for name in _FIELDS}), line

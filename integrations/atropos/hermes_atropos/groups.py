@@ -1,0 +1,123 @@
+"""Groups of rollouts: what is finished of each, what is kept of one that was called off, and what a trainer is sent."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from atroposlib.envs.base import ScoredDataGroup
+
+from hermes_agent import Message, RolloutResult
+from hermes_agent.tokens import TokenSequence, sequence
+from hermes_exec import ConfigError
+
+_MOST_KEPT = 64
+
+
+class Finished(NamedTuple):
+    """A rollout with its reward, and its token ids as one sequence."""
+
+    result: RolloutResult
+    tokens: TokenSequence
+    reward: float
+
+
+@dataclass
+class Group:
+    """The rollouts of an item so far. `step` is the trainer's when the first one began."""
+
+    number: int
+    toolsets: tuple[str, ...]
+    step: int
+    done: list[Finished] = field(default_factory=list)
+    rerolls: int = 0
+
+
+class KeptGroups:
+    """Groups that were called off, as trainers do when they have enough: what is finished of them need not be done
+    again when their item comes back within `max_steps` steps of the trainer.
+    """
+
+    def __init__(self, max_steps: int) -> None:
+        self._max_steps = max_steps
+        self._kept: OrderedDict[int, tuple[object, Group]] = OrderedDict()
+
+    def keep(self, item: object, group: Group) -> None:
+        """Keep a group, if anything of it is finished."""
+        if group.done:
+            # The item is held too, so that no other one gets its number.
+            self._kept[id(item)] = item, group
+            if len(self._kept) > _MOST_KEPT:
+                self._kept.popitem(last=False)
+
+    def take(self, item: object, step: int) -> Group | None:
+        """The group of an item, which is not kept any longer; None where there is none, or it is too old."""
+        _, group = self._kept.pop(id(item), (None, None))
+        return group if group is not None and step - group.step <= self._max_steps else None
+
+
+def finished(result: RolloutResult) -> Finished | None:
+    """A rollout that can be trained on; None where it cannot be.
+
+    Raises ConfigError where its model told no ids, or its ids are no one sequence.
+    """
+    if result.reward is None or result.episode is None:
+        return None
+    if result.episode.tokens is None:
+        raise ConfigError("the model told no token ids")
+    try:
+        return Finished(result, sequence(result.episode.tokens), result.reward)
+    except ValueError as error:
+        raise ConfigError(f"an episode is not one sequence of ids, and a trainer takes one of each: {error}") from error
+
+
+def scored(done: Sequence[Finished], generation_params: Mapping[str, Any], *, phase: int) -> ScoredDataGroup:
+    """The group as trainers read it: parallel lists, with natural logarithms in `inference_logprobs`, 1.0 at the places
+    of ids that were not sampled; None of a chat server, whose groups say `{"phase": 1}` in `group_overrides`.
+
+    Source of the format: `ScoredData` of `atroposlib/api/server.py` (0.4.0), and `example_trainer/data.py` of
+    NousResearch/atropos, which reads `generation_params["temperature"]`.
+    """
+    logprobs = [one.tokens.logprobs for one in done]
+    return {
+        "tokens": [one.tokens.ids for one in done],
+        "masks": [one.tokens.mask for one in done],
+        "scores": [one.reward for one in done],
+        "advantages": None,
+        "ref_logprobs": None,
+        "messages": [_messages(one.result) for one in done],
+        "generation_params": dict(generation_params),
+        "inference_logprobs": [each for each in logprobs if each is not None] if phase == 2 else None,
+        # Not None: atroposlib asks it for `group_size`.
+        "group_overrides": {} if phase == 2 else {"phase": phase},
+        "overrides": None,
+        "images": None,
+        "distill_token_ids": None,
+        "distill_logprobs": None,
+    }
+
+
+def _messages(result: RolloutResult) -> list[Message]:
+    """The conversation; each message has a content, which the server of atropos demands."""
+    assert result.episode is not None
+    return [{**message, "content": message.get("content") or ""} for message in result.episode.messages]
+
+
+def problem(group: Mapping[str, Any], group_size: int) -> str | None:
+    """What is wrong with a group that is to be sent, also after `postprocess_histories`; None where nothing is. The
+    server takes lists of any length, and one odd group blocks every batch after it.
+    """
+    tokens, masks = group.get("tokens") or [], group.get("masks") or []
+    if len(tokens) != group_size:
+        return f"it has {len(tokens)} sequences instead of {group_size}"
+    for name in ("masks", "scores", "inference_logprobs", "messages"):
+        needed = name in ("masks", "scores")
+        if (needed or group.get(name) is not None) and len(group.get(name) or ()) != len(tokens):
+            return f"its {name} are of {len(group.get(name) or ())} sequences instead of {len(tokens)}"
+    for number, ids in enumerate(tokens):
+        logprobs = (group.get("inference_logprobs") or [ids] * group_size)[number]
+        if not len(ids) == len(masks[number]) == len(logprobs):
+            return f"sequence {number} has {len(ids)} ids, a mask of {len(masks[number])}, {len(logprobs)} logprobs"
+    return None

@@ -1,0 +1,289 @@
+"""Fills groups with rollouts: those that infrastructure spoilt are rolled again, and what cannot be filled is left."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import anyio
+from atroposlib.envs.base import ScoredDataGroup
+
+from hermes_agent import AccessRefused, Episode, Message, Rollout, RolloutResult, Scoring, Verdict
+from hermes_agent.models.base import SessionModel
+from hermes_agent.tokens import ChatTemplate
+from hermes_atropos.context import ToolContext
+from hermes_atropos.errors import EnvironmentStopped
+from hermes_atropos.evaluation import Evaluated
+from hermes_atropos.groups import Finished, Group, KeptGroups, finished, problem, scored
+from hermes_atropos.metrics import Tally
+from hermes_atropos.servers import ServerKind, Servers, make_model
+from hermes_atropos.spec import SandboxSpec
+from hermes_exec import ErrorCause, ExecError, Slot
+
+if TYPE_CHECKING:
+    from hermes_atropos.env import SandboxAgentEnv
+
+_LOG = logging.getLogger(__name__)
+_NEVER_BETTER = (ErrorCause.CONFIG, ErrorCause.TASK)
+"""Causes of which another try comes out the same."""
+_ADVICE_AFTER = 8
+
+ItemT = TypeVar("ItemT")
+OnGroup = Callable[[Sequence[Finished]], None]
+OnItem = Callable[[Evaluated, int, int], None]
+
+
+class Rolling(Generic[ItemT]):
+    """The rollouts of an environment, and what became of them.
+
+    `on_group` is called with each group that was filled, `on_item` with each item of an evaluation, how many there are
+    so far, and how many in all.
+    """
+
+    def __init__(self, env: SandboxAgentEnv[ItemT], kind: ServerKind) -> None:
+        config = env.config
+        self.kind = kind
+        self.tally = Tally()
+        self.on_group: OnGroup | None = None
+        self.on_item: OnItem | None = None
+        self._env = env
+        self._template = ChatTemplate(env.tokenizer, chat_template=config.template_text)
+        self._servers = Servers(env.server, config.server_wait_s)
+        self._begun = 0
+        self._kept = KeptGroups(max(1, config.max_batches_offpolicy))
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._failures: list[str] = []
+        self._same_scores = 0
+        self._stopped: EnvironmentStopped | None = None
+
+    async def run(self, work: Callable[[], Awaitable[None]], at_once: int) -> None:
+        """Do this work, with so many groups at a time. Raises EnvironmentStopped when too many of them in a row were
+        dropped. When it ends, however that is, every group has ended too.
+        """
+        self._room = anyio.CapacityLimiter(at_once)
+        try:
+            with anyio.CancelScope() as self._scope:
+                await work()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _ended({*self._tasks, *self._env.workers, *self._env.eval_workers, self._env.eval_runner})
+        if self._stopped is not None:
+            raise self._stopped
+
+    async def group(self, item: ItemT) -> ScoredDataGroup | None:
+        """A whole group, as a trainer reads it; None where it could not be filled."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        group = self._kept.take(item, self._env.curr_step) or self._new_group()
+        try:
+            async with self._room:
+                await self._fill(item, group)
+        except asyncio.CancelledError:
+            self._kept.keep(item, group)
+            raise
+        except Exception as error:  # noqa: BLE001 - the group is dropped, and its cause told
+            self._drop_group(group, error)
+            return None
+        finally:
+            self._tasks.discard(task)
+        self._failures.clear()
+        if self.on_group is not None:
+            self.on_group(group.done)
+        return scored(group.done, self._env.config.sampling_parameters, phase=1 if self.kind == "openai" else 2)
+
+    async def once(self, item: ItemT) -> RolloutResult:
+        """One rollout in a slot of its own, rolled again as long as nothing can be said of the model."""
+        spec, model, config = self._env.sandbox_spec(item), self.model(), self._env.config
+        toolsets, rerolls = config.toolsets(0), 0
+        while True:
+            result = await self._rollout(item, spec, toolsets).run(self._env.pool, model)
+            known = result.reward is not None or result.finish == "deadline"
+            if known or result.cause in _NEVER_BETTER or rerolls >= config.max_rerolls:
+                return result
+            rerolls += 1
+
+    def model(self) -> SessionModel:
+        """The model, with the limits of now."""
+        # Both atroposlib and the server of atropos drop a sequence that is as long as its limit.
+        limits = [limit for limit in (self._env.config.max_token_length, self._env.max_token_len) if limit > 0]
+        return make_model(
+            self._servers,
+            self.kind,
+            self._template,
+            parser=self._env.config.tool_call_parser,
+            context_tokens=min(limits) - 1,
+            name=str(self._env.server.servers[0].config.model_name),
+        )
+
+    def unusable(self, group: Mapping[str, Any], limit: int) -> bool:
+        """Whether a group must not be sent, which is counted; `limit` is the trainer's of a sequence (0: none)."""
+        size = int((group.get("group_overrides") or {}).get("group_size") or self._env.config.group_size)
+        why = problem(group, size)
+        longest = max(map(len, group.get("tokens") or ()), default=0)
+        if why is None and 0 < limit <= longest:
+            why = f"a sequence has {longest} ids, and the trainer takes {limit - 1}"
+        if why is not None:
+            self._drop("unusable", f"a group: {why}")
+        return why is not None
+
+    def watch_scores(self, scores: Sequence[float]) -> None:
+        """Count a group of equal scores, which atroposlib drops where it is told to."""
+        if not self._env.config.ensure_scores_are_not_same or len(set(scores)) > 1:
+            self._same_scores = 0
+            return
+        self._same_scores += 1
+        self.tally.drop("same_scores")
+        if self._same_scores % _ADVICE_AFTER == 0:
+            _LOG.warning(
+                "the last %d groups had equal scores each, of which nothing is learnt, and were dropped: the tasks are "
+                "too hard or too easy for the model (--env.ensure_scores_are_not_same false sends them all the same)",
+                self._same_scores,
+            )
+
+    def _new_group(self) -> Group:
+        number = self._begun
+        self._begun += 1
+        return Group(number, self._env.config.toolsets(number), self._env.curr_step)
+
+    async def _fill(self, item: ItemT, group: Group) -> None:
+        """Roll until the group is whole. Raises what kept a rollout of it from its reward for good."""
+        spec, model = self._env.sandbox_spec(item), self.model()
+        missing = self._env.config.group_size - len(group.done)
+        if not missing:
+            return
+        failures: list[Exception] = []
+        lent = self._env.pool.slots(missing, spec.profile, spec.image, spec.workdir)
+
+        async def one(slot: Slot) -> None:
+            try:
+                await self._until_done(item, spec, model, group, slot)
+            except Exception as error:  # noqa: BLE001 - raised below, outside of the task group, which would wrap it
+                failures.append(error)
+                tasks.cancel_scope.cancel()
+
+        async with lent as slots, anyio.create_task_group() as tasks:
+            for slot in slots:
+                tasks.start_soon(one, slot)
+        if failures:
+            raise failures[0]
+
+    async def _until_done(self, item: ItemT, spec: SandboxSpec, model: SessionModel, group: Group, first: Slot) -> None:
+        result = await self._rollout(item, spec, group.toolsets).run_in(first, model)
+        # Whoever waits for a slot has it now, and not when the slowest of the group has ended.
+        await self._env.pool.release(first)
+        while True:
+            self.tally.add(result)
+            done = finished(result)
+            if done is not None:
+                group.done.append(done)
+                return
+            if result.cause in _NEVER_BETTER or group.rerolls >= self._env.config.max_rerolls:
+                raise _Unfilled(result, group.rerolls) from result.exception
+            group.rerolls += 1
+            _LOG.info("a rollout of group %d is rolled again: %s", group.number, _why(result))
+            result = await self._rollout(item, spec, group.toolsets).run(self._env.pool, model)
+
+    def _rollout(self, item: ItemT, spec: SandboxSpec, toolsets: Sequence[str]) -> Rollout:
+        env, config = self._env, self._env.config
+        trajectory_id = uuid.uuid4().hex
+        meta: dict[str, Any] = {}
+
+        async def prepare(slot: Slot) -> None:
+            ctx = ToolContext(slot)
+            made = await env.setup_trajectory_workspace(item, trajectory_id=trajectory_id, exec_tool=ctx.exec_tool)
+            meta.clear()
+            meta.update(made or {})
+
+        async def check(slot: Slot, episode: Episode) -> Verdict:
+            ctx = ToolContext(slot, meta=meta)
+            if not env.verifies:
+                return _verdict(await env.compute_reward(item, episode, ctx))
+            reward, _ = await env.verify_and_score_trajectory(
+                item, episode, trajectory_id=trajectory_id, exec_tool=ctx.exec_tool, workspace_meta=meta
+            )
+            return _verdict(reward)
+
+        return Rollout(
+            messages=_messages(env.format_prompt(item), config.system_prompt),
+            files=spec.files,
+            prepare=prepare,
+            cwd=spec.cwd,
+            toolsets=toolsets if spec.toolsets is None else spec.toolsets,
+            tools=spec.tools or None,
+            tool_options=config.tool_options,
+            scoring=Scoring(check=check, files=spec.check_files, score_in=spec.score_in, keep=spec.keep),
+            image=spec.image,
+            profile=spec.profile,
+            workdir=spec.workdir,
+            loop={
+                "max_turns": config.max_agent_turns,
+                "max_tokens": config.max_tokens_per_turn,
+                "temperature": config.agent_temperature,
+                "sampling": config.further_sampling,
+                "deadline_s": config.deadline_s,
+                **spec.loop,
+            },
+        )
+
+    def _drop_group(self, group: Group, error: Exception) -> None:
+        if isinstance(error, _Unfilled):
+            self._drop(error.cause, f"group {group.number}: {error}", final=error.refused)
+        elif isinstance(error, ExecError):
+            self._drop(error.cause, f"group {group.number}: {type(error).__name__}: {error}")
+        else:
+            _LOG.error("group %d was ended by %s", group.number, type(error).__name__, exc_info=error)
+            self._drop("bug", f"group {group.number}: {type(error).__name__}: {error}")
+
+    def _drop(self, kind: str, told: str, *, final: bool = False) -> None:
+        """Count a group that is not sent; too many in a row end the run, or one of which no other will be better."""
+        self.tally.drop(kind)
+        _LOG.warning("dropped: %s", told)
+        self._failures.append(told)
+        if final or len(self._failures) >= self._env.config.max_failed_groups:
+            last = "\n  ".join(dict.fromkeys(self._failures[-3:]))
+            self._stopped = EnvironmentStopped(f"groups in a row that were dropped: {len(self._failures)}\n  {last}")
+            self._scope.cancel()
+
+
+class _Unfilled(Exception):
+    """Raised when a rollout of a group cannot be had."""
+
+    def __init__(self, result: RolloutResult, rerolls: int) -> None:
+        super().__init__(_why(result) + (f" (after {rerolls} that were rolled again)" if rerolls else ""))
+        self.cause = result.cause
+        errors = () if result.episode is None else result.episode.errors
+        self.refused = any(one.kind == AccessRefused.__name__ for one in errors)
+        """A refused key is refused for every group."""
+
+
+async def _ended(tasks: set[asyncio.Task[Any] | None]) -> None:
+    """Cancel these tasks, and wait until they have ended."""
+    under_way = [task for task in tasks - {None, asyncio.current_task()} if task is not None]
+    for task in under_way:
+        task.cancel()
+    await asyncio.gather(*under_way, return_exceptions=True)
+
+
+def _messages(prompt: str | Sequence[Message], system: str | None) -> list[Message]:
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    return messages if system is None else [{"role": "system", "content": system}, *messages]
+
+
+def _why(result: RolloutResult) -> str:
+    """What kept a rollout from being of use."""
+    error = result.error
+    if error is None and result.episode is not None and result.episode.errors:
+        error = result.episode.errors[-1]
+    return result.finish if error is None else f"{result.finish}: {error.kind}: {error.message}"
+
+
+def _verdict(given: object) -> Verdict:
+    if isinstance(given, Verdict):
+        return given
+    if not isinstance(given, int | float):
+        raise TypeError(f"a reward is a number or a Verdict, not {given!r}")
+    return Verdict(float(given), solved=given >= 1)

@@ -1,0 +1,229 @@
+"""Models behind the inference servers of atroposlib: on token ids, or chat servers whose answers are encoded anew."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+import aiohttp
+import anyio
+import openai
+from atroposlib.envs.server_handling.server_manager import ServerManager
+
+from hermes_agent import AccessRefused, Completion, ContextExceeded, Message, ModelError, ModelSession, get_renderer
+from hermes_agent.models.chat_answer import read_answer
+from hermes_agent.models.chat_text import written
+from hermes_agent.models.endpoint import BadAnswer
+from hermes_agent.parsers import Parsed, get_parser
+from hermes_agent.parsers.base import Tools
+from hermes_agent.tokens import ChatTemplate, Sampled, TokenModel, TokenSession
+from hermes_agent.tokens.samplers import LogprobsMode
+from hermes_exec import ErrorCause
+
+T = TypeVar("T")
+ServerKind = Literal["openai", "vllm", "sglang", "tinker"]
+
+LOGPROBS: Mapping[ServerKind, LogprobsMode] = {"vllm": "raw", "sglang": "temperature", "tinker": "raw"}
+"""Of which distribution each server gives log-probabilities as it starts by itself."""
+
+_AWAY = frozenset({502, 503, 529})
+_LONGEST_PAUSE_S = 10.0
+_OPENAI = frozenset(
+    {
+        *("temperature", "top_p", "seed", "stop", "presence_penalty", "frequency_penalty", "logit_bias"),
+        *("tool_choice", "parallel_tool_calls", "reasoning_effort", "response_format", "extra_body"),
+    }
+)
+
+
+class Servers:
+    """The servers of an environment. A server that cannot be reached is waited for up to `wait_s` seconds."""
+
+    def __init__(self, manager: ServerManager, wait_s: float) -> None:
+        self.manager, self._wait_s = manager, wait_s
+
+    async def ask(self, request: Callable[[], Awaitable[T]]) -> T:
+        """What a request to them gives. atroposlib tries each up to three times.
+
+        Raises ModelError, with what was wrong in the end: atroposlib hides it in a RetryError.
+        """
+        first: float | None = None
+        pause_s = 0.5
+        while True:
+            try:
+                with anyio.fail_after(self._longest_s):
+                    return await request()
+            except Exception as error:
+                cause = innermost(error)
+                now = time.monotonic()
+                first = now if first is None else first
+                if not _is_away(cause) or now - first + pause_s > self._wait_s:
+                    raise self._told(cause) from error
+            await anyio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    @property
+    def _longest_s(self) -> float:
+        """Also a server that says it is not healthy is not waited for without end."""
+        return self._wait_s + 3 * max(float(server.config.timeout) for server in self.manager.servers)
+
+    def _told(self, cause: BaseException) -> ModelError:
+        urls = ", ".join(str(server.config.base_url) for server in self.manager.servers)
+        status = getattr(cause, "status", None) or getattr(cause, "status_code", None)
+        said = str(cause) or f"no answer within {self._longest_s:g} s"
+        why = f"the inference server ({urls}): {type(cause).__name__}: {said}"
+        if status in (401, 403):
+            return AccessRefused(why, status=status)
+        final = isinstance(status, int) and 400 <= status < 500 and status not in (408, 429)
+        return ModelError(why, cause=ErrorCause.CONFIG if final else ErrorCause.PROVIDER, status=status)
+
+
+def innermost(error: BaseException) -> BaseException:
+    """What was wrong, below the errors of the tries."""
+    while hasattr(error, "last_attempt"):
+        inner = error.last_attempt.exception()
+        if inner is None:
+            return error
+        error = inner
+    return error
+
+
+def _is_away(cause: BaseException) -> bool:
+    if isinstance(cause, aiohttp.ClientResponseError):
+        return cause.status in _AWAY
+    if isinstance(cause, openai.APIStatusError):
+        return cause.status_code in _AWAY
+    connection = (aiohttp.ClientConnectorError, aiohttp.ServerDisconnectedError, ConnectionError)
+    return isinstance(cause, connection) or type(cause) is openai.APIConnectionError
+
+
+async def close(manager: ServerManager) -> None:
+    """Close the connections of servers, and end their probes of health."""
+    for server in manager.servers:
+        if server.check_task is not None:
+            server.check_task.cancel()
+        await server.openai.close()
+
+
+class ServerSampler:
+    """A `Sampler` of `hermes_agent.tokens` over the vLLM and SGLang servers of atroposlib.
+
+    Its `tokens_and_logprobs_completion` gives (ids of the prompt, ids of each answer, their log-probabilities, why each
+    ended).
+    """
+
+    def __init__(self, servers: Servers, kind: ServerKind) -> None:
+        self._servers, self._kind = servers, kind
+
+    async def sample(self, ids: Sequence[int], *, max_tokens: int, **sampling: object) -> Sampled:
+        """See `Sampler.sample`."""
+        wanted = {name: value for name, value in sampling.items() if value is not None}
+        if self._kind == "tinker":
+            # tinker-atropos reads one list of texts or ids, and gives Tinker's sampling client nothing else.
+            stop = wanted.pop("stop", None) or wanted.get("stop_token_ids") or []
+            wanted.pop("stop_token_ids", None)
+            wanted["stop"] = [stop] if isinstance(stop, str) else list(stop)  # type: ignore[call-overload]
+        manager = self._servers.manager
+        given = await self._servers.ask(
+            lambda: manager.tokens_and_logprobs_completion(input_ids=list(ids), max_tokens=max_tokens, n=1, **wanted)
+        )
+        try:
+            prompt, (answer,), (logprobs,), (reason,) = given
+            finish = reason["type"] if isinstance(reason, dict) else reason
+        except (TypeError, ValueError, KeyError) as error:
+            raise ModelError(f"the inference server's answer cannot be used: {error}") from error
+        if list(prompt) != list(ids):
+            raise ModelError(
+                "atroposlib did not send the prompt as it was: it cuts the second of two tokens that begin a text; the "
+                "chat template writes one, and the text has another",
+                cause=ErrorCause.CONFIG,
+            )
+        return Sampled(tuple(answer), tuple(logprobs), finish)
+
+
+class ChatModel:
+    """A model behind a chat server: a session encodes what was answered, so that an episode is one sequence of ids, but
+    not of those that were sampled, and without log-probabilities.
+    """
+
+    def __init__(
+        self, servers: Servers, template: ChatTemplate, *, parser: str, context_tokens: int, model: str
+    ) -> None:
+        self.model = model
+        self._servers, self._template = servers, template
+        self._parser, self._context_tokens = parser, context_tokens
+
+    def session(self, tools: Tools) -> ModelSession:
+        """A new session, for one episode with these tools."""
+        return _ChatSession(self._servers, self._template, tools, self._parser, self._context_tokens)
+
+
+class _ChatSession:
+    """A `TokenSession` whose sampler asks the chat server for the messages behind the ids."""
+
+    def __init__(
+        self, servers: Servers, template: ChatTemplate, tools: Tools, parser: str, context_tokens: int
+    ) -> None:
+        self._servers, self._template, self._tools = servers, template, tools
+        self._parse, self._render = get_parser(parser), get_renderer(parser)
+        self._messages: Sequence[Message] = ()
+        self._wanted: dict[str, Any] = {}
+        self._answer = Completion("")
+        self._session = TokenSession(self, template, tools, parser=self._parsed, context_tokens=context_tokens)
+
+    async def complete(self, messages: Sequence[Message], **sampling: Any) -> Completion:
+        """See `ModelSession.complete`."""
+        self._messages = messages
+        # These are for the request alone: the server counts an answer's tokens otherwise than is counted here.
+        self._wanted = {name: sampling.pop(name, None) for name in ("max_tokens", "tool_choice")}
+        return await self._session.complete(messages, **sampling)
+
+    async def aclose(self) -> None:
+        """Nothing: the servers go on."""
+
+    async def sample(self, ids: Sequence[int], *, max_tokens: int, **sampling: Any) -> Sampled:
+        """The answer of the chat server as ids."""
+        sampling.pop("stop_token_ids", None)
+        limit = min(self._wanted["max_tokens"] or max_tokens, max_tokens)
+        wanted = {**sampling, "tool_choice": self._wanted["tool_choice"] if self._tools else None}
+        known = {name: value for name, value in wanted.items() if value is not None}
+        more = {name: known.pop(name) for name in list(known) if name not in _OPENAI}
+        if more:
+            known["extra_body"] = {**known.get("extra_body", {}), **more}
+        if self._tools:
+            known["tools"] = list(self._tools)
+        manager = self._servers.manager
+        given = await self._servers.ask(
+            lambda: manager.chat_completion(messages=list(self._messages), max_tokens=limit, n=1, **known)
+        )
+        try:
+            answer = read_answer(given.model_dump(), lambda text: self._parse(text, self._tools))
+        except BadAnswer as error:
+            raise ModelError(f"the inference server's answer cannot be used: {error}") from error
+        encoded = self._template.answer(self._text(answer))
+        if len(encoded) > max_tokens:
+            raise ContextExceeded(f"the answer has {len(encoded)} tokens; there is room for {max_tokens}")
+        self._answer = answer
+        return Sampled(tuple(encoded), None, "length" if answer.finish_reason == "length" else "stop")
+
+    def _text(self, answer: Completion) -> str:
+        """What a model on tokens would have written."""
+        thought = f"<think>\n{answer.reasoning}\n</think>\n\n" if answer.reasoning else ""
+        calls = written(answer.tool_calls, self._render) if answer.tool_calls else ""
+        return thought + "\n".join(filter(None, (answer.content or "", calls)))
+
+    def _parsed(self, _text: str, _tools: Tools) -> Parsed:
+        """The server's answer, in the place of what could be read in its encoded text."""
+        answer = self._answer
+        return Parsed(answer.content, answer.reasoning, answer.tool_calls)
+
+
+def make_model(
+    servers: Servers, kind: ServerKind, template: ChatTemplate, *, parser: str, context_tokens: int, name: str
+) -> TokenModel | ChatModel:
+    """The model of an environment; prompt and answers of an episode have at most `context_tokens` ids."""
+    if kind == "openai":
+        return ChatModel(servers, template, parser=parser, context_tokens=context_tokens, model=name)
+    sampler = ServerSampler(servers, kind)
+    return TokenModel(sampler, template, parser=parser, context_tokens=context_tokens, model=name)

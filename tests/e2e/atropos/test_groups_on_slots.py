@@ -1,0 +1,399 @@
+"""Whole groups on real slots: exact ids in every wire shape, rolled again after faults, dropped with their cause."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from hermes_agent import CheckFailed, Episode, Verdict
+from hermes_atropos import EnvironmentStopped, Evaluated, ExecTool, SandboxSpec, ToolContext
+from hermes_atropos.envs.terminal_test import TRAIN, Task, TerminalTestEnv
+from hermes_exec import ConfigError
+from hermes_exec.tools import tool
+from tests.e2e.atropos.lab import (
+    PolicyServer,
+    call,
+    load,
+    make_env,
+    make_tokenizer,
+    process,
+    sampled,
+    sequences,
+    serving,
+    solve,
+)
+from tests.unit.agent.tokens.families import DROPS_THINKING, PLAIN
+from tests.unit.agent.tokens.server import Answer
+
+pytestmark = pytest.mark.anyio
+TYPES = {"vllm": "vllm", "sglang": "sglang", "tinker": "sglang"}
+TRIMS = PLAIN.replace("message.content }}", "message.content | trim }}")
+
+
+async def until(there: Callable[[], bool]) -> None:
+    with anyio.fail_after(60):
+        while not there():  # noqa: ASYNC110 - nothing tells it
+            await anyio.sleep(0.02)
+
+
+@pytest.mark.parametrize("shape", TYPES)
+@pytest.mark.parametrize("template", [PLAIN, DROPS_THINKING, TRIMS], ids=["plain", "drops_thinking", "trims"])
+async def test_one_sequence_an_episode_as_it_was_sampled(shape: str, template: str, tmp_path: Path) -> None:
+    """Also E1 (only the last node was kept, without log-probabilities) and E3 (truncation rewrote the history)."""
+    made = make_tokenizer(tmp_path / "tokenizer", template)
+    policy = lambda prompt: "<think>\nhm </think>\n " + solve(prompt)  # noqa: E731
+    with serving(PolicyServer(load(made), policy, shape)) as server:
+        inference = "tinker" if shape == "tinker" else "auto"
+        env = make_env(
+            TerminalTestEnv, made, server.url, server_type=TYPES[shape], inference_server=inference,
+            data_path_to_save_groups=str(tmp_path / "groups.jsonl"),
+        )  # fmt: skip
+        groups = await process(env, 2)
+    assert len(server.bodies) == 2 * 2 * 3
+    assert [group["scores"] for group in groups] == [[1.0, 1.0]] * 2
+    assert sequences(groups) == sampled(server.log, 3)
+    end = load(made).eos_token_id
+    for group in groups:
+        assert group["generation_params"] == {"temperature": 1.0}
+        assert (group["group_overrides"], group["overrides"], group["advantages"]) == ({}, None, None)
+        for ids, mask, logprobs in zip(group["tokens"], group["masks"], group["inference_logprobs"], strict=True):
+            assert all((m == -100) == (p == 1.0) for m, p in zip(mask, logprobs, strict=True))
+            assert (end, end) not in itertools.pairwise(ids)
+            assert mask[-1] != -100
+        for conversation in group["messages"]:
+            assert all("content" in message for message in conversation)
+
+
+async def test_a_chat_server_gives_groups_that_are_marked_and_have_no_logprobs(tokenizer: Path, tmp_path: Path) -> None:
+    with serving(PolicyServer(load(tokenizer), solve, "openai")) as server:
+        env = make_env(
+            TerminalTestEnv, tokenizer, server.url, server_type="openai",
+            data_path_to_save_groups=str(tmp_path / "groups.jsonl"), include_messages=True, sampling='{"top_k": 5}',
+        )  # fmt: skip
+        (group,) = await process(env, 1)
+    assert (group["scores"], group["inference_logprobs"], group["group_overrides"]) == ([1.0, 1.0], None, {"phase": 1})
+    text = load(tokenizer).decode
+    for ids, mask, conversation in zip(group["tokens"], group["masks"], group["messages"], strict=True):
+        trained = text([i for i, m in zip(ids, mask, strict=True) if m != -100])
+        assert trained.count("<|im_end|>") == 3
+        assert all(m in (-100, i) for i, m in zip(ids, mask, strict=True))
+        for message in conversation:
+            if message["role"] == "assistant":
+                assert message["content"] in trained
+            else:
+                assert message["content"] not in trained
+    assert {body["top_k"] for body in server.bodies} == {5}
+    assert all(body["tools"] for body in server.bodies)
+    assert max(body["max_tokens"] for body in server.bodies) < 12_000
+
+
+async def test_rollouts_that_fail_are_rolled_again(tokenizer: Path, tmp_path: Path) -> None:
+    """E2: a verifier that crashed was a reward of 0."""
+    count = itertools.count(1)
+
+    class Crashes(TerminalTestEnv):
+        async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> Verdict:
+            if next(count) % 5 == 0:
+                raise RuntimeError("the verifier broke")
+            return await super().compute_reward(item, result, ctx)
+
+    with serving(PolicyServer(load(tokenizer), solve)) as server:
+        path = str(tmp_path / "groups.jsonl")
+        env = make_env(Crashes, tokenizer, server.url, group_size=4, data_path_to_save_groups=path)
+        groups = await process(env, 4)
+        assert [len(group["tokens"]) for group in groups] == [4] * 4
+        assert {score for group in groups for score in group["scores"]} == {1.0}
+        rerolls = (next(count) - 1) - 16
+        assert rerolls == 3
+        assert len(server.bodies) == 3 * (16 + rerolls)
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (RuntimeError("the verifier broke"), "RuntimeError: the verifier broke"),
+        (CheckFailed("took too long"), "CheckFailed: took too long"),
+        (ConfigError("no such thing"), "ConfigError: no such thing"),
+    ],
+)
+async def test_groups_that_cannot_be_filled_end_the_run(
+    fault: Exception, told: str, tokenizer: Path, tmp_path: Path
+) -> None:
+    class Fails(TerminalTestEnv):
+        async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> Verdict:
+            raise fault
+
+    with serving(PolicyServer(load(tokenizer), solve)) as server:
+        path = tmp_path / "groups.jsonl"
+        env = make_env(
+            Fails, tokenizer, server.url, max_failed_groups=2, max_rerolls=1, data_path_to_save_groups=str(path)
+        )
+        with pytest.raises(EnvironmentStopped, match="groups in a row that were dropped: 2") as stopped:
+            await process(env, 5)
+    assert told in str(stopped.value)
+    assert path.read_text() == ""
+    stats = env.pool.stats()
+    assert stats.acquired == stats.released
+
+
+async def test_an_author_who_asks_for_what_cannot_be_is_told(tokenizer: Path, tmp_path: Path) -> None:
+    class Wrong(TerminalTestEnv):
+        def sandbox_spec(self, item: Task) -> SandboxSpec:
+            return SandboxSpec(loop={"max_turn": 3})
+
+    with serving(PolicyServer(load(tokenizer), solve)) as server:
+        path = str(tmp_path / "groups.jsonl")
+        env = make_env(Wrong, tokenizer, server.url, max_failed_groups=1, data_path_to_save_groups=path)
+        with pytest.raises(EnvironmentStopped, match="AgentLoop has no 'max_turn'; did you mean 'max_turns'"):
+            await process(env, 1)
+
+
+@pytest.mark.parametrize(("server_type", "most"), [("vllm", 3), ("openai", 27)])
+async def test_a_server_that_always_fails_is_told_with_its_cause(
+    server_type: str, most: int, tokenizer: Path, tmp_path: Path
+) -> None:
+    shape = "openai" if server_type == "openai" else "vllm"
+    with serving(PolicyServer(load(tokenizer), lambda _: Answer(500, b"{}"), shape)) as server:
+        env = make_env(
+            TerminalTestEnv, tokenizer, server.url, server_type=server_type, group_size=1, max_failed_groups=1,
+            max_rerolls=0, data_path_to_save_groups=str(tmp_path / "groups.jsonl"),
+        )  # fmt: skip
+        with pytest.raises(EnvironmentStopped) as stopped:
+            await process(env, 1)
+    assert "RetryError" not in str(stopped.value)
+    assert "500" in str(stopped.value)
+    assert 0 < len(server.bodies) <= most
+
+
+async def test_a_refused_key_ends_the_run_at_once(tokenizer: Path, tmp_path: Path) -> None:
+    with serving(PolicyServer(load(tokenizer), lambda _: Answer(401, b"{}"))) as server:
+        path = str(tmp_path / "groups.jsonl")
+        env = make_env(TerminalTestEnv, tokenizer, server.url, data_path_to_save_groups=path)
+        with pytest.raises(EnvironmentStopped, match=r"AccessRefused.*401"):
+            await process(env, 5)
+    assert len(server.bodies) <= 2 * 3
+
+
+async def test_a_server_that_is_away_is_waited_for(tokenizer: Path, tmp_path: Path) -> None:
+    with serving(PolicyServer(load(tokenizer), solve)) as early:
+        url, port = early.url, int(early.url.rsplit(":", 1)[1].removesuffix("/v1"))
+    server = PolicyServer(load(tokenizer), solve)
+    env = make_env(
+        TerminalTestEnv, tokenizer, url, max_rerolls=0, data_path_to_save_groups=str(tmp_path / "groups.jsonl")
+    )
+    comes_back = threading.Event()
+
+    def later() -> None:
+        comes_back.wait(60)
+        with serving(server, port):
+            ended.wait(120)
+
+    ended = threading.Event()
+    thread = threading.Thread(target=later)
+    thread.start()
+    try:
+
+        async def wait() -> None:
+            await until(lambda: env.pool.stats().slots_lent == 2)
+            await anyio.sleep(3)
+            comes_back.set()
+
+        async with anyio.create_task_group() as tasks:
+            env.pool = env.config.make_pool()
+            tasks.start_soon(wait)
+            (group,) = await process(env, 1)
+    finally:
+        comes_back.set()
+        ended.set()
+        thread.join()
+    assert group["scores"] == [1.0, 1.0]
+
+
+async def test_a_server_that_stays_away_is_an_error_with_its_url(tokenizer: Path, tmp_path: Path) -> None:
+    url = "http://127.0.0.1:9/v1"
+    env = make_env(
+        TerminalTestEnv, tokenizer, url, group_size=1, max_rerolls=0, max_failed_groups=1, server_wait_s=0,
+        data_path_to_save_groups=str(tmp_path / "groups.jsonl"),
+    )  # fmt: skip
+    with pytest.raises(EnvironmentStopped, match=r"127\.0\.0\.1:9/v1.*Connect"):
+        await process(env, 1)
+
+
+async def test_groups_in_flight_have_their_own_toolsets(tokenizer: Path) -> None:
+    """E4: two groups in flight used each other's tools."""
+    drawn: dict[str, set[str]] = {}
+
+    class Draws(TerminalTestEnv):
+        async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> Verdict:
+            names = ",".join(sorted(one["function"]["name"] for one in result.tools))
+            drawn.setdefault(item.prompt, set()).add(names)
+            return Verdict(1.0, solved=True)
+
+    with serving(PolicyServer(load(tokenizer), lambda _: "done")) as server:
+        env = make_env(Draws, tokenizer, server.url, distribution="mixed_tasks", toolset_seed=5)
+        items = [Task(f"task {number}", "x", "y") for number in range(8)]
+
+        async def work() -> None:
+            async with anyio.create_task_group() as tasks:
+                for item in items:
+                    tasks.start_soon(env.collect_trajectories, item)
+
+        async with env.config.make_pool() as env.pool:
+            await env.rolling.run(work, 8)
+    assert {len(names) for names in drawn.values()} == {1}
+    assert len({names for found in drawn.values() for names in found}) > 1
+    expected = [env.config.toolsets(number) for number in range(8)]
+    assert expected == [env.config.toolsets(number) for number in range(8)]
+
+
+async def test_a_group_that_was_called_off_keeps_what_is_finished(tokenizer: Path) -> None:
+    slow = threading.Event()
+    first = itertools.count()
+
+    def policy(prompt: str) -> str:
+        # The second rollout of the first try waits until it is called off.
+        if "<|im_start|>tool" not in prompt and next(first) == 1:
+            slow.wait(30)
+        return solve(prompt)
+
+    with serving(PolicyServer(load(tokenizer), policy)) as server:
+        env = make_env(TerminalTestEnv, tokenizer, server.url)
+        item = TRAIN[0]
+        told: list[Any] = []
+
+        async def work() -> None:
+            with anyio.move_on_after(60):
+                async with anyio.create_task_group() as tasks:
+
+                    async def called_off() -> None:
+                        await env.collect_trajectories(item)
+
+                    tasks.start_soon(called_off)
+                    await until(lambda: env.rolling.tally._rewards == [1.0])
+                    tasks.cancel_scope.cancel()
+            await until(lambda: env.pool.stats().slots_lent == 0)
+            slow.set()
+            told.append(await env.collect_trajectories(item))
+
+        async with env.config.make_pool() as env.pool:
+            await env.rolling.run(work, 8)
+            stats = env.pool.stats()
+    ((group, backlog),) = told
+    assert (group["scores"], backlog) == ([1.0, 1.0], [])
+    assert stats.acquired == stats.released == 3
+
+
+async def test_hooks_of_older_environments(tokenizer: Path, tmp_path: Path) -> None:
+    seen: list[Mapping[str, Any]] = []
+
+    class Older(TerminalTestEnv):
+        async def setup_trajectory_workspace(
+            self, item: Task, *, trajectory_id: str, exec_tool: ExecTool
+        ) -> dict[str, Any]:
+            made = await exec_tool("terminal", {"command": "echo secret > given.txt; cat given.txt"})
+            return {"id": trajectory_id, "said": made.output.strip()}
+
+        def sandbox_spec(self, item: Task) -> SandboxSpec:
+            return SandboxSpec(files={"more.txt": "more"})
+
+        async def verify_and_score_trajectory(
+            self,
+            item: Task,
+            result: Episode,
+            *,
+            trajectory_id: str,
+            exec_tool: ExecTool,
+            workspace_meta: Mapping[str, Any],
+        ) -> tuple[float, dict[str, Any]]:
+            read = await exec_tool("terminal", {"command": "cat given.txt more.txt; exit 3"})
+            seen.append({**workspace_meta, "same": trajectory_id == workspace_meta["id"], "code": read.exit_code})
+            return 0.25 if read.output.strip() == "secret\nmore" else 0.0, {"why": "a test"}
+
+    with serving(PolicyServer(load(tokenizer), solve)) as server:
+        path = str(tmp_path / "groups.jsonl")
+        (group,) = await process(make_env(Older, tokenizer, server.url, data_path_to_save_groups=path), 1)
+    assert group["scores"] == [0.25, 0.25]
+    assert [(one["said"], one["same"], one["code"]) for one in seen] == [("secret", True, 3)] * 2
+    assert len({one["id"] for one in seen}) == 2
+
+
+async def test_tools_of_the_host_and_the_limits_of_an_item(tokenizer: Path, tmp_path: Path) -> None:
+    @tool
+    async def ask_oracle(question: str) -> str:
+        """Asks the oracle.
+
+        Args:
+            question: What is to be asked.
+        """
+        return f"the oracle knows {question}"
+
+    class WithOracle(TerminalTestEnv):
+        def sandbox_spec(self, item: Task) -> SandboxSpec:
+            return SandboxSpec(tools=[ask_oracle], toolsets=["terminal"], loop={"max_turns": 2})
+
+        async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> float:  # type: ignore[override]
+            (only,) = [one for one in result.tool_calls if one.name == "ask_oracle"][:1]
+            return float("the oracle knows what" in only.content and result.finish == "max_turns")
+
+    policy = lambda _: call("ask_oracle", question="what") + call("terminal", command="true")  # noqa: E731
+    with serving(PolicyServer(load(tokenizer), policy)) as server:
+        path = str(tmp_path / "groups.jsonl")
+        (group,) = await process(make_env(WithOracle, tokenizer, server.url, data_path_to_save_groups=path), 1)
+    assert group["scores"] == [1.0, 1.0]
+
+
+async def test_an_evaluation_is_written_as_it_goes_and_goes_on_where_it_ended(tokenizer: Path, tmp_path: Path) -> None:
+    items = [Task(f"greeting {number}", "greeting.txt", "Hello from the slot") for number in range(4)]
+    broken = {"greeting 2"}
+
+    class Evaluates(TerminalTestEnv):
+        async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> Verdict:
+            if item.prompt in broken:
+                raise RuntimeError("the verifier broke")
+            return await super().compute_reward(item, result, ctx)
+
+        async def evaluate(self, *args: Any, **kwargs: Any) -> None:
+            self.done = await self.evaluate_items(items, key=lambda item: item.prompt, category=lambda _: "files")
+
+    async def evaluate(server: PolicyServer) -> list[Evaluated]:
+        env = make_env(
+            Evaluates, tokenizer, server.url, data_dir_to_save_evals=str(tmp_path), max_rerolls=1, max_eval_workers=2
+        )
+        await env._run_evaluate()
+        done: list[Evaluated] = env.done
+        return done
+
+    with serving(PolicyServer(load(tokenizer), solve)) as server:
+        first = await evaluate(server)
+        assert {one.key: one.solved for one in first} == {f"greeting {n}": None if n == 2 else True for n in range(4)}
+        assert json.loads((tmp_path / "metrics.json").read_text())["results"]["all"]["eval/pass_rate_files"] == 1.0
+        asked = len(server.bodies)
+        with (tmp_path / "samples.jsonl").open("a") as file:
+            file.write('{"key": "greeting 3", "cut')
+        broken.clear()
+        second = await evaluate(server)
+    assert {one.key: one.solved for one in second} == {f"greeting {n}": True for n in range(4)}
+    assert len(server.bodies) - asked == 3
+    lines = (tmp_path / "samples.jsonl").read_text().splitlines()
+    assert sorted(json.loads(line)["key"] for line in lines) == [item.prompt for item in items]
+
+
+async def test_an_episode_beyond_its_deadline_is_not_solved(tokenizer: Path, tmp_path: Path) -> None:
+    policy = lambda _: call("terminal", command="sleep 30")  # noqa: E731
+
+    class Evaluates(TerminalTestEnv):
+        async def evaluate(self, *args: Any, **kwargs: Any) -> None:
+            self.done = await self.evaluate_items(TRAIN[:1], key=lambda item: item.path)
+
+    with serving(PolicyServer(load(tokenizer), policy)) as server:
+        env = make_env(Evaluates, tokenizer, server.url, deadline_s=1.0)
+        await env._run_evaluate()
+    ((one),) = env.done
+    assert (one.finish, one.solved, one.reward) == ("deadline", False, 0.0)

@@ -1,0 +1,90 @@
+"""Groups: what is kept of those that were called off, and what must not be sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hermes_agent import RolloutResult
+from hermes_agent.tokens import TokenSequence
+from hermes_atropos.groups import Finished, Group, KeptGroups, problem
+from hermes_atropos.metrics import Tally, readable
+from hermes_exec import ErrorCause
+from hermes_exec.results import PoolStats
+
+DONE = Finished(RolloutResult(None), TokenSequence([1], [1], [-1.0]), 1.0)
+STATS = PoolStats(
+    sandboxes={}, slots_most=4, slots_total=4, slots_lent=1, slots_free=3, slots_quarantined=0, waiting=0, launches=1,
+    failures=0, calls=0, acquired=2, released=1, acquire_p50_s=0.1, acquire_p95_s=0.2,
+)  # fmt: skip
+
+
+def test_what_is_finished_is_kept_for_its_item_alone_and_not_for_ever() -> None:
+    kept = KeptGroups(max_steps=2)
+    item, other = {"a": 1}, {"a": 1}
+    kept.keep(item, Group(0, (), step=5, done=[DONE]))
+    assert kept.take(other, 5) is None
+    found = kept.take(item, 7)
+    assert found is not None
+    assert found.done == [DONE]
+    assert kept.take(item, 7) is None
+    kept.keep(item, found)
+    assert kept.take(item, 8) is None
+    kept.keep(item, Group(1, (), step=5))
+    assert kept.take(item, 5) is None
+
+
+def test_the_oldest_go_first() -> None:
+    kept, items = KeptGroups(1), [[number] for number in range(70)]
+    for item in items:
+        kept.keep(item, Group(0, (), 0, [DONE]))
+    assert [kept.take(item, 0) is not None for item in items] == [number >= 6 for number in range(70)]
+
+
+def group(**changes: Any) -> dict[str, Any]:
+    whole = {
+        "tokens": [[1, 2], [3]], "masks": [[-100, 2], [3]], "scores": [0.0, 1.0],
+        "inference_logprobs": [[1.0, -1.0], [-2.0]], "messages": None,
+    }  # fmt: skip
+    return {**whole, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, None),
+        ({"inference_logprobs": None}, None),
+        ({"tokens": [[1, 2]]}, "1 sequences instead of 2"),
+        ({"tokens": None}, "0 sequences instead of 2"),
+        ({"masks": None}, "masks are of 0"),
+        ({"scores": [1.0]}, "scores are of 1"),
+        ({"masks": [[-100], [3]]}, "a mask of 1"),
+        ({"inference_logprobs": [[1.0], [1.0]]}, "1 logprobs"),
+        ({"messages": [[]]}, "messages are of 1"),
+    ],
+)
+def test_what_a_trainer_could_not_read_is_told(changes: dict[str, Any], told: str | None) -> None:
+    found = problem(group(**changes), 2)
+    assert (found is None) == (told is None)
+    assert told is None or (found is not None and told in found)
+
+
+def test_a_tally_counts_and_begins_anew() -> None:
+    tally = Tally()
+    tally.add(RolloutResult(None, cause=ErrorCause.INFRA))
+    tally.add(RolloutResult(None, cause=ErrorCause.POLICY))
+    tally.drop("infra")
+    read = tally.read(STATS)
+    assert (read["train/infra_rate"], read["train/finish_infra"], read["train/groups_dropped_infra"]) == (0.5, 1.0, 1)
+    assert (read["pool/acquired"], read["pool/slots_lent"]) == (2, 1)
+    assert tally.read(STATS)["train/rollouts"] == 0
+
+
+def test_a_conversation_for_people() -> None:
+    called = {"function": {"name": "terminal", "arguments": '{"command": "ls"}'}}
+    text = readable(
+        [{"role": "user", "content": "x" * 9000}, {"role": "assistant", "content": "", "tool_calls": [called]}]
+    )
+    assert "… 5000 characters …" in text
+    assert '[assistant]\n→ terminal({"command": "ls"})' in text

@@ -1,0 +1,140 @@
+"""Settings of environments: flags over files over defaults, older names, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes_atropos import SandboxEnvConfig
+from hermes_atropos.cli import ENVIRONMENTS, environment, read_settings
+from hermes_atropos.envs.terminal_test import TerminalTestEnv
+from hermes_exec import ConfigError
+
+
+def read(*flags: str, command: str = "serve") -> tuple[SandboxEnvConfig, list[Any]]:
+    return read_settings(TerminalTestEnv, command, flags, "env")
+
+
+def test_flags_win_over_the_file_and_that_over_the_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        "env: {group_size: 3, total_steps: 7, enabled_toolsets: [terminal]}\n"
+        "openai: {base_url: http://a/v1, model_name: m}\ntinker: {anything: 1}\n"
+    )
+    config, (server,) = read("--config", str(path), "--env.total_steps", "9", "--openai.model_name=n")
+    assert (config.group_size, config.total_steps, config.enabled_toolsets) == (3, 9, "terminal")
+    assert (server.base_url, server.model_name, server.api_key) == ("http://a/v1", "n", "x")
+    assert (config.wandb_name, config.use_wandb, server.health_check) == ("terminal_test", False, False)
+
+
+def test_several_servers(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("openai: [{base_url: http://a/v1}, {base_url: http://b/v1}]\n")
+    assert [server.base_url for server in read("--config", str(path))[1]] == ["http://a/v1", "http://b/v1"]
+    with pytest.raises(ConfigError, match="several servers"):
+        read("--config", str(path), "--openai.base_url", "http://c/v1")
+
+
+@pytest.mark.parametrize("flags", [("--env.max_num_workers", "-1"), ("--env.max_num_workers=-1",)])
+def test_a_negative_number_is_a_value(flags: tuple[str, ...]) -> None:
+    assert read(*flags)[0].max_num_workers == -1
+
+
+def test_process_writes_to_a_file_and_asks_for_no_wandb() -> None:
+    config, _ = read(command="process")
+    assert config.data_path_to_save_groups == "data/terminal_test.jsonl"
+    assert (config.use_wandb, config.include_messages, config.ensure_scores_are_not_same) == (False, True, False)
+    assert read("--env.use_wandb", "true", command="process")[0].use_wandb
+    assert read("--env.wandb_name", "None")[0].wandb_name is None
+
+
+def test_variables_of_older_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATROPOS_SERVER_BASE_URL", "http://e/v1")
+    monkeypatch.setenv("ATROPOS_SERVER_API_KEY", "k")
+    monkeypatch.setenv("ATROPOS_TOKENIZER_NAME", "t")
+    config, (server,) = read()
+    assert (server.base_url, server.api_key, server.server_type, config.tokenizer_name) == (
+        "http://e/v1", "k", "openai", "t",
+    )  # fmt: skip
+    assert read("--openai.base_url", "http://f/v1")[1][0].base_url == "http://f/v1"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("env: {group_sise: 3}", "has no 'group_sise'; did you mean 'group_size'"),
+        ("env: {group_size: many}", r"env\.group_size"),
+        ("env: [1]", "the section env is a mapping"),
+        ("[1]", "is a mapping with sections"),
+        ("openai: {base_ur: x}", "did you mean 'base_url'"),
+        ("env: {enabled_toolsets: [termnal]}", "termnal"),
+        ("env: {sampling: '[1]'}", "is no JSON object"),
+        ("env: {distribution: defualt}", "default"),
+        ("env: {terminal_timeout: long}", "terminal_timeout: .*number"),
+        ("a: [", "cannot be read"),
+    ],
+)
+def test_a_wrong_file_is_told(text: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=told):
+        read("--config", str(path))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read("--config", str(tmp_path / "none.yaml"))
+
+
+def test_an_unknown_flag_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        read("--env.group_sise", "3")
+    assert ended.value.code == 2
+    assert "--env.group_sise" in capsys.readouterr().err
+
+
+def test_older_names_are_read_as_what_they_became(caplog: pytest.LogCaptureFixture) -> None:
+    """The seed's command line; E5: backend, timeout and lifetime were process-wide variables."""
+    config, _ = read(
+        "--env.tool_pool_mode", "modal", "--env.modal_image", "python:3.11", "--env.modal_slots_per_sandbox", "10",
+        "--env.modal_min_sandboxes", "1", "--env.modal_secrets", "a,b", "--env.terminal_timeout", "90",
+        "--env.tool_pool_size", "128", "--env.acquire_timeout_s", "30",
+    )  # fmt: skip
+    assert (config.backend, config.image, config.slots_per_sandbox, config.min_sandboxes) == (
+        "modal", "python:3.11", 10, 1,
+    )  # fmt: skip
+    assert (config.terminal_timeout_s, config.acquire_timeout_s) == (90, 30)
+    assert json.loads(config.backend_options) == {"modal_secrets": ["a", "b"]}
+    assert config.tool_options.terminal_timeout_s == 90
+    for told in ("modal_image is now image", "tool_pool_size is ignored"):
+        assert told in caplog.text
+
+
+def test_purging_is_an_option_of_nomad_alone(caplog: pytest.LogCaptureFixture) -> None:
+    config, _ = read("--env.tool_pool_mode", "nomad", "--env.purge_job_on_start", "true", "--env.sandbox_image", "i")
+    assert (config.image, json.loads(config.backend_options)) == ("i", {"purge_on_start": True})
+    read("--env.purge_job_on_start", "true")
+    assert "purge_job_on_start has no meaning with backend local" in caplog.text
+
+
+def test_toolsets_of_groups() -> None:
+    config = SandboxEnvConfig(enabled_toolsets="terminal, file", disabled_toolsets="file")
+    assert config.toolsets(0) == ("terminal",)
+    drawn = [SandboxEnvConfig(distribution="mixed_tasks", toolset_seed=1).toolsets(number) for number in range(20)]
+    assert drawn == [SandboxEnvConfig(distribution="mixed_tasks", toolset_seed=1).toolsets(n) for n in range(20)]
+    assert len(set(drawn)) > 1
+
+
+def test_a_chat_template_is_a_text_or_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "t.jinja"
+    path.write_text("{{ 1 }}")
+    assert SandboxEnvConfig(chat_template=str(path)).template_text == "{{ 1 }}"
+    assert SandboxEnvConfig(chat_template="{{ 2 }}").template_text == "{{ 2 }}"
+    with pytest.raises(ConfigError, match="chat_template"):
+        _ = SandboxEnvConfig(chat_template="nowhere").template_text
+
+
+def test_environments_are_found_by_name() -> None:
+    assert all(environment(name).name == name for name in ENVIRONMENTS)
+    with pytest.raises(ConfigError, match="did you mean 'swe_smith_oracle'"):
+        environment("swe-smith-oracl")
