@@ -66,10 +66,12 @@ def test_wheel_carries_the_runner_and_an_sdist_builds_the_same(checkout: Path, t
             for name, digest in manifest.items():
                 assert hashlib.sha256(archive.read(f"{program.folder}/{name}")).hexdigest() == digest
         names = archive.namelist()
-    assert {"hermes_exec/py.typed", "hermes_agent/py.typed", "hermes_batch/py.typed"} <= set(names)
-    assert not [
-        name for name in names if name.startswith(("tests", "benchmarks", "examples", "runner")) or "/." in name
-    ]
+    packages = ("hermes_exec", "hermes_agent", "hermes_batch", "hermes_atropos")
+    assert {f"{package}/py.typed" for package in packages} <= set(names)
+    assert not [name for name in names if name.startswith(("tests", "benchmarks", "examples", "runner"))]
+    hidden = {name for name in names if "/." in name}
+    tasks = checkout / "integrations" / "atropos"
+    assert hidden == {str(p.relative_to(tasks)) for p in (tasks / "hermes_atropos" / "data").rglob(".*") if p.is_file()}
 
     sdist = build(checkout, "sdist", tmp_path / "sdist")
     with tarfile.open(sdist) as archive:

@@ -16,6 +16,7 @@ from rich.console import Console
 from tenacity import RetryError
 
 from hermes_agent import Episode, Message, Verdict
+from hermes_agent.parsers import Parser
 from hermes_agent.tokens.samplers import exact_at
 from hermes_atropos.config import SandboxEnvConfig
 from hermes_atropos.context import ExecTool, ToolContext
@@ -118,6 +119,10 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
     async def evaluate(self, *args: Any, **kwargs: Any) -> None:
         """Evaluate the model; see `evaluate_items`."""
         raise ConfigError(f"{self.name} has no evaluation")
+
+    def parser(self) -> str | Parser:
+        """How the model writes tool calls: the name of a format, or a function (text, tools) → `Parsed`."""
+        return self.config.tool_call_parser
 
     # The commands of atroposlib.
 

@@ -114,7 +114,7 @@ class Rolling(Generic[ItemT]):
             self._servers,
             self.kind,
             self._template,
-            parser=self._env.config.tool_call_parser,
+            parser=self._env.parser(),
             context_tokens=min(limits) - 1,
             name=str(self._env.server.servers[0].config.model_name),
         )

@@ -15,11 +15,11 @@ from hermes_agent import AccessRefused, Completion, ContextExceeded, Message, Mo
 from hermes_agent.models.chat_answer import read_answer
 from hermes_agent.models.chat_text import written
 from hermes_agent.models.endpoint import BadAnswer
-from hermes_agent.parsers import Parsed, get_parser
+from hermes_agent.parsers import Parsed, Parser, get_parser
 from hermes_agent.parsers.base import Tools
 from hermes_agent.tokens import ChatTemplate, Sampled, TokenModel, TokenSession
 from hermes_agent.tokens.samplers import LogprobsMode
-from hermes_exec import ErrorCause
+from hermes_exec import ConfigError, ErrorCause
 
 T = TypeVar("T")
 ServerKind = Literal["openai", "vllm", "sglang", "tinker"]
@@ -220,10 +220,12 @@ class _ChatSession:
 
 
 def make_model(
-    servers: Servers, kind: ServerKind, template: ChatTemplate, *, parser: str, context_tokens: int, name: str
+    servers: Servers, kind: ServerKind, template: ChatTemplate, *, parser: str | Parser, context_tokens: int, name: str
 ) -> TokenModel | ChatModel:
     """The model of an environment; prompt and answers of an episode have at most `context_tokens` ids."""
     if kind == "openai":
+        if not isinstance(parser, str):
+            raise ConfigError("a chat server's answers are written anew in the format of the parser: it needs a name")
         return ChatModel(servers, template, parser=parser, context_tokens=context_tokens, model=name)
     sampler = ServerSampler(servers, kind)
     return TokenModel(sampler, template, parser=parser, context_tokens=context_tokens, model=name)
