@@ -5,7 +5,7 @@ PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export GOTOOLCHAIN := local
 
-.PHONY: help setup runner engine images demo test quick attack test-faults test-packages fuzz soak check bench docs build clean
+.PHONY: help setup runner engine images demo test quick attack test-faults test-rl test-packages fuzz soak check bench docs build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -46,6 +46,10 @@ test-faults: setup ## random work under 500 seeds of faults on local, 100 on Doc
 fuzz: setup ## hostile bytes for every decoder and whole conversations for both ends (40 minutes to an hour)
 	@.ci/setup fuzz || echo "fuzz: atheris cannot be had here"
 	@$(PY) -m tests.fuzz.campaign
+
+test-rl: setup ## a tiny policy learns from rewards out of slots, on one CPU (three minutes; torch is 3 GB)
+	@.ci/setup rl
+	@$(PY) -m pytest tests/rl
 
 test-packages: setup ## test suites of other packages, inside of slots and outside: the same verdicts (about 20 minutes; ONLY="sh" for parts)
 	@.ci/engine && $(PY) -m tests.images.build debian >/dev/null && $(PY) -m tests.packages $(ONLY)

@@ -1,0 +1,71 @@
+"""Write lowercase letters: every turn that the policy samples is written to a file of the slot by a tool call, and the
+reward is the share of lowercase letters in that file.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+
+from hermes_agent import Episode, ToolCall
+from hermes_agent.parsers import Parsed, Parser
+from hermes_agent.parsers.base import Tools, made_id
+from hermes_atropos import SandboxAgentEnv, SandboxEnvConfig, SandboxSpec, ToolContext
+
+TURNS, TURN_TOKENS = 2, 16
+LETTERS = b"abcdefghijklmnopqrstuvwxyz"
+
+
+class TinyRLConfig(SandboxEnvConfig):
+    """The settings of the environment."""
+
+    max_agent_turns: int = TURNS
+    max_tokens_per_turn: int | None = TURN_TOKENS
+    enabled_toolsets: str = "terminal"
+    writes: bool = True
+
+
+class TinyRLEnv(SandboxAgentEnv[int]):
+    """Lowercase letters in a file."""
+
+    name = "tiny_rl"
+    env_config_cls = TinyRLConfig
+    config: TinyRLConfig
+
+    async def setup(self) -> None:
+        """Count the items."""
+        self._count = itertools.count()
+
+    async def get_next_item(self) -> int:
+        """A number: all tasks are the same."""
+        return next(self._count)
+
+    def format_prompt(self, item: int) -> str:
+        """What a policy of 58,000 parameters cannot read."""
+        return "Write letters."
+
+    def parser(self) -> Parser:
+        """Whatever is sampled is a call that adds it to the file."""
+
+        def read(text: str, _tools: Tools) -> Parsed:
+            written = base64.b64encode(text.encode("utf-8", "replace")).decode()
+            command = f"echo {written} | base64 -d >> turns.txt" if self.config.writes else "true"
+            arguments = f'{{"command": "{command}"}}'
+            return Parsed(None, calls=(ToolCall(made_id(text), "terminal", arguments),))
+
+        return read
+
+    def sandbox_spec(self, item: int) -> SandboxSpec:
+        """Only the file goes to the check."""
+        return SandboxSpec(keep=["turns.txt"])
+
+    async def compute_reward(self, item: int, result: Episode, ctx: ToolContext) -> float:
+        """The share of letters among all that could be written."""
+        if not await ctx.slot.files.exists("turns.txt"):
+            return 0.0
+        written = await ctx.slot.files.read_bytes("turns.txt")
+        return sum(byte in LETTERS for byte in written) / (TURNS * TURN_TOKENS)
+
+
+if __name__ == "__main__":
+    TinyRLEnv.cli()

@@ -1,0 +1,34 @@
+"""The whole loop learns, and only from what its tool calls wrote: `make test-rl` (needs torch)."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed: `make test-rl` does that")
+train = pytest.importorskip("examples.tiny_rl.train")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.filterwarnings("ignore")
+def test_the_policy_learns_what_is_rewarded() -> None:
+    steps = train.run(steps=40)
+    assert steps[0].reward <= 0.15
+    assert steps[-1].reward >= 0.85
+    assert max(step.difference for step in steps) <= 1e-4
+    assert steps[0].shifted > 0.3
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("control", [{"learning_rate": 0.0}, {"writes": False}], ids=["no learning", "no writes"])
+def test_without_learning_or_writing_nothing_is_gained(control: dict[str, float]) -> None:
+    steps = train.run(steps=20, **control)
+    assert max(step.reward for step in steps) <= 0.15
+    assert max(step.difference for step in steps) <= 1e-4
