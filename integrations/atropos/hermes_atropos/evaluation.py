@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hermes_agent import RolloutResult
+from hermes_agent import EpisodeError, RolloutResult
 from hermes_exec import ConfigError
 
 if TYPE_CHECKING:
@@ -37,9 +37,8 @@ class Evaluated:
     def of(cls, key: str, category: str | None, result: RolloutResult) -> Evaluated:
         """What a rollout came to."""
         late = result.finish == "deadline"
-        verdict, episode, error = result.verdict, result.episode, result.error
-        if error is None and episode is not None and episode.errors and not result.trainable:
-            error = episode.errors[-1]
+        verdict, episode = result.verdict, result.episode
+        error = None if result.trainable else failure_of(result)
         return cls(
             key=key,
             category=category,
@@ -52,6 +51,13 @@ class Evaluated:
             seconds=round(result.seconds, 3),
             check_output="" if verdict is None else verdict.output,
         )
+
+
+def failure_of(result: RolloutResult) -> EpisodeError | None:
+    """What kept a rollout from its episode or its score, or else went wrong last in its episode."""
+    if result.error is not None or result.episode is None or not result.episode.errors:
+        return result.error
+    return result.episode.errors[-1]
 
 
 _FIELDS = tuple(field.name for field in fields(Evaluated))

@@ -16,7 +16,7 @@ from hermes_agent.models.base import SessionModel
 from hermes_agent.tokens import ChatTemplate
 from hermes_atropos.context import ToolContext
 from hermes_atropos.errors import EnvironmentStopped
-from hermes_atropos.evaluation import Evaluated
+from hermes_atropos.evaluation import Evaluated, failure_of
 from hermes_atropos.groups import Finished, Group, KeptGroups, finished, problem, scored
 from hermes_atropos.metrics import Tally
 from hermes_atropos.servers import ServerKind, Servers, make_model
@@ -275,9 +275,7 @@ def _messages(prompt: str | Sequence[Message], system: str | None) -> list[Messa
 
 def _why(result: RolloutResult) -> str:
     """What kept a rollout from being of use."""
-    error = result.error
-    if error is None and result.episode is not None and result.episode.errors:
-        error = result.episode.errors[-1]
+    error = failure_of(result)
     return result.finish if error is None else f"{result.finish}: {error.kind}: {error.message}"
 
 
