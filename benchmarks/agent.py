@@ -53,7 +53,7 @@ async def measure(_: Options) -> Measured:
     for name in DRIVERS:
         progress(f"agent: {name}, up to {LONGEST_S[name]:.0f} s")
         try:
-            figures = await figures_of(name)
+            figures = await figures_of(__name__, name, LONGEST_S[name])
         except (TimeoutError, RuntimeError) as error:
             measured.leave_out(f"agent, {name}", repr(error))
             continue
@@ -61,12 +61,10 @@ async def measure(_: Options) -> Measured:
     return measured
 
 
-async def figures_of(name: str) -> Figures:
+async def figures_of(module: str, name: str, longest_s: float) -> Figures:
     """What a driver found. TimeoutError after its time, RuntimeError when it failed."""
-    with anyio.fail_after(LONGEST_S[name]):
-        ended = await anyio.run_process(
-            [sys.executable, "-m", "benchmarks.agent", name], cwd=ROOT, stderr=None, check=False
-        )
+    with anyio.fail_after(longest_s):
+        ended = await anyio.run_process([sys.executable, "-m", module, name], cwd=ROOT, stderr=None, check=False)
     if ended.returncode != 0:
         raise RuntimeError(f"the driver ended with {ended.returncode}")
     found: Figures = json.loads(ended.stdout.splitlines()[-1])

@@ -14,7 +14,21 @@ import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from benchmarks import added, agent, boxes, calls, curves, engines, lending, memory, parsers, scale, start, transfer
+from benchmarks import (
+    added,
+    agent,
+    boxes,
+    calls,
+    curves,
+    engines,
+    environments,
+    lending,
+    memory,
+    parsers,
+    scale,
+    start,
+    transfer,
+)
 from benchmarks.measured import Measured
 from benchmarks.options import Options
 from benchmarks.quiet import Watch, watch
@@ -32,6 +46,7 @@ PARTS: dict[str, Callable[[Options], Awaitable[Measured]]] = {
     "engines": engines.measure,
     "parsers": parsers.measure,
     "agent": agent.measure,
+    "environments": environments.measure,
     "scale": scale.measure,
 }
 

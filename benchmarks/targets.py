@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from benchmarks import agent, boxes, engines, lending, memory, scale, start
+from benchmarks import agent, boxes, engines, environments, lending, memory, scale, start
 from benchmarks.calls import BOX, DOCKER, HOST, LOCAL
 from benchmarks.measured import Measured, Sample
 from benchmarks.options import Options
@@ -77,6 +77,7 @@ def targets() -> Iterator[Target]:
                 yield Target(f"{name}: {what}, {words}", most, " MiB", _figure(f"{name}: {what}, {words}"))
     yield from _of_engines()
     yield from _of_agents()
+    yield from _of_environments()
     yield _time(start.IMPORT, 150, start.DISCIPLINE, start.IMPORT)
     yield _time(start.IMPORT_POOL, 200, start.DISCIPLINE, start.IMPORT_POOL)
     yield _time(start.RUN, 350, start.DISCIPLINE, start.RUN)
@@ -135,6 +136,12 @@ def _of_agents() -> Iterator[Target]:
     bounds = ((agent.CPU, 6, " ms"), (agent.MEMORY, 1024, " KiB"), (agent.LOST, 0, ""), (agent.REQUESTS, 1.05, " ×"))
     for what, most, unit in bounds:
         yield Target(f"agent: {what}", most, unit, _figure(f"agent: {what}"))
+
+
+def _of_environments() -> Iterator[Target]:
+    bounds = ((environments.CPU, 6, " ms"), (environments.MEMORY, 1536, " MiB"), (environments.BACK, 2, " s"))
+    for what, most, unit in bounds:
+        yield Target(f"environments: {what}", most, unit, _figure(f"environments: {what}"))
 
 
 def _figure(name: str) -> Callable[[Measured], tuple[float, str]]:

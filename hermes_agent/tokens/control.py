@@ -68,9 +68,10 @@ class ControlTokens:
     def encode(self, text: str, nonce: str) -> list[int]:
         """The ids of a rendered text. Control strings are control tokens, except for those that stand behind a mark."""
         # Half of a surrogate pair is no text, and tokenizers raise for it; a model can write one as an escape in JSON.
-        pieces = re.split(rf"{nonce}x(\d+)x", text.encode("utf-8", "replace").decode("utf-8"))
-        ids = self._encoded(pieces[0])
-        for number, after in zip(pieces[1::2], pieces[2::2], strict=True):
+        first, *marked = text.encode("utf-8", "replace").decode("utf-8").split(nonce)
+        ids = self._encoded(first)
+        for piece in marked:
+            _, number, after = piece.split("x", 2)
             ids += self._text_ids(self._strings[int(number)])
             ids += self._encoded(after)
         return ids

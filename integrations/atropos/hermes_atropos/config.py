@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from atroposlib.envs.base import BaseEnvConfig
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_serializer, field_validator, model_validator
 
 from hermes_agent import get_parser
 from hermes_atropos.seed_names import SeedNames, translate
@@ -103,6 +103,15 @@ class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
         if not isinstance(given, dict):
             raise ValueError("is no JSON object")
         return text
+
+    @field_serializer("backend_options")
+    def _without_secrets(self, text: str) -> str:
+        """What is told to wandb and written beside results."""
+        options: dict[str, Any] = json.loads(text or "{}")
+        for holder in (options, *options.get("profiles", {}).values()):
+            if "secrets" in holder:
+                holder["secrets"] = dict.fromkeys(holder["secrets"], "***")
+        return json.dumps(options) if options else text
 
     @model_validator(mode="after")
     def _known_names(self) -> SandboxEnvConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -293,7 +294,8 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
                 result = await self.rolling.once(item)
             done.append(Evaluated.of(key(item), None if category is None else category(item), result))
             if samples is not None:
-                samples.write(done[-1], result)
+                messages = [] if result.episode is None else result.episode.messages
+                samples.write(self.pool.masked({**asdict(done[-1]), "messages": messages}))
             if self.rolling.on_item is not None:
                 self.rolling.on_item(done[-1], len(done), total)
 
@@ -338,7 +340,8 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
 
     async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
         """Log the metrics of atroposlib, and those of `Tally`."""
-        await super().wandb_log({**self.rolling.tally.read(self.pool.stats()), **(wandb_metrics or {})})
+        own = self.pool.masked(self.rolling.tally.read(self.pool.stats()))
+        await super().wandb_log({**own, **(wandb_metrics or {})})
 
 
 def _checked_servers(given: object, config: SandboxEnvConfig) -> list[APIServerConfig]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hermes_agent import EpisodeError, RolloutResult
 from hermes_exec import ConfigError
@@ -80,10 +80,9 @@ class Samples:
         aside.replace(path)
         self._file = path.open("a", encoding="utf-8")
 
-    def write(self, one: Evaluated, result: RolloutResult) -> None:
-        """Add an item, with its conversation."""
-        messages = [] if result.episode is None else result.episode.messages
-        line = json.dumps({**asdict(one), "messages": messages}, ensure_ascii=False)
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Add an item: an `Evaluated` as a dict, with its `messages`."""
+        line = json.dumps(row, ensure_ascii=False)
         self._file.write(line.encode("utf-8", "replace").decode() + "\n")
         self._file.flush()
         os.fsync(self._file.fileno())

@@ -93,7 +93,9 @@ class Rolling(Generic[ItemT]):
         self._failures.clear()
         if self.on_group is not None:
             self.on_group(group.done)
-        return scored(group.done, self._env.config.sampling_parameters, phase=1 if self.kind == "openai" else 2)
+        made = scored(group.done, self._env.config.sampling_parameters, phase=1 if self.kind == "openai" else 2)
+        made["messages"] = self._env.pool.masked(made["messages"])
+        return made
 
     async def once(self, item: ItemT) -> RolloutResult:
         """One rollout in a slot of its own, rolled again as long as nothing can be said of the model."""

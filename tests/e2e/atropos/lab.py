@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -151,6 +152,9 @@ def serving(server: PolicyServer, port: int = 0) -> Iterator[PolicyServer]:
         request_queue_size = 512
         daemon_threads = True
 
+        def handle_error(self, request: object, client_address: object) -> None:
+            """Nothing: clients that are called off go."""
+
     with Server(("127.0.0.1", port), Handler) as http:
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
@@ -215,13 +219,14 @@ def sequences(groups: Sequence[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 def sampled(log: Sequence[Logged], turns: int) -> list[tuple[Any, ...]]:
     """The same from a server's log alone, of episodes of so many turns."""
-    episodes: list[list[Logged]] = []
+    episodes: list[tuple[list[Logged], bytes]] = []
     for said in log:
-        for episode in episodes:
-            before = [*episode[-1].prompt, *episode[-1].ids]
-            if len(episode) < turns and said.prompt[: len(before)] == before:
-                episode.append(said)
-                break
-        else:
-            episodes.append([said])
-    return sorted(tuple(tuple(part) for part in joined(episode)) for episode in episodes)
+        prompt = array("i", said.prompt).tobytes()
+        goes_on = (
+            n for n, (episode, before) in enumerate(episodes) if len(episode) < turns and prompt.startswith(before)
+        )
+        number = next(goes_on, len(episodes))
+        if number == len(episodes):
+            episodes.append(([], b""))
+        episodes[number] = [*episodes[number][0], said], prompt + array("i", said.ids).tobytes()
+    return sorted(tuple(tuple(part) for part in joined(episode)) for episode, _ in episodes)

@@ -1,0 +1,217 @@
+"""RL environments: what the driver spends on a turn of a rollout and on each of many rollouts at once, and how soon
+after a signal every slot is back.
+
+Each measurement is a driver of its own, `python -m benchmarks.environments NAME`, and the inference server is another
+process, so that processor time and memory are those of the environment alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from benchmarks.agent import Figures, figures_of
+from benchmarks.measured import Figure, Measured, progress
+from benchmarks.options import Options
+
+ROOT = Path(__file__).resolve().parent.parent
+TURNS, AT_ONCE, ROUNDS = 20, 32, 5
+MANY, MANY_TURNS, SLOTS_A_BOX = 512, 5, 64
+CPU = f"driver CPU of a turn, {AT_ONCE} rollouts at once"
+PLAIN = f"{CPU}, a plain environment with ManagedServer and subprocesses"
+RATIO = "of the plain environment"
+MEMORY = f"driver memory, {MANY} rollouts at once"
+BACK = f"from SIGTERM to every slot back, {AT_ONCE} rollouts in a tool call"
+ENDED = "from SIGTERM to the end of the process"
+LONGEST_S = 300.0
+
+
+async def measure(_: Options) -> Measured:
+    """Run the drivers one after the other."""
+    measured = Measured()
+    for name in DRIVERS:
+        progress(f"environments: {name}, up to {LONGEST_S:.0f} s")
+        try:
+            figures = await figures_of(__name__, name, LONGEST_S)
+        except (TimeoutError, RuntimeError) as error:
+            measured.leave_out(f"environments, {name}", repr(error))
+            continue
+        measured.figures |= {f"environments: {what}": Figure(value, unit) for what, (value, unit) in figures.items()}
+    return measured
+
+
+@asynccontextmanager
+async def served(turns: int) -> AsyncIterator[tuple[Path, str]]:
+    """A tokenizer, and the URL of an inference server in another process."""
+    from tests.e2e.atropos.lab import make_tokenizer
+
+    with tempfile.TemporaryDirectory(prefix="hermes-bench-") as folder:
+        tokenizer = make_tokenizer(Path(folder) / "tokenizer")
+        command = [sys.executable, "-m", "tests.e2e.atropos.counting", str(tokenizer), str(turns)]
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=pipe, stdout=pipe)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield tokenizer, (await process.stdout.readline()).decode().strip()
+        finally:
+            process.stdin.close()
+            await process.wait()
+
+
+async def cpu() -> Figures:
+    """Processor time of this process a turn: ours and the plain environment in turn, the first round of each apart."""
+    from tests.e2e.atropos.counting import CountingEnv
+    from tests.e2e.atropos.lab import make_env
+
+    spent: dict[str, list[float]] = {CPU: [], PLAIN: []}
+    async with served(TURNS) as (tokenizer, url):
+        given: dict[str, Any] = {
+            "group_size": AT_ONCE,
+            "slots_per_sandbox": AT_ONCE,
+            "max_token_length": 30_000,
+            "turns": TURNS,
+        }
+        env = make_env(CountingEnv, tokenizer, url, **given)
+        async with env.config.make_pool() as env.pool:
+
+            async def ours() -> None:
+                group, _ = await env.collect_trajectories(0)
+                assert group["scores"] == [1.0] * AT_ONCE
+
+            async def plain() -> None:
+                assert await asyncio.gather(*(_plain(env) for _ in range(AT_ONCE))) == [1.0] * AT_ONCE
+
+            async def rounds() -> None:
+                for _ in range(ROUNDS + 1):
+                    for name, work in ((CPU, ours), (PLAIN, plain)):
+                        begin = time.process_time()
+                        await work()
+                        spent[name].append((time.process_time() - begin) / AT_ONCE / TURNS * 1000)
+
+            await env.rolling.run(rounds, 1)
+    found = {name: sorted(times[1:])[ROUNDS // 2] for name, times in spent.items()}
+    return {**{name: (ms, "ms") for name, ms in found.items()}, f"{CPU}, {RATIO}": (found[CPU] / found[PLAIN], "×")}
+
+
+async def _plain(env: Any) -> float:  # noqa: ANN401
+    """A rollout as one writes it first over atroposlib: the history as text, and commands as subprocesses here."""
+    from hermes_exec.tools.catalog.schemas import schemas
+
+    folder = await asyncio.to_thread(tempfile.mkdtemp, prefix="hermes-bench-")
+    tools, ends = [schemas()["terminal"]], [env.tokenizer.eos_token_id]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "count"}]
+    async with env.server.managed_server(tokenizer=env.tokenizer) as managed:
+        while True:
+            answer = await managed.chat_completion(
+                messages=messages, n=1, max_tokens=4000, temperature=1.0, tools=tools, stop_token_ids=ends
+            )
+            text = answer.choices[0].message.content
+            messages.append({"role": "assistant", "content": text})
+            wanted = re.search(r"<tool_call>\n(.*)\n</tool_call>", text)
+            if wanted is None:
+                break
+            command = json.loads(wanted[1])["arguments"]["command"]
+            pipe = asyncio.subprocess.PIPE
+            process = await asyncio.create_subprocess_shell(command, cwd=folder, stdout=pipe, stderr=pipe)
+            output, _ = await process.communicate()
+            said = json.dumps({"output": output.decode(), "exit_code": process.returncode, "error": None})
+            messages.append({"role": "tool", "content": said})
+        assert len(managed.get_state()["nodes"]) == 1
+    made = (Path(folder) / "turns").read_text().split()
+    await asyncio.to_thread(shutil.rmtree, folder)
+    return float(made == [str(turn) for turn in range(TURNS - 1)])
+
+
+async def many() -> Figures:
+    """The most memory that this process held for rollouts that were all under way at once."""
+    from tests.e2e.atropos.counting import CountingEnv
+    from tests.e2e.atropos.lab import make_env
+
+    async with served(MANY_TURNS) as (tokenizer, url):
+        boxes = MANY // SLOTS_A_BOX
+        given: dict[str, Any] = {
+            "group_size": MANY,
+            "slots_per_sandbox": SLOTS_A_BOX,
+            "max_sandboxes": boxes,
+            "turns": MANY_TURNS,
+        }
+        env = make_env(CountingEnv, tokenizer, url, **given)
+        begin = time.process_time()
+        async with env.config.make_pool() as env.pool:
+
+            async def one() -> None:
+                group, _ = await env.collect_trajectories(0)
+                assert group["scores"] == [1.0] * MANY
+
+            await env.rolling.run(one, 1)
+        spent_s = time.process_time() - begin
+    return {
+        MEMORY: (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "MiB"),
+        f"driver CPU of a turn, {MANY} rollouts at once": (spent_s / MANY / MANY_TURNS * 1000, "ms"),
+    }
+
+
+async def ends() -> Figures:
+    """How soon after SIGTERM the commands of all rollouts have ended and their slots are back."""
+    return await anyio.to_thread.run_sync(_ends)
+
+
+def _ends() -> Figures:
+    from tests.e2e.atropos.lab import PolicyServer, call, load, make_tokenizer, serving
+    from tests.e2e.atropos.trainer import environment, flags, run_api
+
+    seconds = f"{3600 + os.getpid() / 1e6:.6f}"
+    back, ended = [], []
+    with tempfile.TemporaryDirectory(prefix="hermes-bench-") as folder:
+        tokenizer = make_tokenizer(Path(folder) / "tokenizer")
+        policy = PolicyServer(load(tokenizer), lambda _: call("terminal", command=f"sleep {seconds}"))
+        with run_api() as api, serving(policy) as server:
+            api.register(batch_size=AT_ONCE)
+            more = ("--env.rollout_server_url", api.url, "--env.slots_per_sandbox", str(AT_ONCE))
+            for _ in range(ROUNDS):
+                with environment("serve", *flags(tokenizer, server.url, *more, group_size=AT_ONCE // 4)) as env:
+                    _until(lambda: _sleeping(seconds) == AT_ONCE, 60)
+                    begin = time.perf_counter()
+                    env.send_signal(signal.SIGTERM)
+                    _until(lambda: _sleeping(seconds) == 0, 60)
+                    back.append(time.perf_counter() - begin)
+                    env.communicate(timeout=60)
+                    ended.append(time.perf_counter() - begin)
+    return {BACK: (sorted(back)[ROUNDS // 2], "s"), ENDED: (sorted(ended)[ROUNDS // 2], "s")}
+
+
+def _sleeping(seconds: str) -> int:
+    """Processes `sleep SECONDS` of this machine."""
+    listed = subprocess.run(["ps", "-eo", "args="], capture_output=True, text=True, check=True).stdout
+    return sum(line.strip() == f"sleep {seconds}" for line in listed.splitlines())
+
+
+def _until(there: Callable[[], bool], within_s: float) -> None:
+    end = time.monotonic() + within_s
+    while not there():
+        if time.monotonic() > end:
+            raise TimeoutError(f"not within {within_s} s")
+        time.sleep(0.02)
+
+
+DRIVERS: dict[str, Callable[[], Awaitable[Figures]]] = {"cpu": cpu, "many": many, "ends": ends}
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(DRIVERS[sys.argv[1]]())))  # type: ignore[arg-type]
