@@ -280,7 +280,10 @@ def _failure(name: str, source: Source, said: str) -> LaunchError:
     if ":" in source.argument:
         return not_fetched(name, reason)
     if source.argument.endswith(".def"):
-        return ImageError(f"the image {name!r} cannot be built: {reason}")
+        # The last error says that a section failed; why it did stands above.
+        lines = [line for line in said.splitlines() if line.strip() and not line.startswith("INFO:")]
+        told = "\n".join(lines[-10:])[-1000:] or reason
+        return ImageError(f"the image {name!r} cannot be built: {told}")
     return ImageError(
         f"this user cannot mount the file {name!r} (no access to /dev/fuse), and it cannot be made a folder either: "
         f"give access to /dev/fuse, or name a folder (apptainer build --sandbox FOLDER FILE): {reason}"

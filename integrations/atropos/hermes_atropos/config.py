@@ -140,6 +140,11 @@ class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
             raise ConfigError(f"chat_template is no Jinja text, and cannot be read as a file: {error}") from error
 
     @property
+    def pool_image(self) -> str | None:
+        """The image of slots whose item names none."""
+        return self.image
+
+    @property
     def tool_options(self) -> ToolOptions:
         """The limits of the tools."""
         default, timeout_s = ToolOptions(), self.terminal_timeout_s
@@ -170,14 +175,14 @@ class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
         }
         options |= {name: value for name, value in given.items() if value is not None}
         if self.pool_config is not None:
-            if self.image is not None:
-                options["image"] = self.image
+            if self.pool_image is not None:
+                options["image"] = self.pool_image
             return SandboxPool.from_config(self.pool_config, **options)
         if self.cpus is not None or self.memory_mb is not None:
             options["limits"] = Limits(cpus=self.cpus, memory_mb=self.memory_mb)
         return SandboxPool(
             self.backend,
-            image=self.image,
+            image=self.pool_image,
             min_sandboxes=self.min_sandboxes,
             network=self.network,
             min_isolation=self.min_isolation,  # type: ignore[arg-type]

@@ -24,6 +24,7 @@ class Tally:
 
     def _clear(self) -> None:
         self._rewards: list[float] = []
+        self._solved: list[bool] = []
         self._turns: list[int] = []
         self._call_seconds: list[float] = []
         self._finishes: Counter[str] = Counter()
@@ -39,6 +40,7 @@ class Tally:
         self._rerolled += result.reward is None
         if result.reward is not None:
             self._rewards.append(result.reward)
+            self._solved.append(bool(result.solved))
         if result.episode is not None:
             self._turns.append(result.episode.turns)
             calls = result.episode.tool_calls
@@ -79,6 +81,7 @@ class Tally:
             metrics["train/infra_rate"] = sum(self._causes[str(cause)] for cause in _INFRA) / total
         if self._rewards:
             metrics["train/reward_mean"] = fmean(self._rewards)
+            metrics["train/pass_rate"] = fmean(self._solved)
         if self._turns:
             metrics["train/turns_mean"] = fmean(self._turns)
         if self._errors:

@@ -8,11 +8,11 @@ from typing import Any
 from hermes_agent import Episode, Rollout, RolloutResult, Scoring, Verdict
 from hermes_agent.scoring import ScoreIn
 from hermes_atropos.context import ToolContext
-from hermes_atropos.envs.endless_terminals.images import TaskImage, TaskImages
 from hermes_atropos.envs.endless_terminals.scoring import find_interpreter, score_final_state
 from hermes_atropos.envs.endless_terminals.tasks import Task
 from hermes_atropos.envs.terminalbench_2.scoring import find_shell, score_task
 from hermes_atropos.envs.terminalbench_2.tasks import Task as BenchTask
+from hermes_atropos.task_images import TaskImage, TaskImages
 from hermes_exec import SandboxPool, Slot
 from tests.e2e.agent.plans import PlanModel, Step
 

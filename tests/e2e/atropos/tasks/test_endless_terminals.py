@@ -14,9 +14,9 @@ import pytest
 
 from hermes_agent import RolloutResult
 from hermes_atropos.envs.endless_terminals import EndlessTerminalsEnv
-from hermes_atropos.envs.endless_terminals.definitions import read_definition
-from hermes_atropos.envs.endless_terminals.images import TaskImage, TaskImages
 from hermes_atropos.envs.endless_terminals.tasks import Task, load_tasks, read_task
+from hermes_atropos.image_definitions import read_definition
+from hermes_atropos.task_images import TaskImage, TaskImages
 from hermes_exec import ConfigError, ImageError, SandboxPool
 from hermes_exec.errors import ErrorCause
 from tests.e2e.agent.plans import Step

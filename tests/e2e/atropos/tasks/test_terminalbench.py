@@ -13,8 +13,8 @@ import pytest
 
 from hermes_agent import RolloutResult
 from hermes_atropos import datasets
-from hermes_atropos.envs.endless_terminals.images import TaskImage, TaskImages
 from hermes_atropos.envs.terminalbench_2.tasks import Task, environment_folder, load_tasks
+from hermes_atropos.task_images import TaskImage, TaskImages
 from hermes_exec import SandboxPool
 from hermes_exec.errors import ErrorCause
 from tests.e2e.agent.plans import Step

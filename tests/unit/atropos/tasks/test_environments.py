@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 async def test_endless_terminals_leaves_out_what_the_backend_cannot_have(caplog: pytest.LogCaptureFixture) -> None:
     names = []
     for _ in range(2):
-        env = bare(EndlessTerminalsEnv, backend="local", use_dataset=False, eval_split_ratio=0)
+        env = bare(EndlessTerminalsEnv, backend="local", network=False, use_dataset=False, eval_split_ratio=0)
         await env.setup()
         names.append([(await env.get_next_item()).task.name for _ in range(6)])
     assert names[0] == names[1]
@@ -27,12 +27,35 @@ async def test_endless_terminals_leaves_out_what_the_backend_cannot_have(caplog:
 
 
 async def test_endless_terminals_asks_for_the_machine_to_be_scored() -> None:
-    env = bare(EndlessTerminalsEnv, backend="local", use_dataset=False)
+    env = bare(EndlessTerminalsEnv, backend="local", network=False, use_dataset=False)
     await env.setup()
     spec = env.sandbox_spec(await env.get_next_item())
     assert (spec.image, spec.workdir, spec.score_in, dict(spec.files), dict(spec.check_files)) == (
         None, None, "slot", {}, {},
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [EndlessTerminalsEnv, TerminalBench2Env])
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"backend": "docker", "slots_per_sandbox": 2}, "network false, or slots_per_sandbox 1"),
+        ({"backend": "singularity", "slots_per_sandbox": 1}, "say --env.network false"),
+        ({"backend": "docker"}, None),
+        ({"backend": "docker", "slots_per_sandbox": 2, "network": False}, None),
+        ({"backend": "singularity", "network": False}, None),
+    ],
+)
+async def test_slots_that_share_ports_are_refused(
+    kind: type[EndlessTerminalsEnv | TerminalBench2Env], options: dict[str, object], why: str | None
+) -> None:
+    shipped = {"use_dataset": False} if kind is EndlessTerminalsEnv else {"dataset_name": "shipped"}
+    env = bare(kind, **shipped, **options)
+    if why is None:
+        await env.setup()
+    else:
+        with pytest.raises(ConfigError, match=why):
+            await env.setup()
 
 
 @pytest.mark.parametrize("kind", [TerminalBench2Env, TBLiteEnv])

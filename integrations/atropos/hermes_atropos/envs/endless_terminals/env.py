@@ -14,10 +14,10 @@ from hermes_agent import Episode, Verdict
 from hermes_atropos.config import SandboxEnvConfig
 from hermes_atropos.context import ExecTool, ToolContext
 from hermes_atropos.env import SandboxAgentEnv
-from hermes_atropos.envs.endless_terminals.images import PlacedTask, TaskImages
 from hermes_atropos.envs.endless_terminals.scoring import find_interpreter, score_final_state
 from hermes_atropos.envs.endless_terminals.tasks import Task, load_tasks, split_tasks
 from hermes_atropos.spec import SandboxSpec
+from hermes_atropos.task_images import PlacedTask, TaskImages, check_own_ports, pool_image
 from hermes_exec import ConfigError, ImageError
 
 _LOG = logging.getLogger(__name__)
@@ -37,6 +37,11 @@ class EndlessTerminalsConfig(SandboxEnvConfig):
     eval_split_ratio: float = Field(default=0.1, ge=0, lt=1)
     split_seed: int = 0
 
+    @property
+    def pool_image(self) -> str | None:
+        """What no task is run in: each has an image of its own."""
+        return self.image or pool_image(self.backend, self.base_image or self.default_docker_image)
+
 
 class EndlessTerminalsEnv(SandboxAgentEnv[PlacedTask[Task]]):
     """Tasks of Endless Terminals."""
@@ -48,6 +53,7 @@ class EndlessTerminalsEnv(SandboxAgentEnv[PlacedTask[Task]]):
     async def setup(self) -> None:
         """Load the tasks, leave out those that the backend has no image for, and split off those of the evaluation."""
         config = self.config
+        check_own_ports(config)
         dataset = config.dataset_name if config.use_dataset and not config.tasks_base_dir else None
         tasks = await anyio.to_thread.run_sync(load_tasks, dataset, config.dataset_split, config.tasks_base_dir)
         self._images = TaskImages(

@@ -132,7 +132,8 @@ class Workspaces:
         version = instance.sdist.version if instance.sdist else None
         venv = await self.environment(origin, trees.start, version)
         prepared = Prepared(instance, trees, venv, settings)
-        proof = venv.parent / "proofs" / f"{trees.start.parent.name}-{digest(VERIFIER.read_text('utf-8'))}-{venv.name}"
+        way = digest(VERIFIER.read_text("utf-8"), settings.test_arguments)
+        proof = venv.parent / "proofs" / f"{trees.start.parent.name}-{way}-{venv.name}"
         if not await anyio.Path(proof).exists():
             async with self._pool.slot(None, self._image) as slot:
                 await _prove(slot, prepared)

@@ -14,13 +14,14 @@ from hermes_atropos.cache import default_cache_dir
 from hermes_atropos.config import SandboxEnvConfig
 from hermes_atropos.context import ExecTool, ToolContext
 from hermes_atropos.env import SandboxAgentEnv
-from hermes_atropos.envs.endless_terminals.images import PlacedTask, TaskImage, TaskImages
 from hermes_atropos.envs.terminalbench_2.scoring import find_shell, score_task
 from hermes_atropos.envs.terminalbench_2.tasks import Task, environment_folder, load_tasks, workdir_of
 from hermes_atropos.spec import SandboxSpec
+from hermes_atropos.task_images import WITHOUT_IMAGES, PlacedTask, TaskImage, TaskImages, check_own_ports, pool_image
 from hermes_exec import ConfigError, ImageError
 
 _LOG = logging.getLogger(__name__)
+_BASE = "ubuntu:22.04"
 
 
 class TerminalBench2Config(SandboxEnvConfig):
@@ -33,6 +34,11 @@ class TerminalBench2Config(SandboxEnvConfig):
     skip_tasks: str = Field(default="", description="names of tasks that are left out, separated by commas")
     force_build: bool = Field(default=False, description="build the image also where the task names one")
     base_image: str = Field(default="", description="takes the place of the base that Dockerfiles name")
+
+    @property
+    def pool_image(self) -> str | None:
+        """What no task is run in: each has an image of its own."""
+        return self.image or pool_image(self.backend, self.base_image or _BASE)
 
 
 class TerminalBench2Env(SandboxAgentEnv[PlacedTask[Task]]):
@@ -48,11 +54,12 @@ class TerminalBench2Env(SandboxAgentEnv[PlacedTask[Task]]):
         name = config.dataset_name or "shipped"
         tasks = await anyio.to_thread.run_sync(load_tasks, name, config.dataset_split)
         self._tasks = chosen(tasks, config.task_filter, config.skip_tasks)
-        if config.backend in ("local", "ssh"):
+        if config.backend in WITHOUT_IMAGES:
             raise ConfigError(
                 f"{self.name} needs images, which the backend {config.backend!r} does not have: use docker"
             )
-        self._images = TaskImages(config.backend, base=config.base_image or None, default_base="ubuntu:22.04")
+        check_own_ports(config)
+        self._images = TaskImages(config.backend, base=config.base_image or None, default_base=_BASE)
 
     async def get_next_item(self) -> None:
         """None: this is an evaluation."""

@@ -22,7 +22,7 @@ from typing import Any
 
 from hermes_atropos import datasets
 from hermes_atropos.cache import made
-from hermes_atropos.envs.endless_terminals.images import archived
+from hermes_atropos.task_images import archived
 from hermes_exec import ConfigError
 
 UNPACKED_BYTES = 512 << 20

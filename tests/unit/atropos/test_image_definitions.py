@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from hermes_atropos.envs.endless_terminals.definitions import (
+from hermes_atropos.image_definitions import (
     Definition,
     Step,
     based_on,
@@ -15,7 +15,7 @@ from hermes_atropos.envs.endless_terminals.definitions import (
     of_singularity,
     read_definition,
 )
-from hermes_atropos.envs.endless_terminals.images import TaskImage, TaskImages
+from hermes_atropos.task_images import TaskImage, TaskImages
 from hermes_exec import ConfigError
 
 pytestmark = pytest.mark.anyio

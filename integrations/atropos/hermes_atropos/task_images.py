@@ -13,7 +13,8 @@ import anyio
 import anyio.to_thread
 
 from hermes_atropos.cache import default_cache_dir, made
-from hermes_atropos.envs.endless_terminals.definitions import (
+from hermes_atropos.config import SandboxEnvConfig
+from hermes_atropos.image_definitions import (
     DEFINITION,
     DOCKERFILE,
     Definition,
@@ -22,7 +23,8 @@ from hermes_atropos.envs.endless_terminals.definitions import (
 )
 from hermes_exec import ConfigError, ImageError
 
-_WITHOUT_IMAGES = frozenset({"local", "ssh"})
+_PORTS_OF_THE_HOST = frozenset({"local", "ssh", "singularity"})
+WITHOUT_IMAGES = frozenset({"local", "ssh"})
 _REPOSITORY = "hermes-exec-task"
 _OUR_DOCKERFILE = ".hermes-exec.Dockerfile"
 TaskT = TypeVar("TaskT")
@@ -40,6 +42,24 @@ class PlacedTask(NamedTuple, Generic[TaskT]):
 
     task: TaskT
     at: TaskImage
+
+
+def pool_image(backend: str, image: str) -> str | None:
+    """The image that a pool is given because backends with images want one, although every slot names its own."""
+    return None if backend in WITHOUT_IMAGES else image
+
+
+def check_own_ports(config: SandboxEnvConfig) -> None:
+    """Raise ConfigError where slots share ports: two rollouts whose services want the same one would spoil each other's
+    reward. What a file of `pool_config` says is not looked at.
+    """
+    slots = config.slots_per_sandbox or (1 if config.backend == "docker" else None)
+    if config.network and config.pool_config is None and (slots != 1 or config.backend in _PORTS_OF_THE_HOST):
+        other = "" if config.backend in _PORTS_OF_THE_HOST else ", or slots_per_sandbox 1"
+        raise ConfigError(
+            f"with the network on, slots of the backend {config.backend!r} share ports here, and a service of one "
+            f"rollout would stand in the way of another's: say --env.network false{other}"
+        )
 
 
 class TaskImages:
@@ -92,7 +112,7 @@ class TaskImages:
         if self._backend == "singularity":
             return self._for_singularity(folder, definition)
         self._usable(folder, definition)
-        return TaskImage(None if self._backend in _WITHOUT_IMAGES else definition.base, None)
+        return TaskImage(None if self._backend in WITHOUT_IMAGES else definition.base, None)
 
     def _read(self, folder: Path, prefer: str) -> Definition:
         definition = read_definition(folder, prefer)
