@@ -90,3 +90,26 @@ def test_swe_smith_oracle_by_the_command_of_older_environments(
         )
     assert code == 0, said
     assert [group["scores"] for group in read_groups(groups)] == [[1.0]] * 2
+
+
+def test_a_test_that_hangs_is_no_reward(docker_image: Callable[[str], str], tokenizer: Path, tmp_path: Path) -> None:
+    task = tmp_path / "tasks" / "task_1"
+    for name, text in {
+        "instruction.md": "Do nothing.",
+        "environment/Dockerfile": f"FROM {docker_image('debian')}\n",
+        "environment/task.json": "{}",
+        "tests/test_final_state.py": "import time\n\n\ndef test_it():\n    time.sleep(1000)\n",
+    }.items():
+        (task / name).parent.mkdir(parents=True, exist_ok=True)
+        (task / name).write_text(text)
+    groups = tmp_path / "groups.jsonl"
+    more = (
+        "--env.backend", "docker", "--env.tasks_base_dir", str(tmp_path / "tasks"), "--env.eval_split_ratio", "0",
+        "--env.test_timeout_s", "2", "--env.max_rerolls", "1", "--env.max_failed_groups", "2",
+        "--env.data_path_to_save_groups", str(groups),
+    )  # fmt: skip
+    with serving(PolicyServer(load(tokenizer), lambda _: "I am done.")) as server:
+        code, said = run("process", *flags(tokenizer, server.url, *more), name="endless_terminals")
+    assert code == 3, said
+    assert "group 1: infra: CheckFailed: the test took longer than 2 s (after 1 that were rolled again)" in said
+    assert groups.read_text() == ""

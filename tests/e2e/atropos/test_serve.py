@@ -13,8 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.atropos.lab import PolicyServer, call, load, read_groups, sampled, sequences, serving, solve
+from tests.e2e.atropos.lab import (
+    PolicyServer,
+    call,
+    load,
+    make_tokenizer,
+    read_groups,
+    sampled,
+    sequences,
+    serving,
+    solve,
+)
 from tests.e2e.atropos.trainer import environment, flags, run, run_api
+from tests.unit.agent.tokens.families import PLAIN
 
 SLEEPS = call("terminal", command="sleep 60")
 
@@ -174,6 +185,27 @@ def test_start_up_refusals(command: str, more: list[str], told: str, tokenizer: 
     assert code == 2, said
     assert "Traceback" not in said
     assert told in said
+
+
+def test_a_template_that_drops_tools_is_refused_and_another_one_taken(tmp_path: Path) -> None:
+    drops = make_tokenizer(tmp_path / "tokenizer", PLAIN.replace("{%- if tools %}", "{%- if false %}"))
+    with serving(PolicyServer(load(drops), solve)) as server:
+        more = ("--env.total_steps", "1", "--env.data_path_to_save_groups", str(tmp_path / "groups.jsonl"))
+        given = flags(drops, server.url, *more)
+        refused, told = run("process", *given)
+        taken, said = run("process", *given, "--env.chat_template", PLAIN)
+    assert (refused, taken) == (2, 0), told + said
+    assert "the chat template does not render tools" in told
+
+
+def test_a_wrong_field_of_a_dataset_is_named(tokenizer: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"qestion": "1+1?", "answer": "#### 2"}\n')
+    given = flags(tokenizer, "http://127.0.0.1:9/v1", "--env.dataset_name", str(rows))
+    code, said = run("process", *given, name="gsm8k_agent")
+    assert code == 2, said
+    assert "row 1" in said
+    assert "the field 'question' (str) is missing; the row has answer, qestion" in said
 
 
 def test_a_proxy_of_atroposlib_is_refused(tokenizer: Path) -> None:
