@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -135,7 +135,9 @@ class _Package:
         stable = sorted(passed[0] & passed[1])
         self._yield.tests, self._yield.base_seconds = len(stable), runs[1].seconds
         if len(stable) < _LARGEST_SHARE:
-            raise InstanceUnusable(f"{self._yield.package} has {len(stable)} tests that pass: too few")
+            raise InstanceUnusable(
+                f"{len(stable)} tests of it pass here, which is too few; they printed: {runs[1].printed or 'nothing'}"
+            )
         return stable
 
     def _candidates(self, seed: int) -> list[Candidate]:
@@ -256,13 +258,23 @@ def make(
     python: Annotated[str, typer.Option(help="The Python of the slots.")] = "python3",
     backend: Annotated[str, typer.Option(help="Where the tests are run.")] = "local",
     image: Annotated[str | None, typer.Option(help="The image of the slots.")] = None,
+    test_requirements: Annotated[str, typer.Option(help="What the tests need, with semicolons.")] = "pytest>=8,<10",
+    test_arguments: Annotated[str, typer.Option(help="Further arguments of pytest, as in a shell.")] = "",
 ) -> None:
-    """Make bugs in packages, prove each by the package's tests, and write them as instances."""
+    """Make bugs in packages, prove each by the package's tests, and write them as instances.
+
+    What is said here of Python and of the tests has to be said to the environment too.
+    """
     from rich.console import Console
 
-    settings = Settings(python=python)
-    if cache is not None:
-        settings = replace(settings, cache=cache)
+    from hermes_atropos.envs.swe_smith_oracle.env import SweSmithOracleConfig
+
+    settings = SweSmithOracleConfig(
+        repo_cache_dir="" if cache is None else str(cache),
+        python=python,
+        test_requirements=test_requirements,
+        test_arguments=test_arguments,
+    ).settings()
     console = Console(stderr=True)
     rows: list[Instance] = []
     failed = False

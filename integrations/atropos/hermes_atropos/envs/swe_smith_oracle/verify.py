@@ -22,8 +22,8 @@ _SHOWN = 500
 
 @dataclass(frozen=True)
 class Report:
-    """What the tests did. Where `complete` is False the verifier told nothing, for the reason in `why`: the outcomes
-    are then those of the chunks before.
+    """What the tests did, with the end of what they `printed`. Where `complete` is False the verifier told nothing, for
+    the reason in `why`: the outcomes are then those of the chunks before.
     """
 
     outcomes: Mapping[str, str]
@@ -31,6 +31,7 @@ class Report:
     complete: bool = True
     why: str = ""
     seconds: float = 0.0
+    printed: str = ""
 
     def failed(self, expected: Sequence[str]) -> list[str]:
         """Those of the expected tests that did not pass: that failed, were skipped, or were not there."""
@@ -54,6 +55,7 @@ async def run_tests(
     started = time.monotonic()
     outcomes: dict[str, str] = {}
     messages: dict[str, str] = {}
+    printed = ""
     chunks = [None] if tests is None else [tests[n : n + CHUNK] for n in range(0, len(tests), CHUNK)]
     for chunk in chunks:
         left_s = timeout_s - (time.monotonic() - started)
@@ -63,9 +65,10 @@ async def run_tests(
             return Report(outcomes, messages, complete=False, why=done, seconds=seconds)
         outcomes |= done.outcomes
         messages |= done.messages
+        printed = done.printed
         if chunk is not None and done.failed(chunk) and not all_of_them:
             break
-    return Report(outcomes, messages, seconds=time.monotonic() - started)
+    return Report(outcomes, messages, seconds=time.monotonic() - started, printed=printed)
 
 
 async def _run_chunk(
@@ -100,4 +103,4 @@ def read_report(result: RunResult, nonce: str) -> Report | str:
         return f"the verifier ended without a report; the tests printed: {result.stderr[-_SHOWN:]}"
     if told != nonce:
         return "the report has not the number of its request"
-    return Report(outcomes, messages)
+    return Report(outcomes, messages, printed=result.stderr[-_SHOWN:].strip())
