@@ -250,6 +250,15 @@ class SGLangSampler(HTTPSampler):
         return sampled([step[1] for step in steps], [step[0] for step in steps], finish, max_tokens)
 
 
+def with_one_stop(sampling: Mapping[str, Any]) -> dict[str, Any]:
+    """Sampling parameters with one list `stop` in the place of `stop` and `stop_token_ids`, as tinker-atropos reads it:
+    the caller's texts where there are any, for Tinker ends turns by itself, too.
+    """
+    others = {name: value for name, value in sampling.items() if name not in ("stop", "stop_token_ids")}
+    stop = sampling.get("stop") or sampling.get("stop_token_ids") or []
+    return {**others, "stop": [stop] if isinstance(stop, str) else list(stop)}
+
+
 class TinkerSampler(SGLangSampler):
     """The `/generate` of tinker-atropos: SGLang's shape before Tinker's sampling client.
 
@@ -262,11 +271,7 @@ class TinkerSampler(SGLangSampler):
     _logprobs: ClassVar[LogprobsMode] = "raw"
 
     def _body(self, ids: list[int], max_tokens: int, sampling: dict[str, Any]) -> dict[str, Any]:
-        # One list for texts or ids; texts of the caller's come first, as Tinker ends turns by itself, too.
-        stop = sampling.pop("stop", None) or sampling.pop("stop_token_ids", None) or []
-        sampling.pop("stop_token_ids", None)
-        named = {**sampling, "stop": [stop] if isinstance(stop, str) else list(stop)}
         return {
             **super()._body(ids, max_tokens, {}),
-            "sampling_params": {**named, "max_new_tokens": max_tokens, "n": 1},
+            "sampling_params": {**with_one_stop(sampling), "max_new_tokens": max_tokens, "n": 1},
         }

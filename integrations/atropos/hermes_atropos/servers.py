@@ -18,7 +18,7 @@ from hermes_agent.models.endpoint import BadAnswer
 from hermes_agent.parsers import Parsed, Parser, get_parser
 from hermes_agent.parsers.base import Tools
 from hermes_agent.tokens import ChatTemplate, Sampled, TokenModel, TokenSession
-from hermes_agent.tokens.samplers import LogprobsMode
+from hermes_agent.tokens.samplers import LogprobsMode, with_one_stop
 from hermes_exec import ConfigError, ErrorCause
 
 T = TypeVar("T")
@@ -120,10 +120,7 @@ class ServerSampler:
         """See `Sampler.sample`."""
         wanted = {name: value for name, value in sampling.items() if value is not None}
         if self._kind == "tinker":
-            # tinker-atropos reads one list of texts or ids, and gives Tinker's sampling client nothing else.
-            stop = wanted.pop("stop", None) or wanted.get("stop_token_ids") or []
-            wanted.pop("stop_token_ids", None)
-            wanted["stop"] = [stop] if isinstance(stop, str) else list(stop)  # type: ignore[call-overload]
+            wanted = with_one_stop(wanted)
         manager = self._servers.manager
         given = await self._servers.ask(
             lambda: manager.tokens_and_logprobs_completion(input_ids=list(ids), max_tokens=max_tokens, n=1, **wanted)

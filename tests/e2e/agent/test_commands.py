@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 
 from tests.e2e.agent.plans import Step, wire
 from tests.unit.agent.endpoint import endpoint, ok
+from tests.unit.agent.tokens.server import Answer, serving
 
 ROOT = Path(__file__).resolve().parents[3]
 NOWHERE = ("--backend", "docker", "--image", "x", "--option", "base_url=unix:///nonexistent.sock")
@@ -27,34 +27,16 @@ NOWHERE = ("--backend", "docker", "--image", "x", "--option", "base_url=unix:///
 def plan_endpoint(plans: dict[str, list[Step]], on_turn: Callable[[str, int], None] | None = None) -> Iterator[str]:
     """An endpoint that answers the n-th turn of a conversation with the n-th step of the plan of its prompt."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(_: str, body: dict[str, Any]) -> Answer:
+        prompt = next(m["content"] for m in body["messages"] if m["role"] == "user")
+        turn = sum(m["role"] == "assistant" for m in body["messages"])
+        if on_turn is not None:
+            on_turn(prompt, turn)
+        said = ok(wire(plans[prompt][turn]))
+        return Answer(said.status, said.body)
 
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            prompt = next(m["content"] for m in body["messages"] if m["role"] == "user")
-            turn = sum(m["role"] == "assistant" for m in body["messages"])
-            if on_turn is not None:
-                on_turn(prompt, turn)
-            answer = ok(wire(plans[prompt][turn]))
-            self.send_response(answer.status)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(answer.body)))
-            self.end_headers()
-            self.wfile.write(answer.body)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/v1"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(answer) as url:
+        yield f"{url}/v1"
 
 
 def command(*arguments: str) -> list[str]:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from tests.unit.agent.tokens.families import PLAIN
 from tests.unit.agent.tokens.server import SHAPES, Answer, Logged, joined
+from tests.unit.agent.tokens.server import serving as serving_answers
 
 END = "<|im_end|>"
 _TEXTS = ["the answer is in the file", '{"name": "terminal", "arguments": {"command": "echo hello"}}', "<tool_call>"]
@@ -124,46 +124,9 @@ class PolicyServer:
 @contextmanager
 def serving(server: PolicyServer, port: int = 0) -> Iterator[PolicyServer]:
     """Serve on loopback; `server.url` is where, with `/v1`."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            self._send(Answer(200 if self.path == "/health" else 404, b"{}"))
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            try:
-                self._send(server.answer(self.path, body))
-            except Exception as error:  # noqa: BLE001 - told to the client
-                self._send(Answer(422, f"{type(error).__name__}: {error}".encode()))
-
-        def _send(self, answer: Answer) -> None:
-            self.send_response(answer.status)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(answer.body)))
-            self.end_headers()
-            self.wfile.write(answer.body)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            pass
-
-    class Server(ThreadingHTTPServer):
-        request_queue_size = 512
-        daemon_threads = True
-
-        def handle_error(self, request: object, client_address: object) -> None:
-            """Nothing: clients that are called off go."""
-
-    with Server(("127.0.0.1", port), Handler) as http:
-        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        server.url = f"http://127.0.0.1:{http.server_port}/v1"
-        try:
-            yield server
-        finally:
-            http.shutdown()
-            thread.join()
+    with serving_answers(server.answer, port) as url:
+        server.url = f"{url}/v1"
+        yield server
 
 
 def call(name: str, **arguments: object) -> str:

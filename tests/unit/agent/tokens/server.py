@@ -188,34 +188,46 @@ SHAPES = {
 
 
 @contextmanager
-def serving(answer: Callable[[str, dict[str, Any]], Answer]) -> Iterator[str]:
-    """Serve these answers, and give the URL."""
+def serving(answer: Callable[[str, dict[str, Any]], Answer], port: int = 0) -> Iterator[str]:
+    """Serve these answers to POST on loopback, and give the URL; what `answer` raises is a 422."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
+        def do_GET(self) -> None:
+            self._send(Answer(200 if self.path == "/health" else 404, b"{}"))
+
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
             try:
-                status, said = answer(self.path, body)
+                self._send(answer(self.path, body))
             except Exception as error:  # noqa: BLE001 - told to the client
-                status, said = 422, f"{type(error).__name__}: {error}".encode()
-            self.send_response(status)
+                self._send(Answer(422, f"{type(error).__name__}: {error}".encode()))
+
+        def _send(self, given: Answer) -> None:
+            self.send_response(given.status)
             self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(said)))
+            self.send_header("content-length", str(len(given.body)))
             self.end_headers()
-            self.wfile.write(said)
+            self.wfile.write(given.body)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    class Server(ThreadingHTTPServer):
+        request_queue_size = 512
+        daemon_threads = True
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            """Nothing: clients that are called off go."""
+
+    with Server(("127.0.0.1", port), Handler) as http:
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}"
+            yield f"http://127.0.0.1:{http.server_port}"
         finally:
-            server.shutdown()
+            http.shutdown()
             thread.join()
 
 
