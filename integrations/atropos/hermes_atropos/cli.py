@@ -155,7 +155,8 @@ def _run(kind: type[SandboxAgentEnv[Any]], command: str, arguments: Sequence[str
 
     code = run_async(main)
     if command == "process":
-        say(f"groups: {env.config.data_path_to_save_groups}")
+        path = env.config.data_path_to_save_groups
+        say(f"groups: {path}" if os.path.exists(path) else "no groups: the environment had no items")
     return code
 
 

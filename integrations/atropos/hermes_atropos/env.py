@@ -67,13 +67,17 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
             super().__init__(config, configs, slurm, testing)
         except OSError as error:
             raise ConfigError(f"the tokenizer {config.tokenizer_name!r} cannot be loaded: {error}") from error
-        if self.server.proxy_url or self.server.use_proxy:
-            raise ConfigError(
-                "ATROPOS_PROXY_URL is set: atroposlib would send requests through its proxy, whose answers lose tool "
-                "calls and log-probabilities. Unset it"
-            )
-        self.rolling = Rolling(self, kind)
         self._resumes = False
+        try:
+            if self.server.proxy_url or self.server.use_proxy:
+                raise ConfigError(
+                    "ATROPOS_PROXY_URL is set: atroposlib would send requests through its proxy, whose answers lose "
+                    "tool calls and log-probabilities. Unset it"
+                )
+            self.rolling = Rolling(self, kind)
+        except ConfigError:
+            self._close_groups()
+            raise
 
     # What subclasses write.
 
@@ -166,13 +170,21 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
 
     async def process_manager(self) -> None:
         """`process`: write groups to a file."""
-        self._check_exactness()
         self.max_token_len = self.config.max_token_length
         try:
+            self._check_exactness()
             await self._in_pool(super().process_manager)
         finally:
-            if self.jsonl_writer is not None:
-                self.jsonl_writer.close()
+            self._close_groups()
+
+    def _close_groups(self) -> None:
+        """Close the file of groups. One without any goes: beside it atroposlib would call the next one NAME_1."""
+        if self.jsonl_writer is None:
+            return
+        self.jsonl_writer.close()
+        path = Path(self.config.data_path_to_save_groups)
+        if path.exists() and path.stat().st_size == 0:
+            path.unlink()
 
     async def _run_evaluate(self) -> None:
         """`evaluate`: the evaluation alone, which goes on where one before it in the same folder has ended."""

@@ -195,6 +195,7 @@ def test_a_template_that_drops_tools_is_refused_and_another_one_taken(tmp_path: 
         refused, told = run("process", *given)
         taken, said = run("process", *given, "--env.chat_template", PLAIN)
     assert (refused, taken) == (2, 0), told + said
+    assert [path.name for path in tmp_path.glob("*.jsonl")] == ["groups.jsonl"]
     assert "the chat template does not render tools" in told
 
 
