@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
@@ -102,7 +102,7 @@ def environment(name: str) -> type[SandboxAgentEnv[Any]]:
         near = difflib.get_close_matches(name.replace("-", "_"), ENVIRONMENTS, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"there is no environment {name!r}{hint} (there are: {', '.join(ENVIRONMENTS)})")
-    _quiet()
+    logging.getLogger("hermes_atropos").setLevel(logging.WARNING)
     found: type[SandboxAgentEnv[Any]] = import_module(f"hermes_atropos.envs.{name}").ENV
     return found
 
@@ -123,12 +123,6 @@ def _handler() -> logging.Handler:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter("%(levelname)s %(name)s: %(message)s"))
     return handler
-
-
-def _quiet() -> None:
-    """Transformers says at its import that it has no torch, which nothing here needs."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    logging.getLogger("hermes_atropos").setLevel(logging.WARNING)
 
 
 def _run(kind: type[SandboxAgentEnv[Any]], command: str, arguments: Sequence[str], program: str) -> int:
@@ -214,12 +208,28 @@ def read_settings(
     return config, [_made(APIServerConfig, {**first, **(servers[0] if servers else {}), **on_line}, "openai")]
 
 
+class _Parser(argparse.ArgumentParser):
+    """Tells what is wrong without the two hundred flags that there are, and which of them is the nearest."""
+
+    names: Sequence[str] = ()
+
+    def error(self, message: str) -> NoReturn:
+        """Tell, and end the process."""
+        unknown = message.removeprefix("unrecognized arguments: ").split()[0]
+        near = difflib.get_close_matches(unknown.partition("=")[0], self.names, 1)
+        hint = f"; did you mean {near[0]}?" if near and near[0] != unknown else ""
+        say(f"{self.prog}: {message}{hint} (--help lists all flags)")
+        sys.exit(exits.USAGE)
+
+
 def _flags(
     program: str, kind: type[SandboxAgentEnv[Any]], config: type[BaseModel], server: type[BaseModel]
 ) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=program, description=kind.__doc__, allow_abbrev=False)
+    parser = _Parser(prog=program, description=kind.__doc__, allow_abbrev=False)
     parser.add_argument("--config", help="YAML file with the sections env and openai")
-    for prefix, model in (("env.", config), ("openai.", server)):
+    sections = (("env.", config), ("openai.", server))
+    parser.names = ["--config", *(f"--{prefix}{name}" for prefix, model in sections for name in model.model_fields)]
+    for prefix, model in sections:
         for name, field in model.model_fields.items():
             older = (field.description or "").startswith("an older name")
             text = f"{field.description or ''} (default: {field.get_default(call_default_factory=True)})".replace(

@@ -373,6 +373,8 @@ def _checked_servers(given: object, config: SandboxEnvConfig) -> list[APIServerC
             raise ConfigError("the server of tinker-atropos speaks the form of sglang: say --openai.server_type sglang")
         if config.inference_server not in ("auto", "tinker", server.server_type):
             raise ConfigError(f"inference_server is {config.inference_server}, and server_type {server.server_type}")
+        if server.base_url and not server.base_url.startswith(("http://", "https://")):
+            raise ConfigError(f"base_url is an address such as http://localhost:9001/v1, not {server.base_url!r}")
         if not server.api_key:
             raise ConfigError("api_key is empty, which the client refuses: give any text, such as x")
         if server.tokenizer_name not in ("none", config.tokenizer_name):

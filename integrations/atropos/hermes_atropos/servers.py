@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
@@ -21,6 +23,8 @@ from hermes_agent.tokens import ChatTemplate, Sampled, TokenModel, TokenSession
 from hermes_agent.tokens.samplers import LogprobsMode, with_one_stop
 from hermes_exec import ConfigError, ErrorCause
 
+_LOG = logging.getLogger(__name__)
+
 T = TypeVar("T")
 ServerKind = Literal["openai", "vllm", "sglang", "tinker"]
 
@@ -29,6 +33,7 @@ LOGPROBS: Mapping[ServerKind, LogprobsMode] = {"vllm": "raw", "sglang": "tempera
 
 _AWAY = frozenset({502, 503, 529})
 _LONGEST_PAUSE_S = 10.0
+_TELL_EVERY_S = 60.0
 _OPENAI = frozenset(
     {
         *("temperature", "top_p", "seed", "stop", "presence_penalty", "frequency_penalty", "logit_bias"),
@@ -42,6 +47,7 @@ class Servers:
 
     def __init__(self, manager: ServerManager, wait_s: float) -> None:
         self.manager, self._wait_s = manager, wait_s
+        self._told_at = -math.inf
 
     async def ask(self, request: Callable[[], Awaitable[T]]) -> T:
         """What a request to them gives. atroposlib tries each up to three times.
@@ -60,8 +66,15 @@ class Servers:
                 first = now if first is None else first
                 if not _is_away(cause) or now - first + pause_s > self._wait_s:
                     raise self._told(cause) from error
+                self._tell_wait(cause, now)
             await anyio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _tell_wait(self, cause: BaseException, now: float) -> None:
+        """Once a minute, however many requests wait."""
+        if now - self._told_at > _TELL_EVERY_S:
+            self._told_at = now
+            _LOG.warning("waiting up to %g s for %s", self._wait_s, self._told(cause))
 
     @property
     def _longest_s(self) -> float:

@@ -168,6 +168,7 @@ def test_process_ends_with_an_error_when_nothing_can_be_had(tokenizer: Path, tmp
     [
         ("process", ["--env.tool_call_parser", "hermse"], "did you mean 'hermes'"),
         ("process", ["--env.enabled_toolsets", "terminl"], "terminl"),
+        ("process", ["--openai.base_url", "localhost:9001/v1"], "not 'localhost:9001/v1'"),
         ("process", ["--env.group_size", "100"], "a group of 100 needs 100 slots"),
         ("process", ["--env.agent_temperature", "0.7"], "--env.logprobs processed"),
         ("process", ["--openai.api_key", ""], "api_key is empty"),

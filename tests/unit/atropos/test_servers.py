@@ -100,7 +100,7 @@ async def test_what_was_wrong_is_told_below_all_tries(
     assert "http://a/v1" in str(told.value)
 
 
-async def test_a_server_that_is_away_is_asked_again() -> None:
+async def test_a_server_that_is_away_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
     tries: list[int] = []
 
     async def complete(**asked: Any) -> object:
@@ -110,6 +110,7 @@ async def test_a_server_that_is_away_is_asked_again() -> None:
         return [1], [[3]], [[-0.5]], ["stop"]
 
     assert (await ServerSampler(servers(complete, 30), "vllm").sample([1], max_tokens=2)).ids == (3,)
+    assert caplog.text.count("waiting up to 30 s for the inference server (http://a/v1): ConnectionRefusedError") == 1
     tries.clear()
     with pytest.raises(ModelError, match="ConnectionRefusedError"):
         await ServerSampler(servers(complete, 0), "vllm").sample([1], max_tokens=2)

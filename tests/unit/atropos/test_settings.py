@@ -90,7 +90,9 @@ def test_an_unknown_flag_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         read("--env.group_sise", "3")
     assert ended.value.code == 2
-    assert "--env.group_sise" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "--env.group_sise 3; did you mean --env.group_size?" in told
+    assert len(told) < 300
 
 
 def test_older_names_are_read_as_what_they_became(caplog: pytest.LogCaptureFixture) -> None:
