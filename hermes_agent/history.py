@@ -126,6 +126,9 @@ class History:
 
     def episode(self, finish: Finish, cause: ErrorCause) -> Episode:
         """The finished episode."""
+        tokens = tuple(self._tokens) if self._tokens and len(self._tokens) == len(self._reasoning) else None
+        # Saying nothing may be a service's doing. Of a model that tells what it sampled it is known to be its own.
+        sampled = finish == "empty" and tokens is not None and tokens[-1].logprobs is not None
         return Episode(
             messages=self.messages,
             turns=self.turns,
@@ -134,11 +137,11 @@ class History:
             reasoning=tuple(self._reasoning),
             usage=self.usage,
             cause=cause,
-            trainable=finish in TRAINABLE and not (finish == "context" and self.turns == 0),
+            trainable=(finish in TRAINABLE or sampled) and not (finish == "context" and self.turns == 0),
             errors=tuple(self._errors),
             tools=self._tools,
             duration_s=time.monotonic() - self._started,
-            tokens=tuple(self._tokens) if self._tokens and len(self._tokens) == len(self._reasoning) else None,
+            tokens=tokens,
             compacted=self.compacted,
         )
 

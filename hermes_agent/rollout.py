@@ -200,7 +200,21 @@ class _Work:
             cause = ErrorCause.TASK if self._stage == "task" else ErrorCause.INFRA
         else:
             if not isinstance(error, CheckFailed):
-                _LOG.error("a rollout ended by %s", type(error).__name__, exc_info=error)
+                _tell(error)
             cause = ErrorCause.INFRA
         told = EpisodeError(0 if episode is None else episode.turns, "infra", type(error).__name__, str(error))
         self._result = replace(self._result, error=told, exception=error, cause=cause)
+
+
+_TOLD: set[tuple[str, str]] = set()
+_MOST_TOLD = 1000
+
+
+def _tell(error: Exception) -> None:
+    """Log an error that nobody expected, with its traceback the first time."""
+    known = (type(error).__name__, str(error))
+    first = known not in _TOLD
+    if len(_TOLD) >= _MOST_TOLD:
+        _TOLD.clear()
+    _TOLD.add(known)
+    _LOG.error("a rollout ended by %s: %s", *known, exc_info=error if first else None)

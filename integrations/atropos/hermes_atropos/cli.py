@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
@@ -46,6 +47,16 @@ _COMMANDS = {
     "evaluate": "evaluate the model",
 }
 _HIDDEN = "****"
+_HOW = frozenset(
+    {
+        *("use_wandb", "wandb_name", "max_eval_workers", "max_num_workers", "max_rerolls", "max_failed_groups"),
+        *("server_wait_s", "acquire_timeout_s", "worker_timeout", "data_dir_to_save_evals", "backend_options"),
+        *("pool_config", "slots_per_sandbox", "min_sandboxes", "max_sandboxes", "idle_timeout_s", "max_lifetime_s"),
+        *("cpus", "memory_mb", "num_rollouts_to_keep", "num_rollouts_per_group_for_logging", "rollout_server_url"),
+    }
+)
+"""Settings with which an evaluation may go on."""
+_SECTIONS = ("env", "openai")
 _AnyArguments = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 app = typer.Typer(no_args_is_help=True, help="RL environments for the trainers of atropos.")
@@ -75,6 +86,7 @@ def _command(command: str) -> None:
         name, *arguments = context.args or [""]
         if name in ("", "--help"):
             say(f"usage: hermes-exec env {command} NAME [--help | --config FILE | --env.X VALUE | --openai.X VALUE]")
+            say(f"NAME is one of {', '.join(ENVIRONMENTS)}")
             raise typer.Exit(exits.USAGE if not name else exits.OK)
         raise typer.Exit(_run(environment(name), command, arguments, f"hermes-exec env {command} {name}"))
 
@@ -103,7 +115,12 @@ def environment(name: str) -> type[SandboxAgentEnv[Any]]:
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"there is no environment {name!r}{hint} (there are: {', '.join(ENVIRONMENTS)})")
     logging.getLogger("hermes_atropos").setLevel(logging.WARNING)
-    found: type[SandboxAgentEnv[Any]] = import_module(f"hermes_atropos.envs.{name}").ENV
+    try:
+        found: type[SandboxAgentEnv[Any]] = import_module(f"hermes_atropos.envs.{name}").ENV
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"environments need the extra atropos: pip install 'hermes-exec[atropos]' ({error})"
+        ) from error
     return found
 
 
@@ -128,7 +145,7 @@ def _handler() -> logging.Handler:
 def _run(kind: type[SandboxAgentEnv[Any]], command: str, arguments: Sequence[str], program: str) -> int:
     config, servers = read_settings(kind, command, arguments, program)
     if command == "evaluate" and config.data_dir_to_save_evals is not None:
-        _write_settings(config.data_dir_to_save_evals, config, servers)
+        _keep_settings(Path(config.data_dir_to_save_evals), config, servers)
     # It tells its status ten times a second.
     logging.getLogger("atroposlib.envs.base").setLevel(min(logging.WARNING, logging.getLogger().level))
     env = kind(config, servers)
@@ -163,9 +180,13 @@ class _Told:
     def __call__(self, done: Sequence[Finished]) -> None:
         self._count += 1
         rewards = " ".join(f"{one.reward:g}" for one in done)
-        calls = sum(len(one.result.episode.tool_calls) for one in done if one.result.episode is not None)
+        calls = [call for one in done if one.result.episode is not None for call in one.result.episode.tool_calls]
+        malformed = sum(call.error_kind == "malformed_call" for call in calls)
         seconds = max(one.result.seconds for one in done)
-        say(f"group {self._count}{self._of}: rewards {rewards}; {calls} tool calls; {seconds:.1f} s")
+        told = f"{len(calls)} tool calls" + (f", {malformed} of them malformed" if malformed else "")
+        say(f"group {self._count}{self._of}: rewards {rewards}; {told}; {seconds:.1f} s")
+        if calls and malformed == len(calls):
+            say("no tool call was understood: is --env.tool_call_parser the format in which this model writes them?")
 
 
 def _tell_item(one: Evaluated, count: int, total: int) -> None:
@@ -186,6 +207,7 @@ def read_settings(
     default, default_servers = kind.config_init()
     flags = _flags(program, kind, type(default), APIServerConfig).parse_args(arguments)
     given = _file(flags.config)
+    _check_sections(given, flags.config)
     own = {name: getattr(default, name) for name in default.model_fields_set}
     if tokenizer := os.environ.get("ATROPOS_TOKENIZER_NAME"):
         own["tokenizer_name"] = tokenizer
@@ -225,7 +247,8 @@ class _Parser(argparse.ArgumentParser):
 def _flags(
     program: str, kind: type[SandboxAgentEnv[Any]], config: type[BaseModel], server: type[BaseModel]
 ) -> argparse.ArgumentParser:
-    parser = _Parser(prog=program, description=kind.__doc__, allow_abbrev=False)
+    usage = "%(prog)s [--config FILE] [--env.NAME VALUE …] [--openai.NAME VALUE …]"
+    parser = _Parser(prog=program, usage=usage, description=kind.__doc__, allow_abbrev=False)
     parser.add_argument("--config", help="YAML file with the sections env and openai")
     sections = (("env.", config), ("openai.", server))
     parser.names = ["--config", *(f"--{prefix}{name}" for prefix, model in sections for name in model.model_fields)]
@@ -259,6 +282,15 @@ def _file(path: str | None) -> Mapping[str, Any]:
     if not isinstance(given, Mapping):
         raise ConfigError(f"{path} is a mapping with sections such as env and openai, not {type(given).__name__}")
     return given
+
+
+def _check_sections(given: Mapping[str, Any], path: str | None) -> None:
+    for name in given:
+        near = [] if name in _SECTIONS else difflib.get_close_matches(str(name), _SECTIONS, 1, 0.7)
+        if near:
+            raise ConfigError(f"{path}: there is a section {name!r}; did you mean {near[0]!r}?")
+    if path is not None and not given.keys() & set(_SECTIONS):
+        raise ConfigError(f"{path} has neither a section env nor a section openai")
 
 
 def _section(given: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -299,13 +331,30 @@ def _server_of_environment() -> dict[str, Any]:
     return {"server_type": "openai", **given} if "base_url" in given else given
 
 
-def _write_settings(folder: str, config: BaseModel, servers: Sequence[BaseModel]) -> None:
-    """Write the settings beside the results of an evaluation, without keys."""
-    from pathlib import Path
-
+def _keep_settings(folder: Path, config: BaseModel, servers: Sequence[BaseModel]) -> None:
+    """Write the settings beside the results of an evaluation, without keys. Raises ConfigError where there are results
+    of an evaluation with others: it would go on with these.
+    """
     import yaml
 
+    path = folder / "evaluate_config.yaml"
     hidden = [{**server.model_dump(mode="json"), "api_key": _HIDDEN} for server in servers]
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    text = yaml.safe_dump({"env": config.model_dump(mode="json"), "openai": hidden}, sort_keys=False)
-    (Path(folder) / "evaluate_config.yaml").write_text(text, "utf-8")
+    settings = {"env": config.model_dump(mode="json"), "openai": hidden}
+    if path.exists() and (folder / "samples.jsonl").exists():
+        before = yaml.safe_load(path.read_text("utf-8")) or {}
+        others = _differences(before, settings)
+        if others:
+            raise ConfigError(
+                f"{folder} has results of an evaluation with another {', '.join(others)}: name another folder, or "
+                "remove it"
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(settings, sort_keys=False), "utf-8")
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The settings that differ and say what is evaluated, not where and how fast."""
+    old, new = before.get("env") or {}, now["env"]
+    names = [name for name in new if name not in _HOW and old.get(name, new[name]) != new[name]]
+    models = [[server.get("model_name") for server in each.get("openai") or ()] for each in (before, now)]
+    return [f"env.{name}" for name in names] + (["openai.model_name"] if models[0] != models[1] else [])

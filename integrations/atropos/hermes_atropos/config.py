@@ -30,6 +30,13 @@ class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
     model_config = ConfigDict(extra="forbid", validate_default=False)
 
     use_wandb: bool = Field(False, description="Whether to use wandb")
+    group_size: int = Field(4, ge=1, description="Rollouts of a group")
+    max_eval_workers: int = Field(16, ge=1, description="Items of an evaluation that are worked on at once, at most")
+    max_token_length: int = Field(
+        16_384,
+        gt=0,
+        description="Token ids of an episode stay below it; the schemas of the tools take about 2,500",
+    )
     worker_timeout: float = Field(7200.0, description="Seconds of a group at most; -1: no limit")
     min_items_sent_before_logging: int = Field(1, description="Groups sent before metrics are logged")
 
@@ -92,6 +99,15 @@ class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
             if joined.get(name) is None:
                 joined.pop(name, None)
         return translate(joined)
+
+    @field_validator("sampling")
+    @classmethod
+    def _of_sampling(cls, text: str) -> str:
+        own = {"n", "model", "messages", "prompt", "input_ids", "max_tokens", "tools", "stream"}
+        taken = sorted(own & json.loads(text or "{}").keys())
+        if taken:
+            raise ValueError(f"{', '.join(taken)} is not for sampling")
+        return text
 
     @field_validator("sampling", "backend_options")
     @classmethod

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from hermes_exec import Slot
+from hermes_exec import ExecError, Slot
 from hermes_exec.results import KillReceipt
 from hermes_exec.tools import Toolbox, ToolResult
 
@@ -65,6 +65,17 @@ class ToolContext:
     async def read_file(self, path: str) -> dict[str, Any]:
         """As the model's tool of this name, with numbered lines and a limit; `slot.files.read_bytes` gives bytes."""
         return await self.call_tool("read_file", {"path": path})
+
+    async def read_text(self, path: str) -> str | None:
+        """The text of a file of the model's; None where there is no file, or none that can be read. Bytes that are no
+        UTF-8 are replaced.
+        """
+        try:
+            return (await self.slot.files.read_bytes(path)).decode("utf-8", "replace")
+        except OSError as error:
+            if isinstance(error, ExecError | TimeoutError):
+                raise
+            return None
 
     async def write_file(self, path: str, content: str) -> dict[str, Any]:
         """As the model's tool of this name."""

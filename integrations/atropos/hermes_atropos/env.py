@@ -60,6 +60,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         slurm: bool = False,
         testing: bool = False,
     ) -> None:
+        _check_hooks(type(self))
         config = config.model_copy(update={"wandb_name": config.wandb_name or self.name or type(self).__name__})
         configs = _checked_servers(server_configs, config)
         kind: ServerKind = "tinker" if config.inference_server == "tinker" else configs[0].server_type
@@ -166,6 +167,15 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
                 "with group_size 1 every group has equal scores and is dropped: use a larger one, or say "
                 "--env.ensure_scores_are_not_same false"
             )
+        given = self.get_next_item
+
+        async def next_item() -> ItemT | None:
+            item = await given()
+            if item is None:
+                self.rolling.no_more_items()
+            return item
+
+        self.get_next_item = next_item  # type: ignore[method-assign]
         await self._in_pool(super().env_manager)
 
     async def process_manager(self) -> None:
@@ -174,6 +184,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         try:
             self._check_exactness()
             await self._in_pool(super().process_manager)
+            self.rolling.check_written(self.curr_step, self.n_groups_to_process)
         finally:
             self._close_groups()
 
@@ -216,6 +227,10 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
             raise EnvironmentStopped(
                 f"the server of atropos ({self.config.rollout_server_url}): {type(cause).__name__}: {cause}"
             ) from error
+        except Exception as error:
+            if type(error).__module__.startswith("wandb"):
+                raise ConfigError(f"wandb: {error}") from error
+            raise
         finally:
             with anyio.CancelScope(shield=True):
                 await self._disconnect()
@@ -259,6 +274,28 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         if batch > 0 and batch % group:
             raise ConfigError(f"the trainer's batch size {batch} is no multiple of the group size {group}")
 
+    async def get_status(self) -> None:
+        """What the server of atropos says of its queue."""
+        await self._ask_api(super().get_status)
+
+    async def _send_scored_data_to_api(self, scored_data: ScoredDataGroup | list[ScoredDataGroup]) -> None:
+        await self._ask_api(lambda: super(SandboxAgentEnv, self)._send_scored_data_to_api(scored_data))
+
+    async def _ask_api(self, ask: Callable[[], Awaitable[None]]) -> None:
+        """Ask the server of atropos, which is waited for up to `server_wait_s` seconds where it cannot be reached."""
+        end, told = time.monotonic() + self.config.server_wait_s, False
+        while True:
+            try:
+                return await ask()
+            except RetryError as error:
+                cause = innermost(error)
+                if not isinstance(cause, aiohttp.ClientConnectionError | TimeoutError) or time.monotonic() > end:
+                    raise
+                if not told:
+                    _LOG.warning("waiting for the server of atropos (%s): %s", self.config.rollout_server_url, cause)
+                told = True
+                await anyio.sleep(1)
+
     async def collect_trajectories(self, item: ItemT) -> tuple[ScoredDataGroup | None, list[ItemT]]:
         """A whole group of rollouts; None where it could not be filled."""
         return await self.rolling.group(item), []
@@ -290,16 +327,23 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
     ) -> list[Evaluated]:
         """Work on each item once, `max_eval_workers` at a time; the results are in the order in which they came.
 
-        With `data_dir_to_save_evals` a line of `samples.jsonl` there is written as each item ends, and the command
-        `evaluate` goes on with a file that is there (`serve` writes one for each step). An item of which nothing could
-        be said is rolled again up to `max_rerolls` times. The metrics `eval/…` go to `metrics.json` there and to wandb.
+        No more than the pool has slots are worked on at once. With `data_dir_to_save_evals` a line of `samples.jsonl`
+        there is written as each item ends, and the command `evaluate` goes on with a file that is there (`serve` writes
+        one for each step). An item of which nothing could be said is rolled again up to `max_rerolls` times. The
+        metrics `eval/…` go to `metrics.json` there and to wandb. Raises ConfigError for items of the same key.
         """
+        keys = [(key(item), item) for item in items]
+        by_key = dict(keys)
+        if len(by_key) < len(keys):
+            raise ConfigError(f"{len(keys)} items have only {len(by_key)} different keys")
         started, samples = time.time(), self._samples()
-        done = [] if samples is None else list(samples.earlier)
+        done = [] if samples is None else [one for one in samples.earlier if one.key in by_key]
         known = {one.key for one in done}
-        left = [item for item in items if key(item) not in known]
+        left = [item for name, item in keys if name not in known]
         total = len(done) + len(left)
-        workers = anyio.CapacityLimiter(self.config.max_eval_workers)
+        if samples is not None and done:
+            self._print(f"{len(done)} of {total} items are taken from {samples.path}")
+        workers = anyio.CapacityLimiter(min(self.config.max_eval_workers, self.pool.stats().slots_most))
 
         async def one(item: ItemT) -> None:
             async with workers:
@@ -319,7 +363,12 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
             if samples is not None:
                 samples.close()
         await self._tell_evaluation(done, started)
+        if self._resumes and done and all(one.solved is None for one in done):
+            raise EnvironmentStopped(f"nothing can be said of any of the {total} items; the last: {done[-1].error}")
         return done
+
+    def _print(self, what: object) -> None:
+        Console(stderr=True).print(what, highlight=False, soft_wrap=True)
 
     def _samples(self) -> Samples | None:
         folder = self.config.data_dir_to_save_evals
@@ -331,7 +380,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
     async def _tell_evaluation(self, done: Sequence[Evaluated], started: float) -> None:
         metrics = rates(done)
         if self._resumes:
-            Console(stderr=True).print(table(str(self.name), done))
+            self._print(table(str(self.name), done))
         if self.config.data_dir_to_save_evals is not None:
             await self.evaluate_log(metrics, start_time=started, end_time=time.time(), verbose=False)
         if self.config.use_wandb and not self._resumes:
@@ -354,6 +403,18 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         """Log the metrics of atroposlib, and those of `Tally`."""
         own = self.pool.masked(self.rolling.tally.read(self.pool.stats()))
         await super().wandb_log({**own, **(wandb_metrics or {})})
+
+
+def _check_hooks(kind: type[SandboxAgentEnv[Any]]) -> None:
+    """Raise ConfigError where the author of an environment has left out what every environment has."""
+    base = SandboxAgentEnv
+    missing = [name for name in ("get_next_item", "format_prompt") if getattr(kind, name) is getattr(base, name)]
+    if kind.compute_reward is base.compute_reward and (
+        kind.verify_and_score_trajectory is base.verify_and_score_trajectory
+    ):
+        missing.append("compute_reward")
+    if missing:
+        raise ConfigError(f"{kind.__name__} has no {' and no '.join(missing)}")
 
 
 def _checked_servers(given: object, config: SandboxEnvConfig) -> list[APIServerConfig]:

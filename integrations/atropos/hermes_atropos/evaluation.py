@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -72,9 +73,15 @@ class Samples:
 
     def __init__(self, path: Path, *, resume: bool) -> None:
         self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = path.with_name(f"{path.name}.lock").open("a")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise ConfigError(f"another evaluation writes to {path}: name another folder") from None
         kept = {one.key: (one, line) for one, line in (_read(path) if resume else ()) if one.solved is not None}
         self.earlier = [one for one, _ in kept.values()]
-        path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(f"{path.name}.new")
         aside.write_text("".join(f"{line}\n" for _, line in kept.values()), "utf-8")
         aside.replace(path)
@@ -90,6 +97,7 @@ class Samples:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+        self._lock.close()
 
 
 def rates(done: Iterable[Evaluated], name: str = "eval") -> dict[str, float]:
@@ -127,11 +135,12 @@ def table(title: str, done: Iterable[Evaluated]) -> Table:
 
 def _read(path: Path) -> Iterator[tuple[Evaluated, str]]:
     """The items of a file, each with its line."""
-    for line in path.read_text("utf-8").split("\n") if path.exists() else ():
+    for data in path.read_bytes().split(b"\n") if path.exists() else ():
         try:
+            line = data.decode()
             row = json.loads(line)
         except ValueError:
-            continue  # the last line of a run that was killed
+            continue  # the last line of a run that was killed, or whose disk was full
         if not isinstance(row, dict) or not set(_FIELDS) <= row.keys():
             raise ConfigError(f"{path} is no file of an evaluation; name another folder, or remove it")
         yield Evaluated(**{name: row[name] for name in _FIELDS}), line

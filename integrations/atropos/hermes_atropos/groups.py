@@ -100,9 +100,19 @@ def scored(done: Sequence[Finished], generation_params: Mapping[str, Any], *, ph
 
 
 def _messages(result: RolloutResult) -> list[Message]:
-    """The conversation; each message has a content, which the server of atropos demands."""
+    """The conversation; each message has a content, which the server of atropos demands. Halves of surrogate pairs,
+    which are in some datasets and which models write, are replaced: neither it nor a file takes them.
+    """
     assert result.episode is not None
-    return [{**message, "content": message.get("content") or ""} for message in result.episode.messages]
+    return [_writable({**message, "content": message.get("content") or ""}) for message in result.episode.messages]
+
+
+def _writable(data: Any) -> Any:  # noqa: ANN401 - JSON
+    if isinstance(data, str):
+        return data.encode("utf-8", "replace").decode()
+    if isinstance(data, Mapping):
+        return {_writable(name): _writable(value) for name, value in data.items()}
+    return [_writable(value) for value in data] if isinstance(data, list | tuple) else data
 
 
 def problem(group: Mapping[str, Any], group_size: int) -> str | None:

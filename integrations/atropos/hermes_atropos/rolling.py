@@ -6,12 +6,23 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
 from atroposlib.envs.base import ScoredDataGroup
 
-from hermes_agent import AccessRefused, Episode, Message, Rollout, RolloutResult, Scoring, Verdict
+from hermes_agent import (
+    AccessRefused,
+    CheckFailed,
+    Episode,
+    EpisodeError,
+    Message,
+    Rollout,
+    RolloutResult,
+    Scoring,
+    Verdict,
+)
 from hermes_agent.models.base import SessionModel
 from hermes_agent.tokens import ChatTemplate
 from hermes_atropos.context import ToolContext
@@ -21,14 +32,12 @@ from hermes_atropos.groups import Finished, Group, KeptGroups, finished, problem
 from hermes_atropos.metrics import Tally
 from hermes_atropos.servers import ServerKind, Servers, make_model
 from hermes_atropos.spec import SandboxSpec
-from hermes_exec import ErrorCause, ExecError, Slot
+from hermes_exec import ConfigError, ErrorCause, ExecError, ImageError, Slot
 
 if TYPE_CHECKING:
     from hermes_atropos.env import SandboxAgentEnv
 
 _LOG = logging.getLogger(__name__)
-_NEVER_BETTER = (ErrorCause.CONFIG, ErrorCause.TASK)
-"""Causes of which another try comes out the same."""
 _ADVICE_AFTER = 8
 
 ItemT = TypeVar("ItemT")
@@ -55,6 +64,7 @@ class Rolling(Generic[ItemT]):
         self._begun = 0
         self._kept = KeptGroups(max(1, config.max_batches_offpolicy))
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.filled = 0
         self._failures: list[str] = []
         self._same_scores = 0
         self._stopped: EnvironmentStopped | None = None
@@ -86,25 +96,56 @@ class Rolling(Generic[ItemT]):
             self._kept.keep(item, group)
             raise
         except Exception as error:  # noqa: BLE001 - the group is dropped, and its cause told
-            self._drop_group(group, error)
+            self._drop_group(item, group, error)
             return None
         finally:
             self._tasks.discard(task)
         self._failures.clear()
+        self.filled += 1
         if self.on_group is not None:
             self.on_group(group.done)
         made = scored(group.done, self._env.config.sampling_parameters, phase=1 if self.kind == "openai" else 2)
         made["messages"] = self._env.pool.masked(made["messages"])
         return made
 
+    def no_more_items(self) -> None:
+        """Called each time that `serve` asks for an item and there is none: the last groups end the run. Raises
+        ConfigError where there was none at all.
+        """
+        if self._env.workers or self._env.backlog:
+            return
+        if not self.filled and not self._failures:
+            raise ConfigError(f"{self._env.name} has no items")
+        _LOG.warning("there are no more items: the environment ends")
+        self._scope.cancel()
+
+    def check_written(self, written: int, wanted: int) -> None:
+        """Tell of groups that `process` did not write for want of items. Raises EnvironmentStopped where some were
+        dropped, ConfigError where there was no item.
+        """
+        if written >= wanted:
+            return
+        if self._failures:
+            raise EnvironmentStopped(f"{written} of {wanted} groups; there are no more items\n  {self._failures[-1]}")
+        if not written:
+            raise ConfigError(f"{self._env.name} has no items")
+        _LOG.warning("%d of %d groups were written: there are no more items", written, wanted)
+
     async def once(self, item: ItemT) -> RolloutResult:
         """One rollout in a slot of its own, rolled again as long as nothing can be said of the model."""
-        spec, model, config = self._env.sandbox_spec(item), self.model(), self._env.config
+        model, config = self.model(), self._env.config
         toolsets, rerolls = config.toolsets(0), 0
+        try:
+            rollout = partial(self._rollout, item, self._env.sandbox_spec(item), toolsets)
+            rollout()
+        except Exception as error:  # noqa: BLE001 - whatever a hook raises, it spoils its own item only
+            _LOG.exception("an item cannot be worked on")
+            told = EpisodeError(0, "infra", type(error).__name__, str(error))
+            return RolloutResult(None, error=told, exception=error, cause=ErrorCause.CONFIG)
         while True:
-            result = await self._rollout(item, spec, toolsets).run(self._env.pool, model)
+            result = await rollout().run(self._env.pool, model)
             known = result.reward is not None or result.finish == "deadline"
-            if known or result.cause in _NEVER_BETTER or rerolls >= config.max_rerolls:
+            if known or _never_better(result) or rerolls >= config.max_rerolls:
                 return result
             rerolls += 1
 
@@ -183,7 +224,7 @@ class Rolling(Generic[ItemT]):
             if done is not None:
                 group.done.append(done)
                 return
-            if result.cause in _NEVER_BETTER or group.rerolls >= self._env.config.max_rerolls:
+            if _never_better(result) or group.rerolls >= self._env.config.max_rerolls:
                 raise _Unfilled(result, group.rerolls) from result.exception
             group.rerolls += 1
             _LOG.info("a rollout of group %d is rolled again: %s", group.number, _why(result))
@@ -231,14 +272,19 @@ class Rolling(Generic[ItemT]):
             },
         )
 
-    def _drop_group(self, group: Group, error: Exception) -> None:
+    def _drop_group(self, item: ItemT, group: Group, error: Exception) -> None:
+        told = f"{type(error).__name__}: {error}"
         if isinstance(error, _Unfilled):
-            self._drop(error.cause, f"group {group.number}: {error}", final=error.refused)
+            # What is wrong for the first group, and not with the model, the machine or its item, is so for all.
+            final = error.refused or (not self.filled and error.settled)
+            self._drop(error.cause, f"group {group.number}: {error}", final=final)
         elif isinstance(error, ExecError):
-            self._drop(error.cause, f"group {group.number}: {type(error).__name__}: {error}")
+            settled = not error.retryable and self._env.sandbox_spec(item).image is None
+            final = not self.filled and settled and isinstance(error, ConfigError | ImageError)
+            self._drop(error.cause, f"group {group.number}: {told}", final=final)
         else:
             _LOG.error("group %d was ended by %s", group.number, type(error).__name__, exc_info=error)
-            self._drop("bug", f"group {group.number}: {type(error).__name__}: {error}")
+            self._drop("bug", f"group {group.number}: {told}", final=not self.filled)
 
     def _drop(self, kind: str, told: str, *, final: bool = False) -> None:
         """Count a group that is not sent; too many in a row end the run, or one of which no other will be better."""
@@ -260,6 +306,7 @@ class _Unfilled(Exception):
         errors = () if result.episode is None else result.episode.errors
         self.refused = any(one.kind == AccessRefused.__name__ for one in errors)
         """A refused key is refused for every group."""
+        self.settled = result.cause is ErrorCause.CONFIG or _is_bug(result)
 
 
 async def _ended(tasks: set[asyncio.Task[Any] | None]) -> None:
@@ -270,6 +317,21 @@ async def _ended(tasks: set[asyncio.Task[Any] | None]) -> None:
     await asyncio.gather(*under_way, return_exceptions=True)
 
 
+def _never_better(result: RolloutResult) -> bool:
+    """Whether another try comes out the same."""
+    return result.cause in (ErrorCause.CONFIG, ErrorCause.TASK) or _too_long(result)
+
+
+def _is_bug(result: RolloutResult) -> bool:
+    """Whether a hook of the environment raised what nobody expects."""
+    return result.exception is not None and not isinstance(result.exception, ExecError | OSError | CheckFailed)
+
+
+def _too_long(result: RolloutResult) -> bool:
+    """Whether the prompt alone leaves no room for an answer."""
+    return result.finish == "context" and result.episode is not None and not result.episode.turns
+
+
 def _messages(prompt: str | Sequence[Message], system: str | None) -> list[Message]:
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
     return messages if system is None else [{"role": "system", "content": system}, *messages]
@@ -278,7 +340,10 @@ def _messages(prompt: str | Sequence[Message], system: str | None) -> list[Messa
 def _why(result: RolloutResult) -> str:
     """What kept a rollout from being of use."""
     error = failure_of(result)
-    return result.finish if error is None else f"{result.finish}: {error.kind}: {error.message}"
+    told = result.finish if error is None else f"{result.finish}: {error.kind}: {error.message}"
+    if _is_bug(result) and error is not None:
+        told = f"the code of the environment: {error.kind}: {error.message}"
+    return told + (", which --env.max_token_length bounds" if _too_long(result) else "")
 
 
 def _verdict(given: object) -> Verdict:

@@ -31,7 +31,7 @@ ServerKind = Literal["openai", "vllm", "sglang", "tinker"]
 LOGPROBS: Mapping[ServerKind, LogprobsMode] = {"vllm": "raw", "sglang": "temperature", "tinker": "raw"}
 """Of which distribution each server gives log-probabilities as it starts by itself."""
 
-_AWAY = frozenset({502, 503, 529})
+_AWAY = frozenset({429, 502, 503, 504, 529})
 _LONGEST_PAUSE_S = 10.0
 _TELL_EVERY_S = 60.0
 _OPENAI = frozenset(
@@ -43,30 +43,37 @@ _OPENAI = frozenset(
 
 
 class Servers:
-    """The servers of an environment. A server that cannot be reached is waited for up to `wait_s` seconds."""
+    """The servers of an environment. A server that cannot be reached is waited for up to `wait_s` seconds from when the
+    first request found it so; after these every request fails at once, until one succeeds.
+    """
 
     def __init__(self, manager: ServerManager, wait_s: float) -> None:
         self.manager, self._wait_s = manager, wait_s
         self._told_at = -math.inf
+        self._away_since: float | None = None
 
     async def ask(self, request: Callable[[], Awaitable[T]]) -> T:
         """What a request to them gives. atroposlib tries each up to three times.
 
         Raises ModelError, with what was wrong in the end: atroposlib hides it in a RetryError.
         """
-        first: float | None = None
         pause_s = 0.5
         while True:
             try:
                 with anyio.fail_after(self._longest_s):
-                    return await request()
+                    answer = await request()
             except Exception as error:
                 cause = innermost(error)
                 now = time.monotonic()
-                first = now if first is None else first
-                if not _is_away(cause) or now - first + pause_s > self._wait_s:
+                if not _is_away(cause):
+                    raise self._told(cause) from error
+                self._away_since = now if self._away_since is None else self._away_since
+                if now - self._away_since + pause_s > self._wait_s:
                     raise self._told(cause) from error
                 self._tell_wait(cause, now)
+            else:
+                self._away_since = None
+                return answer
             await anyio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 

@@ -15,6 +15,7 @@ from hermes_atropos import datasets
 from hermes_atropos.config import SandboxEnvConfig
 from hermes_atropos.context import ToolContext
 from hermes_atropos.env import SandboxAgentEnv
+from hermes_atropos.spec import SandboxSpec
 from hermes_exec import ConfigError
 
 _ANSWER = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}|####[ \t]*(\S[^\n]*)")
@@ -52,6 +53,10 @@ class Gsm8kAgentEnv(SandboxAgentEnv[dict[str, Any]]):
     def format_prompt(self, item: dict[str, Any]) -> str:
         """The problem, and the form of its answer."""
         return _ASK + str(item["question"])
+
+    def sandbox_spec(self, item: dict[str, Any]) -> SandboxSpec:
+        """Nothing of the slot is looked at."""
+        return SandboxSpec(score_in="slot")
 
     async def compute_reward(self, item: dict[str, Any], result: Episode, ctx: ToolContext) -> float:
         """1.0 when the last answer in the model's last words is the number."""

@@ -53,10 +53,11 @@ class TerminalTestEnv(SandboxAgentEnv[Task]):
 
     async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> Verdict:
         """What is in the file, white space around it aside."""
-        if not await ctx.slot.files.exists(item.path):
+        text = await ctx.read_text(item.path)
+        if text is None:
             return Verdict(0.0, solved=False, output=f"there is no {item.path}")
-        text = (await ctx.slot.files.read_bytes(item.path)).decode("utf-8", "replace").strip()
-        return Verdict(1.0, solved=True) if text == item.content else Verdict(0.5, solved=False, output=text[:200])
+        solved = text.strip() == item.content
+        return Verdict(1.0 if solved else 0.5, solved=solved, output=text[:200])
 
     async def evaluate(self, *args: Any, **kwargs: Any) -> None:
         """The task that is not trained on."""

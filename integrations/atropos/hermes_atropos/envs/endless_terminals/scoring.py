@@ -6,7 +6,7 @@ import io
 import json
 import secrets
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -57,9 +57,27 @@ async def find_interpreter(exec_tool: ExecTool) -> Interpreter:
 async def score_final_state(slot: Slot, test: Path, interpreter: Interpreter, timeout_s: float) -> Verdict:
     """1.0 when every test of the file passes, else 0.0.
 
-    An interpreter that is not the one of the beginning is the model's doing: 0.0. Raises CheckFailed when the test took
-    longer than `timeout_s`, was killed, or cannot be run in this image.
+    An interpreter that is not the one of the beginning is the model's doing: 0.0. So is a test that takes longer than
+    `timeout_s` or is killed, and is not without the model's work. Raises CheckFailed when it is, or cannot be run in
+    this image.
     """
+    return await or_without_the_work(slot, lambda: _scored(slot, test, interpreter, timeout_s))
+
+
+async def or_without_the_work(slot: Slot, score: Callable[[], Awaitable[Verdict]]) -> Verdict:
+    """The verdict. Where the check does not come to one it is made in the slot as it was at the beginning: when it does
+    there, it was the model's work that it ran into, which is not solved. Raises CheckFailed when it does not.
+    """
+    try:
+        return await score()
+    except CheckFailed as failed:
+        await slot.kill_all()
+        await slot.reset()
+        await score()
+        return Verdict(0.0, solved=False, output=f"{failed}; without the model's work it is not so")
+
+
+async def _scored(slot: Slot, test: Path, interpreter: Interpreter, timeout_s: float) -> Verdict:
     changed = await tampered(slot, {interpreter.path: interpreter.digest})
     if changed:
         return Verdict(0.0, solved=False, output=changed)
@@ -109,7 +127,12 @@ async def tampered(slot: Slot, digests: Mapping[str, str]) -> str:
             return f"{path} is not there any more: {error}"
         if hashlib.sha256(content).hexdigest() != digest:
             return f"{path} is not the program that the task began with"
-    return f"{_PRELOAD} was not there before" if await slot.files.exists(_PRELOAD) else ""
+    try:
+        # A link that leads nowhere here leads somewhere in another working directory.
+        await slot.files.stat(_PRELOAD, follow=False)
+    except FileNotFoundError:
+        return ""
+    return f"{_PRELOAD} was not there before"
 
 
 def _outcome(stdout: str, token: str) -> dict[str, Any] | None:

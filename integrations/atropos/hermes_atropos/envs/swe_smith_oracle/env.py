@@ -96,6 +96,8 @@ class SweSmithOracleEnv(SandboxAgentEnv[Prepared]):
             if instance.instance_id in self._unusable:
                 continue
             try:
+                if not demanded(instance, self.config):
+                    raise InstanceUnusable("it demands no test")
                 return await self._workspaces.prepared(instance)
             except InstanceUnusable as error:
                 self._unusable[instance.instance_id] = str(error)

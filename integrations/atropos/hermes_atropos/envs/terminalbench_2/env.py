@@ -62,8 +62,8 @@ class TerminalBench2Env(SandboxAgentEnv[PlacedTask[Task]]):
         self._images = TaskImages(config.backend, base=config.base_image or None, default_base=_BASE)
 
     async def get_next_item(self) -> None:
-        """None: this is an evaluation."""
-        _LOG.warning("%s is an evaluation: use `evaluate`", self.name)
+        """Raises ConfigError: this is an evaluation."""
+        raise ConfigError(f"{self.name} is an evaluation: use `evaluate`")
 
     def format_prompt(self, item: PlacedTask[Task]) -> str:
         """The task's instruction."""

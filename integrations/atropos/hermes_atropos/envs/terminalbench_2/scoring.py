@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from hermes_agent import CheckFailed, Verdict
 from hermes_atropos.context import ExecTool
-from hermes_atropos.envs.endless_terminals.scoring import tampered
+from hermes_atropos.envs.endless_terminals.scoring import or_without_the_work, tampered
 from hermes_atropos.envs.terminalbench_2.tasks import Task, unpack
 from hermes_exec import ConfigError, Slot
 from hermes_exec.errors import ExecError
@@ -38,8 +38,13 @@ async def score_task(slot: Slot, task: Task, shell: dict[str, str], timeout_s: f
     """What `/tests/test.sh` wrote to `/logs/verifier/reward.txt`, else 1.0 when it ends with 0.
 
     What the model left in either place is taken away before. A bash that is not the one of the beginning is the model's
-    doing: 0.0. Raises CheckFailed when the script took longer than `timeout_s` or was killed.
+    doing: 0.0. So is a script that takes longer than `timeout_s` or is killed, and is not without the model's work.
+    Raises CheckFailed when it is.
     """
+    return await or_without_the_work(slot, lambda: _scored(slot, task, shell, timeout_s))
+
+
+async def _scored(slot: Slot, task: Task, shell: dict[str, str], timeout_s: float) -> Verdict:
     changed = await tampered(slot, shell)
     if changed:
         return Verdict(0.0, solved=False, output=changed)
