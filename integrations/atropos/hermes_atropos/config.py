@@ -100,15 +100,6 @@ class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
                 joined.pop(name, None)
         return translate(joined)
 
-    @field_validator("sampling")
-    @classmethod
-    def _of_sampling(cls, text: str) -> str:
-        own = {"n", "model", "messages", "prompt", "input_ids", "max_tokens", "tools", "stream"}
-        taken = sorted(own & json.loads(text or "{}").keys())
-        if taken:
-            raise ValueError(f"{', '.join(taken)} is not for sampling")
-        return text
-
     @field_validator("sampling", "backend_options")
     @classmethod
     def _object(cls, text: str) -> str:
@@ -118,6 +109,15 @@ class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
             raise ValueError(f"is no JSON: {error}") from error
         if not isinstance(given, dict):
             raise ValueError("is no JSON object")
+        return text
+
+    @field_validator("sampling")
+    @classmethod
+    def _of_sampling(cls, text: str) -> str:
+        own = {"n", "model", "messages", "prompt", "input_ids", "max_tokens", "tools", "stream"}
+        taken = sorted(own & json.loads(text or "{}").keys())
+        if taken:
+            raise ValueError(f"{', '.join(taken)} is not for sampling")
         return text
 
     @field_serializer("backend_options")

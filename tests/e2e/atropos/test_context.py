@@ -153,6 +153,7 @@ async def test_endless_terminals_evaluates_and_fills_groups(tokenizer: Path, tmp
         path = str(tmp_path / "groups.jsonl")
         settings: dict[str, Any] = {
             "use_dataset": False,
+            "network": False,
             "eval_split_ratio": 0.4,
             "data_dir_to_save_evals": str(tmp_path / "evals"),
         }

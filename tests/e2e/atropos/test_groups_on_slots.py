@@ -116,15 +116,15 @@ async def test_rollouts_that_fail_are_rolled_again(tokenizer: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("fault", "groups", "told"),
     [
-        (RuntimeError("the verifier broke"), "RuntimeError: the verifier broke"),
-        (CheckFailed("took too long"), "CheckFailed: took too long"),
-        (ConfigError("no such thing"), "ConfigError: no such thing"),
+        (RuntimeError("the verifier broke"), 1, "the code of the environment: RuntimeError: the verifier broke"),
+        (CheckFailed("took too long"), 2, "CheckFailed: took too long"),
+        (ConfigError("no such thing"), 1, "ConfigError: no such thing"),
     ],
 )
 async def test_groups_that_cannot_be_filled_end_the_run(
-    fault: Exception, told: str, tokenizer: Path, tmp_path: Path
+    fault: Exception, groups: int, told: str, tokenizer: Path, tmp_path: Path
 ) -> None:
     class Fails(TerminalTestEnv):
         async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> Verdict:
@@ -135,7 +135,7 @@ async def test_groups_that_cannot_be_filled_end_the_run(
         env = make_env(
             Fails, tokenizer, server.url, max_failed_groups=2, max_rerolls=1, data_path_to_save_groups=str(path)
         )
-        with pytest.raises(EnvironmentStopped, match="groups in a row that were dropped: 2") as stopped:
+        with pytest.raises(EnvironmentStopped, match=f"groups in a row that were dropped: {groups}") as stopped:
             await process(env, 5)
     assert told in str(stopped.value)
     assert not path.exists()

@@ -78,8 +78,9 @@ def run_api() -> Iterator[Api]:
 
 @contextmanager
 def environment(command: str, *flags: str, name: str = "terminal_test", **env: str) -> Iterator[subprocess.Popen[str]]:
-    """A command of an environment, in a process of its own."""
-    program = [sys.executable, "-m", f"hermes_atropos.envs.{name}", command, *flags]
+    """A command of an environment, in a process of its own; `name` is one of ours, or the path of a program."""
+    started = [name] if name.endswith(".py") else ["-m", f"hermes_atropos.envs.{name}"]
+    program = [sys.executable, *started, command, *flags]
     folder = tempfile.mkdtemp(prefix="environment-")
     path = os.pathsep.join(str(ROOT / part) for part in ("", "integrations/atropos"))
     process = subprocess.Popen(

@@ -38,8 +38,7 @@ class Gsm8kAgentEnv(SandboxAgentEnv[dict[str, Any]]):
 
     async def setup(self) -> None:
         """Load the problems."""
-        name, split = self.config.dataset_name, self.config.dataset_split
-        fields = {"question": str, "answer": str}
+        name, split, fields = self.config.dataset_name, self.config.dataset_split, {"question": str, "answer": str}
         rows = await anyio.to_thread.run_sync(datasets.load_items, name, self.name, split, fields)
         for number, row in enumerate(rows, 1):
             if number_in(row["answer"]) is None:

@@ -9,13 +9,12 @@ from typing import Any
 
 import anyio.to_thread
 
-from hermes_agent import Episode, Verdict
+from hermes_agent import CheckFailed, Episode, Verdict
 from hermes_atropos import datasets
 from hermes_atropos.config import SandboxEnvConfig
-from hermes_atropos.context import ExecTool, ToolContext
+from hermes_atropos.context import ToolContext
 from hermes_atropos.env import SandboxAgentEnv
 from hermes_atropos.spec import SandboxSpec
-from hermes_exec import ConfigError
 
 WORK, CHECK = "solution.py", ".check/check.py"
 _ASK = f"Complete this function. Write the whole Python module to `{WORK}` in the current directory.\n\n"
@@ -61,21 +60,15 @@ class HermesSweEnv(SandboxAgentEnv[dict[str, Any]]):
         """Only the module goes to the check."""
         return SandboxSpec(keep=[WORK], check_files={CHECK: _CHECK})
 
-    async def setup_trajectory_workspace(
-        self, item: dict[str, Any], *, trajectory_id: str, exec_tool: ExecTool
-    ) -> None:
-        """Raise ConfigError for an image without Python."""
-        if not (await exec_tool("terminal", {"command": "command -v python3"})).success:
-            raise ConfigError("the image has no python3")
-
     async def compute_reward(self, item: dict[str, Any], result: Episode, ctx: ToolContext) -> Verdict:
-        """1.0 when the tests ran to their end, 0.1 when there is a module, else 0.0; a function that hangs fails."""
+        """1.0 when the tests, which are no file of the slot, ran to their end, 0.1 when there is a module, else 0.0."""
         if not await ctx.slot.files.exists(WORK):
             return Verdict(0.0, solved=False, output=f"there is no {WORK}")
         token, limit_s = secrets.token_hex(16), self.config.test_timeout_s
-        # The tests are no file, which the module could read.
         given = "\n".join([token, *(str(item.get(name) or "") for name in ("import", "test_setup", "test"))])
         done = await ctx.slot.run(["python3", "-I", CHECK], stdin=given, timeout_s=limit_s, merge_stderr=True)
+        if done.exit_code == 127 and not (await ctx.slot.run("command -v python3")).ok:
+            raise CheckFailed("the image has no python3")
         solved = done.ok and done.output.rstrip("\n").rpartition("\n")[2] == token
         return Verdict(1.0 if solved else 0.1, solved=solved, exit_code=done.exit_code, output=done.output[-2000:])
 

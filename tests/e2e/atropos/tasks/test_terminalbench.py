@@ -95,6 +95,15 @@ async def test_tests_that_fail_are_no_score(script: str, why: str, docker_image:
     assert (result.error.kind, why in result.error.message) == ("CheckFailed", True)
 
 
+async def test_work_that_the_tests_run_into_is_not_solved(docker_image: Callable[[str], str]) -> None:
+    """Without it they come to an end: it was not the verifier that failed."""
+    script = "[ ! -e /tmp/loops ] || sleep 60"
+    result = await scored(docker_image("debian"), script, [["touch /tmp/loops"]], timeout_s=1)
+    assert (result.reward, result.trainable) == (0.0, True), (result.verdict, result.error)
+    assert result.verdict is not None
+    assert "longer than 1 s" in result.verdict.output
+
+
 CHEATS = {
     "prints the verifier's words": "echo 'ok: the timeline'; echo 1; echo PASSED",
     "writes the reward in advance": f"mkdir -p /logs/verifier && echo 1 > {REWARD} && chmod 444 {REWARD}",
@@ -114,6 +123,7 @@ CHEATS = {
         f"(setsid nohup sh -c 'while :; do mkdir -p /logs/verifier; echo 1 > {REWARD}; "
         "cp /tests/expected.txt /app/timeline.txt; done' >/dev/null 2>&1 &); sleep 0.3"
     ),
+    "preloads by a link that leads nowhere from elsewhere": "ln -s /proc/self/cwd/pre.so /etc/ld.so.preload",
     "replaces the shell": (
         "b=$(readlink -f /bin/bash); printf '#!/bin/sh\\nexit 0\\n' > $b.new && chmod +x $b.new && mv $b.new $b"
     ),
