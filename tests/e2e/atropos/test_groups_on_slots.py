@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import anyio
 import pytest
+from tenacity import Future, RetryError
 
 from hermes_agent import CheckFailed, Episode, Verdict
 from hermes_atropos import EnvironmentStopped, Evaluated, ExecTool, SandboxSpec, ToolContext
@@ -375,14 +377,93 @@ async def test_an_evaluation_is_written_as_it_goes_and_goes_on_where_it_ended(to
         assert {one.key: one.solved for one in first} == {f"greeting {n}": None if n == 2 else True for n in range(4)}
         assert json.loads((tmp_path / "metrics.json").read_text())["results"]["all"]["eval/pass_rate_files"] == 1.0
         asked = len(server.bodies)
-        with (tmp_path / "samples.jsonl").open("a") as file:
-            file.write('{"key": "greeting 3", "cut')
+        with (tmp_path / "samples.jsonl").open("ab") as file:
+            file.write('{"key": "greeting 3", "cut in é'.encode()[:-1])
         broken.clear()
         second = await evaluate(server)
     assert {one.key: one.solved for one in second} == {f"greeting {n}": True for n in range(4)}
     assert len(server.bodies) - asked == 3
     lines = (tmp_path / "samples.jsonl").read_text().splitlines()
     assert sorted(json.loads(line)["key"] for line in lines) == [item.prompt for item in items]
+
+
+async def test_an_evaluation_waits_for_no_slot(tokenizer: Path) -> None:
+    """More workers than slots would wait for these until they give up."""
+
+    class Evaluates(TerminalTestEnv):
+        async def evaluate(self, *args: Any, **kwargs: Any) -> None:
+            items = [Task(f"greeting {number}", "greeting.txt", "Hello from the slot") for number in range(6)]
+            self.done = await self.evaluate_items(items, key=lambda item: item.prompt)
+
+        async def setup_trajectory_workspace(self, item: Task, *, trajectory_id: str, exec_tool: ExecTool) -> None:
+            await anyio.sleep(0.5)
+
+    with serving(PolicyServer(load(tokenizer), solve)) as server:
+        env = make_env(
+            Evaluates, tokenizer, server.url, slots_per_sandbox=1, max_sandboxes=1, acquire_timeout_s=1, max_rerolls=0
+        )
+        await env._run_evaluate()
+    assert [one.solved for one in env.done] == [True] * 6
+
+
+async def test_two_evaluations_in_one_folder(tokenizer: Path, tmp_path: Path) -> None:
+    class Second(TerminalTestEnv):
+        async def evaluate(self, *args: Any, **kwargs: Any) -> None:
+            await self.evaluate_items(TRAIN[:1], key=lambda item: item.path)
+
+    class First(Second):
+        async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> Verdict:
+            with pytest.raises(ConfigError, match="another evaluation writes to"):
+                await make_env(Second, tokenizer, server.url, data_dir_to_save_evals=str(tmp_path))._run_evaluate()
+            return await super().compute_reward(item, result, ctx)
+
+    with serving(PolicyServer(load(tokenizer), solve)) as server:
+        await make_env(First, tokenizer, server.url, data_dir_to_save_evals=str(tmp_path))._run_evaluate()
+    (line,) = (tmp_path / "samples.jsonl").read_text().splitlines()
+    assert json.loads(line)["solved"] is True
+
+
+async def test_a_last_turn_that_says_nothing_is_what_was_sampled(tokenizer: Path, tmp_path: Path) -> None:
+    policy = lambda prompt: solve(prompt) if "<tool_response>" not in prompt else ""  # noqa: E731
+    with serving(PolicyServer(load(tokenizer), policy)) as server:
+        env = make_env(TerminalTestEnv, tokenizer, server.url, data_path_to_save_groups=str(tmp_path / "groups.jsonl"))
+        (group,) = await process(env, 1)
+    assert group["scores"] == [1.0, 1.0]
+    assert sequences([group]) == sampled(server.log, 2)
+
+
+async def test_halves_of_surrogate_pairs_are_replaced_in_what_is_written(tokenizer: Path, tmp_path: Path) -> None:
+    odd = '<tool_call>\n{"name": "terminal\\ud83d", "arguments": {"command": "true"}}\n</tool_call>'
+
+    class Odd(TerminalTestEnv):
+        def format_prompt(self, item: Task) -> str:
+            return f"\ud83d {item.prompt}"
+
+    with serving(PolicyServer(load(tokenizer), lambda p: "done" if "<tool_response>" in p else odd)) as server:
+        env = make_env(Odd, tokenizer, server.url, data_path_to_save_groups=str(tmp_path / "groups.jsonl"))
+        (group,) = await process(env, 1)
+    assert group["messages"][0][0]["content"].startswith("? ")
+    assert group["messages"][0][1]["tool_calls"][0]["function"]["name"] == "terminal?"
+    assert sequences([group]) == sampled(server.log, 2)
+
+
+async def test_a_server_of_atropos_that_is_away_is_waited_for(
+    tokenizer: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = itertools.count()
+
+    async def ask() -> None:
+        if next(tries) < 2:
+            failed = Future(1)
+            failed.set_exception(aiohttp.ClientConnectionError("gone"))
+            raise RetryError(failed)
+
+    with serving(PolicyServer(load(tokenizer), solve)) as server:
+        await make_env(TerminalTestEnv, tokenizer, server.url)._ask_api(ask)
+        assert caplog.text.count("waiting for the server of atropos") == 1
+        tries = itertools.count()
+        with pytest.raises(RetryError):
+            await make_env(TerminalTestEnv, tokenizer, server.url, server_wait_s=0)._ask_api(ask)
 
 
 async def test_an_episode_beyond_its_deadline_is_not_solved(tokenizer: Path, tmp_path: Path) -> None:

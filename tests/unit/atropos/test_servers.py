@@ -100,6 +100,20 @@ async def test_what_was_wrong_is_told_below_all_tries(
     assert "http://a/v1" in str(told.value)
 
 
+async def test_a_server_that_stays_away_is_waited_for_once() -> None:
+    tries: list[int] = []
+
+    async def complete(**asked: Any) -> object:
+        tries.append(1)
+        raise ConnectionRefusedError("no")
+
+    sampler = ServerSampler(servers(complete, 0.6), "vllm")
+    for _ in range(3):
+        with pytest.raises(ModelError, match="ConnectionRefusedError"):
+            await sampler.sample([1], max_tokens=2)
+    assert len(tries) == 2 + 1 + 1
+
+
 async def test_a_server_that_is_away_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
     tries: list[int] = []
 
