@@ -78,8 +78,8 @@ class Scoring:
     the slot is reset, and it is put back: nothing else that the model left, such as programs in its home, in /tmp or in
     the image's folders, is there when `check` runs. What is taken out is the whole of `slot.workdir`, or only `keep`
     (paths in it): then the task's own files and set-up are made anew first, and everything else is as it was at the
-    start. More than `seal_limit_bytes` (default 1 GiB), or what takes longer than `seal_timeout_s` (default 300 s; a
-    million files, folders nested without end), is not taken out: reward 0. With `score_in="slot"` the check
+    start. More than `seal_limit_bytes` in all (default 1 GiB), or what takes longer than `seal_timeout_s` (default
+    300 s; a million files, folders nested without end), is not taken out: reward 0. With `score_in="slot"` the check
     runs in the slot as the model left it, for tasks whose state is the machine.
 
     Then `files` are put in, over whatever is at their paths, and `check` is awaited: a `CommandCheck`, or any function
@@ -166,10 +166,12 @@ async def _seal(slot: Slot, scoring: Scoring, set_up: Callable[[Slot], Awaitable
         )
     with ExitStack() as archives:
         taken: dict[str, _Taken | None] = {}
+        left_bytes = scoring.seal_limit_bytes
         for path in ["."] if scoring.keep is None else scoring.keep:
             # A file without a name: it is gone with this process, however that ends.
             archive = archives.enter_context(tempfile.TemporaryFile())
-            taken[path] = await _taken(slot, path, archive, scoring.seal_limit_bytes)
+            taken[path] = await _taken(slot, path, archive, max(1, left_bytes))
+            left_bytes -= archive.tell()
         await slot.reset()
         if whole:
             for entry in await slot.files.list("."):

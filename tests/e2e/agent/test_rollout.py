@@ -147,9 +147,10 @@ async def test_what_is_odd_in_the_place_of_a_kept_file_is_the_models_doing(odd: 
     assert (result.reward, result.trainable) == (0.0, True), result
 
 
-async def test_work_that_is_too_large_is_the_models_doing() -> None:
+@pytest.mark.parametrize(("made", "keep"), [("3M big", None), ("700K a b", ["a", "b"])])
+async def test_work_that_is_too_large_is_the_models_doing(made: str, keep: list[str] | None) -> None:
     async with SandboxPool("local", slots_per_sandbox=1) as pool:
-        result = await done(pool, [["truncate -s 3M big"]], "true", seal_limit_bytes=1 << 20)
+        result = await done(pool, [[f"truncate -s {made}"]], "true", seal_limit_bytes=1 << 20, keep=keep)
     assert (result.solved, result.trainable) == (False, True)
     assert result.verdict is not None
     assert "OutputLimitExceeded" in result.verdict.output
