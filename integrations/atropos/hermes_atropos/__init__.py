@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from hermes_exec._lazy import lazily
-
-# Transformers says at its import that it has no torch, which nothing here needs.
-os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 if TYPE_CHECKING:
     from hermes_atropos.config import SandboxEnvConfig

@@ -114,6 +114,8 @@ def environment(name: str) -> type[SandboxAgentEnv[Any]]:
         near = difflib.get_close_matches(name.replace("-", "_"), ENVIRONMENTS, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"there is no environment {name!r}{hint} (there are: {', '.join(ENVIRONMENTS)})")
+    # Transformers says at its import that it has no torch, which nothing here needs.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     logging.getLogger("hermes_atropos").setLevel(logging.WARNING)
     try:
         found: type[SandboxAgentEnv[Any]] = import_module(f"hermes_atropos.envs.{name}").ENV
