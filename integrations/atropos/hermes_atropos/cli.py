@@ -57,6 +57,13 @@ _HOW = frozenset(
 )
 """Settings with which an evaluation may go on."""
 _SECTIONS = ("env", "openai")
+_TITLES = {
+    "SandboxEnvConfig": "settings of every environment here",
+    "BaseEnvConfig": "settings of atroposlib",
+    "SeedNames": "older names",
+    "APIServerConfig": "inference server",
+    "ServerBaseline": "inference server, further settings",
+}
 _AnyArguments = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 app = typer.Typer(no_args_is_help=True, help="RL environments for the trainers of atropos.")
@@ -255,15 +262,31 @@ def _flags(
     sections = (("env.", config), ("openai.", server))
     parser.names = ["--config", *(f"--{prefix}{name}" for prefix, model in sections for name in model.model_fields)]
     for prefix, model in sections:
+        groups = {title: parser.add_argument_group(title) for title in _titles(model)}
         for name, field in model.model_fields.items():
             older = (field.description or "").startswith("an older name")
             text = f"{field.description or ''} (default: {field.get_default(call_default_factory=True)})".replace(
                 "%", "%%"
             )
-            parser.add_argument(
+            groups[_title(model, name)].add_argument(
                 f"--{prefix}{name}", default=argparse.SUPPRESS, metavar="X", help=argparse.SUPPRESS if older else text
             )
     return parser
+
+
+def _titles(model: type[BaseModel]) -> Sequence[str]:
+    """The parts of the help, in order: what is the environment's own comes first."""
+    return list(dict.fromkeys(_title(each, name) for each in model.__mro__ for name in _own_fields(each)))
+
+
+def _title(model: type[BaseModel], name: str) -> str:
+    """The part of the help in which a field stands: that of the class that defined it last."""
+    of = next(each for each in model.__mro__ if name in _own_fields(each))
+    return _TITLES.get(of.__name__, "settings of this environment")
+
+
+def _own_fields(kind: type) -> Mapping[str, Any]:
+    return getattr(kind, "__annotations__", {}) if hasattr(kind, "model_fields") else {}
 
 
 def _flagged(flags: argparse.Namespace, prefix: str) -> dict[str, Any]:

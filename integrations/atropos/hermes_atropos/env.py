@@ -64,6 +64,9 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         config = config.model_copy(update={"wandb_name": config.wandb_name or self.name or type(self).__name__})
         configs = _checked_servers(server_configs, config)
         kind: ServerKind = "tinker" if config.inference_server == "tinker" else configs[0].server_type
+        named = config.tokenizer_name
+        if named.startswith((".", "/", "~")) and not Path(named).expanduser().is_dir():
+            raise ConfigError(f"tokenizer_name: there is no folder {named}")
         try:
             super().__init__(config, configs, slurm, testing)
         except OSError as error:

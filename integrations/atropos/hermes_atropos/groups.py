@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -42,20 +41,19 @@ class KeptGroups:
 
     def __init__(self, max_steps: int) -> None:
         self._max_steps = max_steps
-        self._kept: OrderedDict[int, tuple[object, Group]] = OrderedDict()
+        self._kept: list[tuple[object, Group]] = []
 
     def keep(self, item: object, group: Group) -> None:
         """Keep a group, if anything of it is finished."""
         if group.done:
-            # The item is held too, so that no other one gets its number.
-            self._kept[id(item)] = item, group
-            if len(self._kept) > _MOST_KEPT:
-                self._kept.popitem(last=False)
+            self._kept.append((item, group))
+            del self._kept[:-_MOST_KEPT]
 
     def take(self, item: object, step: int) -> Group | None:
-        """The group of an item, which is not kept any longer; None where there is none, or it is too old."""
-        _, group = self._kept.pop(id(item), (None, None))
-        return group if group is not None and step - group.step <= self._max_steps else None
+        """A group of an item, which is not kept any longer; None where there is none, or they are too old."""
+        self._kept = [each for each in self._kept if step - each[1].step <= self._max_steps]
+        number = next((number for number, (of, _) in enumerate(self._kept) if of is item), None)
+        return None if number is None else self._kept.pop(number)[1]
 
 
 def finished(result: RolloutResult) -> Finished | None:

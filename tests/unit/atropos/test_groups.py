@@ -35,6 +35,15 @@ def test_what_is_finished_is_kept_for_its_item_alone_and_not_for_ever() -> None:
     assert kept.take(item, 5) is None
 
 
+def test_several_groups_of_an_item_are_kept() -> None:
+    """A short dataset comes round again before what was called off of it is taken up."""
+    kept, item = KeptGroups(max_steps=2), ["a"]
+    for number in range(2):
+        kept.keep(item, Group(number, (), step=5, done=[DONE]))
+    taken = [kept.take(item, 5) for _ in range(3)]
+    assert [None if group is None else group.number for group in taken] == [0, 1, None]
+
+
 def test_the_oldest_go_first() -> None:
     kept, items = KeptGroups(1), [[number] for number in range(70)]
     for item in items:

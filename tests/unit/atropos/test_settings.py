@@ -10,6 +10,7 @@ import pytest
 
 from hermes_atropos import SandboxEnvConfig
 from hermes_atropos.cli import ENVIRONMENTS, environment, read_settings
+from hermes_atropos.envs.gsm8k_agent import Gsm8kAgentEnv
 from hermes_atropos.envs.terminal_test import TerminalTestEnv
 from hermes_exec import ConfigError
 
@@ -93,6 +94,15 @@ def test_an_unknown_flag_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().err
     assert "--env.group_sise 3; did you mean --env.group_size?" in told
     assert len(told) < 300
+
+
+def test_the_help_begins_with_what_is_the_environments_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read_settings(Gsm8kAgentEnv, "process", ["--help"], "program")
+    told = capsys.readouterr().out
+    places = [told.index(title) for title in ("settings of this environment", "of every environment", "of atroposlib")]
+    assert places == sorted(places)
+    assert "--env.tool_pool_mode" not in told
 
 
 def test_older_names_are_read_as_what_they_became(caplog: pytest.LogCaptureFixture) -> None:
