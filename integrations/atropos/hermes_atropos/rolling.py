@@ -292,7 +292,8 @@ class Rolling(Generic[ItemT]):
         _LOG.warning("dropped: %s", told)
         self._failures.append(told)
         if final or len(self._failures) >= self._env.config.max_failed_groups:
-            last = "\n  ".join(dict.fromkeys(self._failures[-3:]))
+            # Each cause once, of the last group that had it.
+            last = "\n  ".join({one.partition(": ")[2]: one for one in self._failures[-3:]}.values())
             self._stopped = EnvironmentStopped(f"groups in a row that were dropped: {len(self._failures)}\n  {last}")
             self._scope.cancel()
 
