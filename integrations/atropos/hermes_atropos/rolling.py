@@ -6,7 +6,6 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
@@ -109,13 +108,13 @@ class Rolling(Generic[ItemT]):
         return made
 
     def no_more_items(self) -> None:
-        """Called each time that `serve` asks for an item and there is none: the last groups end the run. Raises
-        ConfigError where there was none at all.
+        """Called each time that `serve` asks for an item and there is none: the last groups end the run. Raises as
+        `check_written` does where none was filled.
         """
         if self._env.workers or self._env.backlog:
             return
-        if not self.filled and not self._failures:
-            raise ConfigError(f"{self._env.name} has no items")
+        if not self.filled:
+            self._check_items("no group was filled")
         _LOG.warning("there are no more items: the environment ends")
         self._scope.cancel()
 
@@ -125,29 +124,34 @@ class Rolling(Generic[ItemT]):
         """
         if written >= wanted:
             return
+        told = f"{written} of {wanted} groups were written"
+        if self._failures or not written:
+            self._check_items(told)
+        _LOG.warning("%s: there are no more items", told)
+
+    def _check_items(self, told: str) -> None:
         if self._failures:
-            raise EnvironmentStopped(f"{written} of {wanted} groups; there are no more items\n  {self._failures[-1]}")
-        if not written:
-            raise ConfigError(f"{self._env.name} has no items")
-        _LOG.warning("%d of %d groups were written: there are no more items", written, wanted)
+            raise EnvironmentStopped(f"{told}, and there are no more items; the last: {self._failures[-1]}")
+        raise ConfigError(f"{self._env.name} has no items")
 
     async def once(self, item: ItemT) -> RolloutResult:
         """One rollout in a slot of its own, rolled again as long as nothing can be said of the model."""
         model, config = self.model(), self._env.config
         toolsets, rerolls = config.toolsets(0), 0
         try:
-            rollout = partial(self._rollout, item, self._env.sandbox_spec(item), toolsets)
-            rollout()
+            spec = self._env.sandbox_spec(item)
+            rollout = self._rollout(item, spec, toolsets)
         except Exception as error:  # noqa: BLE001 - whatever a hook raises, it spoils its own item only
             _LOG.exception("an item cannot be worked on")
             told = EpisodeError(0, "infra", type(error).__name__, str(error))
             return RolloutResult(None, error=told, exception=error, cause=ErrorCause.CONFIG)
         while True:
-            result = await rollout().run(self._env.pool, model)
+            result = await rollout.run(self._env.pool, model)
             known = result.reward is not None or result.finish == "deadline"
             if known or _never_better(result) or rerolls >= config.max_rerolls:
                 return result
             rerolls += 1
+            rollout = self._rollout(item, spec, toolsets)
 
     def model(self) -> SessionModel:
         """The model, with the limits of now."""
