@@ -18,6 +18,7 @@ from tests.unit.agent.tokens.families import PLAIN
 from tests.unit.agent.tokens.server import SHAPES, Answer, Logged
 
 llama: Any = pytest.importorskip("xllamacpp", reason="xllamacpp is not installed: `make test-rl` does that")
+gguf: Any = pytest.importorskip("gguf", reason="gguf is not installed: `make test-rl` does that")
 weights: Any = pytest.importorskip("hermes_agent.models.embedded.embedded")._weights
 GROUPS, GROUP_SIZE = 4, 4
 TASKS = ("Create a directory named build.", "Create an empty file named notes.txt.", "Make a directory named src.")
@@ -26,11 +27,10 @@ KEY = "none"
 
 def make_tokenizer(folder: Path) -> Path:
     """That of the model, from the arrays in its file, with a chat template that has tools."""
-    from gguf import GGUFReader
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    fields: Any = GGUFReader(str(weights(None))).fields
+    fields: Any = gguf.GGUFReader(str(weights(None))).fields
     texts = fields["tokenizer.ggml.tokens"].contents()
     merges = [tuple(line.split(" ")) for line in fields["tokenizer.ggml.merges"].contents()]
     made = Tokenizer(models.BPE({text: number for number, text in enumerate(texts)}, merges))

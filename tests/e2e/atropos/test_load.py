@@ -18,12 +18,13 @@ from tests.e2e.atropos.counting import CountingEnv, count
 from tests.e2e.atropos.lab import PolicyServer, load, make_env, sampled, sequences, serving
 from tests.e2e.atropos.trainer import Api, run_api
 
-pytestmark = [pytest.mark.anyio, pytest.mark.docker]
+pytestmark = [pytest.mark.anyio, pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(500)]
 TURNS, GROUP_SIZE, GROUPS_AT_ONCE, SLOTS_A_BOX, STEPS = 20, 8, 8, 8, 1
+KILLS = 12
 
 
 async def kill_boxes(pool: SandboxPool, killed: list[str]) -> None:
-    """Kill a box at work now and then, as long as it is not called off."""
+    """Kill a box at work now and then: KILLS of them, as long as it is not called off."""
     chance, busy = random.Random(7), Counter[str]()
     client = docker.from_env()
 
@@ -37,7 +38,7 @@ async def kill_boxes(pool: SandboxPool, killed: list[str]) -> None:
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watch)
-            while True:
+            while len(killed) < KILLS:
                 await anyio.sleep(chance.uniform(1, 4))
                 if at_work := sorted(box for box, held in busy.items() if held > 0):
                     killed.append(chance.choice(at_work))
@@ -48,7 +49,7 @@ async def kill_boxes(pool: SandboxPool, killed: list[str]) -> None:
 
 async def take_batches(api: Api, groups: list[Any]) -> None:
     for _ in range(STEPS):
-        groups += await to_thread.run_sync(api.batch, 150)
+        groups += await to_thread.run_sync(api.batch, 400)
 
 
 async def test_boxes_that_are_killed_cost_no_group_and_no_reward(
