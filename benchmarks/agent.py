@@ -49,15 +49,20 @@ Figures = dict[str, tuple[float, str]]
 
 async def measure(_: Options) -> Measured:
     """Run the drivers one after the other."""
+    return await by_drivers("agent", __name__, LONGEST_S)
+
+
+async def by_drivers(part: str, module: str, longest_s: Mapping[str, float]) -> Measured:
+    """Run the drivers of a module one after the other, each with its limit of time; the figures begin with `part`."""
     measured = Measured()
-    for name in DRIVERS:
-        progress(f"agent: {name}, up to {LONGEST_S[name]:.0f} s")
+    for name, limit_s in longest_s.items():
+        progress(f"{part}: {name}, up to {limit_s:.0f} s")
         try:
-            figures = await figures_of(__name__, name, LONGEST_S[name])
+            figures = await figures_of(module, name, limit_s)
         except (TimeoutError, RuntimeError) as error:
-            measured.leave_out(f"agent, {name}", repr(error))
+            measured.leave_out(f"{part}, {name}", repr(error))
             continue
-        measured.figures |= {f"agent: {what}": Figure(value, unit) for what, (value, unit) in figures.items()}
+        measured.figures |= {f"{part}: {what}": Figure(value, unit) for what, (value, unit) in figures.items()}
     return measured
 
 

@@ -25,8 +25,8 @@ from typing import Any
 
 import anyio
 
-from benchmarks.agent import Figures, figures_of
-from benchmarks.measured import Figure, Measured, progress
+from benchmarks.agent import Figures, by_drivers
+from benchmarks.measured import Measured
 from benchmarks.options import Options
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -43,16 +43,7 @@ LONGEST_S = 300.0
 
 async def measure(_: Options) -> Measured:
     """Run the drivers one after the other."""
-    measured = Measured()
-    for name in DRIVERS:
-        progress(f"environments: {name}, up to {LONGEST_S:.0f} s")
-        try:
-            figures = await figures_of(__name__, name, LONGEST_S)
-        except (TimeoutError, RuntimeError) as error:
-            measured.leave_out(f"environments, {name}", repr(error))
-            continue
-        measured.figures |= {f"environments: {what}": Figure(value, unit) for what, (value, unit) in figures.items()}
-    return measured
+    return await by_drivers("environments", __name__, dict.fromkeys(DRIVERS, LONGEST_S))
 
 
 @asynccontextmanager

@@ -342,16 +342,16 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         started, samples = time.time(), self._samples()
         done = [] if samples is None else [one for one in samples.earlier if one.key in by_key]
         known = {one.key for one in done}
-        left = [item for name, item in keys if name not in known]
+        left = [(name, item) for name, item in keys if name not in known]
         total = len(done) + len(left)
         if samples is not None and done:
             self._print(f"{len(done)} of {total} items are taken from {samples.path}")
         workers = anyio.CapacityLimiter(min(self.config.max_eval_workers, self.pool.stats().slots_most))
 
-        async def one(item: ItemT) -> None:
+        async def one(name: str, item: ItemT) -> None:
             async with workers:
                 result = await self.rolling.once(item)
-            done.append(Evaluated.of(key(item), None if category is None else category(item), result))
+            done.append(Evaluated.of(name, None if category is None else category(item), result))
             if samples is not None:
                 messages = [] if result.episode is None else result.episode.messages
                 samples.write(self.pool.masked({**asdict(done[-1]), "messages": messages}))
@@ -360,8 +360,8 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
 
         try:
             async with anyio.create_task_group() as tasks:
-                for item in left:
-                    tasks.start_soon(one, item)
+                for name, item in left:
+                    tasks.start_soon(one, name, item)
         finally:
             if samples is not None:
                 samples.close()
