@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import logging
 import shlex
@@ -18,6 +17,7 @@ from hermes_agent.messages import Message
 from hermes_agent.models.base import Model, SessionModel
 from hermes_agent.scoring import CheckFailed, Files, Scoring, Verdict, put, score
 from hermes_exec import KillReceipt, SandboxPool, Slot, blocking
+from hermes_exec.config import nearest
 from hermes_exec.errors import ConfigError, ErrorCause, ExecError
 from hermes_exec.tools import HostTool, Toolbox, ToolOptions
 
@@ -98,8 +98,7 @@ class Rollout:
         known = inspect.signature(AgentLoop).parameters
         for name in self.loop:
             if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                raise ConfigError(f"AgentLoop has no {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+                raise ConfigError(f"AgentLoop has no {name!r}; {nearest(name, known)}")
 
     @overload
     def run(self, pool: blocking.SandboxPool, model: Model | SessionModel) -> RolloutResult: ...

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from types import MappingProxyType
 
 from hermes_agent.parsers import bare, deepseek_v3, deepseek_v32, glm, hermes, kimi_k2, longcat, mistral, qwen3_coder
 from hermes_agent.parsers.base import BrokenCall, Format, Parsed, Parser, Renderer
+from hermes_exec.config import nearest
 from hermes_exec.errors import ConfigError
 
 FORMATS: MappingProxyType[str, Format] = MappingProxyType(
@@ -46,9 +46,7 @@ def _format(name: str) -> Format:
     try:
         return FORMATS[name]
     except KeyError:
-        near = difflib.get_close_matches(name.lower(), FORMATS, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"there is no parser {name!r}{hint} (known: {', '.join(sorted(FORMATS))})") from None
+        raise ConfigError(f"there is no parser {name!r}; {nearest(name, FORMATS)}") from None
 
 
 __all__ = ["FORMATS", "BrokenCall", "Format", "Parsed", "Parser", "Renderer", "get_parser", "get_renderer"]

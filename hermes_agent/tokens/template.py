@@ -54,6 +54,8 @@ class ChatTemplate:
         self._chat_template, self._variables = chat_template, dict(variables or {})
         self._tools_in_prompt = tools_in_prompt
         self._control = ControlTokens(tokenizer)
+        vocabulary = getattr(tokenizer, "get_vocab", None)
+        self._highest_id = None if vocabulary is None else max(vocabulary().values())
         self._form = Form()
         self._render([QUESTION], None)
         if tools_in_prompt:
@@ -106,6 +108,9 @@ class ChatTemplate:
         """The text of sampled ids without the end of the turn. Control tokens are in it, for tags of tool calls may be
         some. Raises ValueError where the tokenizer cannot decode them.
         """
+        # Those of transformers leave out what they do not know, and a trainer's model has no row for it.
+        if self._highest_id is not None and (unknown := max(ids, default=0)) > self._highest_id:
+            raise ValueError(f"the highest id of the tokenizer is {self._highest_id}, and one is {unknown}")
         written = list(ids[:-1] if ids and ids[-1] in self.end_ids else ids)
         try:
             # Cleaning up, which some tokenizers do by default, takes spaces away: "ls ." would become "ls.".

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from hermes_exec.config import nearest
 from hermes_exec.errors import ConfigError
 from hermes_exec.tools.catalog.toolsets import TOOLSETS, select
 
@@ -90,11 +90,7 @@ def draw_toolsets(
 def _chances(distribution: str | Mapping[str, float]) -> Mapping[str, float]:
     if isinstance(distribution, str):
         if distribution not in DISTRIBUTIONS:
-            near = difflib.get_close_matches(distribution, DISTRIBUTIONS, n=1)
-            raise ConfigError(
-                f"unknown distribution {distribution!r}"
-                + (f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(DISTRIBUTIONS)}")
-            )
+            raise ConfigError(f"unknown distribution {distribution!r}; {nearest(distribution, DISTRIBUTIONS)}")
         return DISTRIBUTIONS[distribution]
     if not distribution:
         raise ConfigError("a distribution needs at least one toolset")

@@ -17,6 +17,7 @@ from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.ending import end_with
 from hermes_exec.cli.kit.interrupt import run_async
 from hermes_exec.cli.kit.output import LogFormatter, emit_json, say, stdout
+from hermes_exec.config import nearest
 from hermes_exec.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -118,9 +119,7 @@ def environment(name: str) -> type[SandboxAgentEnv[Any]]:
     from importlib import import_module
 
     if name not in ENVIRONMENTS:
-        near = difflib.get_close_matches(name.replace("-", "_"), ENVIRONMENTS, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"there is no environment {name!r}{hint} (there are: {', '.join(ENVIRONMENTS)})")
+        raise ConfigError(f"there is no environment {name!r}; {nearest(name.replace('-', '_'), ENVIRONMENTS)}")
     # Transformers says at its import that it has no torch, which nothing here needs.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     logging.getLogger("hermes_atropos").setLevel(logging.WARNING)
@@ -175,8 +174,7 @@ def _run(kind: type[SandboxAgentEnv[Any]], command: str, arguments: Sequence[str
 
     code = run_async(main)
     if command == "process":
-        path = env.config.data_path_to_save_groups
-        say(f"groups: {path}" if os.path.exists(path) else "no groups: the environment had no items")
+        say(f"groups: {env.config.data_path_to_save_groups}")
     return code
 
 
@@ -331,9 +329,8 @@ def _made(model: type[ModelT], values: Mapping[str, Any], section: str) -> Model
 
     unknown = sorted(values.keys() - model.model_fields.keys())
     if unknown:
-        near = difflib.get_close_matches(unknown[0], model.model_fields, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"the section {section} has no {', '.join(map(repr, unknown))}{hint}")
+        told = f"the section {section} has no {', '.join(map(repr, unknown))}"
+        raise ConfigError(f"{told}; {nearest(unknown[0], model.model_fields)}")
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:

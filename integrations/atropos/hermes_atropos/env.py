@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -13,6 +14,7 @@ import aiohttp
 import anyio
 from atroposlib.envs.base import BaseEnv, ScoredDataGroup
 from atroposlib.envs.server_handling.server_manager import APIServerConfig, ServerBaseline
+from huggingface_hub import try_to_load_from_cache
 from rich.console import Console
 from tenacity import RetryError
 
@@ -67,6 +69,8 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         named = config.tokenizer_name
         if named.startswith((".", "/", "~")) and not Path(named).expanduser().is_dir():
             raise ConfigError(f"tokenizer_name: there is no folder {named}")
+        if not Path(named).is_dir() and try_to_load_from_cache(named, "tokenizer_config.json") is None:
+            self._print(f"fetching the tokenizer {named} from the Hugging Face Hub")
         try:
             super().__init__(config, configs, slurm, testing)
         except OSError as error:
@@ -278,8 +282,18 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
             raise ConfigError(f"the trainer's batch size {batch} is no multiple of the group size {group}")
 
     async def get_status(self) -> None:
-        """What the server of atropos says of its queue."""
-        await self._ask_api(super().get_status)
+        """What the server of atropos says of its queue. Raises EnvironmentStopped when it has forgotten this
+        environment.
+        """
+        try:
+            await self._ask_api(super().get_status)
+        except RetryError as error:
+            if getattr(innermost(error), "status", None) != HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise
+            raise EnvironmentStopped(
+                f"the server of atropos ({self.config.rollout_server_url}) no longer knows this environment: it was "
+                "started anew, or its data were reset. Start the trainer again, and then this environment"
+            ) from error
 
     async def _send_scored_data_to_api(self, scored_data: ScoredDataGroup | list[ScoredDataGroup]) -> None:
         await self._ask_api(lambda: super(SandboxAgentEnv, self)._send_scored_data_to_api(scored_data))

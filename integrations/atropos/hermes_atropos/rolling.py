@@ -28,6 +28,7 @@ from hermes_atropos.context import ToolContext
 from hermes_atropos.errors import EnvironmentStopped
 from hermes_atropos.evaluation import Evaluated, failure_of
 from hermes_atropos.groups import Finished, Group, KeptGroups, finished, problem, scored
+from hermes_atropos.loop_watch import LoopWatch
 from hermes_atropos.metrics import Tally
 from hermes_atropos.servers import ServerKind, Servers, make_model
 from hermes_atropos.spec import SandboxSpec
@@ -73,12 +74,13 @@ class Rolling(Generic[ItemT]):
         dropped. When it ends, however that is, every group has ended too.
         """
         self._room = anyio.CapacityLimiter(at_once)
+        watch = asyncio.create_task(LoopWatch().run())
         try:
             with anyio.CancelScope() as self._scope:
                 await work()
         finally:
             with anyio.CancelScope(shield=True):
-                await _ended({*self._tasks, *self._env.workers, *self._env.eval_workers, self._env.eval_runner})
+                await _ended({*self._tasks, *self._env.workers, *self._env.eval_workers, self._env.eval_runner, watch})
         if self._stopped is not None:
             raise self._stopped
 
@@ -293,7 +295,9 @@ class Rolling(Generic[ItemT]):
     def _drop(self, kind: str, told: str, *, final: bool = False) -> None:
         """Count a group that is not sent; too many in a row end the run, or one of which no other will be better."""
         self.tally.drop(kind)
-        _LOG.warning("dropped: %s", told)
+        causes = {one.partition(": ")[2] for one in self._failures}
+        if told.partition(": ")[2] not in causes:
+            _LOG.warning("dropped: %s", told)
         self._failures.append(told)
         if final or len(self._failures) >= self._env.config.max_failed_groups:
             # Each cause once, of the last group that had it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from tenacity import Future, RetryError
 
 from hermes_agent import CheckFailed, Episode, Verdict
-from hermes_atropos import EnvironmentStopped, Evaluated, ExecTool, SandboxSpec, ToolContext
+from hermes_atropos import EnvironmentStopped, ExecTool, SandboxSpec, ToolContext, loop_watch
 from hermes_atropos.envs.terminal_test import TRAIN, Task, TerminalTestEnv
 from hermes_exec import ConfigError
 from hermes_exec.tools import tool
@@ -32,7 +33,7 @@ from tests.e2e.atropos.lab import (
     solve,
 )
 from tests.unit.agent.tokens.families import DROPS_THINKING, PLAIN
-from tests.unit.agent.tokens.server import Answer
+from tests.unit.agent.tokens.server import SHAPES, Answer, Logged
 
 pytestmark = pytest.mark.anyio
 TYPES = {"vllm": "vllm", "sglang": "sglang", "tinker": "sglang"}
@@ -115,6 +116,40 @@ async def test_rollouts_that_fail_are_rolled_again(tokenizer: Path, tmp_path: Pa
         rerolls = (next(count) - 1) - 16
         assert rerolls == 3
         assert len(server.bodies) == 3 * (16 + rerolls)
+
+
+async def test_a_hook_that_holds_up_the_event_loop_is_named(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(loop_watch, "HELD_UP_S", 0.2)
+
+    class Blocks(TerminalTestEnv):
+        async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> Verdict:
+            end = time.monotonic() + 30
+            while "stood still" not in caplog.text and time.monotonic() < end:
+                time.sleep(0.05)  # noqa: ASYNC251 - as an author would
+            return await super().compute_reward(item, result, ctx)
+
+    with serving(PolicyServer(load(tokenizer), solve)) as server:
+        env = make_env(Blocks, tokenizer, server.url, data_path_to_save_groups=str(tmp_path / "groups.jsonl"))
+        await process(env, 1)
+    assert "in compute_reward\n    time.sleep(0.05)" in caplog.text
+    assert caplog.text.count("stood still") == 1
+
+
+async def test_an_id_that_the_tokenizer_does_not_have_is_not_sent(tokenizer: Path, tmp_path: Path) -> None:
+    """Its text would be left out, and a trainer's model would fail on it."""
+
+    def policy(prompt: str) -> Answer:
+        asked, said = server.bodies[-1], Logged([], [7_000_000], [-0.5])
+        shape = SHAPES["sglang"]
+        return Answer(200, json.dumps(shape.writes(shape.reads(asked), said, "stop")).encode())
+
+    with serving(PolicyServer(load(tokenizer), policy, "sglang")) as server:
+        path = str(tmp_path / "groups.jsonl")
+        env = make_env(TerminalTestEnv, tokenizer, server.url, server_type="sglang", data_path_to_save_groups=path)
+        with pytest.raises(EnvironmentStopped, match=r"the highest id of the tokenizer is \d+, and one is 7000000"):
+            await process(env, 1)
 
 
 @pytest.mark.parametrize(
@@ -349,78 +384,6 @@ async def test_tools_of_the_host_and_the_limits_of_an_item(tokenizer: Path, tmp_
         path = str(tmp_path / "groups.jsonl")
         (group,) = await process(make_env(WithOracle, tokenizer, server.url, data_path_to_save_groups=path), 1)
     assert group["scores"] == [1.0, 1.0]
-
-
-async def test_an_evaluation_is_written_as_it_goes_and_goes_on_where_it_ended(tokenizer: Path, tmp_path: Path) -> None:
-    items = [Task(f"greeting {number}", "greeting.txt", "Hello from the slot") for number in range(4)]
-    broken = {"greeting 2"}
-
-    class Evaluates(TerminalTestEnv):
-        async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> Verdict:
-            if item.prompt in broken:
-                raise RuntimeError("the verifier broke")
-            return await super().compute_reward(item, result, ctx)
-
-        async def evaluate(self, *args: Any, **kwargs: Any) -> None:
-            self.done = await self.evaluate_items(items, key=lambda item: item.prompt, category=lambda _: "files")
-
-    async def evaluate(server: PolicyServer) -> list[Evaluated]:
-        env = make_env(
-            Evaluates, tokenizer, server.url, data_dir_to_save_evals=str(tmp_path), max_rerolls=1, max_eval_workers=2
-        )
-        await env._run_evaluate()
-        done: list[Evaluated] = env.done
-        return done
-
-    with serving(PolicyServer(load(tokenizer), solve)) as server:
-        first = await evaluate(server)
-        assert {one.key: one.solved for one in first} == {f"greeting {n}": None if n == 2 else True for n in range(4)}
-        assert json.loads((tmp_path / "metrics.json").read_text())["results"]["all"]["eval/pass_rate_files"] == 1.0
-        asked = len(server.bodies)
-        with (tmp_path / "samples.jsonl").open("ab") as file:
-            file.write('{"key": "greeting 3", "cut in é'.encode()[:-1])
-        broken.clear()
-        second = await evaluate(server)
-    assert {one.key: one.solved for one in second} == {f"greeting {n}": True for n in range(4)}
-    assert len(server.bodies) - asked == 3
-    lines = (tmp_path / "samples.jsonl").read_text().splitlines()
-    assert sorted(json.loads(line)["key"] for line in lines) == [item.prompt for item in items]
-
-
-async def test_an_evaluation_waits_for_no_slot(tokenizer: Path) -> None:
-    """More workers than slots would wait for these until they give up."""
-
-    class Evaluates(TerminalTestEnv):
-        async def evaluate(self, *args: Any, **kwargs: Any) -> None:
-            items = [Task(f"greeting {number}", "greeting.txt", "Hello from the slot") for number in range(6)]
-            self.done = await self.evaluate_items(items, key=lambda item: item.prompt)
-
-        async def setup_trajectory_workspace(self, item: Task, *, trajectory_id: str, exec_tool: ExecTool) -> None:
-            await anyio.sleep(0.5)
-
-    with serving(PolicyServer(load(tokenizer), solve)) as server:
-        env = make_env(
-            Evaluates, tokenizer, server.url, slots_per_sandbox=1, max_sandboxes=1, acquire_timeout_s=1, max_rerolls=0
-        )
-        await env._run_evaluate()
-    assert [one.solved for one in env.done] == [True] * 6
-
-
-async def test_two_evaluations_in_one_folder(tokenizer: Path, tmp_path: Path) -> None:
-    class Second(TerminalTestEnv):
-        async def evaluate(self, *args: Any, **kwargs: Any) -> None:
-            await self.evaluate_items(TRAIN[:1], key=lambda item: item.path)
-
-    class First(Second):
-        async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> Verdict:
-            with pytest.raises(ConfigError, match="another evaluation writes to"):
-                await make_env(Second, tokenizer, server.url, data_dir_to_save_evals=str(tmp_path))._run_evaluate()
-            return await super().compute_reward(item, result, ctx)
-
-    with serving(PolicyServer(load(tokenizer), solve)) as server:
-        await make_env(First, tokenizer, server.url, data_dir_to_save_evals=str(tmp_path))._run_evaluate()
-    (line,) = (tmp_path / "samples.jsonl").read_text().splitlines()
-    assert json.loads(line)["solved"] is True
 
 
 async def test_a_last_turn_that_says_nothing_is_what_was_sampled(tokenizer: Path, tmp_path: Path) -> None:

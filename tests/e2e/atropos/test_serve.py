@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -62,10 +63,7 @@ def test_signals_give_every_slot_back_and_tell_the_server(number: signal.Signals
         api.register(batch_size=4)
         more = ("--env.rollout_server_url", api.url)
         with environment("serve", *flags(tokenizer, server.url, *more)) as env:
-            end = time.monotonic() + 60
-            while len(server.bodies) < 4 and time.monotonic() < end:
-                time.sleep(0.05)
-            assert server.bodies, env.poll()
+            until_asked(server, 4)
             time.sleep(0.5)
             begun = time.monotonic()
             env.send_signal(number)
@@ -126,11 +124,8 @@ def test_workers_that_are_called_off_lose_nothing(tokenizer: Path) -> None:
             "--env.ensure_scores_are_not_same", "false", "--env.max_batches_offpolicy", "2",
         )  # fmt: skip
         with environment("serve", *flags(tokenizer, server.url, *more)):
-            end = time.monotonic() + 60
             # Three rounds of four rollouts, each begun in a slot that the round before has given back.
-            while len(server.bodies) < 12 and time.monotonic() < end:
-                time.sleep(0.05)
-            assert len(server.bodies) >= 12
+            until_asked(server, 12)
             slow.set()
             batch = api.batch(60)
     assert [len(group["tokens"]) for group in batch] == [2, 2]
@@ -242,6 +237,27 @@ def test_sft_data_are_made_of_groups(tokenizer: Path, tmp_path: Path) -> None:
             done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(out.read_text().splitlines()) >= 4
+
+
+def test_a_server_of_atropos_that_has_forgotten_the_environment_ends_it(tokenizer: Path) -> None:
+    with serving(PolicyServer(load(tokenizer), lambda _: SLEEPS)) as server, ExitStack() as stack:
+        with run_api() as api:
+            api.register(batch_size=4)
+            given = flags(tokenizer, server.url, "--env.rollout_server_url", api.url)
+            env = stack.enter_context(environment("serve", *given))
+            until_asked(server, 4)
+        stack.enter_context(run_api(api.port))
+        said, _ = env.communicate(timeout=90)
+    assert env.returncode == 3, said
+    assert "Traceback" not in said
+    assert "no longer knows this environment" in said
+
+
+def until_asked(server: PolicyServer, times: int) -> None:
+    end = time.monotonic() + 60
+    while len(server.bodies) < times and time.monotonic() < end:
+        time.sleep(0.05)
+    assert len(server.bodies) >= times
 
 
 @pytest.mark.slow

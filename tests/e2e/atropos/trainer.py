@@ -29,8 +29,8 @@ def free_port() -> int:
 class Api:
     """The server, asked as trainers and environments ask it."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self, port: int) -> None:
+        self.port, self.url = port, f"http://127.0.0.1:{port}"
 
     def ask(self, path: str, body: object = None) -> Any:  # noqa: ANN401
         data = None if body is None else json.dumps(body).encode()
@@ -58,11 +58,11 @@ class Api:
 
 
 @contextmanager
-def run_api() -> Iterator[Api]:
-    port = free_port()
+def run_api(port: int | None = None) -> Iterator[Api]:
+    port = port or free_port()
     command = [sys.executable, "-m", "atroposlib.cli.run_api", "--host", "127.0.0.1", "--port", str(port)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
-    api = Api(f"http://127.0.0.1:{port}")
+    api = Api(port)
     try:
         for _ in range(300):
             try:

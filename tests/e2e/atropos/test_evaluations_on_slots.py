@@ -1,0 +1,90 @@
+"""Evaluations on real slots: written as they go, gone on with, side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from hermes_agent import Episode, Verdict
+from hermes_atropos import Evaluated, ExecTool, ToolContext
+from hermes_atropos.envs.terminal_test import TRAIN, Task, TerminalTestEnv
+from hermes_exec import ConfigError
+from tests.e2e.atropos.lab import PolicyServer, load, make_env, serving, solve
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_an_evaluation_is_written_as_it_goes_and_goes_on_where_it_ended(tokenizer: Path, tmp_path: Path) -> None:
+    items = [Task(f"greeting {number}", "greeting.txt", "Hello from the slot") for number in range(4)]
+    broken = {"greeting 2"}
+
+    class Evaluates(TerminalTestEnv):
+        async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> Verdict:
+            if item.prompt in broken:
+                raise RuntimeError("the verifier broke")
+            return await super().compute_reward(item, result, ctx)
+
+        async def evaluate(self, *args: Any, **kwargs: Any) -> None:
+            self.done = await self.evaluate_items(items, key=lambda item: item.prompt, category=lambda _: "files")
+
+    async def evaluate(server: PolicyServer) -> list[Evaluated]:
+        env = make_env(
+            Evaluates, tokenizer, server.url, data_dir_to_save_evals=str(tmp_path), max_rerolls=1, max_eval_workers=2
+        )
+        await env._run_evaluate()
+        done: list[Evaluated] = env.done
+        return done
+
+    with serving(PolicyServer(load(tokenizer), solve)) as server:
+        first = await evaluate(server)
+        assert {one.key: one.solved for one in first} == {f"greeting {n}": None if n == 2 else True for n in range(4)}
+        assert json.loads((tmp_path / "metrics.json").read_text())["results"]["all"]["eval/pass_rate_files"] == 1.0
+        asked = len(server.bodies)
+        with (tmp_path / "samples.jsonl").open("ab") as file:
+            file.write('{"key": "greeting 3", "cut in é'.encode()[:-1])
+        broken.clear()
+        second = await evaluate(server)
+    assert {one.key: one.solved for one in second} == {f"greeting {n}": True for n in range(4)}
+    assert len(server.bodies) - asked == 3
+    lines = (tmp_path / "samples.jsonl").read_text().splitlines()
+    assert sorted(json.loads(line)["key"] for line in lines) == [item.prompt for item in items]
+
+
+async def test_an_evaluation_waits_for_no_slot(tokenizer: Path) -> None:
+    """More workers than slots would wait for these until they give up."""
+
+    class Evaluates(TerminalTestEnv):
+        async def evaluate(self, *args: Any, **kwargs: Any) -> None:
+            items = [Task(f"greeting {number}", "greeting.txt", "Hello from the slot") for number in range(6)]
+            self.done = await self.evaluate_items(items, key=lambda item: item.prompt)
+
+        async def setup_trajectory_workspace(self, item: Task, *, trajectory_id: str, exec_tool: ExecTool) -> None:
+            await anyio.sleep(0.5)
+
+    with serving(PolicyServer(load(tokenizer), solve)) as server:
+        env = make_env(
+            Evaluates, tokenizer, server.url, slots_per_sandbox=1, max_sandboxes=1, acquire_timeout_s=1, max_rerolls=0
+        )
+        await env._run_evaluate()
+    assert [one.solved for one in env.done] == [True] * 6
+
+
+async def test_two_evaluations_in_one_folder(tokenizer: Path, tmp_path: Path) -> None:
+    class Second(TerminalTestEnv):
+        async def evaluate(self, *args: Any, **kwargs: Any) -> None:
+            await self.evaluate_items(TRAIN[:1], key=lambda item: item.path)
+
+    class First(Second):
+        async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> Verdict:
+            with pytest.raises(ConfigError, match="another evaluation writes to"):
+                await make_env(Second, tokenizer, server.url, data_dir_to_save_evals=str(tmp_path))._run_evaluate()
+            return await super().compute_reward(item, result, ctx)
+
+    with serving(PolicyServer(load(tokenizer), solve)) as server:
+        await make_env(First, tokenizer, server.url, data_dir_to_save_evals=str(tmp_path))._run_evaluate()
+    (line,) = (tmp_path / "samples.jsonl").read_text().splitlines()
+    assert json.loads(line)["solved"] is True
