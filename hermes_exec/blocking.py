@@ -228,6 +228,7 @@ class SandboxPool(SyncFacade[pool.SandboxPool]):
     slot = context(pool.SandboxPool.slot, Slot)
     slots = context(pool.SandboxPool.slots, _slots)
     prewarm = blocking(pool.SandboxPool.prewarm)
+    prefetch = blocking(pool.SandboxPool.prefetch)
     aclose = closing(pool.SandboxPool.aclose)
     close = aclose
     events = wraps(pool.SandboxPool.events, Events)

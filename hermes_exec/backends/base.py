@@ -219,6 +219,20 @@ class OnThisHost(Protocol):
 
 
 @runtime_checkable
+class Prefetches(Protocol):
+    """A backend that can make an image ready, by fetching, building or converting it, before a box is launched."""
+
+    async def prefetch(self, spec: LaunchSpec) -> None:
+        """Make the image of the spec ready within its ``pull_timeout_s``, telling ``on_progress``; nothing half done is
+        left when it fails or is cancelled. The rest of the spec does not matter.
+
+        Raises:
+            LaunchTimeout: it took longer.
+            BackendUnavailable, ImageError, ConfigError: as for ``Backend.check``.
+        """
+
+
+@runtime_checkable
 class TrialImage(Protocol):
     """A backend that can make an image for a trial: minimal, from no registry, and removed again."""
 

@@ -12,6 +12,8 @@ UNREACHABLE = re.compile(
     re.IGNORECASE,
 )
 """Messages about a registry that does not answer, or not now; there is no code for it."""
+LOG_LINES, LOG_CHARS = 10, 1000
+"""How much of the end of a build's log an error has."""
 
 
 def not_fetched(name: str, said: str) -> LaunchError:
@@ -22,3 +24,10 @@ def not_fetched(name: str, said: str) -> LaunchError:
         message = f"the image {name!r} cannot be fetched, its registry is not to be had now: {said}"
         return ImageError(message, cause=ErrorCause.PROVIDER, retryable=True)
     return ImageError(f"the image {name!r} cannot be fetched: {said}")
+
+
+def not_built(name: str, log: str) -> ImageError:
+    """The error for an image that cannot be built, with the end of what was said of it."""
+    lines = [line.rstrip() for line in log.splitlines() if line.strip()]
+    told = "\n".join(lines[-LOG_LINES:])[-LOG_CHARS:] or "the engine did not say why"
+    return ImageError(f"the image {name!r} cannot be built: {told}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from secrets import token_hex
 
 import anyio
@@ -62,6 +63,7 @@ class Fleet:
         self._on_pull = on_pull
         self._secrets = secrets
         self._launch_scopes: dict[int, anyio.CancelScope] = {}
+        self._scopes: set[anyio.CancelScope] = set()
         self._settled = anyio.Event()
         self._reaped = anyio.Event()
         self._wake_at = self._end_at = math.inf
@@ -123,6 +125,16 @@ class Fleet:
                 logger.exception("%s failed", what)
 
         self.tasks.start_soon(guarded, name=what)
+
+    @contextmanager
+    def until_closed(self) -> Iterator[anyio.CancelScope]:
+        """A block that is cancelled when the pool closes."""
+        with anyio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                yield scope
+            finally:
+                self._scopes.discard(scope)
 
     # Boxes come.
 
@@ -301,7 +313,7 @@ class Fleet:
         `shutdown_timeout_s`, then without waiting any more.
         """
         self.closing = True
-        for scope in list(self._launch_scopes.values()):
+        for scope in (*self._launch_scopes.values(), *self._scopes):
             scope.cancel()
         self._end_at = anyio.current_time() + self.templates.config.shutdown_timeout_s
         with anyio.CancelScope(shield=True, deadline=self._end_at):

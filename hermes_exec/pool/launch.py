@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import anyio
 
-from hermes_exec.backends.base import Labels, Sandbox
+from hermes_exec.backends.base import Labels, Prefetches, Sandbox
 from hermes_exec.channel.trace import Trace
 from hermes_exec.errors import ChannelLost, LaunchTimeout
 from hermes_exec.pool.sandbox import PooledSandbox, open_sandbox
@@ -22,13 +22,15 @@ OnPull = Callable[[PullProgress], None]
 async def launch_sandbox(
     template: Template, labels: Labels, on_pull: OnPull | None, destroy: Callable[[Sandbox], Awaitable[None]]
 ) -> Sandbox:
-    """Launch within `launch_timeout_s`; while an image is being pulled, within `pull_timeout_s` more. A sandbox that
-    exists already when the call is cancelled is destroyed.
+    """Make the image ready within `pull_timeout_s`, and launch within `launch_timeout_s`, which is that much longer
+    where the engine pulls only then. A sandbox that exists already when the call is cancelled is destroyed.
 
     Raises:
         LaunchError: as `Backend.launch`; LaunchTimeout when the time is over.
     """
     config = template.config
+    if isinstance(template.backend, Prefetches):
+        await template.backend.prefetch(replace(template.spec(), on_progress=on_pull))
     pulled_at: list[float] = []
 
     def progress(news: PullProgress) -> None:

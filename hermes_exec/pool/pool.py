@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import anyio
 
 from hermes_exec.checks import checked_count, checked_timeout
-from hermes_exec.errors import ConfigError, SlotClosed
+from hermes_exec.errors import ConfigError, ExecError, SlotClosed
 from hermes_exec.pool.context import SlotContext
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class SandboxPool:
             (made where it is missing), `"image"` for the image's WORKDIR; None for the slot's workspace.
         acquire_timeout_s: How long a request waits for a slot.
         launch_timeout_s: Longest start of a box.
-        pull_timeout_s: Longest pull of its image, on top of that.
+        pull_timeout_s: Longest pull or build of its image, on top of that.
         shutdown_timeout_s: Longest time that closing takes.
         lease_s: How long a box outlives a driver that is silent; the end of its process is seen within a second where
             that is possible (`local`, Docker on this host).
@@ -80,7 +80,7 @@ class SandboxPool:
         run_id: Label of the boxes (random by default), for `hermes-exec reap`.
         on_event: Called with each event, sync or async. What it raises is logged; KeyboardInterrupt then goes to the
             main thread.
-        on_pull: Called with the progress of image pulls, from any thread.
+        on_pull: Called with the progress of image pulls and builds, from any thread.
         trace: File for the metadata of each frame and event as JSON lines, never what is in them (`hermes-exec trace
             FILE` shows it), or a `Tracer` such as `hermes_exec.tracing.otel.OpenTelemetry()`.
         backend_options: Fields of the backend's config class.
@@ -442,6 +442,23 @@ class SandboxPool:
             )
         if n:
             await checkouts.queue.warm(template, n, self.config.acquire_timeout_s)
+
+    async def prefetch(self, images: Iterable[str], profile: str | None = None) -> dict[str, ExecError | None]:
+        """Make images ready (pulled, built, converted) before slots are asked for, as many at once as boxes are
+        launched at once (`launches_at_once`), each within `pull_timeout_s`; `on_pull` is told how far they are.
+
+        Returns what came of each image: None when it is ready, else the error that launching a box with it would end
+        with. One that fails holds up no other.
+
+        Raises:
+            ConfigError: there is no such profile, this backend has no images, or `images` are not names.
+            SlotClosed: the pool was closed meanwhile.
+        """
+        from hermes_exec.pool.prefetch import prefetch
+
+        self._open()
+        assert self._fleet is not None
+        return await prefetch(self._fleet, images, profile, self._on_pull)
 
     def events(self) -> Events:
         """What happens from now on, as an async iterator that ends when the pool closes.

@@ -6,6 +6,7 @@ import logging
 import secrets
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -54,12 +55,20 @@ class DockerBackend:
         """See ``Backend.launch``."""
         check_options(self._config, spec)
         await self._check_own_roots(spec)
-        image = await self._images.ensure(image_of(self._config, spec), spec.pull_timeout_s, spec.on_progress)
+        image = await self._ready(spec)
+        spec = replace(spec, image=image.name)
 
         def work(client: DockerClient) -> DockerSandbox:
             return self._launch(client, spec, labels, image)
 
         return await self._engine.make(work, lambda made: made.destroy_now(self._config.api_timeout_s))
+
+    async def prefetch(self, spec: LaunchSpec) -> None:
+        """See ``Prefetches.prefetch``."""
+        await self._ready(spec)
+
+    async def _ready(self, spec: LaunchSpec) -> ImageFacts:
+        return await self._images.ensure(image_of(self._config, spec), spec.pull_timeout_s, spec.on_progress)
 
     async def _check_own_roots(self, spec: LaunchSpec) -> None:
         if not spec.own_roots:

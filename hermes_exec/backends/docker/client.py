@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import docker
+import requests
 from docker.constants import DEFAULT_UNIX_SOCKET
 from docker.context import ContextAPI
 from docker.utils import kwargs_from_env
 
+from hermes_exec.backends.docker.answer import ANSWER
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.deadline import ANSWERED_UNTIL
 from hermes_exec.errors import BackendUnavailable
@@ -23,7 +25,9 @@ LEAST_S = 0.1
 
 
 class HurriedApi(docker.APIClient):
-    """An API client whose timeout is computed for each request: the SDK reads it from this attribute each time."""
+    """An API client whose timeout is computed for each request: the SDK reads it from this attribute each time; what
+    answers in parts can be hung up on.
+    """
 
     _timeout_s = math.inf
 
@@ -35,6 +39,14 @@ class HurriedApi(docker.APIClient):
     @timeout.setter
     def timeout(self, seconds: float) -> None:
         self._timeout_s = seconds
+
+    def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
+        """Send a request; an answer that comes in parts is told to `ANSWER`."""
+        response = super().send(request, **options)
+        answer = ANSWER.get()
+        if answer is not None and options.get("stream"):
+            answer.comes(response)
+        return response
 
 
 class HurriedClient(docker.DockerClient):

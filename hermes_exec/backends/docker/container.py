@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hermes_exec.backends.base import Labels, LaunchSpec, NoOwnRoot
+from hermes_exec.backends.docker.build import folder_of
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.dial_socket import SOCKET, DialSocket
 from hermes_exec.backends.owner import PREFIX, to_strings
@@ -46,6 +47,7 @@ def check_options(config: DockerConfig, spec: LaunchSpec) -> None:
     """Raise ConfigError for options that a container cannot have."""
     if not image_of(config, spec):
         raise ConfigError("the docker backend needs an image: SandboxPool('docker', image='…')")
+    folder_of(image_of(config, spec))
     if not spec.network and config.network_mode not in {None, "none"}:
         raise ConfigError(f"network=False and network_mode={config.network_mode!r} exclude each other")
     if spec.limits.memory_mb is not None and spec.limits.memory_mb < LEAST_MEMORY_MB:

@@ -12,7 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
+import anyio.to_thread
 
+from hermes_exec.backends.docker.answer import ANSWER, Answer
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.deadline import ANSWERED_UNTIL, deadline
 from hermes_exec.backends.threads import in_thread, launch_in_thread
@@ -71,6 +73,26 @@ class Engine:
         task = partial(self.call_now, work, deadline() - anyio.current_time())
         return await in_thread(task, self._limiter)
 
+    async def follow(self, work: Callable[[DockerClient], T]) -> T:
+        """As ``call`` for work that takes long and reads one answer as it comes. When nobody waits for it any more the
+        engine is hung up on, and gives it up.
+        """
+        answer = Answer()
+
+        def followed(client: DockerClient) -> T:
+            token = ANSWER.set(answer)
+            try:
+                return work(client)
+            finally:
+                ANSWER.reset(token)
+                answer.ended()
+
+        try:
+            # Not the limiter of the calls, which would wait for it.
+            return await anyio.to_thread.run_sync(partial(self.call_now, followed), abandon_on_cancel=True)
+        finally:
+            answer.hang_up()
+
     async def make(self, work: Callable[[DockerClient], T], unmake: Callable[[T], None]) -> T:
         """As ``call`` for work that makes something, which is unmade when nobody waits for it any more.
 
@@ -120,6 +142,7 @@ def mapped() -> Iterator[None]:
         LaunchError: everything else that it reports.
     """
     import requests
+    import urllib3
     from docker.errors import APIError, DockerException, ImageNotFound
 
     try:
@@ -133,7 +156,7 @@ def mapped() -> Iterator[None]:
         if status == 400 or REFUSAL.search(said):
             raise ConfigError(f"Docker refuses the configuration: {said}") from error
         raise LaunchError(f"Docker answered with {status}: {said}") from error
-    except (DockerException, requests.RequestException, OSError) as error:
+    except (DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
         raise BackendUnavailable(unavailable(error)) from error
 
 

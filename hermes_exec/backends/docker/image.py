@@ -1,26 +1,32 @@
-"""The image of a container: looked up, fetched by the policy with progress, and what it says of itself."""
+"""The image of a container: looked up, fetched or built with progress, and what it says of itself."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import anyio
 import anyio.from_thread
-import anyio.to_thread
 
+from hermes_exec.backends.docker.build import build, folder_of, tag_of
 from hermes_exec.backends.docker.config import DockerConfig
-from hermes_exec.backends.docker.engine import Engine, mapped, status_of
-from hermes_exec.backends.image_errors import not_fetched
-from hermes_exec.errors import ExecError, ImageError, LaunchTimeout, QuotaExceeded
+from hermes_exec.backends.docker.engine import Engine, status_of
+from hermes_exec.backends.file_lock import locked
+from hermes_exec.backends.image_errors import not_built, not_fetched
+from hermes_exec.errors import ExecError, ImageError, LaunchError, LaunchTimeout, QuotaExceeded
 from hermes_exec.results import PullProgress
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
 Progress = Callable[[PullProgress], None]
+T = TypeVar("T")
+LOG_CHARS = 4096
+"""How much of the end of a build's log is kept."""
 
 
 class ImageFacts(NamedTuple):
@@ -35,13 +41,14 @@ class ImageFacts(NamedTuple):
 
 
 class Images:
-    """The images of one engine, each fetched by one task at a time."""
+    """The images of one engine, each fetched by one task at a time, or built by one program at a time."""
 
     def __init__(self, engine: Engine, config: DockerConfig) -> None:
         self._engine = engine
         self._config = config
         self._locks: dict[str, anyio.Lock] = {}
         self._fetched: set[str] = set()
+        self._tags: dict[str, str] = {}
 
     async def find(self, name: str) -> ImageFacts | None:
         """The image, if the engine has it."""
@@ -49,45 +56,81 @@ class Images:
 
     async def check(self, name: str) -> None:
         """ImageError when the image is not there and the policy forbids to fetch it."""
-        if self._config.pull_policy == "never" and await self.find(name) is None:
+        if self._config.pull_policy == "never" and await self.find(await self._tag(name)) is None:
             raise ImageError(f"the image {name!r} is not on this engine, and pull_policy is 'never'")
 
     async def ensure(self, name: str, timeout_s: float, on_progress: Progress | None) -> ImageFacts:
-        """The image, fetched if the policy says so.
+        """The image, fetched or built if the policy says so.
 
         Raises:
-            ImageError: it is not there, and may not or cannot be fetched.
-            LaunchTimeout: fetching it took longer than ``timeout_s``.
+            ImageError: it is not there, and may not or cannot be fetched or built.
+            ConfigError: the folder that it is built of is not there, or cannot be read.
+            LaunchTimeout: that took longer than ``timeout_s``.
         """
-        policy = self._config.pull_policy
-        async with self._locks.setdefault(name, anyio.Lock()):
-            found = await self.find(name)
-            fetch = found is None or (policy == "always" and name not in self._fetched)
-            if fetch and policy != "never":
-                await self._pull(name, timeout_s, on_progress)
-                self._fetched.add(name)
-                found = await self.find(name)
-        if found is None:
-            await self.check(name)
-            raise ImageError(f"the image {name!r} was fetched and is still not on this engine")
-        return found
-
-    async def _pull(self, name: str, timeout_s: float, on_progress: Progress | None) -> None:
-        if name.startswith("sha256:"):
-            raise ImageError(f"the image {name!r} is not on this engine, and an id cannot be fetched")
-        left = threading.Event()
-
-        def work(client: DockerClient) -> None:
-            _pull(client, name, self._config.platform, on_progress, left)
-
         try:
             with anyio.fail_after(timeout_s):
-                # Not the engine's own limiter: an abandoned pull must not hold up other calls.
-                await anyio.to_thread.run_sync(lambda: self._engine.call_now(work), abandon_on_cancel=True)
+                async with self._locks.setdefault(name, anyio.Lock()):
+                    return await self._ensure(name, timeout_s, on_progress)
         except TimeoutError as error:
             raise LaunchTimeout(f"the image {name!r} was not there within pull_timeout_s={timeout_s:g}") from error
-        finally:
-            left.set()
+
+    async def _ensure(self, name: str, timeout_s: float, on_progress: Progress | None) -> ImageFacts:
+        policy, folder = self._config.pull_policy, folder_of(name)
+        found = await self.find(await self._tag(name))
+        if policy == "never":
+            await self.check(name)
+        elif folder is not None and found is None:
+            async with locked(Path.home() / ".cache" / "hermes-exec" / "builds" / self._tags[name]):
+                found = await self.find(self._tags[name]) or await self._build(name, folder, timeout_s, on_progress)
+        elif folder is None and (found is None or (policy == "always" and name not in self._fetched)):
+            await self._pull(name, on_progress)
+            self._fetched.add(name)
+            found = await self.find(name)
+        if found is None:
+            raise ImageError(f"the image {name!r} was made ready and is still not on this engine")
+        return found
+
+    async def _tag(self, name: str) -> str:
+        """What the engine calls it: of what is built, what its folder held when it was first asked for."""
+        folder = folder_of(name)
+        if folder is None:
+            return name
+        if name not in self._tags:
+            self._tags[name] = await self._engine.call(lambda _: tag_of(folder, self._config.platform))
+        return self._tags[name]
+
+    async def _build(
+        self, name: str, folder: Path, timeout_s: float, on_progress: Progress | None
+    ) -> ImageFacts | None:
+        def work(client: DockerClient) -> str:
+            with build(client, folder, self._config.platform, timeout_s) as (tag, events):
+                _read(name, events, on_progress, failed)
+            return tag
+
+        failed = partial(not_built, name)
+        self._tags[name] = await self._follow(work, failed)
+        return await self.find(self._tags[name])
+
+    async def _pull(self, name: str, on_progress: Progress | None) -> None:
+        if name.startswith("sha256:"):
+            raise ImageError(f"the image {name!r} is not on this engine, and an id cannot be fetched")
+        from docker.utils import parse_repository_tag
+
+        def work(client: DockerClient) -> None:
+            events = client.api.pull(repository, tag=tag or "latest", stream=True, decode=True, platform=platform)
+            _read(name, events, on_progress, failed)
+
+        repository, tag = parse_repository_tag(name)
+        platform, failed = self._config.platform, partial(not_fetched, name)
+        await self._follow(work, failed)
+
+    async def _follow(self, work: Callable[[DockerClient], T], failed: Callable[[str], LaunchError]) -> T:
+        try:
+            return await self._engine.follow(work)
+        except ExecError as error:
+            if isinstance(error, (ImageError, QuotaExceeded)) or status_of(error) is None:
+                raise
+            raise failed(str(error)) from error
 
 
 def _inspect(client: DockerClient, name: str) -> ImageFacts | None:
@@ -104,36 +147,25 @@ def _inspect(client: DockerClient, name: str) -> ImageFacts | None:
     return ImageFacts(name, found["Id"], system, arch, plain, config.get("WorkingDir") or "/")
 
 
-def _pull(
-    client: DockerClient, name: str, platform: str | None, on_progress: Progress | None, left: threading.Event
+def _read(
+    name: str,
+    events: Generator[Mapping[str, Any]],
+    on_progress: Progress | None,
+    failed: Callable[[str], LaunchError],
 ) -> None:
-    from docker.utils import parse_repository_tag
-
-    repository, tag = parse_repository_tag(name)
-    try:
-        with mapped():
-            events = client.api.pull(repository, tag=tag or "latest", stream=True, decode=True, platform=platform)
-            layers: dict[str, tuple[int, int]] = {}
-            with closing(events):
-                for event in events:
-                    if left.is_set():
-                        return
-                    _on_event(name, event, layers, on_progress)
-    except ExecError as error:
-        if isinstance(error, (ImageError, QuotaExceeded)) or status_of(error) is None:
-            raise
-        raise not_fetched(name, str(error)) from error
-
-
-def _on_event(
-    name: str, event: Mapping[str, Any], layers: dict[str, tuple[int, int]], on_progress: Progress | None
-) -> None:
-    if "error" in event:
-        raise not_fetched(name, str(event["error"]))
-    detail = event.get("progressDetail") or {}
-    if event.get("status") == "Downloading" and detail.get("total"):
-        layers[str(event.get("id"))] = (int(detail.get("current", 0)), int(detail["total"]))
-    if on_progress is not None:
-        current, total = (sum(column) for column in zip(*layers.values(), strict=True)) if layers else (0, 0)
-        progress = PullProgress(name, str(event.get("status", "")), current, total)
-        anyio.from_thread.run_sync(on_progress, progress)
+    """Read what the engine tells of a pull or a build until its end; what it says last goes into the error."""
+    layers: dict[str, tuple[int, int]] = {}
+    log = ""
+    with closing(events):
+        for event in events:
+            stream = re.sub(r"\x1b\[\d*m", "", str(event.get("stream") or ""))
+            log = (log + stream)[-LOG_CHARS:]
+            if "error" in event:
+                raise failed(f"{log}\n{event['error']}".strip())
+            detail = event.get("progressDetail") or {}
+            if event.get("status") == "Downloading" and detail.get("total"):
+                layers[str(event.get("id"))] = (int(detail.get("current", 0)), int(detail["total"]))
+            said = str(event.get("status") or stream).strip().rpartition("\n")[2]
+            if on_progress is not None and said:
+                current, total = (sum(column) for column in zip(*layers.values(), strict=True)) if layers else (0, 0)
+                anyio.from_thread.run_sync(on_progress, PullProgress(name, said, current, total))

@@ -82,8 +82,7 @@ class SingularityBackend(HostBackend):
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> SingularitySandbox:
         """See ``Backend.launch``."""
-        engine = await anyio.to_thread.run_sync(self._check, spec, limiter=self._limiter)
-        image = await self._images.ensure(image_of(self._config, spec), engine, spec.pull_timeout_s, spec.on_progress)
+        engine, image = await self._ready(spec)
         failed: list[ExecError] = []
         given_up = threading.Event()
         work = partial(self._launch, spec, labels, engine, image, given_up)
@@ -97,6 +96,15 @@ class SingularityBackend(HostBackend):
                 tasks.cancel_scope.cancel()
         await anyio.lowlevel.checkpoint_if_cancelled()
         raise failed[0]
+
+    async def prefetch(self, spec: LaunchSpec) -> None:
+        """See ``Prefetches.prefetch``."""
+        await self._ready(spec)
+
+    async def _ready(self, spec: LaunchSpec) -> tuple[Engine, Path]:
+        engine = await anyio.to_thread.run_sync(self._check, spec, limiter=self._limiter)
+        image = image_of(self._config, spec)
+        return engine, await self._images.ensure(image, engine, spec.pull_timeout_s, spec.on_progress)
 
     @asynccontextmanager
     async def trial_image(self) -> AsyncIterator[tuple[str, list[str]]]:

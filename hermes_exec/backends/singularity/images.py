@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import glob
 import hashlib
 import os
@@ -14,8 +12,7 @@ import shlex
 import signal
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +22,8 @@ import anyio.to_thread
 from anyio.abc import Process
 
 from hermes_exec.backends.box_directory import remove_tree
-from hermes_exec.backends.image_errors import not_fetched
+from hermes_exec.backends.file_lock import locked
+from hermes_exec.backends.image_errors import not_built, not_fetched
 from hermes_exec.backends.process import with_us
 from hermes_exec.backends.singularity.config import SingularityConfig
 from hermes_exec.backends.singularity.engine import Engine
@@ -36,7 +34,6 @@ Progress = Callable[[PullProgress], None]
 ARCHIVES = ("docker-archive:", "oci-archive:")
 TRANSPORTS = (*ARCHIVES, "docker-daemon:", "oci:")
 GRACE_S = 5.0
-POLL_S = 0.1
 SAID_BYTES = 4096
 
 
@@ -91,7 +88,7 @@ class Images:
             self._check_policy(name, path)
             try:
                 self._cache.mkdir(parents=True, exist_ok=True)
-                async with _locked(path) as alone:
+                async with locked(path) as alone:
                     if not path.exists():
                         await self._build(name, source, path, engine, on_progress, alone=alone)
             except OSError as error:
@@ -138,7 +135,10 @@ def find(name: str) -> Path | Source:
 
     Raises:
         ImageError: it names a file that is not there.
+        ConfigError: it is built of a Dockerfile.
     """
+    if name.startswith("dockerfile:"):
+        raise ConfigError(f"image={name!r} is for the docker backend: name a definition (a .def file)")
     if "://" in name or name.startswith(TRANSPORTS):
         return Source(name, _content(name))
     path = Path(name).expanduser().absolute()
@@ -211,27 +211,6 @@ def _hash_of(path: Path, *_: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-@asynccontextmanager
-async def _locked(path: Path) -> AsyncIterator[bool]:
-    """Held by one process at a time, on all hosts that share the file system; False where that has no locks: then some
-    may build the same, and the first one wins.
-    """
-    with path.with_name(f"{path.name}.lock").open("ab") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                await anyio.sleep(POLL_S)
-            except OSError as error:
-                if error.errno not in {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP}:
-                    raise
-                yield False
-                return
-            else:
-                yield True
-                return
-
-
 async def _run(argv: list[str], name: str, on_progress: Progress | None) -> str | None:
     """Run a build with this process's environment, which has credentials and proxies; what it said if it failed. One
     that is not waited for any more is ended.
@@ -281,9 +260,7 @@ def _failure(name: str, source: Source, said: str) -> LaunchError:
         return not_fetched(name, reason)
     if source.argument.endswith(".def"):
         # The last error says that a section failed; why it did stands above.
-        lines = [line for line in said.splitlines() if line.strip() and not line.startswith("INFO:")]
-        told = "\n".join(lines[-10:])[-1000:] or reason
-        return ImageError(f"the image {name!r} cannot be built: {told}")
+        return not_built(name, "\n".join(line for line in said.splitlines() if not line.startswith("INFO:")))
     return ImageError(
         f"this user cannot mount the file {name!r} (no access to /dev/fuse), and it cannot be made a folder either: "
         f"give access to /dev/fuse, or name a folder (apptainer build --sandbox FOLDER FILE): {reason}"

@@ -27,7 +27,12 @@ AnyBackend = Annotated[
 ]
 Image = Annotated[
     str | None,
-    typer.Option("--image", "-i", envvar="HERMES_EXEC_IMAGE", help="Image of the boxes, where the backend has images."),
+    typer.Option(
+        "--image",
+        "-i",
+        envvar="HERMES_EXEC_IMAGE",
+        help="Image of the boxes, where the backend has images (docker: also dockerfile:DIR).",
+    ),
 ]
 Config = Annotated[
     Path | None,

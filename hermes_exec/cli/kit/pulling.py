@@ -1,4 +1,4 @@
-"""Shows how far the pull of an image is: a line that changes on a terminal, a plain line now and then elsewhere."""
+"""Shows how far the pull or build of an image is: a line that changes on a terminal, one now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class PullDisplay:
 
 
 def describe(news: PullProgress) -> str:
-    """Return one line about a pull."""
+    """Return one line about a pull or a build."""
     if not news.total_bytes:
-        return f"pulling {news.image}: {news.status}"
+        return f"image {news.image}: {news.status}"
     share = 100 * news.current_bytes / news.total_bytes
     done, total = news.current_bytes / 1e6, news.total_bytes / 1e6
-    return f"pulling {news.image}: {share:.0f} % ({done:.1f} of {total:.1f} MB) {news.status}"
+    return f"image {news.image}: {share:.0f} % ({done:.1f} of {total:.1f} MB) {news.status}"

@@ -93,8 +93,8 @@ def test_a_pull_is_shown_in_plain_lines_without_a_terminal(capsys: pytest.Captur
     display = PullDisplay()
     display(PullProgress("debian:12", "downloading", 5_000_000, 20_000_000))
     display(PullProgress("debian:12", "downloading", 6_000_000, 20_000_000))
-    assert capsys.readouterr().err == "pulling debian:12: 25 % (5.0 of 20.0 MB) downloading\n"
-    assert describe(PullProgress("debian:12", "waiting")) == "pulling debian:12: waiting"
+    assert capsys.readouterr().err == "image debian:12: 25 % (5.0 of 20.0 MB) downloading\n"
+    assert describe(PullProgress("debian:12", "waiting")) == "image debian:12: waiting"
 
 
 GUARDED = """

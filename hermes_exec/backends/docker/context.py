@@ -1,0 +1,66 @@
+"""The context of a build: what `.dockerignore` leaves of a folder, as an archive that is known by its content."""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+from pathlib import Path
+from typing import IO
+
+from docker.utils.build import Pattern, PatternMatcher
+from docker.utils.fnmatch import fnmatchcase
+
+from hermes_exec.backends.docker.build import DOCKERFILE
+from hermes_exec.errors import ConfigError
+
+ALWAYS = (f"!{DOCKERFILE}", "!.dockerignore")
+"""What the builder needs, whatever is left out."""
+
+
+class _Pattern(Pattern):
+    """The SDK's own does not tell capitals from small letters, as Docker does."""
+
+    def match(self, filepath: str) -> bool:
+        return fnmatchcase(filepath, self.cleaned_pattern)
+
+
+def pack(folder: Path, archive: IO[bytes]) -> str:
+    """Write the context of a folder as a tar archive, as Docker's own client sends it; the digest of its content:
+    names, kinds, modes, targets of links, and what files hold. Blocking.
+
+    Raises:
+        ConfigError: something in the folder cannot be read.
+    """
+    digest = hashlib.sha256()
+    try:
+        with tarfile.open(fileobj=archive, mode="w") as out:
+            for name in _names(folder):
+                path = folder / name
+                if path.is_symlink() or path.is_file() or path.is_dir():
+                    entry = out.gettarinfo(path, name)
+                    entry.uid, entry.gid, entry.uname, entry.gname = 0, 0, "", ""
+                    entry.mtime = int(entry.mtime)
+                    digest.update(repr((name, entry.type, entry.mode, entry.linkname, entry.size)).encode())
+                    _add(out, entry, path, digest)
+    except OSError as error:
+        raise ConfigError(f"the folder {str(folder)!r} cannot be packed for a build: {error}") from error
+    return digest.hexdigest()
+
+
+def _names(folder: Path) -> list[str]:
+    ignore = folder / ".dockerignore"
+    lines = ignore.read_text("utf-8-sig", "surrogateescape").splitlines() if ignore.is_file() else []
+    matcher = PatternMatcher([])
+    wanted = [line for line in map(str.strip, lines) if line and not line.startswith("#")]
+    matcher.patterns = [pattern for pattern in map(_Pattern, (*wanted, *ALWAYS)) if pattern.dirs]
+    return sorted(matcher.walk(folder))
+
+
+def _add(out: tarfile.TarFile, entry: tarfile.TarInfo, path: Path, digest: hashlib._Hash) -> None:
+    if not entry.isreg():
+        out.addfile(entry)
+        return
+    with path.open("rb") as file:
+        digest.update(hashlib.file_digest(file, "sha256").digest())
+        file.seek(0)
+        out.addfile(entry, file)

@@ -1,0 +1,49 @@
+"""Images that are made ready before slots are asked for: several at once, and one that fails holds up no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import anyio
+
+from hermes_exec.backends.base import Prefetches
+from hermes_exec.errors import ConfigError, ExecError, SlotClosed
+from hermes_exec.pool.fleet import Fleet
+from hermes_exec.pool.launch import OnPull
+from hermes_exec.pool.templates import Template
+
+
+async def prefetch(
+    fleet: Fleet, images: Iterable[str], profile: str | None, on_pull: OnPull | None
+) -> dict[str, ExecError | None]:
+    """See `SandboxPool.prefetch`."""
+    wanted = {image: fleet.templates.get(profile, image) for image in _checked(fleet, images)}
+    results: dict[str, ExecError | None] = dict.fromkeys(wanted)
+    room = anyio.CapacityLimiter(fleet.templates.backend.launches_at_once)
+
+    async def one(image: str, template: Template) -> None:
+        async with room:
+            try:
+                assert isinstance(template.backend, Prefetches)
+                await template.backend.prefetch(replace(template.spec(), on_progress=on_pull))
+            except ExecError as error:
+                results[image] = error
+
+    with fleet.until_closed() as scope:
+        async with anyio.create_task_group() as tasks:
+            for image, template in wanted.items():
+                tasks.start_soon(one, image, template)
+    if scope.cancelled_caught:
+        raise SlotClosed("the pool was closed")
+    return results
+
+
+def _checked(fleet: Fleet, images: Iterable[str]) -> list[str]:
+    backend = fleet.templates.backends[0]
+    if not isinstance(backend, Prefetches):
+        raise ConfigError(f"backend {backend.name!r} has no images that can be fetched before its boxes are launched")
+    names = [] if isinstance(images, str) else list(images)
+    if isinstance(images, str) or not all(isinstance(name, str) and name for name in names):
+        raise ConfigError(f"images must be names of images, such as ['python:3.12-slim'], not {images!r}")
+    return names
