@@ -1,16 +1,17 @@
-"""The image of a task: made of its definition, once by content, in the way of the pool's backend."""
+"""The image of a task: what the pool is to make of its definition, and which tasks have theirs."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import logging
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-import anyio
 import anyio.to_thread
+from pydantic import Field
 
 from hermes_atropos.cache import default_cache_dir, made
 from hermes_atropos.config import SandboxEnvConfig
@@ -21,13 +22,36 @@ from hermes_atropos.image_definitions import (
     based_on,
     read_definition,
 )
-from hermes_exec import ConfigError, ImageError
+from hermes_exec import ConfigError, ExecError, ImageError, LaunchTimeout, SandboxPool
 
+_LOG = logging.getLogger(__name__)
 _PORTS_OF_THE_HOST = frozenset({"local", "ssh", "singularity"})
 WITHOUT_IMAGES = frozenset({"local", "ssh"})
-_REPOSITORY = "hermes-exec-task"
-_OUR_DOCKERFILE = ".hermes-exec.Dockerfile"
-TaskT = TypeVar("TaskT")
+_BUILT_BY_DOCKER = "dockerfile:"
+
+
+class Named(Protocol):
+    """A task."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+
+TaskT = TypeVar("TaskT", bound=Named)
+
+
+class TaskImagesConfig(SandboxEnvConfig):
+    """The options of an environment whose tasks have images of their own."""
+
+    default_docker_image: str = Field(default="ubuntu:22.04", description="for definitions based on a local .sif")
+    base_image: str = Field(default="", description="takes the place of the base that definitions name")
+
+    @property
+    def pool_image(self) -> str | None:
+        """What backends with images want to be given, and no task is run in."""
+        other = None if self.backend in WITHOUT_IMAGES else self.base_image or self.default_docker_image
+        return self.image or other
 
 
 class TaskImage(NamedTuple):
@@ -44,11 +68,6 @@ class PlacedTask(NamedTuple, Generic[TaskT]):
     at: TaskImage
 
 
-def pool_image(backend: str, image: str) -> str | None:
-    """The image that a pool is given because backends with images want one, although every slot names its own."""
-    return None if backend in WITHOUT_IMAGES else image
-
-
 def check_own_ports(config: SandboxEnvConfig) -> None:
     """Raise ConfigError where slots share ports: two rollouts whose services want the same one would spoil each other's
     reward. What a file of `pool_config` says is not looked at.
@@ -63,7 +82,7 @@ def check_own_ports(config: SandboxEnvConfig) -> None:
 
 
 class TaskImages:
-    """The images of the tasks of an environment.
+    """The images of the tasks of an environment, which the pool makes.
 
     `base` takes the place of the base that a definition names; `default_base` only that of a base which is a file of
     the machine where the definition was written.
@@ -74,18 +93,41 @@ class TaskImages:
         self._base = base
         self._default_base = default_base
         self._cache = cache or default_cache_dir("definitions")
-        self._ready: dict[Path, TaskImage] = {}
-        self._locks: dict[Path, anyio.Lock] = {}
+        self._left_out: set[str] = set()
 
     async def of(self, folder: Path) -> TaskImage:
-        """The image of the definition in a folder (a Dockerfile or a container.def), built if it is not there.
+        """The image of the definition in a folder (a Dockerfile or a container.def). Nothing is built yet.
 
-        Raises ConfigError where the backend cannot have it, ImageError when the build fails.
+        Raises ConfigError where the backend cannot have it.
         """
-        async with self._locks.setdefault(folder, anyio.Lock()):
-            if folder not in self._ready:
-                self._ready[folder] = await anyio.to_thread.run_sync(self._made, folder)
-            return self._ready[folder]
+        return await anyio.to_thread.run_sync(self._of, folder)
+
+    async def placed(
+        self, pool: SandboxPool, tasks: Sequence[TaskT], place: Callable[[TaskT], Awaitable[TaskImage]]
+    ) -> list[PlacedTask[TaskT]]:
+        """The tasks with their images, which are built where they are not there, several at once. A task whose image
+        cannot be had is left out, and why is told once.
+        """
+        found = []
+        for task in tasks:
+            if task.name not in self._left_out:
+                try:
+                    found.append(PlacedTask(task, await place(task)))
+                except ConfigError as error:
+                    self._leave_out(task, error)
+        images = {one.at.image for one in found if one.at.image is not None and _is_built(one.at.image)}
+        errors = await pool.prefetch(images) if images else {}
+        for one in found:
+            error = errors.get(one.at.image or "")
+            if isinstance(error, ConfigError | ImageError | LaunchTimeout):
+                self._leave_out(one.task, error)
+            elif error is not None:
+                raise error
+        return [one for one in found if one.task.name not in self._left_out]
+
+    def _leave_out(self, task: Named, error: ExecError) -> None:
+        self._left_out.add(task.name)
+        _LOG.warning("the task %s is left out: %s", task.name, error)
 
     def refusal(self, folder: Path) -> str:
         """Why the backend cannot have the image, without building it; empty where it can; blocking."""
@@ -105,7 +147,7 @@ class TaskImages:
                 "use docker or singularity, or leave the task out"
             )
 
-    def _made(self, folder: Path) -> TaskImage:
+    def _of(self, folder: Path) -> TaskImage:
         if self._backend == "docker":
             return self._for_docker(folder)
         definition = self._read(folder, DEFINITION)
@@ -126,14 +168,14 @@ class TaskImages:
         except ConfigError:
             if as_it_is is None:
                 raise
-            text = based_on(as_it_is, self._base) if self._base else as_it_is
         else:
             if definition.plain:
                 return TaskImage(definition.base, definition.workdir)
-            text = definition.dockerfile()
-            if as_it_is is not None:
-                text = based_on(as_it_is, self._base) if self._base else as_it_is
-        return TaskImage(_built_by_docker(folder, text), "image")
+        text = definition.dockerfile() if as_it_is is None else as_it_is
+        if as_it_is is not None and self._base:
+            text = based_on(as_it_is, self._base)
+        place = folder if text == as_it_is else self._kept(folder, DOCKERFILE, text)
+        return TaskImage(f"{_BUILT_BY_DOCKER}{place}", "image")
 
     def _for_singularity(self, folder: Path, definition: Definition) -> TaskImage:
         if definition.plain:
@@ -141,20 +183,26 @@ class TaskImages:
         copies = any(step.kind == "copy" for step in definition.steps)
         if (folder / DEFINITION).is_file() and definition == read_definition(folder, DEFINITION) and not copies:
             return TaskImage(str(folder / DEFINITION), definition.workdir)
-        return TaskImage(str(self._kept(folder, definition.singularity())), definition.workdir)
+        place = self._kept(folder, DEFINITION, definition.singularity())
+        return TaskImage(str(place / DEFINITION), definition.workdir)
 
-    def _kept(self, folder: Path, text: str) -> Path:
-        """The definition as a file, beside the files that it names."""
+    def _kept(self, folder: Path, name: str, text: str) -> Path:
+        """A copy of the folder with another definition."""
         content = archived(folder)
         place = self._cache / hashlib.sha256(text.encode() + content).hexdigest()[:16]
 
         def make(path: Path) -> None:
             with tarfile.open(fileobj=io.BytesIO(content)) as archive:
                 archive.extractall(path, filter="data")
-            # The engine looks for the files where it is started, not where the definition is.
-            (path / DEFINITION).write_text(_with_absolute_files(text, place), "utf-8")
+            (path / name).unlink(missing_ok=True)
+            # Singularity looks for the files where it is started, not where the definition is.
+            (path / name).write_text(_with_absolute_files(text, place) if name == DEFINITION else text, "utf-8")
 
-        return made(place, make) / DEFINITION
+        return made(place, make)
+
+
+def _is_built(image: str) -> bool:
+    return image.startswith(_BUILT_BY_DOCKER) or image.endswith(".def")
 
 
 def _with_absolute_files(text: str, place: Path) -> str:
@@ -165,8 +213,8 @@ def _with_absolute_files(text: str, place: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def archived(folder: Path, more: Mapping[str, bytes] | None = None) -> bytes:
-    """The folder, with more files, as a tar archive that is the same for the same content; blocking."""
+def archived(folder: Path) -> bytes:
+    """The folder as a tar archive that is the same for the same content; blocking."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
         for path in sorted(folder.rglob("*")):
@@ -177,44 +225,4 @@ def archived(folder: Path, more: Mapping[str, bytes] | None = None) -> bytes:
                     archive.addfile(entry, content)
             elif entry.isdir() or entry.issym():
                 archive.addfile(entry)
-        for name, data in (more or {}).items():
-            added = tarfile.TarInfo(name)
-            added.size = len(data)
-            archive.addfile(added, io.BytesIO(data))
     return out.getvalue()
-
-
-def _built_by_docker(folder: Path, dockerfile: str) -> str:
-    try:
-        import docker
-        from docker.errors import BuildError, DockerException, ImageNotFound
-    except ImportError as error:
-        raise ConfigError(
-            "images of tasks are built with the package docker: pip install 'hermes-exec[docker]'"
-        ) from error
-    context = archived(folder, {_OUR_DOCKERFILE: dockerfile.encode()})
-    tag = f"{_REPOSITORY}:{hashlib.sha256(context).hexdigest()[:24]}"
-    try:
-        client = docker.from_env(timeout=1800)
-    except DockerException as error:
-        raise ConfigError(f"images of tasks cannot be built: {error}") from error
-    try:
-        try:
-            client.images.get(tag)
-        except ImageNotFound:
-            client.images.build(
-                fileobj=io.BytesIO(context),
-                custom_context=True,
-                dockerfile=_OUR_DOCKERFILE,
-                tag=tag,
-                rm=True,
-                forcerm=True,
-            )
-    except BuildError as error:
-        said = "".join(str(line.get("stream", "")) for line in error.build_log)
-        raise ImageError(f"the image of {folder} cannot be built: {error.msg}; {said[-800:]}") from error
-    except DockerException as error:
-        raise ImageError(f"the image of {folder} cannot be built: {error}") from error
-    finally:
-        client.close()
-    return tag

@@ -11,19 +11,18 @@ import anyio.to_thread
 from pydantic import Field
 
 from hermes_agent import Episode, Verdict
-from hermes_atropos.config import SandboxEnvConfig
 from hermes_atropos.context import ExecTool, ToolContext
 from hermes_atropos.env import SandboxAgentEnv
 from hermes_atropos.envs.endless_terminals.scoring import find_interpreter, score_final_state
 from hermes_atropos.envs.endless_terminals.tasks import Task, load_tasks, split_tasks
 from hermes_atropos.spec import SandboxSpec
-from hermes_atropos.task_images import PlacedTask, TaskImages, check_own_ports, pool_image
-from hermes_exec import ConfigError, ImageError
+from hermes_atropos.task_images import PlacedTask, TaskImage, TaskImages, TaskImagesConfig, check_own_ports
+from hermes_exec import ConfigError
 
 _LOG = logging.getLogger(__name__)
 
 
-class EndlessTerminalsConfig(SandboxEnvConfig):
+class EndlessTerminalsConfig(TaskImagesConfig):
     """The options of the environment."""
 
     max_agent_turns: int = 32
@@ -31,16 +30,9 @@ class EndlessTerminalsConfig(SandboxEnvConfig):
     use_dataset: bool = Field(default=True, description="False: tasks_base_dir, else the tasks that are shipped")
     tasks_base_dir: str = Field(default="", description="folder with task_* folders; it is taken before the dataset")
     test_timeout_s: float = Field(default=60.0, gt=0, description="longest time of a task's test")
-    default_docker_image: str = Field(default="ubuntu:22.04", description="for definitions based on a local .sif")
-    base_image: str = Field(default="", description="takes the place of the base that definitions name")
     num_eval_tasks: int = Field(default=10, ge=0)
     eval_split_ratio: float = Field(default=0.1, ge=0, lt=1)
     split_seed: int = 0
-
-    @property
-    def pool_image(self) -> str | None:
-        """What no task is run in: each has an image of its own."""
-        return self.image or pool_image(self.backend, self.base_image or self.default_docker_image)
 
 
 class EndlessTerminalsEnv(SandboxAgentEnv[PlacedTask[Task]]):
@@ -76,23 +68,21 @@ class EndlessTerminalsEnv(SandboxAgentEnv[PlacedTask[Task]]):
 
     async def get_next_item(self) -> PlacedTask[Task]:
         """The next task in a seeded order, which is another one when all have been had. One whose image cannot be
-        built is left out from then on; the last of them ends the environment with its ImageError.
+        built is left out from then on. Raises ConfigError when none is left.
         """
-        while True:
+        while self._train:
             if not self._queue:
                 self._queue = list(self._train)
                 self._order.shuffle(self._queue)
             task = self._queue.pop()
-            try:
-                return await self._placed(task)
-            except ImageError as error:
-                if len(self._train) == 1:
-                    raise
-                _LOG.warning("the task %s is left out: %s", task.name, error)
-                self._train.remove(task)
+            placed = await self._images.placed(self.pool, [task], self._image)
+            if placed:
+                return placed[0]
+            self._train.remove(task)
+        raise ConfigError("no task is left whose image can be built: see the warnings above")
 
-    async def _placed(self, task: Task) -> PlacedTask[Task]:
-        return PlacedTask(task, await self._images.of(task.environment))
+    async def _image(self, task: Task) -> TaskImage:
+        return await self._images.of(task.environment)
 
     def format_prompt(self, item: PlacedTask[Task]) -> str:
         """The task's instruction."""
@@ -114,12 +104,7 @@ class EndlessTerminalsEnv(SandboxAgentEnv[PlacedTask[Task]]):
 
     async def evaluate(self, *args: Any, **kwargs: Any) -> None:
         """The share of held-out tasks that is solved."""
-        items = []
-        for task in self._eval[: self.config.num_eval_tasks]:
-            try:
-                items.append(await self._placed(task))
-            except ImageError as error:
-                _LOG.warning("the task %s is not evaluated: %s", task.name, error)
+        items = await self._images.placed(self.pool, self._eval[: self.config.num_eval_tasks], self._image)
         await self.evaluate_items(items, key=lambda item: item.task.name, category=lambda item: item.task.category)
 
 

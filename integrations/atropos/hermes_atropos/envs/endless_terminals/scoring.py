@@ -6,7 +6,6 @@ import io
 import json
 import secrets
 import zipfile
-from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 
 from hermes_agent import CheckFailed, Verdict
 from hermes_atropos.context import ExecTool
+from hermes_atropos.envs.machine_state import or_without_the_work, tampered
 from hermes_exec import ConfigError, Slot
 from hermes_exec.errors import ExecError
 
@@ -29,7 +29,6 @@ with open(path, "rb") as program:
     digest = hashlib.sha256(program.read()).hexdigest()
 print(path, digest, *sys.version_info[:2])
 """
-_PRELOAD = "/etc/ld.so.preload"
 _OUTCOME_BYTES = 4 << 20
 _COULD_NOT_IMPORT = ("ModuleNotFoundError", "SyntaxError")
 
@@ -62,19 +61,6 @@ async def score_final_state(slot: Slot, test: Path, interpreter: Interpreter, ti
     this image.
     """
     return await or_without_the_work(slot, lambda: _scored(slot, test, interpreter, timeout_s))
-
-
-async def or_without_the_work(slot: Slot, score: Callable[[], Awaitable[Verdict]]) -> Verdict:
-    """The verdict. Where the check does not come to one it is made in the slot as it was at the beginning: when it does
-    there, it was the model's work that it ran into, which is not solved. Raises CheckFailed when it does not.
-    """
-    try:
-        return await score()
-    except CheckFailed as failed:
-        await slot.kill_all()
-        await slot.reset()
-        await score()
-        return Verdict(0.0, solved=False, output=f"{failed}; without the model's work it is not so")
 
 
 async def _scored(slot: Slot, test: Path, interpreter: Interpreter, timeout_s: float) -> Verdict:
@@ -110,29 +96,6 @@ async def _scored(slot: Slot, test: Path, interpreter: Interpreter, timeout_s: f
     if result.signal is not None:
         raise CheckFailed(f"the test was ended by signal {result.signal}")
     return _verdict(_outcome(result.stdout, token), result.exit_code, result.stderr, interpreter.version)
-
-
-async def tampered(slot: Slot, digests: Mapping[str, str]) -> str:
-    """What of these programs (path to SHA-256) is not as it was; empty where all are. They are read by the runner, not
-    by programs of the slot.
-    """
-    import hashlib
-
-    for path, digest in digests.items():
-        try:
-            content = await slot.files.read_bytes(path)
-        except OSError as error:
-            if isinstance(error, (ExecError, TimeoutError)):
-                raise
-            return f"{path} is not there any more: {error}"
-        if hashlib.sha256(content).hexdigest() != digest:
-            return f"{path} is not the program that the task began with"
-    try:
-        # A link that leads nowhere here leads somewhere in another working directory.
-        await slot.files.stat(_PRELOAD, follow=False)
-    except FileNotFoundError:
-        return ""
-    return f"{_PRELOAD} was not there before"
 
 
 def _outcome(stdout: str, token: str) -> dict[str, Any] | None:

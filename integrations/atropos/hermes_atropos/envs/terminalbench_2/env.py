@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,20 +10,23 @@ from pydantic import Field
 
 from hermes_agent import Episode, Verdict
 from hermes_atropos.cache import default_cache_dir
-from hermes_atropos.config import SandboxEnvConfig
 from hermes_atropos.context import ExecTool, ToolContext
 from hermes_atropos.env import SandboxAgentEnv
 from hermes_atropos.envs.terminalbench_2.scoring import find_shell, score_task
 from hermes_atropos.envs.terminalbench_2.tasks import Task, environment_folder, load_tasks, workdir_of
 from hermes_atropos.spec import SandboxSpec
-from hermes_atropos.task_images import WITHOUT_IMAGES, PlacedTask, TaskImage, TaskImages, check_own_ports, pool_image
-from hermes_exec import ConfigError, ImageError
+from hermes_atropos.task_images import (
+    WITHOUT_IMAGES,
+    PlacedTask,
+    TaskImage,
+    TaskImages,
+    TaskImagesConfig,
+    check_own_ports,
+)
+from hermes_exec import ConfigError
 
-_LOG = logging.getLogger(__name__)
-_BASE = "ubuntu:22.04"
 
-
-class TerminalBench2Config(SandboxEnvConfig):
+class TerminalBench2Config(TaskImagesConfig):
     """The options of the environment."""
 
     dataset_name: str | None = Field(default="NousResearch/terminal-bench-2", description="`shipped`: the small set")
@@ -33,12 +35,6 @@ class TerminalBench2Config(SandboxEnvConfig):
     task_filter: str = Field(default="", description="names of tasks, separated by commas; empty: all")
     skip_tasks: str = Field(default="", description="names of tasks that are left out, separated by commas")
     force_build: bool = Field(default=False, description="build the image also where the task names one")
-    base_image: str = Field(default="", description="takes the place of the base that Dockerfiles name")
-
-    @property
-    def pool_image(self) -> str | None:
-        """What no task is run in: each has an image of its own."""
-        return self.image or pool_image(self.backend, self.base_image or _BASE)
 
 
 class TerminalBench2Env(SandboxAgentEnv[PlacedTask[Task]]):
@@ -59,7 +55,9 @@ class TerminalBench2Env(SandboxAgentEnv[PlacedTask[Task]]):
                 f"{self.name} needs images, which the backend {config.backend!r} does not have: use docker"
             )
         check_own_ports(config)
-        self._images = TaskImages(config.backend, base=config.base_image or None, default_base=_BASE)
+        self._images = TaskImages(
+            config.backend, base=config.base_image or None, default_base=config.default_docker_image
+        )
 
     async def get_next_item(self) -> None:
         """Raises ConfigError: this is an evaluation."""
@@ -86,12 +84,7 @@ class TerminalBench2Env(SandboxAgentEnv[PlacedTask[Task]]):
 
     async def evaluate(self, *args: Any, **kwargs: Any) -> None:
         """Every task once; the share that is solved, by category."""
-        items = []
-        for task in self._tasks:
-            try:
-                items.append(PlacedTask(task, await self._image(task)))
-            except (ConfigError, ImageError) as error:
-                _LOG.warning("the task %s is not evaluated: %s", task.name, error)
+        items = await self._images.placed(self.pool, self._tasks, self._image)
         await self.evaluate_items(items, key=lambda item: item.task.name, category=lambda item: item.task.category)
 
     async def _image(self, task: Task) -> TaskImage:

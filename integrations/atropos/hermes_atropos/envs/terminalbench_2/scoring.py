@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from hermes_agent import CheckFailed, Verdict
 from hermes_atropos.context import ExecTool
-from hermes_atropos.envs.endless_terminals.scoring import or_without_the_work, tampered
+from hermes_atropos.envs.machine_state import or_without_the_work, tampered
 from hermes_atropos.envs.terminalbench_2.tasks import Task, unpack
 from hermes_exec import ConfigError, Slot
 from hermes_exec.errors import ExecError
