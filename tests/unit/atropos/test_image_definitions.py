@@ -153,6 +153,26 @@ async def test_a_definition_is_taken_as_it_is_where_it_can_be(tmp_path: Path) ->
     assert "which the backend 'ssh' cannot have" in TaskImages("ssh", default_base="d").refusal(tmp_path)
 
 
+async def test_what_docker_builds(tmp_path: Path) -> None:
+    """The folder as it is, or a copy with another Dockerfile."""
+    folder, cache = tmp_path / "folder", tmp_path / "cache"
+    folder.mkdir()
+    dockerfile(folder, "FROM a AS one\nFROM b\nCOPY --from=one /x /y\n")
+    assert await TaskImages("docker", default_base="d").of(folder) == TaskImage(f"dockerfile:{folder}", "image")
+    (folder / "Dockerfile").unlink()
+    definition(folder, "Bootstrap: docker\nFrom: ubuntu:22.04\n%files\n    given /given\n")
+    (folder / "given").write_text("it")
+    image = (await TaskImages("docker", default_base="d", cache=cache).of(folder)).image
+    (made,) = cache.glob("*/Dockerfile")
+    assert image == f"dockerfile:{made.parent}"
+    assert (made.parent / "given").read_text() == "it"
+    assert made.read_text() == 'FROM ubuntu:22.04\nCOPY ["given", "/given"]\n'
+    assert not (folder / "Dockerfile").exists()
+    dockerfile(folder, "FROM ubuntu:22.04\nRUN true\n")
+    image = (await TaskImages("docker", base="own", default_base="d", cache=cache).of(folder)).image or ""
+    assert (Path(image.removeprefix("dockerfile:")) / "Dockerfile").read_text() == "FROM own\nRUN true\n"
+
+
 def test_a_folder_without_a_definition(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="neither a Dockerfile nor a container"):
         read_definition(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from hermes_atropos.envs.endless_terminals import EndlessTerminalsEnv
 from hermes_atropos.envs.endless_terminals.tasks import Task, load_tasks, read_task
 from hermes_atropos.image_definitions import read_definition
 from hermes_atropos.task_images import TaskImage, TaskImages
-from hermes_exec import ConfigError, ImageError, SandboxPool
+from hermes_exec import ConfigError, SandboxPool
 from hermes_exec.errors import ErrorCause
 from tests.e2e.agent.plans import Step
 from tests.e2e.atropos.tasks.bare import bare
@@ -26,6 +27,7 @@ from tests.e2e.atropos.tasks.rollouts import NULL, endless, solution
 pytestmark = pytest.mark.anyio
 TASKS = {task.name: task for task in load_tasks(None, "train", "")}
 PLAIN = sorted(name for name, task in TASKS.items() if read_definition(task.environment).plain)
+BUILDERS = ("docker", "singularity")
 FAST, JOIN = "task_000005_shared_folder", "task_000007_orders_join"
 
 
@@ -282,17 +284,28 @@ async def test_an_image_without_python_is_told_before_the_model_begins(own: Task
     assert "has no python3" in result.error.message
 
 
-@pytest.mark.docker
+@pytest.mark.parametrize("backend", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in BUILDERS])
 async def test_an_image_that_cannot_be_built_is_left_out(
-    docker_image: Callable[[str], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    backend: str, request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name, line in (("task_bad", "RUN echo why it fails; exit 3"), ("task_good", "RUN mkdir /made")):
+    """Its reason is told once, however often its turn comes."""
+    base = request.getfixturevalue(f"{backend}_image")("debian")
+    for name, line in (("task_bad", "COPY why-it-fails /x"), ("task_good", "ENV MADE=yes")):
         shutil.copytree(TASKS[FAST].test.parents[1], tmp_path / name)
-        (tmp_path / name / "environment" / "Dockerfile").write_text(f"FROM {docker_image('debian')}\n{line}\n")
-    env = bare(EndlessTerminalsEnv, backend="docker", tasks_base_dir=str(tmp_path), eval_split_ratio=0)
+        (tmp_path / name / "environment" / "Dockerfile").write_text(f"FROM {base}\n{line}\n")
+    more = {"network": False, "slots_per_sandbox": 1, "eval_split_ratio": 0.5, "split_seed": 1}
+    more |= {"backend_options": json.dumps({"cache_dir": str(tmp_path / "images")})} if backend == "singularity" else {}
+    env = bare(EndlessTerminalsEnv, backend=backend, base_image=base, tasks_base_dir=str(tmp_path), **more)
     await env.setup()
-    assert [(await env.get_next_item()).task.name for _ in range(4)] == ["task_good"] * 4
-    assert caplog.text.count("why it fails") >= 1
-    env._train, env._queue = [read_task(tmp_path / "task_bad")], []
-    with pytest.raises(ImageError, match="why it fails"):
-        await env.get_next_item()
+    good, bad = (read_task(tmp_path / name) for name in ("task_good", "task_bad"))
+    async with env.config.make_pool() as env.pool:
+        for train, names in (([good, bad], ["task_good"] * 4), ([good, bad], ["task_good"] * 2)):
+            env._train, env._queue = train, []
+            assert [(await env.get_next_item()).task.name for _ in names] == names
+        assert caplog.text.count("the task task_bad is left out") == 1
+        assert "why-it-fails" in caplog.text
+        placed = await env._images.placed(env.pool, [bad, good], env._image)
+        assert [one.task.name for one in placed] == ["task_good"]
+        env._train, env._queue = [bad], []
+        with pytest.raises(ConfigError, match="no task is left"):
+            await env.get_next_item()

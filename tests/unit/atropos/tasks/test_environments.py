@@ -19,6 +19,7 @@ async def test_endless_terminals_leaves_out_what_the_backend_cannot_have(caplog:
     names = []
     for _ in range(2):
         env = bare(EndlessTerminalsEnv, backend="local", network=False, use_dataset=False, eval_split_ratio=0)
+        env.pool = env.config.make_pool()
         await env.setup()
         names.append([(await env.get_next_item()).task.name for _ in range(6)])
     assert names[0] == names[1]
@@ -28,6 +29,7 @@ async def test_endless_terminals_leaves_out_what_the_backend_cannot_have(caplog:
 
 async def test_endless_terminals_asks_for_the_machine_to_be_scored() -> None:
     env = bare(EndlessTerminalsEnv, backend="local", network=False, use_dataset=False)
+    env.pool = env.config.make_pool()
     await env.setup()
     spec = env.sandbox_spec(await env.get_next_item())
     assert (spec.image, spec.workdir, spec.score_in, dict(spec.files), dict(spec.check_files)) == (
