@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO
 
 from hermes_exec.errors import ConfigError
-
-if TYPE_CHECKING:
-    from docker import DockerClient
 
 SCHEME = "dockerfile:"
 DOCKERFILE = "Dockerfile"
@@ -31,43 +25,20 @@ def folder_of(image: str) -> Path | None:
     named = image.removeprefix(SCHEME)
     folder = Path(named).expanduser().absolute()
     if not named or not folder.is_dir():
-        raise ConfigError(f"image={image!r}: there is no folder {str(folder)!r}: name one that holds a {DOCKERFILE}")
+        raise ConfigError(f"image={image!r}: there is no folder {named!r}: name one that holds a {DOCKERFILE}")
     if not (folder / DOCKERFILE).is_file():
         raise ConfigError(f"image={image!r}: there is no {DOCKERFILE} in {str(folder)!r}")
     return folder
 
 
-def tag_of(folder: Path, platform: str | None) -> str:
-    """What the image of a folder is called on the engine; blocking. ConfigError when the folder cannot be read."""
-    with open(os.devnull, "wb") as nowhere:
-        return _packed(folder, platform, nowhere)
+def tag_of(folder: Path, platform: str | None, archive: IO[bytes] | None = None) -> str:
+    """What the image of a folder is called on the engine; the context of its build is written to the archive. Blocking.
 
-
-@contextmanager
-def build(
-    client: DockerClient, folder: Path, platform: str | None, timeout_s: float
-) -> Iterator[tuple[str, Iterator[Mapping[str, Any]]]]:
-    """Begin to build the image of a folder as it is now: its tag, and what the engine tells. Blocking."""
-    with tempfile.TemporaryFile() as context:
-        tag = _packed(folder, platform, context)
-        context.seek(0)
-        yield (
-            tag,
-            client.api.build(
-                fileobj=context,
-                custom_context=True,
-                tag=tag,
-                platform=platform,
-                rm=True,
-                forcerm=True,
-                decode=True,
-                timeout=max(1, round(timeout_s)),
-            ),
-        )
-
-
-def _packed(folder: Path, platform: str | None, archive: IO[bytes]) -> str:
+    Raises:
+        ConfigError: the folder cannot be read.
+    """
     from hermes_exec.backends.docker.context import pack
 
-    key = f"{pack(folder, archive)} {platform or ''}"
+    with open(os.devnull, "wb") as nowhere:
+        key = f"{pack(folder, nowhere if archive is None else archive)} {platform or ''}"
     return f"{REPOSITORY}:{hashlib.sha256(key.encode()).hexdigest()[:24]}"

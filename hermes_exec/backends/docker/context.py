@@ -41,7 +41,13 @@ def pack(folder: Path, archive: IO[bytes]) -> str:
                     entry.uid, entry.gid, entry.uname, entry.gname = 0, 0, "", ""
                     entry.mtime = int(entry.mtime)
                     digest.update(repr((name, entry.type, entry.mode, entry.linkname, entry.size)).encode())
-                    _add(out, entry, path, digest)
+                    if not entry.isreg():
+                        out.addfile(entry)
+                        continue
+                    with path.open("rb") as file:
+                        digest.update(hashlib.file_digest(file, "sha256").digest())
+                        file.seek(0)
+                        out.addfile(entry, file)
     except OSError as error:
         raise ConfigError(f"the folder {str(folder)!r} cannot be packed for a build: {error}") from error
     return digest.hexdigest()
@@ -54,13 +60,3 @@ def _names(folder: Path) -> list[str]:
     wanted = [line for line in map(str.strip, lines) if line and not line.startswith("#")]
     matcher.patterns = [pattern for pattern in map(_Pattern, (*wanted, *ALWAYS)) if pattern.dirs]
     return sorted(matcher.walk(folder))
-
-
-def _add(out: tarfile.TarFile, entry: tarfile.TarInfo, path: Path, digest: hashlib._Hash) -> None:
-    if not entry.isreg():
-        out.addfile(entry)
-        return
-    with path.open("rb") as file:
-        digest.update(hashlib.file_digest(file, "sha256").digest())
-        file.seek(0)
-        out.addfile(entry, file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from functools import partial
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import anyio
 import anyio.from_thread
 
-from hermes_exec.backends.docker.build import build, folder_of, tag_of
+from hermes_exec.backends.docker.build import folder_of, tag_of
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.engine import Engine, status_of
 from hermes_exec.backends.file_lock import locked
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 Progress = Callable[[PullProgress], None]
 T = TypeVar("T")
+BUILD: Any = {"custom_context": True, "decode": True, "rm": True, "forcerm": True}
+"""Of a build: its context is an archive, what is told are objects, and no container of a step is left."""
 LOG_CHARS = 4096
 """How much of the end of a build's log is kept."""
 
@@ -81,7 +84,10 @@ class Images:
             await self.check(name)
         elif folder is not None and found is None:
             async with locked(Path.home() / ".cache" / "hermes-exec" / "builds" / self._tags[name]):
-                found = await self.find(self._tags[name]) or await self._build(name, folder, timeout_s, on_progress)
+                found = await self.find(self._tags[name])
+                if found is None:
+                    self._tags[name] = await self._build(name, folder, timeout_s, on_progress)
+                    found = await self.find(self._tags[name])
         elif folder is None and (found is None or (policy == "always" and name not in self._fetched)):
             await self._pull(name, on_progress)
             self._fetched.add(name)
@@ -99,29 +105,33 @@ class Images:
             self._tags[name] = await self._engine.call(lambda _: tag_of(folder, self._config.platform))
         return self._tags[name]
 
-    async def _build(
-        self, name: str, folder: Path, timeout_s: float, on_progress: Progress | None
-    ) -> ImageFacts | None:
+    async def _build(self, name: str, folder: Path, timeout_s: float, on_progress: Progress | None) -> str:
+        """The tag of what the folder holds by now."""
+        platform, failed = self._config.platform, partial(not_built, name)
+
         def work(client: DockerClient) -> str:
-            with build(client, folder, self._config.platform, timeout_s) as (tag, events):
+            with tempfile.TemporaryFile() as context:
+                tag = tag_of(folder, platform, context)
+                context.seek(0)
+                wait_s = max(1, round(timeout_s))
+                events = client.api.build(fileobj=context, tag=tag, platform=platform, timeout=wait_s, **BUILD)
                 _read(name, events, on_progress, failed)
             return tag
 
-        failed = partial(not_built, name)
-        self._tags[name] = await self._follow(work, failed)
-        return await self.find(self._tags[name])
+        return await self._follow(work, failed)
 
     async def _pull(self, name: str, on_progress: Progress | None) -> None:
         if name.startswith("sha256:"):
             raise ImageError(f"the image {name!r} is not on this engine, and an id cannot be fetched")
         from docker.utils import parse_repository_tag
 
+        repository, tag = parse_repository_tag(name)
+        platform, failed = self._config.platform, partial(not_fetched, name)
+
         def work(client: DockerClient) -> None:
             events = client.api.pull(repository, tag=tag or "latest", stream=True, decode=True, platform=platform)
             _read(name, events, on_progress, failed)
 
-        repository, tag = parse_repository_tag(name)
-        platform, failed = self._config.platform, partial(not_fetched, name)
         await self._follow(work, failed)
 
     async def _follow(self, work: Callable[[DockerClient], T], failed: Callable[[str], LaunchError]) -> T:
