@@ -115,7 +115,7 @@ class TaskImages:
                     found.append(PlacedTask(task, await place(task)))
                 except ConfigError as error:
                     self._leave_out(task, error)
-        images = {one.at.image for one in found if one.at.image is not None and _is_built(one.at.image)}
+        images = [one.at.image for one in found if one.at.image is not None and _is_built(one.at.image)]
         errors = await pool.prefetch(images) if images else {}
         for one in found:
             error = errors.get(one.at.image or "")
