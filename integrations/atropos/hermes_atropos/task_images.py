@@ -53,6 +53,10 @@ class TaskImagesConfig(SandboxEnvConfig):
         other = None if self.backend in WITHOUT_IMAGES else self.base_image or self.default_docker_image
         return self.image or other
 
+    def task_images(self) -> TaskImages:
+        """The images of its tasks."""
+        return TaskImages(self.backend, base=self.base_image or None, default_base=self.default_docker_image)
+
 
 class TaskImage(NamedTuple):
     """What a slot of a task is asked for with; None: what the pool has."""

@@ -16,7 +16,7 @@ from hermes_atropos.env import SandboxAgentEnv
 from hermes_atropos.envs.endless_terminals.scoring import find_interpreter, score_final_state
 from hermes_atropos.envs.endless_terminals.tasks import Task, load_tasks, split_tasks
 from hermes_atropos.spec import SandboxSpec
-from hermes_atropos.task_images import PlacedTask, TaskImage, TaskImages, TaskImagesConfig, check_own_ports
+from hermes_atropos.task_images import PlacedTask, TaskImage, TaskImagesConfig, check_own_ports
 from hermes_exec import ConfigError
 
 _LOG = logging.getLogger(__name__)
@@ -48,9 +48,7 @@ class EndlessTerminalsEnv(SandboxAgentEnv[PlacedTask[Task]]):
         check_own_ports(config)
         dataset = config.dataset_name if config.use_dataset and not config.tasks_base_dir else None
         tasks = await anyio.to_thread.run_sync(load_tasks, dataset, config.dataset_split, config.tasks_base_dir)
-        self._images = TaskImages(
-            config.backend, base=config.base_image or None, default_base=config.default_docker_image
-        )
+        self._images = config.task_images()
         possible = await anyio.to_thread.run_sync(self._possible, tasks)
         self._train, self._eval = split_tasks(possible, config.eval_split_ratio, config.split_seed)
         self._order = random.Random(config.split_seed)

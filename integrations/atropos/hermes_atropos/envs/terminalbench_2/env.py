@@ -15,14 +15,7 @@ from hermes_atropos.env import SandboxAgentEnv
 from hermes_atropos.envs.terminalbench_2.scoring import find_shell, score_task
 from hermes_atropos.envs.terminalbench_2.tasks import Task, environment_folder, load_tasks, workdir_of
 from hermes_atropos.spec import SandboxSpec
-from hermes_atropos.task_images import (
-    WITHOUT_IMAGES,
-    PlacedTask,
-    TaskImage,
-    TaskImages,
-    TaskImagesConfig,
-    check_own_ports,
-)
+from hermes_atropos.task_images import WITHOUT_IMAGES, PlacedTask, TaskImage, TaskImagesConfig, check_own_ports
 from hermes_exec import ConfigError
 
 
@@ -55,9 +48,7 @@ class TerminalBench2Env(SandboxAgentEnv[PlacedTask[Task]]):
                 f"{self.name} needs images, which the backend {config.backend!r} does not have: use docker"
             )
         check_own_ports(config)
-        self._images = TaskImages(
-            config.backend, base=config.base_image or None, default_base=config.default_docker_image
-        )
+        self._images = config.task_images()
 
     async def get_next_item(self) -> None:
         """Raises ConfigError: this is an evaluation."""
