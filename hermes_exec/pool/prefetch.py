@@ -43,7 +43,8 @@ def _checked(fleet: Fleet, images: Iterable[str]) -> list[str]:
     backend = fleet.templates.backends[0]
     if not isinstance(backend, Prefetches):
         raise ConfigError(f"backend {backend.name!r} has no images that can be fetched before its boxes are launched")
-    names = [] if isinstance(images, str) else list(images)
-    if isinstance(images, str) or not all(isinstance(name, str) and name for name in names):
+    names: list[object] = [""] if isinstance(images, str) else list(images)
+    found = [name for name in names if name and isinstance(name, str)]
+    if found != names:
         raise ConfigError(f"images must be names of images, such as ['python:3.12-slim'], not {images!r}")
-    return names
+    return found

@@ -122,11 +122,11 @@ class TaskImages:
         images = [one.at.image for one in found if one.at.image is not None and _is_built(one.at.image)]
         errors = await pool.prefetch(images) if images else {}
         for one in found:
-            error = errors.get(one.at.image or "")
-            if isinstance(error, ConfigError | ImageError | LaunchTimeout):
-                self._leave_out(one.task, error)
-            elif error is not None:
-                raise error
+            failure = errors.get(one.at.image or "")
+            if isinstance(failure, ConfigError | ImageError | LaunchTimeout):
+                self._leave_out(one.task, failure)
+            elif failure is not None:
+                raise failure
         return [one for one in found if one.task.name not in self._left_out]
 
     def _leave_out(self, task: Named, error: ExecError) -> None:
@@ -166,18 +166,17 @@ class TaskImages:
         return definition.with_base(base) if base else definition
 
     def _for_docker(self, folder: Path) -> TaskImage:
-        as_it_is = (folder / DOCKERFILE).read_text("utf-8") if (folder / DOCKERFILE).is_file() else None
+        as_it_is = (folder / DOCKERFILE).read_text("utf-8") if (folder / DOCKERFILE).is_file() else ""
+        text = based_on(as_it_is, self._base) if as_it_is and self._base else as_it_is
         try:
             definition = self._read(folder, DOCKERFILE)
-        except ConfigError:
-            if as_it_is is None:
+        except ConfigError:  # Docker can do more
+            if not text:
                 raise
         else:
             if definition.plain:
                 return TaskImage(definition.base, definition.workdir)
-        text = definition.dockerfile() if as_it_is is None else as_it_is
-        if as_it_is is not None and self._base:
-            text = based_on(as_it_is, self._base)
+            text = text or definition.dockerfile()
         place = folder if text == as_it_is else self._kept(folder, DOCKERFILE, text)
         return TaskImage(f"{_BUILT_BY_DOCKER}{place}", "image")
 

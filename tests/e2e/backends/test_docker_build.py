@@ -180,7 +180,7 @@ async def test_a_build_that_is_given_up_ends_at_once(how: str, make: Make, engin
             if how == "closed":
                 await pool.aclose()
         await until(lambda: not marked(seconds), 20)
-    await until(lambda: not [one for one in engine.containers.list(all=True) if seconds in str(one.attrs["Args"])], 20)
+    await until(lambda: not [one for one in engine.api.containers(all=True) if seconds in str(one["Command"])], 20)
     assert [type(one) for one in results] == {
         "cancelled": [],
         "over its time": [LaunchTimeout],

@@ -59,7 +59,7 @@ def test_bad_input_and_the_blocking_face(docker_image: Callable[[str], str]) -> 
             (base, None, NAME_ERROR),
             ([""], None, NAME_ERROR),
             ([7], None, NAME_ERROR),
-            (["a\0b"], None, "image"),
+            (["a\udcffb"], None, "image"),
             ([base], "smal", "small"),
         ):
             with pytest.raises(ConfigError, match=why):

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -293,7 +294,7 @@ async def test_an_image_that_cannot_be_built_is_left_out(
     for name, line in (("task_bad", "COPY why-it-fails /x"), ("task_good", "ENV MADE=yes")):
         shutil.copytree(TASKS[FAST].test.parents[1], tmp_path / name)
         (tmp_path / name / "environment" / "Dockerfile").write_text(f"FROM {base}\n{line}\n")
-    more = {"network": False, "slots_per_sandbox": 1, "eval_split_ratio": 0.5, "split_seed": 1}
+    more: dict[str, Any] = {"network": False, "slots_per_sandbox": 1, "eval_split_ratio": 0.5, "split_seed": 1}
     more |= {"backend_options": json.dumps({"cache_dir": str(tmp_path / "images")})} if backend == "singularity" else {}
     env = bare(EndlessTerminalsEnv, backend=backend, base_image=base, tasks_base_dir=str(tmp_path), **more)
     await env.setup()
