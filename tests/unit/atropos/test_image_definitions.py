@@ -157,7 +157,7 @@ async def test_what_docker_builds(tmp_path: Path) -> None:
     """The folder as it is, or a copy with another Dockerfile."""
     folder, cache = tmp_path / "folder", tmp_path / "cache"
     folder.mkdir()
-    dockerfile(folder, "FROM a AS one\nFROM b\nCOPY --from=one /x /y\n")
+    (folder / "Dockerfile").write_text("FROM a AS one\nFROM b\nCOPY --from=one /x /y\n")
     assert await TaskImages("docker", default_base="d").of(folder) == TaskImage(f"dockerfile:{folder}", "image")
     (folder / "Dockerfile").unlink()
     definition(folder, "Bootstrap: docker\nFrom: ubuntu:22.04\n%files\n    given /given\n")

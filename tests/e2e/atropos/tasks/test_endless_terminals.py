@@ -289,9 +289,12 @@ async def test_an_image_without_python_is_told_before_the_model_begins(own: Task
 async def test_an_image_that_cannot_be_built_is_left_out(
     backend: str, request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its reason is told once, however often its turn comes."""
+    """Its reason is told once, however often its turn comes. (Apptainer's builds cannot run steps on every machine.)"""
     base = request.getfixturevalue(f"{backend}_image")("debian")
-    for name, line in (("task_bad", "COPY why-it-fails /x"), ("task_good", "ENV MADE=yes")):
+    for name, line in (
+        ("task_bad", "COPY why-it-fails /x"),
+        ("task_good", "ENV MADE=yes" if backend == "docker" else ""),
+    ):
         shutil.copytree(TASKS[FAST].test.parents[1], tmp_path / name)
         (tmp_path / name / "environment" / "Dockerfile").write_text(f"FROM {base}\n{line}\n")
     more: dict[str, Any] = {"network": False, "slots_per_sandbox": 1, "eval_split_ratio": 0.5, "split_seed": 1}
