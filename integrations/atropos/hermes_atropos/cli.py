@@ -17,7 +17,6 @@ from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.ending import end_with
 from hermes_exec.cli.kit.interrupt import run_async
 from hermes_exec.cli.kit.output import LogFormatter, emit_json, say, stdout
-from hermes_exec.config import nearest
 from hermes_exec.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -117,6 +116,8 @@ def make(context: typer.Context) -> None:
 def environment(name: str) -> type[SandboxAgentEnv[Any]]:
     """The class of an environment of this package. Raises ConfigError for an unknown name, with the nearest one."""
     from importlib import import_module
+
+    from hermes_exec.config import nearest
 
     if name not in ENVIRONMENTS:
         raise ConfigError(f"there is no environment {name!r}; {nearest(name.replace('-', '_'), ENVIRONMENTS)}")
@@ -326,6 +327,8 @@ def _section(given: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _made(model: type[ModelT], values: Mapping[str, Any], section: str) -> ModelT:
     """A model of these values. Raises ConfigError that names each wrong field."""
     from pydantic import ValidationError
+
+    from hermes_exec.config import nearest
 
     unknown = sorted(values.keys() - model.model_fields.keys())
     if unknown:
