@@ -58,7 +58,7 @@ class SSHBackend:
         async def end(host: Host, base: str, info: SandboxInfo, reason: str) -> None:
             try:
                 await in_thread(partial(host.end, base), host.limiter)
-            except ExecError as error:
+            except (ExecError, OSError) as error:
                 logger.warning("%s could not be ended: %s", info.sandbox, error)
             else:
                 ended.append(Reaped(info.sandbox, self.name, info.labels.run_id, reason))

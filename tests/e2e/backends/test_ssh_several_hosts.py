@@ -78,14 +78,21 @@ def fleet(ssh_server: Server, tmp_path: Path) -> Iterator[Fleet]:
         yield Fleet(servers, folders)
 
 
-@pytest.fixture
-def silent(fleet: Fleet) -> Iterator[None]:
-    """The first host takes connections and says nothing."""
-    fleet.servers[0].stop()
+@contextlib.contextmanager
+def silenced(server: Server) -> Iterator[None]:
+    """A host takes connections and says nothing."""
+    server.stop()
     with socket.socket() as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        deaf.bind((fleet.servers[0].address, fleet.servers[0].port))
+        deaf.bind((server.address, server.port))
         deaf.listen()
+        yield
+
+
+@pytest.fixture
+def silent(fleet: Fleet) -> Iterator[None]:
+    """The first host is silent."""
+    with silenced(fleet.servers[0]):
         yield
 
 
@@ -129,6 +136,7 @@ async def test_a_host_that_is_silent_at_the_start(
     assert line.startswith(f"{fleet.names[0]} is left out until it answers again: ssh {fleet.names[0]}: ")
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("transport", ["openssh", "paramiko"])
 async def test_a_host_that_refuses_at_the_start_and_comes_later(
     fleet: Fleet, transport: str, caplog: pytest.LogCaptureFixture
@@ -147,6 +155,18 @@ async def test_a_host_that_refuses_at_the_start_and_comes_later(
                     where = fleet.of(second)
                 await until(lambda: pool.stats().slots_total == 1)
         assert told(caplog)[1:] == [f"{fleet.names[0]} is back"]
+
+
+@pytest.mark.parametrize("transport", ["openssh", "paramiko"])
+async def test_launches_wait_together_for_a_host_that_has_gone_silent(fleet: Fleet, transport: str) -> None:
+    boxes = {"slots_per_sandbox": 1, "max_sandboxes": 6, "launches_at_once": 6}
+    options = fleet.options({"weight": 100}, {}, **boxes, transport=transport)
+    async with SandboxPool("ssh", **options) as pool:
+        with silenced(fleet.servers[0]):
+            began = time.monotonic()
+            async with pool.slots(6) as slots:
+                assert list(map(fleet.of, slots)) == [1] * 6
+            assert time.monotonic() - began < 5 * CONNECT_S, "they waited for each other's attempt"
 
 
 async def test_a_host_that_dies_takes_its_holders_and_no_waiter(fleet: Fleet) -> None:
