@@ -2,7 +2,8 @@
 
 import math
 import sys
-from itertools import pairwise
+from collections.abc import Callable
+from itertools import pairwise, product
 from typing import Any
 
 from hermes_exec.pool.plan import PlanConfig, TemplateSize, plan
@@ -306,6 +307,33 @@ def test_an_idle_box_that_is_too_small_makes_room_for_a_larger_one() -> None:
     world.release(first[1])
     world.reconcile()
     assert gang in world.held
+
+
+def settle(world: World) -> None:
+    for _ in range(3):
+        world.reconcile()
+        world.launch_all()
+        world.close_all()
+        assert len(world.state.boxes) <= world.config.max_sandboxes
+
+
+EVENTS: tuple[Callable[[World], object], ...] = (
+    lambda world: world.acquire("e"),
+    lambda world: world.acquire("e", LARGE + SMALL),
+    lambda world: world.release(next(iter(world.held))) if world.held else None,
+    lambda world: setattr(world, "large_host_away", not world.large_host_away),
+    settle,
+)
+
+
+def test_everybody_is_served_by_boxes_of_different_sizes_after_every_short_history() -> None:
+    for history in product(EVENTS, repeat=5):
+        world = of_two_hosts()
+        for event in history:
+            event(world)
+        waiting = set(world.state.waiters)
+        world.run_dry()
+        assert waiting <= {waiter.id for waiter in world.lent}
 
 
 def test_a_box_that_is_as_large_as_there_are_is_kept() -> None:
