@@ -79,7 +79,7 @@ class ConfigError(ExecError, ValueError):
 
 class BackendUnavailable(ExecError):
     """Raised when a backend cannot be used here: not installed, no daemon, no credentials. The message ends with the
-    command that mends it.
+    command that mends it. One that is ``retryable`` says that it was there, and is away for now.
     """
 
     default_cause = ErrorCause.CONFIG

@@ -104,7 +104,7 @@ class Reaped:
 @dataclass(frozen=True, slots=True)
 class SandboxInfo:
     """A box that this library started, whoever owns it; ``owner`` says whether the owner still lives, ``ended`` that
-    its runner does not.
+    its runner does not. ``host`` is where it is, for backends that have several hosts.
     """
 
     sandbox: str
@@ -115,6 +115,7 @@ class SandboxInfo:
     image: str | None = None
     created_at: float | None = None
     ended: bool = False
+    host: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +211,15 @@ class Mortal(Protocol):
 
 
 @runtime_checkable
+class OwnSize(Protocol):
+    """A sandbox that may have another number of slots than the pool asked for; never one that a tenant gets whole."""
+
+    @property
+    def slots(self) -> int | None:
+        """How many; None for what the pool says."""
+
+
+@runtime_checkable
 class OnThisHost(Protocol):
     """A backend whose boxes have their files on this host, in directories below ``base_dir`` of its configuration."""
 
@@ -280,7 +290,9 @@ class Backend(Protocol):
 
         Raises:
             LaunchError: the box could not be started.
-            BackendUnavailable, ImageError, ConfigError, NoOwnRoot: as for ``check``.
+            BackendUnavailable: as for ``check``; one that is ``retryable`` says that the engine is away for now, and
+                whoever waits for the box goes on waiting.
+            ImageError, ConfigError, NoOwnRoot: as for ``check``.
         """
 
     async def reap(self, which: ReapFilter) -> list[Reaped]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import Field, PrivateAttr
@@ -21,15 +21,23 @@ class BackendConfig(ConfigModel):
     """The name of the backend that this configures."""
     default_slots: ClassVar[int] = 1
     """Slots in one box where the pool does not set them."""
-    default_max_sandboxes: ClassVar[int] = 4
-    """Most boxes where the pool does not set them."""
-
     creates_per_s: Annotated[float, Field(gt=0)] | None = 20.0
     """Most boxes that are begun in a second, by all programs of this user on this host together; None for no bound."""
     launches_at_once: Annotated[int, Field(ge=1)] = 4
     """Most boxes of a pool that are being launched at the same time."""
 
     _wrap: Callable[[Any], Any] | None = PrivateAttr(default=None)
+
+    @property
+    def default_max_sandboxes(self) -> int:
+        """Most boxes where the pool does not set them."""
+        return 4
+
+    def sizes(self, boxes: int, slots: int) -> Mapping[int, int]:
+        """How many slots so many boxes have when all is well: slots in a box → boxes of that size. ``slots`` is what
+        the pool says; it holds for all boxes unless the backend has its own numbers (see ``OwnSize``).
+        """
+        return {slots: boxes}
 
     def wrapped(self, wrap: Callable[[Any], Any]) -> Self:
         """The same configuration, with something around the backend that is made from it (see `testing.faults`)."""

@@ -77,10 +77,10 @@ class PoolConfig(ConfigModel):
     backend: str = "local"
     image: str | None = None
     slots_per_sandbox: SlotCount | None = None
-    """None: 64 on local, 1 elsewhere."""
+    """None: 64 on local and ssh, 1 elsewhere."""
     min_sandboxes: Count = 0
     max_sandboxes: AtLeastOne | None = None
-    """None: 1 on local, 4 elsewhere."""
+    """None: 1 on local, on ssh the number of hosts, 4 elsewhere."""
     profiles: dict[str, ProfileConfig] = Field(default_factory=dict)
     min_isolation: IsolationLevel = "none"
     network: bool = True

@@ -13,8 +13,8 @@ import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
-from hermes_exec.backends.base import Backend, Labels, Mortal, NoOwnRoot, ReapFilter, Sandbox
-from hermes_exec.errors import ExecError, LaunchError, PostMortem
+from hermes_exec.backends.base import Backend, Labels, Mortal, NoOwnRoot, OwnSize, ReapFilter, Sandbox
+from hermes_exec.errors import BackendUnavailable, ExecError, LaunchError, PostMortem
 from hermes_exec.pool.events import Hub
 from hermes_exec.pool.launch import OnPull, launch_sandbox, start_sandbox
 from hermes_exec.pool.pace import next_turn
@@ -177,9 +177,11 @@ class Fleet:
 
     def _launch_failed(self, record: SandboxRecord, error: Exception) -> None:
         self.failures += 1
-        hopeless = not (isinstance(error, ExecError) and error.retryable)
+        retryable = isinstance(error, ExecError) and error.retryable
+        away = retryable and isinstance(error, BackendUnavailable)
         logger.warning("launching a sandbox failed: %s", masked(str(error), self._secrets))
-        self.state.launch_failed(record, error, anyio.current_time(), LAUNCH_DELAYS_S, hopeless=hopeless)
+        now = anyio.current_time()
+        self.state.launch_failed(record, error, now, LAUNCH_DELAYS_S, hopeless=not retryable, away=away)
         self.on_change()
 
     async def _bring_up(self, record: SandboxRecord, template: Template, started: float) -> PooledSandbox:
@@ -196,6 +198,8 @@ class Fleet:
             await next_turn(type(backend).backend, backend.creates_per_s)
         sandbox = await launch_sandbox(template, self.labels, self._on_pull, self.destroy)
         self.sandboxes[id(sandbox)] = sandbox
+        if isinstance(sandbox, OwnSize) and sandbox.slots is not None:
+            record.slots = sandbox.slots
         self.emit(
             Launched(
                 time=time.time(),

@@ -8,6 +8,8 @@ from hermes_exec.pool.state import Phase, PoolState, SandboxRecord, Waiter
 
 BEFORE_ITS_END_S = 60.0
 """How long before its engine ends a box no slot of it is lent any more."""
+REPLACED_AFTER_S = 10.0
+"""How long a box that is too small for who waits is kept: what replaces it may be no larger."""
 USES_BEFORE_A_SPARE = 2
 """A program that takes one slot and ends gets no second box launched."""
 
@@ -16,7 +18,8 @@ USES_BEFORE_A_SPARE = 2
 class TemplateSize:
     """Size of one template (a profile, or a profile with another image). Times in seconds, None for never.
 
-    `used_once` is of boxes that one tenant gets whole: each is replaced when it comes back.
+    `used_once` is of boxes that one tenant gets whole: each is replaced when it comes back. Where boxes differ in size,
+    `slots_per_sandbox` is what a launch is expected to bring, and `largest` what it brings at best.
     """
 
     slots_per_sandbox: int
@@ -25,6 +28,7 @@ class TemplateSize:
     idle_timeout_s: float | None = 120.0
     max_lifetime_s: float | None = None
     used_once: bool = False
+    largest: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ class Lend:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """End a box that nobody holds. `reason`: idle, lifetime, quarantined, used, evicted."""
+    """End a box that nobody holds. `reason`: idle, lifetime, quarantined, used, evicted, replaced."""
 
     box: int
     reason: str
@@ -115,6 +119,8 @@ class _Draft:
     """Launches for which there is room now."""
     alive: dict[str, int] = field(default_factory=dict)
     """Boxes that are or will be there: healthy, launching, wanted."""
+    capacity: dict[str, int] = field(default_factory=dict)
+    """Their slots."""
     claimed: set[int] = field(default_factory=set)
     """Boxes that may not be closed or lent to later waiters."""
     lent: set[int] = field(default_factory=set)
@@ -134,15 +140,20 @@ class _Draft:
         for box in self.state.boxes.values():
             self.of_template[box.template] = self.of_template.get(box.template, 0) + 1
             if box.phase is Phase.LAUNCHING:
-                self.alive[box.template] = self.alive.get(box.template, 0) + 1
+                self._count(box.template, 1, box.slots)
                 self.coming[box.template] = self.coming.get(box.template, 0) + box.slots
             elif box.phase is Phase.CLOSING or (box.phase is Phase.READY and self._retired(box)):
                 self.leaving.append(box.id)
                 self.retired.add(box.id)
             elif box.phase is Phase.READY:
-                self.alive[box.template] = self.alive.get(box.template, 0) + 1
+                self._count(box.template, 1, box.slots)
                 if box.lendable and box.free:
                     self.free[box.id] = box.free
+
+    def _count(self, template: str, boxes: int, slots: int) -> None:
+        """So many boxes more will be there, or fewer, with so many slots."""
+        self.alive[template] = self.alive.get(template, 0) + boxes
+        self.capacity[template] = self.capacity.get(template, 0) + slots
 
     def _retired(self, box: SandboxRecord) -> bool:
         if box.draining or (box.quarantined and box.lent == 0):
@@ -183,7 +194,7 @@ class _Draft:
             self.coming[waiter.template] -= counted
             missing -= counted
         if missing:
-            self._grow(waiter, missing)
+            self._grow(waiter, missing, boxes)
 
     def _lend(self, waiter: Waiter, boxes: list[SandboxRecord]) -> None:
         """Take from the fullest boxes first, so that others become idle and can go."""
@@ -203,22 +214,21 @@ class _Draft:
     def _failed(self, waiter: Waiter) -> bool:
         """Whether launches failed too often since this waiter came, and the living boxes cannot serve it."""
         history = self.state.launches.get(waiter.template)
-        if history is None or history.seen < waiter.id:
+        if history is None or history.away or history.seen < waiter.id:
             return False
         if not history.hopeless and history.failures < self.config.launch_tries:
             return False
         if waiter.boxes:
             return self.alive.get(waiter.template, 0) < waiter.boxes
-        return self._capacity(waiter.template) < waiter.slots
+        return self.capacity.get(waiter.template, 0) < waiter.slots
 
-    def _capacity(self, template: str) -> int:
-        return self.alive.get(template, 0) * self.config.templates[template].slots_per_sandbox
-
-    def _grow(self, waiter: Waiter, missing: int) -> None:
+    def _grow(self, waiter: Waiter, missing: int, boxes: list[SandboxRecord]) -> None:
         per_box = self.config.templates[waiter.template].slots_per_sandbox
         while missing > 0:
-            needed = self._capacity(waiter.template) < waiter.slots
+            needed = self.capacity.get(waiter.template, 0) < waiter.slots
             if not self._want(waiter.template, needed=needed):
+                if needed:
+                    self._replace(boxes)
                 return
             missing -= per_box
         self.coming[waiter.template] = self.coming.get(waiter.template, 0) - missing
@@ -234,7 +244,7 @@ class _Draft:
         elif not (self._await_leaving(template) or self._evict(template) or (needed and self._drain(template))):
             return False
         self.of_template[template] = self.of_template.get(template, 0) + 1
-        self.alive[template] = self.alive.get(template, 0) + 1
+        self._count(template, 1, self.config.templates[template].slots_per_sandbox)
         return True
 
     def _await_leaving(self, template: str) -> bool:
@@ -256,7 +266,7 @@ class _Draft:
             idle, key=lambda box: (box.template in self.demanded, not self._spare(box.template), box.idle_since, box.id)
         )
         self.free.pop(box.id, None)
-        self.alive[box.template] -= 1
+        self._count(box.template, -1, -box.slots)
         self.of_template[box.template] -= 1
         self._close(box, "evicted")
         return True
@@ -271,6 +281,20 @@ class _Draft:
         self.free.pop(box.id, None)
         self.claimed.add(box.id)
         return True
+
+    def _replace(self, boxes: list[SandboxRecord]) -> None:
+        """Close the smallest idle one of these boxes, where there may be a larger one in its place."""
+        idle = [box for box in boxes if not box.lent and box.id not in self.lent]
+        small = [box for box in idle if box.slots < self.config.templates[box.template].largest]
+        if not small:
+            return
+        box = min(small, key=lambda box: (box.slots, box.id))
+        due_at = box.launched_at + REPLACED_AFTER_S
+        if due_at > self.now:
+            self.wake_at = min(self.wake_at, due_at)
+            return
+        self._count(box.template, -1, -box.slots)
+        self._close(box, "replaced")
 
     def _close(self, box: SandboxRecord, reason: str) -> None:
         self.closed.add(box.id)

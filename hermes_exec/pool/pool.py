@@ -45,10 +45,10 @@ class SandboxPool:
     Args:
         backend: A name (`local`, `docker`, or one of the entry-point group `hermes_exec.backends`) or a config object.
         image: Image of the boxes, for backends that have images.
-        slots_per_sandbox: Slots in one box (local 64, others 1), at most 10,000. With 1 in a container the tenant has
-            the whole box.
+        slots_per_sandbox: Slots in one box (local and ssh 64, others 1), at most 10,000. With 1 in a container the
+            tenant has the whole box.
         min_sandboxes: Boxes to keep. Entering the pool waits for them; with 0 it checks the backend and starts nothing.
-        max_sandboxes: Boxes to have at most, over all profiles and images (local 1, others 4).
+        max_sandboxes: Boxes to have at most, over all profiles and images (local 1, ssh one a host, others 4).
         profiles: Named variants, by name: a `ProfileConfig` or a mapping; what they do not say is the pool's.
         min_isolation: The lowest rung that is accepted (`none`, `uid`, `namespaces`, `box`); the highest that the box
             can give is always taken.
@@ -389,6 +389,7 @@ class SandboxPool:
             AcquireTimeout: no slot became free in time.
             LaunchError: launches for it failed and no living box can serve it; ImageError, IsolationError and the
                 others say why.
+            BackendUnavailable: the engine, or each of its hosts, was away all that time.
             ConfigError: there is no such profile, images are not for this backend, or `workdir` cannot be had.
             SlotClosed: the pool was closed meanwhile.
         """
@@ -435,7 +436,7 @@ class SandboxPool:
         """
         checkouts = self._open()
         template = self._templates.get(profile, image)
-        if checked_count(n, "n", least=0) > (most := self._templates.most_boxes(template)):
+        if checked_count(n, "n", least=0) > (most := template.most_boxes):
             raise ConfigError(
                 f"{n} sandboxes were asked for, and there can be at most {most} of {template.key!r}: "
                 f"set max_sandboxes={n}"

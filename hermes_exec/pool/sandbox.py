@@ -364,6 +364,6 @@ async def open_sandbox(
         told = f"the runner in {sandbox.id} did not answer: {known.reason if known else error}"
         tail = known.log_tail.strip()[-2000:] if known else ""
         raise LaunchError(f"{told}\n{tail}" if tail else told) from error
-    places = [SlotPlace(f"s{index}") for index in range(template.size.slots_per_sandbox)]
+    places = [SlotPlace(f"s{index}") for index in range(record.slots)]
     box = PooledSandbox(record, template, sandbox, channel, places)
     return box

@@ -68,6 +68,8 @@ class LaunchHistory:
     retry_at: float = -math.inf
     hopeless: bool = False
     """The last error does not go away by trying again (a missing image, a refused option)."""
+    away: bool = False
+    """The last error says that the engine is away for now: whoever waits goes on waiting."""
     error: BaseException | None = None
 
 
@@ -130,11 +132,22 @@ class PoolState:
         self.launches[box.template] = LaunchHistory()
 
     def launch_failed(
-        self, box: SandboxRecord, error: BaseException, now: float, delays_s: tuple[float, float], *, hopeless: bool
+        self,
+        box: SandboxRecord,
+        error: BaseException,
+        now: float,
+        delays_s: tuple[float, float],
+        *,
+        hopeless: bool = False,
+        away: bool = False,
     ) -> None:
-        """A launch failed. Launches that were under way at the same time count as one round."""
+        """A launch failed. Launches that were under way at the same time count as one round; those that failed for
+        another kind of reason are no rounds of this one.
+        """
         self.boxes.pop(box.id, None)
         history = self.history(box.template)
+        if away != history.away:
+            history.failures, history.away = 0, away
         if box.id > history.seen or history.failures == 0:
             first_s, most_s = delays_s
             history.failures += 1

@@ -62,11 +62,23 @@ class Template:
     backend: Backend
     size: TemplateSize
     own_roots: OwnRoots
+    boxes: Mapping[int, int]
+    """How many boxes there can ever be at once, by the slots that they have."""
 
     @property
     def whole_box(self) -> bool:
         """Whether a tenant gets the whole box."""
         return self.size.used_once
+
+    @property
+    def most_boxes(self) -> int:
+        """How many boxes there can ever be at once."""
+        return sum(self.boxes.values())
+
+    @property
+    def most_slots(self) -> int:
+        """How many slots there can ever be at once."""
+        return sum(slots * count for slots, count in self.boxes.items())
 
     @property
     def setup(self) -> tuple[str, ...]:
@@ -150,7 +162,7 @@ class Templates:
         self._slots = config.slots_per_sandbox or backend.default_slots
         self._has_images = "image" in type(backend).model_fields
         self._found: dict[str, Template] = {}
-        self._backends: dict[str, Backend] = {}
+        self._backends: dict[str, tuple[BackendConfig, Backend]] = {}
         if config.min_sandboxes > self.max_sandboxes:
             raise ConfigError(
                 f"min_sandboxes {config.min_sandboxes} is above max_sandboxes, which is {self.max_sandboxes} here"
@@ -173,7 +185,7 @@ class Templates:
     @property
     def backends(self) -> list[Backend]:
         """Every backend object in use, once."""
-        return list(self._backends.values())
+        return [backend for _, backend in self._backends.values()]
 
     def sizes(self) -> Mapping[str, TemplateSize]:
         """What the planner needs to know of each kind."""
@@ -213,7 +225,7 @@ class Templates:
         except ValueError as error:
             raise ConfigError(f"image: {error}") from None
         slots = config.slots_per_sandbox or self._slots
-        backend = self._backend(options)
+        backend_config, backend = self._backend(options)
         if config.min_isolation == "box" and not (slots == 1 and backend.whole_box):
             why = "slots_per_sandbox=1" if backend.whole_box else "a backend whose boxes are containers or VMs"
             raise ConfigError(f"min_isolation='box' needs {why}")
@@ -223,8 +235,10 @@ class Templates:
         self._check_workdir(config.workdir)
         _check_files(config)
         most = own.max_sandboxes if profile else None
+        boxes = backend_config.sizes(min(most or self.max_sandboxes, self.max_sandboxes), slots)
         size = TemplateSize(
             slots_per_sandbox=slots,
+            largest=max(boxes),
             min_sandboxes=self._least(profile, image, own),
             max_sandboxes=most,
             idle_timeout_s=config.idle_timeout_s,
@@ -235,7 +249,7 @@ class Templates:
             raise ConfigError(f"profile {profile!r}: min_sandboxes {size.min_sandboxes} is above max_sandboxes {most}")
         demanded = config.slot_root == "own"
         by_itself = config.slot_root is None and slots > 1 and backend.whole_box
-        return Template(key, profile, chosen, config, backend, size, OwnRoots(demanded or by_itself, demanded))
+        return Template(key, profile, chosen, config, backend, size, OwnRoots(demanded or by_itself, demanded), boxes)
 
     def _image(self, config: PoolConfig) -> str | None:
         own = getattr(self.backend, "image", None)
@@ -246,7 +260,7 @@ class Templates:
             return 0
         return self.config.min_sandboxes if profile is None else own.min_sandboxes or 0
 
-    def _backend(self, options: Mapping[str, Any]) -> Backend:
+    def _backend(self, options: Mapping[str, Any]) -> tuple[BackendConfig, Backend]:
         key = repr(sorted(options.items(), key=lambda item: item[0]))
         if key not in self._backends:
             config = self.backend
@@ -257,7 +271,7 @@ class Templates:
                     hint = nearest(unknown[0], kind.model_fields)
                     raise ConfigError(f"there is no option {unknown[0]!r} for backend {kind.backend!r}; {hint}")
                 config = config.with_options(dict(options))
-            self._backends[key] = make_backend(config)
+            self._backends[key] = config, make_backend(config)
         return self._backends[key]
 
     def workdir(self, template: Template, asked: str | None) -> str | None:
@@ -280,18 +294,11 @@ class Templates:
             told = f"workdir='image' needs an image, and backend {type(self.backend).backend!r} has none"
             raise ConfigError(f"{told}: give an absolute path")
 
-    def most_boxes(self, template: Template) -> int:
-        """How many boxes of a template there can ever be at once."""
-        most = template.size.max_sandboxes
-        return self.max_sandboxes if most is None else min(most, self.max_sandboxes)
-
-    def _most_slots(self, template: Template) -> int:
-        return self.most_boxes(template) * template.size.slots_per_sandbox
-
     @property
     def slots_most(self) -> int:
         """How many slots there can ever be at once, of whatever template has the most."""
-        return max(map(self._most_slots, self.all), default=self.max_sandboxes * self._slots)
+        most = (template.most_slots for template in self.all)
+        return max(most, default=self.max_sandboxes * self._slots)
 
     def check_room(self, template: Template, slots: int) -> None:
         """Refuse more slots than there can ever be at once.
@@ -299,13 +306,14 @@ class Templates:
         Raises:
             ConfigError: it says which settings make room for them.
         """
-        if slots > (most := self._most_slots(template)):
-            boxes, each = self.most_boxes(template), template.size.slots_per_sandbox
-            wanted = f"max_sandboxes={-(-slots // each)}"
+        if slots > (most := template.most_slots):
+            each, boxes = " or ".join(map(str, sorted(template.boxes))), template.most_boxes
+            wanted = f"max_sandboxes={-(-slots // min(template.boxes))}"
+            own = set(template.boxes) != {template.size.slots_per_sandbox}
+            larger = "larger boxes" if own else f"slots_per_sandbox={-(-slots // boxes)}"
             raise ConfigError(
                 f"{slots} slots at once were asked for, and there can be at most {most} of {template.key!r} "
-                f"(slots in a box: {each}, boxes: {boxes}): set {wanted} or slots_per_sandbox={-(-slots // boxes)} "
-                f"(on the command line: -o {wanted})"
+                f"(slots in a box: {each}, boxes: {boxes}): set {wanted} or {larger} (on the command line: -o {wanted})"
             )
 
 

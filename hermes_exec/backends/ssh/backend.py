@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -14,11 +13,12 @@ from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, Sa
 from hermes_exec.backends.owner import from_values, owner_state, reap_reason
 from hermes_exec.backends.ssh.config import SSHConfig
 from hermes_exec.backends.ssh.host import Host
+from hermes_exec.backends.ssh.hosts import Hosts
 from hermes_exec.backends.ssh.sandbox import SSHSandbox
 from hermes_exec.backends.threads import in_thread, launch_in_thread
+from hermes_exec.errors import ExecError
 
-MAX_CALLS = 16
-"""Calls that may be under way at once; each occupies a thread and a session of the connection."""
+logger = logging.getLogger(__name__)
 
 
 class SSHBackend:
@@ -30,35 +30,45 @@ class SSHBackend:
 
     def __init__(self, config: SSHConfig) -> None:
         self.readonly_paths = config.readonly_paths
-        self._config = config
-        self._hosts = [Host(config, host) for host in config.hosts]
-        self._turns = itertools.cycle(self._hosts)
-        self._limiter = anyio.CapacityLimiter(MAX_CALLS)
+        self._patience_s = config.connect_timeout_s
+        self._hosts = Hosts(Host(config, host) for host in config.hosts)
 
     async def check(self, spec: LaunchSpec) -> None:
-        """See ``Backend.check``."""
+        """See ``Backend.check``: one host that can be used is enough."""
         check_host_box(self.name, spec)
-        await in_thread(self._hosts[0].ready, self._limiter)
+        await self._hosts.ask(Host.ready, self._patience_s)
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> SSHSandbox:
-        """See ``Backend.launch``: the hosts take turns."""
+        """See ``Backend.launch``."""
         check_host_box(self.name, spec)
-        host = next(self._turns)
+        limits = dict.fromkeys(spec.limits.box(), "not enforced")
 
-        def make() -> SSHSandbox:
-            base = host.start(labels, spec.lease_s)
-            return SSHSandbox(host, base, dict.fromkeys(spec.limits.box(), "not enforced"), self._limiter)
+        async def start(host: Host, gone: Callable[[], None]) -> SSHSandbox:
+            def make() -> SSHSandbox:
+                return SSHSandbox(host, host.start(labels, spec.lease_s), limits, gone)
 
-        return await launch_in_thread(make, SSHSandbox.destroy_now, self._limiter)
+            return await launch_in_thread(make, SSHSandbox.destroy_now, host.limiter)
+
+        return await self._hosts.place(start)
 
     async def reap(self, which: ReapFilter) -> list[Reaped]:
         """See ``Backend.reap``."""
-        ended = []
-        for host, base, info in await self._found():
-            reason = reap_reason(which, info.labels, info.owner, ended=info.ended)
-            if reason is not None:
-                await in_thread(partial(host.end, base), self._limiter)
+        ended: list[Reaped] = []
+
+        async def end(host: Host, base: str, info: SandboxInfo, reason: str) -> None:
+            try:
+                await in_thread(partial(host.end, base), host.limiter)
+            except (ExecError, OSError) as error:
+                logger.warning("%s could not be ended: %s", info.sandbox, error)
+            else:
                 ended.append(Reaped(info.sandbox, self.name, info.labels.run_id, reason))
+
+        found = await self._found()
+        async with anyio.create_task_group() as tasks:
+            for host, base, info in found:
+                reason = reap_reason(which, info.labels, info.owner, ended=info.ended)
+                if reason is not None:
+                    tasks.start_soon(end, host, base, info, reason)
         return ended
 
     async def sandboxes(self) -> list[SandboxInfo]:
@@ -67,20 +77,26 @@ class SSHBackend:
 
     async def _found(self) -> list[tuple[Host, str, SandboxInfo]]:
         found = []
-        for host in self._hosts:
-            boxes: list[Mapping[str, Any]] = await in_thread(host.boxes, self._limiter)
+        for host, boxes in (await self._hosts.ask(Host.boxes, self._patience_s)).items():
             for box in boxes:
                 labels = from_values(box.get("owner"))
                 if labels is not None:
                     base, state = str(box["base"]), str(box["state"])
-                    owner, created = owner_state(labels, shared_engine=True), box.get("created_at")
                     info = SandboxInfo(
-                        host.box_name(base), self.name, labels, owner, state, None, created, state == "ended"
+                        host.box_name(base),
+                        self.name,
+                        labels,
+                        owner_state(labels, shared_engine=True),
+                        state,
+                        created_at=box.get("created_at"),
+                        ended=state == "ended",
+                        host=host.name,
                     )
                     found.append((host, base, info))
         return found
 
     async def aclose(self) -> None:
         """Close the connections."""
-        for host in self._hosts:
-            await anyio.to_thread.run_sync(host.close)
+        async with anyio.create_task_group() as tasks:
+            for known in self._hosts.known:
+                tasks.start_soon(anyio.to_thread.run_sync, known.host.close)

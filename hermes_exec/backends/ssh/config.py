@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
@@ -11,6 +13,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from hermes_exec.config.backend import BackendConfig
 from hermes_exec.config.model import AbsolutePath, ConfigModel
+from hermes_exec.config.pool import SlotCount
 
 _ADDRESS = re.compile(r"(?:(?P<user>[^@\s]+)@)?(?:\[(?P<v6>[^]\s]+)\]|(?P<host>[^:@,\s]+))(?::(?P<port>\d{1,5}))?")
 
@@ -22,12 +25,20 @@ class SSHHost(ConfigModel):
     user: str | None = None
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     identity_file: str | None = None
+    slots: SlotCount | None = None
+    """Slots of a box on this host; None for the pool's ``slots_per_sandbox``."""
+    weight: Annotated[float, Field(gt=0)] = 1.0
+    """Its share of the boxes, compared with that of other hosts."""
 
     @property
     def name(self) -> str:
         """``[user@]host[:port]``"""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return (f"{self.user}@" if self.user else "") + host + (f":{self.port}" if self.port else "")
+
+    def claim(self, boxes: int) -> tuple[float, int]:
+        """How good a place this host is for one more box while it has so many: the greatest of all hosts gets it."""
+        return self.weight / (boxes + 1), -boxes
 
     @field_validator("host", "user")
     @classmethod
@@ -57,12 +68,11 @@ class SSHConfig(BackendConfig):
 
     backend: ClassVar[str] = "ssh"
     default_slots: ClassVar[int] = 64
-    default_max_sandboxes: ClassVar[int] = 1
 
     hosts: Annotated[
         tuple[Annotated[SSHHost, BeforeValidator(_host)], ...], BeforeValidator(_hosts), Field(min_length=1)
     ]
-    """One host or several: ``"[user@]host[:port]"``, or ``{host, user, port, identity_file}``."""
+    """One host or several: ``"[user@]host[:port]"``, or ``{host, user, port, identity_file, slots, weight}``."""
     transport: Literal["auto", "openssh", "paramiko"] = "auto"
     """``auto``: the system's OpenSSH client where there is one, else paramiko."""
     identity_file: str | None = None
@@ -81,3 +91,30 @@ class SSHConfig(BackendConfig):
     base_dir: AbsolutePath | None = None
     """Directory of the host in which each box makes its own private directory; None for its ``$TMPDIR``, ``/tmp`` or
     ``/var/tmp``."""
+
+    @property
+    def default_max_sandboxes(self) -> int:
+        """See ``BackendConfig``: as many as there are hosts."""
+        return len(self.hosts)
+
+    def sizes(self, boxes: int, slots: int) -> Mapping[int, int]:
+        """See ``BackendConfig``."""
+        if not any(host.slots for host in self.hosts):
+            return super().sizes(boxes, slots)
+        return Counter(host.slots or slots for host in islice(self._places(), boxes))
+
+    def _places(self) -> Iterator[SSHHost]:
+        """Where one box after the other is, while no host is away."""
+        boxes = Counter(dict.fromkeys(range(len(self.hosts)), 0))
+        while True:
+            best = max(boxes, key=lambda index: self.hosts[index].claim(boxes[index]))
+            boxes[best] += 1
+            yield self.hosts[best]
+
+    @field_validator("hosts")
+    @classmethod
+    def _different(cls, hosts: tuple[SSHHost, ...]) -> tuple[SSHHost, ...]:
+        names = [host.name for host in hosts]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"{twice[0]!r} is named twice; weight= gives a host more boxes than others")
+        return hosts

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import anyio
+
 from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.base import Labels
 from hermes_exec.backends.owner import to_json
@@ -23,6 +25,8 @@ from hermes_exec.errors import BackendUnavailable, ConfigError, LaunchError
 logger = logging.getLogger(__name__)
 ANSWER_S = 60.0
 INSTALL_S = 600.0
+MAX_CALLS = 16
+"""Calls to a host that may be under way at once; each occupies a thread and a session of the connection."""
 BEGIN = "hermes-exec begins"
 """Before it there may be whatever the start-up files of the user's shell print."""
 PROBE = Path(__file__).with_name("probe.sh")
@@ -36,10 +40,13 @@ class Facts(NamedTuple):
 
 
 class Host:
-    """See the module. All of it blocks."""
+    """See the module. Its methods block; `limiter` is for the threads that call them."""
 
     def __init__(self, config: SSHConfig, host: SSHHost) -> None:
         self.name = host.name
+        self.slots = host.slots
+        self.claim = host.claim
+        self.limiter = anyio.CapacityLimiter(MAX_CALLS)
         self._config = config
         self._host = host
         self._lock = threading.RLock()

@@ -15,7 +15,7 @@ from pathlib import Path
 from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.process import open_child, with_us
 from hermes_exec.backends.ssh.config import SSHConfig, SSHHost
-from hermes_exec.backends.ssh.transport import CLOSED, Completed, unavailable
+from hermes_exec.backends.ssh.transport import CLOSED, Attempts, Completed, unavailable
 
 LONGEST_TMPDIR = 52
 """Characters: the path of the client's socket below it has up to 51 more, and the system allows 103 (107 on Linux)."""
@@ -30,7 +30,7 @@ class OpenSSH:
     def __init__(self, config: SSHConfig, host: SSHHost) -> None:
         self._config = config
         self._host = host
-        self._lock = threading.Lock()
+        self._attempts = Attempts()
         self._folder: Path | None = None
         self._master: subprocess.Popen[bytes] | None = None
         self._running: set[subprocess.Popen[bytes]] = set()
@@ -68,7 +68,7 @@ class OpenSSH:
         self._closed = True
         for child in list(self._running):
             child.kill()
-        with self._lock:
+        with self._attempts.lock:
             self._end_master()
             self._forget_folder()
 
@@ -121,7 +121,7 @@ class OpenSSH:
 
     def _connect(self) -> None:
         """Have a connection; raises BackendUnavailable."""
-        with self._lock:
+        with self._attempts.one():
             if self._closed:
                 raise unavailable(self._host, CLOSED)
             if self._master is not None and self._master.poll() is None and self._socket().exists():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import paramiko
 from hermes_exec.aio.bridge import bridged
 from hermes_exec.aio.streams import READ_BYTES, FdStream
 from hermes_exec.backends.ssh.config import SSHConfig, SSHHost
-from hermes_exec.backends.ssh.transport import CLOSED, Completed, unavailable
+from hermes_exec.backends.ssh.transport import CLOSED, Attempts, Completed, unavailable
 from hermes_exec.errors import BackendUnavailable
 
 SLICE_BYTES = 1 << 20
@@ -41,7 +40,7 @@ class Paramiko:
     def __init__(self, config: SSHConfig, host: SSHHost) -> None:
         self._config = config
         self._host = host
-        self._lock = threading.Lock()
+        self._attempts = Attempts()
         self._client: paramiko.SSHClient | None = None
         self._closed = False
 
@@ -69,7 +68,7 @@ class Paramiko:
     def close(self) -> None:
         """See ``Transport.close``."""
         self._closed = True
-        with self._lock:
+        with self._attempts.lock:
             if self._client is not None:
                 self._client.close()
                 self._client = None
@@ -80,7 +79,7 @@ class Paramiko:
         return channel
 
     def _transport(self) -> paramiko.Transport:
-        with self._lock:
+        with self._attempts.one():
             if self._closed:
                 raise unavailable(self._host, CLOSED)
             transport = None if self._client is None else self._client.get_transport()

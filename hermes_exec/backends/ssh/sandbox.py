@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-
-import anyio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.base import SandboxStatus
@@ -20,17 +19,19 @@ class SSHSandbox:
     user: str | None = None
     workdir: str | None = None
 
-    def __init__(self, host: Host, base: str, limits: Mapping[str, str], limiter: anyio.CapacityLimiter) -> None:
+    def __init__(self, host: Host, base: str, limits: Mapping[str, str], gone: Callable[[], None]) -> None:
         self.id = host.box_name(base)
         self.limits = limits
+        self.slots = host.slots
         self._host = host
         self._base = base
-        self._limiter = limiter
+        self._gone = gone
 
     async def open(self, argv: Sequence[str]) -> FdStream:
         """See ``Sandbox.open``."""
         try:
-            return await launch_in_thread(lambda: self._host.open(self._base, argv), FdStream.close_now, self._limiter)
+            work = partial(self._host.open, self._base, argv)
+            return await launch_in_thread(work, FdStream.close_now, self._host.limiter)
         except ExecError as error:
             status = await self.status()
             if status.state == "dead":
@@ -40,7 +41,7 @@ class SSHSandbox:
     async def status(self) -> SandboxStatus:
         """See ``Sandbox.status``."""
         try:
-            told = await in_thread(lambda: self._host.status(self._base), self._limiter)
+            told = await in_thread(partial(self._host.status, self._base), self._host.limiter)
         except ExecError as error:
             return SandboxStatus("unknown", detail=str(error))
         if told.get("state") == "ended":
@@ -51,8 +52,11 @@ class SSHSandbox:
         return SandboxStatus("alive")
 
     async def destroy(self) -> None:
-        """See ``Sandbox.destroy``."""
-        await in_thread(lambda: self._host.end(self._base), self._limiter)
+        """See ``Sandbox.destroy``. Where the host is away its lease ends the box."""
+        try:
+            await in_thread(partial(self._host.end, self._base), self._host.limiter)
+        finally:
+            self._gone()
 
     def destroy_now(self) -> None:
         """See ``Sandbox.destroy_now``."""

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from hermes_exec.aio.streams import FdStream
@@ -35,6 +39,30 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Close the connection; harmless when repeated."""
+
+
+class Attempts:
+    """The lock for making a connection. Whoever waits for it while another's attempt fails shares that failure, instead
+    of waiting as long once more.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._failed_at = 0.0
+        self._failure: Exception | None = None
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Hold the lock, and remember what is raised meanwhile."""
+        asked_at = time.monotonic()
+        with self.lock:
+            if self._failure is not None and self._failed_at > asked_at:
+                raise self._failure
+            try:
+                yield
+            except Exception as error:
+                self._failed_at, self._failure = time.monotonic(), error
+                raise
 
 
 CHANGED = (

@@ -39,11 +39,13 @@ async def _list(backend: str | None, config: Path | None, option: list[str] | No
         emit_json([{**asdict(info), "slots": slots.get(info.sandbox, [])} for info in found])
         return exits.OK
     now = time.time()
+    hosts = any(info.host for info in found)
     table(
-        ("backend", "box", "state", "owner", "pid", "run", "age", "image", "slots"),
+        ("backend", *(("host",) if hosts else ()), "box", "state", "owner", "pid", "run", "age", "image", "slots"),
         [
             (
                 info.backend,
+                *((info.host,) if hosts else ()),
                 shortened(info.sandbox),
                 info.state,
                 info.owner,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,12 +39,14 @@ async def ask_each(
     question: Callable[[Backend], Awaitable[list[T]]],
 ) -> list[T]:
     """Ask the backend that is named, by itself or in a file, or all that can be had here without options; those that
-    cannot be reached are told in one line each.
+    cannot be reached, and hosts of a backend that cannot, are told in one line each.
 
     Raises:
         BackendUnavailable: the one that was asked for cannot be reached.
         ConfigError: it cannot be had with these options.
     """
+    logs = logging.getLogger("hermes_exec.backends")
+    logs.setLevel(min(logs.getEffectiveLevel(), logging.WARNING))
     settings = settings_of(name, None, config, options)
     name = settings.get("backend")
     if name is None and options:

@@ -158,11 +158,14 @@ class BatchConfig(BaseModel):
                 )
         if self.slots_per_sandbox is not None:
             options["slots_per_sandbox"] = self.slots_per_sandbox
-        kind = type(self.backend) if isinstance(self.backend, BackendConfig) else config_type(self.backend)
-        slots = options.get("slots_per_sandbox") or kind.default_slots
+        backend = self.backend
+        if not isinstance(backend, BackendConfig):
+            kind = config_type(backend)
+            backend = kind.of({name: value for name, value in options.items() if name in kind.model_fields})
+        slots = options.get("slots_per_sandbox") or backend.default_slots
         boxes = self.max_sandboxes or options.pop("max_sandboxes", None)
         if boxes is None and isinstance(slots, int):
-            boxes = -(-self.workers // max(1, slots))
-        enough = "image" in kind.model_fields and images and all(images)
+            boxes = -(-self.workers // max(1, min(backend.sizes(backend.default_max_sandboxes, slots))))
+        enough = "image" in type(backend).model_fields and images and all(images)
         image = self.image or (images[0] if enough else None)
         return SandboxPool(self.backend, image=image, max_sandboxes=boxes, **options)

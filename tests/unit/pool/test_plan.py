@@ -2,11 +2,13 @@
 
 import math
 import sys
-from itertools import pairwise
+from collections.abc import Callable
+from itertools import pairwise, product
+from typing import Any
 
 from hermes_exec.pool.plan import PlanConfig, TemplateSize, plan
 from hermes_exec.pool.state import Phase
-from tests.unit.pool.world import World, config
+from tests.unit.pool.world import LARGE, SMALL, World, config
 
 
 def test_slots_are_lent_in_order_of_arrival() -> None:
@@ -244,6 +246,126 @@ def test_prewarming_is_done_when_the_boxes_are_ready() -> None:
     world.launch_all()
     world.reconcile()
     assert world.warmed == [waiter.id]
+
+
+def of_two_hosts(**more: Any) -> World:
+    """Two boxes, one large and one small, as `World.launched` has them."""
+    return World(PlanConfig(2, {"e": TemplateSize(2, 0, None, 100.0, largest=LARGE, **more)}))
+
+
+def test_a_gang_that_takes_boxes_of_different_sizes_is_lent() -> None:
+    world = of_two_hosts()
+    gang = world.acquire("e", LARGE + SMALL)
+    world.run_dry()
+    assert [waiter.id for waiter in world.lent] == [gang]
+    assert sorted(box.slots for box in world.phase(Phase.READY)) == [SMALL, LARGE]
+    assert world.closed == []
+
+
+def test_boxes_are_wanted_until_their_slots_are_enough_whatever_was_expected_of_them() -> None:
+    world = of_two_hosts()
+    for _ in range(2):
+        world.acquire("e")
+    world.large_host_away = True
+    world.reconcile()
+    assert len(world.phase(Phase.LAUNCHING)) == 1
+    world.launch_all()
+    world.reconcile()
+    assert (len(world.lent), len(world.phase(Phase.LAUNCHING))) == (1, 1)
+    world.launch_all()
+    world.reconcile()
+    assert len(world.lent) == 2
+
+
+def test_an_idle_box_that_is_too_small_makes_room_for_a_larger_one() -> None:
+    world = of_two_hosts()
+    world.large_host_away = True
+    first = [world.acquire("e") for _ in range(2)]
+    for _ in range(2):
+        world.reconcile()
+        world.launch_all()
+    world.reconcile()
+    assert [box.slots for box in world.phase(Phase.READY)] == [SMALL, SMALL]
+    gang = world.acquire("e", LARGE + SMALL)
+    world.now += 11
+    world.reconcile()
+    assert world.closed == [], "both are held"
+    world.release(first[0])
+    world.reconcile()
+    assert [reason for _, reason in world.closed] == ["replaced"]
+    world.close_all()
+    world.reconcile()
+    world.launch_all()
+    replaced_at = world.now + 10
+    assert world.reconcile() == replaced_at, "the host is still away: what came is not replaced at once"
+    world.large_host_away = False
+    world.now = replaced_at
+    world.reconcile()
+    world.close_all()
+    world.reconcile()
+    world.launch_all()
+    world.release(first[1])
+    world.reconcile()
+    assert gang in world.held
+
+
+def settle(world: World) -> None:
+    for _ in range(3):
+        world.reconcile()
+        world.launch_all()
+        world.close_all()
+        assert len(world.state.boxes) <= world.config.max_sandboxes
+
+
+EVENTS: tuple[Callable[[World], object], ...] = (
+    lambda world: world.acquire("e"),
+    lambda world: world.acquire("e", LARGE + SMALL),
+    lambda world: world.release(next(iter(world.held))) if world.held else None,
+    lambda world: setattr(world, "large_host_away", not world.large_host_away),
+    settle,
+)
+
+
+def test_everybody_is_served_by_boxes_of_different_sizes_after_every_short_history() -> None:
+    for history in product(EVENTS, repeat=5):
+        world = of_two_hosts()
+        for event in history:
+            event(world)
+        waiting = set(world.state.waiters)
+        world.run_dry()
+        assert waiting <= {waiter.id for waiter in world.lent}
+
+
+def test_a_box_that_is_as_large_as_there_are_is_kept() -> None:
+    world = World(config(3, per_box=2))
+    world.acquire(slots=2)
+    world.run_dry()
+    lost = world.acquire(slots=4)
+    world.reconcile()
+    world.launch_all()
+    world.reconcile()
+    for box in world.phase(Phase.READY)[:1]:
+        box.phase = Phase.LOST
+    world.release(lost)
+    world.acquire(slots=6)
+    world.now += 60
+    world.reconcile()
+    assert world.closed == []
+
+
+def test_who_waits_for_an_engine_that_is_away_goes_on_waiting() -> None:
+    world = World(config())
+    waiter = world.acquire()
+    for failures in [{"away": True}] * 20 + [{}] * 3:
+        wake_at = world.reconcile()
+        assert world.failed == []
+        if not world.phase(Phase.LAUNCHING):
+            world.now = wake_at
+            world.reconcile()
+        world.fail_all(**failures)
+    assert world.state.history("a").failures == 3, "counted anew when it is another trouble"
+    world.reconcile()
+    assert world.failed == [waiter]
 
 
 def test_few_are_launched_at_once() -> None:

@@ -8,9 +8,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from hermes_exec.pool.plan import PlanConfig
 from hermes_exec.pool.state import Phase, SandboxRecord
-from tests.unit.pool.world import DELAYS, World, templates
+from tests.unit.pool.world import DELAYS, LARGE, SMALL, World, templates
 
-KINDS = st.sampled_from(["a", "b", "c", "d"])
+KINDS = st.sampled_from(["a", "b", "c", "d", "e"])
 
 
 class History(RuleBasedStateMachine):
@@ -30,7 +30,7 @@ class History(RuleBasedStateMachine):
 
     @rule(template=KINDS, slots=st.integers(1, 9))
     def acquire(self, template: str, slots: int) -> None:
-        most = {"a": 6, "b": 9, "c": 1, "d": 3}[template]
+        most = {"a": 6, "b": 9, "c": 1, "d": 3, "e": LARGE + SMALL + LARGE}[template]
         self.world.acquire(template, min(slots, most))
 
     @rule(template=KINDS)
@@ -69,12 +69,16 @@ class History(RuleBasedStateMachine):
     @rule(index=st.integers(0, 50))
     def launch_succeeds(self, index: int) -> None:
         if box := self.pick(self.world.phase(Phase.LAUNCHING), index):
-            self.world.state.launched(box, self.world.now)
+            self.world.launched(box)
 
-    @rule(index=st.integers(0, 50), hopeless=st.booleans())
-    def launch_fails(self, index: int, hopeless: bool) -> None:
+    @rule(away=st.booleans())
+    def a_host_goes_or_comes(self, away: bool) -> None:
+        self.world.large_host_away = away
+
+    @rule(index=st.integers(0, 50), why=st.sampled_from([{}, {"hopeless": True}, {"away": True}]))
+    def launch_fails(self, index: int, why: dict[str, bool]) -> None:
         if box := self.pick(self.world.phase(Phase.LAUNCHING), index):
-            self.world.state.launch_failed(box, RuntimeError("no"), self.world.now, DELAYS, hopeless=hopeless)
+            self.world.state.launch_failed(box, RuntimeError("no"), self.world.now, DELAYS, **why)
 
     @rule(index=st.integers(0, 50))
     def dies(self, index: int) -> None:
@@ -101,7 +105,7 @@ class History(RuleBasedStateMachine):
         waiting = list(self.world.state.waiters.values())
         self.world.reconcile()
         served = {waiter.id for waiter in self.world.lent[before:]}
-        for template in "abcd":
+        for template in "abcde":
             line = [waiter for waiter in waiting if waiter.template == template and not waiter.boxes]
             line = [waiter for waiter in line if waiter.id not in self.world.failed]
             taken = [waiter.id in served for waiter in line]

@@ -4,6 +4,8 @@ from hermes_exec.pool.plan import Close, Fail, Launch, Lend, PlanConfig, Templat
 from hermes_exec.pool.state import Phase, PoolState, SandboxRecord, Waiter
 
 DELAYS = (0.5, 30.0)
+SMALL, LARGE = 1, 4
+"""Slots of the boxes of kind `e`, on two hosts of which one has small boxes and one large ones."""
 
 
 def config(
@@ -18,6 +20,7 @@ def templates(per_box: int, minimum: int, lifetime_s: float | None) -> dict[str,
         "b": TemplateSize(3, 0, None, 10.0, lifetime_s),
         "c": TemplateSize(1, 0, 1, 10.0, lifetime_s),
         "d": TemplateSize(1, 0, None, 10.0, lifetime_s, used_once=True),
+        "e": TemplateSize(2, 0, None, 10.0, lifetime_s, largest=LARGE),
     }
 
 
@@ -33,6 +36,7 @@ class World:
         self.lent: list[Waiter] = []
         self.warmed: list[int] = []
         self.closed: list[tuple[int, str]] = []
+        self.large_host_away = False
 
     def reconcile(self) -> float:
         """Carry out plans until one has nothing to do; its time to wake."""
@@ -77,17 +81,25 @@ class World:
     def phase(self, phase: Phase) -> list[SandboxRecord]:
         return [box for box in self.state.boxes.values() if box.phase is phase]
 
+    def launched(self, box: SandboxRecord) -> None:
+        """A launch succeeds; a box of `e` is on the host that has fewer, the one with large boxes first."""
+        if box.template == "e":
+            there = [other.slots for other in self.state.of_template("e") if other.phase is not Phase.LAUNCHING]
+            large = there.count(LARGE) <= there.count(SMALL) and not self.large_host_away
+            box.slots = LARGE if large else SMALL
+        self.state.launched(box, self.now)
+
     def launch_all(self) -> None:
         for box in self.phase(Phase.LAUNCHING):
-            self.state.launched(box, self.now)
+            self.launched(box)
 
     def close_all(self) -> None:
         for box in self.phase(Phase.CLOSING):
             self.state.remove(box)
 
-    def fail_all(self, *, hopeless: bool = False) -> None:
+    def fail_all(self, *, hopeless: bool = False, away: bool = False) -> None:
         for box in self.phase(Phase.LAUNCHING):
-            self.state.launch_failed(box, RuntimeError("no"), self.now, DELAYS, hopeless=hopeless)
+            self.state.launch_failed(box, RuntimeError("no"), self.now, DELAYS, hopeless=hopeless, away=away)
 
     def acquire(self, template: str = "a", slots: int = 1) -> int:
         return self.state.enqueue(template, self.now, slots=slots).id
@@ -101,6 +113,7 @@ class World:
 
     def run_dry(self) -> None:
         """Everything succeeds from here on and every holder gives back, until nobody waits."""
+        self.large_host_away = False
         for _ in range(300):
             wake_at = self.reconcile()
             moving = self.phase(Phase.LAUNCHING) + self.phase(Phase.CLOSING) + self.phase(Phase.LOST)
