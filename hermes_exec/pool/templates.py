@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from hermes_exec.config.model import check_text
 from hermes_exec.config.pool import check_workdir
 from hermes_exec.errors import ConfigError
 from hermes_exec.pool.plan import TemplateSize
+from hermes_exec.redact import errors_masked, secret_values
 from hermes_exec.results import IsolationLevel
 
 DEFAULT_PIDS = 1024
@@ -60,6 +61,7 @@ class Template:
     image: str | None
     config: PoolConfig
     backend: Backend
+    secrets: list[str] = field(repr=False)
     size: TemplateSize
     own_roots: OwnRoots
 
@@ -81,7 +83,8 @@ class Template:
     async def check(self) -> None:
         """Ask the backend whether it can launch such boxes. Raises as `Backend.check`."""
         try:
-            await self.backend.check(self.spec())
+            with errors_masked(self.secrets):
+                await self.backend.check(self.spec())
         except NoOwnRoot as error:
             self.own_roots.refuse(error)
 
@@ -150,7 +153,7 @@ class Templates:
         self._slots = config.slots_per_sandbox or backend.default_slots
         self._has_images = "image" in type(backend).model_fields
         self._found: dict[str, Template] = {}
-        self._backends: dict[str, Backend] = {}
+        self._backends: dict[str, tuple[BackendConfig, Backend]] = {}
         if config.min_sandboxes > self.max_sandboxes:
             raise ConfigError(
                 f"min_sandboxes {config.min_sandboxes} is above max_sandboxes, which is {self.max_sandboxes} here"
@@ -173,7 +176,12 @@ class Templates:
     @property
     def backends(self) -> list[Backend]:
         """Every backend object in use, once."""
-        return list(self._backends.values())
+        return [backend for _, backend in self._backends.values()]
+
+    @property
+    def backend_configs(self) -> list[BackendConfig]:
+        """The configuration of each of them."""
+        return [config for config, _ in self._backends.values()]
 
     def sizes(self) -> Mapping[str, TemplateSize]:
         """What the planner needs to know of each kind."""
@@ -213,7 +221,7 @@ class Templates:
         except ValueError as error:
             raise ConfigError(f"image: {error}") from None
         slots = config.slots_per_sandbox or self._slots
-        backend = self._backend(options)
+        backend_config, backend = self._backend(options)
         if config.min_isolation == "box" and not (slots == 1 and backend.whole_box):
             why = "slots_per_sandbox=1" if backend.whole_box else "a backend whose boxes are containers or VMs"
             raise ConfigError(f"min_isolation='box' needs {why}")
@@ -235,7 +243,9 @@ class Templates:
             raise ConfigError(f"profile {profile!r}: min_sandboxes {size.min_sandboxes} is above max_sandboxes {most}")
         demanded = config.slot_root == "own"
         by_itself = config.slot_root is None and slots > 1 and backend.whole_box
-        return Template(key, profile, chosen, config, backend, size, OwnRoots(demanded or by_itself, demanded))
+        own_roots = OwnRoots(demanded or by_itself, demanded)
+        secrets = secret_values(config, backend_config)
+        return Template(key, profile, chosen, config, backend, secrets, size, own_roots)
 
     def _image(self, config: PoolConfig) -> str | None:
         own = getattr(self.backend, "image", None)
@@ -246,7 +256,7 @@ class Templates:
             return 0
         return self.config.min_sandboxes if profile is None else own.min_sandboxes or 0
 
-    def _backend(self, options: Mapping[str, Any]) -> Backend:
+    def _backend(self, options: Mapping[str, Any]) -> tuple[BackendConfig, Backend]:
         key = repr(sorted(options.items(), key=lambda item: item[0]))
         if key not in self._backends:
             config = self.backend
@@ -257,7 +267,7 @@ class Templates:
                     hint = nearest(unknown[0], kind.model_fields)
                     raise ConfigError(f"there is no option {unknown[0]!r} for backend {kind.backend!r}; {hint}")
                 config = config.with_options(dict(options))
-            self._backends[key] = make_backend(config)
+            self._backends[key] = config, make_backend(config)
         return self._backends[key]
 
     def workdir(self, template: Template, asked: str | None) -> str | None:
