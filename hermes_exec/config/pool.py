@@ -64,7 +64,7 @@ class ProfileConfig(ConfigModel):
     idle_timeout_s: Seconds | None = None
     max_lifetime_s: Seconds | None = None
     backend_options: dict[str, Any] = Field(default_factory=dict, repr=False)
-    """Options of the backend that differ from the pool's. They are not shown: what is a secret only the backend knows."""
+    """Options of the backend that differ from the pool's. Not shown: only the backend knows which are secrets."""
 
     @field_validator("env", "secrets")
     @classmethod

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from hermes_exec.backends.base import SandboxInfo
 
-TIME_LIMIT_S = 20.0
+TIME_LIMIT_S = 30.0
 """Of each backend, where all are asked."""
 
 
@@ -25,7 +25,7 @@ def ps(backend: AnyBackend = None, config: Config = None, option: Options = None
     """List the boxes that exist here, with their owner, run, age and the slots that are lent to somebody.
 
     Slots are known for processes of the same user on this host (root: of all users). Without --backend all backends are
-    asked at once, for 20 seconds at most, also those that a configuration file names; one that is away or set up wrong
+    asked at once, for 30 seconds at most, also those that a configuration file names; one that is away or set up wrong
     has a row that says so.
     """
     raise typer.Exit(run_async(lambda: _list(backend, config, option, as_json)))

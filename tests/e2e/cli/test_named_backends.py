@@ -23,6 +23,7 @@ from tests.guarded import install
 from tests.sshd import Server, server
 
 TOKEN = f"wrong-{secrets.token_hex(6)}"
+RUN = f"named-{secrets.token_hex(6)}"
 GOOD = ("here", "other", "boxes", "gpu")
 
 
@@ -122,7 +123,7 @@ def test_ps_and_reap_go_over_all_and_tell_those_that_are_away(cli: Cli, several:
     with ExitStack() as held:
         slots = {}
         for name in several.good:
-            pool = held.enter_context(SandboxPool.from_config(several.path, backend=name, run_id=f"named-{name}"))
+            pool = held.enter_context(SandboxPool.from_config(several.path, backend=name, run_id=f"{RUN}-{name}"))
             slots[name] = held.enter_context(pool.slot())
         listed = cli.run("ps", *several.option, "--json")
         assert listed.returncode == 0, listed.stderr
@@ -130,7 +131,7 @@ def test_ps_and_reap_go_over_all_and_tell_those_that_are_away(cli: Cli, several:
         for name, slot in slots.items():
             (row,) = [row for row in rows if row["sandbox"] == slot.sandbox]
             assert (row["backend"], row["type"], row["owner"]) == (name, slot.backend, "alive")
-            assert (row["slots"], row["labels"]["run_id"]) == ([slot.id], f"named-{name}")
+            assert (row["slots"], row["labels"]["run_id"]) == ([slot.id], f"{RUN}-{name}")
         for name, kind in (("wrong", "ConfigError"), ("shut", "BackendUnavailable"), ("absent", "BackendUnavailable")):
             (row,) = of_name(rows, name)
             assert (row["sandbox"], row["error"]["kind"]) == (None, kind)
@@ -140,8 +141,8 @@ def test_ps_and_reap_go_over_all_and_tell_those_that_are_away(cli: Cli, several:
         shown = cli.run("ps", *several.option).stdout.splitlines()
         assert [line.split()[1:3] for line in shown if line.startswith("wrong ")] == [["-", "ConfigError"]]
 
-        assert cli.json("reap", *several.option, "--json", "-b", "other", "--run-id", "named-here") == []
-        reaped = cli.json("reap", *several.option, "--json", "--run-id", "named-here")
+        assert cli.json("reap", *several.option, "--json", "-b", "other", "--run-id", f"{RUN}-here") == []
+        reaped = cli.json("reap", *several.option, "--json", "--run-id", f"{RUN}-here")
         ended = {(row["backend"], row["type"], row["sandbox"]) for row in reaped if "error" not in row}
         assert ended == {("here", "local", slots["here"].sandbox)}
         assert {row["backend"] for row in reaped if "error" in row} == {"wrong", "away", "shut", "absent"}
