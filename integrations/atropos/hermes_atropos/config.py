@@ -158,6 +158,15 @@ class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
             raise ConfigError(f"chat_template is no Jinja text, and cannot be read as a file: {error}") from error
 
     @property
+    def backend_type(self) -> str:
+        """The type of the pool's backend, also where `backend` is a name in the file of `pool_config`."""
+        entry = self._named_in_file().get(self.backend)
+        return str(entry.get("type", self.backend)) if isinstance(entry, Mapping) else self.backend
+
+    def _named_in_file(self) -> dict[str, Any]:
+        return {} if self.pool_config is None else named_backends(read_config(self.pool_config))
+
+    @property
     def pool_image(self) -> str | None:
         """The image of slots whose item names none."""
         return self.image
@@ -195,10 +204,8 @@ class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
         if self.pool_config is not None:
             if self.pool_image is not None:
                 options["image"] = self.pool_image
-            named = named_backends(read_config(self.pool_config))
-            return SandboxPool.from_config(
-                self.pool_config, backend=self.backend if self.backend in named else None, **options
-            )
+            named = self.backend if self.backend in self._named_in_file() else None
+            return SandboxPool.from_config(self.pool_config, backend=named, **options)
         if self.cpus is not None or self.memory_mb is not None:
             options["limits"] = Limits(cpus=self.cpus, memory_mb=self.memory_mb)
         return SandboxPool(
