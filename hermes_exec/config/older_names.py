@@ -133,7 +133,7 @@ RULES: Mapping[str, Rule] = {
     "TERMINAL_MODAL_POOL_MAX": Rule("max_sandboxes", int, MODAL),
     "TERMINAL_MODAL_POOL_SIZE": Rule("max_sandboxes", int, MODAL),
     "TERMINAL_MODAL_IDLE_TIMEOUT": Rule("idle_timeout_s", float, MODAL),
-    "TERMINAL_MODAL_SCALE_DOWN_IDLE": _gone("`idle_timeout_s` says when idle boxes end", "modal"),
+    "TERMINAL_MODAL_SCALE_DOWN_IDLE": Rule("idle_timeout_s", float, MODAL),
     "TERMINAL_MODAL_MAX_LIFETIME": Rule("max_lifetime_s", float, MODAL),
     "TERMINAL_MODAL_ACQUIRE_TIMEOUT": Rule("acquire_timeout_s", float, MODAL),
     "TERMINAL_MODAL_EXEC_TIMEOUT": _gone(_TIMEOUT % "terminal_timeout_s", "modal"),

@@ -31,7 +31,8 @@ async def launch_sandbox(
     """
     config = template.config
     if isinstance(template.backend, Prefetches):
-        await template.backend.prefetch(replace(template.spec(), on_progress=on_pull))
+        with errors_masked(template.secrets):
+            await template.backend.prefetch(replace(template.spec(), on_progress=on_pull))
     pulled_at: list[float] = []
 
     def progress(news: PullProgress) -> None:
