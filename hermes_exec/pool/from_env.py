@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import yaml
+from pydantic import SecretStr
 
 from hermes_exec.backends.registry import config_type
 from hermes_exec.config import PoolConfig, import_older_names, nearest, read_config
@@ -14,6 +15,7 @@ from hermes_exec.errors import ConfigError
 from hermes_exec.pool.named import with_backend
 
 logger = logging.getLogger(__name__)
+_TEXTS = (str, str | None, SecretStr, SecretStr | None)
 
 
 def options_from(
@@ -46,7 +48,7 @@ def options_from(
 
 def _is_text(name: str, fields: Mapping[str, Any]) -> bool:
     field = PoolConfig.model_fields.get(name) or fields[name]
-    return field.annotation in (str, str | None)
+    return field.annotation in _TEXTS
 
 
 def _read(name: str, text: str) -> object:

@@ -71,25 +71,36 @@ def check(
     """
     from hermes_exec.config import named_backends, read_config
 
-    names: list[str] = list(named_backends(read_config(file)))
+    values = read_config(file)
+    names: list[str | None] = [*named_backends(values)]
+    if not names or "backend" in values:
+        names.append(None)
     found: dict[str | None, PoolConfig] = {}
-    wrong: list[ExecError] = []
-    for name in (*names,) or (None,):
+    wrong: dict[str, list[str | None]] = {}
+    worst: type[ExecError] = BackendUnavailable
+    for name in names:
         try:
             found[name] = make_pool(name, None, file, environ={}).config
-        except ExecError as error:
-            wrong.append(error)
+        except (ConfigError, BackendUnavailable) as error:
+            worst = ConfigError if isinstance(error, ConfigError) else worst
+            for line in str(error).splitlines():
+                wrong.setdefault(line, []).append(name)
     if wrong:
-        lines = dict.fromkeys(line for error in wrong for line in str(error).splitlines())
-        worst = ConfigError if any(isinstance(error, ConfigError) for error in wrong) else BackendUnavailable
-        raise worst("\n".join(lines))
+        raise worst("\n".join(_of_its_backend(line, own, names) for line, own in wrong.items()))
     profiles = list(dict.fromkeys(name for config in found.values() for name in config.profiles))
-    backends = {name or config.backend: config.backend for name, config in found.items()}
+    backends = {name: config.backend for name, config in found.items() if name}
+    backends = backends or {config.backend: config.backend for config in found.values()}
     if as_json:
         emit_json({"file": str(file), "ok": True, "backends": backends, "profiles": profiles})
     else:
         told = ", ".join(name if name == kind else f"{name} ({kind})" for name, kind in backends.items())
         stdout().print(f"{file}: good, backend {told}, {len(profiles)} profiles", markup=False)
+
+
+def _of_its_backend(line: str, own: list[str | None], all_of_them: list[str | None]) -> str:
+    """A line about some backends, with their names where it does not say them and is not about the whole file."""
+    named = line.startswith("backends.") or len(own) == len(all_of_them) or None in own
+    return line if named else f"backends.{', '.join(map(str, own))}: {line}"
 
 
 def _resolved(settings: dict[str, Any]) -> Configured:

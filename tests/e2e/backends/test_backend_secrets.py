@@ -43,6 +43,13 @@ async def test_they_are_found_wherever_they_stand() -> None:
     assert secret_values(kind.of({"token": ""})) == []
 
 
+async def test_a_variable_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERMES_EXEC_BACKEND", "guarded")
+    for token in ("12345", "[s3cret", "a: b"):
+        monkeypatch.setenv("HERMES_EXEC_TOKEN", token)
+        assert SandboxPool.from_env().masked(f"<{token}>") == "<***>"
+
+
 async def test_traces_logs_and_events(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trace = tmp_path / "trace.jsonl"
     events: list[object] = []

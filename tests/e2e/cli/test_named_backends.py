@@ -176,6 +176,12 @@ def test_config_checks_all_and_shows_one_without_its_secrets(cli: Cli, several: 
     assert checked.returncode == 2
     for said in ("backends.wrong: ", "backends.absent: "):
         assert said in checked.stderr
+    path = tmp_path / "wrong.yaml"
+    path.write_text(
+        "image: x\nbackends: {a: {type: local}, b: {type: docker, image: y}, c: {type: docker, min_sandboxes: 9}}\n"
+    )
+    lines = cli.run("config", "check", str(path)).stderr.splitlines()
+    assert [line.partition("backends.")[2][:3] for line in lines] == ["a: ", "c: "]
     good = yaml.safe_load(several.path.read_text())
     for name in ("wrong", "absent"):
         del good["backends"][name]
@@ -185,6 +191,9 @@ def test_config_checks_all_and_shows_one_without_its_secrets(cli: Cli, several: 
     facts = cli.json("config", "check", "--json", str(path))
     assert (facts["ok"], facts["profiles"], facts["backends"]["shut"]) == (True, ["p"], "guarded")
     assert "shut (guarded)" in cli.run("config", "check", str(path)).stdout
+    path.write_text(path.read_text() + "backend: her\n")
+    assert "no backend 'her'; did you mean 'here'" in cli.run("config", "check", str(path)).stderr
+    path.write_text(path.read_text().replace("backend: her\n", "backend: here\n"))
     shown = cli.json("config", "show", "-c", str(path), "-b", "shut", "--json")
     assert (shown["backend"], shown["env"], shown["max_sandboxes"]) == ("guarded", {"WHO": "pool"}, 2)
     assert TOKEN not in json.dumps(shown)
