@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hermes_exec import tracing as tracing
     from hermes_exec.backends.docker.config import DockerConfig
     from hermes_exec.backends.local.config import LocalConfig
-    from hermes_exec.backends.registry import config_type
+    from hermes_exec.backends.registry import config_type, config_types
     from hermes_exec.config import BackendConfig, Limits, PoolConfig, ProfileConfig
     from hermes_exec.errors import (
         AcquireTimeout,
@@ -124,6 +124,7 @@ __all__ = [
     "TreeCopied",
     "Usage",
     "config_type",
+    "config_types",
 ]
 
 if not TYPE_CHECKING:

@@ -1,31 +1,47 @@
-"""Secret values of a pool, and texts and data without them."""
+"""Secret values of configurations, and texts, data and errors without them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar, cast
 
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretBytes, SecretStr
 
-from hermes_exec.config import PoolConfig
+from hermes_exec.config.model import MASK
 
 T = TypeVar("T")
 
 
-def secret_values(config: PoolConfig) -> list[str]:
-    """What must not appear in logs, longest first: the values of secrets, as they are and as JSON writes them."""
-    found: list[SecretStr] = [*config.secrets.values()]
-    for profile in config.profiles.values():
-        found += (profile.secrets or {}).values()
-    values = {secret.get_secret_value() for secret in found}
+def secret_values(*configs: BaseModel) -> list[str]:
+    """What must not appear in logs, longest first: the secrets in configurations of pools and backends, wherever they
+    stand in them, as they are and as JSON writes them.
+    """
+    values = {value for config in configs for value in _secrets_in(config)}
     written = {json.dumps(value, ensure_ascii=ascii_only)[1:-1] for value in values for ascii_only in (True, False)}
     return sorted((values | written) - {""}, key=len, reverse=True)
+
+
+def _secrets_in(value: object) -> Iterator[str]:
+    if isinstance(value, SecretStr):
+        yield value.get_secret_value()
+    elif isinstance(value, SecretBytes):
+        yield value.get_secret_value().decode("utf-8", "replace")
+    elif isinstance(value, BaseModel):
+        for _, inner in value:
+            yield from _secrets_in(inner)
+    elif isinstance(value, Mapping):
+        yield from _secrets_in(tuple(value.values()))
+    elif isinstance(value, tuple | list):
+        for inner in value:
+            yield from _secrets_in(inner)
 
 
 def masked(text: str, secrets: list[str]) -> str:
     """Text without what `secret_values` lists."""
     for secret in secrets:
-        text = text.replace(secret, "***")
+        text = text.replace(secret, MASK)
     return text
 
 
@@ -39,3 +55,20 @@ def masked_data(data: T, secrets: list[str]) -> T:
     elif isinstance(data, list):
         result = [masked_data(value, secrets) for value in data]
     return cast(T, result)
+
+
+@contextmanager
+def errors_masked(secrets: list[str]) -> Iterator[None]:
+    """Masks secrets in what is raised inside, and in what that came from: engines and their clients say in errors what
+    they were given.
+    """
+    try:
+        yield
+    except Exception as error:
+        chain: list[BaseException] = []
+        cause: BaseException | None = error
+        while cause is not None and cause not in chain:
+            chain.append(cause)
+            cause.args = tuple(masked(part, secrets) if isinstance(part, str) else part for part in cause.args)
+            cause = cause.__cause__ or cause.__context__
+        raise

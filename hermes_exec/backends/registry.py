@@ -33,11 +33,6 @@ class BackendModule(Protocol):
         """Make the backend; does no I/O and imports no vendor SDK."""
 
 
-def install_hint(name: str) -> str:
-    """The command that installs what a backend needs."""
-    return f"pip install -U 'hermes-exec[{name}]'"
-
-
 def _points() -> dict[str, EntryPoint]:
     from importlib.metadata import entry_points
 
@@ -66,7 +61,8 @@ def backend_module(name: str) -> BackendModule:
     try:
         module = point.load()
     except ImportError as error:
-        raise BackendUnavailable(f"the backend {name!r} cannot be loaded ({error}): {install_hint(name)}") from error
+        mend = f"pip install -U {point.dist.name}" if point.dist else f"install what {point.module} needs"
+        raise BackendUnavailable(f"the backend {name!r} cannot be loaded ({error}): {mend}") from error
     config = getattr(module, "Config", None)
     if not (isinstance(config, type) and issubclass(config, BackendConfig) and callable(getattr(module, "create", 0))):
         raise BackendUnavailable(f"the backend {name!r} ({point.value}) has no Config and create")

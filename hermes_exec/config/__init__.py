@@ -2,10 +2,10 @@
 
 from hermes_exec.config.backend import BackendConfig
 from hermes_exec.config.limits import Limits
-from hermes_exec.config.loading import Configured, pool_schema, read_config, resolve_config
-from hermes_exec.config.model import ConfigModel, nearest
-from hermes_exec.config.pool import PoolConfig, ProfileConfig, with_profile
-from hermes_exec.config.terminal_names import Imported, import_terminal_names
+from hermes_exec.config.loading import Configured, named_backends, pool_schema, read_config, resolve_config
+from hermes_exec.config.model import ConfigModel, masked_settings, nearest, secret_fields
+from hermes_exec.config.older_names import Imported, import_older_names
+from hermes_exec.config.pool import PoolConfig, ProfileConfig, overlaid, with_profile
 
 __all__ = [
     "BackendConfig",
@@ -15,10 +15,14 @@ __all__ = [
     "Limits",
     "PoolConfig",
     "ProfileConfig",
-    "import_terminal_names",
+    "import_older_names",
+    "masked_settings",
+    "named_backends",
     "nearest",
+    "overlaid",
     "pool_schema",
     "read_config",
     "resolve_config",
+    "secret_fields",
     "with_profile",
 ]

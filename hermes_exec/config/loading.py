@@ -33,6 +33,9 @@ def _read_toml(text: str) -> Any:  # noqa: ANN401 - what TOML holds
 Loader = Callable[[str], Any]
 LOADERS: Mapping[str, Loader] = {".yaml": _read_yaml, ".yml": _read_yaml, ".toml": _read_toml, ".json": json.loads}
 
+BACKENDS = "backends"
+"""The section of a configuration that names several backends."""
+
 
 class Configured(NamedTuple):
     """A pool's configuration and that of its backend."""
@@ -66,6 +69,20 @@ def read_config(source: str | PathLike[str] | Mapping[str, Any]) -> dict[str, An
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise ConfigError(f"{path}: a configuration is a mapping of names to values")
     return values
+
+
+def named_backends(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a configuration says of each backend that it names; nothing where it has no such section.
+
+    Raises:
+        ConfigError: the section is no mapping of names.
+    """
+    section = values.get(BACKENDS)
+    if section is None:
+        return {}
+    if not isinstance(section, Mapping) or not all(isinstance(name, str) and name for name in section):
+        raise ConfigError(f"{BACKENDS} is a mapping of names to {{type: …}} with the options of that backend")
+    return dict(section)
 
 
 def resolve_config(values: Mapping[str, Any], config_type: type[BackendConfig]) -> Configured:
@@ -108,20 +125,36 @@ def pool_schema(config_types: Mapping[str, type[BackendConfig]]) -> dict[str, An
     schema = PoolConfig.model_json_schema()
     definitions: dict[str, Any] = schema.setdefault("$defs", {})
     schema.pop("additionalProperties", None)
-    schema["properties"]["backend"] |= {"examples": sorted(config_types)}
-    schema["properties"]["backend_options"] = {"type": "object"}
-    cases = []
+    common: dict[str, Any] = schema["properties"]
+    types = {"enum": sorted(config_types)}
+    one, several = [], []
     for name, config_type in sorted(config_types.items()):
         own = config_type.model_json_schema()
         definitions |= own.pop("$defs", {})
         properties = {k: v for k, v in own["properties"].items() if k not in PoolConfig.model_fields}
-        condition: dict[str, Any] = {"properties": {"backend": {"const": name}}}
+        condition: dict[str, Any] = {"properties": {"backend": {"const": name}, "backends": False}}
         if name != PoolConfig.model_fields["backend"].default:
             condition["required"] = ["backend"]
-        cases.append({"if": condition, "then": {"properties": properties}})
+        one.append({"if": condition, "then": {"properties": {**properties, "backend_options": {"type": "object"}}}})
+        needed = {"properties": properties, "required": own.get("required", [])}
+        several.append({"if": {"properties": {"type": {"const": name}}}, "then": needed})
+    definitions["NamedBackend"] = {
+        "type": "object",
+        "description": "A backend by its type, with its options; those of the pool may be others here.",
+        "properties": {
+            **{name: option for name, option in common.items() if name != "backend"},
+            "type": types,
+            "backend_options": {"type": "object"},
+        },
+        "required": ["type"],
+        "allOf": several,
+        "unevaluatedProperties": False,
+    }
+    common["backend"] |= {"examples": sorted(config_types)}
+    common["backends"] = {"type": "object", "additionalProperties": {"$ref": "#/$defs/NamedBackend"}}
     schema |= {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "allOf": cases,
+        "allOf": one,
         "unevaluatedProperties": False,
     }
     return schema

@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Self
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Self, TypeVar, cast, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, SecretBytes, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
 from hermes_exec.errors import ConfigError
 
+T = TypeVar("T")
+MASK = "***"
+"""What stands in the place of a secret."""
 _FIELD = re.compile(r"[a-z_][\w.]*: ")
 
 
@@ -97,6 +100,54 @@ class ConfigModel(BaseModel):
             raise ConfigError(explain(error, cls)) from None
 
 
+def secret_fields(model: type[BaseModel]) -> frozenset[str]:
+    """The names of the fields that hold secrets, of a model and of those inside of it."""
+    found: set[str] = set()
+    for name, field in model.model_fields.items():
+        for kind in _kinds(field.annotation):
+            if issubclass(kind, SecretStr | SecretBytes):
+                found.add(name)
+            elif issubclass(kind, BaseModel):
+                found |= secret_fields(kind)
+    return frozenset(found)
+
+
+def masked_settings(data: T, fields: Collection[str]) -> T:
+    """Settings as JSON has them, with what stands in these fields masked, wherever they are."""
+    result: object = data
+    if isinstance(data, dict):
+        result = {
+            name: (dict.fromkeys(value, MASK) if isinstance(value, dict) else MASK)
+            if name in fields and value is not None
+            else masked_settings(value, fields)
+            for name, value in data.items()
+        }
+    elif isinstance(data, list):
+        result = [masked_settings(value, fields) for value in data]
+    return cast(T, result)
+
+
+def _kinds(annotation: Any) -> Iterator[type]:  # noqa: ANN401 - what an annotation may be
+    """The classes that an annotation is made of."""
+    if isinstance(annotation, type):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _kinds(part)
+
+
+def _is_hidden(model: type[BaseModel], path: Sequence[int | str]) -> bool:
+    """Whether what stands at this path is a secret, or may hold one."""
+    field = model.model_fields.get(str(path[0])) if path else None
+    if field is None:
+        return False
+    if path[0] in secret_fields(model):
+        return True
+    inner = [kind for kind in _kinds(field.annotation) if issubclass(kind, BaseModel)]
+    if len(path) == 1:
+        return any(map(secret_fields, inner))
+    return any(_is_hidden(kind, path[begin:]) for kind in inner for begin in range(1, len(path)))
+
+
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
     """All that is wrong, one sentence each, with the path of the field and without the values of secrets."""
     return "\n".join(_sentence(detail, model) for detail in error.errors(include_url=False))
@@ -115,9 +166,8 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
         return f"{path}{joint}{raised}" if path else str(raised)
     said = detail["msg"].removeprefix("Value error, ").replace("a valid tuple", "a list")
     said = said[:1].lower() + said[1:]
-    given = (
-        "" if "secret" in path or detail["type"] in {"missing", "value_error"} else f", not {_short(detail['input'])}"
-    )
+    untold = detail["type"] in {"missing", "value_error"} or _is_hidden(model, detail["loc"])
+    given = "" if untold else f", not {_short(detail['input'])}"
     return f"{path or model.__name__}: {said}{given}"
 
 

@@ -18,6 +18,7 @@ Count = Annotated[int, Field(ge=0)]
 AtLeastOne = Annotated[int, Field(ge=1)]
 SlotCount = Annotated[int, Field(ge=1, le=10_000)]
 Commands = str | tuple[str, ...]
+_JOINED = ("env", "secrets", "files", "profiles", "backend_options")
 
 
 def _file_source(value: object) -> object:
@@ -62,8 +63,8 @@ class ProfileConfig(ConfigModel):
     """Commands that run at each lend, before the slot is handed out."""
     idle_timeout_s: Seconds | None = None
     max_lifetime_s: Seconds | None = None
-    backend_options: dict[str, Any] = Field(default_factory=dict)
-    """Options of the backend that differ from the pool's."""
+    backend_options: dict[str, Any] = Field(default_factory=dict, repr=False)
+    """Options of the backend that differ from the pool's. Not shown: only the backend knows which are secrets."""
 
     @field_validator("env", "secrets")
     @classmethod
@@ -139,11 +140,20 @@ def with_profile(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     profiles = values.get("profiles") or {}
     if not isinstance(profiles, Mapping) or name not in profiles:
         raise ConfigError(f"there is no profile {name!r}; {nearest(name, profiles)}")
-    own = {key: value for key, value in dict(profiles[name] or {}).items() if value is not None}
-    for key in ("env", "secrets", "files", "backend_options"):
-        if key in own:
-            own[key] = {**(values.get(key) or {}), **own[key]}
-    return {**values, **own}
+    return overlaid(values, {key: value for key, value in dict(profiles[name] or {}).items() if value is not None})
+
+
+def overlaid(values: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a pool with others in their place; `env`, `secrets`, `files`, `profiles` and `backend_options` have
+    the names of both.
+    """
+    both = {key: (values.get(key), own.get(key)) for key in _JOINED}
+    joined = {
+        key: {**common, **more}
+        for key, (common, more) in both.items()
+        if isinstance(common, Mapping) and isinstance(more, Mapping)
+    }
+    return {**values, **own, **joined}
 
 
 def check_environment(value: dict[str, Any] | None) -> dict[str, Any] | None:

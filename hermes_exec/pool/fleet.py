@@ -225,7 +225,7 @@ class Fleet:
             try:
                 await sandbox.destroy()
             except (ExecError, OSError) as error:
-                logger.warning("sandbox %s could not be ended: %s", sandbox.id, error)
+                logger.warning("sandbox %s could not be ended: %s", sandbox.id, masked(str(error), self._secrets))
                 return
         if scope.cancelled_caught:
             logger.warning("sandbox %s was not ended within %.3g s", sandbox.id, until - began)
@@ -310,7 +310,8 @@ class Fleet:
                     )
                 )
         except (ExecError, OSError) as error:
-            logger.debug("orphans of %s could not be looked for: %s", backend.name, error)
+            told = masked(str(error), self._secrets)
+            logger.debug("orphans of %s could not be looked for: %s", backend.name, told)
 
     async def shut_down(self) -> None:
         """End every launch and every box, and what orphans there were when the pool began; shielded, within

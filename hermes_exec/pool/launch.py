@@ -14,6 +14,7 @@ from hermes_exec.errors import ChannelLost, LaunchTimeout
 from hermes_exec.pool.sandbox import PooledSandbox, open_sandbox
 from hermes_exec.pool.state import SandboxRecord
 from hermes_exec.pool.templates import Template
+from hermes_exec.redact import errors_masked
 from hermes_exec.results import PullProgress
 
 OnPull = Callable[[PullProgress], None]
@@ -30,7 +31,8 @@ async def launch_sandbox(
     """
     config = template.config
     if isinstance(template.backend, Prefetches):
-        await template.backend.prefetch(replace(template.spec(), on_progress=on_pull))
+        with errors_masked(template.secrets):
+            await template.backend.prefetch(replace(template.spec(), on_progress=on_pull))
     pulled_at: list[float] = []
 
     def progress(news: PullProgress) -> None:
@@ -54,7 +56,8 @@ async def launch_sandbox(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watch, tasks.cancel_scope)
             try:
-                sandbox = await template.backend.launch(spec, labels)
+                with errors_masked(template.secrets):
+                    sandbox = await template.backend.launch(spec, labels)
             except Exception as error:  # noqa: BLE001 - raised below, outside of the task group
                 failure = error
             tasks.cancel_scope.cancel()

@@ -161,7 +161,7 @@ class SandboxPool:
         self.config, backend_config = configured(backend, given, backend_options)
         self.run_id = self.config.run_id or token_hex(6)
         self._templates = Templates(self.config, backend_config)
-        self._secrets = secret_values(self.config)
+        self._secrets = secret_values(self.config, *self._templates.backend_configs)
         self._hub = Hub(listener(on_event, "on_event"), self._secrets)
         self._trace = trace
         self._on_pull = listener(on_pull, "on_pull")
@@ -177,19 +177,28 @@ class SandboxPool:
 
     @classmethod
     def from_config(
-        cls, source: str | os.PathLike[str] | Mapping[str, Any], profile: str | None = None, **more: Any
+        cls,
+        source: str | os.PathLike[str] | Mapping[str, Any],
+        *,
+        backend: str | BackendConfig | None = None,
+        profile: str | None = None,
+        **more: Any,
     ) -> Self:
         """A pool from a YAML, TOML or JSON file, or from a mapping; the values of `profile` become the pool's.
 
+        `backend` is a name of the section `backends`, whose values become the pool's too, or as for `SandboxPool`.
         `more` are arguments that count more than those of file and profile. `hermes-exec config schema` prints the JSON
         schema of the file.
 
         Raises:
-            ConfigError: the file cannot be read, or a name or value in it is wrong.
+            ConfigError: the file cannot be read, a name or value in it is wrong, or it names several backends and
+                nothing says which.
+            BackendUnavailable: the backend is not installed.
         """
         from hermes_exec.config import read_config, with_profile
+        from hermes_exec.pool.named import with_backend
 
-        values = read_config(source)
+        values = with_backend(read_config(source), backend)
         if profile is not None:
             values = with_profile(values, profile)
         values |= more
@@ -203,16 +212,17 @@ class SandboxPool:
         """A pool from the environment: `HERMES_EXEC_BACKEND`, `HERMES_EXEC_IMAGE`, `HERMES_EXEC_MAX_SANDBOXES`, …
 
         Each option of the pool and of its backend is a name in capitals after the prefix; values that are not text are
-        read as YAML. `HERMES_EXEC_CONFIG` names a file that is read first. The `TERMINAL_*` names of older tools count
-        least, with a warning a name. `more` are arguments that count most.
+        read as YAML. `HERMES_EXEC_CONFIG` names a file that is read first. The names of older tools (`TERMINAL_*`,
+        `ATROPOS_MODAL_*`, `NOMAD_*`, …) count least, with a warning a name. `more` are arguments that count most.
 
         Raises:
             ConfigError: a value cannot be read, or a name after the prefix is no option.
         """
         from hermes_exec.pool.from_env import options_from
 
-        options, profile = options_from(os.environ, prefix)
-        return cls.from_config(options, profile, **more)
+        named = more.pop("backend") if isinstance(more.get("backend"), str) else None
+        options, profile = options_from(os.environ, prefix, named)
+        return cls.from_config(options, profile=profile, **more)
 
     def __repr__(self) -> str:
         state = "open" if self._fleet is not None and not self._fleet.closing else "closed"
@@ -475,10 +485,10 @@ class SandboxPool:
         return pool_stats(self._fleet, self._checkouts, self._templates.slots_most)
 
     def masked(self, data: T) -> T:
-        """JSON data, or a text, with the values of the pool's secrets masked in every text of it."""
-        from hermes_exec.redact import masked_data, secret_values
+        """JSON data, or a text, with the secrets of the pool and of its backend masked in every text of it."""
+        from hermes_exec.redact import masked_data
 
-        return masked_data(data, secret_values(self.config))
+        return masked_data(data, self._secrets)
 
     def _check_process(self) -> None:
         if self._pid is not None and self._pid != os.getpid():

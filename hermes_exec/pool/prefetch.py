@@ -12,6 +12,7 @@ from hermes_exec.errors import ConfigError, ExecError, SlotClosed
 from hermes_exec.pool.fleet import Fleet
 from hermes_exec.pool.launch import OnPull
 from hermes_exec.pool.templates import Template
+from hermes_exec.redact import errors_masked
 
 
 async def prefetch(
@@ -26,7 +27,8 @@ async def prefetch(
         async with room:
             try:
                 assert isinstance(template.backend, Prefetches)
-                await template.backend.prefetch(replace(template.spec(), on_progress=on_pull))
+                with errors_masked(template.secrets):
+                    await template.backend.prefetch(replace(template.spec(), on_progress=on_pull))
             except ExecError as error:
                 results[image] = error
 

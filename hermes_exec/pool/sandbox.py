@@ -27,7 +27,7 @@ from hermes_exec.errors import (
 )
 from hermes_exec.pool.state import SandboxRecord
 from hermes_exec.pool.templates import Template
-from hermes_exec.redact import masked, secret_values
+from hermes_exec.redact import masked
 from hermes_exec.results import KillReceipt
 from hermes_exec.slot.answers import SlotFacts, items, receipt, remote_failure
 from hermes_exec.slot.run import execute
@@ -218,7 +218,7 @@ class PooledSandbox:
             except OSError as error:
                 raise LaunchError(f"files: {path!r} cannot be put into the slot: {error}", retryable=False) from error
         for command in self.template.slot_setup:
-            place.doing = f"its slot_setup {masked(repr(command), secret_values(self.template.config))} had not ended"
+            place.doing = f"its slot_setup {masked(repr(command), self.template.secrets)} had not ended"
             await _set_up(scope, command, "slot_setup", self.template)
         place.doing = ""
 
@@ -316,7 +316,7 @@ async def _set_up(scope: SlotScope, command: str, what: str, template: Template)
     result = await execute(scope, params, timeout_s=SETUP_TIMEOUT_S)
     if not result.ok:
         how = "timed out" if result.timed_out else f"failed with exit code {result.exit_code}"
-        said = masked(result.stdout, secret_values(template.config)).strip()[-2000:]
+        said = masked(result.stdout, template.secrets).strip()[-2000:]
         raise LaunchError(f"{what}: {command!r} {how}: {said}", cause=ErrorCause.TASK, retryable=False)
 
 

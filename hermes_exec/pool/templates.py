@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from hermes_exec.config.model import check_text
 from hermes_exec.config.pool import check_workdir
 from hermes_exec.errors import ConfigError
 from hermes_exec.pool.plan import TemplateSize
+from hermes_exec.redact import errors_masked, secret_values
 from hermes_exec.results import IsolationLevel
 
 DEFAULT_PIDS = 1024
@@ -60,6 +61,7 @@ class Template:
     image: str | None
     config: PoolConfig
     backend: Backend
+    secrets: list[str] = field(repr=False)
     size: TemplateSize
     own_roots: OwnRoots
     boxes: Mapping[int, int]
@@ -93,7 +95,8 @@ class Template:
     async def check(self) -> None:
         """Ask the backend whether it can launch such boxes. Raises as `Backend.check`."""
         try:
-            await self.backend.check(self.spec())
+            with errors_masked(self.secrets):
+                await self.backend.check(self.spec())
         except NoOwnRoot as error:
             self.own_roots.refuse(error)
 
@@ -187,6 +190,11 @@ class Templates:
         """Every backend object in use, once."""
         return [backend for _, backend in self._backends.values()]
 
+    @property
+    def backend_configs(self) -> list[BackendConfig]:
+        """The configuration of each of them."""
+        return [config for config, _ in self._backends.values()]
+
     def sizes(self) -> Mapping[str, TemplateSize]:
         """What the planner needs to know of each kind."""
         return {key: template.size for key, template in self._found.items()}
@@ -249,7 +257,9 @@ class Templates:
             raise ConfigError(f"profile {profile!r}: min_sandboxes {size.min_sandboxes} is above max_sandboxes {most}")
         demanded = config.slot_root == "own"
         by_itself = config.slot_root is None and slots > 1 and backend.whole_box
-        return Template(key, profile, chosen, config, backend, size, OwnRoots(demanded or by_itself, demanded), boxes)
+        own_roots = OwnRoots(demanded or by_itself, demanded)
+        secrets = secret_values(config, backend_config)
+        return Template(key, profile, chosen, config, backend, secrets, size, own_roots, boxes)
 
     def _image(self, config: PoolConfig) -> str | None:
         own = getattr(self.backend, "image", None)

@@ -16,7 +16,6 @@ from hermes_exec.config import (
     BackendConfig,
     Limits,
     PoolConfig,
-    import_terminal_names,
     nearest,
     pool_schema,
     read_config,
@@ -177,48 +176,6 @@ def test_schema_refuses_what_the_models_refuse() -> None:
     assert not checker.is_valid({"backend": "local", "shm_size_mb": 3})
     assert not checker.is_valid({"backend": "docker", "imge": "x"})
     assert not checker.is_valid({"limits": {"memory": 3}})
-
-
-def test_terminal_names_become_options_with_a_warning_each() -> None:
-    found = import_terminal_names(
-        {
-            "TERMINAL_ENV": "docker",
-            "TERMINAL_DOCKER_IMAGE": "python:3.12",
-            "TERMINAL_CONTAINER_MEMORY": "5120",
-            "TERMINAL_CONTAINER_CPU": "1.5",
-            "TERMINAL_DOCKER_VOLUMES": '["/a:/b"]',
-            "TERMINAL_MODAL_IMAGE": "not for docker",
-            "TERMINAL_PERSISTENT_SHELL": "true",
-            "HOME": "/root",
-        }
-    )
-    assert found.options == {
-        "backend": "docker",
-        "image": "python:3.12",
-        "limits": {"memory_mb": 5120, "cpus": 1.5},
-        "volumes": ("/a:/b",),
-    }
-    assert sum("TERMINAL_MODAL_IMAGE" in w for w in found.warnings) == 0
-    for name in ("TERMINAL_ENV", "TERMINAL_DOCKER_IMAGE", "TERMINAL_CONTAINER_MEMORY", "TERMINAL_PERSISTENT_SHELL"):
-        assert sum(name in w for w in found.warnings) == 1
-    resolve_config(found.options, DockerConfig)
-
-
-def test_terminal_names_of_the_slot_pool() -> None:
-    found = import_terminal_names(
-        {
-            "TERMINAL_ENV": "slot_pool",
-            "TERMINAL_SLOT_BACKEND": "nomad",
-            "TERMINAL_NOMAD_SLOTS": "10",
-            "TERMINAL_MODAL_SLOTS": "5",
-        }
-    )
-    assert found.options == {"backend": "nomad", "slots_per_sandbox": 10}
-    assert import_terminal_names({"PATH": "/bin"}) == ({}, [])
-    with pytest.raises(ConfigError, match="daytona"):
-        import_terminal_names({"TERMINAL_ENV": "daytona"})
-    with pytest.raises(ConfigError, match="TERMINAL_CONTAINER_CPU"):
-        import_terminal_names({"TERMINAL_ENV": "docker", "TERMINAL_CONTAINER_CPU": "many"})
 
 
 def test_nearest() -> None:

@@ -70,7 +70,9 @@ class SSHConfig(BackendConfig):
     default_slots: ClassVar[int] = 64
 
     hosts: Annotated[
-        tuple[Annotated[SSHHost, BeforeValidator(_host)], ...], BeforeValidator(_hosts), Field(min_length=1)
+        tuple[Annotated[SSHHost, BeforeValidator(_host)], ...],
+        BeforeValidator(_hosts, json_schema_input_type=str | SSHHost | tuple[str | SSHHost, ...]),
+        Field(min_length=1),
     ]
     """One host or several: ``"[user@]host[:port]"``, or ``{host, user, port, identity_file, slots, weight}``."""
     transport: Literal["auto", "openssh", "paramiko"] = "auto"

@@ -19,9 +19,10 @@ from hermes_exec.cli.kit.pools import (
     make_pool,
     settings_of,
 )
+from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError
 
 if TYPE_CHECKING:
-    from hermes_exec.config import Configured
+    from hermes_exec.config import Configured, PoolConfig
 
 
 def show(
@@ -34,14 +35,17 @@ def show(
 ) -> None:
     """Print the settings that a command with these options would use, defaults filled in and secrets masked."""
     from hermes_exec.pool.templates import DEFAULT_PIDS
+    from hermes_exec.redact import masked_data, secret_values
 
     pool, chosen = _resolved(settings_of(backend, image, config, option, profile))
+    of_profiles = [chosen.with_options(own.backend_options) for own in pool.profiles.values()]
     same = {name for name in type(chosen).model_fields if name in type(pool).model_fields and not getattr(chosen, name)}
     values = {**pool.model_dump(mode="json"), "backend_options": chosen.model_dump(mode="json", exclude=same)}
     values["slots_per_sandbox"] = pool.slots_per_sandbox or chosen.default_slots
     values["max_sandboxes"] = pool.max_sandboxes or chosen.default_max_sandboxes
     if "pids" not in pool.slot_limits.model_fields_set:
         values["slot_limits"]["pids"] = DEFAULT_PIDS
+    values = masked_data(values, secret_values(pool, chosen, *of_profiles))
     if as_json:
         emit_json(values)
     else:
@@ -62,13 +66,41 @@ def check(
     file: Annotated[Path, typer.Argument(help="YAML, TOML or JSON file.")],
     as_json: AsJson = False,
 ) -> None:
-    """Check a configuration file; ends with 2 and one line an error when something in it is wrong."""
-    config = make_pool(None, None, file, environ={}).config
+    """Check a configuration file, with all backends that it names; ends with 2 and one line an error when something in
+    it is wrong, with 3 when a backend is not installed.
+    """
+    from hermes_exec.config import named_backends, read_config
+
+    values = read_config(file)
+    names: list[str | None] = [*named_backends(values)]
+    if not names or "backend" in values:
+        names.append(None)
+    found: dict[str | None, PoolConfig] = {}
+    wrong: dict[str, list[str | None]] = {}
+    worst: type[ExecError] = BackendUnavailable
+    for name in names:
+        try:
+            found[name] = make_pool(name, None, file, environ={}).config
+        except (ConfigError, BackendUnavailable) as error:
+            worst = ConfigError if isinstance(error, ConfigError) else worst
+            for line in str(error).splitlines():
+                wrong.setdefault(line, []).append(name)
+    if wrong:
+        raise worst("\n".join(_of_its_backend(line, own, names) for line, own in wrong.items()))
+    profiles = list(dict.fromkeys(name for config in found.values() for name in config.profiles))
+    backends = {name: config.backend for name, config in found.items() if name}
+    backends = backends or {config.backend: config.backend for config in found.values()}
     if as_json:
-        emit_json({"file": str(file), "ok": True, "profiles": list(config.profiles)})
+        emit_json({"file": str(file), "ok": True, "backends": backends, "profiles": profiles})
     else:
-        told = f"{file}: good, backend {config.backend}, {len(config.profiles)} profiles"
-        stdout().print(told, markup=False)
+        told = ", ".join(name if name == kind else f"{name} ({kind})" for name, kind in backends.items())
+        stdout().print(f"{file}: good, backend {told}, {len(profiles)} profiles", markup=False)
+
+
+def _of_its_backend(line: str, own: list[str | None], all_of_them: list[str | None]) -> str:
+    """A line about some backends, with their names where it does not say them and is not about the whole file."""
+    named = line.startswith("backends.") or len(own) == len(all_of_them) or None in own
+    return line if named else f"backends.{', '.join(map(str, own))}: {line}"
 
 
 def _resolved(settings: dict[str, Any]) -> Configured:

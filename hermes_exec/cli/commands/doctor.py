@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,10 +13,13 @@ import typer
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.interrupt import run_async
 from hermes_exec.cli.kit.output import emit_json, printable, say, stdout, table
-from hermes_exec.cli.kit.pools import AnyBackend, AsJson, Image, Options, make_pool, parse_options
+from hermes_exec.cli.kit.pools import AnyBackend, AsJson, Config, Image, Options, pool_of, settings_of
 from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
     from hermes_exec.results import Isolation
 
 TIME_LIMIT_S = 120.0
@@ -30,6 +32,14 @@ LIMITS: dict[str, float] = {
     "file_size_mb": 64,
     "cpu_time_s": 60,
 }
+ONE_SLOT: dict[str, Any] = {
+    "min_sandboxes": 0,
+    "profiles": {},
+    "files": {},
+    "setup": (),
+    "slot_setup": (),
+}
+"""A trial is of the backend, without what a pool puts into its slots."""
 
 
 @dataclass
@@ -50,85 +60,101 @@ class Finding:
 def doctor(
     backend: AnyBackend = None,
     image: Image = None,
+    config: Config = None,
     option: Options = None,
     as_json: AsJson = False,
 ) -> None:
     """Start a slot on each backend and run commands in it; ends with 3 when the backend asked for does not work.
 
-    Without --backend all are tried, and it ends with 0 when one of them works. No image needs to be pulled: where a
-    backend needs one and none is named, a minimal one is made for the trial.
+    Without --backend all are tried at once, also those that a configuration file names, and it ends with 0 when one of
+    them works. No image needs to be pulled: where a backend needs one and none is named, a minimal one is made for the
+    trial.
     """
-    raise typer.Exit(run_async(lambda: _doctor(backend, image, option, as_json)))
+    raise typer.Exit(run_async(lambda: _doctor(backend, image, config, option, as_json)))
 
 
-async def _doctor(backend: str | None, image: str | None, option: list[str] | None, as_json: bool) -> int:
+async def _doctor(
+    backend: str | None, image: str | None, config: Path | None, option: list[str] | None, as_json: bool
+) -> int:
     from hermes_exec.backends.registry import backend_names
-    from hermes_exec.cli.kit.known_backends import needs_options
+    from hermes_exec.cli.kit.known_backends import needs_options, wanted_backends
 
-    if backend is None and option:
-        raise ConfigError("--option needs --backend")
-    findings = []
-    for name in [backend] if backend else backend_names():
-        if not backend and needs_options(name):
-            findings.append(Finding(name, "not tried", f"it needs options: hermes-exec doctor -b {name} -o …"))
-            continue
-        if not as_json:
-            say(f"trying {name} …")
-        findings.append(await _try(name, image, option))
+    wanted = wanted_backends(backend, config, option)
+    findings = {name: Finding(name) for name in wanted.names}
+    if not as_json:
+        say(f"trying {', '.join(findings)} …")
+
+    async def fill(name: str) -> None:
+        await _try(findings[name], lambda: settings_of(name, image, config, option, environ={}), wanted.alone)
+
+    async with anyio.create_task_group() as tasks:
+        for name in findings:
+            tasks.start_soon(fill, name)
+    for name in [] if wanted.alone else backend_names():
+        if name not in findings and needs_options(name):
+            untried = Finding(name, "not tried", f"it needs options: hermes-exec doctor -b {name} -o …")
+            findings[name] = untried
     if as_json:
-        emit_json(findings)
+        emit_json(list(findings.values()))
     else:
-        _show(findings)
-    return exits.OK if any(finding.status == "ok" for finding in findings) else exits.INFRA
+        _show(list(findings.values()))
+    return exits.OK if any(finding.status == "ok" for finding in findings.values()) else exits.INFRA
 
 
-async def _try(name: str, image: str | None, option: list[str] | None) -> Finding:
-    finding = Finding(name)
+async def _try(finding: Finding, settings_of_it: Callable[[], dict[str, Any]], alone: bool) -> None:
     try:
+        settings = settings_of_it() | ONE_SLOT
         with anyio.fail_after(TIME_LIMIT_S):
-            async with _trial(name, image, option) as (trial, command):
-                await _measure(finding, name, trial, option, command)
+            async with _trial(settings) as command:
+                await _measure(finding, settings, command)
                 whole = finding.isolation is not None and finding.isolation.level == "box"
-                finding.limits = await _limits("limits" if whole else "slot_limits", name, trial, option)
+                finding.limits = await _limits("limits" if whole else "slot_limits", settings)
                 if whole:
-                    pool = make_pool(name, trial, options=option, environ={}, slots_per_sandbox=2)
-                    async with pool, pool.slot() as slot:
+                    async with pool_of(settings, slots_per_sandbox=2) as pool, pool.slot() as slot:
                         finding.shared = f"{slot.isolation.level}: {slot.isolation.filesystem}"
     except BackendUnavailable as error:
         finding.status, finding.detail = "unavailable", str(error)
-    except TimeoutError:
-        finding.status, finding.detail = "failed", f"no answer within {TIME_LIMIT_S:.0f} s"
-    except ConfigError:
-        raise
+    except ConfigError as error:
+        if alone:
+            raise
+        finding.status, finding.detail = "misconfigured", str(error)
     except ExecError as error:
         finding.status, finding.detail = "failed", f"{type(error).__name__}: {error}"
-    return finding
+    except TimeoutError:
+        finding.status, finding.detail = "failed", f"no answer within {TIME_LIMIT_S:.0f} s"
+    except Exception as error:
+        if alone:
+            raise
+        finding.status, finding.detail = "failed", f"{type(error).__name__}: {error}"
 
 
 @asynccontextmanager
-async def _trial(
-    name: str, image: str | None, option: list[str] | None
-) -> AsyncIterator[tuple[str | None, str | list[str]]]:
-    """An image for this backend, the one that is named or a minimal one, and a command that does next to nothing."""
+async def _trial(settings: dict[str, Any]) -> AsyncIterator[str | list[str]]:
+    """A command that does next to nothing; `settings` get a minimal image where they have none and the backend needs
+    one.
+    """
     from hermes_exec.backends.base import TrialImage
-    from hermes_exec.cli.kit.known_backends import backend_of
+    from hermes_exec.backends.registry import make_backend
+    from hermes_exec.cli.kit.known_backends import backend_config
+    from hermes_exec.redact import errors_masked, secret_values
 
-    backend = backend_of(name, parse_options(option))
-    try:
-        if image is None and isinstance(backend, TrialImage):
-            async with backend.trial_image() as made:
-                yield made
-        else:
-            yield image, "true"
-    finally:
-        await backend.aclose()
+    chosen = backend_config(settings)
+    with errors_masked(secret_values(chosen)):
+        backend = make_backend(chosen)
+        try:
+            if settings.get("image") is None and isinstance(backend, TrialImage):
+                async with backend.trial_image() as (image, command):
+                    settings["image"] = image
+                    yield command
+            else:
+                yield "true"
+        finally:
+            await backend.aclose()
 
 
-async def _measure(
-    finding: Finding, name: str, image: str | None, option: list[str] | None, command: str | list[str]
-) -> None:
+async def _measure(finding: Finding, settings: dict[str, Any], command: str | list[str]) -> None:
     begin = time.perf_counter()
-    async with make_pool(name, image, options=option, environ={}) as pool, pool.slot() as slot:
+    async with pool_of(settings) as pool, pool.slot() as slot:
         finding.launch_ms = (time.perf_counter() - begin) * 1000
         finding.isolation = slot.isolation
         begin = time.perf_counter()
@@ -140,11 +166,10 @@ async def _measure(
         finding.call_ms = (time.perf_counter() - begin) * 1000 / CALLS
 
 
-async def _limits(whose: str, name: str, image: str | None, option: list[str] | None) -> dict[str, str]:
+async def _limits(whose: str, settings: dict[str, Any]) -> dict[str, str]:
     """Ask for every limit, of the box or of the slot, and return how each is held."""
     wanted: dict[str, Any] = {whose: LIMITS, "best_effort_limits": True}
-    pool = make_pool(name, image, options=option, environ={}, **wanted)
-    async with pool, pool.slot() as slot:
+    async with pool_of(settings, **wanted) as pool, pool.slot() as slot:
         return dict(slot.isolation.limits)
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.interrupt import run_async
 from hermes_exec.cli.kit.output import age, emit_json, one_line, shortened, table
 from hermes_exec.cli.kit.pools import AnyBackend, AsJson, Config, Options
@@ -18,47 +17,66 @@ if TYPE_CHECKING:
 
     from hermes_exec.backends.base import SandboxInfo
 
+TIME_LIMIT_S = 30.0
+"""Of each backend, where all are asked."""
+
 
 def ps(backend: AnyBackend = None, config: Config = None, option: Options = None, as_json: AsJson = False) -> None:
     """List the boxes that exist here, with their owner, run, age and the slots that are lent to somebody.
 
-    Slots are known for processes of the same user on this host (root: of all users).
+    Slots are known for processes of the same user on this host (root: of all users). Without --backend all backends are
+    asked at once, for 30 seconds at most, also those that a configuration file names; one that is away or set up wrong
+    has a row that says so.
     """
     raise typer.Exit(run_async(lambda: _list(backend, config, option, as_json)))
 
 
 async def _list(backend: str | None, config: Path | None, option: list[str] | None, as_json: bool) -> int:
-    from hermes_exec.cli.kit.known_backends import ask_each
+    from hermes_exec.cli.kit.ending import fields_of
+    from hermes_exec.cli.kit.known_backends import Answer, ask_each, code_of_all, wanted_backends
     from hermes_exec.cli.observe.client import lent_slots
 
-    found: list[SandboxInfo] = await ask_each(backend, config, option, lambda each: each.sandboxes())
+    wanted = wanted_backends(backend, config, option)
+    answers: list[Answer[SandboxInfo]] = await ask_each(
+        wanted, config, option, lambda each: each.sandboxes(), TIME_LIMIT_S
+    )
     slots: dict[str, list[str]] = {}
     for _, facts in await lent_slots():
         slots.setdefault(str(facts.get("sandbox")), []).append(one_line(str(facts.get("id"))))
+    rows: list[dict[str, Any]] = []
+    for answer in answers:
+        if answer.error is not None and answer.in_file:
+            rows.append({"backend": answer.name, "sandbox": None, "error": fields_of(answer.error)})
+        for info in sorted(answer.found, key=lambda info: info.created_at or 0.0):
+            own = {"backend": answer.name, "type": info.backend, "slots": slots.get(info.sandbox, [])}
+            rows.append({**asdict(info), **own})
     if as_json:
-        emit_json([{**asdict(info), "slots": slots.get(info.sandbox, [])} for info in found])
-        return exits.OK
-    now = time.time()
-    hosts = any(info.host for info in found)
-    table(
-        ("backend", *(("host",) if hosts else ()), "box", "state", "owner", "pid", "run", "age", "image", "slots"),
-        [
-            (
-                info.backend,
-                *((info.host,) if hosts else ()),
-                shortened(info.sandbox),
-                info.state,
-                info.owner,
-                info.labels.pid,
-                info.labels.run_id,
-                None if info.created_at is None else age(max(0.0, now - info.created_at)),
-                info.image,
-                " ".join(slots.get(info.sandbox, [])) or None,
-            )
-            for info in sorted(found, key=lambda info: (info.backend, info.created_at or 0.0))
-        ],
+        emit_json(rows)
+    else:
+        now, hosts = time.time(), any(row.get("host") for row in rows)
+        table(
+            ("backend", *(("host",) if hosts else ()), "box", "state", "owner", "pid", "run", "age", "image", "slots"),
+            [_cells(row, now, hosts) for row in sorted(rows, key=lambda row: str(row["backend"]))],
+        )
+    return code_of_all(answers)
+
+
+def _cells(row: dict[str, Any], now: float, hosts: bool) -> tuple[object, ...]:
+    if row["sandbox"] is None:
+        return (row["backend"], *((None,) if hosts else ()), None, row["error"]["kind"], *[None] * 6)
+    created, labels = row["created_at"], row["labels"]
+    return (
+        row["backend"],
+        *((row["host"],) if hosts else ()),
+        shortened(row["sandbox"]),
+        row["state"],
+        row["owner"],
+        labels["pid"],
+        labels["run_id"],
+        None if created is None else age(max(0.0, now - created)),
+        row["image"],
+        " ".join(row["slots"]) or None,
     )
-    return exits.OK
 
 
 def add_to(app: typer.Typer) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.interrupt import run_async
 from hermes_exec.cli.kit.output import emit_json, say, shortened, table
 from hermes_exec.cli.kit.pools import AnyBackend, AsJson, Config, Options
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hermes_exec.backends.base import Reaped, ReapFilter
+
+TIME_LIMIT_S = 120.0
+"""Of each backend, where all are asked."""
 
 
 def reap(
@@ -29,7 +32,11 @@ def reap(
     option: Options = None,
     as_json: AsJson = False,
 ) -> None:
-    """End boxes of this library. Exactly one of --run-id, --orphans and --all says which."""
+    """End boxes of this library. Exactly one of --run-id, --orphans and --all says which.
+
+    Without --backend this is asked of all backends at once, also of those that a configuration file names; one that is
+    away or set up wrong, or takes longer than two minutes, has a row that says so.
+    """
     if bool(run_id) + orphans + everything != 1:
         raise ConfigError("say which boxes to end: one of --run-id R, --orphans, --all")
     from hermes_exec.backends.base import ReapFilter
@@ -41,16 +48,29 @@ def reap(
 async def _reap(
     which: ReapFilter, backend: str | None, config: Path | None, option: list[str] | None, as_json: bool
 ) -> int:
-    from hermes_exec.cli.kit.known_backends import ask_each
+    from hermes_exec.cli.kit.ending import fields_of
+    from hermes_exec.cli.kit.known_backends import Answer, ask_each, code_of_all, wanted_backends
 
-    ended: list[Reaped] = await ask_each(backend, config, option, lambda each: each.reap(which))
+    wanted = wanted_backends(backend, config, option)
+    answers: list[Answer[Reaped]] = await ask_each(wanted, config, option, lambda each: each.reap(which), TIME_LIMIT_S)
+    rows: list[dict[str, Any]] = []
+    for answer in answers:
+        if answer.error is not None and answer.in_file:
+            rows.append({"backend": answer.name, "sandbox": None, "error": fields_of(answer.error)})
+        rows += [{**asdict(ended), "backend": answer.name, "type": ended.backend} for ended in answer.found]
     if as_json:
-        emit_json(ended)
-    elif ended:
-        table(("backend", "box", "run", "why"), [(r.backend, shortened(r.sandbox), r.run_id, r.reason) for r in ended])
+        emit_json(rows)
+    elif rows:
+        table(("backend", "box", "run", "why"), map(_cells, rows))
     else:
         say("no such boxes")
-    return exits.OK
+    return code_of_all(answers)
+
+
+def _cells(row: dict[str, Any]) -> tuple[object, ...]:
+    if row["sandbox"] is None:
+        return row["backend"], None, None, f"not asked: {row['error']['kind']}"
+    return row["backend"], shortened(row["sandbox"]), row["run_id"], row["reason"]
 
 
 def add_to(app: typer.Typer) -> None:

@@ -14,15 +14,19 @@ def report(error: ExecError | OSError) -> None:
     """Print an error: as JSON to stdout where `--json` was given and stdout has room, else as lines to stderr."""
     full = isinstance(error, OSError) and error.errno in exits.NO_ROOM
     if not full and "--json" in sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]:
-        fields = {
-            "kind": type(error).__name__,
-            "message": str(error),
-            "cause": error.cause if isinstance(error, ExecError) else ErrorCause.CONFIG,
-            "retryable": error.retryable if isinstance(error, ExecError) else False,
-        }
-        emit_json({"error": fields})
+        emit_json({"error": fields_of(error)})
     else:
         say(f"{type(error).__name__}: {error}")
+
+
+def fields_of(error: ExecError | OSError) -> dict[str, object]:
+    """What JSON has of an error."""
+    return {
+        "kind": type(error).__name__,
+        "message": str(error),
+        "cause": error.cause if isinstance(error, ExecError) else ErrorCause.CONFIG,
+        "retryable": error.retryable if isinstance(error, ExecError) else False,
+    }
 
 
 def end_with(main: Callable[[], object]) -> None:

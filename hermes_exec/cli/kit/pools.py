@@ -18,12 +18,20 @@ PREFIX = "HERMES_EXEC_"
 Backend = Annotated[
     str | None,
     typer.Option(
-        "--backend", "-b", envvar="HERMES_EXEC_BACKEND", help="local, docker, ssh, singularity (default: local)."
+        "--backend",
+        "-b",
+        envvar="HERMES_EXEC_BACKEND",
+        help="local, docker, ssh, singularity, or a name in the file of --config (default: local).",
     ),
 ]
 AnyBackend = Annotated[
     str | None,
-    typer.Option("--backend", "-b", envvar="HERMES_EXEC_BACKEND", help="Only this one (default: all that are here)."),
+    typer.Option(
+        "--backend",
+        "-b",
+        envvar="HERMES_EXEC_BACKEND",
+        help="Only this one (default: all that are here, and all that the file of --config names).",
+    ),
 ]
 Image = Annotated[
     str | None,
@@ -37,7 +45,10 @@ Image = Annotated[
 Config = Annotated[
     Path | None,
     typer.Option(
-        "--config", "-c", envvar="HERMES_EXEC_CONFIG", help="YAML, TOML or JSON file with the pool's settings."
+        "--config",
+        "-c",
+        envvar="HERMES_EXEC_CONFIG",
+        help="YAML, TOML or JSON file with the pool's settings; it may name several backends.",
     ),
 ]
 Profile = Annotated[str | None, typer.Option("--profile", help="Profile of the configuration file.")]
@@ -79,13 +90,23 @@ def make_pool(
     Raises:
         ConfigError: an unknown name, a bad value, a file that cannot be read.
     """
-    from hermes_exec.cli.kit.pulling import PullDisplay
-    from hermes_exec.pool.pool import SandboxPool
-
     settings = settings_of(backend, image, config, options, profile, environ)
     if slots > 1:
         settings.setdefault("max_sandboxes", slots)
-    return SandboxPool.from_config(settings, **{n: v for n, v in more.items() if v is not None}, on_pull=PullDisplay())
+    return pool_of(settings, **more)
+
+
+def pool_of(settings: Mapping[str, Any], **more: Any) -> SandboxPool:
+    """Return the pool of these settings, which shows on the terminal how pulls go on. `more` as for `make_pool`.
+
+    Raises:
+        ConfigError: an unknown name, a bad value.
+    """
+    from hermes_exec.cli.kit.pulling import PullDisplay
+    from hermes_exec.pool.pool import SandboxPool
+
+    given = {name: value for name, value in more.items() if value is not None}
+    return SandboxPool.from_config(settings, **given, on_pull=PullDisplay())
 
 
 def settings_of(
@@ -96,22 +117,25 @@ def settings_of(
     profile: str | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> dict[str, Any]:
-    """Return the settings as one flat mapping, as a configuration file has them.
+    """Return the settings as one flat mapping, as a configuration file has them; of a backend that is named in it, with
+    what it says of that one.
 
     Raises:
-        ConfigError: a file that cannot be read, a bad option or variable, or no such profile in the file.
+        ConfigError: a file that cannot be read, a bad option or variable, or no such backend or profile in the file.
+        BackendUnavailable: the backend is not installed.
     """
     from hermes_exec.config import with_profile
     from hermes_exec.pool.from_env import options_from
 
-    given = {name: value for name, value in (("backend", backend), ("image", image)) if value is not None}
-    chosen = {**given, "config": config, "profile": profile}
+    given = parse_options(options) | ({} if image is None else {"image": image})
+    asked = given.pop("backend", None)
+    chosen = {"backend": backend or asked, "image": image, "config": config, "profile": profile}
     named = {name: text for name, text in environ.items() if name.startswith(PREFIX)}
     named |= {PREFIX + name.upper(): str(value) for name, value in chosen.items() if value is not None}
     settings, profile = options_from(named, PREFIX)
     if profile is not None:
         settings = with_profile(settings, profile)
-    return {**settings, **parse_options(options), **given}
+    return settings | given
 
 
 def parse_options(options: list[str] | None) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from pydantic import ConfigDict, Field, field_serializer, field_validator, model
 
 from hermes_agent import get_parser
 from hermes_atropos.seed_names import SeedNames, translate
-from hermes_exec import ConfigError, Limits, SandboxPool
+from hermes_exec import ConfigError, Limits, PoolConfig, SandboxPool, config_types
+from hermes_exec.config import masked_settings, named_backends, read_config, secret_fields
 from hermes_exec.tools import ToolOptions, draw_toolsets, select
 
 InferenceServer = Literal["auto", "openai", "vllm", "sglang", "tinker"]
@@ -40,7 +41,9 @@ class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
     worker_timeout: float = Field(7200.0, description="Seconds of a group at most; -1: no limit")
     min_items_sent_before_logging: int = Field(1, description="Groups sent before metrics are logged")
 
-    backend: str = Field("local", description="Backend of the pool: local, docker, ssh, singularity, …")
+    backend: str = Field(
+        "local", description="Backend of the pool: local, docker, ssh, singularity, …, or a name in pool_config"
+    )
     image: str | None = Field(None, description="Image of the slots, where an item names none")
     pool_config: str | None = Field(None, description="File with the pool's configuration; the settings here win")
     backend_options: str = Field("", description="Further options of SandboxPool, as a JSON object")
@@ -124,10 +127,9 @@ class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
     def _without_secrets(self, text: str) -> str:
         """What is told to wandb and written beside results."""
         options: dict[str, Any] = json.loads(text or "{}")
-        for holder in (options, *options.get("profiles", {}).values()):
-            if "secrets" in holder:
-                holder["secrets"] = dict.fromkeys(holder["secrets"], "***")
-        return json.dumps(options) if options else text
+        # Those of any backend: `pool_config` may be about another one than `backend`.
+        fields = secret_fields(PoolConfig).union(*map(secret_fields, config_types().values()))
+        return json.dumps(masked_settings(options, fields)) if options else text
 
     @model_validator(mode="after")
     def _known_names(self) -> SandboxEnvConfig:
@@ -154,6 +156,15 @@ class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
             return Path(given).expanduser().read_text("utf-8")
         except (OSError, ValueError) as error:
             raise ConfigError(f"chat_template is no Jinja text, and cannot be read as a file: {error}") from error
+
+    @property
+    def backend_type(self) -> str:
+        """The type of the pool's backend, also where `backend` is a name in the file of `pool_config`."""
+        entry = self._named_in_file().get(self.backend)
+        return str(entry.get("type", self.backend)) if isinstance(entry, Mapping) else self.backend
+
+    def _named_in_file(self) -> dict[str, Any]:
+        return {} if self.pool_config is None else named_backends(read_config(self.pool_config))
 
     @property
     def pool_image(self) -> str | None:
@@ -193,7 +204,8 @@ class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
         if self.pool_config is not None:
             if self.pool_image is not None:
                 options["image"] = self.pool_image
-            return SandboxPool.from_config(self.pool_config, **options)
+            named = self.backend if self.backend in self._named_in_file() else None
+            return SandboxPool.from_config(self.pool_config, backend=named, **options)
         if self.cpus is not None or self.memory_mb is not None:
             options["limits"] = Limits(cpus=self.cpus, memory_mb=self.memory_mb)
         return SandboxPool(

@@ -50,12 +50,12 @@ class TaskImagesConfig(SandboxEnvConfig):
     @property
     def pool_image(self) -> str | None:
         """What backends with images want to be given, and no task is run in."""
-        other = None if self.backend in WITHOUT_IMAGES else self.base_image or self.default_docker_image
+        other = None if self.backend_type in WITHOUT_IMAGES else self.base_image or self.default_docker_image
         return self.image or other
 
     def task_images(self) -> TaskImages:
         """The images of its tasks."""
-        return TaskImages(self.backend, base=self.base_image or None, default_base=self.default_docker_image)
+        return TaskImages(self.backend_type, base=self.base_image or None, default_base=self.default_docker_image)
 
 
 class TaskImage(NamedTuple):
@@ -76,11 +76,11 @@ def check_own_ports(config: SandboxEnvConfig) -> None:
     """Raise ConfigError where slots share ports: two rollouts whose services want the same one would spoil each other's
     reward. What a file of `pool_config` says is not looked at.
     """
-    slots = config.slots_per_sandbox or (1 if config.backend == "docker" else None)
-    if config.network and config.pool_config is None and (slots != 1 or config.backend in _PORTS_OF_THE_HOST):
-        other = "" if config.backend in _PORTS_OF_THE_HOST else ", or slots_per_sandbox 1"
+    slots = config.slots_per_sandbox or (1 if config.backend_type == "docker" else None)
+    if config.network and config.pool_config is None and (slots != 1 or config.backend_type in _PORTS_OF_THE_HOST):
+        other = "" if config.backend_type in _PORTS_OF_THE_HOST else ", or slots_per_sandbox 1"
         raise ConfigError(
-            f"with the network on, slots of the backend {config.backend!r} share ports here, and a service of one "
+            f"with the network on, slots of the backend {config.backend_type!r} share ports here, and a service of one "
             f"rollout would stand in the way of another's: say --env.network false{other}"
         )
 

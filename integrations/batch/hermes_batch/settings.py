@@ -8,7 +8,8 @@ from typing import Any
 
 from hermes_agent.models.named import EMBEDDED
 from hermes_batch.config import BatchConfig
-from hermes_exec.errors import ConfigError
+from hermes_exec import ConfigError, PoolConfig, config_type
+from hermes_exec.config import secret_fields
 
 SETTINGS = "run.json"
 _APART = frozenset({"out", "overwrite", "api_key", "dataset", "backend_options"})
@@ -68,25 +69,29 @@ def _recorded(config: BatchConfig) -> tuple[dict[str, Any], list[str]]:
     again: list[str] = []
     options: dict[str, Any] = {}
     for name in BatchConfig.model_fields.keys() - _APART:
-        _record(name, getattr(config, name), recorded, again)
+        _record(name, getattr(config, name), frozenset(), recorded, again)
+    secrets = secret_fields(PoolConfig)
+    if isinstance(config.backend, str):
+        secrets |= secret_fields(config_type(config.backend))
     for name, value in config.backend_options.items():
-        _record(name, value, options, again)
+        _record(name, value, secrets, options, again)
     recorded |= {"dataset": str(config.dataset.resolve()), "backend_options": options}
     return recorded, sorted(again)
 
 
-def _record(name: str, value: object, recorded: dict[str, Any], again: list[str]) -> None:
+def _record(name: str, value: object, secrets: frozenset[str], recorded: dict[str, Any], again: list[str]) -> None:
     plain = [*value] if isinstance(value, tuple) else value
     try:
         same = json.loads(json.dumps(plain)) == plain
     except (TypeError, ValueError):
         same = False
-    if same and not _secret(name, plain):
+    if same and not _secret(name, plain, secrets):
         recorded[name] = plain
     else:
         again.append(name)
 
 
-def _secret(name: str, value: object) -> bool:
-    """Also those of a profile."""
-    return name == "secrets" or (isinstance(value, dict) and any(_secret(key, inner) for key, inner in value.items()))
+def _secret(name: str, value: object, fields: frozenset[str]) -> bool:
+    """Also those of a profile, and of a backend."""
+    inner = value.items() if isinstance(value, dict) else ()
+    return name in fields or any(_secret(key, part, fields) for key, part in inner)

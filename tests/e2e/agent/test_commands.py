@@ -75,6 +75,22 @@ def test_agent_answers(tmp_path: Path) -> None:
     assert facts["tool_calls"][0]["name"] == "terminal"
 
 
+def test_a_backend_is_taken_by_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "several.yaml"
+    file.write_text(
+        "backends:\n  here: {type: local, env: {WHO: here}}\n  away: {type: docker, image: x, base_url: 'unix:///none'}\n"
+    )
+    here, away = ("--config", str(file), "--backend", "here"), ("--config", str(file), "--backend", "away")
+    with plan_endpoint({"a": [["touch made; echo $WHO"], "Done."]}) as url:
+        done = run("agent", "a", *model(url), *here)
+        batch = ("batch", "run", str(prompts(tmp_path, "a")), "--out", str(tmp_path / "out"), *model(url))
+        assert run(*batch, *away).returncode == 3
+        batched = run(*batch, *here, "--overwrite")
+    assert (done.returncode, done.stdout, '"here\\n"' in done.stderr) == (0, "Done.\n", True), done.stderr
+    assert batched.returncode == 0, batched.stderr
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["backend"] == "local"
+
+
 def test_agent_says_which_tools_it_does_without() -> None:
     with endpoint(ok({"content": "hello"})) as server:
         url = ("--model", "m", "--base-url", server.base_url)

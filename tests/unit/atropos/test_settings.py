@@ -13,6 +13,7 @@ from hermes_atropos.cli import ENVIRONMENTS, environment, read_settings
 from hermes_atropos.envs.gsm8k_agent import Gsm8kAgentEnv
 from hermes_atropos.envs.terminal_test import TerminalTestEnv
 from hermes_exec import ConfigError
+from tests.guarded import install
 
 
 def read(*flags: str, command: str = "serve") -> tuple[SandboxEnvConfig, list[Any]]:
@@ -150,3 +151,29 @@ def test_environments_are_found_by_name() -> None:
     assert all(environment(name).name == name for name in ENVIRONMENTS)
     with pytest.raises(ConfigError, match="did you mean 'swe_smith_oracle'"):
         environment("swe-smith-oracl")
+
+
+def test_a_backend_may_be_a_name_in_the_file_of_the_pool(tmp_path: Path) -> None:
+    path = tmp_path / "pool.yaml"
+    path.write_text(
+        "backends:\n  here: {type: local, slots_per_sandbox: 3}\n  boxes: {type: docker, image: x, max_sandboxes: 2}\n"
+    )
+    config, _ = read("--env.pool_config", str(path), "--env.backend", "boxes", "--env.slots_per_sandbox", "5")
+    pool = config.make_pool().config
+    assert (pool.backend, pool.image, pool.max_sandboxes, pool.slots_per_sandbox) == ("docker", "x", 2, 5)
+    assert (config.backend, config.backend_type) == ("boxes", "docker")
+    here, _ = read("--env.pool_config", str(path), "--env.backend", "here")
+    assert (here.make_pool().config.backend, here.backend_type) == ("local", "local")
+    with pytest.raises(ConfigError, match=r"several backends here, say which: .*one of here, boxes"):
+        read("--env.pool_config", str(path))[0].make_pool()
+    assert read("--env.backend", "docker")[0].backend_type == "docker"
+
+
+def test_secrets_of_a_backend_are_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(install(tmp_path)))
+    options = {"token": "s3cret", "lease_s": 9, "profiles": {"p": {"backend_options": {"token": "s3cret-too"}}}}
+    config, _ = read("--env.backend", "guarded", "--env.backend_options", json.dumps(options))
+    told = config.model_dump_json()
+    assert "s3cret" not in told
+    assert json.loads(json.loads(told)["backend_options"])["lease_s"] == 9
+    assert config.make_pool().masked("s3cret, s3cret-too") == "***, ***"

@@ -43,9 +43,9 @@ class TerminalBench2Env(SandboxAgentEnv[PlacedTask[Task]]):
         name = config.dataset_name or "shipped"
         tasks = await anyio.to_thread.run_sync(load_tasks, name, config.dataset_split)
         self._tasks = chosen(tasks, config.task_filter, config.skip_tasks)
-        if config.backend in WITHOUT_IMAGES:
+        if config.backend_type in WITHOUT_IMAGES:
             raise ConfigError(
-                f"{self.name} needs images, which the backend {config.backend!r} does not have: use docker"
+                f"{self.name} needs images, which the backend {config.backend_type!r} does not have: use docker"
             )
         check_own_ports(config)
         self._images = config.task_images()
@@ -82,7 +82,7 @@ class TerminalBench2Env(SandboxAgentEnv[PlacedTask[Task]]):
         if task.image and not (self.config.force_build and task.environment_tar):
             return TaskImage(
                 task.image,
-                "image" if self.config.backend == "docker" else await anyio.to_thread.run_sync(workdir_of, task),
+                "image" if self.config.backend_type == "docker" else await anyio.to_thread.run_sync(workdir_of, task),
             )
         folder = await anyio.to_thread.run_sync(environment_folder, task, default_cache_dir("terminalbench"))
         return await self._images.of(folder)

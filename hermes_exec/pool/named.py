@@ -1,0 +1,67 @@
+"""Backends by name: the section `backends` of a configuration, and the settings of a pool on one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hermes_exec.backends.registry import backend_names, config_type, config_types
+from hermes_exec.config import BackendConfig, PoolConfig, named_backends, nearest, overlaid, resolve_config
+from hermes_exec.config.loading import BACKENDS
+from hermes_exec.errors import BackendUnavailable, ConfigError
+
+
+def with_backend(values: Mapping[str, Any], name: str | BackendConfig | None = None) -> dict[str, Any]:
+    """The settings of a pool on one backend: what its entry in `backends` says counts more than what stands beside.
+
+    `name` is that of an entry, or a type of backend; without it the one that the setting `backend` names. Settings
+    without the section are given back as they are, on the backend that was asked for.
+
+    Raises:
+        ConfigError: there is no such name, or none was said; its entry, or what stands beside the section, is wrong.
+        BackendUnavailable: the backend of its type is not installed.
+    """
+    entries = named_backends(values)
+    common = {key: value for key, value in values.items() if key != BACKENDS}
+    chosen = common.get("backend") if name is None else name
+    if entries:
+        _check_common(common)
+    if isinstance(chosen, str) and chosen in entries:
+        return overlaid(common, _checked_entry(chosen, entries[chosen]))
+    if entries and chosen is None:
+        names = ", ".join(entries)
+        raise ConfigError(f"there are several backends here, say which: backend=… (--backend …), one of {names}")
+    if entries and isinstance(chosen, str) and chosen not in backend_names():
+        raise ConfigError(f"there is no backend {chosen!r}; {nearest(chosen, [*entries, *backend_names()])}")
+    return common if chosen is None else {**common, "backend": chosen}
+
+
+def _checked_entry(name: str, entry: object) -> dict[str, Any]:
+    """The settings of an entry, with its type as the setting `backend`. Raises as `with_backend`."""
+    where = f"{BACKENDS}.{name}: "
+    if not isinstance(entry, Mapping):
+        raise ConfigError(f"{where}an entry is a mapping with `type` and the options of that backend")
+    own = dict(entry)
+    kind = own.pop("type", None)
+    if not isinstance(kind, str) or "backend" in own:
+        raise ConfigError(f"{where}`type` says which backend it is, one of {', '.join(backend_names())}")
+    own["backend"] = kind
+    try:
+        resolve_config(own, config_type(kind))
+    except ConfigError as error:
+        raise ConfigError("\n".join(where + line for line in str(error).splitlines())) from None
+    except BackendUnavailable as error:
+        raise BackendUnavailable(f"{where}{error}") from error
+    return own
+
+
+def _check_common(common: Mapping[str, Any]) -> None:
+    """Refuse what is no option of every pool. Raises ConfigError."""
+    wrong = []
+    for name in common.keys() - PoolConfig.model_fields.keys():
+        if name == "backend_options" or any(name in kind.model_fields for kind in config_types().values()):
+            wrong.append(f"{name} belongs to a backend: it stands in an entry of {BACKENDS}")
+        else:
+            wrong.append(f"there is no option {name!r}; {nearest(name, [*PoolConfig.model_fields, BACKENDS])}")
+    if wrong:
+        raise ConfigError("\n".join(sorted(wrong)))

@@ -1,0 +1,194 @@
+"""Pools beside each other: several backends in one process, one backend in several processes, and the commands that
+look for boxes beside a pool that lives.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from hermes_exec import ExecError, SandboxDied, SandboxPool
+from tests.conftest import missing
+from tests.e2e.backends.boxes import until
+from tests.e2e.cli.conftest import PROGRAM, environment
+from tests.e2e.pool.outside import runner_pid
+from tests.sshd import server
+
+pytestmark = pytest.mark.anyio
+ROOT = Path(__file__).resolve().parents[3]
+CALLS = 40
+BOTH = ["local", pytest.param("docker", marks=pytest.mark.docker), pytest.param("ssh", marks=pytest.mark.ssh)]
+
+
+@contextmanager
+def several(folder: Path, docker_image: Callable[[str], str] | None) -> Iterator[dict[str, Any]]:
+    """A configuration with the backends that are here, each with directories of its own."""
+    for above in (folder, folder.parent, folder.parent.parent):
+        above.chmod(0o711)
+    for name in ("here", "there"):
+        (folder / name).mkdir(mode=0o711)
+    backends: dict[str, Any] = {"local": {"type": "local", "base_dir": str(folder / "here"), "slots_per_sandbox": 4}}
+    with ExitStack() as held:
+        if docker_image is not None:
+            image = docker_image("busybox")
+            backends["docker"] = {"type": "docker", "image": image, "pull_policy": "never", "slots_per_sandbox": 4}
+        if not missing("ssh"):
+            host = held.enter_context(server())
+            options = host.options(base_dir=str(folder / "there"), connect_timeout_s=5)
+            backends["ssh"] = {"type": "ssh", **options, "slots_per_sandbox": 4}
+        yield {"max_sandboxes": 2, "lease_s": 30, "backends": backends}
+
+
+@pytest.fixture
+def config(tmp_path: Path, docker_image: Callable[[str], str]) -> Iterator[dict[str, Any]]:
+    with several(tmp_path, None if missing("docker") else docker_image) as made:
+        yield made
+
+
+def cli(*arguments: str, **env: str) -> list[dict[str, Any]]:
+    """What a command of the program says, as JSON."""
+    command = [*PROGRAM, *arguments, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, env=environment() | env)
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def written(folder: Path, config: dict[str, Any]) -> str:
+    path = folder / "several.json"
+    path.write_text(json.dumps(config))
+    return str(path)
+
+
+async def use(pool: SandboxPool, name: str, counted: dict[str, int]) -> None:
+    """Calls in slots that come and go; what one wrote is never there for the next."""
+    for number in range(CALLS // 4):
+        async with pool.slot() as slot:
+            assert not await slot.files.exists("mark")
+            await slot.files.write_text("mark", name)
+            for _ in range(4):
+                done = await slot.run(f"cat mark; echo -{number}")
+                assert done.stdout == f"{name}-{number}\n"
+                counted[name] += 1
+
+
+async def test_pools_of_several_backends_in_one_process(config: dict[str, Any]) -> None:
+    """One loses its box while it works, and ends before the others: they notice nothing."""
+    counted = dict.fromkeys(config["backends"], 0)
+    async with AsyncExitStack() as held:
+        pools = {name: SandboxPool.from_config(config, backend=name) for name in counted}
+        first = SandboxPool.from_config(config, backend="local")
+        async with first, first.slot() as doomed:
+            for pool in pools.values():
+                await held.enter_async_context(pool)
+            async with anyio.create_task_group() as tasks:
+                for name, pool in pools.items():
+                    for _ in range(3):
+                        tasks.start_soon(use, pool, name, counted)
+                await until(lambda: min(counted.values()) > 0)
+                assert doomed.sandbox is not None
+                os.kill(runner_pid(doomed.sandbox), signal.SIGKILL)
+                with pytest.raises(ExecError):
+                    await doomed.run("sleep 60")
+        assert counted == dict.fromkeys(counted, 3 * CALLS)
+        for name, pool in pools.items():
+            async with pool.slot() as slot:
+                assert (slot.backend, (await slot.run("echo on")).stdout) == (config["backends"][name]["type"], "on\n")
+            assert pool.stats().failures == 0
+
+
+@pytest.fixture
+def driver(tmp_path: Path, config: dict[str, Any]) -> Iterator[Callable[[str, str], subprocess.Popen[str]]]:
+    """Starts another process with a pool, which lends a slot, says its box, and works in it until it is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(name: str, run_id: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.e2e.pool.beside", written(tmp_path, config), name, run_id]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+async def said(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return (await to_thread.run_sync(process.stdout.readline)).strip()
+
+
+@pytest.mark.parametrize("name", BOTH)
+async def test_pools_of_one_backend_in_two_processes_and_commands_beside_them(
+    name: str, config: dict[str, Any], driver: Callable[[str, str], subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    """What a killed process leaves is found and ended; what lives is listed, and touched only when it is meant."""
+    runs = {role: f"{role}-{uuid.uuid4().hex[:8]}" for role in ("mine", "killed", "other")}
+    file = ("--config", written(tmp_path, config))
+    pool = SandboxPool.from_config(config, backend=name, run_id=runs["mine"])
+    async with pool, pool.slot() as slot:
+        killed, other = driver(name, runs["killed"]), driver(name, runs["other"])
+        boxes = {"killed": await said(killed), "other": await said(other), "mine": str(slot.sandbox)}
+        assert len(set(boxes.values())) == 3
+        work = await slot.spawn("n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done")
+        await work.stdout.receive()
+
+        def listed() -> dict[str, dict[str, Any]]:
+            return {row["sandbox"]: row for row in cli("ps", *file) if row["backend"] == name}
+
+        rows = await to_thread.run_sync(listed)
+        assert {rows[box]["owner"] for box in boxes.values()} == {"alive"}
+        assert [rows[boxes[role]]["labels"]["run_id"] for role in runs] == list(runs.values())
+        assert rows[boxes["mine"]]["slots"] == [slot.id]
+
+        reaped = await to_thread.run_sync(lambda: cli("reap", *file, "--orphans"))
+        assert not {row["sandbox"] for row in reaped} & set(boxes.values()), "their owners live"
+        killed.kill()
+        killed.wait()
+        found: set[str] = {row["sandbox"] for row in await to_thread.run_sync(lambda: cli("reap", *file, "--orphans"))}
+        assert not found & {boxes["mine"], boxes["other"]}
+        assert boxes["killed"] not in await to_thread.run_sync(listed)
+
+        rows_of_run = await to_thread.run_sync(lambda: cli("reap", *file, "--run-id", runs["other"]))
+        assert [row["sandbox"] for row in rows_of_run] == [boxes["other"]]
+        assert await said(other) == "SandboxDied"
+
+        await work.stdout.receive()
+        assert (await slot.run("echo here")).stdout == "here\n"
+        assert pool.stats().failures == 0
+        assert set(await to_thread.run_sync(listed)) >= {boxes["mine"]}
+
+
+async def test_all_is_all_of_the_backends_that_are_asked(config: dict[str, Any], tmp_path: Path) -> None:
+    """`reap --all` ends boxes of living owners too, as it says: those that its backends can see, and no others."""
+    (tmp_path / "apart").mkdir(mode=0o711)
+    apart = SandboxPool("local", base_dir=str(tmp_path / "apart"))
+    # Neither the system's temporary directory nor Docker: what others do on this machine is not for this test to end.
+    away = {"TMPDIR": str(tmp_path), "DOCKER_HOST": "unix:///no/such/socket"}
+    named = {**config, "backends": {key: own for key, own in config["backends"].items() if key != "docker"}}
+    pools = [SandboxPool.from_config(named, backend=name) for name in named["backends"]]
+    async with AsyncExitStack() as held:
+        slots = [
+            await held.enter_async_context((await held.enter_async_context(pool)).slot()) for pool in [apart, *pools]
+        ]
+        rows = await to_thread.run_sync(lambda: cli("reap", "--config", written(tmp_path, named), "--all", **away))
+        assert {row["sandbox"] for row in rows} == {slot.sandbox for slot in slots[1:]}
+        assert (await slots[0].run("echo untouched")).stdout == "untouched\n"
+        for slot, pool in zip(slots[1:], pools, strict=True):
+            with pytest.raises(SandboxDied):
+                await slot.run("echo gone")
+            async with pool.slot() as fresh:
+                assert (await fresh.run("echo fresh")).stdout == "fresh\n"
