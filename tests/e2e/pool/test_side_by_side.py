@@ -11,7 +11,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import pytest
 from anyio import to_thread
 
 from hermes_exec import ExecError, SandboxDied, SandboxPool
-from tests.conftest import missing
+from tests.conftest import missing, require_engine
 from tests.e2e.backends.boxes import until
 from tests.e2e.cli.conftest import PROGRAM, environment
 from tests.e2e.pool.outside import runner_pid
@@ -29,32 +29,28 @@ from tests.sshd import server
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).resolve().parents[3]
 CALLS = 40
-BOTH = ["local", pytest.param("docker", marks=pytest.mark.docker), pytest.param("ssh", marks=pytest.mark.ssh)]
-
-
-@contextmanager
-def several(folder: Path, docker_image: Callable[[str], str] | None) -> Iterator[dict[str, Any]]:
-    """A configuration with the backends that are here, each with directories of its own."""
-    for above in (folder, folder.parent, folder.parent.parent):
-        above.chmod(0o711)
-    for name in ("here", "there"):
-        (folder / name).mkdir(mode=0o711)
-    backends: dict[str, Any] = {"local": {"type": "local", "base_dir": str(folder / "here"), "slots_per_sandbox": 4}}
-    with ExitStack() as held:
-        if docker_image is not None:
-            image = docker_image("busybox")
-            backends["docker"] = {"type": "docker", "image": image, "pull_policy": "never", "slots_per_sandbox": 4}
-        if not missing("ssh"):
-            host = held.enter_context(server())
-            options = host.options(base_dir=str(folder / "there"), connect_timeout_s=5)
-            backends["ssh"] = {"type": "ssh", **options, "slots_per_sandbox": 4}
-        yield {"max_sandboxes": 2, "lease_s": 30, "backends": backends}
+Image = Callable[[str], str]
+NAMES = ["local", *(pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("docker", "ssh", "singularity"))]
 
 
 @pytest.fixture
-def config(tmp_path: Path, docker_image: Callable[[str], str]) -> Iterator[dict[str, Any]]:
-    with several(tmp_path, None if missing("docker") else docker_image) as made:
-        yield made
+def config(tmp_path: Path, docker_image: Image, singularity_image: Image) -> Iterator[dict[str, Any]]:
+    """A configuration with the backends that are here, each with directories of its own."""
+    for above in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        above.chmod(0o711)
+    for name in ("local", "ssh", "singularity"):
+        (tmp_path / name).mkdir(mode=0o711)
+    backends: dict[str, Any] = {"local": {"type": "local", "base_dir": str(tmp_path / "local")}}
+    with ExitStack() as held:
+        if not missing("docker"):
+            backends["docker"] = {"type": "docker", "image": docker_image("busybox"), "pull_policy": "never"}
+        if not missing("ssh"):
+            options = held.enter_context(server()).options(base_dir=str(tmp_path / "ssh"), connect_timeout_s=5)
+            backends["ssh"] = {"type": "ssh", **options}
+        if not missing("singularity"):
+            folders = {"base_dir": str(tmp_path / "singularity"), "cache_dir": str(tmp_path / "cache")}
+            backends["singularity"] = {"type": "singularity", "image": singularity_image("busybox"), **folders}
+        yield {"max_sandboxes": 2, "slots_per_sandbox": 4, "lease_s": 30, "backends": backends}
 
 
 def cli(*arguments: str, **env: str) -> list[dict[str, Any]]:
@@ -131,11 +127,12 @@ async def said(process: subprocess.Popen[str]) -> str:
     return (await to_thread.run_sync(process.stdout.readline)).strip()
 
 
-@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("name", NAMES)
 async def test_pools_of_one_backend_in_two_processes_and_commands_beside_them(
     name: str, config: dict[str, Any], driver: Callable[[str, str], subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     """What a killed process leaves is found and ended; what lives is listed, and touched only when it is meant."""
+    require_engine(name)
     runs = {role: f"{role}-{uuid.uuid4().hex[:8]}" for role in ("mine", "killed", "other")}
     file = ("--config", written(tmp_path, config))
     pool = SandboxPool.from_config(config, backend=name, run_id=runs["mine"])
