@@ -107,8 +107,8 @@ class ControlPlane:
     # Files and images.
 
     async def MountBatchedCheckExistence(self, request: Message, _: Metadata) -> Message:
-        missing = [sha256 for sha256 in request.sha256_hexes if not self._files.has(sha256)]
-        return api_pb2.MountBatchedCheckExistenceResponse(missing_sha256_hexes=missing)
+        missing = [sha256 for sha256 in request.sha256_hex_hashes if not self._files.has(sha256)]
+        return api_pb2.MountBatchedCheckExistenceResponse(missing_sha256_hex_hashes=missing)
 
     async def BlobCreate(self, request: Message, _: Metadata) -> Message:
         blob = f"bl-{secrets.token_hex(11)}"
