@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import socket
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -58,14 +59,14 @@ class ModalSandbox:
     async def open(self, argv: Sequence[str]) -> FdStream:
         """See ``Sandbox.open``: the stream is one process beside the runner's."""
         try:
-            return await self._client.call(partial(self._open, argv))
+            return FdStream((await self._client.call(partial(self._open, argv))).detach())
         except ExecError as error:
             status = await self.status()
             if status.state == "dead":
                 raise SandboxDied("the sandbox has ended", post_mortem=status.post_mortem, sandbox=self.id) from error
             raise ChannelLost(f"no stream into the sandbox: {error}", sandbox=self.id) from error
 
-    async def _open(self, argv: Sequence[str]) -> FdStream:
+    async def _open(self, argv: Sequence[str]) -> socket.socket:
         return await self._streams.open(await run(self._sandbox, *argv, "--base", BASE))
 
     async def status(self) -> SandboxStatus:

@@ -7,8 +7,6 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING
 
-from hermes_exec.aio.streams import FdStream
-
 if TYPE_CHECKING:
     from modal.container_process import ContainerProcess
 
@@ -23,16 +21,16 @@ class Streams:
     def __init__(self) -> None:
         self._carriers: set[asyncio.Task[None]] = set()
 
-    async def open(self, process: ContainerProcess[bytes]) -> FdStream:
-        """A stream that any thread can write to. The client library resumes what it carries by offset when its own
-        connection breaks; the stream ends when it gives up.
+    async def open(self, process: ContainerProcess[bytes]) -> socket.socket:
+        """The end of a stream for a driver, whatever its event loop. The client library resumes what it carries by
+        offset when its own connection breaks; the stream ends when it gives up.
         """
         ours, theirs = socket.socketpair()
         reader, writer = await asyncio.open_connection(sock=theirs, limit=AT_ONCE_BYTES)
         carrier = asyncio.create_task(_carry(process, reader, writer))
         self._carriers.add(carrier)
         carrier.add_done_callback(self._carriers.discard)
-        return FdStream(ours.detach())
+        return ours
 
 
 async def _carry(process: ContainerProcess[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
