@@ -46,7 +46,7 @@ class Server:
         }
 
     def switch(self, what: str, values: object = None) -> Any:  # noqa: ANN401 -- what JSON holds
-        """Have something done by the side door: `faults`, `secrets`, `volumes`, `expire`, `cut`, `preempt`, `state`."""
+        """Have something done by the side door: `faults`, `secrets`, `volumes`, `cut`, `preempt`, `state`."""
         request = urllib.request.Request(f"{self.door}/{what}", json.dumps(values).encode(), method="POST")
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
             return json.load(answer)

@@ -61,8 +61,6 @@ class Switches:
         elif what == "volumes":
             for volume in values:
                 await self._control.make_volume(volume)
-        elif what == "expire":
-            self._sandboxes.tokens += 1
         elif what == "cut":
             assert self.router is not None
             answer = self.router.cut()

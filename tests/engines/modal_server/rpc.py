@@ -37,6 +37,8 @@ class Faults:
     """How long a new sandbox takes before anything in it runs."""
     slow_create_s: float = 0.0
     """How long the answer to its creation takes; it is there at once."""
+    token_s: float = 900.0
+    """How long a token for the router is good."""
     gpus: tuple[str, ...] = ("T4",)
     """The kinds of which there is one free; others are never scheduled."""
     calls: dict[str, int] = field(default_factory=dict)
@@ -49,7 +51,7 @@ class Faults:
         for name, value in values.items():
             if name == "failures":
                 self.failures = {call: Failure(**failure) for call, failure in value.items()}
-            elif name in {"slow_start_s", "slow_create_s"}:
+            elif name in {"slow_start_s", "slow_create_s", "token_s"}:
                 setattr(self, name, float(value))
             elif name == "gpus":
                 self.gpus = tuple(value)
