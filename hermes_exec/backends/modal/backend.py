@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import modal
 
 LAUNCH_TAG = f"{PREFIX}launch"
+ROOTS_TAG = f"{PREFIX}slot-roots"
 LIMITED = "limit of the sandbox on Modal"
 BEYOND_S = 3600
 """How much longer a sandbox may live than its slots are lent."""
@@ -70,7 +71,7 @@ class ModalBackend:
         options = self._options(spec)
         # What is measured before is over before: a box must not be believed to live longer than it does.
         ends_at = time.monotonic() + options["timeout"]
-        tags = {**to_tags(labels), LAUNCH_TAG: launch}
+        tags = {**to_tags(labels), LAUNCH_TAG: launch, ROOTS_TAG: "own" if spec.own_roots else "shared"}
         try:
             made = await modal.Sandbox.create.aio(
                 *command(self._config, spec), app=app, image=built.image, tags=tags, **options

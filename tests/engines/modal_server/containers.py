@@ -38,6 +38,8 @@ class Wanted(NamedTuple):
     cpus: float
     memory_mb: int
     binds: list[str]
+    nested: bool
+    """Whether its tenants are in user namespaces."""
 
 
 class Output:
@@ -162,10 +164,12 @@ class Containers:
                 nano_cpus=round(wanted.cpus * 1e9) or None,
                 mem_limit=wanted.memory_mb << 20 or None,
                 memswap_limit=wanted.memory_mb << 20 or None,
-                # Root of a sandbox on Modal may make user namespaces and mount in them.
-                security_opt=[f"seccomp={SECCOMP_PROFILE.read_text('utf-8')}"],
+                security_opt=[f"seccomp={SECCOMP_PROFILE.read_text('utf-8')}"] if wanted.nested else None,
             )
-            host |= {"MaskedPaths": [], "ReadonlyPaths": []}
+            if wanted.nested:
+                # Root of a sandbox on Modal may make user namespaces and mount in them, in a kernel of its own. Here
+                # the kernel is the host's: a tenant who is root of the container itself gets Docker's own profile.
+                host |= {"MaskedPaths": [], "ReadonlyPaths": []}
             # The root of a sandbox is no overlay; over one of Docker's no second one can be laid.
             host["Mounts"] = [{"Type": "volume", "Target": STATE_DIR, "VolumeOptions": {"Labels": self._label}}]
             made: Mapping[str, Any] = api.create_container(

@@ -16,6 +16,7 @@ from docker.errors import APIError
 from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 
+from hermes_exec.backends.modal.backend import ROOTS_TAG
 from tests.engines.modal_server.containers import Containers, Process, Wanted
 from tests.engines.modal_server.images import Files, Images
 from tests.engines.modal_server.rpc import Faults, Message
@@ -157,6 +158,7 @@ class Sandboxes:
             cpus=resources.milli_cpu_max / 1000,
             memory_mb=resources.memory_mb_max,
             binds=binds,
+            nested=sandbox.tags.get(ROOTS_TAG) == "own",
         )
 
     def get(self, sandbox_id: str) -> Sandbox:
