@@ -21,7 +21,8 @@ from typing import Any
 import anyio
 
 from hermes_exec import SandboxPool
-from hermes_exec.backends.registry import config_type
+from hermes_exec.backends.base import SandboxInfo
+from hermes_exec.backends.registry import config_type, make_backend
 from hermes_exec.testing.faults import Faults, faulty
 from tests.e2e.pool.outside import marked
 from tests.faults.evidence import Evidence, Folder, folder, listening
@@ -195,6 +196,17 @@ def left_behind(backend: str, seed: int, scratch: Path) -> list[str]:
             f"container {c['Id'][:12]} is left" for c in client.api.containers(all=True, filters={"label": label})
         ]
         client.close()
+    if backend == "modal":
+        made = make_backend("modal")
+
+        async def listed() -> list[SandboxInfo]:
+            try:
+                return await made.sandboxes()
+            finally:
+                await made.aclose()
+
+        run = f"faults-{seed}"
+        wrong += [f"sandbox {one.sandbox} is left" for one in anyio.run(listed) if one.labels.run_id == run]
     return wrong
 
 

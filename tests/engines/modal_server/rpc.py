@@ -98,7 +98,7 @@ def service(base: type, own: object, faults: Faults, allow: Callable[[str, Metad
 
         return handle
 
-    names = getattr(base, "__abstractmethods__", frozenset())
+    names: frozenset[str] = getattr(base, "__abstractmethods__", frozenset())
     methods = {name: unary(name, getattr(own, name)) if hasattr(own, name) else unknown(name) for name in names}
     return type(base.__name__, (base,), methods)()
 
