@@ -82,9 +82,9 @@ def test_the_blocking_form(options: dict[str, Any]) -> None:
         assert slot.run(["echo", "blocking"]).stdout == "blocking\n"
 
 
-async def test_what_a_sandbox_is_asked_for(options: dict[str, Any], modal_server: Server) -> None:
+async def test_what_a_sandbox_is_asked_for(options: dict[str, Any], modal_server: Server, tmp_path: Path) -> None:
     modal_server.switch("secrets", {"of-tests": {"SECRET_OF_MODAL": "s3cret"}})
-    modal_server.switch("volumes", ["data"])
+    modal_server.switch("volumes", {"data": str(tmp_path)})
     more = {
         "modal_secrets": ["of-tests"],
         "env": {"POOLS": "1"},

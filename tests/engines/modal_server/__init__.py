@@ -19,6 +19,8 @@ from typing import Any
 
 TOKEN_ID, TOKEN_SECRET = "ak-loopback", "as-loopback"
 END_S = 60.0
+DOOR = "HERMES_EXEC_TEST_MODAL_DOOR"
+"""Names the side door to the programs that use a server."""
 
 
 def missing() -> str:
@@ -32,7 +34,7 @@ class Server:
 
     url: str
     door: str
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | None = None
 
     @property
     def variables(self) -> dict[str, str]:
@@ -43,6 +45,7 @@ class Server:
             "MODAL_TOKEN_SECRET": TOKEN_SECRET,
             "MODAL_CONFIG_PATH": "/dev/null",
             "NO_PROXY": "127.0.0.1",
+            DOOR: self.door,
         }
 
     def switch(self, what: str, values: object = None) -> Any:  # noqa: ANN401 -- what JSON holds
@@ -88,6 +91,11 @@ def server() -> Iterator[Server]:
             process.kill()
             process.wait()
         process.stdout.close()
+
+
+def in_use() -> Server:
+    """The server that a program above this one has begun to use."""
+    return Server(os.environ["MODAL_SERVER_URL"], os.environ[DOOR])
 
 
 @contextmanager

@@ -59,8 +59,7 @@ class Switches:
         elif what == "secrets":
             self._control.secrets |= values
         elif what == "volumes":
-            for volume in values:
-                await self._control.make_volume(volume)
+            self._sandboxes.volumes |= values
         elif what == "cut":
             assert self.router is not None
             answer = self.router.cut()
@@ -94,7 +93,7 @@ async def serve(folder: Path) -> None:
     faults, files = Faults(), Files(files_folder(folder))
     images = Images(containers, files)
     sandboxes = Sandboxes(containers, images, files, faults)
-    control = ControlPlane(containers, files, images, sandboxes, faults, f"{TOKEN_ID}:{TOKEN_SECRET}")
+    control = ControlPlane(files, images, sandboxes, faults, f"{TOKEN_ID}:{TOKEN_SECRET}")
     router = CommandRouter(containers, sandboxes)
     plane = CuttableServer(service(ModalClientBase, control, faults, control.allow))
     worker = CuttableServer(service(TaskCommandRouterBase, router, faults, router.allow))

@@ -127,7 +127,7 @@ class Process:
     async def write(self, offset: int, data: bytes, *, eof: bool) -> bool:
         """Write what was not written before; False when there is a gap, or nobody reads any more."""
         async with self._writing:
-            if self._writer is None or self.code.done() or offset > self._written:
+            if self._writer is None or self._closed or self.code.done() or offset > self._written:
                 return self._closed or self.code.done()
             fresh = data[self._written - offset :]
             self._written += len(fresh)

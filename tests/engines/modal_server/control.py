@@ -11,12 +11,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from docker import DockerClient
 from google.protobuf.timestamp_pb2 import Timestamp
 from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 
-from tests.engines.modal_server.containers import Containers
 from tests.engines.modal_server.images import Files, Image, Images
 from tests.engines.modal_server.rpc import Faults, Message, Metadata
 from tests.engines.modal_server.sandboxes import Result, Sandbox, Sandboxes, name
@@ -35,10 +33,7 @@ def stamp(seconds: float) -> Timestamp:
 class ControlPlane:
     """The calls, by their names in Modal's protocol."""
 
-    def __init__(
-        self, containers: Containers, files: Files, images: Images, sandboxes: Sandboxes, faults: Faults, token: str
-    ) -> None:
-        self._containers = containers
+    def __init__(self, files: Files, images: Images, sandboxes: Sandboxes, faults: Faults, token: str) -> None:
         self._files = files
         self._images = images
         self._sandboxes = sandboxes
@@ -91,18 +86,9 @@ class ControlPlane:
         raise GRPCError(Status.NOT_FOUND, f"Secret '{request.deployment_name}' not found in environment 'main'")
 
     async def VolumeGetOrCreate(self, request: Message, _: Metadata) -> Message:
-        volume = f"vo-{request.deployment_name}"
-        if volume not in self._sandboxes.volumes:
+        if request.deployment_name not in self._sandboxes.volumes:
             raise GRPCError(Status.NOT_FOUND, f"Volume '{request.deployment_name}' not found in environment 'main'")
-        return api_pb2.VolumeGetOrCreateResponse(volume_id=volume)
-
-    async def make_volume(self, wanted: str) -> None:
-        """A volume that is there from now on."""
-
-        def work(client: DockerClient) -> str:
-            return str(client.api.create_volume(labels=self._containers.label)["Name"])
-
-        self._sandboxes.volumes[f"vo-{wanted}"] = await self._containers.call(work)
+        return api_pb2.VolumeGetOrCreateResponse(volume_id=f"vo-{request.deployment_name}")
 
     # Files and images.
 

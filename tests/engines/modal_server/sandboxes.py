@@ -70,6 +70,7 @@ class Sandboxes:
         self._tasks: set[asyncio.Task[None]] = set()
         self.all: dict[str, Sandbox] = {}
         self.volumes: dict[str, str] = {}
+        """Their names, and the folders of this machine that stand for them."""
 
     def create(
         self, app_id: str, definition: api_pb2.Sandbox, tags: dict[str, str], env: dict[str, str], *, old: bool
@@ -146,7 +147,7 @@ class Sandboxes:
         binds = [f"{file.source}:{file.target}:ro" for mount in definition.mount_ids for file in self._files.of(mount)]
         for volume in definition.volume_mounts:
             mode = "ro" if volume.read_only else "rw"
-            binds.append(f"{self.volumes[volume.volume_id]}:{volume.mount_path}:{mode}")
+            binds.append(f"{self.volumes[volume.volume_id.removeprefix('vo-')]}:{volume.mount_path}:{mode}")
         resources = definition.resources
         added = {"MODAL_SANDBOX_ID": sandbox.id, "MODAL_TASK_ID": sandbox.task_id, "MODAL_IS_REMOTE": "1"}
         return Wanted(
