@@ -129,8 +129,8 @@ def missing(engine: str) -> str | None:
     if engine == "singularity":
         found = shutil.which("apptainer") or shutil.which("singularity")
         return None if found else "there is neither apptainer nor singularity"
-    if engine == "modal" and (reason := modal_servers.missing()):
-        return reason  # its sandboxes are containers of Docker here
+    if engine == "modal" and modal_servers.missing():
+        return modal_servers.missing()  # its sandboxes are containers of Docker here
     import docker
     from docker.errors import DockerException
 

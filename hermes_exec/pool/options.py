@@ -28,7 +28,7 @@ def configured(
         values = {**given, "backend": type(backend).backend}
         own = {name: getattr(backend, name) for name in backend.model_fields_set}
         expanded = type(backend).expand({**values, "backend_options": own})
-        options = expanded.pop("backend_options")
+        options = dict(expanded.pop("backend_options"))
         return PoolConfig.of(expanded), backend if options == own else backend.with_options(options)
     if not isinstance(backend, str):
         raise ConfigError(f"backend must be a name or a config object, not {type(backend).__name__}")

@@ -27,7 +27,7 @@ def options_of(backend: str) -> Iterator[dict[str, Any]]:
         yield {"image": _docker_image()}
     elif backend == "modal":
         image = _docker_image()
-        with modal_server.server() as server, modal_server.used(server):
+        with modal_server.server() as modal, modal_server.used(modal):
             yield {"image": image}
     elif backend == "ssh":
         with sshd.server() as server:

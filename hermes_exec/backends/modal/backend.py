@@ -15,6 +15,7 @@ import anyio
 import anyio.to_thread
 
 from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo
+from hermes_exec.backends.dockerfile import folder_of
 from hermes_exec.backends.modal.client import ANSWER_S, Client
 from hermes_exec.backends.modal.config import DAY_S, ModalConfig
 from hermes_exec.backends.modal.images import RUNNER, Built, Images
@@ -50,7 +51,7 @@ class ModalBackend:
 
     async def check(self, spec: LaunchSpec) -> None:
         """See ``Backend.check``."""
-        self._images.check(check_options(self._config, spec))
+        folder_of(check_options(self._config, spec))
         try:
             await self._client.call(self._client.hello)
         except LaunchError as error:
@@ -58,11 +59,18 @@ class ModalBackend:
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> ModalSandbox:
         """See ``Backend.launch``."""
-        name = check_options(self._config, spec)
-        self._images.check(name)
-        build = partial(self._images.ensure, name, spec.pull_timeout_s, spec.on_progress)
-        built = await self._client.call(build, within_s=None)
+        built = await self._ready(spec)
         return await self._client.call(partial(self._create, spec, labels, built), within_s=None)
+
+    async def prefetch(self, spec: LaunchSpec) -> None:
+        """See ``Prefetches.prefetch``."""
+        await self._ready(spec)
+
+    async def _ready(self, spec: LaunchSpec) -> Built:
+        name = check_options(self._config, spec)
+        return await self._client.call(
+            partial(self._images.ensure, name, spec.pull_timeout_s, spec.on_progress), within_s=None
+        )
 
     async def _create(self, spec: LaunchSpec, labels: Labels, built: Built) -> ModalSandbox:
         import modal

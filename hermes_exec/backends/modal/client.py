@@ -55,7 +55,7 @@ class Client:
         Raises:
             ExecError: as ``mapped``; BackendUnavailable also when there is no answer within `within_s`.
         """
-        portal = self._portal or await anyio.to_thread.run_sync(self._ready)
+        portal = await anyio.to_thread.run_sync(self._ready)
         with mapped():
             with anyio.move_on_after(within_s):
                 return await portal.call_async(work)
@@ -83,7 +83,7 @@ class Client:
         import modal
 
         client = await modal.Client.from_env.aio()
-        await client.hello.aio()
+        await client.hello.aio()  # type: ignore[no-untyped-call]
 
     async def app(self, *, make: bool = True) -> modal.App | None:
         """The app of the sandboxes; None where there is none and none is to be made."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
 
+from hermes_exec.backends.dockerfile import DOCKERFILE, folder_of
 from hermes_exec.backends.modal.client import Client
 from hermes_exec.backends.modal.config import ModalConfig
 from hermes_exec.backends.runner_binary import find_runner
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[PullProgress], None]
 RUNNER = "/hermes-exec/runner"
-DOCKERFILE = "dockerfile:"
-TOLD_EVERY_S = 1.0
 LOG_LINES = 40
 LOG_S = 10.0
 
@@ -37,18 +34,13 @@ class Built:
 
 
 class Images:
-    """Those of one backend. All but `check` belongs to the client's loop."""
+    """Those of one backend. They belong to the client's loop."""
 
     def __init__(self, client: Client, config: ModalConfig) -> None:
         self._client = client
         self._config = config
         self._built: dict[str, Built] = {}
         self._locks: dict[str, anyio.Lock] = {}
-
-    def check(self, name: str) -> None:
-        """ImageError when it is to be built from what is not there."""
-        if name.startswith(DOCKERFILE) and not (_folder(name) / "Dockerfile").is_file():
-            raise ImageError(f"there is no {_folder(name) / 'Dockerfile'}")
 
     async def ensure(self, name: str, timeout_s: float, on_progress: Progress | None) -> Built:
         """The image, built by Modal if it does not have it.
@@ -61,22 +53,13 @@ class Images:
             if name not in self._built:
                 try:
                     with anyio.fail_after(timeout_s):
-                        self._built[name] = Built(await self._told(name, on_progress))
+                        if on_progress is not None:
+                            on_progress(PullProgress(name, "Modal builds it, if it does not have it"))
+                        self._built[name] = Built(await self._build(name))
                 except TimeoutError as error:
                     told = f"the image {name!r} was not built within pull_timeout_s={timeout_s:g}"
                     raise LaunchTimeout(told) from error
         return self._built[name]
-
-    async def _told(self, name: str, on_progress: Progress | None) -> modal.Image:
-        building = asyncio.create_task(self._build(name))
-        try:
-            while not building.done():
-                await asyncio.wait([building], timeout=TOLD_EVERY_S)
-                if on_progress is not None and not building.done():
-                    on_progress(PullProgress(name, "Modal builds the image"))
-            return building.result()
-        finally:
-            building.cancel()
 
     async def _build(self, name: str) -> modal.Image:
         from modal.exception import ImageBuildError
@@ -102,16 +85,11 @@ class Images:
         secret = self._config.registry_secret
         where = self._config.environment
         credentials = None if secret is None else modal.Secret.from_name(secret, environment_name=where)
-        if name.startswith(DOCKERFILE):
-            folder = _folder(name)
-            made = modal.Image.from_dockerfile(folder / "Dockerfile", context_dir=folder, registry_secret=credentials)
+        if (folder := folder_of(name)) is not None:
+            made = modal.Image.from_dockerfile(folder / DOCKERFILE, context_dir=folder, registry_secret=credentials)
         else:
             made = modal.Image.from_registry(name, secret=credentials)
         return made.entrypoint([])  # else the runner would be an argument of the image's
-
-
-def _folder(name: str) -> Path:
-    return Path(name.removeprefix(DOCKERFILE)).expanduser().absolute()
 
 
 async def _log(image: modal.Image) -> str:

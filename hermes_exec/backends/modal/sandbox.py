@@ -125,7 +125,7 @@ class ModalSandbox:
     async def _end(self) -> None:
         await terminate(self._sandbox)
         self._ended = True
-        await self._sandbox.detach.aio()
+        await self._sandbox.detach.aio()  # type: ignore[no-untyped-call]
 
 
 async def run(

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 AT_ONCE_BYTES = 1 << 20
 """Of what is sent, so much goes in one request: each waits for its answer, so small ones are slow far away."""
+FIRST = 0
+"""The first byte of a runner's output: a frame is shorter than 16 MiB."""
 GOODBYE_S = 5.0
 
 
@@ -35,7 +37,11 @@ class Streams:
 
 async def _carry(process: ContainerProcess[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     async def come() -> None:
+        begun = False
         async for data in process.stdout:
+            if not begun and data[0] != FIRST:
+                return  # text of an engine, which could not start the process
+            begun = True
             writer.write(data)
             await writer.drain()
 

@@ -39,7 +39,7 @@ Image = Annotated[
         "--image",
         "-i",
         envvar="HERMES_EXEC_IMAGE",
-        help="Image of the boxes, where the backend has images (docker: also dockerfile:DIR).",
+        help="Image of the boxes, where the backend has images (docker, modal: also dockerfile:DIR).",
     ),
 ]
 Config = Annotated[

@@ -85,7 +85,7 @@ def test_the_blocking_form(options: dict[str, Any]) -> None:
 async def test_what_a_sandbox_is_asked_for(options: dict[str, Any], modal_server: Server, tmp_path: Path) -> None:
     modal_server.switch("secrets", {"of-tests": {"SECRET_OF_MODAL": "s3cret"}})
     modal_server.switch("volumes", {"data": str(tmp_path)})
-    more = {
+    more: dict[str, Any] = {
         "modal_secrets": ["of-tests"],
         "env": {"POOLS": "1"},
         "shared_volumes": ["data:/data"],
@@ -142,7 +142,7 @@ async def test_an_image_that_cannot_be_built(options: dict[str, Any], modal_serv
     with pytest.raises(ImageError, match="what went wrong"):
         async with SandboxPool("modal", image=f"dockerfile:{tmp_path}") as pool, pool.slot():
             pass
-    with pytest.raises(ImageError, match=r"there is no .*/nothing/Dockerfile"):
+    with pytest.raises(ConfigError, match=r"there is no folder '.*/nothing'"):
         async with SandboxPool("modal", image=f"dockerfile:{tmp_path}/nothing"):
             pass
     assert modal_server.running() == before

@@ -19,7 +19,7 @@ from typing import Any
 
 TOKEN_ID, TOKEN_SECRET = "ak-loopback", "as-loopback"
 END_S = 60.0
-DOOR = "HERMES_EXEC_TEST_MODAL_DOOR"
+DOOR = "TESTS_MODAL_DOOR"
 """Names the side door to the programs that use a server."""
 
 

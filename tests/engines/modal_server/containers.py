@@ -208,7 +208,7 @@ class Containers:
 
         def work(client: docker.DockerClient) -> tuple[str, socket.socket]:
             made = client.api.exec_create(container, argv, stdin=True, environment=env, workdir=workdir)
-            hijacked = client.api.exec_start(made["Id"], socket=True)
+            hijacked: Any = client.api.exec_start(made["Id"], socket=True)
             raw = socket.socket(fileno=os.dup(hijacked._sock.fileno()))
             for owner in (getattr(hijacked, "_response", None), hijacked):
                 if owner is not None:

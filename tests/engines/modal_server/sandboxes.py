@@ -47,10 +47,11 @@ class Sandbox:
     result: Any = None
     log: bytes = b""
     scheduled: asyncio.Event = field(default_factory=asyncio.Event)
+    called_off: asyncio.Event = field(default_factory=asyncio.Event)
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     processes: dict[str, Process] = field(default_factory=dict)
-    ending: int | None = None
+    ending: Any = None
     """With which status it is being ended."""
 
     @property
@@ -96,7 +97,7 @@ class Sandboxes:
         if sandbox.ending is None:
             sandbox.scheduled.set()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(sandbox.ended.wait(), self._faults.slow_start_s or 0.001)
+                await asyncio.wait_for(sandbox.called_off.wait(), self._faults.slow_start_s)
         if sandbox.ending is not None:
             self._over(sandbox, Result(status=sandbox.ending))
             return
@@ -106,6 +107,8 @@ class Sandboxes:
             self._over(sandbox, Result(status=Result.GENERIC_STATUS_INIT_FAILURE, exception=str(error), exitcode=128))
             return
         sandbox.begun.set()
+        if sandbox.ending is not None:  # meanwhile
+            await self._containers.kill(sandbox.container)
         watch = asyncio.create_task(self._watch(sandbox))
         code = await self._containers.wait(sandbox.container)
         watch.cancel()
@@ -135,10 +138,11 @@ class Sandboxes:
             elif idle_s and now - seen > idle_s:
                 await self.end(sandbox, Result.GENERIC_STATUS_TERMINATED)
 
-    async def end(self, sandbox: Sandbox, status: int) -> None:
+    async def end(self, sandbox: Sandbox, status: Message) -> None:
         """End it, if it lives."""
         if sandbox.result is None and sandbox.ending is None:
             sandbox.ending = status
+            sandbox.called_off.set()
             if sandbox.container:
                 await self._containers.kill(sandbox.container)
 
@@ -181,7 +185,7 @@ class Sandboxes:
     def token(self, task_id: str) -> str:
         """A token for the router, good for so long as is switched."""
         payload = {"exp": time.time() + self._faults.token_s, "task_id": task_id}
-        parts = ({"alg": "none"}, payload, {})
+        parts: tuple[dict[str, object], ...] = ({"alg": "none"}, payload, {})
         return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
 
     def admits(self, token: str) -> bool:
