@@ -92,13 +92,13 @@ class Sandboxes:
 
     async def _live(self, sandbox: Sandbox) -> None:
         gpu = sandbox.definition.resources.gpu_config.gpu_type
-        while gpu and gpu not in self._faults.gpus and sandbox.ending is None:  # noqa: ASYNC110 -- two conditions
+        while gpu and gpu not in self._faults.gpus and not sandbox.called_off.is_set():  # noqa: ASYNC110 -- two conditions
             await asyncio.sleep(POLL_S)
-        if sandbox.ending is None:
+        if not sandbox.called_off.is_set():
             sandbox.scheduled.set()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(sandbox.called_off.wait(), self._faults.slow_start_s)
-        if sandbox.ending is not None:
+        if sandbox.called_off.is_set():
             self._over(sandbox, Result(status=sandbox.ending))
             return
         try:
@@ -107,7 +107,7 @@ class Sandboxes:
             self._over(sandbox, Result(status=Result.GENERIC_STATUS_INIT_FAILURE, exception=str(error), exitcode=128))
             return
         sandbox.begun.set()
-        if sandbox.ending is not None:  # meanwhile
+        if sandbox.called_off.is_set():  # meanwhile
             await self._containers.kill(sandbox.container)
         watch = asyncio.create_task(self._watch(sandbox))
         code = await self._containers.wait(sandbox.container)
@@ -115,7 +115,7 @@ class Sandboxes:
         with contextlib.suppress(APIError):
             sandbox.log = await self._containers.log(sandbox.container)
         await self._containers.remove(sandbox.container)
-        if sandbox.ending is not None:
+        if sandbox.called_off.is_set():
             self._over(sandbox, Result(status=sandbox.ending))
         else:
             status = Result.GENERIC_STATUS_FAILURE if code else Result.GENERIC_STATUS_SUCCESS
