@@ -38,6 +38,7 @@ const usage = `usage: runner serve --base DIR [--lease-s N] [--dial SOCKET] [--p
        runner list --base FOLDER
        runner sha256
        runner probe
+       runner cwd
        runner version
 `
 
@@ -63,6 +64,14 @@ func run(args []string) int {
 		return agent.Main(args[1:])
 	case "probe":
 		return runProbe()
+	case "cwd":
+		path, err := os.Getwd()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "runner cwd:", err)
+			return 1
+		}
+		fmt.Println(path)
+		return 0
 	case "version":
 		fmt.Println(version)
 		return 0

@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 from tests import sshd
+from tests.engines import modal_server as modal_servers
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIRED = frozenset(filter(None, (name.strip() for name in os.environ.get("HERMES_REQUIRE_ENGINES", "").split(","))))
@@ -128,6 +129,8 @@ def missing(engine: str) -> str | None:
     if engine == "singularity":
         found = shutil.which("apptainer") or shutil.which("singularity")
         return None if found else "there is neither apptainer nor singularity"
+    if engine == "modal" and modal_servers.missing():
+        return modal_servers.missing()  # its sandboxes are containers of Docker here
     import docker
     from docker.errors import DockerException
 
@@ -162,7 +165,7 @@ def pytest_runtest_makereport(
     """Turn a skip of a test that is marked with an engine into a failure when that is required, whatever the reason."""
     report = yield
     if report.skipped and not hasattr(report, "wasxfail"):
-        for engine in REQUIRED & {"docker", "ssh", "singularity"}:
+        for engine in REQUIRED & {"docker", "ssh", "singularity", "modal"}:
             if item.get_closest_marker(engine):
                 report.outcome = "failed"
                 report.longrepr = f"engine {engine} is required, and this test was skipped: {report.longrepr}"
@@ -174,6 +177,16 @@ def ssh_server() -> Iterator[sshd.Server]:
     """An SSH server that lets the user of the tests in."""
     require_engine("ssh")
     with sshd.server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def modal_server() -> Iterator[modal_servers.Server]:
+    """A server that speaks Modal's protocol, for the client in this process and in those that it starts. One for all
+    tests: the client of a process keeps its connection.
+    """
+    require_engine("modal")
+    with modal_servers.server() as server, modal_servers.used(server):
         yield server
 
 

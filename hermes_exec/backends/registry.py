@@ -19,8 +19,9 @@ BUILT_IN: Mapping[str, str] = {
     "docker": "hermes_exec.backends.docker",
     "ssh": "hermes_exec.backends.ssh",
     "singularity": "hermes_exec.backends.singularity",
+    "modal": "hermes_exec.backends.modal",
 }
-PLANNED = ("modal", "nomad")
+PLANNED = ("nomad",)
 """Names that are reserved for backends that this library does not have yet."""
 
 

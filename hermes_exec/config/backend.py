@@ -26,6 +26,13 @@ class BackendConfig(ConfigModel):
     launches_at_once: Annotated[int, Field(ge=1)] = 4
     """Most boxes of a pool that are being launched at the same time."""
 
+    @classmethod
+    def expand(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """The options of a pool and of this backend, flat as `SandboxPool` takes them, with what some of them stand
+        for, such as a file of profiles. ConfigError where that cannot be had.
+        """
+        return values
+
     _wrap: Callable[[Any], Any] | None = PrivateAttr(default=None)
 
     @property

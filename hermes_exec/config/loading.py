@@ -93,6 +93,7 @@ def resolve_config(values: Mapping[str, Any], config_type: type[BackendConfig]) 
     Raises:
         ConfigError: with all names that are unknown (and the nearest valid one for each) and values that are wrong.
     """
+    values = config_type.expand(dict(values))
     pool_names, backend_names = PoolConfig.model_fields, config_type.model_fields
     pool: dict[str, Any] = {}
     backend: dict[str, Any] = dict(values.get("backend_options") or {})

@@ -25,7 +25,11 @@ def configured(
         if options:
             names = ", ".join(sorted(options))
             raise ConfigError(f"options ({names}) belong into the {type(backend).__name__} object")
-        return PoolConfig.of({**given, "backend": type(backend).backend}), backend
+        values = {**given, "backend": type(backend).backend}
+        own = {name: getattr(backend, name) for name in backend.model_fields_set}
+        expanded = type(backend).expand({**values, "backend_options": own})
+        options = dict(expanded.pop("backend_options"))
+        return PoolConfig.of(expanded), backend if options == own else backend.with_options(options)
     if not isinstance(backend, str):
         raise ConfigError(f"backend must be a name or a config object, not {type(backend).__name__}")
     return resolve_config({**given, "backend": backend, **options}, config_type(backend))

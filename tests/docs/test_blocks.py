@@ -54,6 +54,11 @@ def test_block_runs(code: str, engine: str | None, tmp_path: Path, request: pyte
         assert IMAGE_IN_DOCS in code
         folder: Callable[[str], str] = request.getfixturevalue("singularity_image")
         code = code.replace(f"docker://{IMAGE_IN_DOCS}", folder("debian"))
+    elif engine == "modal":
+        assert IMAGE_IN_DOCS in code
+        request.getfixturevalue("modal_server")
+        images: Callable[[str], str] = request.getfixturevalue("docker_image")
+        code = code.replace(IMAGE_IN_DOCS, images("debian"))
     else:
         assert engine is None, f"no such engine: {engine}"
     program = tmp_path / "block.py"

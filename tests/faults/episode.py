@@ -21,9 +21,11 @@ from typing import Any
 import anyio
 
 from hermes_exec import SandboxPool
-from hermes_exec.backends.registry import config_type
+from hermes_exec.backends.base import SandboxInfo
+from hermes_exec.backends.registry import config_type, make_backend
 from hermes_exec.testing.faults import Faults, faulty
 from tests.e2e.pool.outside import marked
+from tests.engines import modal_server
 from tests.faults.evidence import Evidence, Folder, folder, listening
 from tests.faults.workload import WORKERS, Record, nap, work
 
@@ -61,7 +63,11 @@ class Verdict:
 def pool_options(backend: str, faults: Faults, evidence: Evidence, options: dict[str, Any]) -> dict[str, Any]:
     """The arguments of the pool under test, with options of its backend."""
     common = {"lease_s": LEASE_S, "run_id": f"faults-{faults.seed}", "max_sandboxes": 3, "slots_per_sandbox": 4}
-    if backend != "docker":
+    if backend == "modal" and isinstance(evidence, Folder):
+        volume = f"evidence-{faults.seed}"
+        modal_server.in_use().switch("volumes", {volume: str(evidence.path)})
+        options = {**options, "shared_volumes": [f"{volume}:/evidence"], "creates_per_s": None}
+    elif backend != "docker":
         options = {**options, "base_dir": os.environ.get(BOXES) or tempfile.gettempdir()}
     elif isinstance(evidence, Folder):
         small = {"/hermes-exec/state/box": f"size={ROOM_MB}m,mode=711"}
@@ -114,8 +120,10 @@ def episode(backend: str, seed: int, options: dict[str, Any]) -> Verdict:
     """Run one seed in this process."""
     began = time.monotonic()
     faults = Faults(seed)
-    way: AbstractContextManager[Evidence] = folder() if backend == "docker" else listening()
+    way: AbstractContextManager[Evidence] = folder() if backend in {"docker", "modal"} else listening()
     with way as evidence, tempfile.TemporaryDirectory() as scratch:
+        if backend == "modal":
+            sandboxes()  # its client keeps a connection for the whole program
         before = held()
         given = pool_options(backend, faults, evidence, options)
         record = anyio.run(use, given, evidence, seed, Path(scratch))
@@ -195,7 +203,23 @@ def left_behind(backend: str, seed: int, scratch: Path) -> list[str]:
             f"container {c['Id'][:12]} is left" for c in client.api.containers(all=True, filters={"label": label})
         ]
         client.close()
+    if backend == "modal":
+        run = f"faults-{seed}"
+        wrong += [f"sandbox {one.sandbox} is left" for one in sandboxes() if one.labels.run_id == run]
     return wrong
+
+
+def sandboxes() -> list[SandboxInfo]:
+    """What there is on Modal."""
+    made = make_backend("modal")
+
+    async def listed() -> list[SandboxInfo]:
+        try:
+            return await made.sandboxes()
+        finally:
+            await made.aclose()
+
+    return anyio.run(listed)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from hermes_exec import ConfigError
-from hermes_exec.backends.docker.build import folder_of, tag_of
+from hermes_exec.backends.docker.build import tag_of
+from hermes_exec.backends.dockerfile import folder_of
 
 pytest.importorskip("docker")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hermes_exec.backends.base import Labels, LaunchSpec, NoOwnRoot
-from hermes_exec.backends.docker.build import folder_of
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.dial_socket import SOCKET, DialSocket
+from hermes_exec.backends.dockerfile import folder_of
 from hermes_exec.backends.owner import PREFIX, to_strings
 from hermes_exec.config.model import volume_parts
 from hermes_exec.errors import ConfigError

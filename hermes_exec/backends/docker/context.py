@@ -10,7 +10,7 @@ from typing import IO
 from docker.utils.build import Pattern, PatternMatcher
 from docker.utils.fnmatch import fnmatchcase
 
-from hermes_exec.backends.docker.build import DOCKERFILE
+from hermes_exec.backends.dockerfile import DOCKERFILE
 from hermes_exec.errors import ConfigError
 
 ALWAYS = (f"!{DOCKERFILE}", "!.dockerignore")

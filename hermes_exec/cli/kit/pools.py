@@ -21,7 +21,7 @@ Backend = Annotated[
         "--backend",
         "-b",
         envvar="HERMES_EXEC_BACKEND",
-        help="local, docker, ssh, singularity, or a name in the file of --config (default: local).",
+        help="local, docker, ssh, singularity, modal, or a name in the file of --config (default: local).",
     ),
 ]
 AnyBackend = Annotated[
@@ -39,7 +39,7 @@ Image = Annotated[
         "--image",
         "-i",
         envvar="HERMES_EXEC_IMAGE",
-        help="Image of the boxes, where the backend has images (docker: also dockerfile:DIR).",
+        help="Image of the boxes, where the backend has images (docker, modal: also dockerfile:DIR).",
     ),
 ]
 Config = Annotated[

@@ -171,7 +171,7 @@ ulimit -s
 ulimit -v
 
 ## process_table: No process of others is to be seen but the init.
-ls /proc | grep -c '^[0-9]' | sed 's/^[2-6]$/few/'
+ls /proc | grep -c '^[0-9]' | sed 's/^[2-9]$/few/'
 
 ## message_queues: Message queues and System V objects of others are not there.
 ls /dev/mqueue

@@ -15,23 +15,20 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests import sshd
+from tests.engines import modal_server
 
-BACKENDS = ("local", "docker", "ssh", "singularity")
+BACKENDS = ("local", "docker", "ssh", "singularity", "modal")
 
 
 @contextmanager
 def options_of(backend: str) -> Iterator[dict[str, Any]]:
     """Options for pools of a backend, as JSON has them, while what they need is there."""
     if backend == "docker":
-        from docker import from_env
-
-        from tests.images.build import ensure
-
-        client = from_env(timeout=300)
-        try:
-            yield {"image": ensure(client, "debian")}
-        finally:
-            client.close()
+        yield {"image": _docker_image()}
+    elif backend == "modal":
+        image = _docker_image()
+        with modal_server.server() as modal, modal_server.used(modal):
+            yield {"image": image}
     elif backend == "ssh":
         with sshd.server() as server:
             yield server.options()
@@ -43,6 +40,18 @@ def options_of(backend: str) -> Iterator[dict[str, Any]]:
         yield {}
 
 
+def _docker_image() -> str:
+    from docker import from_env
+
+    from tests.images.build import ensure
+
+    client = from_env(timeout=300)
+    try:
+        return ensure(client, "debian")
+    finally:
+        client.close()
+
+
 def main() -> int:
     """Run the command; its exit code."""
     backend, *command = sys.argv[1:]
@@ -51,7 +60,3 @@ def main() -> int:
     with options_of(backend) as options:
         env = {**os.environ, "HERMES_DEMO_BACKEND": backend, "HERMES_DEMO_OPTIONS": json.dumps(options)}
         return subprocess.run(command, env=env, check=False).returncode
-
-
-if __name__ == "__main__":
-    sys.exit(main())

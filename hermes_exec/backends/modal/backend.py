@@ -1,0 +1,211 @@
+"""The Modal backend: a box is a sandbox whose main process is the runner."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+
+from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo
+from hermes_exec.backends.dockerfile import folder_of
+from hermes_exec.backends.modal.client import ANSWER_S, Client
+from hermes_exec.backends.modal.config import DAY_S, ModalConfig
+from hermes_exec.backends.modal.images import RUNNER, Built, Images
+from hermes_exec.backends.modal.sandbox import BASE, ModalSandbox, terminate, workdir_of
+from hermes_exec.backends.modal.stream import Streams
+from hermes_exec.backends.owner import PREFIX, from_strings, own_labels, owner_state, reap_reason, to_strings
+from hermes_exec.config.model import volume_parts
+from hermes_exec.errors import BackendUnavailable, ConfigError, LaunchError
+
+if TYPE_CHECKING:
+    import modal
+
+LAUNCH_TAG = f"{PREFIX}launch"
+ROOTS_TAG = f"{PREFIX}slot-roots"
+LIMITED = "limit of the sandbox on Modal"
+BEYOND_S = 3600
+"""How much longer a sandbox may live than its slots are lent."""
+
+
+class ModalBackend:
+    """Runs boxes in one app of Modal."""
+
+    name = "modal"
+    whole_box = True
+    private_root = False
+    readonly_paths: tuple[str, ...] = ()
+
+    def __init__(self, config: ModalConfig) -> None:
+        self._config = config
+        self._client = Client(config.app_name, config.environment)
+        self._images = Images(self._client, config)
+        self._streams = Streams()
+
+    async def check(self, spec: LaunchSpec) -> None:
+        """See ``Backend.check``."""
+        folder_of(check_options(self._config, spec))
+        try:
+            await self._client.call(self._client.hello)
+        except LaunchError as error:
+            raise BackendUnavailable(f"Modal is not to be had now, try again later: {error}") from error
+
+    async def launch(self, spec: LaunchSpec, labels: Labels) -> ModalSandbox:
+        """See ``Backend.launch``."""
+        built = await self._ready(spec)
+        return await self._client.call(partial(self._create, spec, labels, built), within_s=None)
+
+    async def prefetch(self, spec: LaunchSpec) -> None:
+        """See ``Prefetches.prefetch``."""
+        await self._ready(spec)
+
+    async def _ready(self, spec: LaunchSpec) -> Built:
+        name = check_options(self._config, spec)
+        return await self._client.call(
+            partial(self._images.ensure, name, spec.pull_timeout_s, spec.on_progress), within_s=None
+        )
+
+    async def _create(self, spec: LaunchSpec, labels: Labels, built: Built) -> ModalSandbox:
+        import modal
+
+        app, launch = await self._client.app(), secrets.token_hex(8)
+        options = self._options(spec)
+        # What is measured before is over before: a box must not be believed to live longer than it does.
+        ends_at = time.monotonic() + options["timeout"]
+        tags = {**to_tags(labels), LAUNCH_TAG: launch, ROOTS_TAG: "own" if spec.own_roots else "shared"}
+        try:
+            made = await modal.Sandbox.create.aio(
+                *command(self._config, spec), app=app, image=built.image, tags=tags, **options
+            )
+            if built.workdir is None:
+                built.workdir = await workdir_of(made)
+        except BaseException:
+            # Modal may have made it though its answer did not come; one that is made still later ends with its lease.
+            with anyio.move_on_after(ANSWER_S, shield=True):
+                await self._end_all({LAUNCH_TAG: launch})
+            raise
+        limits = {name: LIMITED if name in ENFORCED else "not enforced" for name in spec.limits.box()}
+        return ModalSandbox(self._client, self._streams, made, built.workdir, limits, ends_at, whole_box=spec.whole_box)
+
+    def _options(self, spec: LaunchSpec) -> dict[str, Any]:
+        import modal
+
+        config, cpus, memory_mb = self._config, spec.limits.cpus, spec.limits.memory_mb
+        longest = DAY_S if spec.lifetime_s is None else min(DAY_S, int(spec.lifetime_s) + BEYOND_S)
+        region = config.region
+        named = partial(modal.Secret.from_name, environment_name=config.environment)
+        return {
+            "timeout": config.lifetime_s or longest,
+            "idle_timeout": config.idle_timeout_s,
+            "block_network": not spec.network,
+            "cpu": None if cpus is None else (cpus, cpus),
+            "memory": None if memory_mb is None else (memory_mb, memory_mb),
+            "gpu": f"any:{config.gpus}" if isinstance(config.gpus, int) else config.gpus,
+            "region": list(region) if isinstance(region, tuple) else region,
+            "cloud": config.cloud,
+            "runtime": config.runtime,
+            "env": dict(config.env),
+            "secrets": [named(name) for name in config.modal_secrets],
+            "volumes": self._volumes(),
+        }
+
+    def _volumes(self) -> dict[str, modal.Volume]:
+        import modal
+
+        found = {}
+        for volume in (*self._config.volumes, *self._config.shared_volumes):
+            name, target, mode = volume_parts(volume)
+            made = modal.Volume.from_name(name, environment_name=self._config.environment)
+            found[target] = made.with_mount_options(read_only=True) if mode == "ro" else made
+        return found
+
+    async def reap(self, which: ReapFilter) -> list[Reaped]:
+        """See ``Backend.reap``."""
+        ended = []
+        for sandbox, info in await self._client.call(self._found):
+            reason = reap_reason(which, info.labels, info.owner, ended=info.ended)
+            if reason is not None:
+                await self._client.call(partial(terminate, sandbox))
+                ended.append(Reaped(info.sandbox, self.name, info.labels.run_id, reason))
+        return ended
+
+    async def sandboxes(self) -> list[SandboxInfo]:
+        """See ``Backend.sandboxes``. Modal tells of those that run."""
+        return [info for _, info in await self._client.call(self._found)]
+
+    async def _end_all(self, tags: Mapping[str, str]) -> None:
+        import modal
+
+        if (app := await self._client.app(make=False)) is not None:
+            async for sandbox in modal.Sandbox.list.aio(app_id=app.app_id, tags=dict(tags)):
+                await terminate(sandbox)
+
+    async def _found(self) -> list[tuple[modal.Sandbox, SandboxInfo]]:
+        import modal
+
+        app = await self._client.app(make=False)
+        if app is None:
+            return []
+        running = [sandbox async for sandbox in modal.Sandbox.list.aio(app_id=app.app_id)]
+        tagged = await asyncio.gather(*(sandbox.get_tags.aio() for sandbox in running), return_exceptions=True)
+        found = []
+        for sandbox, tags in zip(running, tagged, strict=True):
+            if isinstance(tags, modal.exception.NotFoundError):
+                continue  # it has ended meanwhile
+            if isinstance(tags, BaseException):
+                raise tags
+            labels = from_tags(tags)
+            if labels is not None:
+                owner = owner_state(labels, shared_engine=True)
+                found.append((sandbox, SandboxInfo(sandbox.object_id, self.name, labels, owner, "running")))
+        return found
+
+    async def aclose(self) -> None:
+        """End the client's event loop."""
+        await anyio.to_thread.run_sync(self._client.close, abandon_on_cancel=True)
+
+
+ENFORCED = ("cpus", "memory_mb")
+
+
+def check_options(config: ModalConfig, spec: LaunchSpec) -> str:
+    """The name of the image. ConfigError for what a sandbox cannot have."""
+    name = spec.image or config.image
+    if not name:
+        raise ConfigError("the modal backend needs an image: SandboxPool('modal', image='…')")
+    asked = set(spec.limits.box()) - spec.default_limits - set(ENFORCED)
+    if asked and not spec.best_effort_limits:
+        named = ", ".join(f"limits.{limit}" for limit in sorted(asked))
+        raise ConfigError(f"Modal has no bound for {named}: use slot_limits, or best_effort_limits=True")
+    return name
+
+
+def command(config: ModalConfig, spec: LaunchSpec) -> list[str]:
+    """The main process. What Modal adds to the image's variables is for its own programs."""
+    argv = [RUNNER, "serve", "--base", BASE, "--lease-s", str(spec.lease_s), "--unset", "MODAL_*"]
+    for volume in config.shared_volumes:
+        argv += ["--shared", volume_parts(volume)[1]]
+    return argv
+
+
+def to_tags(labels: Labels) -> dict[str, str]:
+    """Labels as Modal takes them: of letters, digits and ``._-``, at most 63."""
+    strings = to_strings(replace(labels, host_id=_digest(labels.host_id)))
+    return {name: value[:63] or "-" for name, value in strings.items()}
+
+
+def from_tags(tags: Mapping[str, str]) -> Labels | None:
+    """The labels among the tags of a sandbox; None when it is not one of ours."""
+    labels, own = from_strings(tags), own_labels("").host_id
+    return replace(labels, host_id=own) if labels is not None and labels.host_id == _digest(own) else labels
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]

@@ -1,0 +1,101 @@
+"""Images: what a name means to Modal, built once by each backend and given the runner."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+
+from hermes_exec.backends.dockerfile import DOCKERFILE, folder_of
+from hermes_exec.backends.modal.client import Client
+from hermes_exec.backends.modal.config import ModalConfig
+from hermes_exec.backends.runner_binary import find_runner
+from hermes_exec.errors import ConfigError, ImageError, LaunchTimeout
+from hermes_exec.results import PullProgress
+
+if TYPE_CHECKING:
+    import modal
+
+Progress = Callable[[PullProgress], None]
+RUNNER = "/hermes-exec/runner"
+LOG_LINES = 40
+LOG_S = 10.0
+
+
+@dataclass(slots=True)
+class Built:
+    """An image that Modal has; its WORKDIR once the first sandbox has told it."""
+
+    image: modal.Image
+    workdir: str | None = None
+
+
+class Images:
+    """Those of one backend. They belong to the client's loop."""
+
+    def __init__(self, client: Client, config: ModalConfig) -> None:
+        self._client = client
+        self._config = config
+        self._built: dict[str, Built] = {}
+        self._locks: dict[str, anyio.Lock] = {}
+
+    async def ensure(self, name: str, timeout_s: float, on_progress: Progress | None) -> Built:
+        """The image, built by Modal if it does not have it.
+
+        Raises:
+            ImageError: it cannot be built; with the end of Modal's log.
+            LaunchTimeout: it was not within `timeout_s`.
+        """
+        async with self._locks.setdefault(name, anyio.Lock()):
+            if name not in self._built:
+                try:
+                    with anyio.fail_after(timeout_s):
+                        if on_progress is not None:
+                            on_progress(PullProgress(name, "Modal builds it, if it does not have it"))
+                        self._built[name] = Built(await self._build(name))
+                except TimeoutError as error:
+                    told = f"the image {name!r} was not built within pull_timeout_s={timeout_s:g}"
+                    raise LaunchTimeout(told) from error
+        return self._built[name]
+
+    async def _build(self, name: str) -> modal.Image:
+        from modal.exception import ImageBuildError
+
+        # Modal's own machines are of this kind. The file is added when a sandbox starts: the image stays as it is.
+        image = self._described(name).add_local_file(find_runner("linux", "amd64").path, RUNNER)
+        try:
+            return await image.build.aio(await self._client.app())
+        except ImageBuildError as error:
+            log = await _log(image)
+            raise ImageError(f"Modal cannot build the image {name!r}: {error}\n{log}".rstrip()) from error
+
+    def _described(self, name: str) -> modal.Image:
+        import modal
+
+        if name in self._config.images:
+            own: object = self._config.images[name]
+            if not isinstance(own, modal.Image):
+                raise ConfigError(f"images[{name!r}] must be a modal.Image, not {type(own).__name__}")
+            return own
+        if name.startswith("im-"):
+            return modal.Image.from_id(name)
+        secret = self._config.registry_secret
+        where = self._config.environment
+        credentials = None if secret is None else modal.Secret.from_name(secret, environment_name=where)
+        if (folder := folder_of(name)) is not None:
+            made = modal.Image.from_dockerfile(folder / DOCKERFILE, context_dir=folder, registry_secret=credentials)
+        else:
+            made = modal.Image.from_registry(name, secret=credentials)
+        return made.entrypoint([])  # else the runner would be an argument of the image's
+
+
+async def _log(image: modal.Image) -> str:
+    from modal.exception import Error
+
+    lines: list[str] = []
+    with contextlib.suppress(Error, OSError), anyio.move_on_after(LOG_S):
+        lines.extend([entry.message async for entry in image.logs.tail.aio(LOG_LINES)])
+    return "".join(lines).strip()[-4000:]

@@ -1,0 +1,152 @@
+"""One sandbox of Modal: streams into it, its state, its end."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+
+from hermes_exec.aio.streams import FdStream
+from hermes_exec.backends.base import SandboxStatus
+from hermes_exec.backends.modal.client import ANSWER_S, Client
+from hermes_exec.backends.modal.images import RUNNER
+from hermes_exec.backends.modal.stream import Streams
+from hermes_exec.errors import ChannelLost, ExecError, LaunchError, PostMortem, SandboxDied, Suspect
+
+if TYPE_CHECKING:
+    import modal
+
+STATE_DIR = "/hermes-exec/state"
+BASE = f"{STATE_DIR}/box"
+LOG_S = 2.0
+LOG_BYTES = 8192
+LAST_RESORT_S = 10.0
+BY_ITSELF = (0, 1, 128, 255)
+"""Exit codes of a runner that ends of its own accord, or could not be started."""
+
+
+class ModalSandbox:
+    """See ``Sandbox``, ``Mortal`` and ``Signalable``."""
+
+    user: str | None = None
+
+    def __init__(
+        self,
+        client: Client,
+        streams: Streams,
+        sandbox: modal.Sandbox,
+        workdir: str,
+        limits: Mapping[str, str],
+        ends_at: float,
+        *,
+        whole_box: bool,
+    ) -> None:
+        self.id = sandbox.object_id
+        self.workdir = workdir
+        self.limits = limits
+        self.ends_at = ends_at
+        self._client = client
+        self._streams = streams
+        self._sandbox = sandbox
+        self._whole_box = whole_box
+        self._ended = False
+
+    async def open(self, argv: Sequence[str]) -> FdStream:
+        """See ``Sandbox.open``: the stream is one process beside the runner's."""
+        try:
+            return FdStream((await self._client.call(partial(self._open, argv))).detach())
+        except ExecError as error:
+            status = await self.status()
+            if status.state == "dead":
+                raise SandboxDied("the sandbox has ended", post_mortem=status.post_mortem, sandbox=self.id) from error
+            raise ChannelLost(f"no stream into the sandbox: {error}", sandbox=self.id) from error
+
+    async def _open(self, argv: Sequence[str]) -> socket.socket:
+        return await self._streams.open(await run(self._sandbox, *argv, "--base", BASE))
+
+    async def status(self) -> SandboxStatus:
+        """See ``Sandbox.status``."""
+        from modal.exception import NotFoundError
+
+        if self._ended:
+            return SandboxStatus("dead", PostMortem("the sandbox was ended by its pool", suspect="outside"))
+        try:
+            return await self._client.call(self._status)
+        except ExecError as error:
+            if isinstance(error.__cause__, NotFoundError):
+                return SandboxStatus("dead", PostMortem("Modal knows the sandbox no more", suspect="outside"))
+            return SandboxStatus("unknown", detail=str(error))
+
+    async def _status(self) -> SandboxStatus:
+        from modal.exception import SandboxTerminatedError, SandboxTimeoutError
+
+        code = await self._sandbox.poll.aio()
+        if code is None:
+            return SandboxStatus("alive")
+        log = await self._log_tail()
+        try:
+            await self._sandbox.wait.aio()
+        except SandboxTimeoutError:
+            return SandboxStatus("dead", PostMortem("its lifetime on Modal was over", code, False, log, "outside"))
+        except SandboxTerminatedError:
+            reason = "Modal has ended it: it was terminated, preempted, or idle"
+            return SandboxStatus("dead", PostMortem(reason, code, False, log, "outside"))
+        # Process 1 is an init of Modal's, so that a tenant of the whole sandbox can kill the runner, or use up memory.
+        suspect: Suspect = "tenant" if self._whole_box and code not in BY_ITSELF else "unknown"
+        return SandboxStatus("dead", PostMortem(f"its runner ended with exit code {code}", code, False, log, suspect))
+
+    async def _log_tail(self) -> str:
+        with contextlib.suppress(Exception), anyio.move_on_after(LOG_S):
+            return (await self._sandbox.stderr.read.aio())[-LOG_BYTES:]
+        return ""
+
+    async def destroy(self) -> None:
+        """See ``Sandbox.destroy``."""
+        if not self._ended:
+            await self._client.call(self._end)
+
+    def destroy_now(self) -> None:
+        """See ``Sandbox.destroy_now``."""
+        if not self._ended:
+            with contextlib.suppress(ExecError, OSError, RuntimeError):
+                self._client.call_now(self._end, LAST_RESORT_S)
+
+    def signal_now(self, number: int) -> None:
+        """See ``Signalable.signal_now``: Modal sends no signals, but ends a sandbox as when it is preempted."""
+        if number != signal.SIGKILL:
+            raise LaunchError("Modal sends no signals into a sandbox", sandbox=self.id)
+        self._client.call_now(partial(terminate, self._sandbox), ANSWER_S)
+
+    async def _end(self) -> None:
+        await terminate(self._sandbox)
+        self._ended = True
+        await self._sandbox.detach.aio()  # type: ignore[no-untyped-call]
+
+
+async def run(
+    sandbox: modal.Sandbox, *argv: str, workdir: str | None = "/"
+) -> modal.container_process.ContainerProcess[bytes]:
+    """Start the runner's program in a sandbox, in its client's loop."""
+    from modal.stream_type import StreamType
+
+    return await sandbox.exec.aio(RUNNER, *argv, stderr=StreamType.DEVNULL, workdir=workdir, text=False)
+
+
+async def workdir_of(sandbox: modal.Sandbox) -> str:
+    """The WORKDIR of its image, in its client's loop: where a process starts for which nothing is said."""
+    with anyio.fail_after(ANSWER_S):
+        process = await run(sandbox, "cwd", workdir=None)
+        return (await process.stdout.read.aio()).decode("utf-8", "replace").rstrip("\n") or "/"
+
+
+async def terminate(sandbox: modal.Sandbox) -> None:
+    """End it, in its client's loop; one that Modal does not know any more has ended."""
+    from modal.exception import NotFoundError
+
+    with contextlib.suppress(NotFoundError):
+        await sandbox.terminate.aio()

@@ -1,0 +1,67 @@
+"""The byte stream of a process in a sandbox: its stdin and stdout, carried between Modal's client and a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from modal.container_process import ContainerProcess
+
+AT_ONCE_BYTES = 1 << 20
+"""Of what is sent, so much goes in one request: each waits for its answer, so small ones are slow far away."""
+FIRST = 0
+"""The first byte of a runner's output: a frame is shorter than 16 MiB."""
+GOODBYE_S = 5.0
+
+
+class Streams:
+    """Those that one backend has opened; an event loop holds its tasks weakly. Belongs to the client's loop."""
+
+    def __init__(self) -> None:
+        self._carriers: set[asyncio.Task[None]] = set()
+
+    async def open(self, process: ContainerProcess[bytes]) -> socket.socket:
+        """The end of a stream for a driver, whatever its event loop. The client library resumes what it carries by
+        offset when its own connection breaks; the stream ends when it gives up.
+        """
+        ours, theirs = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=theirs, limit=AT_ONCE_BYTES)
+        carrier = asyncio.create_task(_carry(process, reader, writer))
+        self._carriers.add(carrier)
+        carrier.add_done_callback(self._carriers.discard)
+        return ours
+
+
+async def _carry(process: ContainerProcess[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def come() -> None:
+        begun = False
+        async for data in process.stdout:
+            if not begun and data[0] != FIRST:
+                return  # text of an engine, which could not start the process
+            begun = True
+            writer.write(data)
+            await writer.drain()
+
+    async def go() -> None:
+        while data := await reader.read(AT_ONCE_BYTES):
+            process.stdin.write(data)
+            await process.stdin.drain.aio()
+
+    async def end() -> None:
+        process.stdin.write_eof()
+        await process.stdin.drain.aio()
+
+    both = [asyncio.create_task(come()), asyncio.create_task(go())]
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        writer.close()
+        for task in both:
+            task.cancel()
+        # The process ends with its input, wherever nobody else ends it.
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(end(), GOODBYE_S)
+        await asyncio.gather(*both, return_exceptions=True)

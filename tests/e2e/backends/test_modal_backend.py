@@ -1,0 +1,352 @@
+"""Sandboxes of Modal, by its real client against a server on loopback: lives, images, faults, and what bad input is
+told.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from hermes_exec import (
+    AcquireTimeout,
+    BackendUnavailable,
+    ConfigError,
+    ImageError,
+    LaunchError,
+    LaunchTimeout,
+    Limits,
+    QuotaExceeded,
+    SandboxDied,
+    SandboxPool,
+)
+from hermes_exec.backends.base import ReapFilter, SandboxInfo
+from hermes_exec.backends.registry import make_backend
+from tests.e2e.backends.boxes import until
+from tests.engines.modal_server import Server
+
+pytestmark = [pytest.mark.anyio, pytest.mark.modal]
+Image = Callable[[str], str]
+
+
+@pytest.fixture
+def options(docker_image: Image, modal_server: Server) -> dict[str, Any]:
+    usual = {"failures": {}, "slow_start_s": 0, "slow_create_s": 0, "token_s": 900, "gpus": ["T4"]}
+    modal_server.switch("faults", usual)
+    return {"image": docker_image("debian"), "creates_per_s": None}
+
+
+@asynccontextmanager
+async def other_driver() -> AsyncIterator[Any]:
+    """The backend as another driver has it."""
+    backend = make_backend("modal", {})
+    try:
+        yield backend
+    finally:
+        await backend.aclose()
+
+
+async def found() -> list[SandboxInfo]:
+    """The boxes that there are, as another driver sees them."""
+    async with other_driver() as backend:
+        listed: list[SandboxInfo] = await backend.sandboxes()
+        return listed
+
+
+@pytest.mark.sample
+async def test_everything_is_gone_afterwards(options: dict[str, Any], modal_server: Server) -> None:
+    async with SandboxPool("modal", **options) as pool, pool.slot() as slot, pool.slot() as other:
+        assert (await slot.run("cat", stdin="there and back")).stdout == "there and back"
+        assert slot.sandbox == other.sandbox
+        await slot.run("echo mine >/etc/mine", user="root")
+        assert (await other.run("cat /etc/mine", user="root")).exit_code == 1
+        (info,) = [info for info in await found() if info.labels.run_id == pool.run_id]
+        assert (info.sandbox, info.owner, info.state, info.ended) == (slot.sandbox, "alive", "running", False)
+    assert slot.sandbox not in modal_server.running()
+    assert modal_server.switch("state")["faults"]["unknown"] == []
+
+
+def test_the_blocking_form(options: dict[str, Any]) -> None:
+    with SandboxPool("modal", **options) as pool, pool.slot() as slot:
+        assert slot.run(["echo", "blocking"]).stdout == "blocking\n"
+
+
+async def test_what_a_sandbox_is_asked_for(options: dict[str, Any], modal_server: Server, tmp_path: Path) -> None:
+    modal_server.switch("secrets", {"of-tests": {"SECRET_OF_MODAL": "s3cret"}})
+    modal_server.switch("volumes", {"data": str(tmp_path)})
+    more: dict[str, Any] = {
+        "modal_secrets": ["of-tests"],
+        "env": {"POOLS": "1"},
+        "shared_volumes": ["data:/data"],
+        "limits": {"memory_mb": 512, "cpus": 1.5},
+        "max_lifetime_s": 1000,
+        "network": False,
+    }
+    async with SandboxPool("modal", **options, **more) as pool, pool.slot() as slot:
+        variables = (await slot.run("env")).stdout.splitlines()
+        assert {"SECRET_OF_MODAL=s3cret", "POOLS=1"} <= set(variables)
+        assert not [line for line in variables if line.startswith("MODAL_")]
+        assert (await slot.run("echo kept >/data/file", user="root")).ok
+        limits = slot.isolation.limits
+        assert limits["memory_mb"] == limits["cpus"] == "limit of the sandbox on Modal"
+        asked = modal_server.switch("state")["sandboxes"][slot.sandbox]
+        assert (asked["timeout"], asked["idle_timeout"]) == (4600, 300)
+        assert (await slot.run("cat /proc/net/dev")).stdout.count(":") == 1
+    async with SandboxPool("modal", **options, volumes=["data:/data:ro"]) as pool, pool.slot() as slot:
+        assert (await slot.run("cat /data/file")).stdout == "kept\n"
+
+
+async def test_a_dockerfile(options: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text(
+        f"FROM {options['image']}\nWORKDIR /from/image\nENV FROM_IMAGE=1\nCOPY note /from/note\n"
+        "RUN echo run >>/from/note\n"
+        'ENTRYPOINT ["/bin/false"]\n'
+    )
+    (tmp_path / "note").write_text("copied\n")
+    async with SandboxPool("modal", image=f"dockerfile:{tmp_path}", workdir="image") as pool, pool.slot() as slot:
+        result = await slot.run("pwd; echo $FROM_IMAGE; cat /from/note")
+        assert result.stdout == "/from/image\n1\ncopied\nrun\n"
+
+
+async def test_an_image_object(options: dict[str, Any]) -> None:
+    import modal
+
+    from hermes_exec.backends.modal.config import ModalConfig
+
+    mine = modal.Image.from_registry(options["image"]).run_commands("echo object >/object")
+    config = ModalConfig(images={"mine": mine}, image="mine")
+    async with SandboxPool(config) as pool, pool.slot() as slot:
+        assert (await slot.run("cat /object")).stdout == "object\n"
+    with pytest.raises(ConfigError, match=r"must be a modal\.Image, not str"):
+        async with SandboxPool(ModalConfig(images={"mine": "debian"}, image="mine")) as pool, pool.slot():
+            pass
+
+
+async def test_an_image_that_cannot_be_built(options: dict[str, Any], modal_server: Server, tmp_path: Path) -> None:
+    before = modal_server.running()
+    with pytest.raises(ImageError, match=r"(?s)'no-such-image:1'.*the registry has no image no-such-image:1"):
+        async with SandboxPool("modal", image="no-such-image:1") as pool, pool.slot():
+            pass
+    (tmp_path / "Dockerfile").write_text(f"FROM {options['image']}\nRUN echo what went wrong && false\n")
+    with pytest.raises(ImageError, match="what went wrong"):
+        async with SandboxPool("modal", image=f"dockerfile:{tmp_path}") as pool, pool.slot():
+            pass
+    with pytest.raises(ConfigError, match=r"there is no folder '.*/nothing'"):
+        async with SandboxPool("modal", image=f"dockerfile:{tmp_path}/nothing"):
+            pass
+    assert modal_server.running() == before
+
+
+async def test_a_cut_stream_loses_nothing(options: dict[str, Any], modal_server: Server) -> None:
+    async with SandboxPool("modal", **options, lease_s=30) as pool, pool.slot() as slot:
+        seen: list[str] = []
+        async with anyio.create_task_group() as tasks:
+
+            async def run() -> None:
+                command = "for i in $(seq 40); do echo $i; sleep 0.1; done"
+                seen.append((await slot.run(command, timeout_s=60)).stdout)
+
+            tasks.start_soon(run)
+            for _ in range(3):
+                await anyio.sleep(1)
+                assert await to_thread.run_sync(modal_server.switch, "cut") > 0
+        assert seen == ["".join(f"{i}\n" for i in range(1, 41))]
+        data = os.urandom(20 << 20)
+        await slot.files.write_bytes("big", data)
+        assert await slot.files.read_bytes("big") == data
+
+
+async def test_an_expired_token_is_renewed(options: dict[str, Any], modal_server: Server) -> None:
+    modal_server.switch("faults", {"token_s": 2})
+    asked = modal_server.switch("state")["faults"]["calls"].get("SandboxGetCommandRouterAccess", 0)
+    async with SandboxPool("modal", **options) as pool, pool.slot() as slot:
+        assert (await slot.run("for i in 1 2 3 4 5 6; do sleep 1; echo $i; done")).stdout == "1\n2\n3\n4\n5\n6\n"
+        await to_thread.run_sync(modal_server.switch, "cut")
+        assert (await slot.run("echo goes on")).stdout == "goes on\n"
+    assert modal_server.switch("state")["faults"]["calls"]["SandboxGetCommandRouterAccess"] > asked
+
+
+async def test_a_moment_without_modal(options: dict[str, Any], modal_server: Server) -> None:
+    modal_server.fail("SandboxCreateV2", "UNAVAILABLE", "try again", times=2)
+    async with SandboxPool("modal", **options) as pool, pool.slot() as slot:
+        modal_server.fail("TaskExecStdinWrite", "UNAVAILABLE", "try again", times=3)
+        assert (await slot.run("echo goes on")).stdout == "goes on\n"
+
+
+async def test_modal_that_refuses_us_later_holds_up_no_slot(options: dict[str, Any], modal_server: Server) -> None:
+    async with SandboxPool("modal", **options, max_sandboxes=2, slots_per_sandbox=1) as pool, pool.slot() as slot:
+        modal_server.fail("SandboxCreateV2", "UNAUTHENTICATED", "Token was revoked", times=None)
+        with pytest.raises(AcquireTimeout, match=r"Token was revoked.*modal token new"):
+            await pool.acquire(timeout_s=3)
+        modal_server.switch("faults", {"failures": {}})
+        assert (await slot.run("echo goes on")).stdout == "goes on\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "told"),
+    [
+        ("RESOURCE_EXHAUSTED", QuotaExceeded, "workspace limit of 3 sandboxes"),
+        ("PERMISSION_DENIED", BackendUnavailable, "workspace limit of 3 sandboxes"),
+        ("INTERNAL", LaunchError, "workspace limit of 3 sandboxes"),
+    ],
+)
+async def test_a_sandbox_that_is_refused(
+    options: dict[str, Any], modal_server: Server, status: str, error: type[Exception], told: str
+) -> None:
+    before = modal_server.running()
+    modal_server.fail("SandboxCreateV2", status, "workspace limit of 3 sandboxes", times=None)
+    begun = time.monotonic()
+    with pytest.raises(error, match=told):
+        async with SandboxPool("modal", **options) as pool, pool.slot():
+            pass
+    assert time.monotonic() - begun < 60
+    assert modal_server.running() == before
+
+
+async def test_a_slow_start_is_given_up_in_time(options: dict[str, Any], modal_server: Server) -> None:
+    before = modal_server.running()
+    for slow in ("slow_start_s", "slow_create_s"):
+        modal_server.switch("faults", {"slow_start_s": 0, "slow_create_s": 0, slow: 300})
+        begun = time.monotonic()
+        with pytest.raises(LaunchTimeout):
+            async with SandboxPool("modal", **options, launch_timeout_s=2) as pool, pool.slot():
+                pass
+        assert time.monotonic() - begun < 60
+        assert modal_server.running() == before
+
+
+async def test_gpus(options: dict[str, Any], modal_server: Server) -> None:
+    before = modal_server.running()
+    with pytest.raises(ConfigError, match="Invalid GPU type: ABACUS"):
+        async with SandboxPool("modal", **options, gpus="abacus") as pool, pool.slot():
+            pass
+    with pytest.raises(LaunchTimeout):
+        async with SandboxPool("modal", **options, gpus="H100", launch_timeout_s=3) as pool, pool.slot():
+            pass
+    assert modal_server.running() == before
+    async with SandboxPool("modal", **options, gpus="T4") as pool, pool.slot() as slot:
+        assert (await slot.run("echo beside it")).stdout == "beside it\n"
+        (info,) = [info for info in await found() if info.labels.run_id == pool.run_id]
+        assert info.sandbox == slot.sandbox
+    assert modal_server.running() == before
+
+
+async def test_names_that_are_not_there(options: dict[str, Any]) -> None:
+    for more, told in (
+        ({"modal_secrets": ["nothing"]}, "Secret 'nothing' not found"),
+        ({"volumes": ["nothing:/data"]}, "Volume 'nothing' not found"),
+        ({"environment": "nothing"}, "Environment 'nothing' not found"),
+        ({"limits": {"disk_mb": 10}}, r"no bound for limits\.disk_mb"),
+        ({"image": None}, "needs an image"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            async with SandboxPool("modal", **{**options, **more}) as pool, pool.slot():
+                pass
+
+
+async def test_a_preempted_sandbox_is_told_and_replaced(options: dict[str, Any], modal_server: Server) -> None:
+    async with SandboxPool("modal", **options) as pool:
+        async with pool.slot() as slot:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(to_thread.run_sync, modal_server.switch, "preempt", slot.sandbox)
+                with pytest.raises(SandboxDied) as died:
+                    await slot.run("sleep 100", timeout_s=200)
+            mortem = died.value.post_mortem
+            assert mortem is not None
+            assert (mortem.suspect, mortem.exit_code) == ("outside", 137)
+            assert "preempted" in mortem.reason
+        async with pool.slot() as slot:
+            assert (await slot.run("echo replaced")).stdout == "replaced\n"
+
+
+async def test_a_runner_that_is_killed_inside_is_told(options: dict[str, Any], modal_server: Server) -> None:
+    async with SandboxPool("modal", **options, slots_per_sandbox=1) as pool, pool.slot() as slot:
+        assert slot.isolation.level == "box"
+        with pytest.raises(SandboxDied) as died:
+            await slot.run("kill -9 -1; sleep 100", user="root", timeout_s=200)
+        mortem = died.value.post_mortem
+        assert mortem is not None
+        assert mortem.suspect == "tenant", mortem
+
+
+async def test_a_lifetime_that_is_over(options: dict[str, Any]) -> None:
+    async with SandboxPool("modal", **options, lifetime_s=65) as pool, pool.slot() as slot:
+        with pytest.raises(SandboxDied, match="lifetime"):
+            await slot.run("sleep 100", timeout_s=200)
+
+
+async def test_ps_and_reap_beside_a_living_pool(options: dict[str, Any], modal_server: Server) -> None:
+    async with SandboxPool("modal", **options) as mine, mine.slot() as slot:
+        async with SandboxPool("modal", **options) as second, second.slot() as other:
+            async with other_driver() as backend:
+                assert await backend.reap(ReapFilter(orphans=True)) == []
+                (ended,) = await backend.reap(ReapFilter(run_id=second.run_id))
+                assert ended.sandbox == other.sandbox
+            assert other.sandbox not in modal_server.running()
+        assert (await slot.run("echo untouched")).stdout == "untouched\n"
+
+
+async def test_a_killed_driver_leaves_nothing(options: dict[str, Any], modal_server: Server) -> None:
+    async def start_and_kill(lease_s: float) -> str:
+        program = [sys.executable, "-m", "tests.e2e.backends.owner_process"]
+        words = ["modal", json.dumps({}), "killed", options["image"], str(lease_s)]
+        async with await anyio.open_process([*program, *words], stderr=None) as driver:
+            assert driver.stdout is not None
+            sandbox = (await driver.stdout.receive()).decode().strip()
+            driver.send_signal(signal.SIGKILL)
+        assert sandbox in modal_server.running()
+        return sandbox
+
+    before = modal_server.running()
+    orphan = await start_and_kill(600)
+    async with SandboxPool("modal", **options):
+        await until(lambda: orphan not in modal_server.running())
+    forgotten = await start_and_kill(3)
+    await until(lambda: forgotten not in modal_server.running())
+    assert modal_server.running() == before
+
+
+DOCTOR = [sys.executable, "-m", "hermes_exec.cli.main", "run", "-b", "modal", "--image", "x", "--", "true"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({"MODAL_TOKEN_ID": None, "MODAL_TOKEN_SECRET": None}, "Token missing"),
+        ({"MODAL_TOKEN_SECRET": "as-wrong"}, "Token ID is malformed or unknown"),
+    ],
+)
+async def test_credentials(modal_server: Server, variables: dict[str, str | None], told: str) -> None:
+    env = {name: value for name, value in {**os.environ, **variables}.items() if value is not None}
+    done = await anyio.run_process(DOCTOR, env=env, check=False, stderr=subprocess.STDOUT)
+    said = " ".join(done.stdout.decode().split())
+    assert done.returncode == 3, said
+    assert told in said
+    assert "modal token new" in said
+
+
+async def test_nobody_answers(modal_server: Server) -> None:
+    begun = time.monotonic()
+    env = {**os.environ, "MODAL_SERVER_URL": "http://127.0.0.1:9"}
+    done = await anyio.run_process(DOCTOR, env=env, check=False, stderr=subprocess.STDOUT)
+    assert done.returncode == 3, done.stdout
+    assert b"Modal did not answer" in done.stdout
+    assert time.monotonic() - begun < 60
+
+
+async def test_limits_that_modal_has(options: dict[str, Any]) -> None:
+    limits = Limits(memory_mb=256)
+    async with SandboxPool("modal", **options, limits=limits, slots_per_sandbox=1) as pool, pool.slot() as slot:
+        result = await slot.run("head -c 400000000 /dev/zero | tail | wc -c", timeout_s=60)
+        assert result.oom_killed or not result.ok or result.stdout.strip() != "400000000"
