@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests import sshd
+from tests import nomad_agent, sshd
 
-BACKENDS = ("local", "docker", "ssh", "singularity")
+BACKENDS = ("local", "docker", "ssh", "singularity", "nomad")
 
 
 @contextmanager
@@ -39,6 +39,9 @@ def options_of(backend: str) -> Iterator[dict[str, Any]]:
         from tests.images.folders import ensure as ensure_folder
 
         yield {"image": str(ensure_folder("debian"))}
+    elif backend == "nomad":
+        with options_of("docker") as docker, nomad_agent.agent() as agent:
+            yield {**docker, **agent.options()}
     else:
         yield {}
 

@@ -19,8 +19,9 @@ BUILT_IN: Mapping[str, str] = {
     "docker": "hermes_exec.backends.docker",
     "ssh": "hermes_exec.backends.ssh",
     "singularity": "hermes_exec.backends.singularity",
+    "nomad": "hermes_exec.backends.nomad",
 }
-PLANNED = ("modal", "nomad")
+PLANNED = ("modal",)
 """Names that are reserved for backends that this library does not have yet."""
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import anyio
 
 from hermes_exec import SandboxPool
-from hermes_exec.backends.registry import config_type
+from hermes_exec.backends.registry import config_type, make_backend
 from hermes_exec.testing.faults import Faults, faulty
 from tests.e2e.pool.outside import marked
 from tests.faults.evidence import Evidence, Folder, folder, listening
@@ -61,7 +61,11 @@ class Verdict:
 def pool_options(backend: str, faults: Faults, evidence: Evidence, options: dict[str, Any]) -> dict[str, Any]:
     """The arguments of the pool under test, with options of its backend."""
     common = {"lease_s": LEASE_S, "run_id": f"faults-{faults.seed}", "max_sandboxes": 3, "slots_per_sandbox": 4}
-    if backend != "docker":
+    if backend == "nomad":
+        assert isinstance(evidence, Folder)
+        options = {**options, "volumes": [f"{evidence.path}:/evidence"]}
+        common["slot_root"] = "shared"
+    elif backend != "docker":
         options = {**options, "base_dir": os.environ.get(BOXES) or tempfile.gettempdir()}
     elif isinstance(evidence, Folder):
         small = {"/hermes-exec/state/box": f"size={ROOM_MB}m,mode=711"}
@@ -114,7 +118,7 @@ def episode(backend: str, seed: int, options: dict[str, Any]) -> Verdict:
     """Run one seed in this process."""
     began = time.monotonic()
     faults = Faults(seed)
-    way: AbstractContextManager[Evidence] = folder() if backend == "docker" else listening()
+    way: AbstractContextManager[Evidence] = folder() if backend in {"docker", "nomad"} else listening()
     with way as evidence, tempfile.TemporaryDirectory() as scratch:
         before = held()
         given = pool_options(backend, faults, evidence, options)
@@ -156,7 +160,7 @@ def in_own_process(backend: str, seed: int, options: dict[str, Any] | None = Non
             return Verdict(backend, seed, [f"exit code {done.returncode}", done.stderr[-4000:]])
         if "Traceback" in done.stderr:
             verdict.wrong.append(f"it wrote to stderr: {done.stderr.strip()[-2000:]}")
-        verdict.wrong += left_behind(backend, seed, Path(scratch))
+        verdict.wrong += left_behind(backend, seed, Path(scratch), options or {})
         if disk:
             verdict.wrong += [f"{name} is left where boxes are" for name in os.listdir(disk)]
         return verdict
@@ -177,7 +181,7 @@ def small_disk(backend: str) -> Iterator[str | None]:
             subprocess.run(["umount", "--lazy", path], check=True)
 
 
-def left_behind(backend: str, seed: int, scratch: Path) -> list[str]:
+def left_behind(backend: str, seed: int, scratch: Path, options: dict[str, Any]) -> list[str]:
     """What a run that is over left on this machine."""
     files = [path.relative_to(scratch) for path in scratch.rglob("*/*") if path.suffix != ".pace"]
     wrong = [f"{path} is left in the temporary directory" for path in files]
@@ -186,6 +190,9 @@ def left_behind(backend: str, seed: int, scratch: Path) -> list[str]:
     while (living := [word for word in words if marked(word)]) and time.monotonic() < deadline:
         time.sleep(0.2)
     wrong += [f"a process sleeps for {word}" for word in living]
+    if backend == "nomad":
+        found = anyio.run(make_backend(backend, options).sandboxes)
+        wrong += [f"job {info.sandbox} is left" for info in found if info.labels.run_id == f"faults-{seed}"]
     if backend == "docker":
         from docker import from_env
 

@@ -37,6 +37,7 @@ from hermes_exec.backends.singularity.engine import (
     find_engine,
     image_of,
     limited,
+    place_here,
 )
 from hermes_exec.backends.singularity.failures import Refused, RefusedError, explain
 from hermes_exec.backends.singularity.images import Images
@@ -131,7 +132,7 @@ class SingularityBackend(HostBackend):
     def _start(self, spec: LaunchSpec, labels: Labels, start: Start, given_up: threading.Event) -> SingularitySandbox:
         directory = make_directory(self._config.base_dir, PREFIX, labels)
         try:
-            argv = command(self._config, spec, start, directory)
+            argv = command(self._config, spec, start, place_here(directory, spec.network))
             env = environment(self._config, start.engine)
             process = start_child(argv, directory.log, env, subprocess.PIPE)
         except OSError as error:

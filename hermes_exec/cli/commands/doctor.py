@@ -45,6 +45,7 @@ class Finding:
     shared: str = ""
     """What each of several slots of one box sees of its files, where a tenant may have the whole box too."""
     limits: dict[str, str] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
 
 
 def doctor(
@@ -86,7 +87,7 @@ async def _try(name: str, image: str | None, option: list[str] | None) -> Findin
     finding = Finding(name)
     try:
         with anyio.fail_after(TIME_LIMIT_S):
-            async with _trial(name, image, option) as (trial, command):
+            async with _trial(finding, image, option) as (trial, command):
                 await _measure(finding, name, trial, option, command)
                 whole = finding.isolation is not None and finding.isolation.level == "box"
                 finding.limits = await _limits("limits" if whole else "slot_limits", name, trial, option)
@@ -107,14 +108,16 @@ async def _try(name: str, image: str | None, option: list[str] | None) -> Findin
 
 @asynccontextmanager
 async def _trial(
-    name: str, image: str | None, option: list[str] | None
+    finding: Finding, image: str | None, option: list[str] | None
 ) -> AsyncIterator[tuple[str | None, str | list[str]]]:
     """An image for this backend, the one that is named or a minimal one, and a command that does next to nothing."""
-    from hermes_exec.backends.base import TrialImage
+    from hermes_exec.backends.base import Remarkable, TrialImage
     from hermes_exec.cli.kit.known_backends import backend_of
 
-    backend = backend_of(name, parse_options(option))
+    backend = backend_of(finding.backend, parse_options(option))
     try:
+        if isinstance(backend, Remarkable):
+            finding.remarks = await backend.remarks()
         if image is None and isinstance(backend, TrialImage):
             async with backend.trial_image() as made:
                 yield made
@@ -158,6 +161,8 @@ def _show(findings: list[Finding]) -> None:
         rows.append((finding.backend, finding.status, rung, launch, call, finding.detail))
     table(("backend", "status", "isolation (price)", "launch ms", "call ms", "detail"), rows)
     for finding in findings:
+        for remark in finding.remarks:
+            stdout().print(f"\n{finding.backend}: {printable(remark)}", markup=False)
         if finding.isolation is None:
             continue
         parts = [f"{n} {getattr(finding.isolation, n)}" for n in ("filesystem", "processes", "users", "network")]
