@@ -17,4 +17,8 @@ __all__ = ["conformance_known_failures", "conformance_outcomes", "test_conforman
 
 @pytest.fixture(scope="module")
 def conformance_pool_factory(nomad_agent: Agent, docker_image: Callable[[str], str]) -> PoolFactory:
-    return partial(SandboxPool, "nomad", **nomad_agent.options(image=docker_image("debian"), slots_per_sandbox=1))
+    return partial(
+        SandboxPool,
+        "nomad",
+        **nomad_agent.options(image=docker_image("debian"), slots_per_sandbox=1, slot_root="shared"),
+    )

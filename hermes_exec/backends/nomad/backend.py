@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 import secrets
@@ -11,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.to_thread
 
 from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo
 from hermes_exec.backends.image_errors import not_fetched
@@ -27,13 +29,14 @@ from hermes_exec.backends.nomad.job import (
     program,
 )
 from hermes_exec.backends.nomad.sandbox import NomadSandbox, Placed, events_of, purge, state_of
-from hermes_exec.backends.owner import from_strings, owner_state, reap_reason
+from hermes_exec.backends.owner import from_strings, owner_state, reap_each
 from hermes_exec.backends.runner_binary import find_runner
 from hermes_exec.errors import (
     BackendUnavailable,
     ConfigError,
     ErrorCause,
     ExecError,
+    ImageError,
     IsolationError,
     LaunchError,
     QuotaExceeded,
@@ -43,6 +46,7 @@ from hermes_exec.results import PullProgress
 if TYPE_CHECKING:
     from nomad import Nomad
 
+logger = logging.getLogger(__name__)
 POLL_S, MOST_POLL_S = 0.02, 0.25
 OPEN = (
     "this cluster has no ACLs: each task in it can do everything in it, as the root of its nodes too. Turn them on "
@@ -100,7 +104,10 @@ class NomadBackend:
             workdir = await self._arrived(allocation, spec)
         except BaseException:
             with anyio.CancelScope(shield=True):
-                await self._cluster.call(gone)
+                try:
+                    await self._cluster.call(gone)
+                except ExecError as error:
+                    logger.warning("the job %s is left to its lease: %s", name, error)
             raise
         limits = how_enforced(spec)
         return NomadSandbox(self._config, self._cluster, Placed(name, allocation, workdir, limits, spec.whole_box))
@@ -121,7 +128,7 @@ class NomadBackend:
             lambda client: client.nodes.request(params={"resources": "true"}, method="get").json()
         )
         found = [node["NodeResources"]["Cpu"] for node in nodes if node.get("Status") == "ready"]
-        per_core = [cpu["CpuShares"] / cpu["TotalCpuCores"] for cpu in found if cpu.get("TotalCpuCores")]
+        per_core: list[float] = [cpu["CpuShares"] / cpu["TotalCpuCores"] for cpu in found if cpu.get("TotalCpuCores")]
         if not per_core:
             raise QuotaExceeded("no node of the Nomad cluster is ready")
         return max(1, math.ceil(spec.limits.cpus * min(per_core)))
@@ -163,8 +170,8 @@ class NomadBackend:
         taken = self._config.runner_delivery == "exec"
         command = ["/bin/sh", "-c", TAKE] if taken else program(self._config, "here")
         stream = await self._cluster.open(allocation, command, frames=False)
+        said = b""
         try:
-            said = b""
             while b"\n" not in said:
                 said += await stream.receive()
             runner = find_runner("linux")
@@ -190,13 +197,9 @@ class NomadBackend:
 
     async def reap(self, which: ReapFilter) -> list[Reaped]:
         """See ``Backend.reap``."""
-        ended = []
-        for info in await self.sandboxes():
-            reason = reap_reason(which, info.labels, info.owner, ended=info.ended)
-            if reason is not None:
-                await self._cluster.call(partial(purge, name=info.sandbox))
-                ended.append(Reaped(info.sandbox, self.name, info.labels.run_id, reason))
-        return ended
+        return await reap_each(
+            await self.sandboxes(), which, lambda info: self._cluster.call(partial(purge, name=info.sandbox))
+        )
 
     async def sandboxes(self) -> list[SandboxInfo]:
         """See ``Backend.sandboxes``."""
@@ -215,7 +218,8 @@ class NomadBackend:
         return found
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Close the connections; boxes and their streams have their own."""
+        self._cluster.close()
 
 
 def unplaced(metrics: Mapping[str, Any]) -> LaunchError:
@@ -237,6 +241,8 @@ def failed(image: str, events: list[Mapping[str, Any]]) -> ExecError:
     said = said or "; ".join(str(each.get("DisplayMessage")) for each in events[-3:])
     if re.search(r"[Ff]ailed to (pull|find) |reference format|image (not|name)", said):
         return not_fetched(image, said)
+    if re.search(r"/bin/sh.*(not found|no such file)", said):
+        return ImageError(f"the image {image!r} has no shell, which runner_delivery='bind' goes without: {said}")
     if REFUSAL.search(said):
         return ConfigError(f"the node refuses the box: {said}")
     return LaunchError(f"the box did not start: {said}")

@@ -21,6 +21,7 @@ from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError, Launc
 
 if TYPE_CHECKING:
     from nomad import Nomad
+    from requests import Session
 
     from hermes_exec.backends.nomad.exec_stream import ExecStream
 
@@ -46,6 +47,7 @@ class Cluster:
         self._config = config
         self._lock = threading.Lock()
         self._made: Nomad | None = None
+        self._session: Session | None = None
         self._limiter = anyio.CapacityLimiter(MAX_CALLS)
 
     async def call(self, work: Callable[[Nomad], T]) -> T:
@@ -58,8 +60,11 @@ class Cluster:
 
     async def make(self, work: Callable[[Nomad], T], unmake: Callable[[Nomad], object]) -> T:
         """As ``call`` for work that makes something, which is unmade when nobody waits for it any more."""
-        undo = partial(self.call_now, unmake)
-        return await launch_in_thread(partial(self.call_now, work), lambda _: undo(), self._limiter)
+
+        def undo(_: T) -> None:
+            self.call_now(unmake)
+
+        return await launch_in_thread(partial(self.call_now, work), undo, self._limiter)
 
     def call_now(self, work: Callable[[Nomad], T]) -> T:
         """As ``call`` in the calling thread.
@@ -77,21 +82,29 @@ class Cluster:
         """The client, made at the first call; with another token one of its own."""
         with self._lock:
             if self._made is None:
-                self._made = self._connected(self._config.token and self._config.token.get_secret_value())
+                own = self._config.token
+                self._made = self._connected(own.get_secret_value() if own else None)
             return self._made if token is None else self._connected(token)
 
     def _connected(self, token: str | None) -> Nomad:
         try:
             from nomad import Nomad
+            from requests import Session
+            from requests.adapters import HTTPAdapter
         except ImportError as error:
             raise BackendUnavailable(NOT_INSTALLED) from error
         config = self._config
+        if self._session is None:
+            self._session = Session()
+            for scheme in ("http://", "https://"):
+                self._session.mount(scheme, HTTPAdapter(pool_maxsize=MAX_CALLS))
         given = {"address": config.address, "namespace": config.namespace, "region": config.region, "token": token}
         return Nomad(
             **{name: value for name, value in given.items() if value is not None},
             timeout=config.api_timeout_s,
             verify=config.ca_cert or True,
             cert=(config.client_cert, config.client_key) if config.client_cert else None,
+            session=self._session,
         )
 
     @property
@@ -134,7 +147,8 @@ class Cluster:
 
     def _open(self, allocation: str, command: Sequence[str], frames: bool) -> ExecStream:
         try:
-            from hermes_exec.backends.nomad.exec_stream import ExecRefused, open_exec
+            from hermes_exec.aio.websocket import WebSocketRefused, open_websocket
+            from hermes_exec.backends.nomad.exec_stream import ExecStream
         except ImportError as error:
             raise BackendUnavailable(NOT_INSTALLED) from error
         url, client = urllib.parse.urlsplit(self.address), self.client()
@@ -143,18 +157,25 @@ class Cluster:
         target = f"{url.path}/v1/client/allocation/{allocation}/exec?{urllib.parse.urlencode(query)}"
         tls = self._tls() if url.scheme == "https" else None
         where = (url.hostname or "127.0.0.1", url.port or (443 if tls else 80))
+        headers = {"X-Nomad-Token": client.token} if client.token else {}
         try:
-            return open_exec(where, tls, target, client.token, self._config.api_timeout_s, frames)
-        except ExecRefused as error:
+            fd, websocket = open_websocket(where, target, headers, tls, self._config.api_timeout_s)
+        except WebSocketRefused as error:
             raise self._refused(error.status, str(error)) from error
         except OSError as error:
             raise self._away(error) from error
+        return ExecStream(fd, websocket, frames=frames)
 
     def _tls(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self._config.ca_cert)
         if self._config.client_cert is not None:
             context.load_cert_chain(self._config.client_cert, self._config.client_key)
         return context
+
+    def close(self) -> None:
+        """Close the connections; harmless when repeated."""
+        if self._session is not None:
+            self._session.close()
 
     @contextmanager
     def _mapped(self) -> Iterator[None]:

@@ -116,7 +116,7 @@ def state_of(allocation: Mapping[str, Any], *, whole_box: bool) -> SandboxStatus
         # `unknown`: its node is away, and may come back.
         return SandboxStatus("unknown" if state == "unknown" else "alive", detail=f"Nomad says {state}")
     events = events_of(allocation)
-    ended = next((each for each in reversed(events) if each.get("Type") == "Terminated"), {})
+    ended: Mapping[str, Any] = next((each for each in reversed(events) if each.get("Type") == "Terminated"), {})
     details: Mapping[str, Any] = ended.get("Details") or {}
     oom, code = details.get("oom_killed") == "true", details.get("exit_code")
     told = next((text for each in reversed(events) if (text := each.get("DisplayMessage"))), "")

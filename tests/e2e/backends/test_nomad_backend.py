@@ -94,7 +94,7 @@ async def test_everything_is_gone_afterwards(options: dict[str, Any], nomad_agen
         assert made.top()["Processes"]
         assert "NOMAD_" not in (await slot.run("env")).stdout
     assert nomad_agent.jobs() == []
-    await until(lambda: not engine.containers.list(all=True, filters={"id": made.id}))
+    await until(lambda: not engine.containers.list(all=True, filters={"id": str(made.id)}))
 
 
 async def test_eight_slots_share_a_box(options: dict[str, Any], nomad_agent: Agent) -> None:
@@ -414,7 +414,8 @@ def open_agent() -> Iterator[Agent]:
 async def test_a_cluster_without_acls(open_agent: Agent, docker_image: Image) -> None:
     options = open_agent.options(image=docker_image("busybox"), slot_root="shared")
     await refused(IsolationError, "no ACLs", **options, min_isolation="uid")
-    for more in ({"min_isolation": "uid", "allow_open_api": True}, {}):
+    ways: tuple[dict[str, Any], ...] = ({"min_isolation": "uid", "allow_open_api": True}, {})
+    for more in ways:
         async with SandboxPool("nomad", **options, **more) as pool, pool.slot() as slot:
             assert (await slot.run("echo in")).stdout == "in\n"
     words = ["doctor", "-b", "nomad", "-i", options["image"], "-o", f"address={open_agent.address}"]
@@ -457,7 +458,7 @@ async def test_tls_with_a_client_certificate(authority: Path, docker_image: Imag
     client = (f"{authority}/client.pem", f"{authority}/client.key")
     secure = {"verify": f"{authority}/ca.pem", "cert": client}
     with agent(more=block, scheme="https", secure=secure) as made:
-        tls = {"ca_cert": f"{authority}/ca.pem", "client_cert": client[0], "client_key": client[1]}
+        tls: dict[str, Any] = {"ca_cert": f"{authority}/ca.pem", "client_cert": client[0], "client_key": client[1]}
         options = made.options(image=docker_image("busybox"), slot_root="shared")
         size = 20_000_000
         async with SandboxPool("nomad", **options, **tls) as pool, pool.slot() as slot:
@@ -493,8 +494,9 @@ async def test_other_ways_of_the_runner(
 ) -> None:
     runner = find_runner("linux").path
     (tmp_path / "runner").write_bytes(runner.read_bytes())
-    artifact = {"runner_delivery": "artifact", "runner_source": f"{served}/runner"}
-    for more in ({"runner_delivery": "bind"}, artifact):
+    artifact: dict[str, Any] = {"runner_delivery": "artifact", "runner_source": f"{served}/runner"}
+    ways: tuple[dict[str, Any], ...] = ({"runner_delivery": "bind"}, artifact)
+    for more in ways:
         async with SandboxPool("nomad", **options, **more) as pool, pool.slot() as slot:
             assert (await slot.run("echo brought")).stdout == "brought\n"
     bare = {**options, "image": docker_image("distroless"), "runner_delivery": "bind"}
