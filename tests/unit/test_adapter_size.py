@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 BACKENDS = Path(__file__).resolve().parents[2] / "hermes_exec" / "backends"
-LIMITS = {"local": 150, "docker": 980, "ssh": 640, "singularity": 660, "nomad": 500}
-"""Code lines of a whole folder. Docker's is to be 800, SSH's 500; 200 of Singularity's are the cache of images."""
+LIMITS = {"local": 150, "docker": 980, "ssh": 640, "singularity": 665, "nomad": 740}
+"""Code lines of a whole folder. Docker's is to be 800, SSH's 500; 200 of Singularity's are the cache of images,
+100 of Nomad's its second driver."""
 OTHERS = 350
 ADAPTERS = sorted(p.parent for p in BACKENDS.glob("*/__init__.py"))
 

@@ -31,10 +31,9 @@ CAPABILITIES = (
 the devices of the host) and raw sockets (the network may be the host's)."""
 READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 HIDDEN = (
-    *("/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug"),
-    *("/proc/scsi", "/proc/timer_list", "/proc/timer_stats"),
+    *("/proc/acpi/", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug"),
+    *("/proc/scsi/", "/proc/timer_list", "/proc/timer_stats"),
 )
-HIDDEN_FOLDERS = frozenset({"/proc/acpi", "/proc/scsi"})
 DEVICES = ("/sys/block", "/sys/bus", "/sys/class", "/sys/dev", "/sys/devices", "/sys/module")
 """What root of a box may read of /sys; the rest, cgroups and settings of the kernel, it could write to."""
 LEFT_OUT = (
@@ -137,14 +136,8 @@ class Place(NamedTuple):
 
 def place_here(directory: BoxDirectory, network: bool) -> Place:
     """A place on this host."""
-
-    def make(name: str) -> str:
-        path = directory.path / name
-        path.mkdir()
-        return str(path)
-
     (directory.path / "hosts").write_text(_hosts(network), "utf-8")
-    return Place(str(directory.path), directory.path.name, os.geteuid(), make, os.path.exists)
+    return Place(str(directory.path), directory.path.name, os.geteuid(), directory.make, os.path.exists)
 
 
 def command(config: SingularityConfig, spec: LaunchSpec, start: Start, place: Place) -> list[str]:
@@ -206,7 +199,7 @@ def _mounts(config: SingularityConfig, spec: LaunchSpec, start: Start, place: Pl
         yield from (_mount(path, path, read_only=True) for path in READ_ONLY if place.exists(path))
         empty = place.make("empty")
         for path in filter(place.exists, HIDDEN):
-            yield _mount(empty if path in HIDDEN_FOLDERS else "/dev/null", path, read_only=True)
+            yield _mount(empty if path.endswith("/") else "/dev/null", path.rstrip("/"), read_only=True)
 
 
 def _mount(source: str, target: str, *, read_only: bool = False) -> str:
