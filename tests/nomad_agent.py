@@ -1,4 +1,4 @@
-"""Real Nomad agents of our own on loopback: a server that is a node too, and further nodes."""
+"""Real Nomad agents of our own on loopback: a server, and nodes of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ server {{
   bootstrap_expect = {expect}
 }}
 client {{
-  enabled = true
+  enabled = {node}
   servers = [{servers}]
   network_interface = "lo"
   cgroup_parent = "nomad-{name}"
@@ -102,8 +102,8 @@ class Agent:
     name: str
     acl: bool = True
     """Whether it asks for tokens."""
-    joins: Agent | None = None
-    """The server of a further node."""
+    server: Agent | None = None
+    """That of a node; None for a server itself."""
     more: str = ""
     mhz: int = 100_000
     memory_mb: int = 400_000
@@ -135,13 +135,13 @@ class Agent:
 
     def start(self) -> None:
         """Run it; returns when it takes jobs."""
-        server = self.joins is None
-        joined = "" if self.joins is None else f'"127.0.0.1:{self.joins.ports[1]}"'
+        server = self.server is None
+        joined = "" if self.server is None else f'"127.0.0.1:{self.server.ports[1]}"'
         (self.folder / "config.hcl").write_text(
             CONFIG.format(
                 name=self.name, folder=self.folder, mhz=self.mhz, memory_mb=self.memory_mb, more=self.more,
                 http=self.ports[0], rpc=self.ports[1], serf=self.ports[2], acl=str(self.acl).lower(),
-                server=str(server).lower(), expect=1 if server else 0, servers=joined,
+                server=str(server).lower(), node=str(not server).lower(), expect=1 if server else 0, servers=joined,
             )
         )  # fmt: skip
         with (self.folder / "log").open("ab") as log:
@@ -162,17 +162,21 @@ class Agent:
             if self._process.poll() is not None:
                 break
             with contextlib.suppress(RuntimeError, requests.RequestException):
-                if self.acl and self.joins is None and not (self.folder / "bootstrapped").exists():
+                if self.server is None:
                     self._bootstrap()
+                    return
                 if any(self._takes_jobs(node) for node in self.ask("GET", "nodes")):
                     return
             time.sleep(0.05)
         raise RuntimeError(f"no Nomad: {self.log[-3000:]}")
 
     def _bootstrap(self) -> None:
-        body = {"BootstrapSecret": self.token}
-        requests.post(f"{self.address}/v1/acl/bootstrap", json=body, timeout=5, **self.secure).raise_for_status()
-        (self.folder / "bootstrapped").touch()
+        """Have it know the token, and a key: a node that comes earlier tries again after half a minute."""
+        if self.acl:
+            body = {"BootstrapSecret": self.token}
+            requests.post(f"{self.address}/v1/acl/bootstrap", json=body, timeout=5, **self.secure)
+        if not self.ask("GET", "operator/keyring/keys"):
+            raise RuntimeError("it has no key yet")
 
     def _takes_jobs(self, node: Mapping[str, Any]) -> bool:
         healthy = all((node["Drivers"].get(name) or {}).get("Healthy") for name in ("docker", "raw_exec"))
@@ -214,7 +218,7 @@ class Agent:
     def end(self) -> None:
         """End its jobs and itself, and whatever is left."""
         with contextlib.suppress(RuntimeError, requests.RequestException):
-            for job in self.jobs():
+            for job in self.jobs() if self.server is not None else ():
                 self.ask("DELETE", f"job/{job}?purge=true")
             self.ask("PUT", "system/gc")
             until = time.monotonic() + 15
@@ -238,14 +242,22 @@ class Agent:
 
 
 @contextmanager
-def agent(**options: Any) -> Iterator[Agent]:
-    """An agent that is ended with all that it has run."""
+def agent(server: Agent | None = None, **options: Any) -> Iterator[Agent]:
+    """A node, of a server of its own unless one is given, that is ended with all that it has run."""
+    with ExitStack() as stack:
+        if server is None:
+            server = stack.enter_context(_running(None, options))
+        yield stack.enter_context(_running(server, options))
+
+
+@contextmanager
+def _running(server: Agent | None, options: Mapping[str, Any]) -> Iterator[Agent]:
     folder = Path(tempfile.mkdtemp(prefix="nomad-test-", dir="/tmp"))  # a short path, which others may pass
     folder.chmod(0o711)
-    made = Agent(folder, f"n{uuid.uuid4().hex[:8]}", **options)
-    if made.joins is not None:
-        made.token = made.joins.token
-    with contextlib.ExitStack() as stack:
+    made = Agent(folder, f"n{uuid.uuid4().hex[:8]}", server=server, **options)
+    if server is not None:
+        made.token = server.token
+    with ExitStack() as stack:
         free = [stack.enter_context(socket.socket()) for _ in range(3)]
         for each in free:
             each.bind(("127.0.0.1", 0))

@@ -189,7 +189,7 @@ async def test_a_restarted_agent_loses_nothing(options: dict[str, Any], nomad_ag
 @pytest.fixture
 def second_node(nomad_agent: Agent) -> Iterator[Agent]:
     """A node of its own, which is reached by way of the server."""
-    with agent(joins=nomad_agent) as node:
+    with agent(nomad_agent.server) as node:
         yield node
 
 
