@@ -237,8 +237,8 @@ def unplaced(metrics: Mapping[str, Any]) -> LaunchError:
 
 def failed(image: str, events: list[Mapping[str, Any]]) -> ExecError:
     """The error for a task that ended before its runner was there."""
-    said = next((text for each in reversed(events) if (text := each.get("DriverError") or _failure(each))), "")
-    said = said or "; ".join(str(each.get("DisplayMessage")) for each in events[-3:])
+    failures = [each for each in events if "Fail" in str(each.get("Type"))] or events[-3:]
+    said = "; ".join(str(each.get("DisplayMessage")) for each in failures)
     if re.search(r"[Ff]ailed to (pull|find) |reference format|image (not|name)", said):
         return not_fetched(image, said)
     if re.search(r"/bin/sh.*(not found|no such file)", said):
@@ -246,7 +246,3 @@ def failed(image: str, events: list[Mapping[str, Any]]) -> ExecError:
     if REFUSAL.search(said):
         return ConfigError(f"the node refuses the box: {said}")
     return LaunchError(f"the box did not start: {said}")
-
-
-def _failure(event: Mapping[str, Any]) -> str:
-    return str(event.get("DisplayMessage")) if event.get("FailsTask") or "Fail" in str(event.get("Type")) else ""

@@ -122,8 +122,8 @@ class Cluster:
         self.call_now(lambda client: client.jobs.get_jobs(prefix=PREFIX))
         try:
             told = self.call_now(lambda client: client.agent.get_agent())
-            build = str(told["member"]["Tags"]["build"])
-        except (BackendUnavailable, LookupError):  # it takes a further right to be told
+            build = str(told["config"]["Version"]["Version"])
+        except (BackendUnavailable, LookupError, TypeError):  # it takes a further right to be told
             build = ""
         version = re.match(r"(\d+)\.(\d+)", build)
         if version is not None and (int(version[1]), int(version[2])) < OLDEST:
