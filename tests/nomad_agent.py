@@ -212,7 +212,9 @@ class Agent:
 
     def options(self, **more: Any) -> dict[str, Any]:
         """Options of the backend for this agent, with a token that may do what docs/backends.md says and no more."""
-        token = {"token": self.token_with(POLICY + ' node { policy = "read" }')} if self.acl else {}
+        rights = ', "alloc-node-exec", "read-fs"]' if more.get("driver") == "singularity" else "]"
+        policy = POLICY.replace("]", rights) + ' node { policy = "read" }'
+        token = {"token": self.token_with(policy)} if self.acl else {}
         return {"address": self.address, **token, **more}
 
     def end(self) -> None:

@@ -20,17 +20,18 @@ from hermes_exec.backends.nomad.cluster import PREFIX, Cluster
 from hermes_exec.backends.nomad.config import NomadConfig
 from hermes_exec.backends.nomad.job import (
     IMAGE,
-    TAKE,
     check_options,
     check_own_roots,
     how_enforced,
     image_of,
     job,
     program,
+    taking,
 )
 from hermes_exec.backends.nomad.sandbox import NomadSandbox, Placed, events_of, purge, state_of
 from hermes_exec.backends.owner import from_strings, owner_state, reap_each
 from hermes_exec.backends.runner_binary import find_runner
+from hermes_exec.backends.singularity.failures import RefusedError, explain
 from hermes_exec.errors import (
     BackendUnavailable,
     ConfigError,
@@ -109,7 +110,7 @@ class NomadBackend:
                 except ExecError as error:
                     logger.warning("the job %s is left to its lease: %s", name, error)
             raise
-        limits = how_enforced(spec)
+        limits = how_enforced(self._config, spec)
         return NomadSandbox(self._config, self._cluster, Placed(name, allocation, workdir, limits, spec.whole_box))
 
     async def _purge_others(self, labels: Labels) -> None:
@@ -160,6 +161,9 @@ class NomadBackend:
             found: Mapping[str, Any] = await self._cluster.call(lambda c: c.allocation.get_allocation(allocation))
             events = events_of(found)
             if state_of(found, whole_box=False).state == "dead":
+                if self._config.driver == "singularity" and (log := await self._cluster.log_tail(allocation)):
+                    error = explain(log)
+                    raise error.error if isinstance(error, RefusedError) else error
                 raise failed(image_of(self._config, spec), events)
             if spec.on_progress is not None and events and "ownloading image" in events[-1].get("DisplayMessage", ""):
                 spec.on_progress(PullProgress(image_of(self._config, spec), str(events[-1]["DisplayMessage"])))
@@ -168,7 +172,7 @@ class NomadBackend:
 
     async def _bring(self, allocation: str) -> str:
         taken = self._config.runner_delivery == "exec"
-        command = ["/bin/sh", "-c", TAKE] if taken else program(self._config, "here")
+        command = taking(self._config) if taken else program(self._config, "here")
         stream = await self._cluster.open(allocation, command, frames=False)
         said = b""
         try:

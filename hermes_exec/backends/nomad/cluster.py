@@ -31,6 +31,7 @@ MAX_CALLS = 16
 PREFIX = "hermes-exec-"
 """With which the names of our jobs begin."""
 TASK = "box"
+LOG, LOG_BYTES = "alloc/hermes-exec.log", 8192
 OLDEST = (1, 8)
 RIGHTS = 'namespace "NAME" { policy = "read" capabilities = ["submit-job", "alloc-exec", "alloc-lifecycle"] }'
 NOT_INSTALLED = "the client of Nomad is not installed: pip install 'hermes-exec[nomad]'"
@@ -135,6 +136,14 @@ class Cluster:
         except ExecError:
             return False
         return True
+
+    async def log_tail(self, allocation: str) -> str:
+        """The end of the log of a box's runner, which it takes a further right to read; empty where there is none."""
+        try:
+            log = await self.call(lambda client: client.client.cat.read_file(allocation, LOG))
+        except ExecError:
+            return ""
+        return str(log)[-LOG_BYTES:]
 
     async def open(self, allocation: str, command: Sequence[str], *, frames: bool = True) -> ExecStream:
         """A stream to a program that is started in a task.

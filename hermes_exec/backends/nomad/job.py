@@ -8,7 +8,7 @@ import shlex
 from typing import Any
 
 from hermes_exec.backends.base import Labels, LaunchSpec, NoOwnRoot
-from hermes_exec.backends.nomad.cluster import TASK
+from hermes_exec.backends.nomad.cluster import LOG, TASK
 from hermes_exec.backends.nomad.config import NomadConfig
 from hermes_exec.backends.owner import PREFIX, to_strings
 from hermes_exec.backends.runner_binary import RunnerBinary
@@ -20,7 +20,6 @@ HOME = "/local/hermes-exec"
 """Where the runner is in a container: on the disk of the node. To the node's own shell it is `$NOMAD_TASK_DIR/…`."""
 BOUND = "/hermes-exec/runner"
 BASE = f"{HOME}/box"
-LOG = "alloc/hermes-exec.log"
 IMAGE = f"{PREFIX}image"
 LEAST_MEMORY_MB, MEMORY_MB = 1024, 256
 """What a box reserves, and may use, where nothing is said: so much for each slot, and no less. Nomad has no task
@@ -30,9 +29,12 @@ POLL_S = 0.02
 HERE = "@here@"
 """Stands for the folder of a box until the node's shell knows it."""
 IN_HOME = 'umask 022; mkdir -p "$NOMAD_TASK_DIR/hermes-exec" && cd "$NOMAD_TASK_DIR/hermes-exec" || exit; '
-TAKE = f"""w=$PWD; {IN_HOME} echo "for $(uname -m)"; read n && head -c "$n" >part.$$ && chmod 755 part.$$ \\
-&& mv part.$$ runner && r=$PWD/runner && cd "$w" && exec "$r" here"""
+TAKE = f"""w=$PWD; {IN_HOME}echo "for $(uname -m)"; read n && head -c "$n" >part.$$ && chmod 755 part.$$ \\
+&& mv part.$$ runner && r=$PWD/runner && {{up}}cd "$w" && exec "$r" here"""
 """Takes the runner from standard input, after its size: what is not whole is never in its place."""
+UP = """until [ -S state/box/run/socket ]; do
+[ -e runner ] && ! grep -qs FATAL "$NOMAD_ALLOC_DIR/hermes-exec.log" || exit 1; sleep 0.02; done; """
+"""Waits on a node for what Apptainer has started, unless it says why not or the box is given up."""
 WAIT = """n={tries}; until [ -x runner ]; do
 [ $((n -= 1)) -gt 0 ] || exit 1; sleep {poll} 2>/dev/null || sleep 1; done; """
 """What the main process does first where the runner is yet to come: it becomes the runner."""
@@ -62,10 +64,16 @@ def check_own_roots(config: NomadConfig, spec: LaunchSpec) -> None:
 def program(config: NomadConfig, *argv: str, base: bool = False) -> list[str]:
     """What starts the runner in a task where it has arrived, in the one case with the base of that which serves."""
     if config.driver == "singularity":
-        script = f'cd "$NOMAD_TASK_DIR/hermes-exec" && exec ./runner "$@"{" --base state/box" * base}'
+        start = 'exec ./runner "$@" --base state/box' if base else f'{UP}exec ./runner "$@"'
+        script = f'cd "$NOMAD_TASK_DIR/hermes-exec" || exit; {start}'
         return ["/bin/sh", "-c", script, "sh", *argv]
     path = BOUND if config.runner_delivery == "bind" else f"{HOME}/runner"
     return [path, *argv, *(["--base", BASE] * base)]
+
+
+def taking(config: NomadConfig) -> list[str]:
+    """What takes the runner in a task, and says that it is there."""
+    return ["/bin/sh", "-c", TAKE.format(up=UP if config.driver == "singularity" else "")]
 
 
 def image_of(config: NomadConfig, spec: LaunchSpec) -> str:
@@ -73,9 +81,15 @@ def image_of(config: NomadConfig, spec: LaunchSpec) -> str:
     return spec.image or config.image or ""
 
 
-def how_enforced(spec: LaunchSpec) -> dict[str, str]:
+def how_enforced(config: NomadConfig, spec: LaunchSpec) -> dict[str, str]:
     """How each limit of a box is enforced."""
-    return {name: "not enforced" if name == "disk_mb" else "cgroup of the container" for name in spec.limits.box()}
+    none = {"disk_mb"} if config.driver == "docker" or _limited(spec) else set(spec.limits.box())
+    return {name: "not enforced" if name in none else "cgroup of the container" for name in spec.limits.box()}
+
+
+def _limited(spec: LaunchSpec) -> bool:
+    """Whether Apptainer is to make cgroups, which not all nodes have: only for limits that somebody asked for."""
+    return bool(limited(spec)) and not set(spec.limits.box()) <= spec.default_limits
 
 
 def job(
@@ -157,7 +171,7 @@ def _raw_exec(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary) -> di
 
     place = Place(HERE, secrets.token_hex(4), 0, make, lambda _: True)
     engine, image = Engine(config.binary, "apptainer", OLDEST["apptainer"]), image_of(config, spec)
-    start = Start(engine, image, f"{HERE}/runner", True, bool(limited(spec)))
+    start = Start(engine, image, f"{HERE}/runner", True, _limited(spec))
     options = SingularityConfig(volumes=config.volumes, gpus="all" if config.gpus else None)
     argv = command(options, spec, start, place)
     lines = ["set --"]
@@ -171,7 +185,7 @@ def _raw_exec(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary) -> di
     source = config.runner_source or str(runner.path.resolve())
     bound = f"ln -sf {shlex.quote(source)} runner && " * (config.runner_delivery == "bind")
     script = f"{_arrival(config, spec)}{bound}mkdir -p {' '.join(made)} && {hosts} || exit\n"
-    script += "\n".join(lines).replace(HERE, '"$PWD"') + '\nexec "$@"'
+    script += "\n".join(lines).replace(HERE, '"$PWD"') + '\nexec "$@" 2>"$NOMAD_ALLOC_DIR/hermes-exec.log"'
     env = {f"APPTAINERENV_{name}": value for name, value in config.env.items()}
     return {"Driver": "raw_exec", "Env": env, "Config": {"command": "/bin/sh", "args": ["-c", script]}}
 

@@ -11,7 +11,7 @@ import anyio
 
 from hermes_exec.backends.base import SandboxStatus
 from hermes_exec.backends.nomad.cluster import TASK, Cluster, NotThere
-from hermes_exec.backends.nomad.job import LOG, program
+from hermes_exec.backends.nomad.job import program
 from hermes_exec.errors import BackendUnavailable, ChannelLost, ExecError, PostMortem, SandboxDied, Suspect
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from hermes_exec.backends.nomad.config import NomadConfig
     from hermes_exec.backends.nomad.exec_stream import ExecStream
 
-LOG_BYTES = 8192
 DESTROY_S = 30.0
 """Longest wait for a cluster that is to end a job."""
 
@@ -65,20 +64,13 @@ class NomadSandbox:
             status = state_of(found, whole_box=self._placed.whole_box)
             if status.post_mortem is None:
                 return status
-            tail = await self._cluster.call(self._log_tail)
+            tail = await self._cluster.log_tail(self._placed.allocation)
             death = status.post_mortem
             return SandboxStatus("dead", PostMortem(death.reason, death.exit_code, death.oom, tail, death.suspect))
         except NotThere:
             return SandboxStatus("dead", PostMortem("the job was removed", suspect="outside"))
         except ExecError as error:
             return SandboxStatus("unknown", detail=str(error))
-
-    def _log_tail(self, client: Nomad) -> str:
-        from nomad.api.exceptions import BaseNomadException
-
-        with contextlib.suppress(BaseNomadException):  # it takes a further right, and may be collected
-            return str(client.client.cat.read_file(self._placed.allocation, LOG))[-LOG_BYTES:]
-        return ""
 
     async def destroy(self) -> None:
         """See ``Sandbox.destroy``. A cancelled caller waits for it, but not for a silent cluster."""

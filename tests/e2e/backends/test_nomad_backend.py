@@ -45,6 +45,7 @@ from hermes_exec.backends.runner_binary import find_runner
 from hermes_exec.testing.conformance.boxes import break_sockets, open_sockets
 from tests.conftest import require_engine
 from tests.e2e.backends.boxes import until
+from tests.e2e.pool.outside import marked
 from tests.nomad_agent import POLICY, Agent, agent
 
 pytestmark = [pytest.mark.anyio, pytest.mark.nomad]
@@ -530,6 +531,34 @@ async def test_what_the_image_and_the_options_say(
             assert told.stdout == "/var/lib/here\nimage 1\nof the nodelo\n"
     finally:
         engine.images.remove(tag, force=True)
+
+
+@pytest.fixture
+def apptainer(nomad_agent: Agent, singularity_image: Image) -> Iterator[dict[str, Any]]:
+    """Options of pools whose boxes are started by raw_exec."""
+    yield nomad_agent.options(driver="singularity", image=singularity_image("debian"))
+    assert nomad_agent.jobs() == []
+
+
+@pytest.mark.singularity
+async def test_apptainer_by_raw_exec(apptainer: dict[str, Any], nomad_agent: Agent, tmp_path: Path) -> None:
+    mark = f"{os.getpid()}.31"
+    more = {"env": {"FURTHER": "1"}, "volumes": [f"{tmp_path}:/data"]}
+    async with SandboxPool("nomad", **apptainer, **more) as pool, pool.slots(2) as (one, two):
+        assert one.sandbox == two.sandbox
+        assert one.isolation.level == "namespaces"
+        await one.files.write_text("/etc/mine", "one")
+        assert not await two.files.exists("/etc/mine")
+        assert (await one.run("echo $FURTHER; env | grep -c NOMAD_; ls -d /data")).stdout == "1\n0\n/data\n"
+        await one.spawn(f"sleep {mark}")
+        await until(lambda: marked(mark))
+    await until(lambda: not marked(mark), 10)
+
+
+@pytest.mark.singularity
+async def test_what_apptainer_says_is_told(apptainer: dict[str, Any]) -> None:
+    await refused(ImageError, "no-such-image", **{**apptainer, "image": "/no-such-image.sif"})
+    await refused(LaunchError, "no-such-engine", **apptainer, binary="no-such-engine")
 
 
 async def test_limits(options: dict[str, Any], nomad_agent: Agent, engine: DockerClient) -> None:
