@@ -25,7 +25,7 @@ engine: .venv/.ready ## a Docker daemon that answers (root only: installs and st
 images: engine ## the images of the tests, made without a registry
 	@$(PY) -m tests.images.build >/dev/null
 
-demo: ## a small language model works on real tasks in isolated slots (BACKEND=local, ssh, singularity or modal: there)
+demo: ## a small language model works on real tasks in isolated slots (BACKEND=local, ssh, singularity, nomad or modal: there)
 	@.ci/demo $(BACKEND)
 
 quick: setup ## three minutes of tests: unit tests, the runner's own, the conformance suite on local and on busybox
@@ -37,10 +37,11 @@ test: setup ## all tests: Python on real engines, and the runner's own with the 
 attack: setup ## every attack on every rung, and every behaviour on every image: what `make test` takes a sample of
 	@.ci/test attack
 
-test-faults: setup ## random work under 500 seeds of faults on local, 100 on Docker, 50 on SSH, Apptainer and Modal's client, 50 drivers killed on each (over an hour)
+test-faults: setup ## random work under 500 seeds of faults on local, 100 on Docker, 50 on SSH, Apptainer, Nomad and Modal's client, 50 drivers killed on each (over an hour)
 	@$(PY) -m tests.faults local 0-499 --at-once 3
 	@if .ci/sshd; then $(PY) -m tests.faults ssh 0-49 --at-once 2; fi
 	@if .ci/apptainer; then $(PY) -m tests.faults singularity 0-49 --at-once 2; fi
+	@if .ci/engine && .ci/nomad; then $(PY) -m tests.faults nomad 0-49 --at-once 2; fi
 	@if .ci/engine; then $(PY) -m tests.faults docker 0-99 --at-once 2 && $(PY) -m tests.faults modal 0-49 --at-once 2 && $(PY) -m tests.chaos; fi
 
 fuzz: setup ## hostile bytes for every decoder and whole conversations for both ends (40 minutes to an hour)

@@ -37,6 +37,7 @@ const usage = `usage: runner serve --base DIR [--lease-s N] [--dial SOCKET] [--p
        runner status | end --base FOLDER/hermes-exec-…/box
        runner list --base FOLDER
        runner sha256
+       runner here
        runner probe
        runner cwd
        runner version
@@ -60,6 +61,8 @@ func run(args []string) int {
 	case "sha256":
 		fmt.Println(ownHash())
 		return 0
+	case "here":
+		return runHere()
 	case "agent":
 		return agent.Main(args[1:])
 	case "probe":
@@ -78,6 +81,17 @@ func run(args []string) int {
 	}
 	fmt.Fprint(os.Stderr, usage)
 	return 2
+}
+
+// runHere tells what this program is and where it was started, and stays until
+// that was heard: an engine may lose what a program says that ends.
+func runHere() int {
+	dir, _ := os.Getwd()
+	if err := json.NewEncoder(os.Stdout).Encode(map[string]string{"sha256": ownHash(), "workdir": dir}); err != nil {
+		return 1
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	return 0
 }
 
 // ownHash is the SHA-256 of the running program, "" when it cannot be read.

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from tests import nomad_agent as nomad
 from tests import sshd
 from tests.engines import modal_server as modal_servers
 
@@ -126,6 +127,8 @@ def missing(engine: str) -> str | None:
         return None
     if engine == "ssh":
         return sshd.missing() or None
+    if engine == "nomad":
+        return nomad.missing() or missing("docker")
     if engine == "singularity":
         found = shutil.which("apptainer") or shutil.which("singularity")
         return None if found else "there is neither apptainer nor singularity"
@@ -165,7 +168,7 @@ def pytest_runtest_makereport(
     """Turn a skip of a test that is marked with an engine into a failure when that is required, whatever the reason."""
     report = yield
     if report.skipped and not hasattr(report, "wasxfail"):
-        for engine in REQUIRED & {"docker", "ssh", "singularity", "modal"}:
+        for engine in REQUIRED & {"docker", "ssh", "singularity", "nomad", "modal"}:
             if item.get_closest_marker(engine):
                 report.outcome = "failed"
                 report.longrepr = f"engine {engine} is required, and this test was skipped: {report.longrepr}"
@@ -178,6 +181,14 @@ def ssh_server() -> Iterator[sshd.Server]:
     require_engine("ssh")
     with sshd.server() as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def nomad_agent() -> Iterator[nomad.Agent]:
+    """A Nomad server that is its own node, with ACLs."""
+    require_engine("nomad")
+    with nomad.agent() as agent:
+        yield agent
 
 
 @pytest.fixture(scope="session")

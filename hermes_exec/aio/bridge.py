@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import select
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 
@@ -51,3 +53,36 @@ def bridged(read: Callable[[], bytes], write: Callable[[bytes], object], close: 
     coming.start()
     threading.Thread(target=go, name="hermes-exec-bridge-out", daemon=True).start()
     return FdStream(ours.detach())
+
+
+def encrypted(connection: ssl.SSLSocket) -> int:
+    """The descriptor of a tunnel to an encrypted connection, which it owns."""
+    connection.setblocking(False)
+    lock = threading.Lock()  # OpenSSL takes one call at a time
+
+    def wait(events: int) -> None:
+        waiting = select.poll()
+        waiting.register(connection.fileno(), events)
+        waiting.poll()
+
+    def read() -> bytes:
+        while True:
+            with lock, contextlib.suppress(ssl.SSLWantReadError):
+                return connection.recv(READ_BYTES)
+            wait(select.POLLIN)
+
+    def write(data: bytes) -> None:
+        while data:
+            sent = 0
+            with lock, contextlib.suppress(ssl.SSLWantWriteError):
+                sent = connection.send(data)
+            data = data[sent:]
+            if not sent:
+                wait(select.POLLOUT)
+
+    def close() -> None:
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+        connection.close()
+
+    return bridged(read, write, close).detach()

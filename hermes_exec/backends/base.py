@@ -11,7 +11,7 @@ from anyio.abc import ByteStream
 
 from hermes_exec.config import Limits
 from hermes_exec.errors import ConfigError, IsolationError, PostMortem
-from hermes_exec.results import PullProgress
+from hermes_exec.results import IsolationLevel, PullProgress
 
 SandboxState = Literal["alive", "dead", "unknown"]
 
@@ -48,7 +48,8 @@ class LaunchSpec:
     asks for a box whose runner may make user namespaces and mount in them, so that its slots can have roots of their
     own. ``lifetime_s`` is how long its slots are lent, after which the pool ends it when the last one comes back: an
     engine that bounds the life of a box is to give it more. ``pull_timeout_s`` bounds the fetching of the image alone.
-    ``lease_s`` is how long the runner outlives its driver.
+    ``lease_s`` is how long the runner outlives its driver. ``min_isolation`` is what its slots are to reach at least,
+    for a backend that knows of a way around it.
     """
 
     image: str | None = None
@@ -59,6 +60,7 @@ class LaunchSpec:
     slots: int = 1
     whole_box: bool = False
     own_roots: bool = False
+    min_isolation: IsolationLevel = "none"
     lease_s: float = 60.0
     lifetime_s: float | None = None
     pull_timeout_s: float = 600.0
@@ -251,6 +253,18 @@ class TrialImage(Protocol):
 
         Raises:
             BackendUnavailable: the engine that would hold the image cannot be reached.
+        """
+
+
+@runtime_checkable
+class Remarkable(Protocol):
+    """A backend that knows what its user should know of an engine."""
+
+    async def remarks(self) -> list[str]:
+        """What that is, for `hermes-exec doctor`.
+
+        Raises:
+            BackendUnavailable: the engine cannot be asked.
         """
 
 

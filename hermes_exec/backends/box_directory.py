@@ -50,6 +50,11 @@ class BoxDirectory:
         """Where the runner's stderr goes."""
         return self.path / LOG_FILE
 
+    def make(self, name: str) -> str:
+        """The path of a new folder in it."""
+        (self.path / name).mkdir()
+        return str(self.path / name)
+
     def log_tail(self) -> str:
         """The end of the runner's log."""
         try:

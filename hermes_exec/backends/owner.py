@@ -6,13 +6,13 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, fields
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from hermes_exec.backends.base import Labels, ReapFilter
+from hermes_exec.backends.base import Labels, Reaped, ReapFilter, SandboxInfo
 
 OwnerState = Literal["alive", "gone", "unknown"]
 PREFIX = "hermes-exec."
@@ -115,6 +115,19 @@ def reap_reason(which: ReapFilter, labels: Labels, owner: OwnerState, *, ended: 
             return f"its owner, process {labels.pid}, is gone"
         return "it has ended" if ended and owner == "unknown" else None
     return None if which.run_id is None else f"run {which.run_id}"
+
+
+async def reap_each(
+    found: Iterable[SandboxInfo], which: ReapFilter, end: Callable[[SandboxInfo], Awaitable[object]]
+) -> list[Reaped]:
+    """End those boxes that the filter names."""
+    ended = []
+    for info in found:
+        reason = reap_reason(which, info.labels, info.owner, ended=info.ended)
+        if reason is not None:
+            await end(info)
+            ended.append(Reaped(info.sandbox, info.backend, info.labels.run_id, reason))
+    return ended
 
 
 def to_strings(labels: Labels) -> dict[str, str]:

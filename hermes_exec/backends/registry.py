@@ -19,10 +19,9 @@ BUILT_IN: Mapping[str, str] = {
     "docker": "hermes_exec.backends.docker",
     "ssh": "hermes_exec.backends.ssh",
     "singularity": "hermes_exec.backends.singularity",
+    "nomad": "hermes_exec.backends.nomad",
     "modal": "hermes_exec.backends.modal",
 }
-PLANNED = ("nomad",)
-"""Names that are reserved for backends that this library does not have yet."""
 
 
 class BackendModule(Protocol):
@@ -55,10 +54,8 @@ def backend_module(name: str) -> BackendModule:
     if name in BUILT_IN:
         return cast(BackendModule, import_module(BUILT_IN[name]))
     point = _points().get(name)
-    if point is None and name in PLANNED:
-        raise BackendUnavailable(f"there is no backend {name!r} yet: this version has {', '.join(backend_names())}")
     if point is None:
-        raise ConfigError(f"there is no backend {name!r}; {nearest(name, [*backend_names(), *PLANNED])}")
+        raise ConfigError(f"there is no backend {name!r}; {nearest(name, backend_names())}")
     try:
         module = point.load()
     except ImportError as error:

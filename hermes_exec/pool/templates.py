@@ -112,6 +112,7 @@ class Template:
             slots=self.size.slots_per_sandbox,
             whole_box=self.whole_box,
             own_roots=self.own_roots.given,
+            min_isolation=config.min_isolation,
             lease_s=config.lease_s,
             lifetime_s=config.max_lifetime_s,
             pull_timeout_s=config.pull_timeout_s,

@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e.atropos.lab import PolicyServer, call, load, make_tokenizer, serving
 from tests.e2e.atropos.trainer import flags
+from tests.nomad_agent import Agent
 from tests.sshd import Server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,6 +23,7 @@ PAGES = [
 BLOCK = re.compile(r"(?:^<!-- test: (?P<engine>\w+) -->\n)?^```python\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
 HOST_IN_DOCS = 'hosts="me@gpu1.example.org"'
 IMAGE_IN_DOCS = "python:3.12-slim"
+ADDRESS_IN_DOCS = 'address="https://nomad.example.org:4646"'
 
 
 def blocks() -> list[object]:
@@ -59,6 +61,12 @@ def test_block_runs(code: str, engine: str | None, tmp_path: Path, request: pyte
         request.getfixturevalue("modal_server")
         images: Callable[[str], str] = request.getfixturevalue("docker_image")
         code = code.replace(IMAGE_IN_DOCS, images("debian"))
+    elif engine == "nomad":
+        agent: Agent = request.getfixturevalue("nomad_agent")
+        image: Callable[[str], str] = request.getfixturevalue("docker_image")
+        for theirs, ours in ((ADDRESS_IN_DOCS, f"**{agent.options()!r}"), (IMAGE_IN_DOCS, image("debian"))):
+            assert theirs in code
+            code = code.replace(theirs, ours)
     else:
         assert engine is None, f"no such engine: {engine}"
     program = tmp_path / "block.py"

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests import sshd
+from tests import nomad_agent, sshd
 from tests.engines import modal_server
 
-BACKENDS = ("local", "docker", "ssh", "singularity", "modal")
+BACKENDS = ("local", "docker", "ssh", "singularity", "nomad", "modal")
 
 
 @contextmanager
@@ -36,6 +36,9 @@ def options_of(backend: str) -> Iterator[dict[str, Any]]:
         from tests.images.folders import ensure as ensure_folder
 
         yield {"image": str(ensure_folder("debian"))}
+    elif backend == "nomad":
+        with options_of("docker") as docker, nomad_agent.agent() as agent:
+            yield {**docker, **agent.options()}
     else:
         yield {}
 

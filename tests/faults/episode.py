@@ -67,6 +67,10 @@ def pool_options(backend: str, faults: Faults, evidence: Evidence, options: dict
         volume = f"evidence-{faults.seed}"
         modal_server.in_use().switch("volumes", {volume: str(evidence.path)})
         options = {**options, "shared_volumes": [f"{volume}:/evidence"], "creates_per_s": None}
+    elif backend == "nomad":
+        assert isinstance(evidence, Folder)
+        options = {**options, "volumes": [f"{evidence.path}:/evidence"]}
+        common["slot_root"] = "shared"
     elif backend != "docker":
         options = {**options, "base_dir": os.environ.get(BOXES) or tempfile.gettempdir()}
     elif isinstance(evidence, Folder):
@@ -120,7 +124,7 @@ def episode(backend: str, seed: int, options: dict[str, Any]) -> Verdict:
     """Run one seed in this process."""
     began = time.monotonic()
     faults = Faults(seed)
-    way: AbstractContextManager[Evidence] = folder() if backend in {"docker", "modal"} else listening()
+    way: AbstractContextManager[Evidence] = folder() if backend in {"docker", "nomad", "modal"} else listening()
     with way as evidence, tempfile.TemporaryDirectory() as scratch:
         if backend == "modal":
             sandboxes()  # its client keeps a connection for the whole program
@@ -164,7 +168,7 @@ def in_own_process(backend: str, seed: int, options: dict[str, Any] | None = Non
             return Verdict(backend, seed, [f"exit code {done.returncode}", done.stderr[-4000:]])
         if "Traceback" in done.stderr:
             verdict.wrong.append(f"it wrote to stderr: {done.stderr.strip()[-2000:]}")
-        verdict.wrong += left_behind(backend, seed, Path(scratch))
+        verdict.wrong += left_behind(backend, seed, Path(scratch), options or {})
         if disk:
             verdict.wrong += [f"{name} is left where boxes are" for name in os.listdir(disk)]
         return verdict
@@ -185,7 +189,7 @@ def small_disk(backend: str) -> Iterator[str | None]:
             subprocess.run(["umount", "--lazy", path], check=True)
 
 
-def left_behind(backend: str, seed: int, scratch: Path) -> list[str]:
+def left_behind(backend: str, seed: int, scratch: Path, options: dict[str, Any]) -> list[str]:
     """What a run that is over left on this machine."""
     files = [path.relative_to(scratch) for path in scratch.rglob("*/*") if path.suffix != ".pace"]
     wrong = [f"{path} is left in the temporary directory" for path in files]
@@ -194,6 +198,9 @@ def left_behind(backend: str, seed: int, scratch: Path) -> list[str]:
     while (living := [word for word in words if marked(word)]) and time.monotonic() < deadline:
         time.sleep(0.2)
     wrong += [f"a process sleeps for {word}" for word in living]
+    if backend == "nomad":
+        found = anyio.run(make_backend(backend, options).sandboxes)
+        wrong += [f"job {info.sandbox} is left" for info in found if info.labels.run_id == f"faults-{seed}"]
     if backend == "docker":
         from docker import from_env
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import io
 import math
 import os
@@ -15,7 +17,9 @@ import anyio
 
 from hermes_exec.aio.streams import NowaitStream
 from hermes_exec.aio.waker import EventWaker
+from hermes_exec.aio.websocket import WebSocket
 from hermes_exec.backends.docker.stream import DockerStream
+from hermes_exec.backends.nomad.exec_stream import ExecStream
 from hermes_exec.channel import RemoteError
 from hermes_exec.channel.conversation import Conversation
 from hermes_exec.channel.encoding import from_wire
@@ -286,6 +290,31 @@ def docker(data: bytes) -> None:
     assert read(max(1, len(data))) == read(cut + 1)
 
 
+def accepted() -> WebSocket:
+    """A websocket that a server has accepted."""
+    websocket = WebSocket()
+    key = websocket.request("host", "/", {}).partition(b"Sec-WebSocket-Key: ")[2].partition(b"\r\n")[0]
+    proof = base64.b64encode(hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
+    answer = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    assert websocket.accepted(answer + b"Sec-WebSocket-Accept: " + proof + b"\r\n\r\n") == 0
+    return websocket
+
+
+def nomad(data: bytes) -> None:
+    """The messages of a Nomad exec, cut anywhere, give the same bytes until it ends."""
+    cut = data[0] if data else 0
+
+    def read(size: int) -> bytes:
+        stream, got = ExecStream(os.open(os.devnull, os.O_RDWR), accepted(), frames=False), b""
+        with contextlib.suppress(anyio.BrokenResourceError, anyio.EndOfStream):
+            for at in range(0, len(data), size):
+                got += stream.unwrap(data[at : at + size])
+        stream.close_now()
+        return got
+
+    assert read(max(1, len(data))) == read(cut + 1)
+
+
 def trace(data: bytes) -> None:
     """A trace file that somebody sent is read, or is none; what it tells can be drawn."""
     with contextlib.suppress(LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
@@ -303,6 +332,7 @@ DECODERS: dict[str, Callable[[bytes], None]] = {
     "answers": answers,
     "archive": archive,
     "docker": docker,
+    "nomad": nomad,
     "trace": trace,
 }
 """By the name of their folder in `corpus/`."""

@@ -178,6 +178,11 @@ def docker(*pieces: tuple[int, bytes]) -> bytes:
     return b"".join(struct.pack(">BxxxI", kind, len(data)) + data for kind, data in pieces)
 
 
+def nomad(*messages: object) -> bytes:
+    """A Nomad exec's output: text frames of a server."""
+    return b"".join(b"\x81" + bytes([len(text)]) + text for text in map(as_json, messages))
+
+
 TRACE = (
     {"trace": 1, "began_at": 1.5e9},
     {"t": 0.1, "event": "Lent", "slot": "s0"},
@@ -203,6 +208,11 @@ SEEDS: dict[str, dict[str, bytes]] = {
     "answers": {name: as_json(value) for name, value in ANSWERS.items()},
     "archive": {"gnu": tree(tarfile.GNU_FORMAT), "pax": tree(tarfile.PAX_FORMAT)},
     "docker": {"two": b"\5" + docker((1, b"abc"), (2, b"err"), (1, b"")), "many": b"\0" + docker(*[(1, b"x")] * 9)},
+    "nomad": {
+        "ended": b"\5"
+        + nomad({"stdout": {"data": "YWJj"}}, {"stderr": {"data": "ZQ=="}}, {"exited": True, "result": {}}),
+        "closed": b"\0" + nomad({"stdout": {"data": "YWJj"}}, {"stdout": {"close": True}}) + b"\x88\5\3\xf0not",
+    },
     "trace": {"calls": b"".join(as_json(line) + b"\n" for line in TRACE)},
 }
 

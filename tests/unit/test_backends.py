@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import platform
 import struct
@@ -23,6 +24,10 @@ from hermes_exec.backends.docker.container import plan_container
 from hermes_exec.backends.docker.stream import DockerStream
 from hermes_exec.backends.local.backend import LocalBackend
 from hermes_exec.backends.local.config import LocalConfig
+from hermes_exec.backends.nomad.backend import unplaced
+from hermes_exec.backends.nomad.config import NomadConfig
+from hermes_exec.backends.nomad.exec_stream import ExecStream
+from hermes_exec.backends.nomad.job import job
 from hermes_exec.backends.owner import (
     from_json,
     from_strings,
@@ -34,7 +39,9 @@ from hermes_exec.backends.owner import (
     to_strings,
 )
 from hermes_exec.config import Limits
-from hermes_exec.errors import BackendUnavailable, ConfigError
+from hermes_exec.errors import BackendUnavailable, ConfigError, QuotaExceeded
+from tests.fuzz.decoders import accepted
+from tests.fuzz.seeds import nomad
 
 
 def test_backends_by_name_and_by_configuration() -> None:
@@ -144,6 +151,46 @@ def test_what_docker_says_in_place_of_a_program_is_no_output_of_a_box(text: byte
     stream = DockerStream(os.open(os.devnull, os.O_RDWR))
     assert stream.unwrap(struct.pack(">BxxxI", 1, 5) + b"\0frame"[:5]) == b"\0fram"
     stream.close_now()
+
+
+def test_a_nomad_task_that_cannot_start_the_runner_says_so_on_stdout() -> None:
+    stream = ExecStream(os.open(os.devnull, os.O_RDWR), accepted())
+    with pytest.raises(anyio.BrokenResourceError, match="no such file"):
+        stream.unwrap(nomad({"stdout": {"data": base64.b64encode(b"exec: no such file").decode()}}))
+    stream.close_now()
+
+
+def test_nomads_reasons_reach_the_error() -> None:
+    filtered = unplaced({"NodesEvaluated": 3, "ConstraintFiltered": {"missing drivers": 3}})
+    assert "of 3: 3 filtered by missing drivers" in str(filtered)
+    assert not filtered.retryable
+    full = unplaced({"NodesEvaluated": 1, "NodesExhausted": 1, "DimensionExhausted": {"memory": 1}})
+    assert isinstance(full, QuotaExceeded)
+    assert "1 have no memory left" in str(full)
+    assert "nodes by datacenter: none" in str(unplaced({}))
+
+
+def test_every_option_reaches_the_job() -> None:
+    config = NomadConfig(
+        image="i", namespace="n", region="r", datacenters=("d",), node_pool="p", priority=7, user="5", env={"A": "b"},
+        constraints=({"attribute": "${node.class}", "operator": "!=", "value": "x"},), volumes=("/a:/b:ro",), gpus=2,
+        resources={"memory_max": 99, "disk": 8, "devices": {"other": 1}}, docker={"shm_size": 4},
+    )  # fmt: skip
+    spec = LaunchSpec(limits=Limits(memory_mb=10, cpus=0.5, pids=5), network=False, slots=2, lease_s=9)
+    asked = job(config, spec, own_labels("run"), "name", runner_binary.find_runner("linux"), 1234)
+    made, task = asked["Job"], asked["Job"]["TaskGroups"][0]["Tasks"][0]
+    assert (asked["EnforceIndex"], asked["JobModifyIndex"], made["Type"]) == (True, 0, "batch")
+    assert (made["Namespace"], made["Region"], made["Datacenters"], made["NodePool"]) == ("n", "r", ["d"], "p")
+    assert (made["Priority"], made["Meta"]["hermes-exec.run-id"], task["User"]) == (7, "run", "5")
+    assert made["Constraints"] == [{"LTarget": "${node.class}", "Operand": "!=", "RTarget": "x"}]
+    assert made["TaskGroups"][0]["EphemeralDisk"] == {"SizeMB": 8}
+    assert task["Resources"]["Devices"] == [{"Name": "other", "Count": 1}, {"Name": "nvidia/gpu", "Count": 2}]
+    assert {k: task["Resources"][k] for k in ("CPU", "MemoryMB", "MemoryMaxMB")} == {
+        "CPU": 1234, "MemoryMB": 10, "MemoryMaxMB": 99,
+    }  # fmt: skip
+    options = task["Config"]
+    assert (options["network_mode"], options["cpu_hard_limit"], options["shm_size"]) == ("none", True, 4)
+    assert (options["volumes"], options["pids_limit"]) == (["/a:/b:ro"], 5 + 32 + 2 * 28)
 
 
 def test_every_option_reaches_the_container() -> None:

@@ -192,6 +192,7 @@ CORE = {"anyio", "pydantic", "pydantic_core", "rich", "typer", "yaml"}
 """What `dependencies` of pyproject.toml brings, by the names that are imported."""
 EXTRAS = {
     "hermes_exec/testing/": {"pytest"},
+    "hermes_exec/aio/websocket.py": {"wsproto"},
     "hermes_exec/backends/docker/client.py": {"docker", "requests"},
     "hermes_exec/backends/docker/context.py": {"docker"},
     "hermes_exec/backends/ssh/paramiko_transport.py": {"paramiko"},

@@ -18,7 +18,7 @@ from hermes_exec.backends.docker.engine import Engine
 from hermes_exec.backends.docker.image import ImageFacts, Images
 from hermes_exec.backends.docker.sandbox import CreatedContainer, DockerSandbox, remove, remove_volumes
 from hermes_exec.backends.docker.trial_image import trial_image
-from hermes_exec.backends.owner import PREFIX, from_strings, owner_state, reap_reason
+from hermes_exec.backends.owner import PREFIX, from_strings, owner_state, reap_each, reap_reason
 from hermes_exec.backends.runner_binary import RunnerBinary, find_runner
 
 if TYPE_CHECKING:
@@ -114,12 +114,9 @@ class DockerBackend:
 
     async def reap(self, which: ReapFilter) -> list[Reaped]:
         """See ``Backend.reap``."""
-        ended = []
-        for info in await self.sandboxes():
-            reason = reap_reason(which, info.labels, info.owner, ended=info.ended)
-            if reason is not None:
-                await self._engine.call(partial(remove, container=info.sandbox))
-                ended.append(Reaped(info.sandbox, self.name, info.labels.run_id, reason))
+        ended = await reap_each(
+            await self.sandboxes(), which, lambda info: self._engine.call(partial(remove, container=info.sandbox))
+        )
         await self._engine.call(partial(self._reap_volumes, which=which))
         return ended
 

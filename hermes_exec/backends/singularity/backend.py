@@ -37,6 +37,7 @@ from hermes_exec.backends.singularity.engine import (
     find_engine,
     image_of,
     limited,
+    place_here,
 )
 from hermes_exec.backends.singularity.failures import Refused, RefusedError, explain
 from hermes_exec.backends.singularity.images import Images
@@ -139,7 +140,7 @@ class SingularityBackend(HostBackend):
     def _start(self, spec: LaunchSpec, labels: Labels, start: Start, given_up: threading.Event) -> SingularitySandbox:
         directory = make_directory(self._config.base_dir, PREFIX, labels)
         try:
-            argv = command(self._config, spec, start, directory)
+            argv = command(self._config, spec, start, place_here(directory, spec.network))
             env = environment(self._config, start.engine)
             process = start_child(argv, directory.log, env, subprocess.PIPE)
         except OSError as error:
@@ -157,7 +158,7 @@ class SingularityBackend(HostBackend):
         directory.remember_runner(pid)
         how = "cgroup of the box" if start.with_limits else "not enforced"
         limits = {name: "not enforced" if name == "disk_mb" else how for name in spec.limits.box()}
-        return SingularitySandbox(process, pid, directory, start.runner, limits, self._remove)
+        return SingularitySandbox(process, pid, directory, Path(start.runner), limits, self._remove)
 
     def _remove(self, directory: BoxDirectory) -> None:
         directory.remove(self._remove_as_fakeroot if os.geteuid() != 0 else None)

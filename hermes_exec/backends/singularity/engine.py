@@ -7,7 +7,7 @@ import pwd
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,8 +31,8 @@ CAPABILITIES = (
 the devices of the host) and raw sockets (the network may be the host's)."""
 READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 HIDDEN = (
-    *("/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug"),
-    *("/proc/scsi", "/proc/timer_list", "/proc/timer_stats"),
+    *("/proc/acpi/", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug"),
+    *("/proc/scsi/", "/proc/timer_list", "/proc/timer_stats"),
 )
 DEVICES = ("/sys/block", "/sys/bus", "/sys/class", "/sys/dev", "/sys/devices", "/sys/module")
 """What root of a box may read of /sys; the rest, cgroups and settings of the kernel, it could write to."""
@@ -113,32 +113,50 @@ def limited(spec: LaunchSpec) -> dict[str, str]:
 
 
 class Start(NamedTuple):
-    """A box that is to be started: the image's path on this host, and where its changes and its limits are kept."""
+    """A box that is to be started: the image's path on its host, and where its changes and its limits are kept."""
 
     engine: Engine
-    image: Path
-    runner: Path
+    image: Path | str
+    runner: Path | str
     overlay_on_disk: bool
     with_limits: bool
 
 
-def command(config: SingularityConfig, spec: LaunchSpec, start: Start, directory: BoxDirectory) -> list[str]:
+class Place(NamedTuple):
+    """Where a box is started: its folder there, with a file ``hosts``; by whom; what makes a folder in it, and tells
+    what the host has.
+    """
+
+    folder: str
+    name: str
+    uid: int
+    make: Callable[[str], str]
+    exists: Callable[[str], bool]
+
+
+def place_here(directory: BoxDirectory, network: bool) -> Place:
+    """A place on this host."""
+    (directory.path / "hosts").write_text(_hosts(network), "utf-8")
+    return Place(str(directory.path), directory.path.name, os.geteuid(), directory.make, os.path.exists)
+
+
+def command(config: SingularityConfig, spec: LaunchSpec, start: Start, place: Place) -> list[str]:
     """What starts the box; the folders that it names are made."""
-    home = _home() if spec.whole_box and not config.fakeroot else None
+    home = _home() if spec.whole_box and not config.fakeroot and place.uid else None
     argv = [start.engine.path, "-s", "exec", "--containall", "--no-init", "--no-umask", "--no-eval"]
-    argv += ["--pwd", "/", "--workdir", _made(directory, "work")]
-    argv += ["--no-home"] if home is None else ["--home", f"{_made(directory, 'home')}:{home}"]
-    argv += ["--hostname", f"box-{directory.path.name[-8:].replace('_', '0')}"]
-    argv += ["--overlay", _made(directory, "overlay")] if start.overlay_on_disk else ["--writable-tmpfs"]
+    argv += ["--pwd", "/", "--workdir", place.make("work")]
+    argv += ["--no-home"] if home is None else ["--home", f"{place.make('home')}:{home}"]
+    argv += ["--hostname", f"box-{place.name[-8:].replace('_', '0')}"]
+    argv += ["--overlay", place.make("overlay")] if start.overlay_on_disk else ["--writable-tmpfs"]
     argv += [] if spec.network else ["--net", "--network", "none"]
     argv += {"all": ["--nv"], "rocm": ["--rocm"]}.get(config.gpus or "", [])
     argv += fakeroot(start.engine) if config.fakeroot else []
     if start.with_limits:
         argv += [word for pair in limited(spec).items() for word in pair]
     argv += ["--no-mount", "bind-paths"]
-    if os.geteuid() == 0:
+    if place.uid == 0:
         argv += ["--no-privs", "--add-caps", ",".join(f"CAP_{name}" for name in CAPABILITIES), "--no-mount", "sys"]
-    for mount in _mounts(config, spec, start, directory):
+    for mount in _mounts(config, spec, start, place):
         argv += ["--mount", mount]
     argv += [str(start.image), RUNNER, "serve", "--base", BASE, "--lease-s", str(spec.lease_s)]
     argv += ["--filter", "--until-stdin-ends"]
@@ -163,33 +181,25 @@ def _home() -> str | None:
         home = pwd.getpwuid(os.geteuid()).pw_dir
     except KeyError:
         return None
-    return home if os.geteuid() != 0 and re.fullmatch("(/[^/:]+)+", home) else None
+    return home if re.fullmatch("(/[^/:]+)+", home) else None
 
 
-def _made(directory: BoxDirectory, name: str) -> str:
-    path = directory.path / name
-    path.mkdir()
-    return str(path)
-
-
-def _mounts(config: SingularityConfig, spec: LaunchSpec, start: Start, directory: BoxDirectory) -> Iterator[str]:
-    yield _mount(_made(directory, "state"), f"{MOUNT}/state")
+def _mounts(config: SingularityConfig, spec: LaunchSpec, start: Start, place: Place) -> Iterator[str]:
+    yield _mount(place.make("state"), f"{MOUNT}/state")
     yield _mount(str(start.runner), RUNNER, read_only=True)
-    hosts = directory.path / "hosts"
-    hosts.write_text(_hosts(spec.network), "utf-8")
-    yield _mount(str(hosts), "/etc/hosts")
+    yield _mount(f"{place.folder}/hosts", "/etc/hosts")
     for volume in (*config.volumes, *config.shared_volumes):
         source, target, mode = volume_parts(volume)
         yield _mount(source, target, read_only=mode == "ro")
-    if os.geteuid() != 0:
+    if place.uid != 0:
         return
-    yield from (_mount(path, path, read_only=True) for path in DEVICES if os.path.exists(path))
+    yield from (_mount(path, path, read_only=True) for path in DEVICES if place.exists(path))
     if spec.whole_box and not spec.own_roots:
         # Its tenant is root of this host; where slots have roots of their own, the runner does the same for each.
-        yield from (_mount(path, path, read_only=True) for path in READ_ONLY if os.path.exists(path))
-        empty = _made(directory, "empty")
-        for path in filter(os.path.exists, HIDDEN):
-            yield _mount(empty if os.path.isdir(path) else "/dev/null", path, read_only=True)
+        yield from (_mount(path, path, read_only=True) for path in READ_ONLY if place.exists(path))
+        empty = place.make("empty")
+        for path in filter(place.exists, HIDDEN):
+            yield _mount(empty if path.endswith("/") else "/dev/null", path.rstrip("/"), read_only=True)
 
 
 def _mount(source: str, target: str, *, read_only: bool = False) -> str:

@@ -55,6 +55,7 @@ class Finding:
     shared: str = ""
     """What each of several slots of one box sees of its files, where a tenant may have the whole box too."""
     limits: dict[str, str] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
 
 
 def doctor(
@@ -105,7 +106,7 @@ async def _try(finding: Finding, settings_of_it: Callable[[], dict[str, Any]], a
     try:
         settings = settings_of_it() | ONE_SLOT
         with anyio.fail_after(TIME_LIMIT_S):
-            async with _trial(settings) as command:
+            async with _trial(finding, settings) as command:
                 await _measure(finding, settings, command)
                 whole = finding.isolation is not None and finding.isolation.level == "box"
                 finding.limits = await _limits("limits" if whole else "slot_limits", settings)
@@ -129,11 +130,11 @@ async def _try(finding: Finding, settings_of_it: Callable[[], dict[str, Any]], a
 
 
 @asynccontextmanager
-async def _trial(settings: dict[str, Any]) -> AsyncIterator[str | list[str]]:
+async def _trial(finding: Finding, settings: dict[str, Any]) -> AsyncIterator[str | list[str]]:
     """A command that does next to nothing; `settings` get a minimal image where they have none and the backend needs
     one.
     """
-    from hermes_exec.backends.base import TrialImage
+    from hermes_exec.backends.base import Remarkable, TrialImage
     from hermes_exec.backends.registry import make_backend
     from hermes_exec.cli.kit.known_backends import backend_config
     from hermes_exec.redact import errors_masked, secret_values
@@ -142,6 +143,8 @@ async def _trial(settings: dict[str, Any]) -> AsyncIterator[str | list[str]]:
     with errors_masked(secret_values(chosen)):
         backend = make_backend(chosen)
         try:
+            if isinstance(backend, Remarkable):
+                finding.remarks = await backend.remarks()
             if settings.get("image") is None and isinstance(backend, TrialImage):
                 async with backend.trial_image() as (image, command):
                     settings["image"] = image
@@ -183,6 +186,8 @@ def _show(findings: list[Finding]) -> None:
         rows.append((finding.backend, finding.status, rung, launch, call, finding.detail))
     table(("backend", "status", "isolation (price)", "launch ms", "call ms", "detail"), rows)
     for finding in findings:
+        for remark in finding.remarks:
+            stdout().print(f"\n{finding.backend}: {printable(remark)}", markup=False)
         if finding.isolation is None:
             continue
         parts = [f"{n} {getattr(finding.isolation, n)}" for n in ("filesystem", "processes", "users", "network")]

@@ -1,0 +1,252 @@
+"""The Nomad backend: a box is a job of its own, and Nomad's exec is only a pipe to the runner in it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+import secrets
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+
+from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo
+from hermes_exec.backends.image_errors import not_fetched
+from hermes_exec.backends.nomad.cluster import PREFIX, Cluster
+from hermes_exec.backends.nomad.config import NomadConfig
+from hermes_exec.backends.nomad.job import (
+    IMAGE,
+    check_options,
+    check_own_roots,
+    how_enforced,
+    image_of,
+    job,
+    program,
+    taking,
+)
+from hermes_exec.backends.nomad.sandbox import NomadSandbox, Placed, events_of, purge, state_of
+from hermes_exec.backends.owner import from_strings, owner_state, reap_each
+from hermes_exec.backends.runner_binary import find_runner
+from hermes_exec.backends.singularity.failures import RefusedError, explain
+from hermes_exec.errors import (
+    BackendUnavailable,
+    ConfigError,
+    ErrorCause,
+    ExecError,
+    ImageError,
+    IsolationError,
+    LaunchError,
+    QuotaExceeded,
+)
+from hermes_exec.results import PullProgress
+
+if TYPE_CHECKING:
+    from nomad import Nomad
+
+logger = logging.getLogger(__name__)
+POLL_S, MOST_POLL_S = 0.02, 0.25
+OPEN = (
+    "this cluster has no ACLs: each task in it can do everything in it, as the root of its nodes too. Turn them on "
+    "(acl { enabled = true }), or say allow_open_api=True"
+)
+STREAM_ERRORS = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
+REFUSAL = re.compile(r"not enabled|not allowed|isn't allowed|[Ii]nvalid|failed to (decode|parse|validate)|[Uu]nknown")
+"""What a node says of options that can never work there."""
+
+
+class NomadBackend:
+    """Runs boxes as jobs of one cluster."""
+
+    name = "nomad"
+    whole_box = True
+    private_root = False
+    readonly_paths: tuple[str, ...] = ()
+
+    def __init__(self, config: NomadConfig) -> None:
+        self._config = config
+        self._cluster = Cluster(config)
+        self._open_api: bool | None = None
+        self._starting = anyio.Lock()
+        self._purged = not config.purge_on_start
+
+    async def check(self, spec: LaunchSpec) -> None:
+        """See ``Backend.check``."""
+        check_options(self._config, spec)
+        if await self._is_open() and spec.min_isolation != "none" and not self._config.allow_open_api:
+            raise IsolationError(f"min_isolation={spec.min_isolation!r} cannot be had: {OPEN}")
+        check_own_roots(self._config, spec)
+
+    async def remarks(self) -> list[str]:
+        """See ``Remarkable.remarks``."""
+        return [OPEN] if await self._is_open() else []
+
+    async def _is_open(self) -> bool:
+        if self._open_api is None:
+            self._open_api = await self._cluster.run(self._cluster.facts)
+        return self._open_api
+
+    async def launch(self, spec: LaunchSpec, labels: Labels) -> NomadSandbox:
+        """See ``Backend.launch``."""
+        await self.check(spec)
+        await self._purge_others(labels)
+        # The name is ours before Nomad knows of it: whatever answer is lost, the job can be ended by it.
+        name = f"{PREFIX}{secrets.token_hex(8)}"
+        wanted = job(self._config, spec, labels, name, find_runner("linux"), await self._mhz(spec))
+        gone = partial(purge, name=name)
+        try:
+            registered: Mapping[str, Any] = await self._cluster.make(
+                lambda client: client.job.register_job(name, wanted), gone
+            )
+            allocation = await self._placed(str(registered["EvalID"]))
+            workdir = await self._arrived(allocation, spec)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                try:
+                    await self._cluster.call(gone)
+                except ExecError as error:
+                    logger.warning("the job %s is left to its lease: %s", name, error)
+            raise
+        limits = how_enforced(self._config, spec)
+        return NomadSandbox(self._config, self._cluster, Placed(name, allocation, workdir, limits, spec.whole_box))
+
+    async def _purge_others(self, labels: Labels) -> None:
+        async with self._starting:
+            if not self._purged:
+                for info in await self.sandboxes():
+                    if info.labels.run_id == labels.run_id and info.labels != labels:
+                        await self._cluster.call(partial(purge, name=info.sandbox))
+                self._purged = True
+
+    async def _mhz(self, spec: LaunchSpec) -> int | None:
+        """What a limit of processors comes to on the slowest of the nodes: Nomad counts their clock."""
+        if spec.limits.cpus is None:
+            return None
+        nodes: list[Mapping[str, Any]] = await self._cluster.call(
+            lambda client: client.nodes.request(params={"resources": "true"}, method="get").json()
+        )
+        found = [node["NodeResources"]["Cpu"] for node in nodes if node.get("Status") == "ready"]
+        per_core: list[float] = [cpu["CpuShares"] / cpu["TotalCpuCores"] for cpu in found if cpu.get("TotalCpuCores")]
+        if not per_core:
+            raise QuotaExceeded("no node of the Nomad cluster is ready")
+        return max(1, math.ceil(spec.limits.cpus * min(per_core)))
+
+    async def _placed(self, evaluation: str) -> str:
+        """Wait until the scheduler has found a node; the id of the allocation there."""
+        while True:
+            found: Mapping[str, Any] = await self._cluster.call(lambda c: c.evaluation.get_evaluation(evaluation))
+            for metrics in (found.get("FailedTGAllocs") or {}).values():
+                raise unplaced(metrics)
+            if found.get("Status") in {"failed", "canceled"}:
+                raise LaunchError(f"Nomad did not place the box: {found.get('StatusDescription')}")
+            allocations = await self._cluster.call(lambda c: c.evaluation.get_allocations(evaluation))
+            if allocations:
+                return str(allocations[0]["ID"])
+            await anyio.sleep(POLL_S)
+
+    async def _arrived(self, allocation: str, spec: LaunchSpec) -> str:
+        """Wait until the runner is in the box; the working directory of the image."""
+        pause_s = POLL_S
+        while True:
+            try:
+                return await self._bring(allocation)
+            except BackendUnavailable:
+                raise
+            except (LaunchError, *STREAM_ERRORS) as error:
+                if "Permission denied" in str(error):
+                    raise self._cluster.denied(str(error)) from error
+            found: Mapping[str, Any] = await self._cluster.call(lambda c: c.allocation.get_allocation(allocation))
+            events = events_of(found)
+            if state_of(found, whole_box=False).state == "dead":
+                if self._config.driver == "singularity" and (log := await self._cluster.log_tail(allocation)):
+                    error = explain(log)
+                    raise error.error if isinstance(error, RefusedError) else error
+                raise failed(image_of(self._config, spec), events)
+            if spec.on_progress is not None and events and "ownloading image" in events[-1].get("DisplayMessage", ""):
+                spec.on_progress(PullProgress(image_of(self._config, spec), str(events[-1]["DisplayMessage"])))
+            await anyio.sleep(pause_s)
+            pause_s = min(MOST_POLL_S, pause_s * 1.2)
+
+    async def _bring(self, allocation: str) -> str:
+        taken = self._config.runner_delivery == "exec"
+        command = taking(self._config) if taken else program(self._config, "here")
+        stream = await self._cluster.open(allocation, command, frames=False)
+        said = b""
+        try:
+            while b"\n" not in said:
+                said += await stream.receive()
+            runner = find_runner("linux")
+            if taken:
+                runner = find_runner("linux", said.decode("utf-8", "replace").removeprefix("for ").strip())
+                data = await anyio.to_thread.run_sync(runner.path.read_bytes)
+                await stream.send(b"%d\n" % len(data) + data)
+                said = b""
+                while b"\n" not in said:
+                    said += await stream.receive()
+            told = json.loads(said)
+            if told["sha256"] != runner.sha256:
+                raise ConfigError(f"runner_source is another runner than that of this installation: {told['sha256']}")
+            return str(told["workdir"])
+        except (ValueError, LookupError) as error:
+            if isinstance(error, ExecError):
+                raise
+            raise LaunchError(
+                f"the runner did not arrive in the box: {said[:500].decode('utf-8', 'replace')}"
+            ) from error
+        finally:
+            stream.close_now()
+
+    async def reap(self, which: ReapFilter) -> list[Reaped]:
+        """See ``Backend.reap``."""
+        return await reap_each(
+            await self.sandboxes(), which, lambda info: self._cluster.call(partial(purge, name=info.sandbox))
+        )
+
+    async def sandboxes(self) -> list[SandboxInfo]:
+        """See ``Backend.sandboxes``."""
+        return await self._cluster.call(self._found)
+
+    def _found(self, client: Nomad) -> list[SandboxInfo]:
+        found = []
+        for each in client.jobs.get_jobs(prefix=PREFIX, meta=True):
+            meta: Mapping[str, str] = each.get("Meta") or {}
+            labels = from_strings(meta)
+            if labels is not None:
+                owner, state = owner_state(labels, shared_engine=True), str(each.get("Status"))
+                image, created = meta.get(IMAGE), each.get("SubmitTime", 0) / 1e9
+                ended = state == "dead"
+                found.append(SandboxInfo(each["ID"], self.name, labels, owner, state, image, created, ended))
+        return found
+
+    async def aclose(self) -> None:
+        """Close the connections; boxes and their streams have their own."""
+        self._cluster.close()
+
+
+def unplaced(metrics: Mapping[str, Any]) -> LaunchError:
+    """The error for a box that no node can have, with what the scheduler says of them."""
+    told = [f"{count} filtered by {why}" for why, count in (metrics.get("ConstraintFiltered") or {}).items()]
+    told += [f"{count} have no {what} left" for what, count in (metrics.get("DimensionExhausted") or {}).items()]
+    told += [f"{count} filtered as class {why}" for why, count in (metrics.get("ClassFiltered") or {}).items()]
+    told += [f"quota exhausted: {what}" for what in metrics.get("QuotaExhausted") or ()]
+    told += [] if told else [f"nodes by datacenter: {metrics.get('NodesAvailable') or 'none'}"]
+    message = f"no node of the Nomad cluster can have the box, of {metrics.get('NodesEvaluated', 0)}: {'; '.join(told)}"
+    if metrics.get("NodesExhausted") or metrics.get("QuotaExhausted"):
+        return QuotaExceeded(message)
+    return LaunchError(message, cause=ErrorCause.CONFIG, retryable=False)
+
+
+def failed(image: str, events: list[Mapping[str, Any]]) -> ExecError:
+    """The error for a task that ended before its runner was there."""
+    failures = [each for each in events if "Fail" in str(each.get("Type"))] or events[-3:]
+    said = "; ".join(str(each.get("DisplayMessage")) for each in failures)
+    if re.search(r"[Ff]ailed to (pull|find) |reference format|image (not|name)", said):
+        return not_fetched(image, said)
+    if re.search(r"/bin/sh.*(not found|no such file)", said):
+        return ImageError(f"the image {image!r} has no shell, which runner_delivery='bind' goes without: {said}")
+    if REFUSAL.search(said):
+        return ConfigError(f"the node refuses the box: {said}")
+    return LaunchError(f"the box did not start: {said}")

@@ -1,0 +1,219 @@
+"""A Nomad cluster behind its client library: blocking calls in threads, foreign errors mapped where they enter."""
+
+from __future__ import annotations
+
+import json
+import re
+import ssl
+import threading
+import urllib.parse
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+
+from hermes_exec.backends.nomad.config import NomadConfig
+from hermes_exec.backends.threads import in_thread, launch_in_thread
+from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError, LaunchError
+
+if TYPE_CHECKING:
+    from nomad import Nomad
+    from requests import Session
+
+    from hermes_exec.backends.nomad.exec_stream import ExecStream
+
+T = TypeVar("T")
+MAX_CALLS = 16
+"""Calls that may be under way at once; each occupies a thread."""
+PREFIX = "hermes-exec-"
+"""With which the names of our jobs begin."""
+TASK = "box"
+LOG, LOG_BYTES = "alloc/hermes-exec.log", 8192
+OLDEST = (1, 8)
+RIGHTS = 'namespace "NAME" { policy = "read" capabilities = ["submit-job", "alloc-exec", "alloc-lifecycle"] }'
+NOT_INSTALLED = "the client of Nomad is not installed: pip install 'hermes-exec[nomad]'"
+
+
+class NotThere(LaunchError):
+    """Raised when Nomad knows no such job, allocation or evaluation."""
+
+
+class Cluster:
+    """One address of a cluster. The client is imported, and the address contacted, at first use."""
+
+    def __init__(self, config: NomadConfig) -> None:
+        self._config = config
+        self._lock = threading.Lock()
+        self._made: Nomad | None = None
+        self._session: Session | None = None
+        self._limiter = anyio.CapacityLimiter(MAX_CALLS)
+
+    async def call(self, work: Callable[[Nomad], T]) -> T:
+        """Do blocking work with the client in a thread; errors become ours (see ``call_now``)."""
+        return await self.run(partial(self.call_now, work))
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do other blocking work in a thread."""
+        return await in_thread(work, self._limiter)
+
+    async def make(self, work: Callable[[Nomad], T], unmake: Callable[[Nomad], object]) -> T:
+        """As ``call`` for work that makes something, which is unmade when nobody waits for it any more."""
+
+        def undo(_: T) -> None:
+            self.call_now(unmake)
+
+        return await launch_in_thread(partial(self.call_now, work), undo, self._limiter)
+
+    def call_now(self, work: Callable[[Nomad], T]) -> T:
+        """As ``call`` in the calling thread.
+
+        Raises:
+            BackendUnavailable: nobody answers, or the token lacks a right.
+            ConfigError: Nomad refuses what was asked for.
+            NotThere, LaunchError: everything else that it reports.
+        """
+        client = self.client()
+        with self._mapped():
+            return work(client)
+
+    def client(self, token: str | None = None) -> Nomad:
+        """The client, made at the first call; with another token one of its own."""
+        with self._lock:
+            if self._made is None:
+                own = self._config.token
+                self._made = self._connected(own.get_secret_value() if own else None)
+            return self._made if token is None else self._connected(token)
+
+    def _connected(self, token: str | None) -> Nomad:
+        try:
+            from nomad import Nomad
+            from requests import Session
+            from requests.adapters import HTTPAdapter
+        except ImportError as error:
+            raise BackendUnavailable(NOT_INSTALLED) from error
+        config = self._config
+        if self._session is None:
+            self._session = Session()
+            for scheme in ("http://", "https://"):
+                self._session.mount(scheme, HTTPAdapter(pool_maxsize=MAX_CALLS))
+        given = {"address": config.address, "namespace": config.namespace, "region": config.region, "token": token}
+        return Nomad(
+            **{name: value for name, value in given.items() if value is not None},
+            timeout=config.api_timeout_s,
+            verify=config.ca_cert or True,
+            cert=(config.client_cert, config.client_key) if config.client_cert else None,
+            session=self._session,
+        )
+
+    @property
+    def address(self) -> str:
+        """Where the cluster is reached."""
+        client = self.client()
+        return str(client.address or f"{client.get_uri()}:{client.port}").rstrip("/")
+
+    def facts(self) -> bool:
+        """Whether this cluster lets in everybody; blocking.
+
+        Raises:
+            BackendUnavailable: it cannot be reached, does not let us in, or is too old.
+        """
+        self.call_now(lambda client: client.jobs.get_jobs(prefix=PREFIX))
+        try:
+            told = self.call_now(lambda client: client.agent.get_agent())
+            build = str(told["config"]["Version"]["Version"])
+        except (BackendUnavailable, LookupError, TypeError):  # it takes a further right to be told
+            build = ""
+        version = re.match(r"(\d+)\.(\d+)", build)
+        if version is not None and (int(version[1]), int(version[2])) < OLDEST:
+            raise BackendUnavailable(f"Nomad at {self.address} is of version {build}: boxes need 1.8 or newer")
+        try:
+            stranger = self.client(token=str(uuid.uuid4()))
+            with self._mapped():
+                stranger.jobs.get_jobs(prefix=PREFIX)
+        except ExecError:
+            return False
+        return True
+
+    async def log_tail(self, allocation: str) -> str:
+        """The end of the log of a box's runner, which it takes a further right to read; empty where there is none."""
+        try:
+            log = await self.call(lambda client: client.client.cat.read_file(allocation, LOG))
+        except ExecError:
+            return ""
+        return str(log)[-LOG_BYTES:]
+
+    async def open(self, allocation: str, command: Sequence[str], *, frames: bool = True) -> ExecStream:
+        """A stream to a program that is started in a task.
+
+        Raises:
+            LaunchError, BackendUnavailable: there is none.
+        """
+        work = partial(self._open, allocation, command, frames)
+        return await launch_in_thread(work, lambda stream: stream.close_now(), self._limiter)
+
+    def _open(self, allocation: str, command: Sequence[str], frames: bool) -> ExecStream:
+        try:
+            from hermes_exec.aio.websocket import WebSocketRefused, open_websocket
+            from hermes_exec.backends.nomad.exec_stream import ExecStream
+        except ImportError as error:
+            raise BackendUnavailable(NOT_INSTALLED) from error
+        url, client = urllib.parse.urlsplit(self.address), self.client()
+        query = {"task": TASK, "tty": "false", "command": json.dumps(list(command))}
+        query |= {"region": client.region} if client.region else {}
+        target = f"{url.path}/v1/client/allocation/{allocation}/exec?{urllib.parse.urlencode(query)}"
+        tls = self._tls() if url.scheme == "https" else None
+        where = (url.hostname or "127.0.0.1", url.port or (443 if tls else 80))
+        headers = {"X-Nomad-Token": client.token} if client.token else {}
+        try:
+            fd, websocket = open_websocket(where, target, headers, tls, self._config.api_timeout_s)
+        except WebSocketRefused as error:
+            raise self._refused(error.status, str(error)) from error
+        except OSError as error:
+            raise self._away(error) from error
+        return ExecStream(fd, websocket, frames=frames)
+
+    def _tls(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self._config.ca_cert)
+        if self._config.client_cert is not None:
+            context.load_cert_chain(self._config.client_cert, self._config.client_key)
+        return context
+
+    def close(self) -> None:
+        """Close the connections; harmless when repeated."""
+        if self._session is not None:
+            self._session.close()
+
+    @contextmanager
+    def _mapped(self) -> Iterator[None]:
+        from nomad.api.exceptions import BaseNomadException
+        from requests import RequestException, Response
+
+        try:
+            yield
+        except BaseNomadException as error:
+            if not isinstance(error.nomad_resp, Response):
+                raise self._away(error.nomad_resp or error) from error
+            raise self._refused(error.nomad_resp.status_code, error.nomad_resp.text.strip()) from error
+        except (RequestException, OSError) as error:
+            raise self._away(error) from error
+
+    def _away(self, error: object) -> BackendUnavailable:
+        told = f"Nomad does not answer at {self.address}: set address or NOMAD_ADDR, and look at its TLS settings"
+        return BackendUnavailable(f"{told} ({error})")
+
+    def _refused(self, status: int, said: str) -> ExecError:
+        if status in {401, 403} or "Permission denied" in said:
+            return self.denied(said)
+        if status == 404:
+            return NotThere(f"Nomad: {said}")
+        if status == 400 or "Validation failed" in said or "validation error" in said:
+            return ConfigError(f"Nomad refuses the configuration: {said}")
+        return LaunchError(f"Nomad answered with {status}: {said}")
+
+    def denied(self, said: str) -> BackendUnavailable:
+        """The error for a token that lacks a right."""
+        told = f"Nomad at {self.address} does not let us ({said})"
+        return BackendUnavailable(f"{told}: set token, or NOMAD_TOKEN, to one with the policy {RIGHTS}")

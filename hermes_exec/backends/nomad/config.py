@@ -1,0 +1,124 @@
+"""The options of the Nomad backend."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from hermes_exec.config.backend import BackendConfig
+from hermes_exec.config.model import AbsolutePath, ConfigModel, Volume
+
+Megabytes = Annotated[int, Field(gt=0)]
+OURS = frozenset({"args", "command", "entrypoint", "image", "image_pull_timeout", "pids_limit", "volumes"})
+"""What a task of the docker driver gets of this library."""
+
+
+class NomadConstraint(ConfigModel):
+    """Which nodes can have a box, as Nomad's block ``constraint`` says it."""
+
+    attribute: str | None = None
+    """Such as ``${attr.cpu.arch}``, ``${node.class}`` or ``${meta.disk}``; some operators have none."""
+    operator: str = "="
+    value: str | None = None
+
+
+class NomadResources(ConfigModel):
+    """What a box reserves beside what ``limits`` says."""
+
+    cores: Annotated[int, Field(gt=0)] | None = None
+    """Processors that no other task gets."""
+    memory_max: Annotated[int, Field(ge=-1)] | None = None
+    """MiB that a box may use where its node has them left, while ``limits.memory_mb`` is what it reserves; -1 for all.
+    The scheduler has to allow memory oversubscription."""
+    disk: Megabytes = 300
+    """MiB of the node's disk that are reserved; nothing enforces them."""
+    devices: dict[str, Annotated[int, Field(gt=0)]] = Field(default_factory=dict)
+    """Devices by what Nomad calls them, and how many, as ``{"nvidia/gpu": 2}``."""
+
+
+class NomadConfig(BackendConfig):
+    """Boxes that are jobs of a Nomad cluster, one each."""
+
+    backend: ClassVar[str] = "nomad"
+    default_slots: ClassVar[int] = 8
+
+    image: str | None = None
+    """Image of boxes for which the pool and the profile name none, as the driver on the nodes knows it."""
+    driver: Literal["docker", "singularity"] = "docker"
+    """``singularity``: Apptainer, which Nomad's driver ``raw_exec`` starts."""
+
+    address: str | None = None
+    """Address of a server or agent, as ``https://nomad.example.org:4646``. None here and in the three below: what
+    `python-nomad` finds itself (``NOMAD_ADDR``, ``NOMAD_TOKEN``, …), at last the agent of this host."""
+    token: SecretStr | None = None
+    """ACL token; docs/backends.md has the policy that it needs."""
+    namespace: str | None = None
+    region: str | None = None
+    ca_cert: AbsolutePath | None = None
+    """File with the certificate authority of an ``https`` address; None for the system's."""
+    client_cert: AbsolutePath | None = None
+    client_key: AbsolutePath | None = None
+    api_timeout_s: Annotated[float, Field(gt=0)] = 30.0
+    """Longest time for one answer of Nomad."""
+    allow_open_api: bool = False
+    """Have slots with a ``min_isolation`` on a cluster without ACLs too, where each task can do everything in it."""
+
+    datacenters: tuple[str, ...] = ("*",)
+    node_pool: str | None = None
+    constraints: tuple[NomadConstraint, ...] = ()
+    priority: Annotated[int, Field(ge=1, le=32766)] | None = None
+    resources: NomadResources = NomadResources()
+    gpus: Annotated[int, Field(gt=0)] | Annotated[str, Field(pattern=r"^.+:[1-9]\d*$")] | None = None
+    """Number of GPUs of NVIDIA's, or Nomad's name of a device with a number, as ``nvidia/gpu/Tesla T4:2``."""
+
+    runner_delivery: Literal["exec", "bind", "artifact"] = "exec"
+    """How the runner gets into a box: through Nomad's exec, for which the image needs a shell; mounted from
+    ``runner_source``; or fetched from there by the node, with its checksum."""
+    runner_source: str | None = None
+    """For ``bind`` the path of the runner on each node (None: as on this host), for ``artifact`` its URL."""
+    purge_on_start: bool = False
+    """End and remove what other pools with the same ``run_id`` have left, before the first box."""
+    purge_on_shutdown: bool = True
+    """Remove the jobs of boxes that were ended; else Nomad keeps them, as ``dead``, until it collects its garbage."""
+
+    user: str | None = None
+    """User of the container. None: root, and slots have users of their own."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Further variables of the box."""
+    volumes: tuple[Volume, ...] = ()
+    """Paths of the node in the box, as ``source:target`` or ``source:target:ro``."""
+    docker: dict[str, Any] = Field(default_factory=dict)
+    """Further options of the task, as Nomad's docker driver calls them, such as ``{"shm_size": 268435456}``."""
+    binary: str = "apptainer"
+    """Name or path of Apptainer on the nodes; with ``driver="singularity"``."""
+
+    @property
+    def devices(self) -> dict[str, int]:
+        """What ``resources`` and ``gpus`` ask for."""
+        if self.gpus is None:
+            return self.resources.devices
+        name, _, count = (self.gpus if isinstance(self.gpus, str) else f"nvidia/gpu:{self.gpus}").rpartition(":")
+        return {**self.resources.devices, name: int(count)}
+
+    @field_validator("address")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("http://", "https://")):
+            raise ValueError(f"{value!r} is no address: it begins with http:// or https://")
+        return value
+
+    @field_validator("docker")
+    @classmethod
+    def _docker(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if taken := sorted(OURS & value.keys()):
+            raise ValueError(f"{taken[0]!r} is set by this library")
+        return value
+
+    @model_validator(mode="after")
+    def _source(self) -> NomadConfig:
+        if self.runner_delivery == "artifact" and self.runner_source is None:
+            raise ValueError("runner_delivery='artifact' needs runner_source, the URL of the runner")
+        if (self.client_cert is None) != (self.client_key is None):
+            raise ValueError("client_cert and client_key belong together")
+        return self

@@ -1,0 +1,130 @@
+"""One job: streams into its task, its state as the cluster sees it, its end."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import anyio
+
+from hermes_exec.backends.base import SandboxStatus
+from hermes_exec.backends.nomad.cluster import TASK, Cluster, NotThere
+from hermes_exec.backends.nomad.job import program
+from hermes_exec.errors import BackendUnavailable, ChannelLost, ExecError, PostMortem, SandboxDied, Suspect
+
+if TYPE_CHECKING:
+    from nomad import Nomad
+
+    from hermes_exec.backends.nomad.config import NomadConfig
+    from hermes_exec.backends.nomad.exec_stream import ExecStream
+
+DESTROY_S = 30.0
+"""Longest wait for a cluster that is to end a job."""
+
+
+class Placed(NamedTuple):
+    """What a launch knows of the job that it has made."""
+
+    name: str
+    allocation: str
+    workdir: str
+    limits: Mapping[str, str]
+    whole_box: bool
+
+
+class NomadSandbox:
+    """See ``Sandbox``. It outlives streams, and agents that are restarted: its lease and `destroy` end it."""
+
+    user: str | None = None
+
+    def __init__(self, config: NomadConfig, cluster: Cluster, placed: Placed) -> None:
+        self._config = config
+        self._cluster = cluster
+        self._placed = placed
+        self.id = placed.name
+        self.workdir = placed.workdir
+        self.limits = placed.limits
+
+    async def open(self, argv: Sequence[str]) -> ExecStream:
+        """See ``Sandbox.open``."""
+        try:
+            return await self._cluster.open(self._placed.allocation, program(self._config, *argv, base=True))
+        except ExecError as error:
+            status = await self.status()
+            if status.state == "dead":
+                raise SandboxDied("the job has ended", post_mortem=status.post_mortem, sandbox=self.id) from error
+            raise ChannelLost(f"no stream into the job: {status.detail or error}", sandbox=self.id) from error
+
+    async def status(self) -> SandboxStatus:
+        """See ``Sandbox.status``."""
+        try:
+            found = await self._cluster.call(lambda client: client.allocation.get_allocation(self._placed.allocation))
+            status = state_of(found, whole_box=self._placed.whole_box)
+            if status.post_mortem is None:
+                return status
+            tail = await self._cluster.log_tail(self._placed.allocation)
+            death = status.post_mortem
+            return SandboxStatus("dead", PostMortem(death.reason, death.exit_code, death.oom, tail, death.suspect))
+        except NotThere:
+            return SandboxStatus("dead", PostMortem("the job was removed", suspect="outside"))
+        except ExecError as error:
+            return SandboxStatus("unknown", detail=str(error))
+
+    async def destroy(self) -> None:
+        """See ``Sandbox.destroy``. A cancelled caller waits for it, but not for a silent cluster."""
+        with anyio.move_on_after(DESTROY_S, shield=True) as scope:
+            await self._cluster.call(self._purge)
+        if scope.cancelled_caught:
+            raise BackendUnavailable("Nomad did not end the job in time")
+
+    def destroy_now(self) -> None:
+        """See ``Sandbox.destroy_now``."""
+        with contextlib.suppress(ExecError):
+            self._cluster.call_now(self._purge)
+
+    def _purge(self, client: Nomad) -> None:
+        purge(client, self.id, remove=self._config.purge_on_shutdown)
+
+    def signal_now(self, number: int) -> None:
+        """See ``Signalable.signal_now``."""
+        name, allocation = signal.Signals(number).name, self._placed.allocation
+        self._cluster.call_now(lambda client: client.client.allocation.signal_allocation(allocation, name, TASK))
+
+
+def purge(client: Nomad, name: str, *, remove: bool = True) -> None:
+    """End a job and remove it; harmless when it is gone."""
+    from nomad.api.exceptions import URLNotFoundNomadException
+
+    with contextlib.suppress(URLNotFoundNomadException):
+        client.job.deregister_job(name, purge=remove)
+
+
+def state_of(allocation: Mapping[str, Any], *, whole_box: bool) -> SandboxStatus:
+    """What the cluster says of a box."""
+    state = str(allocation.get("ClientStatus"))
+    if state not in {"complete", "failed", "lost"}:
+        # `unknown`: its node is away, and may come back.
+        return SandboxStatus("unknown" if state == "unknown" else "alive", detail=f"Nomad says {state}")
+    events = events_of(allocation)
+    ended: Mapping[str, Any] = next((each for each in reversed(events) if each.get("Type") == "Terminated"), {})
+    details: Mapping[str, Any] = ended.get("Details") or {}
+    oom, code = details.get("oom_killed") == "true", details.get("exit_code")
+    told = next((text for each in reversed(events) if (text := each.get("DisplayMessage"))), "")
+    reason = f"the job is {state}: {told or allocation.get('ClientDescription')}"
+    exit_code = int(code) if code is not None else None
+    return SandboxStatus("dead", PostMortem(reason, exit_code, oom, suspect=_suspect(exit_code, oom, whole_box)))
+
+
+def _suspect(code: int | None, oom: bool, whole_box: bool) -> Suspect:
+    if oom:
+        return "tenant" if whole_box else "unknown"
+    # PID 1 cannot be killed by SIGKILL from inside its own namespace; without a code it was the cluster's doing.
+    return "outside" if code in {None, 137} else "unknown"
+
+
+def events_of(allocation: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What happened to the task, the oldest first."""
+    task: Mapping[str, Any] = (allocation.get("TaskStates") or {}).get(TASK) or {}
+    return list(task.get("Events") or ())
