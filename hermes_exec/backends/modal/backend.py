@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import secrets
 import time
@@ -88,7 +89,7 @@ class ModalBackend:
                 built.workdir = await workdir_of(made)
         except BaseException:
             # Modal may have made it though its answer did not come; one that is made still later ends with its lease.
-            with anyio.move_on_after(ANSWER_S, shield=True):
+            with anyio.move_on_after(ANSWER_S, shield=True), contextlib.suppress(Exception):
                 await self._end_all({LAUNCH_TAG: launch})
             raise
         limits = {name: LIMITED if name in ENFORCED else "not enforced" for name in spec.limits.box()}

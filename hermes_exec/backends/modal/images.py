@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[PullProgress], None]
 RUNNER = "/hermes-exec/runner"
+TOLD_AFTER_S = 2.0
 LOG_LINES = 40
 LOG_S = 10.0
 
@@ -53,9 +55,8 @@ class Images:
             if name not in self._built:
                 try:
                     with anyio.fail_after(timeout_s):
-                        if on_progress is not None:
-                            on_progress(PullProgress(name, "Modal builds it, if it does not have it"))
-                        self._built[name] = Built(await self._build(name))
+                        with _told_of(name, on_progress):
+                            self._built[name] = Built(await self._build(name))
                 except TimeoutError as error:
                     told = f"the image {name!r} was not built within pull_timeout_s={timeout_s:g}"
                     raise LaunchTimeout(told) from error
@@ -90,6 +91,20 @@ class Images:
         else:
             made = modal.Image.from_registry(name, secret=credentials)
         return made.entrypoint([])  # else the runner would be an argument of the image's
+
+
+@contextlib.contextmanager
+def _told_of(name: str, on_progress: Progress | None) -> Iterator[None]:
+    """Tell of a build that takes long; an image that Modal has already is ready in a moment."""
+    if on_progress is None:
+        yield
+        return
+    news = PullProgress(name, "Modal builds the image")
+    telling = asyncio.get_running_loop().call_later(TOLD_AFTER_S, on_progress, news)
+    try:
+        yield
+    finally:
+        telling.cancel()
 
 
 async def _log(image: modal.Image) -> str:
