@@ -162,8 +162,8 @@ class NomadBackend:
             events = events_of(found)
             if state_of(found, whole_box=False).state == "dead":
                 if self._config.driver == "singularity" and (log := await self._cluster.log_tail(allocation)):
-                    error = explain(log)
-                    raise error.error if isinstance(error, RefusedError) else error
+                    why = explain(log)
+                    raise why.error if isinstance(why, RefusedError) else why
                 raise failed(image_of(self._config, spec), events)
             if spec.on_progress is not None and events and "ownloading image" in events[-1].get("DisplayMessage", ""):
                 spec.on_progress(PullProgress(image_of(self._config, spec), str(events[-1]["DisplayMessage"])))

@@ -543,7 +543,7 @@ def apptainer(nomad_agent: Agent, singularity_image: Image) -> Iterator[dict[str
 @pytest.mark.singularity
 async def test_apptainer_by_raw_exec(apptainer: dict[str, Any], nomad_agent: Agent, tmp_path: Path) -> None:
     mark = f"{os.getpid()}.31"
-    more = {"env": {"FURTHER": "1"}, "volumes": [f"{tmp_path}:/data"]}
+    more: dict[str, Any] = {"env": {"FURTHER": "1"}, "volumes": [f"{tmp_path}:/data"]}
     async with SandboxPool("nomad", **apptainer, **more) as pool, pool.slots(2) as (one, two):
         assert one.sandbox == two.sandbox
         assert one.isolation.level == "namespaces"
