@@ -42,6 +42,7 @@ class Paramiko:
         self._host = host
         self._attempts = Attempts()
         self._client: paramiko.SSHClient | None = None
+        self._made_of: socket.socket | paramiko.ProxyCommand | None = None
         self._closed = False
 
     def run(self, command: str, stdin: bytes, timeout_s: float) -> Completed:
@@ -68,10 +69,13 @@ class Paramiko:
     def close(self) -> None:
         """See ``Transport.close``."""
         self._closed = True
-        with self._attempts.lock:
-            if self._client is not None:
-                self._client.close()
-                self._client = None
+        self._drop()
+
+    def _drop(self) -> None:
+        """Close what there is, also of a connection that is just being made: it is not waited for."""
+        for held in (self._client, self._made_of):
+            if held is not None:
+                held.close()
 
     def _session(self, command: str) -> paramiko.Channel:
         channel = self._transport().open_session(timeout=self._config.connect_timeout_s)
@@ -80,26 +84,33 @@ class Paramiko:
 
     def _transport(self) -> paramiko.Transport:
         with self._attempts.one():
-            if self._closed:
-                raise unavailable(self._host, CLOSED)
+            self._check_open()
             transport = None if self._client is None else self._client.get_transport()
             if transport is not None and transport.is_active():
                 return transport
-            if self._client is not None:
-                self._client.close()
-            self._client = self._connected()
+            self._drop()
+            self._client = paramiko.SSHClient()
+            try:
+                self._connect(self._client)
+                self._check_open()
+            except BaseException:
+                self._drop()
+                raise
             transport = self._client.get_transport()
             if transport is None:
                 raise unavailable(self._host, "the connection ended at once")
             transport.set_keepalive(KEEPALIVE_S)
             return transport
 
-    def _connected(self) -> paramiko.SSHClient:
+    def _check_open(self) -> None:
+        if self._closed:
+            raise unavailable(self._host, CLOSED)
+
+    def _connect(self, client: paramiko.SSHClient) -> None:
         config, host = self._config, self._host
         told = self._configured()
         usual = str(told.get("userknownhostsfile", "~/.ssh/known_hosts")).split()[0]
         known_hosts = Path(config.known_hosts or usual).expanduser()
-        client = paramiko.SSHClient()
         for file in (known_hosts, *(() if config.known_hosts else (Path("/etc/ssh/ssh_known_hosts"),))):
             if file.is_file():
                 client.load_system_host_keys(str(file))
@@ -109,24 +120,21 @@ class Paramiko:
         names = [identity] if identity else told.get("identityfile")
         keys = [os.path.expanduser(name) for name in names] if names else None
         address, port = told.get("hostname", host.host), int(host.port or told.get("port", 22))
-        try:
-            client.connect(
-                address,
-                port,
-                username=host.user or told.get("user"),
-                key_filename=keys,  # type: ignore[arg-type] # several are taken too
-                passphrase=None if config.passphrase is None else config.passphrase(),
-                look_for_keys=not names,
-                allow_agent=identity is None,
-                sock=self._socket(address, port, told.get("proxycommand")),
-                timeout=config.connect_timeout_s,
-                banner_timeout=config.connect_timeout_s,
-                auth_timeout=config.connect_timeout_s,
-            )
-        except BaseException:
-            client.close()
-            raise
-        return client
+        self._made_of = self._socket(address, port, told.get("proxycommand"))
+        self._check_open()
+        client.connect(
+            address,
+            port,
+            username=host.user or told.get("user"),
+            key_filename=keys,  # type: ignore[arg-type] # several are taken too
+            passphrase=None if config.passphrase is None else config.passphrase(),
+            look_for_keys=not names,
+            allow_agent=identity is None,
+            sock=self._made_of,
+            timeout=config.connect_timeout_s,
+            banner_timeout=config.connect_timeout_s,
+            auth_timeout=config.connect_timeout_s,
+        )
 
     def _configured(self) -> dict[str, Any]:
         path = Path(self._config.ssh_config or "~/.ssh/config").expanduser()

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -178,6 +179,23 @@ async def test_a_host_key_that_has_changed(options: dict[str, Any], tmp_path: Pa
     known = tmp_path / "known"
     known.write_text(f"[{address[0]}]:{address[1]} {kind} {key}\n")
     await refused(BackendUnavailable, "ssh-keygen -R", **{**options, "known_hosts": str(known), "host_keys": host_keys})
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_host_that_says_nothing_is_not_waited_for_at_the_end(transport: str) -> None:
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen()
+        given = {"hosts": f"me@127.0.0.1:{deaf.getsockname()[1]}", "ssh_config": "/dev/null", "connect_timeout_s": 90}
+        backend = make_backend("ssh", {**given, "transport": transport})
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(backend.sandboxes)
+            connection, _ = await to_thread.run_sync(deaf.accept)
+            tasks.cancel_scope.cancel()
+        began = anyio.current_time()
+        await backend.aclose()
+        assert anyio.current_time() - began < 45
+        connection.close()
 
 
 async def test_nobody_listens(options: dict[str, Any]) -> None:
