@@ -46,6 +46,8 @@ def _root(
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
+    if not verbose:
+        logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # what it raises is told anyway
     warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}")
 
 

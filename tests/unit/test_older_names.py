@@ -10,8 +10,9 @@ import pytest
 
 from hermes_exec import SandboxPool
 from hermes_exec.backends.docker.config import DockerConfig
+from hermes_exec.backends.registry import config_type, config_types
 from hermes_exec.backends.ssh.config import SSHConfig
-from hermes_exec.config import import_older_names, resolve_config
+from hermes_exec.config import PoolConfig, import_older_names, resolve_config
 from hermes_exec.config.older_names import RULES
 from hermes_exec.errors import ConfigError
 
@@ -81,6 +82,7 @@ def test_the_slot_pool_and_the_cluster() -> None:
         "token": "hush-hush",
         "network": False,
     }
+    resolve_config(found.options, config_type("nomad"))
     assert "NOMAD_TOKEN is read as token; write that instead" in found.warnings
     assert "hush-hush" not in repr(found.warnings)
     assert [w for w in found.warnings if w.startswith("TERMINAL_NOMAD_JOB_ID is left out: every box is a job")]
@@ -112,6 +114,17 @@ def test_profiles_of_modal() -> None:
         },
     }
     assert len(found.warnings) == 9
+    pool, config = resolve_config(found.options, config_type("modal"))
+    for own in pool.profiles.values():
+        config.with_options(own.backend_options)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_what_a_name_became_is_an_option(name: str) -> None:
+    rule = RULES[name]
+    option = rule.option.split(".")[0]
+    for backend in rule.backends & {*config_types()} if option else ():
+        assert option in {*PoolConfig.model_fields, *config_type(backend).model_fields}, (name, backend)
 
 
 def test_a_backend_that_was_chosen_otherwise_counts_more() -> None:

@@ -20,6 +20,7 @@ import pytest
 from anyio import to_thread
 
 from hermes_exec import ExecError, SandboxDied, SandboxPool
+from hermes_exec.backends.registry import backend_names
 from tests.conftest import missing, require_engine
 from tests.e2e.backends.boxes import until
 from tests.e2e.cli.conftest import PROGRAM, environment
@@ -53,10 +54,10 @@ def config(tmp_path: Path, docker_image: Image, singularity_image: Image) -> Ite
         yield {"max_sandboxes": 2, "slots_per_sandbox": 4, "lease_s": 30, "backends": backends}
 
 
-def cli(*arguments: str, **env: str) -> list[dict[str, Any]]:
+def cli(*arguments: str) -> list[dict[str, Any]]:
     """What a command of the program says, as JSON."""
     command = [*PROGRAM, *arguments, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, env=environment() | env)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, env=environment())
     assert done.returncode == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout)
     return found
@@ -171,17 +172,19 @@ async def test_pools_of_one_backend_in_two_processes_and_commands_beside_them(
 
 async def test_all_is_all_of_the_backends_that_are_asked(config: dict[str, Any], tmp_path: Path) -> None:
     """`reap --all` ends boxes of living owners too, as it says: those that its backends can see, and no others."""
-    (tmp_path / "apart").mkdir(mode=0o711)
+    for name in ("apart", "nothing"):
+        (tmp_path / name).mkdir(mode=0o711)
     apart = SandboxPool("local", base_dir=str(tmp_path / "apart"))
-    # Neither the system's temporary directory nor Docker: what others do on this machine is not for this test to end.
-    away = {"TMPDIR": str(tmp_path), "DOCKER_HOST": "unix:///no/such/socket"}
-    named = {**config, "backends": {key: own for key, own in config["backends"].items() if key != "docker"}}
-    pools = [SandboxPool.from_config(named, backend=name) for name in named["backends"]]
+    # All names are taken, and Docker's daemon is for none of them: what others do here is not for this test to end.
+    mine = {name: own for name, own in config["backends"].items() if name != "docker"}
+    taken = {name: {"type": "local", "base_dir": str(tmp_path / "nothing")} for name in backend_names()}
+    named = {**config, "backends": taken | mine}
+    pools = [SandboxPool.from_config(named, backend=name) for name in mine]
     async with AsyncExitStack() as held:
         slots = [
             await held.enter_async_context((await held.enter_async_context(pool)).slot()) for pool in [apart, *pools]
         ]
-        rows = await to_thread.run_sync(lambda: cli("reap", "--config", written(tmp_path, named), "--all", **away))
+        rows = await to_thread.run_sync(lambda: cli("reap", "--config", written(tmp_path, named), "--all"))
         assert {row["sandbox"] for row in rows} == {slot.sandbox for slot in slots[1:]}
         assert (await slots[0].run("echo untouched")).stdout == "untouched\n"
         for slot, pool in zip(slots[1:], pools, strict=True):
