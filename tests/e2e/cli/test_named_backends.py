@@ -139,7 +139,7 @@ def test_ps_and_reap_go_over_all_and_tell_those_that_are_away(cli: Cli, several:
         assert "Connection refused" in of_name(rows, "away")[0]["error"]["message"]
         assert TOKEN not in listed.stdout + listed.stderr
         shown = cli.run("ps", *several.option).stdout.splitlines()
-        assert [line.split()[1:3] for line in shown if line.startswith("wrong ")] == [["-", "ConfigError"]]
+        assert ["ConfigError" in line for line in shown if line.startswith("wrong ")] == [True]
 
         assert cli.json("reap", *several.option, "--json", "-b", "other", "--run-id", f"{RUN}-here") == []
         reaped = cli.json("reap", *several.option, "--json", "--run-id", f"{RUN}-here")
