@@ -5,7 +5,7 @@ PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export GOTOOLCHAIN := local
 
-.PHONY: help setup runner engine images demo test quick attack test-faults test-rl test-packages fuzz soak check bench docs build clean
+.PHONY: help setup runner engine images demo test quick attack test-faults test-rl test-packages fuzz soak conformance check bench docs build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -58,12 +58,15 @@ test-packages: setup ## test suites of other packages, inside of slots and outsi
 soak: setup ## half an hour of mixed work on 128 slots, local and Docker; nothing may grow
 	@.ci/engine && $(PY) -m tests.images.build debian >/dev/null && $(PY) -m tests.soak --html soak.html
 
+conformance: setup ## what each backend gives and costs, into docs/backends.md (15 minutes, on a quiet machine)
+	@.ci/engine && .ci/sshd && .ci/apptainer && .ci/nomad && $(PY) -m tests.images.folders && $(PY) -m tests.images.build debian >/dev/null && $(PY) -m benchmarks.backends
+
 check: setup ## style, types, import direction, Go checks, docs
 	@.ci/check
 
 bench: setup ## measured beside the alternatives, into benchmarks/RESULTS.md (25 to 30 minutes; ONLY="calls curves" for parts)
 	@.ci/setup bench
-	@.ci/sshd; .ci/apptainer || true
+	@.ci/sshd; .ci/apptainer; .ci/nomad || true
 	@if .ci/engine; then $(PY) -m tests.images.build busybox debian >/dev/null; fi; $(PY) -m benchmarks.run $(addprefix --only ,$(ONLY))
 
 docs: setup ## the site, into site/

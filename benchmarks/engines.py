@@ -1,4 +1,4 @@
-"""SSH and Apptainer: calls, files and boxes from nothing, beside what the engine's own program does."""
+"""Each backend: calls, files and boxes from nothing, beside what the engine's own exec does."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
+import requests
 from anyio import to_thread
 
 from benchmarks import bare, ours
@@ -23,13 +25,34 @@ from benchmarks.contender import SMALL
 from benchmarks.measured import Discipline, Measured, Sample, in_flight, progress
 from benchmarks.options import Options
 from hermes_exec import SandboxPool
-from tests.engines import options_of
+from tests import nomad_agent
+from tests.engines import BACKENDS, options_of
 
 OPENSSH, PARAMIKO, APPTAINER = "hermes-exec, SSH", "hermes-exec, SSH by paramiko", "hermes-exec, Apptainer"
+DOCKER, NOMAD, MODAL = "hermes-exec, Docker", "hermes-exec, Nomad", "hermes-exec, Modal's client and a loopback server"
 SSH, EXEC = "ssh, one connection", "apptainer exec, one instance"
+DOCKER_EXEC, ALLOC_EXEC, MODAL_EXEC = "docker exec", "nomad alloc exec", "exec of Modal's client"
 BARE = "apptainer exec"
 MEGABYTES, BOXES, AT_ONCE = 50, 80, 8
 FIRST = "a box, from nothing to its first command"
+PAIRS = {
+    "local": (LOCAL, HOST.many),
+    "docker": (DOCKER, DOCKER_EXEC),
+    "ssh": (OPENSSH, SSH),
+    "singularity": (APPTAINER, EXEC),
+    "nomad": (NOMAD, ALLOC_EXEC),
+    "modal": (MODAL, MODAL_EXEC),
+}
+"""Each backend of this library, and the engine's own exec."""
+LABELS = {
+    "no-op, p50 / p95": ("p50", "engines: no-op"),
+    "no-ops, 32 at once": ("calls", "engines: no-op, 32 at once"),
+    "write 1 KiB, p50 / p95": ("p50", "engines: write 1 KiB"),
+    f"{MEGABYTES} MiB up": ("bytes", f"engines: {MEGABYTES} MiB up"),
+    f"{MEGABYTES} MiB down": ("bytes", f"engines: {MEGABYTES} MiB down"),
+    "first command from nothing": ("p50", f"engines: {FIRST}"),
+}
+"""What is told of each backend: of which kind it is, and in which discipline it was measured."""
 
 
 class Program:
@@ -87,6 +110,31 @@ class Slot(ours.Ours):
         await self.slot.files.download("large", str(path))
 
 
+class ModalExec(Program):
+    """A process of a sandbox by Modal's own client."""
+
+    def __init__(self, sandbox: Any) -> None:  # noqa: ANN401 - modal is loaded late
+        super().__init__()
+        self._sandbox = sandbox
+
+    async def run(self, script: str, data: bytes | None = None) -> None:
+        """Run a shell's script with this on its stdin."""
+        process = await self._sandbox.exec.aio("bash", "-c", script, text=False)
+        if data is not None:
+            process.stdin.write(data)
+            process.stdin.write_eof()
+            await process.stdin.drain.aio()
+        assert await process.wait.aio() == 0, script
+
+    async def up(self, path: Path) -> None:
+        """Send a file."""
+        await self._sandbox.filesystem.copy_from_local.aio(str(path), "/tmp/bench-large")
+
+    async def down(self, path: Path) -> None:
+        """Take it back."""
+        await self._sandbox.filesystem.copy_to_local.aio("/tmp/bench-large", str(path))
+
+
 Contender = Program | Slot | bare.AsyncioSubprocess
 
 
@@ -121,25 +169,56 @@ async def connection(options: dict[str, Any], folder: str) -> AsyncIterator[Prog
         await anyio.run_process([*argv, "-O", "exit", host], check=False)
 
 
+async def alloc_exec(options: dict[str, Any], job: str) -> Program:
+    """Nomad's own exec, in the job of a box."""
+
+    def allocation() -> str:
+        headers = {"X-Nomad-Token": options["token"]}
+        url = f"{options['address']}/v1/job/{job}/allocations"
+        return str(requests.get(url, headers=headers, timeout=30).json()[0]["ID"])
+
+    access = ("-address", options["address"], "-token", options["token"], "-i=true", "-t=false")
+    made = await to_thread.run_sync(allocation)
+    return Program(nomad_agent.program(), "alloc", "exec", *access, "-task", "box", made)
+
+
+async def modal_exec(sandbox: str) -> ModalExec:
+    """The exec of Modal's own client, in the sandbox of a box."""
+    import modal
+
+    return ModalExec(await modal.Sandbox.from_id.aio(sandbox))
+
+
 async def measure(options: Options) -> Measured:
     """All of it, in rounds, in each of them all contenders one after the other."""
     measured = Measured()
     async with AsyncExitStack() as stack:
-        ssh, apptainer = (stack.enter_context(options_of(name)) for name in ("ssh", "singularity"))
+        engines = {name: stack.enter_context(options_of(name)) for name in BACKENDS}
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+
+        async def slot(backend: str, **more: Any) -> Slot:
+            return await stack.enter_async_context(slot_of(backend, **engines[backend], **more))
+
+        docker, nomad, modal = await slot("docker"), await slot("nomad", slot_root="shared"), await slot("modal")
         contenders: dict[str, Contender] = {
             HOST.many: await stack.enter_async_context(bare.open_asyncio()),
-            LOCAL: await stack.enter_async_context(slot_of("local")),
-            OPENSSH: await stack.enter_async_context(slot_of("ssh", transport="openssh", **ssh)),
-            PARAMIKO: await stack.enter_async_context(slot_of("ssh", transport="paramiko", **ssh)),
-            SSH: await stack.enter_async_context(connection(ssh, str(folder))),
-            APPTAINER: await stack.enter_async_context(slot_of("singularity", **apptainer)),
-            EXEC: await stack.enter_async_context(instance(apptainer["image"])),
+            LOCAL: await slot("local"),
+            DOCKER: docker,
+            DOCKER_EXEC: Program("docker", "exec", "-i", docker.slot.sandbox),
+            OPENSSH: await slot("ssh", transport="openssh"),
+            PARAMIKO: await slot("ssh", transport="paramiko"),
+            SSH: await stack.enter_async_context(connection(engines["ssh"], str(folder))),
+            APPTAINER: await slot("singularity"),
+            EXEC: await stack.enter_async_context(instance(engines["singularity"]["image"])),
+            NOMAD: nomad,
+            ALLOC_EXEC: await alloc_exec(engines["nomad"], nomad.slot.sandbox),
+            MODAL: modal,
+            MODAL_EXEC: await modal_exec(modal.slot.sandbox),
         }
         await calls(measured, contenders, options)
         await transfers(measured, contenders, folder, options)
-        await first_commands(measured, ssh, apptainer, options)
-        await many_boxes(measured, apptainer)
+        await first_commands(measured, engines, options)
+        await many_boxes(measured, engines["singularity"])
     return measured
 
 
@@ -166,7 +245,7 @@ async def transfers(measured: Measured, contenders: dict[str, Contender], folder
     """A large file up and down."""
     local, back = folder / "large", folder / "back"
     await to_thread.run_sync(local.write_bytes, os.urandom(1 << 20) * MEGABYTES)
-    bases = {OPENSSH: SSH, PARAMIKO: SSH, SSH: SSH, APPTAINER: EXEC, EXEC: EXEC}
+    bases = {name: own for name, own in PAIRS.values() if name != LOCAL} | {PARAMIKO: SSH}
     ways = [Discipline(f"engines: {MEGABYTES} MiB {way}", "bytes", bases, MEGABYTES << 20) for way in ("up", "down")]
     measured.disciplines += ways
     for number in range(options.rounds + 1):
@@ -181,19 +260,16 @@ async def transfers(measured: Measured, contenders: dict[str, Contender], folder
             back.unlink()
 
 
-async def first_commands(measured: Measured, ssh: dict[str, Any], apptainer: dict[str, Any], options: Options) -> None:
+async def first_commands(measured: Measured, engines: dict[str, dict[str, Any]], options: Options) -> None:
     """From nothing to the first command."""
     start = "apptainer instance start"
-    discipline = Discipline(
-        f"engines: {FIRST}", "times", {APPTAINER: start, start: start, OPENSSH: start, PARAMIKO: start}
-    )
+    discipline = Discipline(f"engines: {FIRST}", "times", dict.fromkeys([APPTAINER, start], start))
     measured.disciplines.append(discipline)
     ways: dict[str, Callable[[], Any]] = {
-        OPENSSH: lambda: slot_of("ssh", transport="openssh", **ssh),
-        PARAMIKO: lambda: slot_of("ssh", transport="paramiko", **ssh),
-        APPTAINER: lambda: slot_of("singularity", **apptainer),
-        start: lambda: instance(apptainer["image"]),
+        ours: partial(slot_of, name, **engines[name]) for name, (ours, _) in PAIRS.items()
     }
+    ways[PARAMIKO] = partial(slot_of, "ssh", transport="paramiko", **engines["ssh"])
+    ways[start] = lambda: instance(engines["singularity"]["image"])
     for number in range(options.rounds + 1):
         for name, way in ways.items():
             progress(f"{FIRST}: round {number} of {options.rounds}, {name}")

@@ -86,8 +86,8 @@ async def ask_each(
     question: Callable[[Backend], Awaitable[list[T]]],
     time_limit_s: float,
 ) -> list[Answer[T]]:
-    """Ask the backends all at once. One that cannot be had, or does not answer in time, is told in one line and holds
-    up no other, and so are hosts of a backend. What several backends know of (they may be of one engine) is found once.
+    """Ask the backends all at once. One that cannot be had, or does not answer in time, is told and holds up no other,
+    and so are hosts of a backend. What several backends know of (they may be of one engine) is found once.
 
     Raises:
         BackendUnavailable: the one that was asked for by itself cannot be reached.
@@ -128,8 +128,11 @@ async def ask_each(
     for answer in answers:
         answer.found = [one for one in answer.found if (one.backend, one.sandbox) not in seen]
         seen |= {(one.backend, one.sandbox) for one in answer.found}
-        if answer.error is not None:
+        if answer.error is not None and answer.in_file:
             say(f"{answer.name} is left out: {answer.error}")
+    away = [answer.name for answer in answers if answer.error is not None and not answer.in_file]
+    if away:
+        say(f"left out: {', '.join(away)} (hermes-exec doctor says why)")
     return answers
 
 

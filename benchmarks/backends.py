@@ -1,0 +1,139 @@
+"""One table of all backends, in docs/backends.md: what each of them gives, and what it costs, measured in one run.
+
+`python -m benchmarks.backends [NAME]…` (`make conformance`); with names only these columns are made, and printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from benchmarks import engines
+from benchmarks.measured import Measured, Sample, progress
+from benchmarks.options import Options
+from benchmarks.quiet import note, watch
+from benchmarks.report import machine, table
+from hermes_exec import SandboxPool
+from hermes_exec.testing.conformance import Outcome, Report, run_conformance
+from tests.engines import BACKENDS, options_of
+from tests.unit.test_adapter_size import adapter_lines
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "backends.md"
+BEGIN, END = "<!-- The table: make conformance writes it. -->", "<!-- The end of the table. -->"
+HEADS = {"modal": "modal: client and loopback server"}
+
+
+async def prove(name: str) -> Report:
+    """Run the conformance suite on a backend, with slots as its pools have them by themselves."""
+
+    def told(outcome: Outcome) -> None:
+        progress(f"{name}: {outcome.name}")
+        if outcome.status == "failed":
+            print(f"\r\033[K{name}: FAILED {outcome.name}: {outcome.reason}", file=sys.stderr)
+
+    with options_of(name) as options:
+        return await run_conformance(partial(SandboxPool, name, **options), on_result=told)
+
+
+def rendered(reports: dict[str, Report], measured: Measured) -> str:
+    """The tables, in Markdown."""
+    names = list(reports)
+    head = ("", *(HEADS.get(name, name) for name in names))
+    sides = "l" + "r" * len(names)
+    parts = [table(head, sides, [*_behaviours(reports), *_facts(reports)])]
+    rows = [(label, *(_cell(measured, name, label) for name in names)) for label in engines.LABELS]
+    parts += ["Medians of one run, all of them taking turns:\n", table(head, sides, rows)]
+    parts += ["What is not given, and why:\n", *map(_gaps, reports.items())]
+    return "\n".join(parts)
+
+
+def _behaviours(reports: dict[str, Report]) -> list[tuple[str, ...]]:
+    """How many behaviours of each group each of them gives, of how many."""
+    groups = sorted({outcome.group for report in reports.values() for outcome in report.outcomes})
+    rows = []
+    for group in (*groups, "all behaviours"):
+        cells = []
+        for report in reports.values():
+            found = Counter(each.status for each in report.outcomes if group in (each.group, "all behaviours"))
+            failed = f", **{found['failed']} failed**" if found["failed"] else ""
+            cells.append(f"{found['passed']} of {found.total()}{failed}")
+        rows.append((group, *cells))
+    return rows
+
+
+def _facts(reports: dict[str, Report]) -> list[tuple[str, ...]]:
+    return [
+        ("isolation of a slot", *(report.facts.isolation.level for report in reports.values())),
+        ("lines of the adapter", *(f"{sum(adapter_lines(name).values()):,}" for name in reports)),
+    ]
+
+
+def _cell(measured: Measured, name: str, label: str) -> str:
+    """The figure of a backend, and that of the engine's own exec beside it."""
+    ours, own = (_figure(measured, label, contender) for contender in engines.PAIRS[name])
+    return f"{ours} ({own})" if own else ours or "–"
+
+
+def _figure(measured: Measured, label: str, contender: str) -> str:
+    kind, discipline = engines.LABELS[label]
+    sample = measured.sample(discipline, contender)
+    if sample is None:
+        return ""
+    return {"p50": _milliseconds, "calls": _calls, "bytes": _speed}[kind](sample)
+
+
+def _milliseconds(sample: Sample) -> str:
+    return f"{sample.p50_ms:,.2f} / {sample.p95_ms:,.2f} ms"
+
+
+def _calls(sample: Sample) -> str:
+    return f"{sample.per_second:,.0f}/s"
+
+
+def _speed(sample: Sample) -> str:
+    return f"{engines.MEGABYTES / sample.p50_ms * 1e3:,.0f} MiB/s"
+
+
+def _gaps(named: tuple[str, Report]) -> str:
+    name, report = named
+    by_reason: dict[str, list[str]] = {}
+    for outcome in report.having("skipped"):
+        by_reason.setdefault(outcome.reason, []).append(f"`{outcome.name}`")
+    lines = [f"- {reason}: {', '.join(checks)}" for reason, checks in by_reason.items()]
+    return "\n".join([f"**{name}**\n", *(lines or ["- nothing is missing"]), ""])
+
+
+def write(text: str) -> None:
+    """Put the table into its place on the page, or at the end of one that has none yet."""
+    before, found, rest = PAGE.read_text("utf-8").partition(BEGIN)
+    after = rest.partition(END)[2] if found else "\n"
+    head = before if found else f"{before.rstrip()}\n\n## Side by side\n\n"
+    PAGE.write_text(f"{head}{BEGIN}\n\n{text}\n{END}{after}", "utf-8")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Make the table; 1 where a behaviour failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BACKENDS)}")
+    names = parser.parse_args(argv).names
+    if unknown := set(names) - set(BACKENDS):
+        parser.error(f"there is no backend {unknown.pop()!r} here")
+    quiet = watch("backends")
+    measured = asyncio.run(engines.measure(Options()))
+    reports = {name: asyncio.run(prove(name)) for name in names or BACKENDS}
+    text = f"On {machine()}. {note([quiet])}\n\n{rendered(reports, measured)}"
+    if names:
+        print(text)
+    else:
+        write(text)
+        print(PAGE)
+    return 1 if any(report.failed for report in reports.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
