@@ -23,6 +23,8 @@ DIFFERS = {
     "test_local_uid.py": RIGHTS | {"network"},
     "test_local_user.py": RIGHTS | {"network"},
     "test_modal_whole.py": COMMANDS | {"kill", "isolation", "network"},
+    "test_nomad.py": {"commands", "users", "kill", "reset", "faults", "isolation", "network"},
+    "test_nomad_apptainer.py": COMMANDS | {"as a container", "reset", "kill", "faults"},
     "test_singularity_own_root.py": COMMANDS | {"as a container", "reset", "kill"},
     "test_singularity_user.py": RIGHTS | FOLDERS,
     "test_ssh_paramiko.py": COMMANDS | FOLDERS | {"stdin", "output", "faults", "network"},
