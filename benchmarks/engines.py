@@ -121,18 +121,21 @@ class ModalExec(Program):
         """Run a shell's script with this on its stdin."""
         process = await self._sandbox.exec.aio("bash", "-c", script, text=False)
         if data is not None:
-            process.stdin.write(data)
+            for begin in range(0, len(data), 1 << 20):
+                process.stdin.write(data[begin : begin + (1 << 20)])
+                await process.stdin.drain.aio()
             process.stdin.write_eof()
             await process.stdin.drain.aio()
         assert await process.wait.aio() == 0, script
 
     async def up(self, path: Path) -> None:
         """Send a file."""
-        await self._sandbox.filesystem.copy_from_local.aio(str(path), "/tmp/bench-large")
+        await self.run("cat > /tmp/bench-large", await to_thread.run_sync(path.read_bytes))
 
     async def down(self, path: Path) -> None:
         """Take it back."""
-        await self._sandbox.filesystem.copy_to_local.aio("/tmp/bench-large", str(path))
+        process = await self._sandbox.exec.aio("cat", "/tmp/bench-large", text=False)
+        await to_thread.run_sync(path.write_bytes, await process.stdout.read.aio())
 
 
 Contender = Program | Slot | bare.AsyncioSubprocess
