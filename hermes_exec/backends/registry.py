@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from hermes_exec.backends.base import Backend
@@ -24,6 +25,10 @@ BUILT_IN: Mapping[str, str] = {
 }
 
 
+CLIENTS: Mapping[str, str] = {"docker": "docker", "nomad": "nomad", "modal": "modal"}
+"""The module of the client library that a backend cannot do without."""
+
+
 class BackendModule(Protocol):
     """What an entry point of the group names: a configuration class and a way to make the backend from it."""
 
@@ -42,6 +47,11 @@ def _points() -> dict[str, EntryPoint]:
 def backend_names() -> list[str]:
     """The names of all backends that are installed."""
     return sorted({*BUILT_IN, *_points()})
+
+
+def has_client(name: str) -> bool:
+    """Whether the client library that a backend cannot do without is installed."""
+    return name not in CLIENTS or find_spec(CLIENTS[name]) is not None
 
 
 def backend_module(name: str) -> BackendModule:

@@ -76,6 +76,13 @@ def test_backends_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "broken" not in registry.config_types()
 
 
+def test_a_backend_without_its_client_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(map(registry.has_client, registry.BUILT_IN))
+    monkeypatch.setitem(registry.CLIENTS, "nomad", "no_such_module_at_all")  # type: ignore[arg-type]
+    assert not registry.has_client("nomad")
+    assert registry.has_client("local")
+
+
 def test_owners() -> None:
     mine = own_labels("run-1")
     assert from_json(to_json(mine)) == mine

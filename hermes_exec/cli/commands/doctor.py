@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -77,7 +78,7 @@ def doctor(
 async def _doctor(
     backend: str | None, image: str | None, config: Path | None, option: list[str] | None, as_json: bool
 ) -> int:
-    from hermes_exec.backends.registry import backend_names
+    from hermes_exec.backends.registry import backend_names, has_client
     from hermes_exec.cli.kit.known_backends import needs_options, wanted_backends
 
     wanted = wanted_backends(backend, config, option)
@@ -86,15 +87,17 @@ async def _doctor(
         say(f"trying {', '.join(findings)} …")
 
     async def fill(name: str) -> None:
-        await _try(findings[name], lambda: settings_of(name, image, config, option, environ={}), wanted.alone)
+        settings = partial(settings_of, name, image, config, option, environ={})
+        await _try(findings[name], settings, alone=wanted.alone, in_file=name in wanted.in_file)
 
     async with anyio.create_task_group() as tasks:
         for name in findings:
             tasks.start_soon(fill, name)
     for name in [] if wanted.alone else backend_names():
-        if name not in findings and needs_options(name):
-            untried = Finding(name, "not tried", f"it needs options: hermes-exec doctor -b {name} -o …")
-            findings[name] = untried
+        if name not in findings and not has_client(name):
+            findings[name] = Finding(name, "not installed", f"pip install 'hermes-exec[{name}]'")
+        elif name not in findings and needs_options(name):
+            findings[name] = Finding(name, "not tried", f"it needs options: hermes-exec doctor -b {name} -o …")
     if as_json:
         emit_json(list(findings.values()))
     else:
@@ -102,7 +105,7 @@ async def _doctor(
     return exits.OK if any(finding.status == "ok" for finding in findings.values()) else exits.INFRA
 
 
-async def _try(finding: Finding, settings_of_it: Callable[[], dict[str, Any]], alone: bool) -> None:
+async def _try(finding: Finding, settings_of_it: Callable[[], dict[str, Any]], *, alone: bool, in_file: bool) -> None:
     try:
         settings = settings_of_it() | ONE_SLOT
         with anyio.fail_after(TIME_LIMIT_S):
@@ -118,7 +121,8 @@ async def _try(finding: Finding, settings_of_it: Callable[[], dict[str, Any]], a
     except ConfigError as error:
         if alone:
             raise
-        finding.status, finding.detail = "misconfigured", str(error)
+        # Of one that nobody has configured it says what it needs.
+        finding.status, finding.detail = "misconfigured" if in_file else "not tried", str(error)
     except ExecError as error:
         finding.status, finding.detail = "failed", f"{type(error).__name__}: {error}"
     except TimeoutError:

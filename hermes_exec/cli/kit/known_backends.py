@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import anyio
 
 from hermes_exec.backends.base import Backend, Reaped, SandboxInfo
-from hermes_exec.backends.registry import backend_names, config_type, make_backend
+from hermes_exec.backends.registry import backend_names, config_type, has_client, make_backend
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.output import say
 from hermes_exec.cli.kit.pools import settings_of
@@ -55,7 +55,7 @@ def wanted_backends(backend: str | None, config: Path | None, options: list[str]
         return Wanted([name], alone=True)
     if options:
         raise ConfigError("--option needs --backend, or a file that is about one backend")
-    others = [each for each in backend_names() if each not in named and not needs_options(each)]
+    others = [each for each in backend_names() if each not in named and not needs_options(each) and has_client(each)]
     return Wanted([*named, *others], frozenset(named))
 
 
