@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import time
 import zipfile
 from pathlib import Path
 
@@ -102,19 +101,13 @@ def test_an_editable_install_builds_for_this_machine_alone_and_says_so(tmp_path:
 @pytest.mark.timeout(600)
 def test_unchanged_sources_are_not_built_again(checkout: Path) -> None:
     build_runners(checkout, TARGETS, print)
-    assert min(time_of_rebuild(checkout) for _ in range(3)) < 1.0
+    assert not build_runners(checkout, TARGETS, print)
     for program in PROGRAMS:
         damaged = checkout / program.folder / program.file(TARGETS[0])
         good = damaged.read_bytes()
         damaged.write_bytes(b"something else")
         assert build_runners(checkout, TARGETS, print)
         assert damaged.read_bytes() == good
-
-
-def time_of_rebuild(checkout: Path) -> float:
-    begin = time.monotonic()
-    assert not build_runners(checkout, TARGETS, print)
-    return time.monotonic() - begin
 
 
 def test_incomplete_sources_are_named(tmp_path: Path) -> None:

@@ -215,13 +215,14 @@ async def _run(argv: list[str], name: str, on_progress: Progress | None) -> str 
     """Run a build with this process's environment, which has credentials and proxies; what it said if it failed. One
     that is not waited for any more is ended.
     """
-    process = await anyio.open_process(
-        with_us(argv),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    with anyio.CancelScope(shield=True):  # a start that is called off half-way leaves its pipes open
+        process = await anyio.open_process(
+            with_us(argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
     try:
         said = await _said(process, name, on_progress)
         code = await process.wait()
