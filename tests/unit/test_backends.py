@@ -78,7 +78,7 @@ def test_backends_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_backend_without_its_client_library(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(map(registry.has_client, registry.BUILT_IN))
-    monkeypatch.setitem(registry.CLIENTS, "nomad", "no_such_module_at_all")  # type: ignore[arg-type]
+    monkeypatch.setitem(registry.CLIENTS, "nomad", "no_such_module_at_all")
     assert not registry.has_client("nomad")
     assert registry.has_client("local")
 
