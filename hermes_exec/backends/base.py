@@ -10,7 +10,7 @@ from typing import Literal, Protocol, runtime_checkable
 from anyio.abc import ByteStream
 
 from hermes_exec.config import Limits
-from hermes_exec.errors import ConfigError, IsolationError, PostMortem
+from hermes_exec.errors import ChannelLost, ConfigError, ExecError, IsolationError, PostMortem, SandboxDied
 from hermes_exec.results import IsolationLevel, PullProgress
 
 SandboxState = Literal["alive", "dead", "unknown"]
@@ -266,6 +266,16 @@ class Remarkable(Protocol):
         Raises:
             BackendUnavailable: the engine cannot be asked.
         """
+
+
+async def not_opened(sandbox: Sandbox, what: str, error: ExecError) -> SandboxDied | ChannelLost:
+    """The error of ``Sandbox.open`` for a stream that could not be had: that the box has ended, or that it cannot be
+    reached now. `what` is what a box of this backend is called.
+    """
+    status = await sandbox.status()
+    if status.state == "dead":
+        return SandboxDied(f"the {what} has ended", post_mortem=status.post_mortem, sandbox=sandbox.id)
+    return ChannelLost(f"no stream into the {what}: {status.detail or error}", sandbox=sandbox.id)
 
 
 class Backend(Protocol):

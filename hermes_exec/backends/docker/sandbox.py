@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 
 from hermes_exec.aio.streams import FdStream
-from hermes_exec.backends.base import SandboxStatus
+from hermes_exec.backends.base import SandboxStatus, not_opened
 from hermes_exec.backends.docker.container import BASE_DIR, NAME_LABEL, RUNNER
 from hermes_exec.backends.docker.deadline import deadline
 from hermes_exec.backends.docker.engine import Engine, status_of
 from hermes_exec.backends.docker.stream import DockerStream
-from hermes_exec.errors import BackendUnavailable, ChannelLost, ExecError, PostMortem, SandboxDied, Suspect
+from hermes_exec.errors import BackendUnavailable, ExecError, PostMortem, Suspect
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -64,10 +64,7 @@ class DockerSandbox:
         try:
             return await self._engine.make(work, DockerStream.close_now)
         except ExecError as error:
-            status = await self.status()
-            if status.state == "dead":
-                raise SandboxDied("the container has ended", post_mortem=status.post_mortem, sandbox=self.id) from error
-            raise ChannelLost(f"no stream into the container: {status.detail or error}", sandbox=self.id) from error
+            raise await not_opened(self, "container", error) from error
 
     async def status(self) -> SandboxStatus:
         """See ``Sandbox.status``."""

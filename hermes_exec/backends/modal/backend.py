@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from hermes_exec.backends.modal.config import DAY_S, ModalConfig
 from hermes_exec.backends.modal.images import RUNNER, Built, Images
 from hermes_exec.backends.modal.sandbox import BASE, ModalSandbox, terminate, workdir_of
 from hermes_exec.backends.modal.stream import Streams
-from hermes_exec.backends.owner import PREFIX, from_strings, own_labels, owner_state, reap_reason, to_strings
+from hermes_exec.backends.owner import PREFIX, from_strings, own_labels, owner_state, reap_each, to_strings
 from hermes_exec.config.model import volume_parts
 from hermes_exec.errors import BackendUnavailable, ConfigError, LaunchError
 
@@ -129,13 +129,12 @@ class ModalBackend:
 
     async def reap(self, which: ReapFilter) -> list[Reaped]:
         """See ``Backend.reap``."""
-        ended = []
-        for sandbox, info in await self._client.call(self._found):
-            reason = reap_reason(which, info.labels, info.owner, ended=info.ended)
-            if reason is not None:
-                await self._client.call(partial(terminate, sandbox))
-                ended.append(Reaped(info.sandbox, self.name, info.labels.run_id, reason))
-        return ended
+        found = {info.sandbox: (sandbox, info) for sandbox, info in await self._client.call(self._found)}
+
+        def end(info: SandboxInfo) -> Awaitable[None]:
+            return self._client.call(partial(terminate, found[info.sandbox][0]))
+
+        return await reap_each([info for _, info in found.values()], which, end)
 
     async def sandboxes(self) -> list[SandboxInfo]:
         """See ``Backend.sandboxes``. Modal tells of those that run."""

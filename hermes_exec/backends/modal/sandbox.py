@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import anyio
 
 from hermes_exec.aio.streams import FdStream
-from hermes_exec.backends.base import SandboxStatus
+from hermes_exec.backends.base import SandboxStatus, not_opened
 from hermes_exec.backends.modal.client import ANSWER_S, Client
 from hermes_exec.backends.modal.images import RUNNER
 from hermes_exec.backends.modal.stream import Streams
-from hermes_exec.errors import ChannelLost, ExecError, LaunchError, PostMortem, SandboxDied, Suspect
+from hermes_exec.errors import ExecError, LaunchError, PostMortem, Suspect
 
 if TYPE_CHECKING:
     import modal
@@ -61,10 +61,7 @@ class ModalSandbox:
         try:
             return FdStream((await self._client.call(partial(self._open, argv))).detach())
         except ExecError as error:
-            status = await self.status()
-            if status.state == "dead":
-                raise SandboxDied("the sandbox has ended", post_mortem=status.post_mortem, sandbox=self.id) from error
-            raise ChannelLost(f"no stream into the sandbox: {error}", sandbox=self.id) from error
+            raise await not_opened(self, "sandbox", error) from error
 
     async def _open(self, argv: Sequence[str]) -> socket.socket:
         return await self._streams.open(await run(self._sandbox, *argv, "--base", BASE))

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
-from hermes_exec.backends.base import SandboxStatus
+from hermes_exec.backends.base import SandboxStatus, not_opened
 from hermes_exec.backends.nomad.cluster import TASK, Cluster, NotThere
 from hermes_exec.backends.nomad.job import program
-from hermes_exec.errors import BackendUnavailable, ChannelLost, ExecError, PostMortem, SandboxDied, Suspect
+from hermes_exec.errors import BackendUnavailable, ExecError, PostMortem, Suspect
 
 if TYPE_CHECKING:
     from nomad import Nomad
@@ -52,10 +52,7 @@ class NomadSandbox:
         try:
             return await self._cluster.open(self._placed.allocation, program(self._config, *argv, base=True))
         except ExecError as error:
-            status = await self.status()
-            if status.state == "dead":
-                raise SandboxDied("the job has ended", post_mortem=status.post_mortem, sandbox=self.id) from error
-            raise ChannelLost(f"no stream into the job: {status.detail or error}", sandbox=self.id) from error
+            raise await not_opened(self, "job", error) from error
 
     async def status(self) -> SandboxStatus:
         """See ``Sandbox.status``."""

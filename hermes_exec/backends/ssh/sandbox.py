@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from hermes_exec.aio.streams import FdStream
-from hermes_exec.backends.base import SandboxStatus
+from hermes_exec.backends.base import SandboxStatus, not_opened
 from hermes_exec.backends.ssh.host import Host
 from hermes_exec.backends.threads import in_thread, launch_in_thread
-from hermes_exec.errors import ChannelLost, ExecError, PostMortem, SandboxDied
+from hermes_exec.errors import ExecError, PostMortem
 
 
 class SSHSandbox:
@@ -33,10 +33,7 @@ class SSHSandbox:
             work = partial(self._host.open, self._base, argv)
             return await launch_in_thread(work, FdStream.close_now, self._host.limiter)
         except ExecError as error:
-            status = await self.status()
-            if status.state == "dead":
-                raise SandboxDied("the box has ended", post_mortem=status.post_mortem, sandbox=self.id) from error
-            raise ChannelLost(f"no stream into the box: {error}", sandbox=self.id) from error
+            raise await not_opened(self, "box", error) from error
 
     async def status(self) -> SandboxStatus:
         """See ``Sandbox.status``."""
