@@ -59,6 +59,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault(SEED, str(int(time.time()) // 86_400))
     if "PYTEST_XDIST_WORKER" in os.environ:
         _own_temporary_directory(config)
+    else:
+        config.pluginmanager.register(Failures(config))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
@@ -173,6 +175,20 @@ def pytest_runtest_makereport(
                 report.outcome = "failed"
                 report.longrepr = f"engine {engine} is required, and this test was skipped: {report.longrepr}"
     return report
+
+
+class Failures:
+    """Tells of a failure as it happens: of a run that is ended from outside, nobody would see the summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Show why a test failed, and after how long."""
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            terminal.write_sep("_", f"{report.nodeid} failed after {report.duration:.0f} s ({report.when})")
+            terminal.write_line(report.longreprtext)
 
 
 @pytest.fixture(scope="module")

@@ -238,7 +238,7 @@ async def test_a_host_of_another_architecture(machine: str, tmp_path: Path) -> N
     uname = tmp_path / "uname"
     uname.write_text(f'#!/bin/sh\nif [ "$1" = -m ]; then echo {machine}; else exec /bin/uname "$@"; fi\n')
     uname.chmod(0o755)
-    with server(settings=f"SetEnv PATH={tmp_path}:{os.defpath}") as made:
+    with server(settings=f"SetEnv PATH={tmp_path}:{os.defpath} SHLVL=2") as made:
         told = f"ssh .*: there is no runner for linux/{machine}, only for linux/"
         await refused(BackendUnavailable, told, **made.options())
 
