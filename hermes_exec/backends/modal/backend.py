@@ -19,7 +19,7 @@ from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, Sa
 from hermes_exec.backends.dockerfile import folder_of
 from hermes_exec.backends.modal.client import ANSWER_S, Client
 from hermes_exec.backends.modal.config import DAY_S, ModalConfig
-from hermes_exec.backends.modal.images import RUNNER, Built, Images
+from hermes_exec.backends.modal.images import RUNNER, Images
 from hermes_exec.backends.modal.sandbox import BASE, ModalSandbox, terminate, workdir_of
 from hermes_exec.backends.modal.stream import Streams
 from hermes_exec.backends.owner import PREFIX, from_strings, own_labels, owner_state, reap_each, to_strings
@@ -60,20 +60,20 @@ class ModalBackend:
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> ModalSandbox:
         """See ``Backend.launch``."""
-        built = await self._ready(spec)
-        return await self._client.call(partial(self._create, spec, labels, built), within_s=None)
+        image = await self._ready(spec)
+        return await self._client.call(partial(self._create, spec, labels, image), within_s=None)
 
     async def prefetch(self, spec: LaunchSpec) -> None:
         """See ``Prefetches.prefetch``."""
         await self._ready(spec)
 
-    async def _ready(self, spec: LaunchSpec) -> Built:
+    async def _ready(self, spec: LaunchSpec) -> modal.Image:
         name = check_options(self._config, spec)
         return await self._client.call(
             partial(self._images.ensure, name, spec.pull_timeout_s, spec.on_progress), within_s=None
         )
 
-    async def _create(self, spec: LaunchSpec, labels: Labels, built: Built) -> ModalSandbox:
+    async def _create(self, spec: LaunchSpec, labels: Labels, image: modal.Image) -> ModalSandbox:
         import modal
 
         app, launch = await self._client.app(), secrets.token_hex(8)
@@ -83,17 +83,17 @@ class ModalBackend:
         tags = {**to_tags(labels), LAUNCH_TAG: launch, ROOTS_TAG: "own" if spec.own_roots else "shared"}
         try:
             made = await modal.Sandbox.create.aio(
-                *command(self._config, spec), app=app, image=built.image, tags=tags, **options
+                *command(self._config, spec), app=app, image=image, tags=tags, **options
             )
-            if built.workdir is None:
-                built.workdir = await workdir_of(made)
+            # It answers when the sandbox has started. Until there is a GPU for it, say, Modal lets it wait.
+            workdir = await workdir_of(made)
         except BaseException:
             # Modal may have made it though its answer did not come; one that is made still later ends with its lease.
             with anyio.move_on_after(ANSWER_S, shield=True), contextlib.suppress(Exception):
                 await self._end_all({LAUNCH_TAG: launch})
             raise
         limits = {name: LIMITED if name in ENFORCED else "not enforced" for name in spec.limits.box()}
-        return ModalSandbox(self._client, self._streams, made, built.workdir, limits, ends_at, whole_box=spec.whole_box)
+        return ModalSandbox(self._client, self._streams, made, workdir, limits, ends_at, whole_box=spec.whole_box)
 
     def _options(self, spec: LaunchSpec) -> dict[str, Any]:
         import modal

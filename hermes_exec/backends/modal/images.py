@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
@@ -27,24 +26,16 @@ LOG_LINES = 40
 LOG_S = 10.0
 
 
-@dataclass(slots=True)
-class Built:
-    """An image that Modal has; its WORKDIR once the first sandbox has told it."""
-
-    image: modal.Image
-    workdir: str | None = None
-
-
 class Images:
     """Those of one backend. They belong to the client's loop."""
 
     def __init__(self, client: Client, config: ModalConfig) -> None:
         self._client = client
         self._config = config
-        self._built: dict[str, Built] = {}
+        self._built: dict[str, modal.Image] = {}
         self._locks: dict[str, anyio.Lock] = {}
 
-    async def ensure(self, name: str, timeout_s: float, on_progress: Progress | None) -> Built:
+    async def ensure(self, name: str, timeout_s: float, on_progress: Progress | None) -> modal.Image:
         """The image, built by Modal if it does not have it.
 
         Raises:
@@ -56,7 +47,7 @@ class Images:
                 try:
                     with anyio.fail_after(timeout_s):
                         with _told_of(name, on_progress):
-                            self._built[name] = Built(await self._build(name))
+                            self._built[name] = await self._build(name)
                 except TimeoutError as error:
                     told = f"the image {name!r} was not built within pull_timeout_s={timeout_s:g}"
                     raise LaunchTimeout(told) from error

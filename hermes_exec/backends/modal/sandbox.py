@@ -136,9 +136,8 @@ async def run(
 
 async def workdir_of(sandbox: modal.Sandbox) -> str:
     """The WORKDIR of its image, in its client's loop: where a process starts for which nothing is said."""
-    with anyio.fail_after(ANSWER_S):
-        process = await run(sandbox, "cwd", workdir=None)
-        return (await process.stdout.read.aio()).decode("utf-8", "replace").rstrip("\n") or "/"
+    process = await run(sandbox, "cwd", workdir=None)
+    return (await process.stdout.read.aio()).decode("utf-8", "replace").rstrip("\n") or "/"
 
 
 async def terminate(sandbox: modal.Sandbox) -> None:

@@ -32,6 +32,7 @@ from hermes_exec import (
     SandboxPool,
 )
 from hermes_exec.backends.base import ReapFilter, SandboxInfo
+from hermes_exec.backends.modal.client import Client
 from hermes_exec.backends.registry import make_backend
 from tests.e2e.backends.boxes import until
 from tests.engines.modal_server import Server
@@ -224,6 +225,16 @@ async def test_a_slow_start_is_given_up_in_time(options: dict[str, Any], modal_s
                 pass
         assert time.monotonic() - begun < 60
         assert modal_server.running() == before
+
+
+async def test_a_sandbox_may_wait_longer_than_an_answer(
+    options: dict[str, Any], modal_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Client.call, "__defaults__", (2.0,))
+    async with SandboxPool("modal", **options, max_sandboxes=2, slots_per_sandbox=1) as pool, pool.slot():
+        modal_server.switch("faults", {"slow_start_s": 4})
+        async with pool.slot() as slot:
+            assert (await slot.run("echo at last")).stdout == "at last\n"
 
 
 async def test_gpus(options: dict[str, Any], modal_server: Server) -> None:

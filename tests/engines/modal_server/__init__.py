@@ -106,6 +106,9 @@ def used(server: Server) -> Iterator[None]:
     try:
         yield
     finally:
+        if "modal" in sys.modules:
+            # The client of a process keeps its connection, and the next server is another one.
+            sys.modules["modal"].Client.from_env().close()
         for name, value in before.items():
             os.environ.pop(name, None)
             if value is not None:
