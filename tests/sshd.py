@@ -35,8 +35,8 @@ UseDNS no
 {settings}
 SetEnv SHLVL=2
 """
-"""Of several SetEnv the first counts. The last line keeps bash from reading ~/.bashrc at each login: what some put there
-takes half a second.
+"""Of several SetEnv the first counts. The last line keeps bash from reading ~/.bashrc at each login: what some have
+there takes half a second.
 """
 
 
