@@ -10,7 +10,16 @@ from typing import Literal, Protocol, runtime_checkable
 from anyio.abc import ByteStream
 
 from hermes_exec.config import Limits
-from hermes_exec.errors import ChannelLost, ConfigError, ExecError, IsolationError, PostMortem, SandboxDied
+from hermes_exec.errors import (
+    BackendUnavailable,
+    ChannelLost,
+    ConfigError,
+    ErrorCause,
+    ExecError,
+    IsolationError,
+    PostMortem,
+    SandboxDied,
+)
 from hermes_exec.results import IsolationLevel, PullProgress
 
 SandboxState = Literal["alive", "dead", "unknown"]
@@ -266,6 +275,11 @@ class Remarkable(Protocol):
         Raises:
             BackendUnavailable: the engine cannot be asked.
         """
+
+
+def away_for_now(error: BackendUnavailable) -> None:
+    """Mark the error of an engine that has answered before: whoever waits for a box goes on waiting."""
+    error.cause, error.retryable = ErrorCause.INFRA, True
 
 
 async def not_opened(sandbox: Sandbox, what: str, error: ExecError) -> SandboxDied | ChannelLost:

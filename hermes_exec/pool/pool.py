@@ -448,7 +448,7 @@ class SandboxPool:
         template = self._templates.get(profile, image)
         if checked_count(n, "n", least=0) > (most := template.most_boxes):
             raise ConfigError(
-                f"{n} sandboxes were asked for, and there can be at most {most} of {template.key!r}: "
+                f"{n} sandboxes were asked for, and there can be at most {most} of {template.key}: "
                 f"set max_sandboxes={n}"
             )
         if n:

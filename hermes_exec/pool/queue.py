@@ -138,7 +138,7 @@ class Queue:
         )
         free, lent = sum(box.free for box in records), sum(box.lent for box in records)
         text = (
-            f"no slot within {timeout_s:g} s: waited for {max(1, waiter.slots)} of {template.key!r}, which has "
+            f"no slot within {timeout_s:g} s: waited for {max(1, waiter.slots)} of {template.key}, which has "
             f"{lent} lent and {free} free; "
             f"{ahead} requests were ahead; {told}, at most {self.fleet.templates.max_sandboxes}"
         )

@@ -210,7 +210,8 @@ class Templates:
         Raises:
             ConfigError: there is no such profile, or this backend cannot have that image.
         """
-        key = (profile or "default") + (f"@{image}" if image else "")
+        key = "the default kind" if profile is None else f"profile {profile!r}"
+        key += f" with image {image!r}" if image else ""
         found = self._found.get(key)
         if found is None:
             found = self._found[key] = self._make(key, profile, image)
@@ -323,7 +324,7 @@ class Templates:
             own = set(template.boxes) != {template.size.slots_per_sandbox}
             larger = "larger boxes" if own else f"slots_per_sandbox={-(-slots // boxes)}"
             raise ConfigError(
-                f"{slots} slots at once were asked for, and there can be at most {most} of {template.key!r} "
+                f"{slots} slots at once were asked for, and there can be at most {most} of {template.key} "
                 f"(slots in a box: {each}, boxes: {boxes}): set {wanted} or {larger} (on the command line: -o {wanted})"
             )
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 import anyio.to_thread
 
+from hermes_exec.backends.base import away_for_now
 from hermes_exec.backends.docker.answer import ANSWER, Answer
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.deadline import ANSWERED_UNTIL, deadline
@@ -47,6 +48,7 @@ class Engine:
         self._client: HurriedClient | None = None
         self._limiter = anyio.CapacityLimiter(MAX_CALLS)
         self._making: set[anyio.CancelScope] = set()
+        self._answered = False
         self._closed = False
 
     def client(self) -> HurriedClient:
@@ -106,12 +108,22 @@ class Engine:
             self._making.discard(patience)
 
     def call_now(self, work: Callable[[DockerClient], T], within_s: float = math.inf) -> T:
-        """As ``call`` in the calling thread; no answer is waited for longer than `within_s` from now."""
+        """As ``call`` in the calling thread; no answer is waited for longer than `within_s` from now.
+
+        Raises:
+            ExecError: as ``mapped``; BackendUnavailable is retryable when the daemon has answered before.
+        """
         token = ANSWERED_UNTIL.set(time.monotonic() + within_s)
         try:
             client = self.client()
             with mapped():
-                return work(client)
+                done = work(client)
+            self._answered = True
+            return done
+        except BackendUnavailable as error:
+            if self._answered:
+                away_for_now(error)
+            raise
         finally:
             ANSWERED_UNTIL.reset(token)
             if self._closed:

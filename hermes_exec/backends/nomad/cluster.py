@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
+from hermes_exec.backends.base import away_for_now
 from hermes_exec.backends.nomad.config import NomadConfig
 from hermes_exec.backends.threads import in_thread, launch_in_thread
 from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError, LaunchError
@@ -50,6 +51,7 @@ class Cluster:
         self._made: Nomad | None = None
         self._session: Session | None = None
         self._limiter = anyio.CapacityLimiter(MAX_CALLS)
+        self._answered = False
 
     async def call(self, work: Callable[[Nomad], T]) -> T:
         """Do blocking work with the client in a thread; errors become ours (see ``call_now``)."""
@@ -71,13 +73,15 @@ class Cluster:
         """As ``call`` in the calling thread.
 
         Raises:
-            BackendUnavailable: nobody answers, or the token lacks a right.
+            BackendUnavailable: nobody answers, which is retryable when somebody has before, or the token lacks a right.
             ConfigError: Nomad refuses what was asked for.
             NotThere, LaunchError: everything else that it reports.
         """
         client = self.client()
         with self._mapped():
-            return work(client)
+            done = work(client)
+        self._answered = True
+        return done
 
     def client(self, token: str | None = None) -> Nomad:
         """The client, made at the first call; with another token one of its own."""
@@ -202,7 +206,10 @@ class Cluster:
 
     def _away(self, error: object) -> BackendUnavailable:
         told = f"Nomad does not answer at {self.address}: set address or NOMAD_ADDR, and look at its TLS settings"
-        return BackendUnavailable(f"{told} ({error})")
+        away = BackendUnavailable(f"{told} ({error})")
+        if self._answered:
+            away_for_now(away)
+        return away
 
     def _refused(self, status: int, said: str) -> ExecError:
         if status in {401, 403} or "Permission denied" in said:

@@ -12,9 +12,10 @@ from typing import TypeVar
 
 import anyio
 
+from hermes_exec.backends.base import away_for_now
 from hermes_exec.backends.ssh.host import Host
 from hermes_exec.backends.threads import in_thread
-from hermes_exec.errors import BackendUnavailable, ErrorCause, ExecError, LaunchError
+from hermes_exec.errors import BackendUnavailable, ExecError, LaunchError
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -68,7 +69,7 @@ class Hosts:
             rest = [known for known in rest if known is not chosen and known.left_out_until <= self._clock()]
         away = self._away()
         if isinstance(away, BackendUnavailable):
-            away.cause, away.retryable = ErrorCause.INFRA, True
+            away_for_now(away)
         raise away
 
     def _due(self) -> list[Known]:

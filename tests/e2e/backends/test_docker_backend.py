@@ -17,6 +17,7 @@ import anyio.to_thread
 import pytest
 from docker import DockerClient
 
+from hermes_exec import SandboxPool
 from hermes_exec.backends.base import LaunchSpec, ReapFilter
 from hermes_exec.backends.docker import delivery
 from hermes_exec.backends.docker.config import DockerConfig
@@ -28,6 +29,7 @@ from hermes_exec.backends.runner_binary import RunnerBinary
 from hermes_exec.channel import Channel, Conversation
 from hermes_exec.config import Limits
 from hermes_exec.errors import BackendUnavailable, ChannelLost, ConfigError, SandboxDied
+from tests.chaos.daemon import Daemon, own_daemon, possible
 from tests.e2e.backends.boxes import backend, box, until, until_state
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -312,3 +314,28 @@ async def feed(conversation: Conversation, block: bytes, count: int) -> None:
     for _ in range(count):
         await conversation.send(block)
     await conversation.end()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not possible(), reason="a second Docker daemon needs root, dockerd and unshare on this machine")
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+async def test_who_waits_for_a_box_outlasts_a_restart_of_the_daemon(docker_image: Image) -> None:
+    docker_image("busybox")
+    with own_daemon() as daemon:
+        async with SandboxPool("docker", image=daemon.image, base_url=daemon.url) as pool:
+            await anyio.to_thread.run_sync(daemon.stop)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(start_again, daemon)
+                async with pool.slot() as slot:
+                    assert (await slot.run("echo back")).stdout == "back\n"
+        with pytest.raises(BackendUnavailable) as never_there:
+            daemon.stop()
+            async with SandboxPool("docker", image=daemon.image, base_url=daemon.url):
+                pass
+        assert not never_there.value.retryable
+        daemon.start()
+
+
+async def start_again(daemon: Daemon) -> None:
+    await anyio.sleep(4)
+    await anyio.to_thread.run_sync(daemon.start)

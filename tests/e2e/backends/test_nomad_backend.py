@@ -178,12 +178,18 @@ async def count_slowly(slot: Slot, seen: list[str]) -> None:
 
 
 async def test_a_restarted_agent_loses_nothing(options: dict[str, Any], nomad_agent: Agent) -> None:
-    async with SandboxPool("nomad", **options, lease_s=60) as pool, pool.slot() as slot:
+    async def wait_for_a_box(pool: SandboxPool) -> None:
+        async with pool.slot() as slot:
+            assert (await slot.run("echo later")).stdout == "later\n"
+
+    pool = SandboxPool("nomad", **options, lease_s=60, slots_per_sandbox=1, max_sandboxes=2)
+    async with pool, pool.slot() as slot:
         seen: list[str] = []
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(count_slowly, slot, seen)
             await anyio.sleep(1)
             await to_thread.run_sync(nomad_agent.stop)
+            tasks.start_soon(wait_for_a_box, pool)
             await anyio.sleep(1)
             await to_thread.run_sync(nomad_agent.start)
         assert seen == ["".join(f"{i}\n" for i in range(1, 61))]

@@ -322,3 +322,12 @@ async def test_profiles_share_one_cap() -> None:
         async with pool.slot() as four:
             assert four.sandbox not in (one.sandbox, three.sandbox)
             assert sum(pool.stats().sandboxes.values()) <= 2
+
+
+async def test_a_profile_may_have_any_name() -> None:
+    profiles = {"default": {"env": {"WHO": "default"}}}
+    async with SandboxPool("local", max_sandboxes=2, env={"WHO": "the pool"}, profiles=profiles) as pool:
+        async with pool.slot() as slot, pool.slot(profile="default") as other:
+            assert [(await one.run("echo $WHO")).stdout for one in (slot, other)] == ["the pool\n", "default\n"]
+        with pytest.raises(ConfigError, match="at most 2 of profile 'default'"):
+            await pool.prewarm(1000, profile="default")
