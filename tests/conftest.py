@@ -207,11 +207,9 @@ def nomad_agent() -> Iterator[nomad.Agent]:
         yield agent
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def modal_server() -> Iterator[modal_servers.Server]:
-    """A server that speaks Modal's protocol, for the client in this process and in those that it starts. One for all
-    tests: the client of a process keeps its connection.
-    """
+    """A server that speaks Modal's protocol, for the client in this process and in those that it starts."""
     require_engine("modal")
     with modal_servers.server() as server, modal_servers.used(server):
         yield server

@@ -145,14 +145,16 @@ async def test_broken_task_is_not_scored(tmp_path: Path) -> None:
     assert record["api_calls"] == 0
 
 
-def children_of(parent: int) -> list[int]:
-    return [int(pid) for path in Path(f"/proc/{parent}/task").glob("*/children") for pid in path.read_text().split()]
+def children_of(parent: int) -> set[int]:
+    return {int(pid) for path in Path(f"/proc/{parent}/task").glob("*/children") for pid in path.read_text().split()}
 
 
 async def test_box_that_dies_spoils_its_own_prompt_only(tmp_path: Path) -> None:
+    others = children_of(os.getpid())  # servers of other tests
+
     def kill_the_boxes(prompt: str, turn: int) -> None:
         if prompt == "dies" and turn == 1:
-            for pid in children_of(os.getpid()):
+            for pid in children_of(os.getpid()) - others:
                 os.kill(pid, signal.SIGKILL)
 
     plans: dict[str, list[Step]] = {"dies": [["true"], ["true"], "done"], "lives": [["true"], "done"]}
