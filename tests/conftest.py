@@ -100,11 +100,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = {
         item
         for item in items
-        if (item.get_closest_marker("whole") and not whole)
+        if ((item.get_closest_marker("whole") or on_a_second_image(item)) and not whole)
         or (runs_on_trio_by_our_fixture(item) and not item.get_closest_marker("sample"))
     }
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = sorted((item for item in items if item not in left_out), key=place)
+
+
+def on_a_second_image(item: pytest.Item) -> bool:
+    """Tell whether a test of what does not depend on the image, commands and the agent, runs on Docker already."""
+    where = item.path.relative_to(ROOT / "tests").as_posix()
+    return where.startswith(("e2e/cli", "e2e/agent")) and "docker-busybox" in item.name
 
 
 def place(item: pytest.Item) -> int:

@@ -10,25 +10,24 @@ from hermes_exec.testing.conformance import all_checks
 
 HERE = Path(__file__).parent
 GROUPS = {check.name: check.group for check in all_checks()}
-RIGHTS = {"environment", "users", "files", "trees", "isolation", "background", "timeouts", "kill", "reset", "faults"}
-FOLDERS = {"cwd", "environment", "files", "trees", "reset"}
-COMMANDS = {"commands", "environment", "users", "background", "timeouts", "reset"}
+RIGHTS = {"users", "files", "isolation", "kill", "network"}
+CONTAINER = {"as a container", "users", "kill"}
 DIFFERS = {
-    "test_docker_busybox.py": COMMANDS | {"cwd", "pty", "sessions", "stdin", "output"},
-    "test_docker_distroless.py": COMMANDS | FOLDERS | {"bad input", "kill"},
-    "test_docker_own_root.py": RIGHTS | COMMANDS | FOLDERS | {"as a container", "network"},
-    "test_docker_read_only.py": FOLDERS | {"search", "output", "faults", "isolation"},
-    "test_docker_user.py": RIGHTS,
-    "test_local_none.py": RIGHTS | {"network"},
-    "test_local_uid.py": RIGHTS | {"network"},
-    "test_local_user.py": RIGHTS | {"network"},
-    "test_modal_whole.py": COMMANDS | {"kill", "isolation", "network"},
-    "test_nomad.py": {"commands", "users", "kill", "reset", "faults", "isolation", "network"},
-    "test_nomad_apptainer.py": COMMANDS | {"as a container", "reset", "kill", "faults"},
-    "test_singularity_own_root.py": COMMANDS | {"as a container", "reset", "kill"},
-    "test_singularity_user.py": RIGHTS | FOLDERS,
-    "test_ssh_paramiko.py": COMMANDS | FOLDERS | {"stdin", "output", "faults", "network"},
-    "test_ssh_user.py": RIGHTS | {"network"},
+    "test_docker_busybox.py": {"commands", "environment", "background", "search", "pty", "sessions", "stdin"},
+    "test_docker_distroless.py": {"commands", "files", "trees", "timeouts", "bad input"},
+    "test_docker_own_root.py": CONTAINER | {"isolation", "environment", "reset", "cwd", "network"},
+    "test_docker_read_only.py": {"cwd", "files", "reset", "search"},
+    "test_docker_user.py": RIGHTS | {"environment"},
+    "test_local_none.py": RIGHTS | {"environment", "trees", "timeouts", "reset"},
+    "test_local_uid.py": RIGHTS | {"environment", "trees", "timeouts", "reset"},
+    "test_local_user.py": RIGHTS | {"environment", "trees", "timeouts", "reset"},
+    "test_modal_whole.py": {"users", "kill", "isolation", "network"},
+    "test_nomad.py": {"users", "kill", "faults", "isolation", "network"},
+    "test_nomad_apptainer.py": CONTAINER | {"faults"},
+    "test_singularity_own_root.py": CONTAINER | {"environment", "reset"},
+    "test_singularity_user.py": RIGHTS | {"cwd", "environment"},
+    "test_ssh_paramiko.py": {"commands", "trees", "stdin", "output", "faults", "network"},
+    "test_ssh_user.py": RIGHTS,
 }
 """Groups of checks by the module of a kind of box; a module that is not named runs all of them."""
 
