@@ -34,7 +34,7 @@ quick: setup ## three minutes of tests: unit tests, the runner's own, the confor
 test: setup ## all tests: Python on real engines, and the runner's own with the race detector; of attacks and of images a sample
 	@.ci/test
 
-attack: setup ## every attack on every rung, and every behaviour on every image: what `make test` takes a sample of
+attack: setup ## all of what `make test` takes a sample of: attacks on every rung, behaviours on every image, cheats (hours)
 	@.ci/test attack
 
 test-faults: setup ## random work under 500 seeds of faults on local, 100 on Docker, 50 on SSH, Apptainer, Nomad and Modal's client, 50 drivers killed on each (over an hour)

@@ -14,6 +14,7 @@ import signal
 import tempfile
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -100,11 +101,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = {
         item
         for item in items
-        if ((item.get_closest_marker("whole") or on_a_second_image(item)) and not whole)
+        if ((item.get_closest_marker("whole") or on_a_second_image(item) or not_today(item)) and not whole)
         or (runs_on_trio_by_our_fixture(item) and not item.get_closest_marker("sample"))
     }
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = sorted((item for item in items if item not in left_out), key=place)
+
+
+def not_today(item: pytest.Item) -> bool:
+    """Tell whether another day's sample has a test of which one in `n` runs."""
+    mark = item.get_closest_marker("one_of")
+    return mark is not None and (zlib.crc32(item.nodeid.encode()) + int(os.environ[SEED])) % int(mark.args[0]) != 0
 
 
 def on_a_second_image(item: pytest.Item) -> bool:

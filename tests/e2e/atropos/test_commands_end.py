@@ -17,6 +17,8 @@ import asyncio, sys
 sys.path[:0] = {path!r}
 from hermes_atropos import SandboxAgentEnv, SandboxEnvConfig, SandboxSpec
 
+pytestmark = pytest.mark.one_of(2)
+
 class Config(SandboxEnvConfig):
     count: int = 3
     broken: bool = False

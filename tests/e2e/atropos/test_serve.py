@@ -28,6 +28,8 @@ from tests.e2e.atropos.lab import (
 from tests.e2e.atropos.trainer import environment, flags, run, run_api
 from tests.unit.agent.tokens.families import PLAIN
 
+pytestmark = pytest.mark.one_of(2)
+
 SLEEPS = call("terminal", command="sleep 60")
 
 
