@@ -100,11 +100,12 @@ class Process:
         self._written = 0
         self._closed = False
         self._writing = asyncio.Lock()
-        self._writer: asyncio.StreamWriter | None = None
+        self._opened: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
-        reader, self._writer = await asyncio.open_connection(sock=self._raw, limit=1 << 20)
+        reader, writer = await asyncio.open_connection(sock=self._raw, limit=1 << 20)
+        self._opened.set_result(writer)
         outputs = {1: self.stdout if self._keep[0] else None, 2: self.stderr if self._keep[1] else None}
         with contextlib.suppress(asyncio.IncompleteReadError, OSError):
             while True:
@@ -119,24 +120,25 @@ class Process:
         code = -1
         with contextlib.suppress(APIError, OSError):
             code = int((await self._engine.call(lambda c: c.api.exec_inspect(self._id)))["ExitCode"] or 0)
-        self._writer.close()
+        writer.close()
         self.code.set_result(code)
         self.stdout.end()
         self.stderr.end()
 
     async def write(self, offset: int, data: bytes, *, eof: bool) -> bool:
         """Write what was not written before; False when there is a gap, or nobody reads any more."""
+        writer = await asyncio.shield(self._opened)
         async with self._writing:
-            if self._writer is None or self._closed or self.code.done() or offset > self._written:
+            if self._closed or self.code.done() or offset > self._written:
                 return self._closed or self.code.done()
             fresh = data[self._written - offset :]
             self._written += len(fresh)
             with contextlib.suppress(OSError):
-                self._writer.write(fresh)
-                await self._writer.drain()
+                writer.write(fresh)
+                await writer.drain()
                 if eof and not self._closed:
                     self._closed = True
-                    self._writer.write_eof()
+                    writer.write_eof()
             return True
 
 
