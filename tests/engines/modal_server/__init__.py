@@ -13,6 +13,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -107,8 +108,10 @@ def used(server: Server) -> Iterator[None]:
         yield
     finally:
         if "modal" in sys.modules:
-            # The client of a process keeps its connection, and the next server is another one.
-            sys.modules["modal"].Client.from_env().close()
+            # The client of a process keeps its connection, and the next server is another one. In a thread that has an
+            # event loop it would warn of a blocking call.
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(lambda: sys.modules["modal"].Client.from_env().close()).result()
         for name, value in before.items():
             os.environ.pop(name, None)
             if value is not None:
