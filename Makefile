@@ -48,9 +48,9 @@ fuzz: setup ## hostile bytes for every decoder and whole conversations for both 
 	@.ci/setup fuzz || echo "fuzz: atheris cannot be had here"
 	@$(PY) -m tests.fuzz.campaign
 
-test-rl: setup ## a tiny policy learns from rewards out of slots, a small language model rolls out, all shipped tasks are solved (ten minutes; torch is 3 GB)
+test-rl: setup ## a tiny policy learns from rewards out of slots, a small language model rolls out (five minutes; torch is 3 GB)
 	@.ci/setup rl && .ci/setup demo
-	@$(PY) -m pytest --whole tests/rl tests/e2e/atropos/swe/test_shipped.py
+	@$(PY) -m pytest tests/rl
 
 test-packages: setup ## test suites of other packages, inside of slots and outside: the same verdicts (about 20 minutes; ONLY="sh" for parts)
 	@.ci/engine && $(PY) -m tests.images.build debian >/dev/null && $(PY) -m tests.packages $(ONLY)

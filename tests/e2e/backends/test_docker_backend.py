@@ -328,12 +328,12 @@ async def test_who_waits_for_a_box_outlasts_a_restart_of_the_daemon(docker_image
                 tasks.start_soon(start_again, daemon)
                 async with pool.slot() as slot:
                     assert (await slot.run("echo back")).stdout == "back\n"
+        await anyio.to_thread.run_sync(daemon.stop)
         with pytest.raises(BackendUnavailable) as never_there:
-            daemon.stop()
             async with SandboxPool("docker", image=daemon.image, base_url=daemon.url):
                 pass
         assert not never_there.value.retryable
-        daemon.start()
+        await anyio.to_thread.run_sync(daemon.start)
 
 
 async def start_again(daemon: Daemon) -> None:

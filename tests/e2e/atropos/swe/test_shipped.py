@@ -31,8 +31,9 @@ async def proven(pool: SandboxPool, instance: Instance, tool: str, image: str | 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("package", PACKAGES[::4])
-async def test_an_instance_of_some_packages(package: str) -> None:
+@pytest.mark.one_of(4)
+@pytest.mark.parametrize("package", PACKAGES)
+async def test_an_instance_of_each_package(package: str) -> None:
     async with SandboxPool("local") as pool:
         await proven(pool, of(package), TOOLS[PACKAGES.index(package) % len(TOOLS)])
 
