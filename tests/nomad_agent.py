@@ -57,6 +57,7 @@ client {{
 }}
 plugin "docker" {{
   config {{
+    allow_privileged = true
     volumes {{
       enabled = true
     }}

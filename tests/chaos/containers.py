@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import docker
 from anyio import sleep, to_thread
 from docker import DockerClient
+from docker.errors import APIError
 from docker.models.containers import Container
 
 from tests.chaos.daemon import Daemon, own_daemon
@@ -93,14 +94,25 @@ async def removed() -> Seen:
     return await struck(lambda container: container.remove(force=True, v=True))
 
 
+def pause(container: Container) -> None:
+    """`docker pause`, again where the kernel did not freeze all its processes in time, as on a busy machine."""
+    for attempt in range(5):
+        try:
+            container.pause()
+            return
+        except APIError:
+            if attempt == 4:
+                raise
+
+
 async def paused() -> Seen:
     """`docker pause`, and `docker unpause` before the lease is over."""
-    return await struck(Container.pause, paused_s=20)
+    return await struck(pause, paused_s=20)
 
 
 async def paused_for_good() -> Seen:
     """`docker pause`, and nothing more."""
-    return await struck(Container.pause, lease_s=LEASE_S)
+    return await struck(pause, lease_s=LEASE_S)
 
 
 async def restarted(*daemon_options: str, delivery: str = "bind") -> Seen:

@@ -19,10 +19,7 @@ INIT = "process 1 of a sandbox is an init of Modal's, and the runner its child"
 
 @pytest.fixture(scope="module")
 def conformance_known_failures() -> dict[str, str]:
-    return {
-        "kill_everybody": f"{INIT}: root's kill -9 -1 ends the sandbox, and the tenant is told to have done it",
-        "the_runner_is_out_of_reach": f"{INIT}: root of all of it may trace that init, not the runner",
-    }
+    return {"kill_everybody": f"{INIT}: root's kill -9 -1 ends the sandbox, and the tenant is told to have done it"}
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,6 @@ def main() -> None:
 
 async def _work(factory: PoolFactory, mark: str) -> None:
     facts = await learn(factory)
-    async with factory(lease_s=5.0, max_sandboxes=1) as pool, pool.slot() as slot:
+    async with factory(lease_s=10.0, max_sandboxes=1) as pool, pool.slot() as slot:
         await Context(factory, facts, Path(), slot).background("tree", 600, mark)
         await anyio.sleep_forever()

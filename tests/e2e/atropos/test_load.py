@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -41,8 +42,10 @@ async def kill_boxes(pool: SandboxPool, killed: list[str]) -> None:
             while len(killed) < KILLS:
                 await anyio.sleep(chance.uniform(1, 4))
                 if at_work := sorted(box for box, held in busy.items() if held > 0):
-                    killed.append(chance.choice(at_work))
-                    await to_thread.run_sync(client.api.kill, killed[-1])
+                    box = chance.choice(at_work)
+                    with contextlib.suppress(docker.errors.APIError):  # the pool may have ended it meanwhile
+                        await to_thread.run_sync(client.api.kill, box)
+                        killed.append(box)
     finally:
         client.close()
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import docker
 import pytest
 from docker import DockerClient
+
+from tests.nomad_agent import Agent
 
 
 @pytest.fixture
@@ -16,3 +19,13 @@ def engine(docker_image: Callable[[str], str]) -> Iterator[DockerClient]:
     docker_image("busybox")
     with contextlib.closing(docker.from_env()) as client:
         yield client
+
+
+@pytest.fixture
+def nomad_options(nomad_agent: Agent, docker_image: Callable[[str], str]) -> Iterator[dict[str, Any]]:
+    """Of pools whose slots share the root of their box; no job is left by a test."""
+    yield nomad_agent.options(image=docker_image("busybox"), slot_root="shared")
+    left = nomad_agent.jobs()
+    for job in left:
+        nomad_agent.ask("DELETE", f"job/{job}?purge=true")
+    assert left == []

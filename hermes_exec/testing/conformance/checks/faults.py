@@ -129,16 +129,21 @@ async def _fill(ctx: Context, slot: Slot, folder: str) -> None:
         await slot.files.remove(old, missing_ok=True)
 
 
-@check("faults", "helper", "picklable-factory", "outside-view", own_pool=True, timeout_s=90)
+@check("faults", "helper", "picklable-factory", "outside-view", own_pool=True, timeout_s=150)
 async def check_killed_driver_leaves_nothing(ctx: Context) -> None:
     """When the driver is killed with SIGKILL, everything in its boxes ends by itself within the lease."""
-    driver = await anyio.open_process([sys.executable, "-c", DRIVER], stderr=None)
+    told = ctx.folder / "stderr"
+    with told.open("wb") as stderr:
+        driver = await anyio.open_process([sys.executable, "-c", DRIVER], stderr=stderr)
     try:
         if driver.stdin is None:
             raise AssertionError("no stdin of the second driver")
         await driver.stdin.send(pickle.dumps((ctx.factory, ctx.mark)))
         await driver.stdin.aclose()
-        await ctx.alive(9, within_s=40)
+        try:
+            await ctx.alive(9, within_s=80)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; the second driver said {told.read_text()[-1000:]!r}") from None
         driver.send_signal(signal.SIGKILL)
         await driver.wait()
         await ctx.gone(30)
