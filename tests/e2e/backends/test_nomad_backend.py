@@ -253,7 +253,7 @@ async def test_two_drivers_do_not_disturb_each_other(options: dict[str, Any], no
         assert driver.stdin is not None
         assert driver.stdout is not None
         await driver.stdin.aclose()
-        assert (await driver.stdout.receive()).strip() == b"fine"
+        assert b"".join([part async for part in driver.stdout]).strip() == b"fine"
         await driver.wait()
 
 
