@@ -101,10 +101,17 @@ def _speed(sample: Sample) -> str:
 
 def _gaps(named: tuple[str, Report]) -> str:
     name, report = named
-    by_reason: dict[str, list[str]] = {}
+    by_reason: dict[str, list[Outcome]] = {}
     for outcome in report.having("skipped"):
-        by_reason.setdefault(outcome.reason, []).append(f"`{outcome.name}`")
-    lines = [f"- {reason}: {', '.join(checks)}" for reason, checks in by_reason.items()]
+        by_reason.setdefault(outcome.reason, []).append(outcome)
+    in_group = Counter(outcome.group for outcome in report.outcomes)
+    lines = []
+    for reason, outcomes in by_reason.items():
+        found = Counter(outcome.group for outcome in outcomes)
+        whole = [group for group, count in found.items() if count == in_group[group]]
+        told = [f"all of *{group}*" for group in whole]
+        told += [f"`{outcome.name}`" for outcome in outcomes if outcome.group not in whole]
+        lines.append(f"- {reason}: {', '.join(told)}")
     return "\n".join([f"**{name}**\n", *(lines or ["- nothing is missing"]), ""])
 
 
