@@ -72,16 +72,39 @@ def test_endless_terminals_in_process(docker_image: Callable[[str], str], tokeni
     assert [group["scores"] for group in read_groups(groups)] == [[1.0, 1.0]] * 9
 
 
-@pytest.mark.parametrize("backend", ["local", "docker"])
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "local",
+        "docker",
+        pytest.param("nomad", marks=pytest.mark.nomad),
+        pytest.param("modal", marks=pytest.mark.modal),
+    ],
+)
 def test_swe_smith_oracle_by_the_command_of_older_environments(
-    backend: str, docker_image: Callable[[str], str], tokenizer: Path, tmp_path: Path
+    backend: str,
+    request: pytest.FixtureRequest,
+    docker_image: Callable[[str], str],
+    tokenizer: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     groups = tmp_path / "groups.jsonl"
     mended = {one.problem_statement: f"printf %s {shlex.quote(one.patch)} | git apply -R" for one in instances()}
-    image = ("--env.image", docker_image("debian")) if backend == "docker" else ()
-    more = (
+    image = docker_image("debian")
+    more: tuple[str, ...] = ("--env.slots_per_sandbox", "10", "--env.min_sandboxes", "1")
+    if backend == "docker":
+        more += ("--env.image", image)
+    elif backend == "nomad":
+        options = request.getfixturevalue("nomad_agent").options()
+        monkeypatch.setenv("NOMAD_TOKEN", options["token"])
+        more = ("--env.nomad_address", options["address"], "--env.sandbox_image", image)
+        more += ("--env.slots_per_container", "10", "--env.min_containers", "1", "--env.purge_job_on_start", "true")
+    elif backend == "modal":
+        request.getfixturevalue("modal_server")
+        more = ("--env.modal_image", image, "--env.modal_slots_per_sandbox", "10", "--env.modal_min_sandboxes", "1")
+    more += (
         "--env.use_wandb", "false", "--env.total_steps", "2", "--env.max_items", "2", "--env.tool_pool_mode", backend,
-        *image, "--env.slots_per_sandbox", "10", "--env.min_sandboxes", "1",
         "--env.data_path_to_save_groups", str(groups), "--env.max_token_length", "32000",
     )  # fmt: skip
     with serving(PolicyServer(load(tokenizer), oracle(mended))) as server:
