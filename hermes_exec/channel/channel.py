@@ -265,7 +265,7 @@ class Channel:
                 if not scope.cancelled_caught:
                     return
                 raise ChannelLost("there was no answer")
-            except ProtocolError:
+            except (ProtocolError, SandboxDied):
                 raise
             except (ExecError, OSError):
                 if time.monotonic() >= deadline:

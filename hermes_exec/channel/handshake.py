@@ -13,7 +13,7 @@ from typing import Any
 from hermes_exec.aio.streams import NowaitStream
 from hermes_exec.channel.encoding import readable, shown
 from hermes_exec.channel.frames import Decoder, Frame, FrameType, encode, parse_json
-from hermes_exec.errors import ChannelLost, ProtocolError
+from hermes_exec.errors import ChannelLost, PostMortem, ProtocolError, SandboxDied
 
 VERSION = 1
 MAX_HANDSHAKE_FRAMES = 64
@@ -71,7 +71,9 @@ class FrameReader:
 
 
 async def shake_hands(stream: NowaitStream, identity: Identity, lease_s: float) -> tuple[FrameReader, BoxFacts]:
-    """Open the stream for frames. ChannelLost when the box is another one or refuses; ProtocolError for nonsense."""
+    """Open the stream for frames. SandboxDied when the box was started anew, ChannelLost when it refuses; ProtocolError
+    for nonsense.
+    """
     nonce = secrets.token_bytes(16)
     hello: dict[str, object] = {"versions": [VERSION], "nonce": nonce.hex(), "lease_s": lease_s}
     hello["client"] = "hermes-exec"
@@ -91,7 +93,8 @@ async def shake_hands(stream: NowaitStream, identity: Identity, lease_s: float) 
         raise ProtocolError("the box sent WELCOME without a boot id")
     if not claiming:
         if boot_id != identity.boot_id:
-            raise ChannelLost("the box was started anew: what ran in it is gone")
+            why = "it was started anew, and what ran in it is gone"
+            raise SandboxDied(f"the box died: {why}", post_mortem=PostMortem(why, suspect="outside"))
         await _prove(stream, identity.key, nonce, welcome, boot_id)
     facts = BoxFacts.parse(await _expect(reader, FrameType.READY))
     if facts.boot_id != boot_id:

@@ -165,13 +165,16 @@ def test_a_nomad_task_that_cannot_start_the_runner_says_so_on_stdout() -> None:
 
 
 def test_nomads_reasons_reach_the_error() -> None:
-    filtered = unplaced({"NodesEvaluated": 3, "ConstraintFiltered": {"missing drivers": 3}})
+    filtered = unplaced({"NodesEvaluated": 3, "ConstraintFiltered": {"missing drivers": 3}}, anywhere=True)
     assert "of 3: 3 filtered by missing drivers" in str(filtered)
     assert not filtered.retryable
-    full = unplaced({"NodesEvaluated": 1, "NodesExhausted": 1, "DimensionExhausted": {"memory": 1}})
+    full = unplaced({"NodesEvaluated": 1, "NodesExhausted": 1, "DimensionExhausted": {"memory": 1}}, anywhere=False)
     assert isinstance(full, QuotaExceeded)
     assert "1 have no memory left" in str(full)
-    assert "nodes by datacenter: none" in str(unplaced({}))
+    nowhere, later = unplaced({}, anywhere=False), unplaced({}, anywhere=True)
+    assert "nodes by datacenter: none" in str(nowhere)
+    assert not nowhere.retryable
+    assert isinstance(later, QuotaExceeded)
 
 
 def test_every_option_reaches_the_job() -> None:

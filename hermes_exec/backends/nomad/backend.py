@@ -139,7 +139,7 @@ class NomadBackend:
         while True:
             found: Mapping[str, Any] = await self._cluster.call(lambda c: c.evaluation.get_evaluation(evaluation))
             for metrics in (found.get("FailedTGAllocs") or {}).values():
-                raise unplaced(metrics)
+                raise unplaced(metrics, anywhere=self._config.datacenters == ("*",))
             if found.get("Status") in {"failed", "canceled"}:
                 raise LaunchError(f"Nomad did not place the box: {found.get('StatusDescription')}")
             allocations = await self._cluster.call(lambda c: c.evaluation.get_allocations(evaluation))
@@ -226,15 +226,18 @@ class NomadBackend:
         self._cluster.close()
 
 
-def unplaced(metrics: Mapping[str, Any]) -> LaunchError:
-    """The error for a box that no node can have, with what the scheduler says of them."""
+def unplaced(metrics: Mapping[str, Any], *, anywhere: bool) -> LaunchError:
+    """The error for a box that no node can have, with the scheduler's reasons. `anywhere`: in whatever datacenter."""
     told = [f"{count} filtered by {why}" for why, count in (metrics.get("ConstraintFiltered") or {}).items()]
     told += [f"{count} have no {what} left" for what, count in (metrics.get("DimensionExhausted") or {}).items()]
     told += [f"{count} filtered as class {why}" for why, count in (metrics.get("ClassFiltered") or {}).items()]
     told += [f"quota exhausted: {what}" for what in metrics.get("QuotaExhausted") or ()]
-    told += [] if told else [f"nodes by datacenter: {metrics.get('NodesAvailable') or 'none'}"]
+    nobody = not told
+    if nobody:
+        available = metrics.get("NodesAvailable") or "none"
+        told = [f"none is ready for jobs there: down, draining or not eligible (nodes by datacenter: {available})"]
     message = f"no node of the Nomad cluster can have the box, of {metrics.get('NodesEvaluated', 0)}: {'; '.join(told)}"
-    if metrics.get("NodesExhausted") or metrics.get("QuotaExhausted"):
+    if metrics.get("NodesExhausted") or metrics.get("QuotaExhausted") or (nobody and anywhere):
         return QuotaExceeded(message)
     return LaunchError(message, cause=ErrorCause.CONFIG, retryable=False)
 

@@ -216,7 +216,7 @@ class Cluster:
             return self.denied(said)
         if status == 404:
             return NotThere(f"Nomad: {said}")
-        if status == 400 or "Validation failed" in said or "validation error" in said:
+        if status == 400 or any(word in said for word in ("Validation failed", "validation error", "nonexistent")):
             return ConfigError(f"Nomad refuses the configuration: {said}")
         return LaunchError(f"Nomad answered with {status}: {said}")
 

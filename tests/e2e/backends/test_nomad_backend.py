@@ -210,6 +210,19 @@ async def test_a_removed_job_is_told(options: dict[str, Any], nomad_agent: Agent
             await slot.run("sleep 100", timeout_s=100)
 
 
+async def test_a_restarted_task_is_told(options: dict[str, Any], nomad_agent: Agent) -> None:
+    async with SandboxPool("nomad", **options) as pool:
+        async with pool.slot() as slot:
+            (allocation,) = nomad_agent.ask("GET", f"job/{box_of(slot)}/allocations")
+            await slot.spawn("sleep 100")
+            nomad_agent.ask("PUT", f"client/allocation/{allocation['ID']}/restart", json={})
+            with pytest.raises(SandboxDied, match="started anew") as raised, anyio.fail_after(20):
+                await slot.run("sleep 100", timeout_s=100)
+            assert raised.value.retryable
+        async with pool.slot() as another:
+            assert box_of(another) != box_of(slot)
+
+
 DRIVER = """
 import sys, time
 from hermes_exec import SandboxPool

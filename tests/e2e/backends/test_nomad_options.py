@@ -70,6 +70,29 @@ async def test_no_room_is_told_at_once_with_the_schedulers_reasons(options: dict
     assert not error.retryable
     await refused(QuotaExceeded, "no memory left", **options, limits=Limits(memory_mb=4_000_000), acquire_timeout_s=9)
     await refused(LaunchError, "missing devices", **options, gpus=2)
+    await refused(ConfigError, 'nonexistent node pool "none-such"', **options, node_pool="none-such")
+
+
+async def test_a_cluster_that_is_drained_for_a_while(options: dict[str, Any], nomad_agent: Agent) -> None:
+    (node,) = (each["ID"] for each in nomad_agent.ask("GET", "nodes"))
+
+    def be(eligibility: str) -> None:
+        nomad_agent.ask("PUT", f"node/{node}/eligibility", json={"Eligibility": eligibility})
+
+    be("ineligible")
+    try:
+        await refused(QuotaExceeded, "none is ready for jobs .* not eligible", **options, acquire_timeout_s=2)
+        async with anyio.create_task_group() as tasks, SandboxPool("nomad", **options) as pool:
+
+            async def come_back() -> None:
+                await anyio.sleep(1)
+                await to_thread.run_sync(be, "eligible")
+
+            tasks.start_soon(come_back)
+            async with pool.slot() as slot:
+                assert (await slot.run("echo back")).stdout == "back\n"
+    finally:
+        be("eligible")
 
 
 async def test_nobody_answers(options: dict[str, Any]) -> None:
@@ -250,11 +273,14 @@ async def test_slots_of_a_privileged_container_have_roots_of_their_own(
 ) -> None:
     own = {**options, "slot_root": "own", "docker": {"privileged": True}}
     await refused(IsolationError, "privileged", **{**own, "docker": {}})
+    tried = engine.containers.create(options["image"], "true", privileged=True)
     try:
-        engine.containers.run(options["image"], "true", privileged=True, remove=True)
+        tried.start()
     except APIError:  # as in a container that has not all capabilities itself
         await refused(ConfigError, "the node refuses the box", **own)
         return
+    finally:
+        tried.remove(force=True)
     async with SandboxPool("nomad", **own) as pool, pool.slots(2) as (one, two):
         assert (one.sandbox, one.isolation.level) == (two.sandbox, "namespaces")
         assert (await one.run("echo one >/etc/mine && id -u")).stdout == "0\n"
