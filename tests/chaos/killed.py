@@ -22,10 +22,13 @@ from docker import DockerClient
 from docker.errors import NotFound
 
 from hermes_exec import SandboxPool
+from hermes_exec.backends.base import SandboxInfo
+from hermes_exec.backends.registry import make_backend
 from tests.chaos.containers import place
 from tests.chaos.outside import NOTHING, containers_of
 from tests.chaos.seen import Seen
 from tests.e2e.pool.outside import mark
+from tests.engines import options_of
 
 ROOT = Path(__file__).resolve().parents[2]
 logger = logging.getLogger(__name__)
@@ -112,6 +115,33 @@ async def docker(seeds: range) -> Seen:
         left = [*containers_of(here.client, here.run_id), *os.listdir(scratch)]
         left += sorted(volumes & {each.name for each in here.client.volumes.list()})
         return verdict(ends, left)
+
+
+async def elsewhere(backend: str, seeds: range) -> Seen:
+    """On a backend whose boxes its engine tells of: they have ended by themselves before the next pool removes them."""
+    word = f"chaos-{mark()}"
+    with options_of(backend) as given, tempfile.TemporaryDirectory() as scratch:
+        more = {"run_id": word, "env": {"CHAOS": word}, "lease_s": LEASE_S, "slots_per_sandbox": 16}
+        options = {"backend": backend, **given, **more, "max_sandboxes": 4}
+        ends: list[float] = []
+        for seed in seeds:
+            seconds = await to_thread.run_sync(kill_at, seed, options, word, scratch)
+            began = time.monotonic()
+            while going := [box for box in await boxes(backend, given, word) if not box.ended]:
+                assert time.monotonic() - began < LONGEST_S, going
+                await anyio.sleep(0.1)
+            ends.append(seconds + time.monotonic() - began)
+        await next_pool(options, scratch)
+        return verdict(ends, [box.sandbox for box in await boxes(backend, given, word)] + os.listdir(scratch))
+
+
+async def boxes(backend: str, options: Mapping[str, Any], run_id: str) -> list[SandboxInfo]:
+    """The boxes of a run, as another driver sees them."""
+    asked = make_backend(backend, options)
+    try:
+        return [box for box in await asked.sandboxes() if box.labels.run_id == run_id]
+    finally:
+        await asked.aclose()
 
 
 def volumes_of(client: DockerClient, run_id: str) -> set[str]:

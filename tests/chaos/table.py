@@ -15,6 +15,12 @@ BEGIN, END = "<!-- chaos: begin -->", "<!-- chaos: end -->"
 HEAD = ("what happens", "the call under way", "in", "the next call on the slot", "the pool", "left")
 SHORT, LONG = 3, 50
 """How many drivers are killed in the tests, and for the table."""
+ELSEWHERE = {
+    "ssh": "`ssh`",
+    "singularity": "Apptainer",
+    "nomad": "Nomad",
+    "modal": "Modal's client and loopback server",
+}
 
 
 class Row(NamedTuple):
@@ -55,6 +61,14 @@ def rows(kills: int) -> dict[str, Row]:
             partial(killed.docker, seeds),
             60,
         ),
+        **{
+            f"driver-killed-{backend}": Row(
+                f"the driver of 64 slots in 4 boxes of {what} is killed at a random moment (lease 5 s)",
+                partial(killed.elsewhere, backend, seeds),
+                60,
+            )
+            for backend, what in ELSEWHERE.items()
+        },
     }
 
 

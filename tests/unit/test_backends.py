@@ -172,7 +172,7 @@ def test_nomads_reasons_reach_the_error() -> None:
     assert isinstance(full, QuotaExceeded)
     assert "1 have no memory left" in str(full)
     nowhere, later = unplaced({}, anywhere=False), unplaced({}, anywhere=True)
-    assert "nodes by datacenter: none" in str(nowhere)
+    assert "datacenters: none" in str(nowhere)
     assert not nowhere.retryable
     assert isinstance(later, QuotaExceeded)
 

@@ -232,12 +232,9 @@ def unplaced(metrics: Mapping[str, Any], *, anywhere: bool) -> LaunchError:
     told += [f"{count} have no {what} left" for what, count in (metrics.get("DimensionExhausted") or {}).items()]
     told += [f"{count} filtered as class {why}" for why, count in (metrics.get("ClassFiltered") or {}).items()]
     told += [f"quota exhausted: {what}" for what in metrics.get("QuotaExhausted") or ()]
-    nobody = not told
-    if nobody:
-        available = metrics.get("NodesAvailable") or "none"
-        told = [f"none is ready for jobs there: down, draining or not eligible (nodes by datacenter: {available})"]
-    message = f"no node of the Nomad cluster can have the box, of {metrics.get('NodesEvaluated', 0)}: {'; '.join(told)}"
-    if metrics.get("NodesExhausted") or metrics.get("QuotaExhausted") or (nobody and anywhere):
+    why = "; ".join(told) or f"none is ready and eligible (datacenters: {metrics.get('NodesAvailable') or 'none'})"
+    message = f"no node of the Nomad cluster can have the box, of {metrics.get('NodesEvaluated', 0)}: {why}"
+    if metrics.get("NodesExhausted") or metrics.get("QuotaExhausted") or (anywhere and not told):
         return QuotaExceeded(message)
     return LaunchError(message, cause=ErrorCause.CONFIG, retryable=False)
 
