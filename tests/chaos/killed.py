@@ -23,10 +23,10 @@ from docker.errors import NotFound
 
 from hermes_exec import SandboxPool
 from hermes_exec.backends.base import SandboxInfo
-from hermes_exec.backends.registry import make_backend
 from tests.chaos.containers import place
 from tests.chaos.outside import NOTHING, containers_of
 from tests.chaos.seen import Seen
+from tests.e2e.backends.boxes import sandboxes_of
 from tests.e2e.pool.outside import mark
 from tests.engines import options_of
 
@@ -136,12 +136,8 @@ async def elsewhere(backend: str, seeds: range) -> Seen:
 
 
 async def boxes(backend: str, options: Mapping[str, Any], run_id: str) -> list[SandboxInfo]:
-    """The boxes of a run, as another driver sees them."""
-    asked = make_backend(backend, options)
-    try:
-        return [box for box in await asked.sandboxes() if box.labels.run_id == run_id]
-    finally:
-        await asked.aclose()
+    """The boxes of a run."""
+    return [box for box in await sandboxes_of(backend, options) if box.labels.run_id == run_id]
 
 
 def volumes_of(client: DockerClient, run_id: str) -> set[str]:

@@ -29,6 +29,7 @@ class Row(NamedTuple):
     what: str
     run: Callable[[], Awaitable[Seen]]
     limit_s: float
+    engine: str = "docker"
 
 
 def rows(kills: int) -> dict[str, Row]:
@@ -41,9 +42,9 @@ def rows(kills: int) -> dict[str, Row]:
         "removed": Row("the container is removed", containers.removed, 30),
         "paused": Row("the container is paused for 20 s", containers.paused, 60),
         "paused-for-good": Row("the container is paused and stays so (lease 2 s)", containers.paused_for_good, 40),
-        "memory-slot": Row("a slot takes more memory than its limit (local)", room.memory_of_a_slot, 60),
+        "memory-slot": Row("a slot takes more memory than its limit (local)", room.memory_of_a_slot, 60, "local"),
         "memory-box": Row("the memory of a box of two slots is full for good", room.memory_of_a_box, 60),
-        "disk-local": Row("the disk under the slots of a local box is full", room.disk_of_local_boxes, 60),
+        "disk-local": Row("the disk under the slots of a local box is full", room.disk_of_local_boxes, 60, "local"),
         "disk-docker": Row("the disk under the slots of a container is full", room.disk_of_a_box, 60),
         "stopped": Row(
             "the driver is stopped (SIGSTOP) past its lease (2 s), and goes on", drivers.stopped_past_its_lease, 30
@@ -54,7 +55,7 @@ def rows(kills: int) -> dict[str, Row]:
         ),
         "reap-run": Row("somebody reaps the boxes of this run", drivers.beside_one_that_reaps_its_run, 60),
         "driver-killed-local": Row(
-            "the driver of 64 local slots is killed at a random moment", partial(killed.local, seeds), 60
+            "the driver of 64 local slots is killed at a random moment", partial(killed.local, seeds), 60, "local"
         ),
         "driver-killed-docker": Row(
             "the driver of 64 slots in 4 containers is killed at a random moment (lease 5 s)",
@@ -66,6 +67,7 @@ def rows(kills: int) -> dict[str, Row]:
                 f"the driver of 64 slots in 4 boxes of {what} is killed at a random moment (lease 5 s)",
                 partial(killed.elsewhere, backend, seeds),
                 60,
+                backend,
             )
             for backend, what in ELSEWHERE.items()
         },

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +11,11 @@ from typing import Any
 
 import anyio
 
-from hermes_exec.backends.base import Backend, LaunchSpec, Sandbox, SandboxStatus
+from hermes_exec.backends.base import Backend, LaunchSpec, Sandbox, SandboxInfo, SandboxStatus
 from hermes_exec.backends.docker.backend import DockerBackend
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.owner import own_labels
+from hermes_exec.backends.registry import make_backend
 from hermes_exec.channel import Channel
 
 
@@ -26,6 +27,15 @@ def backend(**options: Any) -> DockerBackend:
 def left(base: Path) -> list[str]:
     """What local boxes have left in the directory that theirs are made in."""
     return os.listdir(base)
+
+
+async def sandboxes_of(name: str, options: Mapping[str, Any]) -> list[SandboxInfo]:
+    """The boxes that there are, as another driver sees them."""
+    asked = make_backend(name, options)
+    try:
+        return await asked.sandboxes()
+    finally:
+        await asked.aclose()
 
 
 async def until(condition: Callable[[], object], patience_s: float = 60.0) -> None:

@@ -28,7 +28,7 @@ from hermes_exec.backends.base import ReapFilter, Sandbox, SandboxInfo
 from hermes_exec.backends.nomad.cluster import TASK
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.testing.conformance.boxes import break_sockets, open_sockets
-from tests.e2e.backends.boxes import until
+from tests.e2e.backends.boxes import sandboxes_of, until
 from tests.e2e.backends.nomad_boxes import cli, config_of, together
 from tests.nomad_agent import Agent, agent
 
@@ -42,8 +42,7 @@ def options(nomad_options: dict[str, Any]) -> dict[str, Any]:
 
 
 async def found(options: dict[str, Any]) -> list[SandboxInfo]:
-    """The boxes that there are, as another driver sees them."""
-    return await make_backend("nomad", config_of(options)).sandboxes()
+    return await sandboxes_of("nomad", config_of(options))
 
 
 def container(engine: DockerClient, nomad: Agent, job: str) -> Container:

@@ -25,7 +25,7 @@ from hermes_exec import (
 )
 from hermes_exec.backends.base import ReapFilter, SandboxInfo
 from hermes_exec.backends.registry import make_backend
-from tests.e2e.backends.boxes import left, until
+from tests.e2e.backends.boxes import left, sandboxes_of, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.singularity]
 Image = Callable[[str], str]
@@ -44,8 +44,7 @@ def base_of(options: dict[str, Any]) -> Path:
 
 
 async def found(options: dict[str, Any]) -> list[SandboxInfo]:
-    """The boxes that there are, as another driver sees them."""
-    return await make_backend("singularity", {"base_dir": options["base_dir"]}).sandboxes()
+    return await sandboxes_of("singularity", {"base_dir": options["base_dir"]})
 
 
 async def test_everything_is_gone_afterwards(options: dict[str, Any]) -> None:

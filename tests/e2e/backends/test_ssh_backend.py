@@ -21,7 +21,7 @@ from anyio import to_thread
 from hermes_exec import BackendUnavailable, ConfigError, ExecError, LaunchError, SandboxDied, SandboxPool
 from hermes_exec.backends.base import ReapFilter, SandboxInfo
 from hermes_exec.backends.registry import make_backend
-from tests.e2e.backends.boxes import left, until
+from tests.e2e.backends.boxes import left, sandboxes_of, until
 from tests.sshd import Server, make_key, server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.ssh]
@@ -44,12 +44,7 @@ def clients() -> list[str]:
 
 
 async def found(options: dict[str, Any]) -> list[SandboxInfo]:
-    """The boxes that there are, as another driver sees them."""
-    backend = make_backend("ssh", options)
-    try:
-        return await backend.sandboxes()
-    finally:
-        await backend.aclose()
+    return await sandboxes_of("ssh", options)
 
 
 async def test_everything_is_gone_afterwards(options: dict[str, Any], tmp_path: Path) -> None:
