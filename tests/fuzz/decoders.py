@@ -25,7 +25,7 @@ from hermes_exec.channel.conversation import Conversation
 from hermes_exec.channel.encoding import from_wire
 from hermes_exec.channel.frames import HEADER, MAX_PAYLOAD, MORE, Decoder, Frame, FrameType, parse_json
 from hermes_exec.channel.handshake import BoxFacts, Identity, shake_hands
-from hermes_exec.errors import ChannelLost, ProtocolError
+from hermes_exec.errors import ChannelLost, ProtocolError, SandboxDied
 from hermes_exec.results import FileStat, KillReceipt, ProcessInfo
 from hermes_exec.slot.answers import SlotFacts, isolation, items, process_info, receipt, remote_failure, texts
 from hermes_exec.slot.files import _search_result, _stat
@@ -86,7 +86,7 @@ def handshake(data: bytes) -> None:
     """The first byte says whether the box is known already; the rest is what it says."""
     known = "boot-1" if data[:1] > b"\x7f" else None
     identity = Identity(key=bytes(32), boot_id=known)
-    with contextlib.suppress(ProtocolError, ChannelLost, anyio.EndOfStream):
+    with contextlib.suppress(ProtocolError, ChannelLost, SandboxDied, anyio.EndOfStream):
         _run(shake_hands(cast("NowaitStream", _Said(data[1:])), identity, 60.0))
         assert identity.boot_id is not None
         identity.boot_id.encode()
