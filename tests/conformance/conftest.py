@@ -1,4 +1,6 @@
-"""The whole suite runs on one kind of box of each engine; on the others, each day, half of what may differ there."""
+"""The whole suite runs on local, Docker, SSH and Apptainer, half of it each day on Nomad and Modal's client; on further
+kinds of boxes, each day, half of what may differ there.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ HERE = Path(__file__).parent
 GROUPS = {check.name: check.group for check in all_checks()}
 RIGHTS = {"users", "files", "isolation", "kill", "network"}
 CONTAINER = {"as a container", "users", "kill"}
+ALL = set(GROUPS.values())
 DIFFERS = {
     "test_docker_busybox.py": {"commands", "environment", "background", "search", "pty", "sessions", "stdin"},
     "test_docker_distroless.py": {"commands", "files", "trees", "timeouts", "bad input"},
@@ -21,9 +24,11 @@ DIFFERS = {
     "test_local_none.py": RIGHTS | {"environment", "trees", "timeouts", "reset"},
     "test_local_uid.py": RIGHTS | {"environment", "trees", "timeouts", "reset"},
     "test_local_user.py": RIGHTS | {"environment", "trees", "timeouts", "reset"},
+    "test_modal.py": ALL,
     "test_modal_whole.py": {"users", "kill", "isolation", "network"},
     "test_nomad.py": {"users", "kill", "faults", "isolation", "network"},
     "test_nomad_apptainer.py": CONTAINER | {"faults"},
+    "test_nomad_slots.py": ALL,
     "test_singularity_own_root.py": CONTAINER | {"environment", "reset"},
     "test_singularity_user.py": RIGHTS | {"cwd", "environment"},
     "test_ssh_paramiko.py": {"commands", "trees", "stdin", "output", "faults", "network"},

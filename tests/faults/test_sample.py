@@ -14,11 +14,18 @@ AT_ONCE = 3
 SEEDS = {"local": 6}
 
 
+def marked(backend: str) -> list[pytest.MarkDecorator]:
+    """Local and Docker each day, of the others half."""
+    return (
+        []
+        if backend == "local"
+        else [getattr(pytest.mark, backend), pytest.mark.one_of(1 if backend == "docker" else 2)]
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "backend", [pytest.param(name, marks=[getattr(pytest.mark, name)] if name != "local" else []) for name in BACKENDS]
-)
+@pytest.mark.parametrize("backend", [pytest.param(name, marks=marked(name)) for name in BACKENDS])
 def test_seeds(backend: str) -> None:
     require_engine(backend)
     with options_of(backend) as options, ThreadPoolExecutor(AT_ONCE) as threads:

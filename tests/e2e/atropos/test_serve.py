@@ -178,6 +178,7 @@ def test_process_ends_with_an_error_when_nothing_can_be_had(tokenizer: Path, tmp
         ("process", ["--env.backend", "dokcer"], "dokcer"),
     ],
 )
+@pytest.mark.one_of(6)  # each is a start of the program, which imports much
 def test_start_up_refusals(command: str, more: list[str], told: str, tokenizer: Path) -> None:
     code, said = run(command, *flags(tokenizer, "http://127.0.0.1:9/v1", *more), HF_HUB_OFFLINE="1")
     assert code == 2, said
