@@ -160,6 +160,8 @@ func (a *agent) handleLane(ctx context.Context, op string, m *ipc.Message) (any,
 		return carried(m, func(f ipc.FileOp) (any, []int, error) { return file(ctx, a.setup, f, m) })
 	case ipc.OpSpill:
 		return carried(m, func(s ipc.Spill) (any, []int, error) { return spill(a.setup.Tmp, s) })
+	case ipc.OpListen:
+		return carried(m, listen)
 	}
 	return nil, nil, &ipc.Error{Kind: "bad_request", Message: "no lane is for " + strconv.Quote(op)}
 }

@@ -19,7 +19,7 @@ var errnoNames = map[syscall.Errno]string{
 	syscall.EOPNOTSUPP:   "EOPNOTSUPP",
 	syscall.ECONNREFUSED: "ECONNREFUSED", syscall.ETIMEDOUT: "ETIMEDOUT", syscall.EHOSTUNREACH: "EHOSTUNREACH",
 	syscall.ENETUNREACH: "ENETUNREACH", syscall.ECONNRESET: "ECONNRESET", syscall.ESTALE: "ESTALE",
-	syscall.EADDRNOTAVAIL: "EADDRNOTAVAIL",
+	syscall.EADDRNOTAVAIL: "EADDRNOTAVAIL", syscall.EADDRINUSE: "EADDRINUSE",
 }
 
 // ErrnoName is the symbolic name of a system error ("ENOENT"), or "EUNKNOWN".

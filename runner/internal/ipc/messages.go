@@ -12,6 +12,7 @@ const (
 	OpKillAll   = "kill_all"  // struct{} → Receipt; every process of the slot but the agent
 	OpProcesses = "processes" // struct{} → Processes
 	OpConnect   = "connect"   // Connect → struct{}; fds out: the connected socket
+	OpListen    = "listen"    // Listen → struct{}; fds out: the listening socket
 	OpFile      = "file"      // FileOp → its result; fds in: a pipe end for data where the method moves data
 	OpSpill     = "spill"     // Spill → Spilled; fds out: the open file
 
@@ -158,6 +159,12 @@ type Connect struct {
 	Host     string  `json:"host"`
 	Port     int     `json:"port"`
 	TimeoutS float64 `json:"timeout_s"`
+}
+
+// Listen makes a UNIX socket at an absolute path of the slot's view, with the
+// slot's rights and for its user alone.
+type Listen struct {
+	Path Bytes `json:"path"`
 }
 
 // Spill opens a new file for the whole output of a command, owned by the slot.

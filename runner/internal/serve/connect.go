@@ -3,7 +3,9 @@ package serve
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net"
+	"os"
 
 	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
@@ -40,10 +42,21 @@ func (s *Server) netConnect(c *channel.Conversation, params json.RawMessage) (an
 		}
 		return nil, err
 	}
-	peer, err := connection(fds)
+	peer, err := passed[*net.TCPConn](fds, net.FileConn)
 	if err != nil {
 		return nil, err
 	}
+	return nil, s.carry(ctx, c, peer)
+}
+
+// peer is the other end of a connection in a slot.
+type peer interface {
+	net.Conn
+	CloseWrite() error
+}
+
+// carry joins a connection with a conversation, until both ways have ended.
+func (s *Server) carry(ctx context.Context, c *channel.Conversation, peer peer) error {
 	defer peer.Close()
 	defer context.AfterFunc(ctx, func() { _ = peer.Close() })()
 	c.Event([]byte(`{"event":"connected"}`), false)
@@ -61,35 +74,37 @@ func (s *Server) netConnect(c *channel.Conversation, params json.RawMessage) (an
 		}
 		_ = peer.CloseWrite()
 	}()
-	err = relay(c, peer)
+	err := relay(c, peer)
 	c.SendEnd(0)
 	<-received
 	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+		return context.Cause(ctx)
 	}
-	return nil, err
+	return err
 }
 
-func connection(fds []int) (*net.TCPConn, error) {
+// passed makes of the one descriptor that an agent gave what it should be.
+func passed[T io.Closer, Found io.Closer](fds []int, open func(*os.File) (Found, error)) (T, error) {
+	var none T
 	files := pipe.Files(fds)
 	defer pipe.CloseFiles(files)
 	if len(files) != 1 {
-		return nil, &wire.Error{Kind: "internal", Message: "the agent opened no connection"}
+		return none, &wire.Error{Kind: "internal", Message: "the agent opened no socket"}
 	}
-	c, err := net.FileConn(files[0])
+	found, err := open(files[0])
 	if err != nil {
-		return nil, err
+		return none, err
 	}
-	peer, ok := c.(*net.TCPConn)
+	wanted, ok := any(found).(T)
 	if !ok {
-		_ = c.Close()
-		return nil, &wire.Error{Kind: "internal", Message: "the agent opened something else than a connection"}
+		_ = found.Close()
+		return none, &wire.Error{Kind: "internal", Message: "the agent opened another kind of socket"}
 	}
-	return peer, nil
+	return wanted, nil
 }
 
 // relay sends what the peer says. A connection that breaks ends like any other.
-func relay(c *channel.Conversation, peer *net.TCPConn) error {
+func relay(c *channel.Conversation, peer peer) error {
 	buffer := pipe.Buffers.Get().(*[wire.MaxData]byte)
 	defer pipe.Buffers.Put(buffer)
 	for {

@@ -182,3 +182,53 @@ for i in $(seq 3000); do ln many/0 many/$i; done`)
 		t.Errorf("the agent was busy for %v after the cancels", took)
 	}
 }
+
+// A socket in the slot carries what connects to it, as the slot's own, until
+// its conversation or the slot ends.
+func TestListen(t *testing.T) {
+	_, d := open(t)
+	var slot struct{ Workspace string }
+	d.call("slot.create", params{"slot": "s", "level": "none", "floor": "none", "network": true}, &slot)
+	at := slot.Workspace + "/callback"
+	l := d.begin("net.listen", params{"slot": "s", "path": at}, 1<<20)
+	l.until("the socket", func() bool { return len(l.events) == 1 && l.events[0]["event"] == "listening" })
+	if e := d.fails("os", "net.listen", params{"slot": "s", "path": at}); e.Errno != "EADDRINUSE" {
+		t.Fatalf("%+v", e)
+	}
+	if e := d.fails("os", "net.listen", params{"slot": "s", "path": "/" + strings.Repeat("x", 200)}); e.Errno != "ENAMETOOLONG" {
+		t.Fatalf("%+v", e)
+	}
+	d.fails("bad_request", "net.listen", params{"slot": "s", "path": "callback"})
+	for n := range 2 {
+		k := d.begin("net.accept", params{"slot": "s", "listener": l.id}, 1<<20)
+		peer, err := net.Dial("unix", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.until("the connection", func() bool { return len(k.events) == 1 && k.events[0]["event"] == "connected" })
+		fmt.Fprintf(peer, "question %d", n)
+		_ = peer.(*net.UnixConn).CloseWrite()
+		k.send([]byte("answer"), true)
+		if err := k.finish(nil); err != nil || string(k.bytes(0)) != fmt.Sprintf("question %d", n) {
+			t.Fatal(err, k.bytes(0))
+		}
+		if answer, err := io.ReadAll(peer); err != nil || string(answer) != "answer" {
+			t.Fatal(err, answer)
+		}
+		_ = peer.Close()
+	}
+	waiting := d.begin("net.accept", params{"slot": "s", "listener": l.id}, 1<<20)
+	l.cancel()
+	if err := l.finish(nil); err == nil || err.Kind != "canceled" {
+		t.Fatal(err)
+	}
+	if err := waiting.finish(nil); err == nil || err.Errno != "ECONNABORTED" {
+		t.Fatal(err)
+	}
+	if e := d.fails("os", "net.accept", params{"slot": "s", "listener": l.id}); e.Errno != "ECONNABORTED" {
+		t.Fatalf("%+v", e)
+	}
+	if _, err := net.Dial("unix", at); err == nil {
+		t.Fatal("it still listens")
+	}
+}

@@ -39,6 +39,8 @@ var asked = []string{
 	`{"method":"file.read","params":{"slot":"s0","path":"a","offset":0,"length":5}}`,
 	`{"method":"file.write","params":{"slot":"s0","path":"a","mode":420}}`,
 	`{"method":"file.search","params":{"slot":"s0","pattern":"x"}}`,
+	`{"method":"net.listen","params":{"slot":"s0","path":"/tmp/x"}}`,
+	`{"method":"net.accept","params":{"slot":"s0","listener":1}}`,
 	`{"method":"net.connect","params":{"slot":"s0","host":"localhost","port":80}}`,
 }
 

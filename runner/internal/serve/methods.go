@@ -18,6 +18,7 @@ func init() {
 	for name, m := range map[string]method{
 		"slot.create": (*Server).slotCreate, "slot.reset": (*Server).slotReset, "slot.destroy": (*Server).slotDestroy,
 		"slot.kill_all": (*Server).slotKillAll, "net.connect": (*Server).netConnect,
+		"net.listen": (*Server).netListen, "net.accept": (*Server).netAccept,
 		"box.info": (*Server).boxInfo, "box.shutdown": (*Server).boxShutdown,
 	} {
 		methods[name] = m

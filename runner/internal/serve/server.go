@@ -54,6 +54,8 @@ type Server struct {
 	// Endpoint is where the streams of the driver arrive.
 	Endpoint *channel.Endpoint
 
+	listeners sync.Map // *listener by the id of its conversation
+
 	lease  atomic.Int64 // nanoseconds
 	spoken atomic.Bool  // something was heard since the last tick
 	// requests since the last tick

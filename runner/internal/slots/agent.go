@@ -108,6 +108,8 @@ func (h *Agent) call(ctx context.Context, op string, in, out any, fds ...int) (g
 			return h.filing.call(ctx, op, in, out, fds...)
 		}
 		return h.walking.call(ctx, op, in, out, fds...)
+	case ipc.OpListen:
+		return h.filing.call(ctx, op, in, out, fds...)
 	case ipc.OpSpill:
 		return h.spilling.call(ctx, op, in, out, fds...)
 	}
