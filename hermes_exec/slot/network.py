@@ -1,9 +1,15 @@
-"""TCP inside a slot, carried over the channel: one connection, and a listener here that makes one for each client."""
+"""Connections into a slot and out of it, carried over the channel: TCP to a port inside, a listener here that makes one
+for each client, and a socket inside whose connections come out here.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from math import inf
+from os import PathLike
 from types import TracebackType
 from typing import Self
 
@@ -13,6 +19,7 @@ from anyio.abc import ByteStream, Listener, SocketAttribute, SocketStream
 from hermes_exec.aio.tasks import DetachedTaskGroup, ShieldedTask
 from hermes_exec.channel import Conversation, Data, End, RemoteError
 from hermes_exec.errors import ConfigError, ExecError
+from hermes_exec.slot.command import checked_path
 from hermes_exec.slot.scope import TRANSPORT_ERRORS, SlotScope
 
 logger = logging.getLogger(__name__)
@@ -40,26 +47,80 @@ def checked_host(host: object) -> str:
 
 async def connect(scope: SlotScope, port: int, host: str) -> Connection:
     """Connect inside the slot. Raises ConnectionRefusedError, TimeoutError and the like with the address."""
-    checked_port(port)
-    checked_host(host)
+    params = {"host": checked_host(host), "port": checked_port(port)}
+    connected = await _opened(scope, "net.connect", params, f"{host}:{port}", CONNECT_S)
+    if connected is None:
+        raise TimeoutError(f"no connection to {host}:{port} in the slot within {CONNECT_S:g} s")
+    return connected
+
+
+async def _opened(
+    scope: SlotScope, method: str, params: Mapping[str, object], address: str, within_s: float = inf
+) -> Connection | None:
     scope.check()
     conversation: Conversation | None = None
     connected = False
     try:
-        conversation = scope.channel.begin("net.connect", {"slot": scope.slot, "host": host, "port": port}, 1 << 18)
-        with scope.cancel_scope(anyio.current_time() + CONNECT_S):
+        conversation = scope.channel.begin(method, {"slot": scope.slot, **params}, 1 << 18)
+        with scope.cancel_scope(anyio.current_time() + within_s):
             await conversation.receive()
             if conversation.answered:
                 await conversation.response()
             connected = True
     except (RemoteError, *TRANSPORT_ERRORS) as error:
-        await scope.fail(error, f"{host}:{port}")
+        await scope.fail(error, address)
     finally:
         if conversation is not None and not connected:
             await scope.channel.finish(conversation)
-    if not connected:
-        raise TimeoutError(f"no connection to {host}:{port} in the slot within {CONNECT_S:g} s")
-    return Connection(scope, conversation)
+    return Connection(scope, conversation) if connected and conversation is not None else None
+
+
+class SlotListener:
+    """A UNIX socket at `path` inside a slot, of which each connection comes out here: `accept` gives the next.
+
+    Use it as an async context manager. Only the slot's own user can connect. It stops with the slot; connections that
+    were accepted live on when it stops.
+    """
+
+    def __init__(self, scope: SlotScope, path: str | PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._scope, self._where = scope, checked_path(path, "path")
+        self._conversation: Conversation | None = None
+
+    async def __aenter__(self) -> Self:
+        scope, conversation, listening = self._scope, None, False
+        try:
+            scope.check()
+            conversation = scope.channel.begin("net.listen", {"slot": scope.slot, "path": self._where}, 1 << 16)
+            with scope.cancel_scope():
+                await conversation.receive()
+                if conversation.answered:
+                    await conversation.response()
+                listening = True
+        except (RemoteError, *TRANSPORT_ERRORS) as error:
+            await scope.fail(error, self.path)
+        finally:
+            if conversation is not None and not listening:
+                await scope.channel.finish(conversation)
+        self._conversation = conversation
+        return self
+
+    async def accept(self) -> Connection:
+        """The next connection, as a byte stream. Raises ConnectionAbortedError once it has stopped."""
+        if self._conversation is None:
+            raise ConnectionAbortedError(f"{self.path} is not listening: enter it first")
+        connection = await _opened(self._scope, "net.accept", {"listener": self._conversation.id}, self.path)
+        assert connection is not None  # without a deadline
+        return connection
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        conversation, self._conversation = self._conversation, None
+        if conversation is not None and self._scope.closed is None:
+            with anyio.CancelScope(shield=True), suppress(ExecError, OSError):
+                await self._scope.channel.finish(conversation)
+                await self._scope.call("file.remove", {"path": self._where, "recursive": False, "missing_ok": True})
 
 
 class Connection(ByteStream):

@@ -16,7 +16,7 @@ from hermes_exec.results import Isolation, KillReceipt, ProcessInfo, RunResult
 from hermes_exec.slot.answers import items, process_info, receipt
 from hermes_exec.slot.command import DEFAULT_OUTPUT_BYTES, DEFAULT_TIMEOUT_S, Command, Environment, command_params
 from hermes_exec.slot.files import Files
-from hermes_exec.slot.network import Connection, Forward, connect
+from hermes_exec.slot.network import Connection, Forward, SlotListener, connect
 from hermes_exec.slot.process import Process, start
 from hermes_exec.slot.run import OnOutput, Stdin, execute, single
 from hermes_exec.slot.scope import SlotScope
@@ -293,6 +293,15 @@ class Slot:
         `local_port` 0 takes a free one; `.port` says which.
         """
         return Forward(self._scope, port, local_port, host)
+
+    def listen(self, path: str | PathLike[str]) -> SlotListener:
+        """An async context manager that listens on a UNIX socket at `path` inside the slot, for the slot's own user;
+        its `accept` gives each connection as a byte stream.
+
+        Raises:
+            ConfigError: the path is not absolute. On entering, OSError: it exists, is too long (103 bytes), and the like.
+        """
+        return SlotListener(self._scope, path)
 
     async def kill_all(self) -> KillReceipt:
         """End every process of the slot and say what was found; files stay. What is left quarantines the slot."""
