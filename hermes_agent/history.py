@@ -36,6 +36,7 @@ class History:
         self.messages: list[Message] = deepcopy(list(begin))
         self.turns = 0
         self.calls: list[CallRecord] = []
+        self.calls_of_code = 0
         self.pending: list[ToolCall] = []
         self.result_ids: list[str] = []
         self.refused = False

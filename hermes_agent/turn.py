@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import anyio
@@ -14,7 +15,7 @@ from hermes_agent.history import History
 from hermes_agent.hooks import Hooks, ask
 from hermes_agent.messages import Answer, ToolCall
 from hermes_exec.errors import ErrorCause, ExecError
-from hermes_exec.tools import Notice, ToolResult
+from hermes_exec.tools import Notice, Toolbox, ToolResult
 
 R = TypeVar("R")
 _NO_CALLS_LEFT = "The number of tool calls is used up; this one was not made. Give your final answer now."
@@ -87,6 +88,8 @@ class ToolTurns:
         """
         left_s = None if self._max_seconds is None else max(0.0, self._max_seconds - history.tool_seconds)
         started = anyio.current_time()
+        if isinstance(self._tools, Toolbox):
+            self._tools.around_calls_of_code = partial(self._call_of_code, history)
         try:
             with anyio.move_on_after(left_s):
                 await self._calls(history)
@@ -107,7 +110,9 @@ class ToolTurns:
 
     async def _calls(self, history: History) -> None:
         calls = history.pending
-        calls_left = None if self._max_calls is None else max(0, self._max_calls - len(history.calls))
+        calls_left = (
+            None if self._max_calls is None else max(0, self._max_calls - len(history.calls) - history.calls_of_code)
+        )
         answers: list[Answer | None] = [None] * len(calls)
         results: dict[int, ToolResult] = {}
         failures: list[_Failed] = []
@@ -158,6 +163,31 @@ class ToolTurns:
             message = json.dumps({"error": f"{type(error).__name__}: {error}"}, ensure_ascii=False)
             return Answer(message, ok=False, error_kind=type(error).__name__)
         return result if changed is None else _changed(result, changed)
+
+    async def _call_of_code(
+        self,
+        history: History,
+        name: str,
+        arguments: Mapping[str, object],
+        make: Callable[[], Awaitable[ToolResult]],
+    ) -> ToolResult:
+        """A call that code of execute_code makes: the hooks and the number of calls are those of the model's own."""
+        made = len(history.calls) + len(history.pending) + history.calls_of_code
+        if self._max_calls is not None and made >= self._max_calls:
+            return _not_carried_out(name, "no_calls_left", _NO_CALLS_LEFT)
+        history.calls_of_code += 1
+        call = ToolCall(f"code_{history.calls_of_code}", name, json.dumps(arguments, ensure_ascii=False))
+        reason = await ask("before_call", self._hooks.before_call, call, kind=str)
+        if reason is not None:
+            return _not_carried_out(name, "blocked", reason)
+        result = await make()
+        changed = await ask("after_call", self._hooks.after_call, call, result, kind=ToolResult)
+        return result if changed is None else _changed(result, changed)
+
+
+def _not_carried_out(name: str, kind: str, message: str) -> ToolResult:
+    data: dict[str, object] = {"error": message, "error_kind": kind}
+    return ToolResult(name, json.dumps(data, ensure_ascii=False), data, False, kind, 0.0, "")
 
 
 def _changed(result: ToolResult, changed: ToolResult) -> ToolResult:

@@ -299,7 +299,7 @@ class Slot:
         its `accept` gives each connection as a byte stream.
 
         Raises:
-            ConfigError: the path is not absolute. On entering, OSError: it exists, is too long (103 bytes), and the like.
+            ConfigError: the path is empty. OSError, on entering: it exists, is too long (103 bytes), and so on.
         """
         return SlotListener(self._scope, path)
 

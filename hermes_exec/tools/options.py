@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 from hermes_exec.errors import ConfigError
+
+CodeMode = Literal["project", "strict", "kernel"]
 
 
 @dataclass(frozen=True)
@@ -30,10 +33,21 @@ class ToolOptions:
     process_wait_max_s: int = 180
     max_running_processes: int = 64
     process_log_bytes: int = 1 << 20
+    code_mode: CodeMode = "project"
+    """How execute_code runs: `project` from the state of the terminal's session (its directory, variables, virtual
+    environment), `strict` in an empty directory with the slot's environment, `kernel` as `project` in one Python that
+    keeps its variables between calls."""
+    code_timeout_s: int = 300
+    code_max_calls: int = 50
+    """How many calls of tools one execute_code may make."""
+    code_output_chars: int = 50_000
+    code_error_chars: int = 10_000
 
     def __post_init__(self) -> None:
+        if self.code_mode not in get_args(CodeMode):
+            raise ConfigError(f"ToolOptions.code_mode is project, strict or kernel, not {self.code_mode!r}")
         for name, value in vars(self).items():
-            if not isinstance(value, bool) and value <= 0:
+            if isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
                 raise ConfigError(f"ToolOptions.{name} must be above 0, not {value!r}")
 
     def for_context_window(self, window_chars: int) -> ToolOptions:

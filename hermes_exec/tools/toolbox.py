@@ -28,12 +28,14 @@ from hermes_exec.tools.catalog.host import HostTool
 from hermes_exec.tools.catalog.registry import REGISTRY
 from hermes_exec.tools.catalog.schemas import EXAMPLES, FILE_ADVICE_NEEDS, JsonObject, schemas, without_file_advice
 from hermes_exec.tools.catalog.toolsets import KNOWN_TOOLS, SHIPPED, require_tool, select, why_unavailable
+from hermes_exec.tools.code.stubs import CALLABLE, with_functions
 from hermes_exec.tools.options import ToolOptions
 from hermes_exec.tools.state.tool_state import ToolState
 from hermes_exec.tools.state.watch import Notice
 from hermes_exec.tools.terminal import notices
 
 R = TypeVar("R")
+AroundCall = Callable[[str, Mapping[str, object], Callable[[], Awaitable[ToolResult]]], Awaitable[ToolResult]]
 DEFAULT_TOOLSETS = ("terminal", "file")
 _log = logging.getLogger(__name__)
 
@@ -102,7 +104,27 @@ class Toolbox:
         if not self._schemas.keys() >= FILE_ADVICE_NEEDS:
             for schema in self._schemas.values():
                 without_file_advice(schema)
-        self._state = ToolState(slot, options or ToolOptions(), frozenset(self._schemas), resets=slot.resets)
+        self._code_tools = {
+            name: self._schemas[name] for name in self._schemas if name in CALLABLE or name in self._host
+        }
+        if "execute_code" in names:
+            with_functions(self._schemas["execute_code"], self._code_tools)
+        self._state = self._new_state(slot, options or ToolOptions())
+
+    def _new_state(self, slot: Slot, options: ToolOptions) -> ToolState:
+        return ToolState(
+            slot,
+            options,
+            frozenset(self._schemas),
+            resets=slot.resets,
+            call_tool=self._call_of_code,
+            code_tools=self._code_tools,
+        )
+
+    around_calls_of_code: AroundCall | None = None
+    """What a call that code makes (execute_code) goes through: given the name, the arguments, and a function that makes
+    the call, it returns the result that the code gets. An agent's hooks and budgets are put here.
+    """
 
     @property
     def schemas(self) -> list[JsonObject]:
@@ -127,16 +149,33 @@ class Toolbox:
         started = time.monotonic()
         call_id = call_id or "call_" + secrets.token_hex(8)
         name = str(name)
-        if self._state.resets != (resets := self._state.slot.resets):
-            self._state = ToolState(self._state.slot, self._state.options, self._state.tools, resets=resets)
+        if self._state.resets != self._state.slot.resets:
+            self._state = self._new_state(self._state.slot, self._state.options)
+        result = await self._made(name, arguments, call_id, started)
+        return await budget.fit_result(self._state.slot, result, self._state.options)
+
+    async def _call_of_code(self, name: str, arguments: Mapping[str, object]) -> ToolResult:
+        """A call that code makes. Its result goes to the code whole."""
+
+        async def make() -> ToolResult:
+            return await self._made(name, arguments, "call_" + secrets.token_hex(8), time.monotonic())
+
+        return (
+            await make()
+            if self.around_calls_of_code is None
+            else await self.around_calls_of_code(name, arguments, make)
+        )
+
+    async def _made(
+        self, name: str, arguments: str | bytes | Mapping[str, object] | None, call_id: str, started: float
+    ) -> ToolResult:
         outcome = await self._outcome(name, arguments)
         if name != "search_files":
             self._state.searches.interrupt()
         kind = outcome.error_kind
-        result = ToolResult(
+        return ToolResult(
             name, to_json(outcome.data), outcome.data, kind is None, kind, time.monotonic() - started, call_id
         )
-        return await budget.fit_result(self._state.slot, result, self._state.options)
 
     async def fit_turn(self, results: Sequence[ToolResult], limit_chars: int | None = None) -> list[ToolResult]:
         """Return the results of one turn within the budget of a turn: the largest are written to files in the slot

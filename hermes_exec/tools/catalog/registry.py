@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from hermes_exec.tools.code.execute_code import execute_code
 from hermes_exec.tools.files.read_file import read_file
 from hermes_exec.tools.files.search_files import search_files
 from hermes_exec.tools.files.write_file import write_file
@@ -30,5 +31,6 @@ REGISTRY: Mapping[str, Entry] = MappingProxyType(
         "write_file": Entry(write_file),
         "patch": Entry(patch),
         "search_files": Entry(search_files, frozenset({"limit", "offset", "context"})),
+        "execute_code": Entry(execute_code),
     }
 )

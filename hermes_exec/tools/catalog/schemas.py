@@ -185,11 +185,29 @@ def _search_files() -> JsonObject:
     )
 
 
+def _execute_code() -> JsonObject:
+    return _function(
+        "execute_code",
+        "Run a Python program that can call your tools as functions: `from hermes_tools import terminal, read_file`. "
+        "Use it where three or more calls depend on each other, to loop over results, or to keep long results out of "
+        "your context: only what the program prints comes back. Each function takes the tool's arguments by name and "
+        "returns its result as a dict (read_file(path)['content'], terminal(command)['output']). Also in "
+        "hermes_tools: json_parse(text), shell_quote(text), retry(function, max_attempts=3, delay=2).",
+        ["code"],
+        {"code": _field("string", "The program. Print what you want to see")},
+    )
+
+
 def schemas() -> Mapping[str, JsonObject]:
     """Return tool name to function schema. The values are new at each call, so that a caller may change them."""
-    built = (_terminal(), _process(), _read_file(), _write_file(), _patch(), _search_files())
-    names = ("terminal", "process", "read_file", "write_file", "patch", "search_files")
-    return dict(zip(names, built, strict=True))
+    built = (_terminal(), _process(), _read_file(), _write_file(), _patch(), _search_files(), _execute_code())
+    return {name_of(schema): schema for schema in built}
+
+
+def name_of(schema: JsonObject) -> str:
+    """The name of the function that a schema describes."""
+    function: Any = schema["function"]
+    return str(function["name"])
 
 
 EXAMPLES: Mapping[str, str] = MappingProxyType(
@@ -200,6 +218,7 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "write_file": '{"path": "notes.txt", "content": "first line\\nsecond line\\n"}',
         "patch": '{"mode": "replace", "path": "src/main.py", "old_string": "x = 1", "new_string": "x = 2"}',
         "search_files": '{"pattern": "def main", "file_glob": "*.py"}',
+        "execute_code": "{\"code\": \"from hermes_tools import terminal\\nprint(terminal('ls')['output'])\"}",
     }
 )
 """A short right call of each tool, as JSON text."""

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from hermes_exec.errors import ConfigError
 
-SHIPPED = ("terminal", "process", "read_file", "write_file", "patch", "search_files")
+SHIPPED = ("terminal", "process", "read_file", "write_file", "patch", "search_files", "execute_code")
 """The tools that this package has; each of them works in the slot."""
 
 _BROWSER = tuple(
@@ -228,8 +228,6 @@ def why_unavailable(name: str) -> str:
     """Why a known tool is not here, as half a sentence."""
     if name.startswith("browser_"):
         return "the browser tools are not part of this version"
-    if name == "execute_code":
-        return "code execution through a tool is not part of this version (the terminal runs scripts)"
     return "it works outside of the slot, and this package runs every tool inside; declare your own with @tool"
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from hermes_exec.tools.call.failure import ToolFailure
-from hermes_exec.tools.call.results import Outcome
+from hermes_exec.tools.call.results import Outcome, ToolResult
+from hermes_exec.tools.catalog.schemas import JsonObject
 from hermes_exec.tools.options import ToolOptions
 from hermes_exec.tools.state.seen import FileViews, Repetition
 from hermes_exec.tools.state.watch import Rate, Watch
@@ -18,11 +19,15 @@ from hermes_exec.tools.state.watch import Rate, Watch
 if TYPE_CHECKING:
     from hermes_exec.slot.session import Session
     from hermes_exec.slot.slot import Slot
+    from hermes_exec.tools.code.kernel import Kernel
+
+CallTool = Callable[[str, Mapping[str, object]], Awaitable[ToolResult]]
+"""Carries out a call that code makes; an ExecError is the end of the code."""
 
 
 @dataclass
 class ToolState:
-    """The state of one Toolbox. It owns nothing in the slot but its shell session."""
+    """The state of one Toolbox. It owns nothing in the slot but its shell session and the Python of its code."""
 
     slot: Slot
     options: ToolOptions
@@ -39,6 +44,12 @@ class ToolState:
     """The directory to go back to, when the last command had one of its own. `turn` guards it."""
     resets: int = 0
     """How often the slot had been reset when this state was new: nothing of it holds after the next time."""
+    call_tool: CallTool | None = None
+    """Carries out a call that code makes, as one of the same Toolbox."""
+    code_tools: Mapping[str, JsonObject] = field(default_factory=dict)
+    """The tools that code may call, with their schemas."""
+    kernel: Kernel | None = None
+    turn_of_code: anyio.Lock = field(default_factory=anyio.Lock)
     _session: Session | None = None
     _opened: bool = False
 
@@ -74,8 +85,15 @@ class ToolState:
         # `..` is left to the slot: what it means depends on links.
         return whole if ".." in whole.split("/") else posixpath.normpath(whole)
 
+    async def close_kernel(self) -> None:
+        """End the Python that keeps the variables of code."""
+        kernel, self.kernel = self.kernel, None
+        if kernel is not None:
+            await kernel.aclose()
+
     async def aclose(self) -> None:
-        """Let go of the session. Nothing that runs in the slot ends."""
+        """Let go of the session and of the variables of code. Nothing else that runs in the slot ends."""
+        await self.close_kernel()
         session, self._session = self._session, None
         if session is not None:
             await session.aclose()

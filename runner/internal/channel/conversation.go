@@ -184,6 +184,9 @@ func (c *Conversation) Respond(result any, err error) { c.respond(encodeResponse
 // DiscardInput drops what is there and what will come: nobody reads it any more.
 func (c *Conversation) DiscardInput() { c.in.discard() }
 
+// FinishInput makes what has come the last of the input.
+func (c *Conversation) FinishInput() { c.in.finish() }
+
 func (c *Conversation) respond(encoded []byte) {
 	c.in.discard()
 	c.mu.Lock()

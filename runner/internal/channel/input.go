@@ -24,6 +24,7 @@ type input struct {
 	ended      bool
 	closed     bool
 	discarding bool
+	last       bool // what has come is used, what will come is dropped
 }
 
 func (in *input) init(window int64) {
@@ -51,7 +52,7 @@ func (in *input) push(position int64, data []byte) (grant bool, err error) {
 		return false, fmt.Errorf("%w: DATA beyond the window", wire.ErrProtocol)
 	}
 	in.received += int64(len(data))
-	if in.discarding || in.closed {
+	if in.discarding || in.closed || in.last {
 		in.consumed = in.received
 		return true, nil
 	}
@@ -82,7 +83,7 @@ func (in *input) end(position int64) error {
 func (in *input) read() (piece []byte, ok, complete bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	for len(in.chunks) == 0 && !in.ended && !in.closed && !in.discarding {
+	for len(in.chunks) == 0 && !in.ended && !in.closed && !in.discarding && !in.last {
 		in.arrived.Wait()
 	}
 	if in.closed || in.discarding {
@@ -131,6 +132,14 @@ func (in *input) discard() {
 	in.discarding = true
 	in.consumed = in.received
 	in.chunks = nil
+	in.arrived.Broadcast()
+}
+
+// finish lets what is there be used, and drops what will come.
+func (in *input) finish() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.last = true
 	in.arrived.Broadcast()
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"time"
 
 	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
@@ -13,8 +14,12 @@ import (
 	"hermes-exec/runner/internal/wire"
 )
 
-// connectTime is how long a connection may take to be made, in seconds.
-const connectTime = 30
+const (
+	// connectTime is how long a connection may take to be made, in seconds.
+	connectTime = 30
+	// flushTime is how long a peer has for what was sent before the end.
+	flushTime = 2 * time.Second
+)
 
 // netConnect carries one TCP connection of the slot's network.
 func (s *Server) netConnect(c *channel.Conversation, params json.RawMessage) (any, error) {
@@ -55,16 +60,22 @@ type peer interface {
 	CloseWrite() error
 }
 
-// carry joins a connection with a conversation, until both ways have ended.
+// carry joins a connection with a conversation, until both ways have ended. A
+// driver that cancels is done with it: what it sent before still arrives.
 func (s *Server) carry(ctx context.Context, c *channel.Conversation, peer peer) error {
 	defer peer.Close()
-	defer context.AfterFunc(ctx, func() { _ = peer.Close() })()
+	defer context.AfterFunc(ctx, func() {
+		c.FinishInput()
+		now := time.Now()
+		_ = peer.SetReadDeadline(now)
+		_ = peer.SetWriteDeadline(now.Add(flushTime))
+	})()
 	c.Event([]byte(`{"event":"connected"}`), false)
 	received := make(chan struct{})
 	go func() {
 		defer close(received)
 		defer channel.Contain(s.log, "connection")
-		_, err := c.Receive(ctx, func(piece []byte) error {
+		_, err := c.Receive(context.Background(), func(piece []byte) error {
 			_, err := peer.Write(piece)
 			return err
 		})

@@ -217,6 +217,21 @@ func TestListen(t *testing.T) {
 		}
 		_ = peer.Close()
 	}
+	k := d.begin("net.accept", params{"slot": "s", "listener": l.id}, 1<<20)
+	peer, err := net.Dial("unix", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close()
+	k.until("the connection", func() bool { return len(k.events) == 1 })
+	k.send([]byte("goodbye"), false)
+	k.cancel()
+	if err := k.finish(nil); err == nil || err.Kind != "canceled" {
+		t.Fatal(err)
+	}
+	if said, err := io.ReadAll(peer); err != nil || string(said) != "goodbye" {
+		t.Fatalf("%v: what was sent before the end came as %q", err, said)
+	}
 	waiting := d.begin("net.accept", params{"slot": "s", "listener": l.id}, 1<<20)
 	l.cancel()
 	if err := l.finish(nil); err == nil || err.Kind != "canceled" {

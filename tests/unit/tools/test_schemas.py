@@ -63,6 +63,7 @@ TABLE: dict[str, tuple[list[str], dict[str, tuple[str, object]]]] = {
             "context": ("integer", 0),
         },
     ),
+    "execute_code": (["code"], {"code": ("string", NONE)}),
 }
 ENUMS = {
     ("process", "action"): ["list", "poll", "log", "wait", "kill", "write", "submit", "close"],

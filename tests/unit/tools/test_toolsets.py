@@ -53,6 +53,9 @@ NAMED = [
 ]
 
 
+WITHOUT_CODE = tuple(name for name in SHIPPED if name != "execute_code")
+
+
 def test_every_toolset_of_the_table_is_known() -> None:
     assert set(NAMED) <= set(TOOLSETS)
     assert sum(name.startswith("hermes-") for name in TOOLSETS) == 18 + 6
@@ -63,11 +66,12 @@ def test_every_toolset_of_the_table_is_known() -> None:
     [
         ("terminal", ("terminal", "process")),
         ("file", ("read_file", "write_file", "patch", "search_files")),
-        ("debugging", SHIPPED),
+        ("debugging", WITHOUT_CODE),
         ("coding", SHIPPED),
         ("hermes-cli", SHIPPED),
         ("all", SHIPPED),
         ("*", SHIPPED),
+        ("code_execution", ("execute_code",)),
         ("web", ()),
         ("context_engine", ()),
     ],

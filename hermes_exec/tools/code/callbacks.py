@@ -1,0 +1,163 @@
+"""The calls that a program in the slot makes: taken from a socket in the slot, carried out by the toolbox."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import anyio
+from anyio.abc import TaskGroup
+
+from hermes_exec.errors import ExecError
+from hermes_exec.slot.network import Connection, SlotListener
+from hermes_exec.tools.call.results import to_json
+from hermes_exec.tools.state.tool_state import CallTool
+
+R = TypeVar("R")
+
+LONGEST_REQUEST = 32 << 20
+REQUEST_S = 30.0
+AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class CallMade:
+    """One call of a program: the tool, how long it took, and whether it did what was asked."""
+
+    tool: str
+    duration_s: float
+    ok: bool
+
+
+@dataclass
+class Callbacks:
+    """Serves the calls of the programs of one execute_code: at most `max_calls`, of `tools` alone, with the token.
+
+    `failure` is an error of the slot or the box that a call met: the program is ended for it. `kernel` is the
+    connection of a program that said it is a kernel.
+    """
+
+    call: CallTool
+    tools: frozenset[str]
+    max_calls: int
+    token: str = field(default_factory=lambda: secrets.token_hex(16))
+    made: list[CallMade] = field(default_factory=list)
+    begun: int = 0
+    failure: Exception | None = None
+    kernel: tuple[Connection, bytes] | None = None
+    kernel_came: anyio.Event = field(default_factory=anyio.Event)
+
+    def begin(self) -> None:
+        """Count anew: other code runs from now on."""
+        self.begun = 0
+        self.made.clear()
+
+    async def serving(self, listener: SlotListener, work: Callable[[], Awaitable[R]]) -> R:
+        """Do `work`, and take connections meanwhile, one call each. Raises what the work raises, and the error of a
+        call that met the end of the slot, which ends the work.
+        """
+        done: list[R] = []
+
+        async def work_and_stop(tasks: TaskGroup) -> None:
+            try:
+                done.append(await work())
+            except Exception as error:  # noqa: BLE001  (raised below, by itself instead of in a group)
+                self.failure = self.failure or error
+            tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._serve, listener, tasks)
+            tasks.start_soon(work_and_stop, tasks)
+        if self.failure is not None:
+            raise self.failure
+        return done[0]
+
+    async def _serve(self, listener: SlotListener, tasks: TaskGroup) -> None:
+        limiter = anyio.Semaphore(AT_ONCE)
+        while True:
+            await limiter.acquire()
+            try:
+                connection = await listener.accept()
+            except (OSError, ExecError) as error:
+                self._fail(error, tasks)
+                return
+            tasks.start_soon(self._one, connection, limiter, tasks)
+
+    async def _one(self, connection: Connection, limiter: anyio.Semaphore, tasks: TaskGroup) -> None:
+        try:
+            await self._answer(connection)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pass  # the program has gone away
+        except Exception as error:  # noqa: BLE001  (raised by `serving`)
+            self._fail(error, tasks)
+        finally:
+            limiter.release()
+            if self.kernel is None or self.kernel[0] is not connection:
+                with anyio.CancelScope(shield=True), anyio.move_on_after(5):
+                    await connection.aclose()
+
+    def _fail(self, error: Exception, tasks: TaskGroup) -> None:
+        if self.failure is None:
+            self.failure = error
+        tasks.cancel_scope.cancel()
+
+    async def _answer(self, connection: Connection) -> None:
+        line = rest = b""
+        with anyio.move_on_after(REQUEST_S):
+            line, rest = await read_line(connection)
+        request = _parsed(line)
+        if request is None or not hmac.compare_digest(str(request.get("token")).encode(), self.token.encode()):
+            return
+        if request.get("kernel") is True:
+            if self.kernel is None:
+                self.kernel = (connection, rest)
+                self.kernel_came.set()
+            return
+        answer = await self._carried(str(request.get("tool")), request.get("arguments"))
+        await connection.send(to_json(answer).encode() + b"\n")
+
+    async def _carried(self, tool: str, arguments: object) -> dict[str, object]:
+        if tool not in self.tools:
+            there = ", ".join(sorted(self.tools)) or "none"
+            return {"refused": f"a program cannot call the tool {tool[:100]!r}; there are: {there}"}
+        if not isinstance(arguments, dict):
+            return {"refused": "the arguments are not an object"}
+        if self.begun >= self.max_calls:
+            return {
+                "result": {"error": f"Tool call limit reached ({self.max_calls}). No more tool calls in this program."}
+            }
+        self.begun += 1
+        started = time.monotonic()
+        result = await self.call(tool, arguments)
+        self.made.append(CallMade(tool, time.monotonic() - started, result.ok))
+        return {"result": result.data}
+
+
+async def read_line(connection: Connection, rest: bytes = b"") -> tuple[bytes, bytes]:
+    """The next line, without its end, and what came after it. Empty when the other end has closed, or sends a line
+    that no call has.
+    """
+    pieces, size = [rest], len(rest)
+    while b"\n" not in pieces[-1]:
+        if size > LONGEST_REQUEST:
+            return b"", b""
+        try:
+            pieces.append(await connection.receive())
+        except anyio.EndOfStream:
+            return b"", b""
+        size += len(pieces[-1])
+    line, _, rest = b"".join(pieces).partition(b"\n")
+    return line, rest
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        request = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return request if isinstance(request, dict) else None

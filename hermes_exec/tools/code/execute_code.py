@@ -1,0 +1,138 @@
+"""The execute_code tool: Python in the slot, whose calls of tools come back to the toolbox."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from hermes_exec.tools.call.failure import ToolFailure
+from hermes_exec.tools.call.results import Outcome
+from hermes_exec.tools.code import output
+from hermes_exec.tools.code.callbacks import Callbacks
+from hermes_exec.tools.code.kernel import Kernel
+from hermes_exec.tools.code.program import Program
+from hermes_exec.tools.state.tool_state import ToolState
+
+if TYPE_CHECKING:
+    from hermes_exec.results import KillReceipt, RunResult
+
+
+async def execute_code(state: ToolState, arguments: dict[str, Any]) -> Outcome:
+    """Run the code in the mode of the toolbox's options; see `ToolOptions.code_mode`."""
+    code = arguments["code"]
+    if not code.strip() or "\0" in code:
+        raise ToolFailure("bad_value", "'code' contains a NUL byte." if code.strip() else "'code' is empty.")
+    if state.options.code_mode == "kernel":
+        async with state.turn_of_code:
+            return await _in_kernel(state, code)
+    return await _as_program(state, code)
+
+
+async def _as_program(state: ToolState, code: str) -> Outcome:
+    started = time.monotonic()
+    options = state.options
+    async with Program(state, "program.py", code, strict=options.code_mode == "strict") as program:
+
+        async def until_it_ends() -> RunResult | None:
+            result = None
+            with anyio.move_on_after(options.code_timeout_s):
+                result = await program.process.wait()
+            await program.end()
+            return result
+
+        result = await program.callbacks.serving(program.listener, until_it_ends)
+        if result is not None and await program.found_no_python(result):
+            raise program.no_python()
+        out = await output.printed(program.process, "stdout", options.code_output_chars)
+        err = await output.printed(program.process, "stderr", options.code_error_chars)
+    duration_s = time.monotonic() - started
+    if result is None:
+        return _outcome(program.callbacks, out, err, duration_s, program.killed, limit_s=options.code_timeout_s)
+    exit_code, oom = result.exit_code, result.oom_killed
+    return _outcome(program.callbacks, out, err, duration_s, program.killed, exit_code=exit_code, oom=oom)
+
+
+async def _in_kernel(state: ToolState, code: str) -> Outcome:
+    started = time.monotonic()
+    options = state.options
+    lost = await state.kernel.why_ended() if state.kernel is not None else None
+    if lost is not None:
+        await state.close_kernel()
+    if state.kernel is None:
+        kernel = Kernel(state)
+        await kernel.start()
+        state.kernel = kernel
+    kernel = state.kernel
+    try:
+        piece = await kernel.run(code, options.code_timeout_s)
+    except BaseException:  # what it does now nobody knows
+        await state.close_kernel()
+        raise
+    out = await output.printed(kernel.process, "stdout", options.code_output_chars, *piece.stdout)
+    err = await output.printed(kernel.process, "stderr", options.code_error_chars, *piece.stderr)
+    if piece.state_lost is not None:
+        await state.close_kernel()
+    duration_s = time.monotonic() - started
+    if piece.timed_out:
+        outcome = _outcome(
+            kernel.callbacks, out, err, duration_s, kernel.program.killed, limit_s=options.code_timeout_s
+        )
+    else:
+        exit_code = 0 if piece.ok else 1
+        outcome = _outcome(kernel.callbacks, out, err, duration_s, kernel.program.killed, exit_code=exit_code)
+    if piece.images:
+        outcome.data["images"] = piece.images
+    notes = [
+        f"The variables of earlier code were gone before this code ran: {lost}." if lost else "",
+        f"All variables are lost: {piece.state_lost}." if piece.state_lost else "",
+    ]
+    if any(notes):
+        outcome.data["warning"] = " ".join(filter(None, notes))
+    return outcome
+
+
+def _outcome(
+    callbacks: Callbacks,
+    out: output.Printed,
+    err: output.Printed,
+    duration_s: float,
+    killed: KillReceipt | None,
+    *,
+    exit_code: int | None = None,
+    oom: bool = False,
+    limit_s: float = 0,
+) -> Outcome:
+    """The result in its shape; without an exit code the time was over."""
+    text, error, kind = out.text, None, None
+    if exit_code is None:
+        status, error, kind = "timeout", f"The code was ended after {limit_s:g} s.", "timeout"
+    elif exit_code == 0:
+        status = "success"
+    else:
+        status, kind = "error", "out_of_memory" if oom else "exit_code"
+        error = err.text.strip() or f"The code ended with exit code {exit_code}."
+    if err.text and exit_code != 0:
+        text += f"{'' if not text or text.endswith(chr(10)) else chr(10)}--- stderr ---\n{err.text}"
+    data: dict[str, object] = {"status": status, "output": text}
+    if exit_code is not None:
+        data["exit_code"] = exit_code
+    data["tool_calls_made"] = callbacks.begun
+    if callbacks.made:
+        data["tool_calls"] = [
+            f"{call.tool} {call.duration_s:.3f} s{'' if call.ok else ' failed'}" for call in callbacks.made
+        ]
+    data["duration_seconds"] = round(duration_s, 3)
+    if out.omitted_bytes:
+        data |= {
+            "stdout_truncated": True,
+            "stdout_bytes_captured": out.shown_bytes,
+            "stdout_bytes_total": out.total_bytes,
+            "stdout_bytes_omitted": out.omitted_bytes,
+        }
+    if killed is not None and killed.killed:
+        data["processes_ended"] = killed.killed
+    if error is not None:
+        data["error"] = error
+    return Outcome(data, kind)

@@ -1,0 +1,164 @@
+"""A Python in the slot that keeps its variables between the calls of execute_code."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass, field
+from signal import SIGINT
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.abc import TaskGroup
+
+from hermes_exec.errors import ExecError, SandboxDied, SlotClosed
+from hermes_exec.slot.network import Connection
+from hermes_exec.tools.call.failure import ToolFailure
+from hermes_exec.tools.code import output, stubs
+from hermes_exec.tools.code.callbacks import read_line
+from hermes_exec.tools.code.program import Program
+
+if TYPE_CHECKING:
+    from hermes_exec.slot.process import Process
+    from hermes_exec.tools.state.tool_state import ToolState
+
+START_S = 30.0
+INTERRUPT_S = 3.0
+
+
+@dataclass
+class Piece:
+    """What became of a piece of code: where its output stands in the logs (start, end; None: to the end), and why the
+    variables are lost, if they are.
+    """
+
+    stdout: tuple[int, int | None]
+    stderr: tuple[int, int | None]
+    ok: bool = False
+    timed_out: bool = False
+    images: list[str] = field(default_factory=list)
+    state_lost: str | None = None
+
+
+class Kernel:
+    """One such Python, until `aclose`."""
+
+    def __init__(self, state: ToolState) -> None:
+        self.program = Program(state, "kernel.py", stubs.program("kernel.py"))
+        self.callbacks = self.program.callbacks
+        self._connection: Connection | None = None
+        self._rest = b""
+        self._read = {"stdout": 0, "stderr": 0}
+
+    @property
+    def process(self) -> Process:
+        """Its process."""
+        return self.program.process
+
+    async def start(self) -> None:
+        """Start it from the session's state. Raises ToolFailure where there is no Python."""
+        await self.program.start()
+        try:
+            await self.callbacks.serving(self.program.listener, self._until_it_comes)
+            if self.callbacks.kernel is None:
+                raise await self._why_not()
+            self._connection, self._rest = self.callbacks.kernel
+        except BaseException:
+            await self.program.aclose()
+            raise
+
+    async def _until_it_comes(self) -> None:
+        with anyio.move_on_after(START_S):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._until_it_ends, tasks)
+                await self.callbacks.kernel_came.wait()
+                tasks.cancel_scope.cancel()
+
+    async def _until_it_ends(self, tasks: TaskGroup) -> None:
+        try:
+            await self.process.wait()
+        except ExecError:
+            return  # said by the call that waits
+        tasks.cancel_scope.cancel()
+
+    async def _why_not(self) -> ToolFailure:
+        try:
+            result = await self.process.wait(0)
+        except TimeoutError:
+            return ToolFailure("timeout", f"Python did not start within {START_S:g} s. Try again.")
+        if await self.program.found_no_python(result):
+            return self.program.no_python()
+        said, _ = await self.process.output(-2000, stream="stderr")
+        return ToolFailure("exit_code", f"Python could not be started: {said.decode('utf-8', 'replace').strip()}")
+
+    async def why_ended(self, within_s: float = 0) -> str | None:
+        """Why it is there no more; None while it is, after waiting for its end."""
+        try:
+            result = await self.process.wait(within_s)
+        except TimeoutError:
+            return None
+        return f"the Python that kept them ended with exit code {result.exit_code}"
+
+    async def run(self, code: str, timeout_s: float) -> Piece:
+        """Run a piece of code. After `timeout_s` it is interrupted, and when that does not help the Python is lost."""
+        self.callbacks.begin()
+        mark = f"\0end-{secrets.token_hex(8)}\0"
+        line = json.dumps({"code": code, "mark": mark}).encode() + b"\n"
+        timed_out = False
+
+        async def answered() -> dict[str, Any] | None:
+            nonlocal timed_out
+            with anyio.move_on_after(timeout_s):
+                return await self._ask(line)
+            timed_out = True
+            with anyio.move_on_after(INTERRUPT_S):
+                await self._interrupt()
+                return await self._ask(b"")
+            return None
+
+        answer = await self.callbacks.serving(self.program.listener, answered)
+        starts = dict(self._read)
+        if answer is None:
+            why = (
+                "it did not let itself be interrupted"
+                if timed_out
+                else await self.why_ended(1) or "Python closed its socket"
+            )
+            return Piece((starts["stdout"], None), (starts["stderr"], None), timed_out=timed_out, state_lost=why)
+        ends = {}
+        for name in ("stdout", "stderr"):
+            ends[name], self._read[name] = await output.end_of_piece(self.process, name, mark.encode())
+        images = [str(path) for path in answer.get("images") or ()]
+        return Piece(
+            (starts["stdout"], ends["stdout"]),
+            (starts["stderr"], ends["stderr"]),
+            ok=answer.get("ok") is True,
+            timed_out=timed_out,
+            images=images,
+        )
+
+    async def _interrupt(self) -> None:
+        try:
+            await self.process.signal(SIGINT)
+        except ProcessLookupError:
+            return
+
+    async def _ask(self, line: bytes) -> dict[str, Any] | None:
+        assert self._connection is not None
+        try:
+            if line:
+                await self._connection.send(line)
+            said, self._rest = await read_line(self._connection, self._rest)
+            answer = json.loads(said)
+        except (SlotClosed, SandboxDied):
+            raise
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, ValueError):
+            return None
+        return answer if isinstance(answer, dict) else None
+
+    async def aclose(self) -> None:
+        """End it and everything that it left running; `program.killed` is the receipt."""
+        if self._connection is not None:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(5):
+                await self._connection.aclose()
+        await self.program.aclose()

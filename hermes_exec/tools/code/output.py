@@ -1,0 +1,81 @@
+"""What a program printed: the head and the tail of it, out of the log that the slot keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import anyio
+
+from hermes_exec.tools.terminal.ansi import strip_ansi
+
+if TYPE_CHECKING:
+    from hermes_exec.slot.process import Process
+
+LOG_BYTES = 4 << 20
+"""How much of each stream the slot keeps: of a program that prints more, the head is lost."""
+HEAD_SHARE = 0.4
+MARK_S = 5.0
+
+
+@dataclass(frozen=True)
+class Printed:
+    """The text of a stream, cut to its head and tail where it is too long, how many bytes there were, and are shown."""
+
+    text: str
+    total_bytes: int
+    shown_bytes: int
+
+    @property
+    def omitted_bytes(self) -> int:
+        """How many bytes were left out."""
+        return self.total_bytes - self.shown_bytes
+
+
+async def printed(
+    process: Process, stream: Literal["stdout", "stderr"], limit: int, start: int = 0, end: int | None = None
+) -> Printed:
+    """What stands from `start` to `end` (None: all) in the log of a stream, at most `limit` bytes of it."""
+    if end is None:
+        end = (await process.output(-1, stream=stream))[1]
+    total = max(0, end - start)
+    if total <= limit:
+        data = await _between(process, stream, start, end)
+        if len(data) == total:
+            return Printed(_text(data), total, total)
+    head_bytes = int(limit * HEAD_SHARE)
+    head = await _between(process, stream, start, start + head_bytes)
+    tail = await _between(process, stream, end - (limit - head_bytes), end)
+    shown = len(head) + len(tail)
+    notice = f"\n\n... [OUTPUT TRUNCATED - {total - shown} of {total} bytes omitted] ...\n\n"
+    return Printed(_text(head) + notice + _text(tail), total, shown)
+
+
+async def _between(process: Process, stream: Literal["stdout", "stderr"], start: int, end: int) -> bytes:
+    """The bytes from `start` to `end`; nothing where the log no longer has the first of them."""
+    pieces: list[bytes] = []
+    while start < end:
+        data, following = await process.output(start, stream=stream, limit_bytes=end - start)
+        if not data or following - len(data) != start:
+            break
+        pieces.append(data)
+        start = following
+    return b"".join(pieces)
+
+
+async def end_of_piece(process: Process, stream: Literal["stdout", "stderr"], mark: bytes) -> tuple[int, int]:
+    """Where the mark stands in the log, and where it ends; both the end of the log when it does not come."""
+    with anyio.move_on_after(MARK_S):
+        while True:
+            data, following = await process.output(-(1 << 12), stream=stream)
+            at = data.rfind(mark)
+            if at >= 0:
+                first = following - len(data)
+                return first + at, first + at + len(mark)
+            await anyio.sleep(0.002)
+    following = (await process.output(-1, stream=stream))[1]
+    return following, following
+
+
+def _text(data: bytes) -> str:
+    return strip_ansi(data.decode("utf-8", "replace"))

@@ -1,0 +1,123 @@
+"""A Python program in the slot with the socket of its toolbox: its folder, its start, its end."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Self
+
+import anyio
+
+from hermes_exec.errors import ExecError
+from hermes_exec.tools.call.failure import ToolFailure
+from hermes_exec.tools.call.os_errors import explained
+from hermes_exec.tools.code import stubs
+from hermes_exec.tools.code.callbacks import Callbacks
+from hermes_exec.tools.code.output import LOG_BYTES
+
+if TYPE_CHECKING:
+    from hermes_exec.results import KillReceipt, RunResult
+    from hermes_exec.slot.network import SlotListener
+    from hermes_exec.slot.process import Process
+    from hermes_exec.tools.state.tool_state import ToolState
+
+NO_PYTHON_EXIT_CODE = 127
+_START = (
+    "hermes_python=$(command -v python3 || command -v python) || {{ echo {absent} >&2; exit 127; }}; "
+    'PYTHONPATH="$PWD{folder}${{PYTHONPATH:+:$PYTHONPATH}}" exec "$hermes_python" {program}'
+)
+
+
+class Program:
+    """A Python program with calls of tools, in a folder of its own in the slot's tmp.
+
+    Use it as an async context manager, which starts it; at the end it and everything that it left running is ended, and
+    the folder removed. `killed` is the receipt then.
+    """
+
+    def __init__(self, state: ToolState, name: str, text: str, *, strict: bool = False) -> None:
+        self.state, self.name, self.text, self.strict = state, name, text, strict
+        self.folder = f"{state.slot.tmp.rstrip('/')}/hermes-code-{secrets.token_hex(6)}"
+        assert state.call_tool is not None
+        self.callbacks = Callbacks(state.call_tool, frozenset(state.code_tools), state.options.code_max_calls)
+        self.killed: KillReceipt | None = None
+        self.listener: SlotListener = state.slot.listen(f"{self.folder}/socket")
+        self._absent = "no-python-" + secrets.token_hex(8)
+        self._process: Process | None = None
+
+    @property
+    def process(self) -> Process:
+        """The process, once it was started."""
+        assert self._process is not None
+        return self._process
+
+    async def start(self) -> None:
+        """Make the folder, listen, and start it: from the session's state, or (`strict`) in its folder with the slot's
+        environment.
+        """
+        state, files = self.state, self.state.slot.files
+        try:
+            with explained(self.folder):
+                for name, text in (("hermes_tools.py", stubs.module(state.code_tools)), (self.name, self.text)):
+                    await files.write_bytes(f"{self.folder}/{name}", text.encode("utf-8", "surrogatepass"))
+                await self.listener.__aenter__()
+            await self._spawn()
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def _spawn(self) -> None:
+        env = {
+            "HERMES_TOOLS_SOCKET": self.listener.path,
+            "HERMES_TOOLS_TOKEN": self.callbacks.token,
+            "MPLBACKEND": "Agg",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONIOENCODING": "utf-8",
+        }
+        state = self.state
+        if self.strict:
+            text = _START.format(absent=self._absent, folder="", program=self.name)
+            self._process = await state.slot.spawn(text, cwd=self.folder, env=env, output_limit_bytes=LOG_BYTES)
+            return
+        await state.open_session()
+        text = _START.format(absent=self._absent, folder=f":{self.folder}", program=f"{self.folder}/{self.name}")
+        self._process = await state.session.spawn(text, cwd=state.back_to, env=env, output_limit_bytes=LOG_BYTES)
+
+    async def found_no_python(self, result: RunResult) -> bool:
+        """Tell whether it ended because there is no Python."""
+        if result.exit_code != NO_PYTHON_EXIT_CODE:
+            return False
+        said, _ = await self.process.output(stream="stderr")
+        return said.decode("utf-8", "replace").strip() == self._absent
+
+    def no_python(self) -> ToolFailure:
+        """What the model is told then."""
+        others = "the terminal tool" if "terminal" in self.state.tools else "other tools"
+        return ToolFailure(
+            "no_python", f"This machine has no Python (neither python3 nor python). Use {others} instead."
+        )
+
+    async def end(self) -> None:
+        """End it and everything that it left running."""
+        with anyio.CancelScope(shield=True):
+            if self._process is not None and self.killed is None:
+                try:
+                    self.killed = await self._process.kill()
+                except ExecError:
+                    return  # the slot ends it
+
+    async def aclose(self) -> None:
+        """End it, stop listening and remove the folder."""
+        await self.end()
+        with anyio.CancelScope(shield=True), anyio.move_on_after(10):
+            try:
+                await self.listener.__aexit__(None, None, None)
+                await self.state.slot.files.remove(self.folder, recursive=True, missing_ok=True)
+            except (ExecError, OSError):
+                return
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()

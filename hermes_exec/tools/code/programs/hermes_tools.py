@@ -1,0 +1,57 @@
+"""The tools of a toolbox as functions, for the program that execute_code runs in the slot.
+
+The toolbox makes each call and gives its result, a dict, as it would give it to the model. This text stands in the slot
+as hermes_tools.py, with a function for each tool after it; it keeps to what Python 3.6 has.
+"""
+
+import json
+import os
+import shlex
+import socket
+import time
+from typing import Any, Callable, Dict
+
+
+class ToolError(Exception):
+    """The call could not be made, or was ended before its result came."""
+
+
+def _call(tool: str, arguments: Dict[str, Any]) -> Any:
+    request = {"token": os.environ["HERMES_TOOLS_TOKEN"], "tool": tool, "arguments": arguments}
+    line = json.dumps(request).encode("ascii") + b"\n"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            connection.connect(os.environ["HERMES_TOOLS_SOCKET"])
+            connection.sendall(line)
+            with connection.makefile("rb") as lines:
+                answer = lines.readline()
+        except OSError as error:
+            raise ToolError(f"{tool}: the toolbox cannot be reached: {error}") from error
+    if not answer.endswith(b"\n"):
+        raise ToolError(f"{tool}: the call was ended before its result came")
+    parsed = json.loads(answer.decode("utf-8"))
+    if "refused" in parsed:
+        raise ToolError(f"{tool}: {parsed['refused']}")
+    return parsed["result"]
+
+
+def json_parse(text: str) -> Any:
+    """What JSON text means; control characters inside of strings are taken as they are."""
+    return json.loads(text, strict=False)
+
+
+def shell_quote(text: str) -> str:
+    """The text as one word of a shell command."""
+    return shlex.quote(text)
+
+
+def retry(function: Callable[[], Any], max_attempts: int = 3, delay: float = 2) -> Any:
+    """What function() returns; where it raises, up to max_attempts calls, after delay, 2 * delay, ... seconds."""
+    for attempt in range(max_attempts):
+        try:
+            return function()
+        except Exception:
+            if attempt + 1 >= max_attempts:
+                raise
+            time.sleep(delay * 2**attempt)
+    raise ValueError("max_attempts must be 1 or more")

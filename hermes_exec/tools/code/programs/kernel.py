@@ -1,0 +1,90 @@
+"""A Python that keeps its variables from one piece of code to the next, run in the slot for execute_code.
+
+It connects to the toolbox's socket and takes a line of JSON for each piece of code: {"code": ..., "mark": ...}. What
+the code prints goes to standard output and error, where `mark` says that a piece has ended; the answer is a line of
+JSON {"ok": bool, "images": [paths]}. It keeps to what Python 3.6 has.
+"""
+
+import ast
+import json
+import linecache
+import os
+import socket
+import sys
+import traceback
+import types
+from typing import List
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+class Kernel:
+    """The namespace of the code, and the figures that it drew."""
+
+    def __init__(self) -> None:
+        self.module = types.ModuleType("__main__")
+        sys.modules["__main__"] = self.module
+        self.images = self.pieces = 0
+
+    def run(self, code: str) -> bool:
+        """Run a piece of code and print the value of its last expression. False when it raised."""
+        self.pieces += 1
+        name = f"<code {self.pieces}>"
+        linecache.cache[name] = (len(code), None, code.splitlines(True), name)
+        try:
+            tree = ast.parse(code, name)
+            last = tree.body[-1] if tree.body else None
+            if isinstance(last, ast.Expr):
+                tree.body.pop()
+            exec(compile(tree, name, "exec"), self.module.__dict__)
+            if isinstance(last, ast.Expr):
+                value = eval(compile(ast.Expression(last.value), name, "eval"), self.module.__dict__)
+                if value is not None:
+                    print(repr(value))
+        except SystemExit as end:
+            return end.code in (None, 0)
+        except BaseException:
+            kind, error, trace = sys.exc_info()
+            traceback.print_exception(kind, error, trace.tb_next if trace is not None else None)
+            return False
+        return True
+
+    def save_figures(self) -> List[str]:
+        """Write the figures of matplotlib as images, close them, and give the paths."""
+        pyplot = sys.modules.get("matplotlib.pyplot")
+        saved = []  # type: List[str]
+        if pyplot is None:
+            return saved
+        for number in pyplot.get_fignums():
+            self.images += 1
+            path = os.path.join(FOLDER, f"figure-{self.images}.png")
+            pyplot.figure(number).savefig(path)
+            pyplot.close(number)
+            saved.append(path)
+        return saved
+
+
+def main() -> None:
+    """Serve until the toolbox closes its end."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.connect(os.environ["HERMES_TOOLS_SOCKET"])
+    connection.sendall(json.dumps({"token": os.environ["HERMES_TOOLS_TOKEN"], "kernel": True}).encode("ascii") + b"\n")
+    kernel = Kernel()
+    with connection.makefile("rb") as lines:
+        for line in lines:
+            asked = json.loads(line.decode("utf-8"))
+            ok = kernel.run(asked["code"])
+            images = []  # type: List[str]
+            try:
+                images = kernel.save_figures()
+            except BaseException:
+                traceback.print_exc()
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            for number in (1, 2):
+                os.write(number, asked["mark"].encode("ascii"))
+            connection.sendall(json.dumps({"ok": ok, "images": images}).encode("ascii") + b"\n")
+
+
+if __name__ == "__main__":
+    main()

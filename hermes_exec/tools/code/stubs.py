@@ -1,0 +1,61 @@
+"""What a program imports as `hermes_tools`: the client of the toolbox's socket, and a function for each tool."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+CALLABLE = frozenset({"web_search", "web_extract", "read_file", "write_file", "search_files", "patch", "terminal"})
+"""What a program may call where its toolbox has it, beside the tools of the host that were declared by @tool."""
+
+
+@cache
+def program(name: str) -> str:
+    """The text of a program that runs in the slot."""
+    return (resources.files("hermes_exec.tools.code") / "programs" / name).read_text("utf-8")
+
+
+def signature(name: str, schema: Mapping[str, Any]) -> str:
+    """How a program calls a tool, as in `terminal(command, timeout=None)`."""
+    return f"{name}({', '.join(_parameters(schema))})"
+
+
+def module(tools: Mapping[str, Mapping[str, Any]]) -> str:
+    """The text of hermes_tools.py for these tools, name to schema."""
+    return program("hermes_tools.py") + "".join(_function(name, schema) for name, schema in sorted(tools.items()))
+
+
+def _parameters(schema: Mapping[str, Any]) -> list[str]:
+    parameters = schema["function"]["parameters"]
+    required = [name for name in parameters.get("required", ()) if _usable(name)]
+    optional = parameters.get("properties", {}).keys() - {*required, "cross_profile"}
+    others = [name for name in parameters.get("properties", {}) if _usable(name) and name in optional]
+    return [*required, *(f"{name}=None" for name in others)]
+
+
+def _function(name: str, schema: Mapping[str, Any]) -> str:
+    if not _usable(name):
+        return ""
+    described = str(schema["function"].get("description", ""))
+    given = ", ".join(f"{word!r}: {word}" for word in _names(_parameters(schema)))
+    return (
+        f"\n\ndef {signature(name, schema)}:\n    {described!r}\n    given = {{{given}}}\n"
+        f"    return _call({name!r}, {{word: value for word, value in given.items() if value is not None}})\n"
+    )
+
+
+def _names(parameters: Iterable[str]) -> list[str]:
+    return [parameter.partition("=")[0] for parameter in parameters]
+
+
+def _usable(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name)
+
+
+def with_functions(schema: dict[str, Any], tools: Mapping[str, Mapping[str, Any]]) -> None:
+    """Add the functions that there are to the description of execute_code."""
+    there = "; ".join(signature(name, tools[name]) for name in sorted(tools)) or "none"
+    schema["function"]["description"] += f" Functions: {there}."

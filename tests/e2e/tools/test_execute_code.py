@@ -1,0 +1,356 @@
+"""execute_code: Python in the slot that calls the tools of its toolbox, in its three modes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import anyio
+import pytest
+
+from hermes_exec import ConfigError, SandboxPool, SlotClosed
+from hermes_exec.slot.slot import Slot
+from hermes_exec.tools import Toolbox, ToolOptions, ToolResult, tool
+from tests.conftest import require_engine
+from tests.e2e.tools.conftest import Caller
+
+TOOLSETS = ["terminal", "file", "code_execution"]
+ENDLESS = [
+    """
+import signal, time
+for number in (1, 2, 15): signal.signal(number, signal.SIG_IGN)
+print('here', flush=True)
+while True: time.sleep(1)
+""",
+    """
+import os, time
+print('here', flush=True)
+for i in range(5):
+    if os.fork() == 0: os.setsid(), time.sleep(1000)
+time.sleep(1000)
+""",
+    """
+import threading, time
+print('here', flush=True)
+threading.Thread(target=time.sleep, args=(1000,)).start()
+""",
+    """
+from hermes_tools import terminal
+print('here', flush=True)
+terminal('sleep 1000')
+""",
+]
+CLIENT = "import json, os, socket\ns = socket.socket(socket.AF_UNIX)\ns.connect(os.environ['HERMES_TOOLS_SOCKET'])\n"
+
+
+@tool
+def web_search(query: str) -> dict[str, object]:
+    """Search the web."""
+    return {"hits": [f"about {query}"]}
+
+
+@pytest.fixture
+async def toolbox(slot: Slot) -> AsyncIterator[Toolbox]:
+    async with Toolbox(slot, TOOLSETS, tools=[web_search]) as made:
+        yield made
+
+
+@pytest.fixture
+async def kernel(slot: Slot) -> AsyncIterator[Caller]:
+    async with Toolbox(slot, TOOLSETS, options=ToolOptions(code_mode="kernel", code_timeout_s=2)) as made:
+        yield Caller(made)
+
+
+async def leftovers(slot: Slot) -> list[str]:
+    """What programs left in the slot: their folders, and their processes."""
+    found = await slot.files.list(slot.tmp)
+    running = [" ".join(process.argv) for process in await slot.processes() if process.state != "Z"]
+    return [stat.name for stat in found if "hermes-code" in stat.name] + [
+        command for command in running if "python" in command or "sleep" in command
+    ]
+
+
+async def test_a_program_starts_from_the_session_and_calls_tools(call: Caller, slot: Slot) -> None:
+    await call.sh("mkdir -p sub && cd sub && export WHO=me && printf 'def f():\\n    return 7\\n' > mine.py")
+    code = """
+import os, mine
+from hermes_tools import json_parse, patch, read_file, retry, search_files, shell_quote, terminal
+from hermes_tools import web_search, write_file
+print(os.getcwd(), os.environ["WHO"], mine.f())
+print(write_file("a.txt", "one\\ntwo\\n")["bytes_written"], read_file("a.txt")["content"])
+print(patch(path="a.txt", old_string="two", new_string="three", mode="replace")["success"])
+print(search_files("three")["total_count"])
+print(terminal("echo " + shell_quote("it's") + "; exit 3"))
+print(web_search("cats"))
+print(json_parse('{"a": "x\\ty"}'), retry(lambda: 5))
+print(read_file("no such file").get("error_kind"))
+"""
+    done = await call("execute_code", code=code)
+    lines = str(done["output"]).splitlines()
+    assert lines[0] == f"{slot.workdir}/sub me 7"
+    assert lines[1:4] == ["8 1|one", "2|two", "True"]
+    assert "it's" in lines[5]
+    assert "'exit_code': 3" in lines[5]
+    assert lines[6:] == ["{'hits': ['about cats']}", "{'a': 'x\\ty'} 5", "not_found"]
+    assert (done["status"], done["exit_code"], done["tool_calls_made"]) == ("success", 0, 7)
+    assert [str(made).split()[0] for made in done["tool_calls"]][:2] == ["write_file", "read_file"]
+    assert str(done["tool_calls"][-1]).endswith(" s failed")
+    assert (await call.sh("pwd")).strip().endswith("/sub")
+    assert await leftovers(slot) == []
+
+
+async def test_results_go_to_the_code_whole(call: Caller) -> None:
+    code = 'from hermes_tools import terminal, read_file\nterminal("seq 100000 > big")\n'
+    code += "print(sum(len(read_file('big', offset=1 + 2000 * i, limit=2000)['content']) for i in range(20)) > 200_000)"
+    assert (await call("execute_code", code=code))["output"] == "True\n"
+
+
+async def test_what_goes_wrong_is_told(call: Caller) -> None:
+    failed = await call.fails("execute_code", code="import sys\nprint('before')\ndef f():\n    return 1 / 0\nf()")
+    assert (failed.error_kind, failed.data["status"], failed.data["exit_code"]) == ("exit_code", "error", 1)
+    assert str(failed.data["output"]).startswith("before\n--- stderr ---\nTraceback")
+    assert 'program.py", line 4, in f' in str(failed.data["error"])
+    failed = await call.fails("execute_code", code="raise SystemExit(5)")
+    assert failed.data["error"] == "The code ended with exit code 5."
+    failed = await call.fails("execute_code", code="from hermes_tools import process")
+    assert "cannot import name 'process'" in str(failed.data["error"])
+    failed = await call.fails(
+        "execute_code", code="import hermes_tools\nhermes_tools._call('execute_code', {'code': '1'})"
+    )
+    assert "cannot call the tool 'execute_code'; there are: patch, read_file" in str(failed.data["error"])
+    assert (await call.fails("execute_code", code=" \n")).error_kind == "bad_value"
+    assert (await call.fails("execute_code", code="def")).data["status"] == "error"
+
+
+async def test_long_output_is_cut_to_its_head_and_tail(call: Caller) -> None:
+    done = await call("execute_code", code="print('first'); print('x' * 300_000); print('last')")
+    output = str(done["output"])
+    assert output.startswith("first\nxx")
+    assert output.endswith("xx\nlast\n")
+    assert (done["stdout_truncated"], done["stdout_bytes_total"], done["stdout_bytes_captured"]) == (
+        True,
+        300_012,
+        50_000,
+    )
+    assert done["stdout_bytes_omitted"] == 250_012
+    assert 50_000 < len(output) < 50_100
+    done = await call("execute_code", code="import sys\nfor i in range(100): print('y' * 100_000)\nprint('end')")
+    assert str(done["output"]).endswith("yy\nend\n")
+    assert done["stdout_bytes_total"] == 10_000_104
+
+
+async def test_calls_are_limited(slot: Slot) -> None:
+    async with Toolbox(slot, TOOLSETS, options=ToolOptions(code_max_calls=3)) as toolbox:
+        code = "from hermes_tools import terminal\nfor i in range(5): print(terminal('echo hi').get('error'))"
+        done = (await toolbox.call("execute_code", {"code": code})).data
+    assert done["tool_calls_made"] == 3
+    assert (
+        str(done["output"]).splitlines()
+        == ["None"] * 3 + ["Tool call limit reached (3). No more tool calls in this program."] * 2
+    )
+
+
+async def test_a_program_that_does_not_end_is_ended_with_all_it_started(slot: Slot) -> None:
+    async with Toolbox(slot, TOOLSETS, options=ToolOptions(code_timeout_s=2)) as toolbox:
+        for code in ENDLESS:
+            started = time.monotonic()
+            ended = await toolbox.call("execute_code", {"code": code})
+            assert (ended.error_kind, ended.data["status"]) == ("timeout", "timeout"), ended.content
+            assert ended.data["output"] == "here\n"
+            assert ended.data["error"] == "The code was ended after 2 s."
+            assert time.monotonic() - started < 20
+            assert await leftovers(slot) == []
+        code = "import subprocess\nfor i in range(3): subprocess.Popen(['sleep', '1000'], start_new_session=True)"
+        done = await toolbox.call("execute_code", {"code": code})
+        assert (done.data["output"], done.data["processes_ended"]) == ("", 3)
+        assert await leftovers(slot) == []
+
+
+async def test_a_call_that_is_cancelled_leaves_nothing(call: Caller, slot: Slot) -> None:
+    with anyio.move_on_after(1.5) as scope:
+        await call("execute_code", code="from hermes_tools import terminal\nterminal('sleep 1000')")
+    assert scope.cancelled_caught
+    assert await leftovers(slot) == []
+    assert (await call("execute_code", code="print(2)"))["output"] == "2\n"
+
+
+async def test_hostile_use_of_the_socket_ends_nothing_else(call: Caller) -> None:
+    code = (
+        CLIENT
+        + r"""
+s.sendall(b"\xff\xfe not json\n"); print(s.recv(100)); s.close()
+for text in ("[]", "{}", '{"token": "no", "tool": "terminal", "arguments": {"command": "touch bad"}}', "[" * 100_000):
+    s = socket.socket(socket.AF_UNIX); s.connect(os.environ["HERMES_TOOLS_SOCKET"])
+    s.sendall(text.encode() + b"\n"); print(s.recv(100)); s.close()
+idle = []
+for i in range(5):
+    s = socket.socket(socket.AF_UNIX); s.connect(os.environ["HERMES_TOOLS_SOCKET"]); idle.append(s)
+    s = socket.socket(socket.AF_UNIX); s.connect(os.environ["HERMES_TOOLS_SOCKET"]); s.sendall(b"x" * 1000); s.close()
+import hermes_tools
+for arguments in ([], 5, None):
+    try:
+        hermes_tools._call("terminal", arguments)
+    except hermes_tools.ToolError as error:
+        print(error)
+print(hermes_tools._call("terminal", {"comand": 1})["error_kind"])
+s = socket.socket(socket.AF_UNIX); s.connect(os.environ["HERMES_TOOLS_SOCKET"])
+try:
+    for i in range(100): s.sendall(b"y" * (1 << 20))
+except OSError:
+    print("refused")
+print(hermes_tools.terminal("ls")["exit_code"])
+"""
+    )
+    done = await call("execute_code", code=code)
+    lines = str(done["output"]).splitlines()
+    assert lines[:5] == ["b''"] * 5
+    assert lines[5:8] == ["terminal: the arguments are not an object"] * 3
+    assert lines[9:] == ["refused", "0"]
+    assert not (await call.toolbox.call("read_file", {"path": "bad"})).ok
+
+
+async def test_threads_and_children_of_a_program_call_too(call: Caller) -> None:
+    code = """
+import subprocess, sys, threading
+from hermes_tools import terminal
+answers = [None] * 12
+def ask(i): answers[i] = terminal(f"echo {i}")["output"].strip()
+threads = [threading.Thread(target=ask, args=(i,)) for i in range(12)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(answers == [str(i) for i in range(12)])
+child = "import hermes_tools; print(hermes_tools.terminal('echo child')['output'])"
+print(subprocess.run([sys.executable, "-c", child], capture_output=True, text=True).stdout.strip())
+"""
+    assert (await call("execute_code", code=code))["output"] == "True\nchild\n"
+
+
+async def test_strict_runs_apart_from_the_session(slot: Slot) -> None:
+    async with Toolbox(slot, TOOLSETS, options=ToolOptions(code_mode="strict")) as toolbox:
+        call = Caller(toolbox)
+        await call.sh("export WHO=me; touch here")
+        code = "import os\nfrom hermes_tools import terminal\n"
+        code += "print(os.environ.get('WHO'), 'here' in os.listdir(), 'here' in terminal('ls')['output'])"
+        assert (await call("execute_code", code=code))["output"] == "None False True\n"
+
+
+async def test_a_kernel_keeps_its_variables(kernel: Caller, slot: Slot) -> None:
+    assert (await kernel("execute_code", code="x = 20\nx + 1"))["output"] == "21\n"
+    assert (await kernel("execute_code", code="x += 1\nprint(x)"))["output"] == "21\n"
+    failed = await kernel.fails("execute_code", code="def f():\n    return missing\nf()")
+    assert 'File "<code 3>", line 2, in f\n    return missing' in str(failed.data["error"])
+    code = "from hermes_tools import terminal\nterminal('pwd')['output'].strip()"
+    done = await kernel("execute_code", code=code)
+    assert (done["output"], done["tool_calls_made"]) == (f"'{slot.workdir}'\n", 1)
+    assert (await kernel("execute_code", code="import os\nos.system('echo from a child')"))[
+        "output"
+    ] == "from a child\n0\n"
+    timed_out = await kernel.fails("execute_code", code="print('a', flush=True)\nwhile True: pass")
+    assert timed_out.error_kind == "timeout"
+    assert str(timed_out.data["output"]).startswith("a\n--- stderr ---\nTraceback")
+    assert (await kernel("execute_code", code="x"))["output"] == "21\n"
+    assert (await kernel("execute_code", code="print('z' * 300_000)"))["stdout_bytes_total"] == 300_001
+    assert (await kernel("execute_code", code="raise SystemExit"))["output"] == ""
+
+
+async def test_a_kernel_that_is_lost_says_so(kernel: Caller, slot: Slot) -> None:
+    await kernel("execute_code", code="x = 1")
+    lost = await kernel.fails("execute_code", code="import os\nos._exit(3)")
+    assert lost.data["warning"] == "All variables are lost: the Python that kept them ended with exit code 3."
+    assert "name 'x' is not defined" in str((await kernel.fails("execute_code", code="x")).data["error"])
+    code = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
+    lost = await kernel.fails("execute_code", code=code)
+    assert lost.data["warning"] == "All variables are lost: it did not let itself be interrupted."
+    await kernel("execute_code", code="import os, threading\nthreading.Timer(0.3, os._exit, (4,)).start()")
+    await anyio.sleep(1)
+    done = await kernel("execute_code", code="1")
+    assert "gone before this code ran: the Python that kept them ended with exit code 4" in str(done["warning"])
+    await slot.reset()
+    assert "name 'x' is not defined" in str((await kernel.fails("execute_code", code="x")).data["error"])
+    await kernel.toolbox.aclose()
+    assert await leftovers(slot) == []
+
+
+async def test_figures_of_a_kernel_are_images_in_the_slot(kernel: Caller, slot: Slot) -> None:
+    drawing = """
+import sys, types
+class Figure:
+    def savefig(self, path): open(path, "wb").write(b"an image")
+pyplot = types.ModuleType("matplotlib.pyplot")
+pyplot.open = [1, 2]
+pyplot.get_fignums, pyplot.figure = (lambda: list(pyplot.open)), (lambda number: Figure())
+pyplot.close = pyplot.open.remove
+sys.modules["matplotlib.pyplot"] = pyplot
+"""
+    images: Any = (await kernel("execute_code", code=drawing))["images"]
+    assert [await slot.files.read_bytes(path) for path in images] == [b"an image"] * 2
+    assert "images" not in await kernel("execute_code", code="1")
+
+
+async def test_an_image_without_python_is_told(docker_image: Callable[[str], str]) -> None:
+    require_engine("docker")
+    async with SandboxPool("docker", image=docker_image("busybox"), max_sandboxes=1) as pool, pool.slot() as slot:
+        for mode in ("project", "kernel"):
+            options = ToolOptions(code_mode=mode)  # type: ignore[arg-type]
+            async with Toolbox(slot, TOOLSETS, options=options) as toolbox:
+                failed = await toolbox.call("execute_code", {"code": "print(1)"})
+                assert failed.error_kind == "no_python"
+                assert "has no Python" in failed.content
+
+
+async def test_the_end_of_the_slot_is_no_result(slot: Slot) -> None:
+    async with Toolbox(slot, TOOLSETS) as toolbox, anyio.create_task_group() as tasks:
+
+        async def reset() -> None:
+            await anyio.sleep(1)
+            await slot.reset()
+
+        tasks.start_soon(reset)
+        with pytest.raises(SlotClosed):
+            await toolbox.call("execute_code", {"code": "import time\ntime.sleep(1000)"})
+
+
+async def test_calls_of_code_go_through_what_is_put_around_them(slot: Slot) -> None:
+    seen: list[tuple[str, object]] = []
+
+    async def around(name: str, arguments: Mapping[str, object], make: Callable[[], Any]) -> ToolResult:
+        seen.append((name, dict(arguments)))
+        if name == "write_file":
+            return ToolResult(name, "{}", {"error": "not now"}, False, "blocked", 0.0, "")
+        result: ToolResult = await make()
+        return result
+
+    async with Toolbox(slot, TOOLSETS) as toolbox:
+        toolbox.around_calls_of_code = around
+        code = "from hermes_tools import *\nprint(write_file('a', 'b'), terminal('ls')['output'])"
+        done = await toolbox.call("execute_code", {"code": code})
+    assert done.data["output"] == "{'error': 'not now'} \n"
+    assert seen == [("write_file", {"path": "a", "content": "b"}), ("terminal", {"command": "ls"})]
+
+
+def test_a_mode_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="code_mode is project, strict or kernel, not 'fast'"):
+        ToolOptions(code_mode="fast")  # type: ignore[arg-type]
+
+
+async def test_listening_in_a_slot(slot: Slot) -> None:
+    path = f"{slot.tmp}/callback"
+    async with slot.listen(path) as listener, anyio.create_task_group() as tasks:
+
+        async def serve() -> None:
+            connection = await listener.accept()
+            await connection.send(b"hello " + await connection.receive())
+            await connection.aclose()
+
+        tasks.start_soon(serve)
+        code = f"{CLIENT}s.sendall(b'me')\nprint(s.makefile('rb').read())"
+        asked = await slot.run(["python3", "-c", code], env={"HERMES_TOOLS_SOCKET": path})
+        assert asked.stdout == "b'hello me'\n", asked.stderr
+        with pytest.raises(OSError, match="callback"):
+            await slot.listen(path).__aenter__()
+    assert not await slot.files.exists(path)
+    with pytest.raises(ConnectionAbortedError):
+        await listener.accept()
+    with pytest.raises(OSError, match="too long"):
+        await slot.listen("/" + "x" * 200).__aenter__()
