@@ -8,6 +8,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
+from hermes_exec.config.browser import BrowserConfig
 from hermes_exec.config.limits import Limits
 from hermes_exec.config.model import ConfigModel, nearest
 from hermes_exec.errors import ConfigError
@@ -97,6 +98,8 @@ class PoolConfig(ConfigModel):
     workdir: Workdir | None = None
     """Where calls start and relative paths begin: an absolute path in the slot, or ``image`` for the image's WORKDIR;
     None for the slot's workspace."""
+    browser: BrowserConfig = Field(default_factory=BrowserConfig)
+    """Rules for the browser tools."""
     setup: Commands = ()
     slot_setup: Commands = ()
     acquire_timeout_s: Seconds = 300.0
@@ -110,7 +113,7 @@ class PoolConfig(ConfigModel):
     """Letters, digits and ``._-``, at most 64; None for a random one."""
 
     @field_validator(
-        "profiles", "limits", "slot_limits", "env", "secrets", "files", "setup", "slot_setup", mode="before"
+        "profiles", "limits", "slot_limits", "env", "secrets", "files", "setup", "slot_setup", "browser", mode="before"
     )
     @classmethod
     def _none_is_empty(cls, value: object, info: ValidationInfo) -> object:

@@ -157,6 +157,9 @@ class Checkouts:
             backend=box.template.backend.name,
             image=box.template.image,
             reset=reset,
+            network=box.template.config.network,
+            own_loopback=not box.template.backend.private_root,
+            browser=box.template.config.browser,
         )
         checkout = Checkout(slot, tenancy, box, place, watch, workdir)
         place.touched = True

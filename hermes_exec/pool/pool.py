@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import hermes_exec.blocking
     from hermes_exec.aio.tasks import DetachedTaskGroup, ShieldedTask
     from hermes_exec.config import BackendConfig, Limits, ProfileConfig
+    from hermes_exec.config.browser import BrowserConfig
     from hermes_exec.pool.checkout import Checkouts
     from hermes_exec.pool.events import Events, OnEvent
     from hermes_exec.pool.fleet import Fleet
@@ -64,6 +65,7 @@ class SandboxPool:
             their own home, workspace and tmp) is there for every slot. On local, where a box is this machine, they
             can only look at it: one that leaves files is a ConfigError.
         slot_setup: Shell commands that run in a slot at each lend. One of either that fails is a LaunchError.
+        browser: What the browser tools may reach and do in each slot, a `BrowserConfig` or a mapping.
         slot_root: `"own"` gives each slot a root of its own over the image, so that it is to its tenant what a
             container of the image would be; `"shared"` the root of its box. With neither, several slots of a container
             get roots of their own, and a RuntimeWarning tells where they cannot.
@@ -109,6 +111,7 @@ class SandboxPool:
         files: Mapping[str, bytes | str | Path] | None = None,
         setup: str | Sequence[str] | None = None,
         slot_setup: str | Sequence[str] | None = None,
+        browser: BrowserConfig | Mapping[str, Any] | None = None,
         slot_root: SlotRoot | None = None,
         workdir: str | None = None,
         acquire_timeout_s: float = 300.0,
@@ -147,6 +150,7 @@ class SandboxPool:
             "files": mapping(files, "files"),
             "setup": commands(setup, "setup"),
             "slot_setup": commands(slot_setup, "slot_setup"),
+            "browser": browser,
             "slot_root": slot_root,
             "workdir": workdir,
             "acquire_timeout_s": acquire_timeout_s,

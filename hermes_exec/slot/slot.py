@@ -11,6 +11,7 @@ import anyio
 
 from hermes_exec.aio.tasks import ShieldedTask
 from hermes_exec.checks import checked_count
+from hermes_exec.config.browser import BrowserConfig
 from hermes_exec.errors import ConfigError, SlotClosed
 from hermes_exec.results import Isolation, KillReceipt, ProcessInfo, RunResult
 from hermes_exec.slot.answers import items, process_info, receipt
@@ -29,8 +30,9 @@ KILL_S = 60.0
 class Slot:
     """A workspace with its own home, temporary directory and processes, lent by a `SandboxPool`.
 
-    `id` is unique over all pools of this process; `backend` is the backend's name, `image` the image, if any. Calls
-    may run in parallel. After `pool.release`, every call and handle raises SlotClosed.
+    `id` is unique over all pools of this process; `backend` is the backend's name, `image` the image, if any; `network`
+    says whether it was given a network, `own_loopback` whether its loopback is not that of a host, and `browser_rules`
+    what its browser may do. Calls may run in parallel. After `pool.release`, every call and handle raises SlotClosed.
 
     Every call may raise SandboxDied (the box has ended), OutcomeUnknown (sent, and the answer is lost), ChannelLost
     (not sent: it did not run), ProtocolError and SlotClosed.
@@ -44,7 +46,13 @@ class Slot:
         backend: str,
         image: str | None,
         reset: Callable[[], Awaitable[None]],
+        network: bool = True,
+        own_loopback: bool = False,
+        browser: BrowserConfig | None = None,
     ) -> None:
+        self.network = network
+        self.own_loopback = own_loopback or not network
+        self.browser_rules = browser or BrowserConfig()
         self.id = id
         self.backend = backend
         self.image = image

@@ -42,6 +42,10 @@ class ToolOptions:
     """How many calls of tools one execute_code may make."""
     code_output_chars: int = 50_000
     code_error_chars: int = 10_000
+    browser_changes: bool = False
+    """Give what an action of the browser changed in the snapshot with its result."""
+    native_images: bool = False
+    """The model sees images: browser_vision gives the screenshot itself, beside its path in the slot."""
 
     def __post_init__(self) -> None:
         if self.code_mode not in get_args(CodeMode):

@@ -27,7 +27,7 @@ from hermes_exec.tools.call.results import Outcome, ToolResult, to_json
 from hermes_exec.tools.catalog.host import HostTool
 from hermes_exec.tools.catalog.registry import REGISTRY
 from hermes_exec.tools.catalog.schemas import EXAMPLES, FILE_ADVICE_NEEDS, JsonObject, schemas, without_file_advice
-from hermes_exec.tools.catalog.toolsets import KNOWN_TOOLS, SHIPPED, require_tool, select, why_unavailable
+from hermes_exec.tools.catalog.toolsets import KNOWN_TOOLS, SHIPPED, require_tool, select, usable, why_unavailable
 from hermes_exec.tools.code.stubs import CALLABLE, with_functions
 from hermes_exec.tools.options import ToolOptions
 from hermes_exec.tools.state.tool_state import ToolState
@@ -173,8 +173,10 @@ class Toolbox:
         if name != "search_files":
             self._state.searches.interrupt()
         kind = outcome.error_kind
+        duration_s = time.monotonic() - started
+        images, self._state.images = tuple(self._state.images), []
         return ToolResult(
-            name, to_json(outcome.data), outcome.data, kind is None, kind, time.monotonic() - started, call_id
+            name, to_json(outcome.data), outcome.data, kind is None, kind, duration_s, call_id, images=images
         )
 
     async def fit_turn(self, results: Sequence[ToolResult], limit_chars: int | None = None) -> list[ToolResult]:
@@ -245,7 +247,7 @@ class Toolbox:
     def _unknown(self, name: str) -> ToolFailure:
         available = ", ".join(self._schemas)
         if name in KNOWN_TOOLS:
-            reason = "it was not given to you" if name in SHIPPED else why_unavailable(name)
+            reason = "it was not given to you" if name in usable() else why_unavailable(name)
             return ToolFailure(
                 "unknown_tool", f"The tool '{name}' is not available here: {reason}. Available tools: {available}."
             )
@@ -333,7 +335,7 @@ def _chosen(
             f"the host-side tool {clash[0]!r} has the name of a tool that runs in the slot; give it another name"
         )
     unavailable = tuple(name for name in selection.unavailable if name not in host)
-    names = tuple(name for name in SHIPPED if name in selection.tools or name in single)
+    names = tuple(name for name in usable() if name in selection.tools or name in single)
     if not names and not host:
         detail = "; ".join(f"{name}: {why_unavailable(name)}" for name in unavailable[:3])
         raise ConfigError(

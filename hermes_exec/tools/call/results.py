@@ -21,7 +21,7 @@ class ToolResult:
     `content` is the text for the model: JSON, or a `<persisted-output>` block when the JSON was too long. `data` is the
     same as a dict, always whole. `ok` says that the tool did what was asked (for the terminal: exit code 0);
     `error_kind` names the trouble otherwise. `spilled` is the path in the slot of the file that has the full text, or
-    None. `duration_s` is wall time.
+    None. `images` are PNG images for a model that sees. `duration_s` is wall time.
     """
 
     name: str
@@ -32,6 +32,7 @@ class ToolResult:
     duration_s: float
     call_id: str
     spilled: str | None = None
+    images: tuple[bytes, ...] = ()
 
 
 def to_json(data: object) -> str:

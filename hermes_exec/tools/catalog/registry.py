@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from hermes_exec.tools.browser import tools as browser
 from hermes_exec.tools.code.execute_code import execute_code
 from hermes_exec.tools.files.read_file import read_file
 from hermes_exec.tools.files.search_files import search_files
@@ -32,5 +33,18 @@ REGISTRY: Mapping[str, Entry] = MappingProxyType(
         "patch": Entry(patch),
         "search_files": Entry(search_files, frozenset({"limit", "offset", "context"})),
         "execute_code": Entry(execute_code),
+        "browser_navigate": Entry(browser.navigate),
+        "browser_snapshot": Entry(browser.snapshot),
+        "browser_click": Entry(browser.click),
+        "browser_type": Entry(browser.type_text),
+        "browser_scroll": Entry(browser.scroll),
+        "browser_back": Entry(browser.back),
+        "browser_press": Entry(browser.press),
+        "browser_get_images": Entry(browser.get_images),
+        "browser_vision": Entry(browser.vision),
+        "browser_console": Entry(browser.console),
+        "browser_cdp": Entry(browser.cdp),
+        "browser_dialog": Entry(browser.dialog),
+        "browser_close": Entry(browser.close),
     }
 )

@@ -198,9 +198,102 @@ def _execute_code() -> JsonObject:
     )
 
 
+_REF = "The element's reference from the snapshot, such as '@e5'"
+
+
+def _browser() -> tuple[JsonObject, ...]:
+    return (
+        _function(
+            "browser_navigate",
+            "Open a URL in the browser of your machine and get a snapshot of the page: its accessibility tree, with "
+            "references ([ref=e5]) that browser_click and browser_type take. Call it before the other browser tools.",
+            ["url"],
+            {"url": _field("string", "The URL; a path of your machine opens that file")},
+        ),
+        _function(
+            "browser_snapshot",
+            "Get a new snapshot of the page. References are valid until the page changes.",
+            [],
+            {"full": _field("boolean", "Everything, instead of the compact tree", default=False)},
+        ),
+        _function("browser_click", "Click an element.", ["ref"], {"ref": _field("string", _REF)}),
+        _function(
+            "browser_type",
+            "Put text into a field; what was in it is replaced. A list takes the option of that name, a file field the "
+            "path of a file.",
+            ["ref", "text"],
+            {"ref": _field("string", _REF), "text": _field("string", "The text")},
+        ),
+        _function(
+            "browser_scroll",
+            "Scroll the page by 500 pixels.",
+            ["direction"],
+            {"direction": _field("string", "Where to", enum=["up", "down"])},
+        ),
+        _function("browser_back", "Go back to the page before; in a tab without one, close it.", [], {}),
+        _function(
+            "browser_press",
+            "Press a key where the focus is.",
+            ["key"],
+            {"key": _field("string", "The key: 'Enter', 'Tab', 'Escape', 'ArrowDown', 'Control+a', ...")},
+        ),
+        _function("browser_get_images", "List the images of the page, with their addresses and sizes.", [], {}),
+        _function(
+            "browser_vision",
+            "Take a screenshot, for what the snapshot cannot tell: layout, charts, captchas, canvases.",
+            ["question"],
+            {
+                "question": _field("string", "What you want to know"),
+                "annotate": _field("boolean", "Draw the references over their elements", default=False),
+            },
+        ),
+        _function(
+            "browser_console",
+            "What the page logged and its JavaScript errors; or, with an expression, its value.",
+            [],
+            {
+                "clear": _field("boolean", "Forget the messages after reading them", default=False),
+                "expression": _field("string", "JavaScript to evaluate in the page, such as 'document.title'"),
+            },
+        ),
+        _function(
+            "browser_cdp",
+            "Send a command of the Chrome DevTools protocol to the page, for what no other tool does.",
+            ["method"],
+            {
+                "method": _field("string", "Such as 'Runtime.evaluate'"),
+                "params": _field("object", "The parameters of the method"),
+                "target_id": _field("string", "A tab other than the current one, from Target.getTargets"),
+                "frame_id": _field("string", "A frame with a process of its own"),
+                "timeout": _field("number", "Seconds to wait (default 30, at most 300)", default=30),
+            },
+        ),
+        _function(
+            "browser_dialog",
+            "Answer a dialog of the page (alert, confirm, prompt) that a result named in pending_dialogs.",
+            ["action"],
+            {
+                "action": _field("string", "What to do", enum=["accept", "dismiss"]),
+                "prompt_text": _field("string", "What a prompt is answered with"),
+                "dialog_id": _field("string", "Which dialog, where there are several"),
+            },
+        ),
+        _function("browser_close", "End the browser, with its tabs and cookies.", [], {}),
+    )
+
+
 def schemas() -> Mapping[str, JsonObject]:
     """Return tool name to function schema. The values are new at each call, so that a caller may change them."""
-    built = (_terminal(), _process(), _read_file(), _write_file(), _patch(), _search_files(), _execute_code())
+    built = (
+        _terminal(),
+        _process(),
+        _read_file(),
+        _write_file(),
+        _patch(),
+        _search_files(),
+        _execute_code(),
+        *_browser(),
+    )
     return {name_of(schema): schema for schema in built}
 
 
@@ -219,6 +312,19 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "patch": '{"mode": "replace", "path": "src/main.py", "old_string": "x = 1", "new_string": "x = 2"}',
         "search_files": '{"pattern": "def main", "file_glob": "*.py"}',
         "execute_code": "{\"code\": \"from hermes_tools import terminal\\nprint(terminal('ls')['output'])\"}",
+        "browser_navigate": '{"url": "https://example.org"}',
+        "browser_snapshot": '{"full": false}',
+        "browser_click": '{"ref": "@e5"}',
+        "browser_type": '{"ref": "@e5", "text": "hello"}',
+        "browser_scroll": '{"direction": "down"}',
+        "browser_back": "{}",
+        "browser_press": '{"key": "Enter"}',
+        "browser_get_images": "{}",
+        "browser_vision": '{"question": "What does the chart show?"}',
+        "browser_console": '{"expression": "document.title"}',
+        "browser_cdp": '{"method": "Page.getLayoutMetrics"}',
+        "browser_dialog": '{"action": "accept"}',
+        "browser_close": "{}",
     }
 )
 """A short right call of each tool, as JSON text."""

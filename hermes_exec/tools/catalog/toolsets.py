@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from hermes_exec.errors import ConfigError
-
-SHIPPED = ("terminal", "process", "read_file", "write_file", "patch", "search_files", "execute_code")
-"""The tools that this package has; each of them works in the slot."""
+from hermes_exec.tools.browser import driver
 
 _BROWSER = tuple(
     f"browser_{name}"
@@ -29,6 +27,13 @@ _BROWSER = tuple(
         "dialog",
     ]
 )
+SHIPPED = (
+    *("terminal", "process", "read_file", "write_file", "patch", "search_files", "execute_code"),
+    *_BROWSER,
+    "browser_close",
+)
+"""The tools that this package has; each of them works in the slot."""
+
 _FILE = ("read_file", "write_file", "patch", "search_files")
 _WEB = ("web_search", "web_extract")
 _TERMINAL = ("terminal", "process")
@@ -171,8 +176,13 @@ TOOLSETS: Mapping[str, tuple[str, ...]] = MappingProxyType(_table())
 EVERYTHING = frozenset({"all", "*"})
 """The names that mean every tool."""
 
-KNOWN_TOOLS = frozenset(tool for tools in TOOLSETS.values() for tool in tools)
+KNOWN_TOOLS = frozenset(tool for tools in TOOLSETS.values() for tool in tools) | set(SHIPPED)
 """Every tool name that a toolset has, shipped or not."""
+
+
+def usable() -> tuple[str, ...]:
+    """Those of the shipped tools whose requirements are installed: the browser's are an extra."""
+    return SHIPPED if driver.installed() else tuple(name for name in SHIPPED if not name.startswith("browser_"))
 
 
 @dataclass(frozen=True)
@@ -196,14 +206,13 @@ def select(toolsets: Iterable[str], *, strict: bool = False) -> Selection:
     if strict:
         _refuse_empty(toolsets)
     wanted = dict.fromkeys(names)
-    return Selection(
-        tuple(name for name in SHIPPED if name in wanted), tuple(name for name in wanted if name not in SHIPPED)
-    )
+    here = usable()
+    return Selection(tuple(name for name in here if name in wanted), tuple(name for name in wanted if name not in here))
 
 
 def _refuse_empty(toolsets: Iterable[str]) -> None:
     for toolset in toolsets:
-        if toolset not in EVERYTHING and not any(name in SHIPPED for name in TOOLSETS[toolset]):
+        if toolset not in EVERYTHING and not any(name in usable() for name in TOOLSETS[toolset]):
             first = next(iter(TOOLSETS[toolset]), None)
             why = "it is empty" if first is None else why_unavailable(first)
             raise ConfigError(f"the toolset {toolset!r} has no tool here: {why}")
@@ -213,21 +222,21 @@ def require_tool(name: str) -> None:
     """Raise ConfigError unless this package has the tool `name`: one message for a known name that is not shipped,
     one for an unknown name.
     """
-    if name in SHIPPED:
+    if name in usable():
         return
     if name in KNOWN_TOOLS:
         raise ConfigError(
-            f"the tool {name!r} is not available: {why_unavailable(name)}. Available tools: {', '.join(SHIPPED)}"
+            f"the tool {name!r} is not available: {why_unavailable(name)}. Available tools: {', '.join(usable())}"
         )
     raise ConfigError(
-        f"unknown tool {name!r}; available tools: {', '.join(SHIPPED)}{_nearest(name, [*SHIPPED, *KNOWN_TOOLS])}"
+        f"unknown tool {name!r}; available tools: {', '.join(usable())}{_nearest(name, [*SHIPPED, *KNOWN_TOOLS])}"
     )
 
 
 def why_unavailable(name: str) -> str:
     """Why a known tool is not here, as half a sentence."""
     if name.startswith("browser_"):
-        return "the browser tools are not part of this version"
+        return driver.MISSING
     return "it works outside of the slot, and this package runs every tool inside; declare your own with @tool"
 
 

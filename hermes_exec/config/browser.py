@@ -1,0 +1,73 @@
+"""What the browser of a slot may do: rules of the pool, which nothing in the slot can change."""
+
+from __future__ import annotations
+
+import ipaddress
+from fnmatch import fnmatchcase
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field
+
+from hermes_exec.config.model import ConfigModel
+
+DialogPolicy = Literal["must_respond", "auto_dismiss", "auto_accept"]
+_WITHOUT_HOST = frozenset({"about", "data", "blob", "file", "javascript"})
+_METADATA_NAMES = frozenset({"metadata", "metadata.google.internal", "metadata.goog", "instance-data"})
+
+
+class BrowserConfig(ConfigModel):
+    """Rules for the browser tools. Hosts are names or patterns (``*.example.org``), without port."""
+
+    schemes: tuple[str, ...] = ("http", "https", "about", "data", "blob", "file")
+    allow_hosts: tuple[str, ...] = ()
+    """When any are given, no other host is reached."""
+    refuse_hosts: tuple[str, ...] = ()
+    allow_private: bool = False
+    """Reach private and link-local addresses, where clouds have their metadata. A slot without network reaches only
+    itself, whatever this says; the loopback of a container is the container's own and is always allowed."""
+    download_mb: Annotated[int, Field(ge=1)] = 100
+    """The largest file that is downloaded, in MiB."""
+    dialogs: DialogPolicy = "must_respond"
+    inactivity_timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    """A browser that no tool used for so long is ended; the next call starts another."""
+
+    def refusal(self, url: str, *, network: bool, own_loopback: bool) -> str | None:
+        """Why a URL may not be opened, as half a sentence; None when it may.
+
+        `network` says whether the slot has a network, `own_loopback` whether its loopback is not that of a host.
+        """
+        parts = urlsplit(url)
+        scheme = parts.scheme.lower()
+        if scheme not in self.schemes and not (scheme in {"ws", "wss"} and {"http", "https"} & set(self.schemes)):
+            return f"the scheme {scheme or 'of no URL'!r} is not allowed (allowed: {', '.join(self.schemes)})"
+        if scheme in _WITHOUT_HOST:
+            return None
+        host = (parts.hostname or "").rstrip(".").lower()
+        if not host:
+            return "it names no host"
+        if any(fnmatchcase(host, pattern.lower()) for pattern in self.refuse_hosts):
+            return f"the host {host} is refused"
+        if self.allow_hosts and not any(fnmatchcase(host, pattern.lower()) for pattern in self.allow_hosts):
+            return f"the host {host} is not among those allowed ({', '.join(self.allow_hosts)})"
+        if network and not self.allow_private and (why := private(host)) is not None:
+            return None if why == "loopback" and own_loopback else f"{host} is a {why} address"
+        return None
+
+
+def private(host: str) -> str | None:
+    """The kind of an address that is not public: loopback, private, link-local or metadata; None for any other."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return "loopback"
+    if host in _METADATA_NAMES:
+        return "metadata"
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    address = getattr(address, "ipv4_mapped", None) or address
+    if address.is_loopback or address.is_unspecified:
+        return "loopback"
+    if address.is_link_local:
+        return "link-local"
+    return None if address.is_global else "private"

@@ -1,0 +1,96 @@
+"""Chromium as a process of a slot: where it is, how it is started, and why it did not start."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from hermes_exec.tools.call.failure import ToolFailure
+
+if TYPE_CHECKING:
+    from hermes_exec.slot.process import Process
+    from hermes_exec.slot.slot import Slot
+
+PROGRAMS = (
+    "chromium",
+    "chromium-browser",
+    "google-chrome-stable",
+    "google-chrome",
+    "chrome-headless-shell",
+    "headless_shell",
+    "/ms-playwright/chromium-*/chrome-linux*/chrome",
+    "/ms-playwright/chromium_headless_shell-*/chrome-linux*/headless_shell",
+    "$HOME/.cache/ms-playwright/chromium-*/chrome-linux*/chrome",
+)
+"""Where a browser is looked for in an image; the first that is there is taken. The paths are Playwright's."""
+
+OPTIONS = (
+    # The slot is what confines it: Chromium's own sandbox needs rights that a slot does not have.
+    "--no-sandbox",
+    "--headless",
+    "--remote-debugging-pipe",
+    "--no-startup-window",
+    "--no-first-run",
+    "--no-default-browser-check",
+    "--no-service-autorun",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-background-timer-throttling",
+    "--disable-backgrounding-occluded-windows",
+    "--disable-breakpad",
+    "--disable-client-side-phishing-detection",
+    "--disable-component-extensions-with-background-pages",
+    "--disable-component-update",
+    "--disable-default-apps",
+    "--disable-extensions",
+    "--disable-hang-monitor",
+    "--disable-ipc-flooding-protection",
+    "--disable-popup-blocking",
+    "--disable-prompt-on-repost",
+    "--disable-renderer-backgrounding",
+    "--disable-search-engine-choice-screen",
+    "--disable-sync",
+    "--disable-features=Translate,MediaRouter,OptimizationHints,AutofillServerCommunication,HttpsUpgrades",
+    "--force-color-profile=srgb",
+    "--hide-scrollbars",
+    "--metrics-recording-only",
+    "--mute-audio",
+    "--password-store=basic",
+    "--use-mock-keychain",
+)
+NO_BROWSER_EXIT_CODE = 127
+_SAID_BYTES = 2000
+
+
+def command(folder: str) -> str:
+    """The shell text that starts the first browser there is, with its DevTools pipe as input and output."""
+    options = " ".join(map(shlex.quote, [*OPTIONS, f"--user-data-dir={folder}/profile"]))
+    log = shlex.quote(f"{folder}/log")
+    return (
+        f"export TMPDIR={shlex.quote(f'{folder}/tmp')}\n"
+        f'mkdir -p "$TMPDIR"\n'
+        f"for program in {' '.join(PROGRAMS)}; do\n"
+        f'    if found=$(command -v "$program"); then\n'
+        f'        exec "$found" {options} 3<&0 4>&1 </dev/null >{log} 2>&1\n'
+        f"    fi\n"
+        f"done\n"
+        f"exit {NO_BROWSER_EXIT_CODE}"
+    )
+
+
+async def why_it_ended(slot: Slot, process: Process, folder: str) -> ToolFailure:
+    """What the model is told when the browser has ended as it started."""
+    try:
+        exit_code = (await process.wait(5)).exit_code
+    except TimeoutError:
+        return ToolFailure("browser_failed", "The browser closed its connection and hangs.", success=False)
+    if exit_code == NO_BROWSER_EXIT_CODE:
+        told = "This machine has no browser (Chromium or Chrome); only its owner can add one. Use other tools."
+        return ToolFailure("no_browser", told, success=False)
+    try:
+        said = (await slot.files.read_bytes(f"{folder}/log"))[-_SAID_BYTES:].decode("utf-8", "replace").strip()
+    except OSError:
+        said = ""
+    message = f"The browser ended as it started, with exit code {exit_code}"
+    return ToolFailure("browser_failed", f"{message}: {said}" if said else f"{message}.", success=False)

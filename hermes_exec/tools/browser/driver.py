@@ -1,0 +1,90 @@
+"""Playwright's driver, a program of the host: one for all browsers of an event loop, while any is used."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import anyio
+
+from hermes_exec.aio.loop import asyncio_loop
+from hermes_exec.aio.tasks import DetachedTaskGroup
+from hermes_exec.errors import ConfigError
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from playwright.async_api import Playwright
+
+MISSING = "the extra 'browser' is not installed: pip install 'hermes-exec[browser]'"
+LINGER_S = 60.0
+_DRIVERS: WeakKeyDictionary[asyncio.AbstractEventLoop, Driver] = WeakKeyDictionary()
+
+
+def installed() -> bool:
+    """Whether Playwright's client can be imported."""
+    return importlib.util.find_spec("playwright") is not None and importlib.util.find_spec("wsproto") is not None
+
+
+class Driver:
+    """Starts Playwright at first use, and stops it when it has had no user for a while, or with the event loop."""
+
+    def __init__(self) -> None:
+        self._starting = anyio.Lock()
+        self._playwright: Playwright | None = None
+        self._tasks: DetachedTaskGroup | None = None
+        self._users = 0
+        self._unused: anyio.CancelScope | None = None
+
+    @classmethod
+    def of_this_loop(cls) -> Driver:
+        """The one of the running event loop. Raises ConfigError where there is none to be had."""
+        if not installed():
+            raise ConfigError(MISSING)
+        loop = asyncio_loop()
+        if loop is None:
+            raise ConfigError("the browser tools need asyncio: Playwright's client does not run on trio")
+        if loop not in _DRIVERS:
+            _DRIVERS[loop] = cls()
+        return _DRIVERS[loop]
+
+    async def use(self) -> Playwright:
+        """Playwright, started if need be; to be followed by `leave`."""
+        from playwright.async_api import async_playwright
+
+        async with self._starting:
+            self._users += 1
+            if self._unused is not None:
+                self._unused.cancel()
+                self._unused = None
+            if self._playwright is None:
+                try:
+                    self._playwright = await async_playwright().start()
+                    self._tasks = DetachedTaskGroup(self._stop)
+                    await self._tasks.start()
+                except BaseException:
+                    self._users -= 1
+                    raise
+            return self._playwright
+
+    def leave(self) -> None:
+        """End a `use`."""
+        self._users -= 1
+        if self._users == 0 and self._tasks is not None:
+            self._tasks.tasks.start_soon(self._linger)
+
+    async def _linger(self) -> None:
+        with anyio.CancelScope() as scope:
+            self._unused = scope
+            await anyio.sleep(LINGER_S)
+            async with self._starting:
+                if self._users == 0 and self._tasks is not None:
+                    tasks, self._tasks = self._tasks, None
+                    await self._stop()
+                    tasks.cancel()
+
+    async def _stop(self) -> None:
+        playwright, self._playwright = self._playwright, None
+        if playwright is not None:
+            await playwright.stop()

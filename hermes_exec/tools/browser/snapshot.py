@@ -1,0 +1,115 @@
+"""The accessibility tree of a page as text, one element a line, with references that the other tools take.
+
+The tree and its references (`[ref=e5]`, in frames `[ref=f1e5]`) are those of Playwright's
+`Page.aria_snapshot(mode="ai")`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hermes_exec.errors import ExecError
+from hermes_exec.tools.call.budget import RESULTS_DIRECTORY
+
+if TYPE_CHECKING:
+    from hermes_exec.slot.slot import Slot
+
+LIMIT_CHARS = 15_000
+KEPT_CHARS = 2_000_000
+_LINE = re.compile(r"^( *)- ('?)([a-z]+)?(.*)$")
+_REF = re.compile(r" \[ref=[a-z0-9]+\]")
+_PLAIN = frozenset(
+    {
+        "blockquote",
+        "caption",
+        "code",
+        "definition",
+        "deletion",
+        "emphasis",
+        "group",
+        "heading",
+        "insertion",
+        "list",
+        "listitem",
+        "paragraph",
+        "row",
+        "rowgroup",
+        "separator",
+        "strong",
+        "subscript",
+        "superscript",
+        "term",
+        "time",
+    }
+)
+"""Roles that nobody clicks: without their reference a page is a third shorter."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The text of a page, and how many elements of it have a reference."""
+
+    text: str
+    element_count: int
+
+    @classmethod
+    def of(cls, tree: str, *, full: bool) -> Snapshot:
+        """A tree as Playwright gives it, whole or compact."""
+        text = tree if full else compact(tree)
+        return cls(text or "(empty page)", len(_REF.findall(text)))
+
+
+def compact(tree: str) -> str:
+    """The tree without containers that say nothing, and without the references of plain text."""
+    kept: list[str] = []
+    dropped: list[int] = []  # indentations of the containers left out that the line is inside of
+    for line in tree.splitlines():
+        found = _LINE.match(line)
+        if found is None:
+            kept.append(line)
+            continue
+        indent, role, rest = len(found[1]), found[3] or "", found[4]
+        while dropped and dropped[-1] >= indent:
+            dropped.pop()
+        clickable = "[cursor=pointer]" in rest
+        lead = " " * (indent - 2 * len(dropped))
+        if role == "generic" and not clickable:
+            bare = _REF.sub("", rest).replace(" [active]", "")
+            if bare in ("", ":"):
+                dropped.append(indent)
+                continue
+            if bare.startswith(": "):
+                kept.append(f"{lead}- {found[2]}text{bare}")
+                continue
+        if role in _PLAIN and not clickable:
+            rest = _REF.sub("", rest)
+        kept.append(f"{lead}- {found[2]}{role}{rest}")
+    return "\n".join(kept)
+
+
+def changes(before: str, after: str) -> str:
+    """The lines that went (-) and came (+), each with its indentation; empty when nothing changed."""
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0)
+    return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
+
+
+async def fitted(slot: Slot, snapshot: Snapshot, whole: str) -> str:
+    """The text within its budget: cut at the end of a line, with the whole tree in a file of the slot."""
+    if len(snapshot.text) <= LIMIT_CHARS:
+        return snapshot.text
+    shown = snapshot.text[:LIMIT_CHARS].rpartition("\n")[0] or snapshot.text[:LIMIT_CHARS]
+    name = hashlib.sha256(whole.encode("utf-8", "replace")).hexdigest()[:10]
+    path = f"{slot.tmp.rstrip('/')}/{RESULTS_DIRECTORY}/browser-snapshot-{name}.txt"
+    left = f"{len(snapshot.text) - len(shown):,} of {len(snapshot.text):,} characters are not shown"
+    try:
+        await slot.files.write_bytes(path, whole[:KEPT_CHARS].encode("utf-8", "replace"))
+    except OSError as error:
+        if isinstance(error, ExecError):
+            raise
+        return f"{shown}\n... [{left}]"
+    line = shown.count("\n") + 2
+    return f"{shown}\n... [{left}; the full tree: read_file(path={path!r}, offset={line})]"

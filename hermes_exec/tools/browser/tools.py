@@ -1,0 +1,440 @@
+"""The browser tools: what each does in the page, and its result."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from hermes_exec.tools.browser import browser as browsers
+from hermes_exec.tools.browser import snapshot as snapshots
+from hermes_exec.tools.call.failure import ToolFailure
+from hermes_exec.tools.call.results import Outcome
+from hermes_exec.tools.state.tool_state import Tool, ToolState
+
+if TYPE_CHECKING:
+    from playwright.async_api import Locator, Page
+
+    from hermes_exec.tools.browser.browser import Running
+
+JsonObject = dict[str, Any]
+Work = Callable[["Running", ToolState, JsonObject], Awaitable[JsonObject]]
+
+NAVIGATION_S = 60.0
+ACTION_S = 10.0
+LOAD_S = 5.0
+SETTLE_S = 0.1
+DOWNLOAD_S = 0.5
+CALL_S = 90.0
+LONGEST_CDP_S = 300.0
+SCROLL_PX = 500
+RESULT_CHARS = 20_000
+OURS = ("Browser.", "Target.", "Fetch.", "Tethering.", "SystemInfo.", "IO.")
+"""DevTools domains that the tools themselves work with, and the rules of the pool rest on."""
+HARMLESS = frozenset({"Target.getTargets", "Target.getTargetInfo", "Browser.getVersion"})
+
+
+def tool(work: Work, *, held: bool = False, within_s: float = CALL_S) -> Tool:
+    """A tool that works in the browser of the slot: calls take turns, and Playwright's errors become results. `held`
+    tools also work while a dialog holds the page.
+    """
+
+    @wraps(work)
+    async def call(state: ToolState, arguments: JsonObject) -> Outcome:
+        from playwright.async_api import Error
+        from playwright.async_api import TimeoutError as PlaywrightTimeout
+
+        owner = browsers.of_slot(state.slot)
+        async with owner.turn:
+            running = await owner.started()
+            data: JsonObject | None = None
+            if running.dialogs and not held:
+                raise _failure("dialog_open", "A dialog holds the page.", running)
+            try:
+                with anyio.move_on_after(within_s):
+                    data = await work(running, state, arguments)
+            except PlaywrightTimeout as error:
+                raise _failure("timeout", _explained(error), running) from None
+            except Error as error:
+                raise _failure("browser_error", _explained(error), running) from None
+            if data is None:
+                raise _failure(
+                    "timeout", f"The page did not answer within {within_s:g} s. Try browser_navigate.", running
+                )
+            if owner.lost is not None:
+                data["warning"], owner.lost = owner.lost, None
+        return Outcome({"success": True, **data, **_happened(running)})
+
+    return call
+
+
+def _failure(kind: str, message: str, running: Running) -> ToolFailure:
+    return ToolFailure(kind, message, success=False, **_happened(running))
+
+
+def _explained(error: Exception) -> str:
+    """What Playwright says, without its log of attempts."""
+    text = str(error).partition("\nCall log:")[0].strip()
+    head, _, rest = text.partition(": ")
+    return (rest if head.count(".") == 1 and " " not in head else text)[:1000]
+
+
+def _happened(running: Running) -> JsonObject:
+    """What the model is told beside any result: open dialogs, finished downloads, several tabs."""
+    told: JsonObject = {}
+    if running.dialogs:
+        told["pending_dialogs"] = [dialog.told() for dialog in running.dialogs]
+        told["hint"] = "A dialog holds the page: answer it with browser_dialog."
+    if running.past_dialogs:
+        told["recent_dialogs"] = [dialog.told() for dialog in running.past_dialogs]
+        running.past_dialogs.clear()
+    downloads = [download for download in running.downloads.values() if not download.told]
+    if downloads:
+        told["downloads"] = [
+            {"path": download.path, "name": download.name, "bytes": download.size, "state": download.state}
+            for download in downloads
+        ]
+        for download in downloads:
+            download.told = download.state != "in progress"
+    if len(running.pages) > 1:
+        told["tabs"] = [page.url for page in running.pages]
+    return told
+
+
+async def _snapshot(running: Running, state: ToolState, page: Page, *, full: bool = False) -> JsonObject:
+    """The snapshot of a page as fields of a result."""
+    tree = None
+    if not running.dialogs:
+        tree = await running.act(lambda: page.aria_snapshot(mode="ai", timeout=ACTION_S * 1000))
+    if tree is None:
+        return {"snapshot": "(a dialog is open)", "element_count": 0}
+    taken = snapshots.Snapshot.of(tree, full=full)
+    running.last_tree = tree
+    text = await snapshots.fitted(state.slot, taken, tree if full else snapshots.compact(tree))
+    return {"snapshot": text, "element_count": taken.element_count}
+
+
+async def _settle(running: Running, page: Page) -> None:
+    """Give what an action began a moment: a navigation, a tab, a download."""
+    from playwright.async_api import Error
+
+    with anyio.move_on_after(LOAD_S):
+        try:
+            await anyio.sleep(SETTLE_S)
+            if not page.is_closed() and not running.dialogs:
+                await running.act(lambda: page.wait_for_load_state("domcontentloaded", timeout=LOAD_S * 1000))
+        except Error:
+            return
+
+
+async def _after(running: Running, state: ToolState, before: str, page: Page) -> JsonObject:
+    """What an action changed: the address, the tab, the snapshot when it was asked for."""
+    await _settle(running, page)
+    told: JsonObject = {}
+    if running.crashed or not running.pages:
+        return told
+    now = running.page
+    if now is not page:
+        told["new_tab"] = now.url
+    if now.url != before:
+        told["url"] = now.url
+        if why := running.refused.get(now.url):
+            told["blocked_by_policy"] = why
+    if state.options.browser_changes and not running.dialogs:
+        old = running.last_tree
+        await _snapshot(running, state, now)
+        difference = snapshots.changes(snapshots.compact(old), snapshots.compact(running.last_tree))
+        told["changes"] = difference[: snapshots.LIMIT_CHARS] or "(nothing changed)"
+    return told
+
+
+def _locator(running: Running, ref: str) -> Locator:
+    return running.page.locator(f"aria-ref={ref.strip().removeprefix('@').removeprefix('ref=')}")
+
+
+async def _found(running: Running, ref: str) -> Locator:
+    """The element of a reference. Raises ToolFailure when there is none any more."""
+    locator = _locator(running, ref)
+    if not running.last_tree:
+        await running.act(lambda: running.page.aria_snapshot(mode="ai", timeout=ACTION_S * 1000))
+    if await running.act(locator.count) == 0:
+        told = (
+            f"There is no element {ref!r} any more: references are those of the last snapshot. Call browser_snapshot."
+        )
+        raise ToolFailure("not_found", told, success=False)
+    return locator
+
+
+def _with_at(ref: str) -> str:
+    return ref if ref.startswith("@") else f"@{ref}"
+
+
+def _url(text: str) -> str:
+    """A URL as people write it, whole."""
+    text = text.strip()
+    if text.startswith("/"):
+        return f"file://{text}"
+    head = text.partition("/")[0]
+    if "://" in text or head.partition(":")[0] in {"about", "data", "blob", "file", "javascript"}:
+        return text
+    local = head.partition(":")[0] in {"localhost", "127.0.0.1"} or head.startswith("[")
+    return f"{'http' if local else 'https'}://{text}"
+
+
+@tool
+async def navigate(running: Running, state: ToolState, arguments: JsonObject) -> JsonObject:
+    """Open a URL and take a compact snapshot."""
+    url = _url(arguments["url"])
+    if (why := running.refusal(url)) is not None:
+        raise ToolFailure(
+            "blocked_by_policy", f"{url[:500]} may not be opened: {why}.", success=False, blocked_by_policy=why
+        )
+    page = await running.usable_page()
+    running.refused.clear()
+    told: JsonObject = {}
+    try:
+        await running.act(lambda: page.goto(url, wait_until="domcontentloaded", timeout=NAVIGATION_S * 1000))
+    except Exception as error:
+        if running.refused and "ERR_BLOCKED_BY_CLIENT" in str(error):
+            address, why = next(reversed(running.refused.items()))
+            told = {"success": False, "blocked_by_policy": why}
+            raise ToolFailure("blocked_by_policy", f"{address[:500]} may not be opened: {why}.", **told) from None
+        if "Download is starting" in str(error) or "ERR_ABORTED" in str(error):
+            await anyio.sleep(DOWNLOAD_S)
+            if running.downloads:
+                return {"url": url, "title": "", "snapshot": "(the URL is a download)", "element_count": 0}
+        raise
+    if not running.dialogs:
+        with anyio.move_on_after(LOAD_S):
+            await running.act(lambda: page.wait_for_load_state("load", timeout=0))
+    title = "" if running.dialogs else await page.title()
+    return {"url": page.url, "title": title, **await _snapshot(running, state, page)}
+
+
+@partial(tool, held=True)
+async def snapshot(running: Running, state: ToolState, arguments: JsonObject) -> JsonObject:
+    """The accessibility tree of the page."""
+    page = running.page
+    data = {"url": page.url, **await _snapshot(running, state, page, full=arguments["full"])}
+    if len(page.frames) > 1:
+        data["frame_tree"] = [{"url": frame.url, "name": frame.name} for frame in page.frames]
+    return data
+
+
+@tool
+async def click(running: Running, state: ToolState, arguments: JsonObject) -> JsonObject:
+    """Click an element."""
+    page, before = running.page, running.page.url
+    locator = await _found(running, arguments["ref"])
+    await running.act(lambda: locator.click(timeout=ACTION_S * 1000))
+    return {"clicked": _with_at(arguments["ref"]), **await _after(running, state, before, page)}
+
+
+@tool
+async def type_text(running: Running, state: ToolState, arguments: JsonObject) -> JsonObject:
+    """Put text into a field in place of what is there; choose in a list; give a file field a file of the slot."""
+    page, before, text = running.page, running.page.url, arguments["text"]
+    locator = await _found(running, arguments["ref"])
+    kind = await locator.evaluate("e => e.tagName === 'INPUT' ? 'input ' + e.type : e.tagName.toLowerCase()")
+    if kind == "input file":
+        await _give_files(running, state, locator, text)
+    elif kind == "select":
+        await running.act(lambda: locator.select_option(label=text, timeout=ACTION_S * 1000))
+    else:
+        await running.act(lambda: locator.fill(text, timeout=ACTION_S * 1000))
+    told = {"typed": f"*** ({len(text)} characters)", "element": _with_at(arguments["ref"])}
+    return {**told, **await _after(running, state, before, page)}
+
+
+async def _give_files(running: Running, state: ToolState, locator: Locator, text: str) -> None:
+    """Set the files of a file field: paths in the slot, one a line."""
+    paths = [state.resolve(line.strip(), "text") for line in text.splitlines() if line.strip()]
+    for path in paths:
+        if not await state.slot.files.exists(path):
+            raise ToolFailure("not_found", f"There is no file {path} in the slot to upload.", success=False)
+    mark = "data-hermes-upload"
+    await locator.evaluate(f"e => e.setAttribute('{mark}', '')")
+    session = await running.new_session(running.page)
+    try:
+        found = await session.send("Runtime.evaluate", {"expression": f"document.querySelector('[{mark}]')"})
+        chosen = {"files": paths, "objectId": found["result"].get("objectId", "")}
+        await session.send("DOM.setFileInputFiles", chosen)
+    finally:
+        await locator.evaluate(f"e => e.removeAttribute('{mark}')")
+        await session.detach()
+
+
+@tool
+async def scroll(running: Running, state: ToolState, arguments: JsonObject) -> JsonObject:
+    """Turn the wheel over the middle of the page."""
+    page = running.page
+    width, height = browsers.VIEWPORT
+    await page.mouse.move(width / 2, height / 2)
+    distance = SCROLL_PX if arguments["direction"] == "down" else -SCROLL_PX
+    await running.act(lambda: page.mouse.wheel(0, distance))
+    await anyio.sleep(0.1)
+    return {"scrolled": arguments["direction"], **await _after(running, state, page.url, page)}
+
+
+@tool
+async def back(running: Running, state: ToolState, arguments: JsonObject) -> JsonObject:  # noqa: ARG001
+    """Go back in the history of the tab; a tab without one is closed."""
+    page = running.page
+    history = await page.evaluate("() => history.length")
+    if history < 2 and len(running.pages) > 1:
+        await page.close()
+        return {"url": running.page.url, **await _snapshot(running, state, running.page)}
+    await running.act(lambda: page.go_back(wait_until="domcontentloaded", timeout=NAVIGATION_S * 1000))
+    if page.url == "about:blank" and not running.dialogs:  # where every tab begins
+        await page.go_forward(wait_until="domcontentloaded", timeout=NAVIGATION_S * 1000)
+        raise ToolFailure("not_found", "There is no page before this one.", success=False)
+    return {"url": page.url, **await _snapshot(running, state, page)}
+
+
+@tool
+async def press(running: Running, state: ToolState, arguments: JsonObject) -> JsonObject:
+    """Press a key, such as Enter or Control+a."""
+    page, before = running.page, running.page.url
+    await running.act(lambda: page.keyboard.press(arguments["key"]))
+    return {"pressed": arguments["key"], **await _after(running, state, before, page)}
+
+
+@tool
+async def get_images(running: Running, state: ToolState, arguments: JsonObject) -> JsonObject:  # noqa: ARG001
+    """The images of the page with an address."""
+    script = """() => [...document.images].filter(i => i.src && !i.src.startsWith('data:')).map(
+        i => ({src: i.src, alt: i.alt, width: i.naturalWidth, height: i.naturalHeight}))"""
+    images: list[JsonObject] = []
+    for frame in running.page.frames:
+        images += await running.act(lambda frame=frame: frame.evaluate(script)) or []  # type: ignore[misc]
+    return {"images": images, "count": len(images)}
+
+
+@partial(tool, held=True)
+async def console(running: Running, state: ToolState, arguments: JsonObject) -> JsonObject:  # noqa: ARG001
+    """What the page logged and which errors it had; or the value of an expression."""
+    if (expression := arguments.get("expression")) is not None:
+        page = running.page
+        value = await running.act(lambda: page.evaluate(expression))
+        text = json.dumps(value, ensure_ascii=False, default=str)
+        kind = "null" if value is None else type(value).__name__
+        shown = value if len(text) <= RESULT_CHARS else text[:RESULT_CHARS] + "... (cut)"
+        return {"result": shown, "result_type": kind}
+    data = {
+        "console_messages": list(running.console),
+        "js_errors": list(running.errors),
+        "total_messages": running.console_count,
+        "total_errors": running.error_count,
+    }
+    if arguments["clear"]:
+        running.forget_console()
+    return data
+
+
+@partial(tool, held=True)
+async def dialog(running: Running, state: ToolState, arguments: JsonObject) -> JsonObject:
+    """Answer a dialog."""
+    wanted = arguments.get("dialog_id")
+    found = [opened for opened in running.dialogs if wanted in (None, opened.id)]
+    if not found:
+        told = f"There is no open dialog{'' if wanted is None else f' {wanted!r}'}."
+        raise ToolFailure("not_found", told, success=False)
+    accept = arguments["action"] == "accept"
+    await running.answer(found[0], accept=accept, text=arguments.get("prompt_text"))
+    page, before = running.page, running.page.url
+    return {"handled": arguments["action"], "dialog_id": found[0].id, **await _after(running, state, before, page)}
+
+
+@partial(tool, held=True, within_s=LONGEST_CDP_S + ACTION_S)
+async def cdp(running: Running, state: ToolState, arguments: JsonObject) -> JsonObject:  # noqa: ARG001
+    """Send a command of the DevTools protocol to a tab or a frame."""
+    method = arguments["method"]
+    if method.startswith(OURS) and method not in HARMLESS:
+        told = f"{method} is not allowed: the tools and the rules of this browser rest on it."
+        raise ToolFailure("blocked_by_policy", told, success=False, blocked_by_policy=f"{method} is not allowed")
+    timeout_s = min(float(arguments.get("timeout") or 30), LONGEST_CDP_S)
+    if timeout_s <= 0:
+        raise ToolFailure("bad_value", "'timeout' must be above 0.", success=False)
+    page = await running.tab(arguments.get("target_id"))
+    session = await running.new_session(page, arguments.get("frame_id"))
+    try:
+        with anyio.fail_after(timeout_s):
+            return {"result": await running.act(lambda: session.send(method, arguments.get("params") or {}))}
+    except TimeoutError:
+        raise ToolFailure("timeout", f"{method} was not answered within {timeout_s:g} s.", success=False) from None
+    finally:
+        with anyio.CancelScope(shield=True), anyio.move_on_after(1):
+            await browsers.quietly(session.detach)
+
+
+@tool
+async def vision(running: Running, state: ToolState, arguments: JsonObject) -> JsonObject:
+    """A screenshot, as an image for models that see, and as a file in the slot."""
+    page = running.page
+    annotations = await _annotate(page) if arguments["annotate"] else None
+    try:
+        image = await running.act(lambda: page.screenshot(timeout=ACTION_S * 1000))
+    finally:
+        if annotations is not None:
+            await browsers.quietly(lambda: page.evaluate(_UNDRAW))
+    if image is None:
+        raise ToolFailure("dialog_open", "A dialog holds the page.", success=False)
+    running.screenshots += 1
+    path = f"{state.slot.tmp.rstrip('/')}/hermes-results/screenshot-{running.screenshots}.png"
+    await state.slot.files.write_bytes(path, image)
+    data: JsonObject = {"question": arguments["question"], "screenshot_path": path}
+    if annotations is not None:
+        data["annotations"] = annotations
+    if state.options.native_images:
+        state.images.append(image)
+    else:
+        data["note"] = "You cannot see images; the file can be worked on with other tools."
+    return data
+
+
+_BOX = r"\[ref=([a-z0-9]+)\].*\[box=(-?[\d.]+),(-?[\d.]+),([\d.]+),([\d.]+)\]"
+_DRAW = """boxes => {
+    const layer = document.createElement('div');
+    layer.id = 'hermes-annotations';
+    for (const [name, x, y, w, h] of boxes) {
+        const box = document.createElement('div');
+        box.style.cssText = `position:fixed;left:${x}px;top:${y}px;width:${w}px;height:${h}px;outline:2px solid red;` +
+            'z-index:2147483647;pointer-events:none;font:11px monospace;color:white';
+        const tag = document.createElement('span');
+        tag.style.background = 'red';
+        tag.textContent = name;
+        box.append(tag);
+        layer.append(box);
+    }
+    document.body.append(layer);
+}"""
+_UNDRAW = "() => document.getElementById('hermes-annotations')?.remove()"
+
+
+async def _annotate(page: Page) -> list[JsonObject]:
+    """Draw the references over their elements."""
+    tree = await page.aria_snapshot(mode="ai", boxes=True, timeout=ACTION_S * 1000)
+    width, height = browsers.VIEWPORT
+    found: list[JsonObject] = []
+    for line in snapshots.compact(tree).splitlines():
+        if (match := re.search(_BOX, line)) is None:
+            continue
+        x, y, w, h = (float(number) for number in match.groups()[1:])
+        if x < width and y < height and x + w > 0 and y + h > 0:
+            described = line.strip().removeprefix("- ").partition(" [")[0]
+            found.append({"ref": f"@{match[1]}", "element": described, "box": [x, y, w, h]})
+    await page.evaluate(_DRAW, [[each["ref"], *each["box"]] for each in found])
+    return found
+
+
+async def close(state: ToolState, arguments: JsonObject) -> Outcome:  # noqa: ARG001
+    """End the browser, with its tabs, its cookies and its profile."""
+    owner = browsers.of_slot(state.slot)
+    async with owner.turn:
+        await owner.aclose()
+        owner.lost = None
+    return Outcome({"success": True, "closed": True})
