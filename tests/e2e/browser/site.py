@@ -1,0 +1,112 @@
+"""A small web site with everything that a browser tool meets, served inside the slot: `python3 site.py PORT`."""
+
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+PAGES = {
+    "/": """<title>Home</title><h1>Home</h1><nav><a href=/form>Form</a> <a href=/frames>Frames</a>
+<a href=/shadow>Shadow</a> <a href=/spa>App</a> <a href=/dialogs>Dialogs</a> <a href=/files>Files</a>
+<a href=/console>Console</a> <a href=/canvas>Canvas</a> <a href=/scroll>Scroll</a> <a href=/popup>Popup</a></nav>
+<img src=/pixel.svg alt="a dot" width=8 height=8><img src="data:image/gif;base64,R0lGODlhAQABAAAAACw=" alt=inline>""",
+    "/form": """<title>Form</title><form action=/sent method=post><label>Name <input name=name value=old></label>
+<label>Password <input type=password name=password></label><label>Colour <select name=colour><option>red<option>green
+</select></label><label><input type=checkbox name=news> News</label><button>Send</button></form>""",
+    "/frames": """<title>Frames</title><h1>Outside</h1><iframe title=inner src=/inner></iframe>""",
+    "/inner": """<title>Inner</title><button onclick="this.textContent='pressed'">Press</button>
+<iframe title=deepest srcdoc="<p>deepest</p><button onclick='parent.parent.document.title=8'>Deep</button>"></iframe>""",
+    "/shadow": """<title>Shadow</title><my-card></my-card><script>customElements.define('my-card', class extends HTMLElement {
+connectedCallback() { const root = this.attachShadow({mode: 'open'});
+root.innerHTML = '<button>In the shadow</button><p>0</p>';
+root.querySelector('button').onclick = () => { root.querySelector('p').textContent = 'clicked'; }; } });</script>""",
+    "/spa": """<title>App</title><button id=go>Open</button><div id=view>list</div><script>
+go.onclick = () => { history.pushState({}, '', '/spa/item'); setTimeout(() => { view.textContent = 'item'; }, 200); };
+onpopstate = () => { view.textContent = 'list again'; };</script>""",
+    "/dialogs": """<title>Dialogs</title><button onclick="alert('careful')">Alert</button>
+<button onclick="document.title = 'said ' + confirm('sure?')">Confirm</button>
+<button onclick="document.title = 'said ' + prompt('who?', 'nobody')">Prompt</button>""",
+    "/files": """<title>Files</title><a href=/download>Report</a> <a href=/endless>Endless</a>
+<form action=/upload method=post enctype=multipart/form-data><label>File <input type=file name=file></label>
+<button>Upload</button></form>""",
+    "/console": """<title>Console</title><script>console.log('hello', 1); console.warn('careful');
+setTimeout(() => { throw new Error('it broke'); }, 0);</script>""",
+    "/canvas": """<title>Canvas</title><canvas id=c width=200 height=100></canvas><script>
+const p = c.getContext('2d'); p.fillStyle = 'rgb(200, 10, 20)'; p.fillRect(0, 0, 200, 100);</script>""",
+    "/scroll": """<title>Scroll</title><div id=list></div><script>let n = 0;
+const more = () => { for (let i = 0; i < 30; i++) { const p = document.createElement('p'); p.textContent = 'row ' + n++;
+list.append(p); } }; more(); addEventListener('scroll', () => { if (scrollY + innerHeight > document.body.scrollHeight - 50)
+more(); });</script>""",
+    "/popup": """<title>Popup</title><a target=_blank href=/form>New tab</a>
+<button onclick="open('/shadow')">Window</button>""",
+    "/huge": """<title>Huge</title><script>for (let i = 0; i < 20000; i++) { const b = document.createElement('button');
+b.textContent = 'button ' + i; document.body.append(b); }</script>""",
+    "/cookie": "<title>Cookie</title><script>document.cookie = 'who=me; max-age=9999'; localStorage.who = 'me';</script>",
+    "/hang": '<title>Hang</title><button onclick="for (;;) {}">Hang</button>',
+}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Serves PAGES, and a few addresses that do something."""
+
+    def do_GET(self) -> None:
+        """Answer a GET request."""
+        path = urlsplit(self.path).path
+        if path in PAGES:
+            self.answer(PAGES[path].encode())
+        elif path == "/pixel.svg":
+            self.answer(b'<svg xmlns="http://www.w3.org/2000/svg" width="8" height="8"><rect/></svg>', "image/svg+xml")
+        elif path == "/slow":
+            time.sleep(1000)
+        elif path == "/half":
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b"<title>Half</title><h1>half a page</h1>")
+            self.wfile.flush()
+            time.sleep(1000)
+        elif path == "/download":
+            self.answer(b"the report\n", "text/plain", 'attachment; filename="report.txt"')
+        elif path == "/endless":
+            self.send_response(200)
+            self.send_header("Content-Disposition", 'attachment; filename="endless.bin"')
+            self.end_headers()
+            for _ in range(64):
+                self.wfile.write(b"x" * (1 << 20))
+        elif path == "/redirect":
+            self.send_response(302)
+            self.send_header("Location", parse_qs(urlsplit(self.path).query)["to"][0])
+            self.end_headers()
+        else:
+            self.send_error(404)
+
+    def do_POST(self) -> None:
+        """Show what was sent."""
+        sent = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path == "/upload":
+            body = sent.partition(b"\r\n\r\n")[2].partition(b"\r\n--")[0]
+            self.answer(b"<title>Uploaded</title><p>" + str(len(body)).encode() + b" bytes: " + body[:50] + b"</p>")
+        else:
+            fields = {name: values[0] for name, values in parse_qs(sent.decode()).items()}
+            self.answer(f"<title>Sent</title><p>{fields}</p>".encode())
+
+    def answer(self, body: bytes, kind: str = "text/html", disposition: str = "") -> None:
+        """Send a whole answer."""
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        if disposition:
+            self.send_header("Content-Disposition", disposition)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Say nothing."""
+
+
+if __name__ == "__main__":
+    server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler)
+    server.daemon_threads = True
+    print("ready", threading.get_ident(), flush=True)
+    server.serve_forever()

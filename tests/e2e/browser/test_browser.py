@@ -1,0 +1,334 @@
+"""The browser tools against a real Chromium in a slot without network, and a site that the slot serves itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import anyio
+import pytest
+
+from hermes_exec import SandboxPool
+from hermes_exec.slot.slot import Slot
+from hermes_exec.tools import Toolbox
+from tests.e2e.browser.conftest import HOME, PORT, TOOLSETS, Surfer, browser_pool, of_the_browser, serve_site
+
+
+async def test_a_form_is_filled_in_and_sent(surf: Surfer) -> None:
+    opened = await surf.goto("/form")
+    assert (opened["url"], opened["title"]) == (f"{HOME}/form", "Form")
+    assert opened["element_count"] == opened["snapshot"].count("[ref=")
+    typed = await surf("type", ref=surf.ref('textbox "Name"'), text="Ann 'B' \"C\" ü")
+    assert (typed["typed"], typed["element"]) == ("*** (13 characters)", surf.ref('textbox "Name"'))
+    await surf("type", ref=surf.ref('textbox "Password"').removeprefix("@"), text="secret $(x)")
+    await surf("type", ref=surf.ref('combobox "Colour"'), text="green")
+    await surf("click", ref=surf.ref("checkbox"))
+    sent = await surf("click", ref=surf.ref('button "Send"'))
+    assert sent["url"] == f"{HOME}/sent"
+    seen = await surf.look()
+    assert "Ann 'B'" in seen
+    assert all(text in seen for text in ("secret $(x)", "green", "'news': 'on'"))
+    assert "secret" not in "".join(result.content for result in surf.results[:-1])
+
+
+async def test_text_is_never_on_a_command_line(surf: Surfer, slot: Slot) -> None:
+    await surf.goto("/form")
+    await surf("type", ref=surf.ref('textbox "Password"'), text="s3cr3t" * 40_000)
+    assert await surf.value("document.querySelector('[name=password]').value.length") == 240_000
+    assert not any("s3cr3t" in word for process in await slot.processes() for word in process.argv)
+
+
+async def test_frames_and_shadows_have_references_too(surf: Surfer) -> None:
+    await surf.goto("/frames")
+    await surf("click", ref=surf.ref('button "Press"'))
+    assert 'button "pressed"' in await surf.look()
+    await surf("click", ref=surf.ref('button "Deep"'))
+    assert await surf.value("document.title") == "8"
+    assert len((await surf("snapshot"))["frame_tree"]) == 3
+    await surf.goto("/shadow")
+    await surf("click", ref=surf.ref("In the shadow"))
+    assert "clicked" in await surf.look()
+
+
+async def test_pages_that_change_themselves(surf: Surfer) -> None:
+    await surf.goto("/spa")
+    clicked = await surf("click", ref=surf.ref('button "Open"'))
+    assert clicked["url"] == f"{HOME}/spa/item"
+    await anyio.sleep(0.5)
+    assert "item" in await surf.look()
+    assert "list again" in (await surf("back"))["snapshot"]
+    failed = await surf.fails("click", ref="@e999")
+    assert failed.error_kind == "not_found"
+    assert "browser_snapshot" in failed.content
+
+
+async def test_back_press_scroll_images(surf: Surfer) -> None:
+    await surf.goto("/")
+    images = await surf("get_images")
+    assert images == {
+        "success": True,
+        "images": [{"src": f"{HOME}/pixel.svg", "alt": "a dot", "width": 8, "height": 8}],
+        "count": 1,
+    }
+    await surf("click", ref=surf.ref('link "Form"'))
+    assert (await surf("back"))["url"] == f"{HOME}/"
+    assert (await surf.fails("back")).error_kind == "not_found"
+    await surf.look()
+    await surf("press", key="Tab")
+    assert (await surf("press", key="Enter"))["url"] == f"{HOME}/form"
+    await surf.goto("/scroll")
+    for _ in range(4):
+        assert (await surf("scroll", direction="down"))["scrolled"] == "down"
+    assert await surf.value("scrollY") >= 1000
+    assert "row 40" in await surf.look()
+    await surf("scroll", direction="up")
+    assert (await surf.fails("scroll", direction="left")).error_kind == "bad_value"
+    assert (await surf.fails("press", key="Nonsense")).error_kind == "browser_error"
+
+
+async def test_dialogs_wait_for_their_answer(surf: Surfer) -> None:
+    await surf.goto("/dialogs")
+    asked = await surf("click", ref=surf.ref('button "Confirm"'))
+    (pending,) = asked["pending_dialogs"]
+    assert (pending["type"], pending["message"]) == ("confirm", "sure?")
+    assert "browser_dialog" in asked["hint"]
+    held = await surf.fails("click", ref=surf.ref('button "Alert"'))
+    assert held.error_kind == "dialog_open"
+    assert (await surf("snapshot"))["pending_dialogs"] == [pending]
+    handled = await surf("dialog", action="accept", dialog_id=pending["id"])
+    assert (handled["handled"], handled["recent_dialogs"][0]["answer"]) == ("accept", "accepted")
+    assert await surf.value("document.title") == "said true"
+    await surf.look()
+    asked = await surf("click", ref=surf.ref('button "Prompt"'))
+    assert asked["pending_dialogs"][0]["default_prompt"] == "nobody"
+    await surf("dialog", action="accept", prompt_text="me")
+    assert await surf.value("document.title") == "said me"
+    await surf("click", ref=surf.ref('button "Alert"'))
+    await surf("dialog", action="dismiss")
+    assert (await surf.fails("dialog", action="accept")).error_kind == "not_found"
+
+
+async def test_new_tabs_and_windows(surf: Surfer) -> None:
+    await surf.goto("/popup")
+    clicked = await surf("click", ref=surf.ref("New tab"))
+    assert (clicked["new_tab"], len(clicked["tabs"])) == (f"{HOME}/form", 2)
+    await surf.look()
+    await surf("type", ref=surf.ref('textbox "Name"'), text="in the tab")
+    assert (await surf("back"))["url"] == f"{HOME}/popup"
+    assert "tabs" not in await surf("snapshot")
+
+
+async def test_files_come_and_go_through_the_slot(surf: Surfer, slot: Slot) -> None:
+    await surf.goto("/files")
+    (download,) = (await surf("click", ref=surf.ref("Report")))["downloads"]
+    assert (download["name"], download["bytes"], download["state"]) == ("report.txt", 11, "completed")
+    assert await slot.files.read_bytes(download["path"]) == b"the report\n"
+    await slot.files.write_text("up.txt", "from the slot")
+    await surf("type", ref=surf.ref('button "File"'), text="up.txt")
+    await surf("click", ref=surf.ref('button "Upload"'))
+    assert "13 bytes: from the slot" in await surf.look()
+    await surf.goto("/files")
+    assert (await surf.fails("type", ref=surf.ref('button "File"'), text="none.txt")).error_kind == "not_found"
+    (direct,) = (await surf("navigate", url=f"{HOME}/download"))["downloads"]
+    assert direct["path"] != download["path"]
+
+
+async def test_what_the_page_logs_and_does_wrong(surf: Surfer) -> None:
+    await surf.goto("/console")
+    said = await surf("console", clear=True)
+    assert [(message["type"], message["text"]) for message in said["console_messages"]] == [
+        ("log", "hello 1"),
+        ("warning", "careful"),
+    ]
+    assert [error["message"] for error in said["js_errors"]] == ["it broke"]
+    assert (said["total_messages"], said["total_errors"]) == (2, 1)
+    assert (await surf("console"))["total_messages"] == 0
+    assert await surf.value("[1, {a: null}]") == [1, {"a": None}]
+    assert "nonsense is not defined" in (await surf.fails("console", expression="nonsense()")).content
+
+
+async def test_devtools(surf: Surfer) -> None:
+    await surf.goto("/form")
+    answer = await surf("cdp", method="Runtime.evaluate", params={"expression": "1 + 1"})
+    assert answer["result"]["result"]["value"] == 2
+    assert (await surf.fails("cdp", method="Browser.close")).error_kind == "blocked_by_policy"
+    assert (await surf.fails("cdp", method="No.such")).error_kind == "browser_error"
+    assert (await surf.fails("cdp", method="Page.enable", target_id="none")).error_kind == "not_found"
+    slow = {"expression": "new Promise(() => {})", "awaitPromise": True}
+    assert (await surf.fails("cdp", method="Runtime.evaluate", params=slow, timeout=1)).error_kind == "timeout"
+
+
+async def test_a_screenshot(changing: Surfer, slot: Slot) -> None:
+    await changing.goto("/canvas")
+    result = await changing.call("vision", question="which colour?", annotate=False)
+    (image,) = result.images
+    assert image.startswith(b"\x89PNG")
+    assert await slot.files.read_bytes(str(result.data["screenshot_path"])) == image
+    await changing.goto("/form")
+    result = await changing.call("vision", question="where?", annotate=True)
+    named = {str(each["element"]): each["ref"] for each in result.data["annotations"]}  # type: ignore[attr-defined]
+    assert named['button "Send"'] == changing.ref('button "Send"')
+    assert await changing.value("document.getElementById('hermes-annotations')") is None
+
+
+async def test_what_an_action_changed(changing: Surfer) -> None:
+    await changing.goto("/shadow")
+    clicked = await changing("click", ref=changing.ref("In the shadow"))
+    changes = str(clicked["changes"]).splitlines()
+    assert any(line.startswith("-") and line.endswith('"0"') or line.endswith(": 0") for line in changes), changes
+    assert any(line.startswith("+") and line.endswith("clicked") for line in changes)
+
+
+async def test_a_huge_page_is_cut_with_the_rest_in_a_file(surf: Surfer, slot: Slot) -> None:
+    started = time.monotonic()
+    opened = await surf.goto("/huge")
+    assert time.monotonic() - started < 60
+    assert len(opened["snapshot"]) < 15_500
+    assert opened["element_count"] == 20_000
+    path = opened["snapshot"].partition("read_file(path='")[2].partition("'")[0]
+    assert "button 19999" in await slot.files.read_text(path)
+    offset = int(opened["snapshot"].partition("offset=")[2].rstrip(")]"))
+    read = await surf.toolbox.call("read_file", {"path": path, "offset": offset, "limit": 1})
+    assert str(read.data["content"]).partition("|")[2] not in opened["snapshot"]
+
+
+async def test_pages_that_never_load(surf: Surfer, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hermes_exec.tools.browser import tools
+
+    monkeypatch.setattr(tools, "NAVIGATION_S", 2.0)
+    monkeypatch.setattr(tools, "LOAD_S", 1.0)
+    assert (await surf.fails("navigate", url=f"{HOME}/slow")).error_kind == "timeout"
+    assert (await surf.fails("navigate", url="http://localhost:1/")).error_kind == "browser_error"
+    assert "ERR_CONNECTION_REFUSED" in surf.results[-1].content
+    monkeypatch.setattr(tools, "CALL_S", 5.0)
+    await surf.goto("/form")
+    assert "Send" in surf.snapshot
+
+
+async def test_a_page_that_hangs_or_crashes_is_told(surf: Surfer, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hermes_exec.tools.browser import tools
+
+    monkeypatch.setattr(tools, "ACTION_S", 2.0)
+    await surf.goto("/hang")
+    hung = await surf.fails("click", ref=surf.ref('button "Hang"'))
+    assert hung.error_kind == "timeout"
+    assert "Form" in (await surf.goto("/form"))["title"]
+    await surf.call("navigate", url="chrome://crash")
+    assert surf.results[-1].error_kind == "blocked_by_policy"
+    await surf.call("cdp", method="Page.crash", timeout=2)
+    crashed = await surf.fails("snapshot")
+    assert (crashed.error_kind, "browser_navigate" in crashed.content) == ("page_crashed", True)
+    assert (await surf.goto("/form"))["title"] == "Form"
+
+
+async def test_a_browser_that_dies_is_started_anew(surf: Surfer, slot: Slot) -> None:
+    await surf.goto("/form")
+    await slot.run("pkill -9 -f remote-debugging-pipe")
+    await anyio.sleep(1)
+    failed = await surf.fails("snapshot")
+    assert failed.error_kind in ("no_page", "browser_error", "page_crashed") or "about:blank" in failed.content
+    opened = await surf.goto("/form")
+    assert opened["title"] == "Form"
+
+
+async def test_a_reset_leaves_nothing(surf: Surfer, slot: Slot) -> None:
+    await surf.goto("/cookie")
+    await surf.goto("/files")
+    await surf("click", ref=surf.ref("Report"))
+    assert await of_the_browser(slot)
+    await slot.reset()
+    assert await of_the_browser(slot) == []
+    await serve_site(slot)
+    await surf.goto("/form")
+    assert await surf.value("document.cookie + localStorage.who") == "undefined"
+
+
+async def test_closing_leaves_no_process_and_no_profile(surf: Surfer, slot: Slot) -> None:
+    await surf.goto("/cookie")
+    assert (await surf("close"))["closed"] is True
+    assert await of_the_browser(slot) == []
+    assert (await surf("close"))["closed"] is True
+    await surf.goto("/form")
+    assert await surf.value("document.cookie + localStorage.who") == "undefined"
+
+
+async def test_neighbours_do_not_reach_each_others_browser(pool: SandboxPool, surf: Surfer, slot: Slot) -> None:
+    await surf.goto("/cookie")
+    async with pool.slot() as other:
+        seen = await other.run("ps -ef | grep -c remote-debuggin[g]; ls /tmp; ss -ltn 2>/dev/null; true")
+        assert seen.stdout.splitlines()[0] == "0"
+        refused = await other.run(
+            ["python3", "-c", f"import socket; socket.create_connection(('127.0.0.1', {PORT}), 2)"]
+        )
+        assert refused.exit_code != 0
+    assert await surf.value("document.cookie") == "who=me"
+
+
+async def test_unused_browsers_are_ended(request: pytest.FixtureRequest, docker_image: Callable[[str], str]) -> None:
+    pool = browser_pool(request, docker_image, browser={"inactivity_timeout_s": 1})
+    async with pool, pool.slot() as slot, Toolbox(slot, TOOLSETS) as toolbox:
+        await serve_site(slot)
+        surf = Surfer(toolbox)
+        await surf.goto("/form")
+        for _ in range(100):
+            if not await of_the_browser(slot):
+                break
+            await anyio.sleep(0.1)
+        assert await of_the_browser(slot) == []
+        opened = await surf.goto("/form")
+        assert "after 1 s without use" in opened["warning"]
+
+
+async def test_rules_of_the_pool(request: pytest.FixtureRequest, docker_image: Callable[[str], str]) -> None:
+    rules = {"allow_hosts": ["localhost"], "download_mb": 1, "dialogs": "auto_accept", "schemes": ["http", "about"]}
+    pool = browser_pool(request, docker_image, browser=rules)
+    async with pool, pool.slot() as slot, Toolbox(slot, TOOLSETS) as toolbox:
+        await serve_site(slot)
+        surf = Surfer(toolbox)
+        for url, why in (
+            (f"http://127.0.0.1:{PORT}/form", "not among those allowed"),
+            (f"{HOME}/redirect?to=http://127.0.0.1:{PORT}/form", "not among those allowed"),
+            ("file:///etc/passwd", "the scheme 'file' is not allowed"),
+        ):
+            refused = await surf.fails("navigate", url=url)
+            assert refused.error_kind == "blocked_by_policy", refused.content
+            assert why in str(refused.data["blocked_by_policy"])
+        await surf.goto("/files")
+        fetched = f"fetch('http://127.0.0.1:{PORT}/').then(() => 'reached', e => 'refused')"
+        assert await surf.value(fetched) == "refused"
+        clicked = await surf("click", ref=surf.ref("Endless"))
+        for _ in range(50):
+            if "refused" in str(clicked.get("downloads")):
+                break
+            await anyio.sleep(0.2)
+            clicked = await surf("snapshot")
+        assert clicked["downloads"][0]["state"] == "refused: larger than 1 MiB"
+        await surf.goto("/dialogs")
+        told = await surf("click", ref=surf.ref('button "Confirm"'))
+        assert told["recent_dialogs"][0]["answer"] == "accepted"
+        assert await surf.value("document.title") == "said true"
+
+
+async def test_eight_at_once(request: pytest.FixtureRequest, docker_image: Callable[[str], str]) -> None:
+    async def one(pool: SandboxPool) -> None:
+        async with pool.slot() as slot, Toolbox(slot, TOOLSETS) as toolbox:
+            await serve_site(slot)
+            surf = Surfer(toolbox)
+            await surf.goto("/form")
+            await surf("type", ref=surf.ref('textbox "Name"'), text="me")
+            await surf("click", ref=surf.ref('button "Send"'))
+            assert "'name': 'me'" in await surf.look()
+
+    async with (
+        browser_pool(request, docker_image, slots_per_sandbox=8) as pool,
+        anyio.create_task_group() as tasks,
+    ):
+        for _ in range(8):
+            tasks.start_soon(one, pool)
+
+
+async def test_an_image_without_a_browser_is_told(docker_image: Callable[[str], str]) -> None:
+    async with SandboxPool("docker", image=docker_image("busybox"), max_sandboxes=1) as pool, pool.slot() as slot:
+        async with Toolbox(slot, ["browser"]) as toolbox:
+            failed = await toolbox.call("browser_navigate", {"url": "about:blank"})
+        assert failed.error_kind == "no_browser", failed.content
