@@ -19,7 +19,7 @@ from hermes_exec.cli.kit.output import LogFormatter, say
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-COMMANDS = ("run", "shell", "doctor", "ps", "reap", "conformance", "bench", "tools", "config", "trace")
+COMMANDS = ("run", "shell", "doctor", "ps", "reap", "conformance", "bench", "tools", "image", "config", "trace")
 """Commands of this package; each is a module with a function `add_to`."""
 GROUP = "hermes_exec.commands"
 """Entry points of this group are typer apps; their name is the command's name."""

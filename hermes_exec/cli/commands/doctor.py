@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hermes_exec.results import Isolation
+    from hermes_exec.slot.slot import Slot
 
 TIME_LIMIT_S = 120.0
 CALLS = 20
@@ -57,6 +58,8 @@ class Finding:
     """What each of several slots of one box sees of its files, where a tenant may have the whole box too."""
     limits: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
+    browser: str = ""
+    """Whether the browser tools work there, and how long a browser takes to start."""
 
 
 def doctor(
@@ -171,6 +174,19 @@ async def _measure(finding: Finding, settings: dict[str, Any], command: str | li
                 finding.status, finding.detail = "failed", f"a command ended with {result.exit_code}: {result.stderr}"
                 return
         finding.call_ms = (time.perf_counter() - begin) * 1000 / CALLS
+        finding.browser = await _browser(slot)
+
+
+async def _browser(slot: Slot) -> str:
+    from hermes_exec.tools import Toolbox
+    from hermes_exec.tools.browser import driver
+
+    if not driver.installed():
+        return driver.MISSING
+    async with Toolbox(slot, ["browser"], tools=["browser_close"]) as toolbox:
+        tried = await toolbox.call("browser_navigate", {"url": "about:blank"})
+        await toolbox.call("browser_close", {})
+    return f"a page is open in {tried.duration_s:.1f} s" if tried.ok else str(tried.data["error"])
 
 
 async def _limits(whose: str, settings: dict[str, Any]) -> dict[str, str]:
@@ -199,6 +215,8 @@ def _show(findings: list[Finding]) -> None:
         if finding.shared:
             text = f"{finding.backend}: with several slots in a box {finding.shared}"
             stdout().print(printable(text), markup=False)
+        if finding.browser:
+            stdout().print(f"{finding.backend}: browser: {printable(finding.browser)}", markup=False)
         limits = "; ".join(f"{limit}: {how}" for limit, how in finding.limits.items())
         stdout().print(f"{finding.backend}: limits {printable(limits) or 'none'}", markup=False)
 
