@@ -30,6 +30,7 @@ from tests.engines import modal_server as modal_servers
 ROOT = Path(__file__).resolve().parent.parent
 REQUIRED = frozenset(filter(None, (name.strip() for name in os.environ.get("HERMES_REQUIRE_ENGINES", "").split(","))))
 SEED = "HERMES_SAMPLE_SEED"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SLOWEST = (
     "soak", "attack/test_attacks", "e2e/cli/test_run", "conformance/test_docker_debian", "faults", "e2e/test_packaging",
     "chaos", "e2e/cli", "conformance", "e2e/agent", "e2e/backends", "docs", "e2e",
@@ -142,6 +143,8 @@ def missing(engine: str) -> str | None:
         return None
     if engine == "ssh":
         return sshd.missing() or None
+    if engine == "chromium":
+        return None if any(map(shutil.which, BROWSERS)) else f"there is no browser ({', '.join(BROWSERS)})"
     if engine == "nomad":
         return nomad.missing() or missing("docker")
     if engine == "singularity":

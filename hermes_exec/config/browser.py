@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from fnmatch import fnmatchcase
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
 from hermes_exec.config.model import ConfigModel
 
 DialogPolicy = Literal["must_respond", "auto_dismiss", "auto_accept"]
 _WITHOUT_HOST = frozenset({"about", "data", "blob", "file", "javascript"})
-_METADATA_NAMES = frozenset({"metadata", "metadata.google.internal", "metadata.goog", "instance-data"})
+_METADATA_NAMES = ("metadata", "metadata.google.internal", "metadata.goog", "instance-data")
+_LOOPBACK_PATTERNS = ("localhost", "*.localhost", "127.*", "0.*", "::", "::1")
+_PRIVATE_PATTERNS = (
+    *("10.*", "192.168.*", "169.254.*", *(f"172.{second}.*" for second in range(16, 32))),
+    *(f"100.{second}.*" for second in range(64, 128)),
+    *("fc*:*", "fd*:*", "fe8*:*", "fe9*:*", "fea*:*", "feb*:*", "::ffff:*"),
+)
+_PATTERN = re.compile(r"[A-Za-z0-9.*?:_-]+")
+_NOWHERE = "~NOTFOUND"
 
 
 class BrowserConfig(ConfigModel):
@@ -24,13 +33,36 @@ class BrowserConfig(ConfigModel):
     """When any are given, no other host is reached."""
     refuse_hosts: tuple[str, ...] = ()
     allow_private: bool = False
-    """Reach private and link-local addresses, where clouds have their metadata. A slot without network reaches only
-    itself, whatever this says; the loopback of a container is the container's own and is always allowed."""
+    """Reach private and link-local addresses, where clouds have their metadata; also those that `allow_hosts` names. A
+    slot without network reaches only itself, whatever this says; the loopback of a container is its own."""
     download_mb: Annotated[int, Field(ge=1)] = 100
     """The largest file that is downloaded, in MiB."""
     dialogs: DialogPolicy = "must_respond"
     inactivity_timeout_s: Annotated[float, Field(gt=0)] = 120.0
     """A browser that no tool used for so long is ended; the next call starts another."""
+
+    @field_validator("allow_hosts", "refuse_hosts")
+    @classmethod
+    def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in value:
+            if not _PATTERN.fullmatch(pattern):
+                raise ValueError(f"{pattern!r} is no host, nor a pattern of hosts such as '*.example.org'")
+        return tuple(pattern.lower() for pattern in value)
+
+    @model_validator(mode="after")
+    def _one_list(self) -> Self:
+        if self.allow_hosts and self.refuse_hosts:
+            raise ValueError("give allow_hosts or refuse_hosts, not both")
+        return self
+
+    def resolver_rules(self, *, network: bool, own_loopback: bool) -> str:
+        """The rules as those of Chromium's `--host-resolver-rules`, which hold for all that a page does."""
+        if self.allow_hosts:
+            return ", ".join([f"MAP * {_NOWHERE}", *(f"EXCLUDE {pattern}" for pattern in self.allow_hosts)])
+        refused = list(self.refuse_hosts)
+        if network and not self.allow_private:
+            refused += [*_METADATA_NAMES, *_PRIVATE_PATTERNS, *(() if own_loopback else _LOOPBACK_PATTERNS)]
+        return ", ".join(f"MAP {pattern} {_NOWHERE}" for pattern in refused)
 
     def refusal(self, url: str, *, network: bool, own_loopback: bool) -> str | None:
         """Why a URL may not be opened, as half a sentence; None when it may.
@@ -39,17 +71,18 @@ class BrowserConfig(ConfigModel):
         """
         parts = urlsplit(url)
         scheme = parts.scheme.lower()
-        if scheme not in self.schemes and not (scheme in {"ws", "wss"} and {"http", "https"} & set(self.schemes)):
+        if scheme not in self.schemes:
             return f"the scheme {scheme or 'of no URL'!r} is not allowed (allowed: {', '.join(self.schemes)})"
         if scheme in _WITHOUT_HOST:
             return None
         host = (parts.hostname or "").rstrip(".").lower()
         if not host:
             return "it names no host"
-        if any(fnmatchcase(host, pattern.lower()) for pattern in self.refuse_hosts):
+        if self.allow_hosts:
+            allowed = any(fnmatchcase(host, pattern) for pattern in self.allow_hosts)
+            return None if allowed else f"the host {host} is not among those allowed ({', '.join(self.allow_hosts)})"
+        if any(fnmatchcase(host, pattern) for pattern in self.refuse_hosts):
             return f"the host {host} is refused"
-        if self.allow_hosts and not any(fnmatchcase(host, pattern.lower()) for pattern in self.allow_hosts):
-            return f"the host {host} is not among those allowed ({', '.join(self.allow_hosts)})"
         if network and not self.allow_private and (why := private(host)) is not None:
             return None if why == "loopback" and own_loopback else f"{host} is a {why} address"
         return None

@@ -216,6 +216,8 @@ class Toolbox:
                 raise self._unknown(name)
             return await self._run(name, schema, arguments)
         except ToolFailure as failure:
+            if name.startswith("browser_"):  # as all results of these
+                failure.fields.setdefault("success", False)
             return Outcome(failure.data(), failure.kind)
         except (CommandFailed, OutputLimitExceeded) as error:
             return Outcome(ToolFailure("limit", str(error)).data(), "limit")

@@ -16,6 +16,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -55,14 +56,13 @@ def write_distroless(archive: Path, scratch: Path) -> None:
         busybox.add_file(out, "probe", (scratch / "probe").read_bytes(), 0o755)
 
 
+DEBIAN = ("ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", 'CMD ["/bin/bash"]')
 RECIPES = {
-    "busybox": Recipe(("busybox.py",), ("ENV PATH=/bin", 'CMD ["/bin/sh"]'), busybox.write_rootfs),
-    "debian": Recipe(
-        ("debian.py",),
-        ("ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", 'CMD ["/bin/bash"]'),
-        debian.write_rootfs,
-        debian.FINISH,
+    "browser": Recipe(
+        ("debian.py",), DEBIAN, partial(debian.write_rootfs, more="chromium fonts-dejavu-core"), debian.FINISH
     ),
+    "busybox": Recipe(("busybox.py",), ("ENV PATH=/bin", 'CMD ["/bin/sh"]'), busybox.write_rootfs),
+    "debian": Recipe(("debian.py",), DEBIAN, debian.write_rootfs, debian.FINISH),
     "distroless": Recipe(
         ("probe/main.go", "probe/go.mod"), ("ENV PATH=/", 'CMD ["/probe", "sleep", "3600"]'), write_distroless
     ),

@@ -38,13 +38,14 @@ class DebianUnavailable(Exception):
     """Raised when the packages cannot be had here; the message says why."""
 
 
-def write_rootfs(archive: Path, scratch: Path) -> None:
-    """Write the file system as a tar archive, using `scratch` for apt's state and the downloaded packages.
+def write_rootfs(archive: Path, scratch: Path, more: str = "") -> None:
+    """Write the file system as a tar archive, using `scratch` for apt's state and the downloaded packages; `more` are
+    names of packages besides PACKAGES.
 
     Raises:
         DebianUnavailable: this machine has no apt, or apt cannot reach its sources.
     """
-    packages = download(scratch)
+    packages = download(scratch, [*PACKAGES.split(), *more.split()])
     seen: set[str] = set()
     with tarfile.open(archive, "w") as out:
         for name, target in LINKS.items():
@@ -57,8 +58,8 @@ def write_rootfs(archive: Path, scratch: Path) -> None:
                     out.addfile(member, io.BytesIO(content) if content is not None else None)
 
 
-def download(scratch: Path) -> list[Path]:
-    """Fetch PACKAGES and everything that they need."""
+def download(scratch: Path, packages: list[str]) -> list[Path]:
+    """Fetch packages and everything that they need."""
     for folder in ("lists/partial", "cache/archives/partial"):
         (scratch / folder).mkdir(parents=True)
     status, sources = scratch / "status", scratch / "sources.list"
@@ -82,7 +83,7 @@ def download(scratch: Path) -> list[Path]:
     options += [f"Dir::Etc::Trusted={keyring}" for keyring in KEYRINGS if Path(keyring).is_file()][:1]
     apt = ["apt-get", "-q", *(part for option in options for part in ("-o", option))]
     run([*apt, "update"])
-    run([*apt, "--yes", "--download-only", "install", *PACKAGES.split()])
+    run([*apt, "--yes", "--download-only", "install", *packages])
     return sorted((scratch / "cache" / "archives").glob("*.deb"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import posixpath
 import secrets
 import time
 from collections import deque
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
         Error,
         Page,
         Playwright,
-        Route,
-        WebSocketRoute,
+        Request,
     )
 
     from hermes_exec.config.browser import BrowserConfig
@@ -42,6 +42,7 @@ T = TypeVar("T")
 START_S = 60.0
 END_S = 5.0
 KEPT = 500
+ANSWER_S = 3.0
 VIEWPORT = (1280, 720)
 _BROWSERS: WeakKeyDictionary[Slot, SlotBrowser] = WeakKeyDictionary()
 
@@ -76,6 +77,8 @@ class FileDownload:
     path: str | None = None
     size: int = 0
     told: bool = False
+    arrived: str | None = None
+    """Where the browser has put it, under a name of its own."""
 
 
 def of_slot(slot: Slot) -> SlotBrowser:
@@ -152,7 +155,7 @@ class Running:
         self.dialogs: list[OpenDialog] = []
         self.past_dialogs: deque[OpenDialog] = deque(maxlen=20)
         self.downloads: dict[str, FileDownload] = {}
-        self.refused: dict[str, str] = {}
+        self._refused: tuple[str, str] | None = None
         self.crashed = False
         self.screenshots = 0
         self.last_tree = ""
@@ -187,7 +190,9 @@ class Running:
 
         from hermes_exec.tools.browser.endpoint import DevToolsEndpoint
 
-        self._process = await self.slot.spawn(chromium.command(self.folder), stdin=True, output_limit_bytes=1 << 12)
+        self._process = await self.slot.spawn(
+            chromium.command(self.folder, self._options()), stdin=True, output_limit_bytes=1 << 12
+        )
         self._endpoint = DevToolsEndpoint(self._process)
         self.tasks = DetachedTaskGroup()
         await self._endpoint.start(await self.tasks.start())
@@ -203,13 +208,8 @@ class Running:
 
     async def _open_context(self, browser: Browser) -> None:
         width, height = VIEWPORT
-        guarded = self.guarded
-        self._context = context = await browser.new_context(
-            viewport={"width": width, "height": height}, service_workers="block" if guarded else "allow"
-        )
-        if guarded:
-            await context.route("**/*", self._check)
-            await context.route_web_socket("**/*", self._check_socket)
+        self._context = context = await browser.new_context(viewport={"width": width, "height": height})
+        context.on("requestfailed", self._on_failed)
         context.on("page", self._on_page)
         context.on("dialog", self._on_dialog)
         context.on("console", self._on_console)
@@ -224,7 +224,7 @@ class Running:
         await session.send(
             "Browser.setDownloadBehavior",
             {
-                "behavior": "allow",
+                "behavior": "allowAndName",
                 "browserContextId": info["targetInfo"]["browserContextId"],
                 "downloadPath": self.downloads_folder,
                 "eventsEnabled": True,
@@ -259,32 +259,25 @@ class Running:
 
     # rules
 
-    @property
-    def guarded(self) -> bool:
-        """Whether a request could be refused: a slot without network reaches nothing but itself."""
-        rules = self.rules
-        return self.slot.network or bool(rules.allow_hosts or rules.refuse_hosts)
-
     def refusal(self, url: str) -> str | None:
         """Why a URL may not be opened; None when it may."""
         return self.rules.refusal(url, network=self.slot.network, own_loopback=self.slot.own_loopback)
 
-    async def _check(self, route: Route) -> None:
-        why = self.refusal(route.request.url)
-        if why is None:
-            await quietly(route.continue_)
-            return
-        if len(self.refused) < KEPT:
-            self.refused[route.request.url] = why
-        await quietly(lambda: route.abort("blockedbyclient"))
+    def take_refused(self) -> tuple[str, str] | None:
+        """The URL that the rules kept a page from opening since the last time, and why."""
+        refused, self._refused = self._refused, None
+        return refused
 
-    async def _check_socket(self, socket: WebSocketRoute) -> None:
-        why = self.refusal(socket.url)
-        if why is None:
-            socket.connect_to_server()
-        else:
-            self.refused[socket.url] = why
-            await quietly(socket.close)
+    def _options(self) -> list[str]:
+        """Chromium's options that hold the rules, whatever a page does."""
+        rules = self.rules
+        resolver = rules.resolver_rules(network=self.slot.network, own_loopback=self.slot.own_loopback)
+        by_name = rules.allow_hosts or rules.refuse_hosts  # which a proxy would not know
+        return [f"--host-resolver-rules={resolver}"] * bool(resolver) + ["--no-proxy-server"] * bool(by_name)
+
+    def _on_failed(self, request: Request) -> None:
+        if request.is_navigation_request() and (why := self.refusal(request.url)) is not None:
+            self._refused = (request.url, why)
 
     # what happens in it
 
@@ -304,15 +297,21 @@ class Running:
         return list(self._pages)
 
     async def usable_page(self) -> Page:
-        """The current tab, or a new one when it has crashed or all are closed."""
-        if self.crashed or not self._pages:
-            crashed = self._pages.pop() if self.crashed and self._pages else None
+        """The current tab, or a new one when it has crashed or hangs, or all are closed."""
+        if self.crashed or not self._pages or (not self.dialogs and await self._hangs()):
+            lost = self._pages.pop() if self._pages else None
             assert self._context is not None
             await self._context.new_page()
             self.crashed = False
-            if crashed is not None:
-                self._leave(asyncio.ensure_future(quietly(crashed.close)))
+            if lost is not None:
+                self._leave(asyncio.ensure_future(quietly(lost.close)))
         return self.page
+
+    async def _hangs(self) -> bool:
+        """Whether the page does not answer."""
+        with anyio.move_on_after(ANSWER_S) as answering:
+            await quietly(lambda: self._pages[-1].evaluate("1"))
+        return answering.cancelled_caught
 
     def _on_page(self, page: Page) -> None:
         self._pages.append(page)
@@ -359,17 +358,38 @@ class Running:
         if download is None:
             return
         download.size = int(event.get("receivedBytes", 0))
-        if event.get("state") == "completed":
-            download.state = "completed"
-            download.path = str(event.get("filePath") or f"{self.downloads_folder}/{download.name}")
-        elif event.get("state") == "canceled" and download.state == "in progress":
-            download.state = "canceled"
-        elif max(download.size, int(event.get("totalBytes", 0))) > self.rules.download_mb << 20:
-            download.state = f"refused: larger than {self.rules.download_mb} MiB"
-            session = self._session
-            if session is not None:
+        state, limit = event.get("state"), self.rules.download_mb << 20
+        if state == "completed":
+            download.arrived = f"{self.downloads_folder}/{event['guid']}"
+        if max(download.size, int(event.get("totalBytes", 0))) > limit:
+            if state == "inProgress" and download.state == "in progress" and (session := self._session) is not None:
                 stop = session.send("Browser.cancelDownload", {"guid": event["guid"]})
                 self._leave(asyncio.ensure_future(quietly(lambda: stop)))
+            download.state = f"refused: larger than {self.rules.download_mb} MiB"
+        elif state in ("completed", "canceled"):
+            download.state = str(state)
+
+    async def name_downloads(self) -> None:
+        """Give finished downloads the names that they came with, or the next ones that are free, and remove those that
+        are refused and came all the same.
+        """
+        for download in self.downloads.values():
+            if download.arrived is None or download.path is not None:
+                continue
+            if download.state != "completed":
+                await self.slot.files.remove(download.arrived, missing_ok=True)
+                download.arrived = None
+                continue
+            name = posixpath.basename(download.name.replace("\0", "")) or "download"
+            stem, dot, ending = name.partition(".")
+            for number in range(1, KEPT):
+                path = f"{self.downloads_folder}/{name if number == 1 else f'{stem}-{number}{dot}{ending}'}"
+                try:
+                    await self.slot.files.move(download.arrived, path, overwrite=False)
+                except FileExistsError:
+                    continue
+                download.path = path
+                break
 
     # what the tools do in it
 

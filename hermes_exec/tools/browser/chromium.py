@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hermes_exec.tools.call.failure import ToolFailure
@@ -24,26 +25,40 @@ PROGRAMS = (
 )
 """Where a browser is looked for in an image; the first that is there is taken. The paths are Playwright's."""
 
+WITHOUT = (
+    "AvoidUnnecessaryBeforeUnloadCheckSync",
+    "DestroyProfileOnBrowserClose",
+    "HttpsFirstBalancedModeAutoEnable",
+    "HttpsUpgrades",
+    "MediaRouter",
+    "NetworkTimeServiceQuerying",
+    "OptimizationHints",
+    "PaintHolding",
+    "PreconnectToSearch",
+    "ThirdPartyStoragePartitioning",
+    "Translate",
+)
 OPTIONS = (
     # The slot is what confines it: Chromium's own sandbox needs rights that a slot does not have.
     "--no-sandbox",
     "--headless",
     "--remote-debugging-pipe",
     "--no-startup-window",
-    "--no-first-run",
-    "--no-default-browser-check",
-    "--no-service-autorun",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
+    # As Playwright starts it, see chromiumSwitches.ts there.
+    "--allow-pre-commit-input",
+    "--disable-back-forward-cache",
     "--disable-background-networking",
     "--disable-background-timer-throttling",
     "--disable-backgrounding-occluded-windows",
     "--disable-breakpad",
-    "--disable-client-side-phishing-detection",
     "--disable-component-extensions-with-background-pages",
     "--disable-component-update",
     "--disable-default-apps",
+    "--disable-dev-shm-usage",
     "--disable-extensions",
+    f"--disable-features={','.join(WITHOUT)}",
+    "--disable-field-trial-config",
+    "--disable-gpu",
     "--disable-hang-monitor",
     "--disable-ipc-flooding-protection",
     "--disable-popup-blocking",
@@ -51,24 +66,28 @@ OPTIONS = (
     "--disable-renderer-backgrounding",
     "--disable-search-engine-choice-screen",
     "--disable-sync",
-    "--disable-features=Translate,MediaRouter,OptimizationHints,AutofillServerCommunication,HttpsUpgrades",
+    "--enable-features=CDPScreenshotNewSurface",
     "--force-color-profile=srgb",
     "--hide-scrollbars",
     "--metrics-recording-only",
     "--mute-audio",
+    "--no-default-browser-check",
+    "--no-first-run",
+    "--no-service-autorun",
     "--password-store=basic",
+    "--unsafely-disable-devtools-self-xss-warnings",
     "--use-mock-keychain",
 )
 NO_BROWSER_EXIT_CODE = 127
 _SAID_BYTES = 2000
 
 
-def command(folder: str) -> str:
+def command(folder: str, more: Sequence[str] = ()) -> str:
     """The shell text that starts the first browser there is, with its DevTools pipe as input and output."""
-    options = " ".join(map(shlex.quote, [*OPTIONS, f"--user-data-dir={folder}/profile"]))
+    options = " ".join(map(shlex.quote, [*OPTIONS, *more, f"--user-data-dir={folder}/profile"]))
     log = shlex.quote(f"{folder}/log")
     return (
-        f"export TMPDIR={shlex.quote(f'{folder}/tmp')}\n"
+        f"export TMPDIR={shlex.quote(f'{folder}/tmp')} XDG_CONFIG_HOME={shlex.quote(f'{folder}/config')}\n"
         f'mkdir -p "$TMPDIR"\n'
         f"for program in {' '.join(PROGRAMS)}; do\n"
         f'    if found=$(command -v "$program"); then\n'

@@ -30,6 +30,8 @@ LOAD_S = 5.0
 SETTLE_S = 0.1
 DOWNLOAD_S = 0.5
 CALL_S = 90.0
+SNAPSHOT_S = 30.0
+ERROR_PAGE_S = 1.0
 LONGEST_CDP_S = 300.0
 SCROLL_PX = 500
 RESULT_CHARS = 20_000
@@ -67,6 +69,7 @@ def tool(work: Work, *, held: bool = False, within_s: float = CALL_S) -> Tool:
                 )
             if owner.lost is not None:
                 data["warning"], owner.lost = owner.lost, None
+            await running.name_downloads()
         return Outcome({"success": True, **data, **_happened(running)})
 
     return call
@@ -109,7 +112,7 @@ async def _snapshot(running: Running, state: ToolState, page: Page, *, full: boo
     """The snapshot of a page as fields of a result."""
     tree = None
     if not running.dialogs:
-        tree = await running.act(lambda: page.aria_snapshot(mode="ai", timeout=ACTION_S * 1000))
+        tree = await running.act(lambda: page.aria_snapshot(mode="ai", timeout=SNAPSHOT_S * 1000))
     if tree is None:
         return {"snapshot": "(a dialog is open)", "element_count": 0}
     taken = snapshots.Snapshot.of(tree, full=full)
@@ -142,8 +145,8 @@ async def _after(running: Running, state: ToolState, before: str, page: Page) ->
         told["new_tab"] = now.url
     if now.url != before:
         told["url"] = now.url
-        if why := running.refused.get(now.url):
-            told["blocked_by_policy"] = why
+        if (refused := running.take_refused()) is not None:
+            told["blocked_by_policy"] = "{} may not be opened: {}".format(*refused)
     if state.options.browser_changes and not running.dialogs:
         old = running.last_tree
         await _snapshot(running, state, now)
@@ -160,7 +163,7 @@ async def _found(running: Running, ref: str) -> Locator:
     """The element of a reference. Raises ToolFailure when there is none any more."""
     locator = _locator(running, ref)
     if not running.last_tree:
-        await running.act(lambda: running.page.aria_snapshot(mode="ai", timeout=ACTION_S * 1000))
+        await running.act(lambda: running.page.aria_snapshot(mode="ai", timeout=SNAPSHOT_S * 1000))
     if await running.act(locator.count) == 0:
         told = (
             f"There is no element {ref!r} any more: references are those of the last snapshot. Call browser_snapshot."
@@ -188,21 +191,24 @@ def _url(text: str) -> str:
 @tool
 async def navigate(running: Running, state: ToolState, arguments: JsonObject) -> JsonObject:
     """Open a URL and take a compact snapshot."""
+    from playwright.async_api import Error
+
     url = _url(arguments["url"])
     if (why := running.refusal(url)) is not None:
         raise ToolFailure(
             "blocked_by_policy", f"{url[:500]} may not be opened: {why}.", success=False, blocked_by_policy=why
         )
     page = await running.usable_page()
-    running.refused.clear()
-    told: JsonObject = {}
+    running.take_refused()
     try:
         await running.act(lambda: page.goto(url, wait_until="domcontentloaded", timeout=NAVIGATION_S * 1000))
-    except Exception as error:
-        if running.refused and "ERR_BLOCKED_BY_CLIENT" in str(error):
-            address, why = next(reversed(running.refused.items()))
-            told = {"success": False, "blocked_by_policy": why}
-            raise ToolFailure("blocked_by_policy", f"{address[:500]} may not be opened: {why}.", **told) from None
+    except Error as error:
+        if "net::ERR_" in str(error):  # the browser's page about it would come into the next navigation
+            await browsers.quietly(lambda: page.wait_for_url("chrome-error://**", timeout=ERROR_PAGE_S * 1000))
+        if (refused := running.take_refused()) is not None:
+            address, why = refused
+            told = f"{address[:500]} may not be opened: {why}."
+            raise ToolFailure("blocked_by_policy", told, success=False, blocked_by_policy=why) from None
         if "Download is starting" in str(error) or "ERR_ABORTED" in str(error):
             await anyio.sleep(DOWNLOAD_S)
             if running.downloads:
@@ -417,7 +423,7 @@ _UNDRAW = "() => document.getElementById('hermes-annotations')?.remove()"
 
 async def _annotate(page: Page) -> list[JsonObject]:
     """Draw the references over their elements."""
-    tree = await page.aria_snapshot(mode="ai", boxes=True, timeout=ACTION_S * 1000)
+    tree = await page.aria_snapshot(mode="ai", boxes=True, timeout=SNAPSHOT_S * 1000)
     width, height = browsers.VIEWPORT
     found: list[JsonObject] = []
     for line in snapshots.compact(tree).splitlines():

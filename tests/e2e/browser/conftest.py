@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,7 +38,8 @@ def browser_pool(request: pytest.FixtureRequest, docker_image: Callable[[str], s
     """A pool of the backend that the test is for."""
     engine = str(getattr(request, "param", "local"))
     require_engine(engine)
-    require_engine("chromium")
+    if engine == "local":
+        require_engine("chromium")
     options: dict[str, Any] = {"network": False, "slots_per_sandbox": 2, "max_sandboxes": 1, **more}
     if engine == "docker":
         options["image"] = docker_image("browser")
@@ -88,7 +87,7 @@ class Surfer:
                 return f"@{found[1]}"
         raise AssertionError(f"no element {what!r} with a reference in\n{self.snapshot}")
 
-    async def value(self, expression: str) -> Any:
+    async def value(self, expression: str) -> object:
         """The value of an expression in the page."""
         return (await self("console", expression=expression))["result"]
 
@@ -144,13 +143,3 @@ async def of_the_browser(slot: Slot) -> list[str]:
         f"ls -d {slot.tmp}/*chrom* {slot.tmp}/hermes-browser* $HOME/Downloads $HOME/.config 2>/dev/null"
     )
     return [*running, *found.stdout.split()]
-
-
-def has_chromium() -> bool:
-    """Whether this machine has a browser."""
-    return any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))
-
-
-def shown(data: object) -> str:
-    """A result as text."""
-    return json.dumps(data, ensure_ascii=False)

@@ -3,6 +3,7 @@
 import sys
 import threading
 import time
+from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,9 +17,11 @@ PAGES = {
 </select></label><label><input type=checkbox name=news> News</label><button>Send</button></form>""",
     "/frames": """<title>Frames</title><h1>Outside</h1><iframe title=inner src=/inner></iframe>""",
     "/inner": """<title>Inner</title><button onclick="this.textContent='pressed'">Press</button>
-<iframe title=deepest srcdoc="<p>deepest</p><button onclick='parent.parent.document.title=8'>Deep</button>"></iframe>""",
-    "/shadow": """<title>Shadow</title><my-card></my-card><script>customElements.define('my-card', class extends HTMLElement {
-connectedCallback() { const root = this.attachShadow({mode: 'open'});
+<iframe title=deepest srcdoc="<p>deepest</p>
+<button onclick='parent.parent.document.title=8'>Deep</button>"></iframe>""",
+    "/shadow": """<title>Shadow</title><my-card></my-card><script>
+customElements.define('my-card', class extends HTMLElement { connectedCallback() {
+const root = this.attachShadow({mode: 'open'});
 root.innerHTML = '<button>In the shadow</button><p>0</p>';
 root.querySelector('button').onclick = () => { root.querySelector('p').textContent = 'clicked'; }; } });</script>""",
     "/spa": """<title>App</title><button id=go>Open</button><div id=view>list</div><script>
@@ -36,13 +39,14 @@ setTimeout(() => { throw new Error('it broke'); }, 0);</script>""",
 const p = c.getContext('2d'); p.fillStyle = 'rgb(200, 10, 20)'; p.fillRect(0, 0, 200, 100);</script>""",
     "/scroll": """<title>Scroll</title><div id=list></div><script>let n = 0;
 const more = () => { for (let i = 0; i < 30; i++) { const p = document.createElement('p'); p.textContent = 'row ' + n++;
-list.append(p); } }; more(); addEventListener('scroll', () => { if (scrollY + innerHeight > document.body.scrollHeight - 50)
-more(); });</script>""",
+list.append(p); } }; more();
+addEventListener('scroll', () => { if (scrollY + innerHeight > document.body.scrollHeight - 50) more(); });</script>""",
     "/popup": """<title>Popup</title><a target=_blank href=/form>New tab</a>
 <button onclick="open('/shadow')">Window</button>""",
-    "/huge": """<title>Huge</title><script>for (let i = 0; i < 20000; i++) { const b = document.createElement('button');
+    "/huge": """<title>Huge</title><body><script>
+for (let i = 0; i < 20000; i++) { const b = document.createElement('button');
 b.textContent = 'button ' + i; document.body.append(b); }</script>""",
-    "/cookie": "<title>Cookie</title><script>document.cookie = 'who=me; max-age=9999'; localStorage.who = 'me';</script>",
+    "/cookie": "<title>Cookie</title><script>document.cookie = 'who=me; max-age=99'; localStorage.who = 'me'</script>",
     "/hang": '<title>Hang</title><button onclick="for (;;) {}">Hang</button>',
 }
 
@@ -57,6 +61,8 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(PAGES[path].encode())
         elif path == "/pixel.svg":
             self.answer(b'<svg xmlns="http://www.w3.org/2000/svg" width="8" height="8"><rect/></svg>', "image/svg+xml")
+        elif path == "/favicon.ico":
+            self.answer(b"", "image/x-icon")
         elif path == "/slow":
             time.sleep(1000)
         elif path == "/half":
@@ -88,10 +94,10 @@ class Handler(BaseHTTPRequestHandler):
             body = sent.partition(b"\r\n\r\n")[2].partition(b"\r\n--")[0]
             self.answer(b"<title>Uploaded</title><p>" + str(len(body)).encode() + b" bytes: " + body[:50] + b"</p>")
         else:
-            fields = {name: values[0] for name, values in parse_qs(sent.decode()).items()}
-            self.answer(f"<title>Sent</title><p>{fields}</p>".encode())
+            fields = [f"<p>{name}={escape(values[0])}</p>" for name, values in parse_qs(sent.decode()).items()]
+            self.answer(f"<title>Sent</title>{''.join(fields)}".encode())
 
-    def answer(self, body: bytes, kind: str = "text/html", disposition: str = "") -> None:
+    def answer(self, body: bytes, kind: str = "text/html; charset=utf-8", disposition: str = "") -> None:
         """Send a whole answer."""
         self.send_response(200)
         self.send_header("Content-Type", kind)

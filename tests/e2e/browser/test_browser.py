@@ -26,8 +26,7 @@ async def test_a_form_is_filled_in_and_sent(surf: Surfer) -> None:
     sent = await surf("click", ref=surf.ref('button "Send"'))
     assert sent["url"] == f"{HOME}/sent"
     seen = await surf.look()
-    assert "Ann 'B'" in seen
-    assert all(text in seen for text in ("secret $(x)", "green", "'news': 'on'"))
+    assert all(text in seen for text in ("name=Ann 'B'", "ü", "password=secret $(x)", "colour=green", "news=on"))
     assert "secret" not in "".join(result.content for result in surf.results[:-1])
 
 
@@ -79,7 +78,7 @@ async def test_back_press_scroll_images(surf: Surfer) -> None:
     await surf.goto("/scroll")
     for _ in range(4):
         assert (await surf("scroll", direction="down"))["scrolled"] == "down"
-    assert await surf.value("scrollY") >= 1000
+    assert await surf.value("scrollY >= 1000") is True
     assert "row 40" in await surf.look()
     await surf("scroll", direction="up")
     assert (await surf.fails("scroll", direction="left")).error_kind == "bad_value"
@@ -130,6 +129,7 @@ async def test_files_come_and_go_through_the_slot(surf: Surfer, slot: Slot) -> N
     await surf.goto("/files")
     assert (await surf.fails("type", ref=surf.ref('button "File"'), text="none.txt")).error_kind == "not_found"
     (direct,) = (await surf("navigate", url=f"{HOME}/download"))["downloads"]
+    assert direct["path"].endswith("/Downloads/report-2.txt")
     assert direct["path"] != download["path"]
 
 
@@ -175,7 +175,7 @@ async def test_what_an_action_changed(changing: Surfer) -> None:
     await changing.goto("/shadow")
     clicked = await changing("click", ref=changing.ref("In the shadow"))
     changes = str(clicked["changes"]).splitlines()
-    assert any(line.startswith("-") and line.endswith('"0"') or line.endswith(": 0") for line in changes), changes
+    assert any(line.startswith("-") and line.endswith('"0"') for line in changes), changes
     assert any(line.startswith("+") and line.endswith("clicked") for line in changes)
 
 
@@ -198,7 +198,7 @@ async def test_pages_that_never_load(surf: Surfer, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(tools, "NAVIGATION_S", 2.0)
     monkeypatch.setattr(tools, "LOAD_S", 1.0)
     assert (await surf.fails("navigate", url=f"{HOME}/slow")).error_kind == "timeout"
-    assert (await surf.fails("navigate", url="http://localhost:1/")).error_kind == "browser_error"
+    assert (await surf.fails("navigate", url="http://localhost:65001/")).error_kind == "browser_error"
     assert "ERR_CONNECTION_REFUSED" in surf.results[-1].content
     monkeypatch.setattr(tools, "CALL_S", 5.0)
     await surf.goto("/form")
@@ -225,10 +225,9 @@ async def test_a_browser_that_dies_is_started_anew(surf: Surfer, slot: Slot) -> 
     await surf.goto("/form")
     await slot.run("pkill -9 -f remote-debugging-pipe")
     await anyio.sleep(1)
-    failed = await surf.fails("snapshot")
-    assert failed.error_kind in ("no_page", "browser_error", "page_crashed") or "about:blank" in failed.content
-    opened = await surf.goto("/form")
-    assert opened["title"] == "Form"
+    seen = await surf("snapshot")
+    assert (seen["url"], seen["warning"]) == ("about:blank", "the browser ended: its tabs and cookies are gone")
+    assert (await surf.goto("/form"))["title"] == "Form"
 
 
 async def test_a_reset_leaves_nothing(surf: Surfer, slot: Slot) -> None:
@@ -298,11 +297,14 @@ async def test_rules_of_the_pool(request: pytest.FixtureRequest, docker_image: C
         assert await surf.value(fetched) == "refused"
         clicked = await surf("click", ref=surf.ref("Endless"))
         for _ in range(50):
-            if "refused" in str(clicked.get("downloads")):
+            if "in progress" not in str(clicked["downloads"]):
                 break
             await anyio.sleep(0.2)
             clicked = await surf("snapshot")
         assert clicked["downloads"][0]["state"] == "refused: larger than 1 MiB"
+        await anyio.sleep(1)
+        await surf("snapshot")
+        assert (await slot.run("ls $HOME/Downloads")).stdout == ""
         await surf.goto("/dialogs")
         told = await surf("click", ref=surf.ref('button "Confirm"'))
         assert told["recent_dialogs"][0]["answer"] == "accepted"
@@ -317,7 +319,7 @@ async def test_eight_at_once(request: pytest.FixtureRequest, docker_image: Calla
             await surf.goto("/form")
             await surf("type", ref=surf.ref('textbox "Name"'), text="me")
             await surf("click", ref=surf.ref('button "Send"'))
-            assert "'name': 'me'" in await surf.look()
+            assert "name=me" in await surf.look()
 
     async with (
         browser_pool(request, docker_image, slots_per_sandbox=8) as pool,

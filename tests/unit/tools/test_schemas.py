@@ -64,12 +64,39 @@ TABLE: dict[str, tuple[list[str], dict[str, tuple[str, object]]]] = {
         },
     ),
     "execute_code": (["code"], {"code": ("string", NONE)}),
+    "browser_navigate": (["url"], {"url": ("string", NONE)}),
+    "browser_snapshot": ([], {"full": ("boolean", False)}),
+    "browser_click": (["ref"], {"ref": ("string", NONE)}),
+    "browser_type": (["ref", "text"], {"ref": ("string", NONE), "text": ("string", NONE)}),
+    "browser_scroll": (["direction"], {"direction": ("string", NONE)}),
+    "browser_back": ([], {}),
+    "browser_press": (["key"], {"key": ("string", NONE)}),
+    "browser_get_images": ([], {}),
+    "browser_vision": (["question"], {"question": ("string", NONE), "annotate": ("boolean", False)}),
+    "browser_console": ([], {"clear": ("boolean", False), "expression": ("string", NONE)}),
+    "browser_cdp": (
+        ["method"],
+        {
+            "method": ("string", NONE),
+            "params": ("object", NONE),
+            "target_id": ("string", NONE),
+            "frame_id": ("string", NONE),
+            "timeout": ("number", 30),
+        },
+    ),
+    "browser_dialog": (
+        ["action"],
+        {"action": ("string", NONE), "prompt_text": ("string", NONE), "dialog_id": ("string", NONE)},
+    ),
+    "browser_close": ([], {}),
 }
 ENUMS = {
     ("process", "action"): ["list", "poll", "log", "wait", "kill", "write", "submit", "close"],
     ("patch", "mode"): ["replace", "patch"],
     ("search_files", "target"): ["content", "files"],
     ("search_files", "output_mode"): ["content", "files_only", "count"],
+    ("browser_scroll", "direction"): ["up", "down"],
+    ("browser_dialog", "action"): ["accept", "dismiss"],
 }
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from hermes_exec.errors import ConfigError
+from hermes_exec.tools.browser import driver
 from hermes_exec.tools.catalog.distributions import DISTRIBUTIONS, draw_toolsets, list_distributions
 from hermes_exec.tools.catalog.toolsets import KNOWN_TOOLS, SHIPPED, TOOLSETS, require_tool, select
 
@@ -53,7 +54,8 @@ NAMED = [
 ]
 
 
-WITHOUT_CODE = tuple(name for name in SHIPPED if name != "execute_code")
+SLOT_TOOLS = SHIPPED[:6]
+WITHOUT_CLOSE = tuple(name for name in SHIPPED if name != "browser_close")
 
 
 def test_every_toolset_of_the_table_is_known() -> None:
@@ -66,9 +68,9 @@ def test_every_toolset_of_the_table_is_known() -> None:
     [
         ("terminal", ("terminal", "process")),
         ("file", ("read_file", "write_file", "patch", "search_files")),
-        ("debugging", WITHOUT_CODE),
-        ("coding", SHIPPED),
-        ("hermes-cli", SHIPPED),
+        ("debugging", SLOT_TOOLS),
+        ("coding", WITHOUT_CLOSE),
+        ("hermes-cli", WITHOUT_CLOSE),
         ("all", SHIPPED),
         ("*", SHIPPED),
         ("code_execution", ("execute_code",)),
@@ -127,8 +129,16 @@ def test_distributions_are_listed() -> None:
 
 def test_a_distribution_drops_what_has_no_tools_and_says_so() -> None:
     draw = draw_toolsets("default", 0)
-    assert draw.toolsets == ("terminal", "file")
-    assert draw.dropped == ("web", "vision", "image_gen", "browser")
+    assert draw.toolsets == ("terminal", "file", "browser")
+    assert draw.dropped == ("web", "vision", "image_gen")
+
+
+def test_browser_tools_are_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "installed", lambda: False)
+    assert select(["browser"]).tools == ()
+    assert "browser" in draw_toolsets("default", 0).dropped
+    with pytest.raises(ConfigError, match=r"pip install 'hermes-exec\[browser\]'"):
+        require_tool("browser_click")
 
 
 def test_the_most_probable_is_taken_when_nothing_is_drawn() -> None:
