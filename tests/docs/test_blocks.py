@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import require_engine
 from tests.e2e.atropos.lab import PolicyServer, call, load, make_tokenizer, serving
 from tests.e2e.atropos.trainer import flags
 from tests.nomad_agent import Agent
@@ -67,6 +68,8 @@ def test_block_runs(code: str, engine: str | None, tmp_path: Path, request: pyte
         for theirs, ours in ((ADDRESS_IN_DOCS, f"**{agent.options()!r}"), (IMAGE_IN_DOCS, image("debian"))):
             assert theirs in code
             code = code.replace(theirs, ours)
+    elif engine == "chromium":
+        require_engine("chromium")
     else:
         assert engine is None, f"no such engine: {engine}"
     program = tmp_path / "block.py"

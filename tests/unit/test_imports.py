@@ -52,6 +52,7 @@ READS_ENVIRONMENT = (
     "hermes_exec.testing",
     "hermes_exec.cli",
     "hermes_exec.pool.pool",  # SandboxPool.from_env
+    "hermes_exec.tools.code.programs",  # they run in slots
     "hermes_agent.cli.agent",
     "hermes_batch.cli",
     "hermes_atropos.cli",
@@ -193,6 +194,7 @@ CORE = {"anyio", "pydantic", "pydantic_core", "rich", "typer", "yaml"}
 EXTRAS = {
     "hermes_exec/testing/": {"pytest"},
     "hermes_exec/aio/websocket.py": {"wsproto"},
+    "hermes_exec/tools/browser/endpoint.py": {"wsproto"},
     "hermes_exec/backends/docker/client.py": {"docker", "requests"},
     "hermes_exec/backends/docker/context.py": {"docker"},
     "hermes_exec/backends/ssh/paramiko_transport.py": {"paramiko"},

@@ -131,8 +131,8 @@ def _outcome(
             "stdout_bytes_total": out.total_bytes,
             "stdout_bytes_omitted": out.omitted_bytes,
         }
-    if killed is not None and killed.killed:
-        data["processes_ended"] = killed.killed
+    if killed is not None and killed.found:
+        data["processes_ended"] = killed.found
     if error is not None:
         data["error"] = error
     return Outcome(data, kind)

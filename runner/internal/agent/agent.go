@@ -114,19 +114,12 @@ func (a *agent) handle(ctx context.Context, op string, m *ipc.Message) (any, []i
 	case ipc.OpProcesses:
 		return a.processes(), nil, nil
 	case ipc.OpConnect:
-		return carried(m, func(c ipc.Connect) (any, []int, error) {
-			fd, err := pipe.Dial(ctx, c)
-			if err != nil {
-				return nil, nil, err
-			}
-			return struct{}{}, []int{fd}, nil
-		})
+		return carried(m, func(c ipc.Connect) (any, []int, error) { return opened(pipe.Dial(ctx, c)) })
 	}
 	return nil, nil, &ipc.Error{Kind: "bad_request", Message: "unknown operation " + strconv.Quote(op)}
 }
 
-// setUp prepares the slot. The descriptors are lanes: first those of the
-// threads that fork commands, then those of the threads for files.
+// setUp prepares the slot. The descriptors are lanes: first of the threads that fork commands, then of those for files.
 func (a *agent) setUp(m *ipc.Message) (any, []int, error) {
 	for _, fd := range m.FDs {
 		a.lanes = append(a.lanes, a.conn.ServedLane(fd))
@@ -161,7 +154,7 @@ func (a *agent) handleLane(ctx context.Context, op string, m *ipc.Message) (any,
 	case ipc.OpSpill:
 		return carried(m, func(s ipc.Spill) (any, []int, error) { return spill(a.setup.Tmp, s) })
 	case ipc.OpListen:
-		return carried(m, listen)
+		return carried(m, func(l ipc.Listen) (any, []int, error) { return opened(pipe.Listen(l)) })
 	}
 	return nil, nil, &ipc.Error{Kind: "bad_request", Message: "no lane is for " + strconv.Quote(op)}
 }
@@ -188,6 +181,14 @@ func carried[In any](m *ipc.Message, do func(In) (any, []int, error)) (any, []in
 		return nil, nil, badRequest(err)
 	}
 	return do(in)
+}
+
+// opened is an answer that is a descriptor.
+func opened(fd int, err error) (any, []int, error) {
+	if err != nil {
+		return nil, nil, err
+	}
+	return struct{}{}, []int{fd}, nil
 }
 
 func badRequest(err error) error { return &ipc.Error{Kind: "bad_request", Message: err.Error()} }

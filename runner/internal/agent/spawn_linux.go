@@ -13,7 +13,7 @@ import (
 	"hermes-exec/runner/internal/rights"
 )
 
-const marker = "HERMES_EXEC_REQUEST="
+const marker = ipc.RequestVariable + "="
 
 // launch runs on a spawner thread.
 func (a *agent) launch(s ipc.Spawn, user isolation.User, fds []int) outcome {

@@ -19,6 +19,9 @@ const (
 	EventExit = "exit" // Exit
 )
 
+// RequestVariable tells in the environment of a process which request it is of.
+const RequestVariable = "HERMES_EXEC_REQUEST"
+
 // Bytes is the byte-string type of every path and argument.
 type Bytes = wire.Bytes
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"hermes-exec/runner/internal/ipc"
 )
 
 //go:embed bash.sh
@@ -109,7 +111,9 @@ var ownVariables = map[string]bool{
 	"COMP_POINT": true, "COMP_TYPE": true, "COMP_WORDBREAKS": true, "COMP_WORDS": true,
 }
 
-func isOwn(name string) bool { return ownVariables[name] || strings.HasPrefix(name, "__hx_") }
+func isOwn(name string) bool {
+	return ownVariables[name] || strings.HasPrefix(name, "__hx_") || name == ipc.RequestVariable
+}
 
 // posixMode is the variable that switches this mode on, wherever it is set.
 const posixMode = "POSIXLY_CORRECT"

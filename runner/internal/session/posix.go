@@ -6,6 +6,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"hermes-exec/runner/internal/ipc"
 )
 
 //go:embed posix.sh
@@ -83,7 +85,7 @@ var elsewhere = map[string]bool{
 
 // keepsVariable tells whether a variable is the tenant's.
 func (s *State) keepsVariable(name string) bool {
-	if !identifier(name) || special[name] || strings.HasPrefix(name, "__hx_") {
+	if !identifier(name) || special[name] || strings.HasPrefix(name, "__hx_") || name == ipc.RequestVariable {
 		return false
 	}
 	known := s.shell.Name == "dash" || s.shell.Name == "busybox" || s.shell.Name == "ash"

@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 
 from hermes_exec import SandboxPool
+from hermes_exec.tools import SHIPPED
 from tests.conftest import BackendCase
 from tests.e2e.cli.conftest import Cli
 
@@ -107,7 +108,7 @@ def test_options_count_more_than_the_profile_and_that_more_than_the_file(cli: Cl
 
 def test_tools_are_listed_with_their_schemas(cli: Cli) -> None:
     names = {tool["name"] for tool in cli.json("tools", "list", "--json")}
-    assert names == {"terminal", "process", "read_file", "write_file", "patch", "search_files"}
+    assert names == set(SHIPPED)
     assert {t["name"] for t in cli.json("tools", "list", "--json", "--toolset", "terminal")} == {"terminal", "process"}
     (schema,) = cli.json("tools", "schema", "terminal")
     assert schema["function"]["name"] == "terminal"

@@ -321,3 +321,15 @@ async def test_every_process_has_a_name_also_in_the_middle_of_its_exec(slot: Slo
         assert len(listed) == 1
         assert "sleep" in " ".join(listed[0].argv) or listed[0].argv == ("[bash]",)
         await slot.kill_all()
+
+
+async def test_what_a_command_of_a_session_leaves_is_known_to_be_its_own(backend: BackendCase) -> None:
+    """The state of the shell must not bring back which request an earlier command was of."""
+    async with SandboxPool(backend.backend, **backend.options, max_sandboxes=1) as pool, pool.slot() as slot:
+        session = slot.session()
+        marks = [(await session.run("export x=1; env | grep ^HERMES_EXEC_REQUEST=")).stdout for _ in range(3)]
+        assert len(set(marks)) == 3, marks
+        ended = await session.run("(sleep 1000 &) ; sleep 1000", timeout_s=1)
+        assert ended.killed is not None
+        assert (ended.timed_out, ended.killed.left) == (True, 0)
+        assert not [process for process in await slot.processes() if "sleep" in process.argv]

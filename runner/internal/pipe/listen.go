@@ -1,0 +1,48 @@
+package pipe
+
+import (
+	"os"
+	"syscall"
+
+	"hermes-exec/runner/internal/ipc"
+)
+
+// longestSocketPath is what the kernel takes on every platform.
+const longestSocketPath = 103
+
+// Listen makes a UNIX socket at a path, with the rights and in the view of the
+// calling thread, for its user alone, and returns the descriptor.
+func Listen(l ipc.Listen) (int, error) {
+	fd, err := listen(string(l.Path))
+	if err != nil {
+		errno := ipc.AsError(err).Errno
+		return -1, &ipc.Error{Kind: "os", Message: "listen: " + err.Error(), Errno: errno, Path: l.Path}
+	}
+	return fd, nil
+}
+
+func listen(path string) (int, error) {
+	if len(path) > longestSocketPath {
+		return -1, syscall.ENAMETOOLONG
+	}
+	syscall.ForkLock.RLock()
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err == nil {
+		syscall.CloseOnExec(fd)
+	}
+	syscall.ForkLock.RUnlock()
+	if err != nil {
+		return -1, err
+	}
+	for _, step := range []func() error{
+		func() error { return syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}) },
+		func() error { return os.Chmod(path, 0o600) },
+		func() error { return syscall.Listen(fd, syscall.SOMAXCONN) },
+	} {
+		if err := step(); err != nil {
+			_ = syscall.Close(fd)
+			return -1, err
+		}
+	}
+	return fd, nil
+}
