@@ -32,8 +32,7 @@ type agent struct {
 	quiet  *initproc.Quiet
 	platform
 
-	// closing is held shared by a fork and exclusively while no new process may
-	// appear.
+	// closing is held shared by a fork and exclusively while no new process may appear.
 	closing  sync.RWMutex
 	stopping bool
 }

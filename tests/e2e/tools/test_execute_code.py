@@ -292,7 +292,7 @@ async def test_an_image_without_python_is_told(docker_image: Callable[[str], str
     require_engine("docker")
     async with SandboxPool("docker", image=docker_image("busybox"), max_sandboxes=1) as pool, pool.slot() as slot:
         for mode in ("project", "kernel"):
-            options = ToolOptions(code_mode=mode)  # type: ignore[arg-type]
+            options = ToolOptions(code_mode=mode)
             async with Toolbox(slot, TOOLSETS, options=options) as toolbox:
                 failed = await toolbox.call("execute_code", {"code": "print(1)"})
                 assert failed.error_kind == "no_python"
