@@ -210,15 +210,7 @@ func (t *tenancy) signal(s ipc.Signal) (struct{}, error) {
 	}
 	err := t.table.whileAlive(s.Token, func(pid int) error { return syscall.Kill(-pid, syscall.Signal(s.Number)) })
 	if err != nil {
-		return struct{}{}, osError("signal", "", err)
+		return struct{}{}, ipc.OSError("signal", "", err)
 	}
 	return struct{}{}, nil
-}
-
-func osError(what, path string, err error) error {
-	e := ipc.AsError(err)
-	if e.Kind == "internal" {
-		return e
-	}
-	return &ipc.Error{Kind: "os", Message: fmt.Sprintf("%s: %v", what, err), Errno: e.Errno, Path: ipc.Bytes(path)}
 }

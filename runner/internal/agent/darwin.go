@@ -75,7 +75,7 @@ func (a *agent) launch(s ipc.Spawn, _ isolation.User, fds []int) outcome {
 		cwd = a.setup.Workspace
 	}
 	if err := program.Enterable(cwd); err != nil {
-		out.err = osError("working directory "+strconv.Quote(cwd), cwd, err)
+		out.err = ipc.OSError("working directory "+strconv.Quote(cwd), cwd, err)
 		return out
 	}
 	env := make([]string, 0, len(s.Env)+1)

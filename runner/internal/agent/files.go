@@ -36,7 +36,7 @@ func spill(tmp string, s ipc.Spill) (any, []int, error) {
 	fd, err := syscall.Open(at, syscall.O_RDWR|syscall.O_CREAT|syscall.O_EXCL|syscall.O_NOFOLLOW|syscall.O_CLOEXEC,
 		0o600)
 	if err != nil {
-		return nil, nil, osError("spill", at, err)
+		return nil, nil, ipc.OSError("spill", at, err)
 	}
 	return ipc.Spilled{Path: ipc.Bytes(at)}, []int{fd}, nil
 }

@@ -158,7 +158,7 @@ func (a *agent) refused(s ipc.Spawn, cwd string, why refusal) outcome {
 		return outcome{master: -1, err: exhausted("no process can be started, and not because of this slot", why.errno)}
 	}
 	if err := program.Enterable(cwd); err != nil {
-		return outcome{master: -1, err: osError("working directory "+strconv.Quote(cwd), cwd, err)}
+		return outcome{master: -1, err: ipc.OSError("working directory "+strconv.Quote(cwd), cwd, err)}
 	}
 	return cannot(string(s.Argv[0]), why.errno, true)
 }

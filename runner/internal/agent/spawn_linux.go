@@ -20,7 +20,7 @@ func (a *agent) launch(s ipc.Spawn, user isolation.User, fds []int) outcome {
 	out := outcome{master: -1}
 	if a.setup.Switch {
 		if err := rights.ThreadFS(user.UID, user.GID, user.Groups); err != nil {
-			out.err = osError("become "+user.Name, "", err)
+			out.err = ipc.OSError("become "+user.Name, "", err)
 			return out
 		}
 	}
@@ -33,13 +33,13 @@ func (a *agent) launch(s ipc.Spawn, user isolation.User, fds []int) outcome {
 		// Links of /proc to what this process has open lead out of the slot.
 		fd, err := program.OpenDir(cwd)
 		if err != nil {
-			out.err = osError("working directory "+strconv.Quote(cwd), cwd, err)
+			out.err = ipc.OSError("working directory "+strconv.Quote(cwd), cwd, err)
 			return out
 		}
 		defer syscall.Close(fd)
 		dir = pipe.FDPath(fd)
 	} else if err := program.Enterable(cwd); err != nil {
-		out.err = osError("working directory "+strconv.Quote(cwd), cwd, err)
+		out.err = ipc.OSError("working directory "+strconv.Quote(cwd), cwd, err)
 		return out
 	}
 	env := append(textStrings(s.Env), marker+strconv.FormatUint(s.Token, 10)+"."+a.setup.Boot+"."+a.setup.Slot)
@@ -132,5 +132,5 @@ func noTerminal(err error) error {
 	case syscall.ENOSPC, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE:
 		return exhausted("no terminal can be had", err)
 	}
-	return osError("terminal", "", err)
+	return ipc.OSError("terminal", "", err)
 }

@@ -1,6 +1,9 @@
 package ipc
 
-import "syscall"
+import (
+	"fmt"
+	"syscall"
+)
 
 var errnoNames = map[syscall.Errno]string{
 	syscall.EPERM: "EPERM", syscall.ENOENT: "ENOENT", syscall.ESRCH: "ESRCH", syscall.EINTR: "EINTR",
@@ -28,4 +31,13 @@ func ErrnoName(e syscall.Errno) string {
 		return name
 	}
 	return "EUNKNOWN"
+}
+
+// OSError is the error of a system call about a path, with what was being done.
+func OSError(what, path string, err error) error {
+	e := AsError(err)
+	if e.Kind == "internal" {
+		return e
+	}
+	return &Error{Kind: "os", Message: fmt.Sprintf("%s: %v", what, err), Errno: e.Errno, Path: Bytes(path)}
 }

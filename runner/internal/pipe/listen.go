@@ -15,8 +15,7 @@ const longestSocketPath = 103
 func Listen(l ipc.Listen) (int, error) {
 	fd, err := listen(string(l.Path))
 	if err != nil {
-		errno := ipc.AsError(err).Errno
-		return -1, &ipc.Error{Kind: "os", Message: "listen: " + err.Error(), Errno: errno, Path: l.Path}
+		return -1, ipc.OSError("listen", string(l.Path), err)
 	}
 	return fd, nil
 }
