@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import posixpath
 import secrets
 import time
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import anyio
+from anyio.abc import TaskGroup
 
 from hermes_exec.aio.tasks import DetachedTaskGroup
 from hermes_exec.errors import ExecError
@@ -80,6 +83,11 @@ class FileDownload:
     arrived: str | None = None
     """Where the browser has put it, under a name of its own."""
 
+    @property
+    def under_way(self) -> bool:
+        """Whether it is still coming, or waits for its name."""
+        return self.state == "in progress" or (self.state == "completed" and self.path is None)
+
 
 def of_slot(slot: Slot) -> SlotBrowser:
     """The browser of a slot, which need not have been started. One that ended with a reset is replaced."""
@@ -93,14 +101,13 @@ class SlotBrowser:
     """One Chromium in a slot, from its first use until `aclose`, the end of its process, or a time without use."""
 
     def __init__(self, slot: Slot) -> None:
-        self.slot = slot
+        self._slot = weakref.ref(slot)  # it is the key under which this is kept
         self.resets = slot.resets
         self.rules: BrowserConfig = slot.browser_rules
         self.turn = anyio.Lock()
         self.lost: str | None = None
         """Why the browser that was there before is there no more; told once."""
         self._running: Running | None = None
-        self._timer: anyio.CancelScope | None = None
 
     @property
     def running(self) -> Running | None:
@@ -110,28 +117,36 @@ class SlotBrowser:
     async def started(self) -> Running:
         """The running browser, started if need be. Raises ToolFailure when there is none to be had."""
         if self._running is not None and self._running.ended:
-            self.lost = "the browser ended: its tabs and cookies are gone"
-            await self.aclose()
+            await self._lose(self._running, "the browser ended")
         if self._running is None:
-            running = Running(self)
+            slot = self._slot()
+            assert slot is not None
+            running = Running(slot)
             await running.start()
             self._running = running
-            assert running.tasks is not None
-            running.tasks.tasks.start_soon(self._end_when_unused, running)
+            running.tasks.start_soon(self._watch, running)
         self._running.used_at = anyio.current_time()
         return self._running
 
-    async def _end_when_unused(self, running: Running) -> None:
+    async def _watch(self, running: Running) -> None:
+        """Let go of the browser when it has ended, as with its slot, or was not used for a while."""
         limit_s = self.rules.inactivity_timeout_s
+        why = f"the browser was ended after {limit_s:g} s without use"
         while True:
             left_s = running.used_at + limit_s - anyio.current_time()
             if left_s <= 0 and not self.turn.statistics().locked:
                 break
-            await anyio.sleep(max(left_s, 1.0))
+            with anyio.move_on_after(max(left_s, 1.0)):
+                await running.gone.wait()
+                why = "the browser ended"
+                break
+        await self._lose(running, why)
+
+    async def _lose(self, running: Running, why: str) -> None:
         if self._running is running:
             self._running = None
-            self.lost = f"the browser was ended after {limit_s:g} s without use: its tabs and cookies are gone"
-            await running.aclose()
+            self.lost = f"{why}: its tabs and cookies are gone"
+        await running.aclose()
 
     async def aclose(self) -> None:
         """End the browser with its profile. Harmless when repeated."""
@@ -143,12 +158,11 @@ class SlotBrowser:
 class Running:
     """A browser that was started: its process, its connection, its context and its tabs."""
 
-    def __init__(self, owner: SlotBrowser) -> None:
-        self.slot, self.rules = owner.slot, owner.rules
-        self.folder = f"{owner.slot.tmp.rstrip('/')}/hermes-browser-{secrets.token_hex(6)}"
-        self.downloads_folder = f"{owner.slot.home.rstrip('/')}/Downloads"
+    def __init__(self, slot: Slot) -> None:
+        self.slot, self.rules = slot, slot.browser_rules
+        self.folder = f"{slot.tmp.rstrip('/')}/hermes-browser-{secrets.token_hex(6)}"
+        self.downloads_folder = f"{slot.home.rstrip('/')}/Downloads"
         self.used_at = anyio.current_time()
-        self.tasks: DetachedTaskGroup | None = None
         self.console: deque[dict[str, object]] = deque(maxlen=KEPT)
         self.errors: deque[dict[str, object]] = deque(maxlen=KEPT)
         self.console_count = self.error_count = 0
@@ -160,6 +174,7 @@ class Running:
         self.screenshots = 0
         self.last_tree = ""
         self._dialog_came = asyncio.Event()
+        self._tasks: DetachedTaskGroup | None = None
         self._driver: Driver | None = None
         self._process: Process | None = None
         self._endpoint: DevToolsEndpoint | None = None
@@ -194,12 +209,13 @@ class Running:
             chromium.command(self.folder, self._options()), stdin=True, output_limit_bytes=1 << 12
         )
         self._endpoint = DevToolsEndpoint(self._process)
-        self.tasks = DetachedTaskGroup()
-        await self._endpoint.start(await self.tasks.start())
+        self._tasks = DetachedTaskGroup()
+        await self._endpoint.start(await self._tasks.start())
         try:
             self._browser = await playwright.chromium.connect_over_cdp(self._endpoint.url, timeout=START_S * 1000)
             await self._open_context(self._browser)
         except Error as error:
+            await self.check_slot()
             if self._endpoint.ended.is_set():
                 raise await chromium.why_it_ended(self.slot, self._process, self.folder) from error
             raise ToolFailure(
@@ -232,9 +248,27 @@ class Running:
         )
 
     @property
+    def tasks(self) -> TaskGroup:
+        """What runs in the background until it is closed."""
+        assert self._tasks is not None
+        return self._tasks.tasks
+
+    @property
+    def gone(self) -> anyio.Event:
+        """Set when the browser's side of the connection has ended."""
+        assert self._endpoint is not None
+        return self._endpoint.ended
+
+    @property
     def ended(self) -> bool:
         """Whether the connection to it is gone."""
         return self._browser is None or not self._browser.is_connected()
+
+    async def check_slot(self) -> None:
+        """Raise the ExecError of a slot that has ended, or whose box has: that is more than the end of a browser."""
+        if self._process is not None:
+            with contextlib.suppress(TimeoutError):
+                await self._process.wait(0)
 
     async def aclose(self) -> None:
         """End the process and everything it started, then let go of the client's side, and remove the profile."""
@@ -246,8 +280,8 @@ class Running:
                         await self.slot.files.remove(self.folder, recursive=True, missing_ok=True)
                     except (ExecError, OSError):
                         pass  # it ends with the slot
-            if self.tasks is not None:
-                self.tasks.cancel()
+            if self._tasks is not None:
+                self._tasks.cancel()
             if self._browser is not None:
                 with anyio.move_on_after(END_S):
                     await quietly(self._browser.close)

@@ -97,19 +97,21 @@ class DevToolsEndpoint:
     async def _from_browser(self, socket: WSConnection, client: ByteStream) -> None:
         held: list[bytes] = []
         size = 0
-        async for piece in self._process.stdout:
-            *ends, rest = piece.split(b"\0")
-            frames = []
-            for end in ends:
-                text = b"".join([*held, end])
-                held.clear()
-                frames.append(socket.send(TextMessage(text.decode("utf-8", "replace"))))
-            if frames:
-                size = 0
-                await client.send(b"".join(frames))
-            held.append(rest)
-            size += len(rest)
-            if size > LONGEST_MESSAGE:
-                break
-        self.ended.set()
+        try:
+            async for piece in self._process.stdout:
+                *ends, rest = piece.split(b"\0")
+                frames = []
+                for end in ends:
+                    text = b"".join([*held, end])
+                    held.clear()
+                    frames.append(socket.send(TextMessage(text.decode("utf-8", "replace"))))
+                if frames:
+                    size = 0
+                    await client.send(b"".join(frames))
+                held.append(rest)
+                size += len(rest)
+                if size > LONGEST_MESSAGE:
+                    break
+        finally:
+            self.ended.set()
         await client.aclose()

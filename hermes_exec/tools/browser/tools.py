@@ -62,6 +62,7 @@ def tool(work: Work, *, held: bool = False, within_s: float = CALL_S) -> Tool:
             except PlaywrightTimeout as error:
                 raise _failure("timeout", _explained(error), running) from None
             except Error as error:
+                await running.check_slot()
                 raise _failure("browser_error", _explained(error), running) from None
             if data is None:
                 raise _failure(
@@ -98,11 +99,16 @@ def _happened(running: Running) -> JsonObject:
     downloads = [download for download in running.downloads.values() if not download.told]
     if downloads:
         told["downloads"] = [
-            {"path": download.path, "name": download.name, "bytes": download.size, "state": download.state}
+            {
+                "path": download.path,
+                "name": download.name,
+                "bytes": download.size,
+                "state": "in progress" if download.under_way else download.state,
+            }
             for download in downloads
         ]
         for download in downloads:
-            download.told = download.state != "in progress"
+            download.told = not download.under_way
     if len(running.pages) > 1:
         told["tabs"] = [page.url for page in running.pages]
     return told

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 
 import anyio
 import pytest
 
-from hermes_exec import SandboxPool
+from hermes_exec import ExecError, SandboxPool
 from hermes_exec.slot.slot import Slot
 from hermes_exec.tools import Toolbox
+from tests.conftest import require_engine
 from tests.e2e.browser.conftest import HOME, PORT, TOOLSETS, Surfer, browser_pool, of_the_browser, serve_site
 
 
@@ -334,3 +336,22 @@ async def test_an_image_without_a_browser_is_told(docker_image: Callable[[str], 
         async with Toolbox(slot, ["browser"]) as toolbox:
             failed = await toolbox.call("browser_navigate", {"url": "about:blank"})
         assert failed.error_kind == "no_browser", failed.content
+
+
+async def test_the_end_of_the_box_is_no_result(docker_image: Callable[[str], str]) -> None:
+    require_engine("docker")
+    import docker
+
+    async with (
+        SandboxPool("docker", image=docker_image("browser"), network=False, max_sandboxes=1) as pool,
+        pool.slot() as slot,
+        Toolbox(slot, TOOLSETS) as toolbox,
+    ):
+        opened = await toolbox.call("browser_navigate", {"url": "about:blank"})
+        assert opened.ok, opened.content
+        with contextlib.closing(docker.from_env()) as client:
+            client.api.kill(slot.sandbox)
+        with pytest.raises(ExecError):
+            for _ in range(100):
+                await toolbox.call("browser_snapshot", {})
+                await anyio.sleep(0.1)
