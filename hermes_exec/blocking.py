@@ -145,6 +145,13 @@ class Connection(SyncFacade[network.Connection]):
         self.close()
 
 
+class SlotListener(SyncFacade[network.SlotListener]):
+    """As what `hermes_exec.Slot.listen` gives."""
+
+    path = Member[network.SlotListener, str](lambda one: one.wrapped.path)
+    accept = wraps(network.SlotListener.accept, Connection)
+
+
 class Files(SyncFacade[files.Files]):
     """As `hermes_exec.Files`."""
 
@@ -201,6 +208,7 @@ class Slot(SyncFacade[slot.Slot]):
         return Files(self.wrapped.files, self.portal)
 
     forward = context(slot.Slot.forward, lambda lent, _: lent)
+    listen = context(slot.Slot.listen, SlotListener)
 
 
 class Events(SyncFacade[events.Events], Iterator[PoolEvent]):

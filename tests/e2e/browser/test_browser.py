@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable
 
 import anyio
@@ -182,9 +181,7 @@ async def test_what_an_action_changed(changing: Surfer) -> None:
 
 
 async def test_a_huge_page_is_cut_with_the_rest_in_a_file(surf: Surfer, slot: Slot) -> None:
-    started = time.monotonic()
     opened = await surf.goto("/huge")
-    assert time.monotonic() - started < 60
     assert len(opened["snapshot"]) < 15_500
     assert opened["element_count"] == 20_000
     path = opened["snapshot"].partition("read_file(path='")[2].partition("'")[0]

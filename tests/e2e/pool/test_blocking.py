@@ -143,6 +143,15 @@ def test_every_async_name_has_its_twin() -> None:
         assert public - internal <= set(dir(getattr(blocking, name))), name
 
 
+def test_a_socket_in_the_slot() -> None:
+    with SandboxPool("local") as pool, pool.slot() as slot, slot.listen(f"{slot.tmp}/here") as listener:
+        code = f"import socket; s = socket.socket(socket.AF_UNIX); s.connect({listener.path!r}); s.sendall(b'hello')"
+        asked = slot.spawn(["python3", "-c", code])
+        with listener.accept() as connection:
+            assert connection.receive() == b"hello"
+        assert asked.wait(30).ok
+
+
 @pytest.mark.anyio
 @pytest.mark.sample
 async def test_plain_with_inside_an_event_loop_names_async_with() -> None:
