@@ -151,17 +151,22 @@ class ToolTurns:
 
     async def _made(self, history: History, call: ToolCall, call_id: str) -> ToolResult | Answer:
         try:
-            reason = await ask("before_call", self._hooks.before_call, call, kind=str)
-            if reason is not None:
-                return _refused("blocked", reason)
-            result = await self._tools.call(call.name, call.arguments, call_id=call_id)
-            changed = await ask("after_call", self._hooks.after_call, call, result, kind=ToolResult)
+            made = await self._hooked(call, lambda: self._tools.call(call.name, call.arguments, call_id=call_id))
         except Exception as error:
             if not isinstance(error, ExecError) or error.cause is not ErrorCause.POLICY:
                 raise _Failed(history.add_failure(error)) from error
             history.add_error("tool", error)
             message = json.dumps({"error": f"{type(error).__name__}: {error}"}, ensure_ascii=False)
             return Answer(message, ok=False, error_kind=type(error).__name__)
+        return _refused("blocked", made) if isinstance(made, str) else made
+
+    async def _hooked(self, call: ToolCall, make: Callable[[], Awaitable[ToolResult]]) -> ToolResult | str:
+        """The result of a call with the hooks around it, or why one of them blocks it."""
+        reason = await ask("before_call", self._hooks.before_call, call, kind=str)
+        if reason is not None:
+            return reason
+        result = await make()
+        changed = await ask("after_call", self._hooks.after_call, call, result, kind=ToolResult)
         return result if changed is None else _changed(result, changed)
 
     async def _call_of_code(
@@ -172,17 +177,13 @@ class ToolTurns:
         make: Callable[[], Awaitable[ToolResult]],
     ) -> ToolResult:
         """A call that code of execute_code makes: the hooks and the number of calls are those of the model's own."""
-        made = len(history.calls) + len(history.pending) + history.calls_of_code
-        if self._max_calls is not None and made >= self._max_calls:
+        before = len(history.calls) + len(history.pending) + history.calls_of_code
+        if self._max_calls is not None and before >= self._max_calls:
             return _not_carried_out(name, "no_calls_left", _NO_CALLS_LEFT)
         history.calls_of_code += 1
         call = ToolCall(f"code_{history.calls_of_code}", name, json.dumps(arguments, ensure_ascii=False))
-        reason = await ask("before_call", self._hooks.before_call, call, kind=str)
-        if reason is not None:
-            return _not_carried_out(name, "blocked", reason)
-        result = await make()
-        changed = await ask("after_call", self._hooks.after_call, call, result, kind=ToolResult)
-        return result if changed is None else _changed(result, changed)
+        made = await self._hooked(call, make)
+        return _not_carried_out(name, "blocked", made) if isinstance(made, str) else made
 
 
 def _not_carried_out(name: str, kind: str, message: str) -> ToolResult:

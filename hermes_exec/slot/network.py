@@ -48,31 +48,32 @@ def checked_host(host: object) -> str:
 async def connect(scope: SlotScope, port: int, host: str) -> Connection:
     """Connect inside the slot. Raises ConnectionRefusedError, TimeoutError and the like with the address."""
     params = {"host": checked_host(host), "port": checked_port(port)}
-    connected = await _opened(scope, "net.connect", params, f"{host}:{port}", CONNECT_S)
+    connected = await _begun(scope, "net.connect", params, f"{host}:{port}", CONNECT_S)
     if connected is None:
         raise TimeoutError(f"no connection to {host}:{port} in the slot within {CONNECT_S:g} s")
-    return connected
+    return Connection(scope, connected)
 
 
-async def _opened(
+async def _begun(
     scope: SlotScope, method: str, params: Mapping[str, object], address: str, within_s: float = inf
-) -> Connection | None:
+) -> Conversation | None:
+    """A conversation that has sent its first event; None when it did not in time."""
     scope.check()
     conversation: Conversation | None = None
-    connected = False
+    begun = False
     try:
         conversation = scope.channel.begin(method, {"slot": scope.slot, **params}, 1 << 18)
         with scope.cancel_scope(anyio.current_time() + within_s):
             await conversation.receive()
             if conversation.answered:
                 await conversation.response()
-            connected = True
+            begun = True
     except (RemoteError, *TRANSPORT_ERRORS) as error:
         await scope.fail(error, address)
     finally:
-        if conversation is not None and not connected:
+        if conversation is not None and not begun:
             await scope.channel.finish(conversation)
-    return Connection(scope, conversation) if connected and conversation is not None else None
+    return conversation if begun else None
 
 
 class SlotListener:
@@ -88,30 +89,16 @@ class SlotListener:
         self._conversation: Conversation | None = None
 
     async def __aenter__(self) -> Self:
-        scope, conversation, listening = self._scope, None, False
-        try:
-            scope.check()
-            conversation = scope.channel.begin("net.listen", {"slot": scope.slot, "path": self._where}, 1 << 16)
-            with scope.cancel_scope():
-                await conversation.receive()
-                if conversation.answered:
-                    await conversation.response()
-                listening = True
-        except (RemoteError, *TRANSPORT_ERRORS) as error:
-            await scope.fail(error, self.path)
-        finally:
-            if conversation is not None and not listening:
-                await scope.channel.finish(conversation)
-        self._conversation = conversation
+        self._conversation = await _begun(self._scope, "net.listen", {"path": self._where}, self.path)
         return self
 
     async def accept(self) -> Connection:
         """The next connection, as a byte stream. Raises ConnectionAbortedError once it has stopped."""
         if self._conversation is None:
             raise ConnectionAbortedError(f"{self.path} is not listening: enter it first")
-        connection = await _opened(self._scope, "net.accept", {"listener": self._conversation.id}, self.path)
-        assert connection is not None  # without a deadline
-        return connection
+        accepted = await _begun(self._scope, "net.accept", {"listener": self._conversation.id}, self.path)
+        assert accepted is not None  # without a deadline
+        return Connection(self._scope, accepted)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

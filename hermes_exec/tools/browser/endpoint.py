@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import ByteStream, Listener, SocketAttribute, SocketStream, TaskGroup
+from anyio.streams.buffered import BufferedByteReceiveStream
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import (
     AcceptConnection,
@@ -95,23 +96,12 @@ class DevToolsEndpoint:
         await self._process.stdin.send(text.encode() + b"\0")
 
     async def _from_browser(self, socket: WSConnection, client: ByteStream) -> None:
-        held: list[bytes] = []
-        size = 0
+        said = BufferedByteReceiveStream(self._process.stdout)
         try:
-            async for piece in self._process.stdout:
-                *ends, rest = piece.split(b"\0")
-                frames = []
-                for end in ends:
-                    text = b"".join([*held, end])
-                    held.clear()
-                    frames.append(socket.send(TextMessage(text.decode("utf-8", "replace"))))
-                if frames:
-                    size = 0
-                    await client.send(b"".join(frames))
-                held.append(rest)
-                size += len(rest)
-                if size > LONGEST_MESSAGE:
-                    break
+            while True:
+                text = await said.receive_until(b"\0", LONGEST_MESSAGE)
+                await client.send(socket.send(TextMessage(text.decode("utf-8", "replace"))))
+        except (anyio.IncompleteRead, anyio.DelimiterNotFound):
+            await client.aclose()
         finally:
             self.ended.set()
-        await client.aclose()

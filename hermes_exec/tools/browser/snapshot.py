@@ -9,11 +9,10 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hermes_exec.errors import ExecError
-from hermes_exec.tools.call.budget import RESULTS_DIRECTORY
+from hermes_exec.tools.call.budget import kept_path
 
 if TYPE_CHECKING:
     from hermes_exec.slot.slot import Slot
@@ -49,18 +48,9 @@ _PLAIN = frozenset(
 """Roles that nobody clicks: without their reference a page is a third shorter."""
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """The text of a page, and how many elements of it have a reference."""
-
-    text: str
-    element_count: int
-
-    @classmethod
-    def of(cls, tree: str, *, full: bool) -> Snapshot:
-        """A tree as Playwright gives it, whole or compact."""
-        text = tree if full else compact(tree)
-        return cls(text or "(empty page)", len(_REF.findall(text)))
+def element_count(text: str) -> int:
+    """How many elements of a tree have a reference."""
+    return len(_REF.findall(text))
 
 
 def compact(tree: str) -> str:
@@ -97,16 +87,16 @@ def changes(before: str, after: str) -> str:
     return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
 
 
-async def fitted(slot: Slot, snapshot: Snapshot, whole: str) -> str:
-    """The text within its budget: cut at the end of a line, with the whole tree in a file of the slot."""
-    if len(snapshot.text) <= LIMIT_CHARS:
-        return snapshot.text
-    shown = snapshot.text[:LIMIT_CHARS].rpartition("\n")[0] or snapshot.text[:LIMIT_CHARS]
-    name = hashlib.sha256(whole.encode("utf-8", "replace")).hexdigest()[:10]
-    path = f"{slot.tmp.rstrip('/')}/{RESULTS_DIRECTORY}/browser-snapshot-{name}.txt"
-    left = f"{len(snapshot.text) - len(shown):,} of {len(snapshot.text):,} characters are not shown"
+async def fitted(slot: Slot, text: str) -> str:
+    """The text within its budget: cut at the end of a line, with the whole of it in a file of the slot."""
+    if len(text) <= LIMIT_CHARS:
+        return text
+    shown = text[:LIMIT_CHARS].rpartition("\n")[0] or text[:LIMIT_CHARS]
+    kept = text.encode("utf-8", "replace")
+    path = kept_path(slot, f"browser-snapshot-{hashlib.sha256(kept).hexdigest()[:10]}.txt")
+    left = f"{len(text) - len(shown):,} of {len(text):,} characters are not shown"
     try:
-        await slot.files.write_bytes(path, whole[:KEPT_CHARS].encode("utf-8", "replace"))
+        await slot.files.write_bytes(path, text[:KEPT_CHARS].encode("utf-8", "replace"))
     except OSError as error:
         if isinstance(error, ExecError):
             raise

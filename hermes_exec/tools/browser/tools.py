@@ -12,6 +12,7 @@ import anyio
 
 from hermes_exec.tools.browser import browser as browsers
 from hermes_exec.tools.browser import snapshot as snapshots
+from hermes_exec.tools.call.budget import kept_path
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.results import Outcome
 from hermes_exec.tools.state.tool_state import Tool, ToolState
@@ -121,10 +122,9 @@ async def _snapshot(running: Running, state: ToolState, page: Page, *, full: boo
         tree = await running.act(lambda: page.aria_snapshot(mode="ai", timeout=SNAPSHOT_S * 1000))
     if tree is None:
         return {"snapshot": "(a dialog is open)", "element_count": 0}
-    taken = snapshots.Snapshot.of(tree, full=full)
     running.last_tree = tree
-    text = await snapshots.fitted(state.slot, taken, tree if full else snapshots.compact(tree))
-    return {"snapshot": text, "element_count": taken.element_count}
+    text = (tree if full else snapshots.compact(tree)) or "(empty page)"
+    return {"snapshot": await snapshots.fitted(state.slot, text), "element_count": snapshots.element_count(text)}
 
 
 async def _settle(running: Running, page: Page) -> None:
@@ -396,7 +396,7 @@ async def vision(running: Running, state: ToolState, arguments: JsonObject) -> J
     if image is None:
         raise ToolFailure("dialog_open", "A dialog holds the page.", success=False)
     running.screenshots += 1
-    path = f"{state.slot.tmp.rstrip('/')}/hermes-results/screenshot-{running.screenshots}.png"
+    path = kept_path(state.slot, f"screenshot-{running.screenshots}.png")
     await state.slot.files.write_bytes(path, image)
     data: JsonObject = {"question": arguments["question"], "screenshot_path": path}
     if annotations is not None:

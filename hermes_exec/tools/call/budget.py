@@ -21,6 +21,11 @@ EXEMPT = frozenset({"read_file"})
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
+def kept_path(slot: Slot, name: str) -> str:
+    """Where a file of a result is kept in the slot."""
+    return f"{slot.tmp.rstrip('/')}/{RESULTS_DIRECTORY}/{name}"
+
+
 def file_name(call_id: str) -> str:
     """The name of the file for a call's full result: the call id, reduced to what is safe as a name."""
     return (_UNSAFE.sub("_", call_id).strip("._")[:120] or "result") + ".txt"
@@ -68,7 +73,7 @@ async def spill(slot: Slot, result: ToolResult, options: ToolOptions) -> ToolRes
 
     A slot that has no room for the file gives a cut result; infrastructure errors are raised.
     """
-    path = f"{slot.tmp.rstrip('/')}/{RESULTS_DIRECTORY}/{file_name(result.call_id)}"
+    path = kept_path(slot, file_name(result.call_id))
     text = readable(result.data)
     try:
         await slot.files.write_bytes(path, text.encode("utf-8", "replace"))

@@ -7,11 +7,13 @@ import json
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
+from anyio.streams.buffered import BufferedByteReceiveStream
 
 from hermes_exec.errors import ExecError
 from hermes_exec.slot.network import Connection, SlotListener
@@ -49,7 +51,7 @@ class Callbacks:
     made: list[CallMade] = field(default_factory=list)
     begun: int = 0
     failure: Exception | None = None
-    kernel: tuple[Connection, bytes] | None = None
+    kernel: tuple[Connection, BufferedByteReceiveStream] | None = None
     kernel_came: anyio.Event = field(default_factory=anyio.Event)
 
     def begin(self) -> None:
@@ -107,15 +109,15 @@ class Callbacks:
         tasks.cancel_scope.cancel()
 
     async def _answer(self, connection: Connection) -> None:
-        line = rest = b""
-        with anyio.move_on_after(REQUEST_S):
-            line, rest = await read_line(connection)
+        line, lines = b"", BufferedByteReceiveStream(connection)
+        with anyio.move_on_after(REQUEST_S), suppress(anyio.IncompleteRead, anyio.DelimiterNotFound):
+            line = await lines.receive_until(b"\n", LONGEST_REQUEST)
         request = _parsed(line)
         if request is None or not hmac.compare_digest(str(request.get("token")).encode(), self.token.encode()):
             return
         if request.get("kernel") is True:
             if self.kernel is None:
-                self.kernel = (connection, rest)
+                self.kernel = (connection, lines)
                 self.kernel_came.set()
             return
         answer = await self._carried(str(request.get("tool")), request.get("arguments"))
@@ -136,23 +138,6 @@ class Callbacks:
         result = await self.call(tool, arguments)
         self.made.append(CallMade(tool, time.monotonic() - started, result.ok))
         return {"result": result.data}
-
-
-async def read_line(connection: Connection, rest: bytes = b"") -> tuple[bytes, bytes]:
-    """The next line, without its end, and what came after it. Empty when the other end has closed, or sends a line
-    that no call has.
-    """
-    pieces, size = [rest], len(rest)
-    while b"\n" not in pieces[-1]:
-        if size > LONGEST_REQUEST:
-            return b"", b""
-        try:
-            pieces.append(await connection.receive())
-        except anyio.EndOfStream:
-            return b"", b""
-        size += len(pieces[-1])
-    line, _, rest = b"".join(pieces).partition(b"\n")
-    return line, rest
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:

@@ -48,10 +48,9 @@ async def _as_program(state: ToolState, code: str) -> Outcome:
         out = await output.printed(program.process, "stdout", options.code_output_chars)
         err = await output.printed(program.process, "stderr", options.code_error_chars)
     duration_s = time.monotonic() - started
-    if result is None:
-        return _outcome(program.callbacks, out, err, duration_s, program.killed, limit_s=options.code_timeout_s)
-    exit_code, oom = result.exit_code, result.oom_killed
-    return _outcome(program.callbacks, out, err, duration_s, program.killed, exit_code=exit_code, oom=oom)
+    exit_code, oom = (None, False) if result is None else (result.exit_code, result.oom_killed)
+    limit_s, killed = options.code_timeout_s, program.killed
+    return _outcome(program.callbacks, out, err, duration_s, killed, exit_code=exit_code, oom=oom, limit_s=limit_s)
 
 
 async def _in_kernel(state: ToolState, code: str) -> Outcome:
@@ -75,13 +74,10 @@ async def _in_kernel(state: ToolState, code: str) -> Outcome:
     if piece.state_lost is not None:
         await state.close_kernel()
     duration_s = time.monotonic() - started
-    if piece.timed_out:
-        outcome = _outcome(
-            kernel.callbacks, out, err, duration_s, kernel.program.killed, limit_s=options.code_timeout_s
-        )
-    else:
-        exit_code = 0 if piece.ok else 1
-        outcome = _outcome(kernel.callbacks, out, err, duration_s, kernel.program.killed, exit_code=exit_code)
+    exit_code = None if piece.timed_out else 0 if piece.ok else 1
+    limit_s = options.code_timeout_s
+    killed = kernel.program.killed
+    outcome = _outcome(kernel.callbacks, out, err, duration_s, killed, exit_code=exit_code, limit_s=limit_s)
     if piece.images:
         outcome.data["images"] = piece.images
     notes = [
@@ -100,9 +96,9 @@ def _outcome(
     duration_s: float,
     killed: KillReceipt | None,
     *,
-    exit_code: int | None = None,
+    exit_code: int | None,
     oom: bool = False,
-    limit_s: float = 0,
+    limit_s: float,
 ) -> Outcome:
     """The result in its shape; without an exit code the time was over."""
     text, error, kind = out.text, None, None

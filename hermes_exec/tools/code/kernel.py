@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.abc import TaskGroup
+from anyio.streams.buffered import BufferedByteReceiveStream
 
-from hermes_exec.errors import ExecError, SandboxDied, SlotClosed
+from hermes_exec.errors import ExecError
 from hermes_exec.slot.network import Connection
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.code import output, stubs
-from hermes_exec.tools.code.callbacks import read_line
+from hermes_exec.tools.code.callbacks import LONGEST_REQUEST
 from hermes_exec.tools.code.program import Program
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Kernel:
         self.program = Program(state, "kernel.py", stubs.program("kernel.py"))
         self.callbacks = self.program.callbacks
         self._connection: Connection | None = None
-        self._rest = b""
+        self._lines: BufferedByteReceiveStream | None = None
         self._read = {"stdout": 0, "stderr": 0}
 
     @property
@@ -62,7 +63,7 @@ class Kernel:
             await self.callbacks.serving(self.program.listener, self._until_it_comes)
             if self.callbacks.kernel is None:
                 raise await self._why_not()
-            self._connection, self._rest = self.callbacks.kernel
+            self._connection, self._lines = self.callbacks.kernel
         except BaseException:
             await self.program.aclose()
             raise
@@ -145,14 +146,16 @@ class Kernel:
 
     async def _ask(self, line: bytes) -> dict[str, Any] | None:
         assert self._connection is not None
+        assert self._lines is not None
         try:
             if line:
                 await self._connection.send(line)
-            said, self._rest = await read_line(self._connection, self._rest)
-            answer = json.loads(said)
-        except (SlotClosed, SandboxDied):
-            raise
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError, ValueError):
+            answer = json.loads(await self._lines.receive_until(b"\n", LONGEST_REQUEST))
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.IncompleteRead, anyio.DelimiterNotFound):
+            return None
+        except ValueError as error:
+            if isinstance(error, ExecError):
+                raise
             return None
         return answer if isinstance(answer, dict) else None
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hermes_exec.errors import ConfigError, ExecError
-from hermes_exec.tools.call.budget import RESULTS_DIRECTORY
+from hermes_exec.tools.call.budget import kept_path
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.os_errors import explained, failure_of
 from hermes_exec.tools.call.results import Outcome
@@ -139,7 +139,7 @@ async def _shortened(state: ToolState, result: RunResult) -> str:
 
 
 async def _keep(state: ToolState, text: str) -> str | None:
-    path = f"{state.slot.tmp.rstrip('/')}/{RESULTS_DIRECTORY}/output-{secrets.token_hex(6)}.txt"
+    path = kept_path(state.slot, f"output-{secrets.token_hex(6)}.txt")
     try:
         with explained(path):
             await state.slot.files.write_bytes(path, text.encode("utf-8", "replace"))

@@ -11,6 +11,7 @@ import (
 	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/pipe"
+	"hermes-exec/runner/internal/slots"
 	"hermes-exec/runner/internal/wire"
 )
 
@@ -40,14 +41,8 @@ func (s *Server) netConnect(c *channel.Conversation, params json.RawMessage) (an
 	}
 	ctx, leave := slot.Join(c.Ctx)
 	defer leave()
-	fds, err := agent.Call(ctx, ipc.OpConnect, ipc.Connect{Host: p.Host, Port: p.Port, TimeoutS: connectTime}, nil)
-	if err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		return nil, err
-	}
-	peer, err := passed[*net.TCPConn](fds, net.FileConn)
+	where := ipc.Connect{Host: p.Host, Port: p.Port, TimeoutS: connectTime}
+	peer, err := opened[*net.TCPConn](ctx, agent, ipc.OpConnect, where, net.FileConn)
 	if err != nil {
 		return nil, err
 	}
@@ -94,15 +89,23 @@ func (s *Server) carry(ctx context.Context, c *channel.Conversation, peer peer) 
 	return err
 }
 
-// passed makes of the one descriptor that an agent gave what it should be.
-func passed[T io.Closer, Found io.Closer](fds []int, open func(*os.File) (Found, error)) (T, error) {
+// opened is a socket that the agent of a slot opens.
+func opened[T io.Closer, Found io.Closer](ctx context.Context, agent *slots.Agent, op string, in any,
+	as func(*os.File) (Found, error)) (T, error) {
 	var none T
+	fds, err := agent.Call(ctx, op, in, nil)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return none, err
+	}
 	files := pipe.Files(fds)
 	defer pipe.CloseFiles(files)
 	if len(files) != 1 {
 		return none, &wire.Error{Kind: "internal", Message: "the agent opened no socket"}
 	}
-	found, err := open(files[0])
+	found, err := as(files[0])
 	if err != nil {
 		return none, err
 	}

@@ -15,6 +15,8 @@ import (
 // acceptPause is how long a listener waits when the box has no descriptor left.
 const acceptPause = 50 * time.Millisecond
 
+var errNotListening = &wire.Error{Kind: "os", Errno: "ECONNABORTED", Message: "nothing listens any more"}
+
 // listener is a UNIX socket of a slot whose connections are handed to net.accept.
 type listener struct {
 	slot     string
@@ -42,14 +44,7 @@ func (s *Server) netListen(c *channel.Conversation, params json.RawMessage) (any
 	}
 	ctx, leave := slot.Join(c.Ctx)
 	defer leave()
-	fds, err := agent.Call(ctx, ipc.OpListen, ipc.Listen{Path: p.Path}, nil)
-	if err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		return nil, err
-	}
-	socket, err := passed[*net.UnixListener](fds, net.FileListener)
+	socket, err := opened[*net.UnixListener](ctx, agent, ipc.OpListen, ipc.Listen{Path: p.Path}, net.FileListener)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +93,7 @@ func (s *Server) netAccept(c *channel.Conversation, params json.RawMessage) (any
 	found, _ := s.listeners.Load(p.Listener)
 	l, _ := found.(*listener)
 	if l == nil || l.slot != p.Slot {
-		return nil, &wire.Error{Kind: "os", Errno: "ECONNABORTED", Message: "nothing listens any more"}
+		return nil, errNotListening
 	}
 	ctx, leave := slot.Join(c.Ctx)
 	defer leave()
@@ -106,7 +101,7 @@ func (s *Server) netAccept(c *channel.Conversation, params json.RawMessage) (any
 	case peer := <-l.accepted:
 		return nil, s.carry(ctx, c, peer)
 	case <-l.done:
-		return nil, &wire.Error{Kind: "os", Errno: "ECONNABORTED", Message: "nothing listens any more"}
+		return nil, errNotListening
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
