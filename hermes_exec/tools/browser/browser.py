@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ConsoleMessage,
         Dialog,
         Error,
+        Frame,
         Page,
         Playwright,
         Request,
@@ -46,6 +47,8 @@ START_S = 60.0
 END_S = 5.0
 KEPT = 500
 ANSWER_S = 3.0
+ARRIVE_S = 30.0
+DOWNLOAD_S = 0.5
 VIEWPORT = (1280, 720)
 _BROWSERS: WeakKeyDictionary[Slot, SlotBrowser] = WeakKeyDictionary()
 
@@ -169,11 +172,15 @@ class Running:
         self.dialogs: list[OpenDialog] = []
         self.past_dialogs: deque[OpenDialog] = deque(maxlen=20)
         self.downloads: dict[str, FileDownload] = {}
+        self._navigations: set[Request] = set()
+        self._aborted = False
         self._refused: tuple[str, str] | None = None
         self.crashed = False
         self.screenshots = 0
         self.last_tree = ""
         self._dialog_came = asyncio.Event()
+        self._news = asyncio.Event()
+        """Set by what is waited for: the end of a navigation or of the connection, a dialog, a download."""
         self._tasks: DetachedTaskGroup | None = None
         self._driver: Driver | None = None
         self._process: Process | None = None
@@ -213,6 +220,7 @@ class Running:
         await self._endpoint.start(await self._tasks.start())
         try:
             self._browser = await playwright.chromium.connect_over_cdp(self._endpoint.url, timeout=START_S * 1000)
+            self._browser.on("disconnected", lambda _: self._news.set())
             await self._open_context(self._browser)
         except Error as error:
             await self.check_slot()
@@ -225,6 +233,8 @@ class Running:
     async def _open_context(self, browser: Browser) -> None:
         width, height = VIEWPORT
         self._context = context = await browser.new_context(viewport={"width": width, "height": height})
+        context.on("request", self._on_request)
+        context.on("requestfinished", self._on_finished)
         context.on("requestfailed", self._on_failed)
         context.on("page", self._on_page)
         context.on("dialog", self._on_dialog)
@@ -309,7 +319,25 @@ class Running:
         by_name = rules.allow_hosts or rules.refuse_hosts  # which a proxy would not know
         return [f"--host-resolver-rules={resolver}"] * bool(resolver) + ["--no-proxy-server"] * bool(by_name)
 
+    def _on_request(self, request: Request) -> None:
+        if request.is_navigation_request():
+            frame = _frame_of(request)
+            if frame is None or frame.parent_frame is None:
+                self._navigations.add(request)
+
+    def _on_navigated(self, frame: Frame) -> None:
+        if frame.parent_frame is None:  # the rest of a page that arrives is not waited for
+            self._navigations = {request for request in self._navigations if _frame_of(request) not in (None, frame)}
+            self._news.set()
+
+    def _on_finished(self, request: Request) -> None:
+        self._navigations.discard(request)
+        self._news.set()
+
     def _on_failed(self, request: Request) -> None:
+        if request in self._navigations:
+            self._on_finished(request)
+            self._aborted = "ERR_ABORTED" in (request.failure or "")  # as when it turns out to be a download
         if request.is_navigation_request() and (why := self.refusal(request.url)) is not None:
             self._refused = (request.url, why)
 
@@ -351,6 +379,8 @@ class Running:
         self._pages.append(page)
         page.on("close", self._on_close)
         page.on("crash", self._on_crash)
+        page.on("framenavigated", self._on_navigated)
+        self._on_navigated(page.main_frame)
 
     def _on_close(self, page: Page) -> None:
         if page in self._pages:
@@ -372,6 +402,7 @@ class Running:
         opened = OpenDialog(dialog)
         self.dialogs.append(opened)
         self._dialog_came.set()
+        self._news.set()
         if self.rules.dialogs != "must_respond":
             self._leave(asyncio.ensure_future(self.answer(opened, accept=self.rules.dialogs == "auto_accept")))
 
@@ -386,6 +417,7 @@ class Running:
 
     def _on_download(self, event: dict[str, Any]) -> None:
         self.downloads[str(event["guid"])] = FileDownload(str(event["url"])[:2000], str(event["suggestedFilename"]))
+        self._news.set()
 
     def _on_progress(self, event: dict[str, Any]) -> None:
         download = self.downloads.get(str(event["guid"]))
@@ -402,6 +434,39 @@ class Running:
             download.state = f"refused: larger than {self.rules.download_mb} MiB"
         elif state in ("completed", "canceled"):
             download.state = str(state)
+        self._news.set()
+
+    @property
+    def on_the_way(self) -> bool:
+        """Whether a tab waits for the answer to a navigation."""
+        return bool(self._navigations)
+
+    async def arrive(self) -> str | None:
+        """Wait until the tabs are where they are going, and a small file that this turned out to be is there.
+
+        Returns the URL that did not answer in time; the tab stays where it was.
+        """
+        with anyio.move_on_after(ARRIVE_S) as waiting:
+            await self._until(lambda: not self._navigations or bool(self.dialogs) or self.ended)
+        if waiting.cancelled_caught:
+            url = next(iter(self._navigations)).url
+            self._navigations.clear()
+            for page in self.pages:
+                session = await self.new_session(page)
+                await session.send("Page.stopLoading")
+                await quietly(session.detach)
+            return url
+        if self._aborted:
+            self._aborted = False
+            with anyio.move_on_after(DOWNLOAD_S):
+                await self._until(lambda: any(not download.told for download in self.downloads.values()))
+                await self._until(lambda: all(each.state != "in progress" for each in self.downloads.values()))
+        return None
+
+    async def _until(self, true: Callable[[], bool]) -> None:
+        while not true():
+            self._news.clear()
+            await self._news.wait()
 
     async def name_downloads(self) -> None:
         """Give finished downloads the names that they came with, or the next ones that are free, and remove those that
@@ -492,6 +557,16 @@ class Running:
                 return session
             await quietly(session.detach)
         return await self._context.new_cdp_session(page)
+
+
+def _frame_of(request: Request) -> Frame | None:
+    """The frame that a request navigates; None when that is a tab that has no page yet."""
+    from playwright.async_api import Error
+
+    try:
+        return request.frame
+    except Error:
+        return None
 
 
 def _first_line(error: Exception) -> str:

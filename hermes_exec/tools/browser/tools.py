@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Awaitable, Callable
@@ -29,7 +30,6 @@ NAVIGATION_S = 60.0
 ACTION_S = 10.0
 LOAD_S = 5.0
 SETTLE_S = 0.1
-DOWNLOAD_S = 0.5
 CALL_S = 90.0
 SNAPSHOT_S = 75.0
 ERROR_PAGE_S = 1.0
@@ -127,23 +127,22 @@ async def _snapshot(running: Running, state: ToolState, page: Page, *, full: boo
     return {"snapshot": await snapshots.fitted(state.slot, text), "element_count": snapshots.element_count(text)}
 
 
-async def _settle(running: Running, page: Page) -> None:
-    """Give what an action began a moment: a navigation, a tab, a download."""
+async def _settle(running: Running, page: Page) -> JsonObject:
+    """Give what an action began its time: a navigation, a tab, a download. Returns what the model is told of it."""
     from playwright.async_api import Error
 
-    with anyio.move_on_after(LOAD_S):
-        try:
-            await anyio.sleep(SETTLE_S)
-            if not page.is_closed() and not running.dialogs:
-                await running.act(lambda: page.wait_for_load_state("domcontentloaded", timeout=LOAD_S * 1000))
-        except Error:
-            return
+    await anyio.sleep(SETTLE_S)
+    if (url := await running.arrive()) is not None:
+        return {"not_loaded": url, "note": f"{url[:200]} did not answer in time, so the page stays the one before."}
+    with anyio.move_on_after(LOAD_S), contextlib.suppress(Error):
+        if not page.is_closed() and not running.dialogs:
+            await running.act(lambda: page.wait_for_load_state("domcontentloaded", timeout=LOAD_S * 1000))
+    return {}
 
 
 async def _after(running: Running, state: ToolState, before: str, page: Page) -> JsonObject:
     """What an action changed: the address, the tab, the snapshot when it was asked for."""
-    await _settle(running, page)
-    told: JsonObject = {}
+    told = await _settle(running, page)
     if running.crashed or not running.pages:
         return told
     now = running.page
@@ -216,7 +215,7 @@ async def navigate(running: Running, state: ToolState, arguments: JsonObject) ->
             told = f"{address[:500]} may not be opened: {why}."
             raise ToolFailure("blocked_by_policy", told, success=False, blocked_by_policy=why) from None
         if "Download is starting" in str(error) or "ERR_ABORTED" in str(error):
-            await anyio.sleep(DOWNLOAD_S)
+            await running.arrive()
             if running.downloads:
                 return {"url": url, "title": "", "snapshot": "(the URL is a download)", "element_count": 0}
         raise
@@ -240,9 +239,15 @@ async def snapshot(running: Running, state: ToolState, arguments: JsonObject) ->
 @tool
 async def click(running: Running, state: ToolState, arguments: JsonObject) -> JsonObject:
     """Click an element."""
+    from playwright.async_api import TimeoutError as PlaywrightTimeout
+
     page, before = running.page, running.page.url
     locator = await _found(running, arguments["ref"])
-    await running.act(lambda: locator.click(timeout=ACTION_S * 1000))
+    try:
+        await running.act(lambda: locator.click(timeout=ACTION_S * 1000))
+    except PlaywrightTimeout:
+        if not running.on_the_way:  # where it leads to, which a click waits for
+            raise
     return {"clicked": _with_at(arguments["ref"]), **await _after(running, state, before, page)}
 
 

@@ -31,6 +31,7 @@ onpopstate = () => { view.textContent = 'list again'; };</script>""",
 <button onclick="document.title = 'said ' + confirm('sure?')">Confirm</button>
 <button onclick="document.title = 'said ' + prompt('who?', 'nobody')">Prompt</button>""",
     "/files": """<title>Files</title><a href=/download>Report</a> <a href=/endless>Endless</a>
+<a href=/late?to=/download>Late report</a> <a href=/late?to=/form>Late form</a> <a href=/slow>Slow</a>
 <form action=/upload method=post enctype=multipart/form-data><label>File <input type=file name=file></label>
 <button>Upload</button></form>""",
     "/console": """<title>Console</title><script>console.log('hello', 1); console.warn('careful');
@@ -49,6 +50,9 @@ b.textContent = 'button ' + i; document.body.append(b); }</script>""",
     "/cookie": "<title>Cookie</title><script>document.cookie = 'who=me; max-age=99'; localStorage.who = 'me'</script>",
     "/hang": '<title>Hang</title><button onclick="for (;;) {}">Hang</button>',
 }
+
+
+LATE_S = 1.0
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -80,7 +84,8 @@ class Handler(BaseHTTPRequestHandler):
             self.end_headers()
             for _ in range(64):
                 self.wfile.write(b"x" * (1 << 20))
-        elif path == "/redirect":
+        elif path in ("/redirect", "/late"):
+            time.sleep(LATE_S if path == "/late" else 0)
             self.send_response(302)
             self.send_header("Location", parse_qs(urlsplit(self.path).query)["to"][0])
             self.end_headers()

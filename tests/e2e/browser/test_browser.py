@@ -11,6 +11,7 @@ import pytest
 from hermes_exec import ExecError, SandboxPool
 from hermes_exec.slot.slot import Slot
 from hermes_exec.tools import Toolbox
+from hermes_exec.tools.browser import browser
 from tests.conftest import require_engine
 from tests.e2e.browser.conftest import HOME, PORT, TOOLSETS, Surfer, browser_pool, of_the_browser, serve_site
 
@@ -132,6 +133,17 @@ async def test_files_come_and_go_through_the_slot(surf: Surfer, slot: Slot) -> N
     (direct,) = (await surf("navigate", url=f"{HOME}/download"))["downloads"]
     assert direct["path"].endswith("/Downloads/report-2.txt")
     assert direct["path"] != download["path"]
+
+
+async def test_an_action_waits_for_where_it_leads(surf: Surfer, monkeypatch: pytest.MonkeyPatch) -> None:
+    await surf.goto("/files")
+    (download,) = (await surf("click", ref=surf.ref("Late report")))["downloads"]
+    assert (download["bytes"], download["state"]) == (11, "completed")
+    monkeypatch.setattr(browser, "ARRIVE_S", 1.0)
+    slow = await surf("click", ref=surf.ref("Slow"))
+    assert slow["not_loaded"] == f"{HOME}/slow"
+    monkeypatch.undo()
+    assert (await surf("click", ref=surf.ref("Late form")))["url"] == f"{HOME}/form"
 
 
 async def test_what_the_page_logs_and_does_wrong(surf: Surfer) -> None:

@@ -272,7 +272,7 @@ def test_a_stream_that_cannot_write_every_character(way: list[str]) -> None:
         assert done.stdout.decode() == "0: gr\u00fc\u00df \u2713\n1: gr\u00fc\u00df \u2713\n"
 
 
-@pytest.mark.parametrize("command", [["doctor"], ["ps"], ["tools", "list"]])
+@pytest.mark.parametrize("command", [["doctor", "-b", "local"], ["ps"], ["tools", "list"]])
 def test_a_reader_that_has_gone_is_no_traceback(command: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
