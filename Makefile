@@ -25,8 +25,8 @@ engine: .venv/.ready ## a Docker daemon that answers (root only: installs and st
 images: engine ## the images of the tests, made without a registry
 	@$(PY) -m tests.images.build >/dev/null
 
-demo: ## a small language model works on real tasks in isolated slots (BACKEND=local, ssh, singularity, nomad or modal: there)
-	@.ci/demo $(BACKEND)
+demo: ## a small language model works on real tasks in isolated slots (BACKEND=local, ssh, singularity, nomad or modal: there; TASKS=browser: a scripted agent uses a web shop)
+	@.ci/demo "$(BACKEND)" $(TASKS)
 
 quick: setup ## three minutes of tests: unit tests, the runner's own, the conformance suite on local and on busybox
 	@.ci/test quick

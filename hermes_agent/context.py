@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hermes_agent.messages import Message
+from hermes_agent.messages import Message, image_parts, message_text
 from hermes_exec.errors import ConfigError
 
 Context = Callable[[Sequence[Message]], Sequence[Message]]
@@ -14,12 +14,15 @@ changes a message. An episode in which it left something out has no exact sequen
 """
 
 _SHOWN_HEAD, _SHOWN_TAIL = 100, 50
+IMAGE_CHARS = 4000
+"""What an image counts as: models take about a thousand tokens for a screenshot."""
 
 
 def characters(message: Message) -> int:
-    """The size of a message in characters, calls and thinking included."""
+    """The size of a message in characters, calls and thinking included; an image counts as `IMAGE_CHARS`."""
     calls = sum(len(str(call["function"])) for call in message.get("tool_calls") or ())
-    return len(str(message.get("content") or "")) + len(str(message.get("reasoning_content") or "")) + calls
+    text = len(message_text(message)) + len(str(message.get("reasoning_content") or ""))
+    return text + IMAGE_CHARS * len(image_parts(message)) + calls
 
 
 @dataclass(frozen=True)
@@ -27,9 +30,9 @@ class ShortenOldResults:
     """A `Context` that keeps a conversation within `max_chars` characters (a token is about four).
 
     Between the first `first` messages (default 2) and the last `last` (default 6) the oldest tool results are shortened
-    to their first 100 and last 50 characters, until it fits; when that is not enough, the oldest turns there are left
-    out, each with its results; and when that is not enough either, the oldest results outside are shortened too. What
-    the user and the model said there is always sent, however long it is.
+    to their first 100 and last 50 characters, without their images, until it fits; when that is not enough, the oldest
+    turns there are left out, each with its results; and when that is not enough either, the oldest results outside are
+    shortened too. What the user and the model said there is always sent, however long it is.
     """
 
     max_chars: int
@@ -85,8 +88,8 @@ def _past_results(messages: Sequence[Message], index: int) -> int:
 
 
 def _shortened(message: Message) -> Message:
-    content = str(message.get("content") or "")
+    content = message_text(message)
     left_out = len(content) - _SHOWN_HEAD - _SHOWN_TAIL
     if left_out <= 0:
-        return message
+        return {**message, "content": content}
     return {**message, "content": f"{content[:_SHOWN_HEAD]} … {left_out} characters … {content[-_SHOWN_TAIL:]}"}

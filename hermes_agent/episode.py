@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from hermes_agent.messages import Message, TokenUsage, TurnTokens
+from hermes_agent.messages import Message, TokenUsage, TurnTokens, message_text
 from hermes_agent.trajectories.sharegpt import Turn, sharegpt
 from hermes_exec.errors import ErrorCause
 
@@ -40,7 +40,8 @@ service counts in it; nor is a context that was full before the first turn.
 @dataclass(frozen=True)
 class CallRecord:
     """One tool call and what came of it. `executed` is False for a call that never reached the toolbox: not
-    understood, blocked, over a budget, or called off. `runs_on` says where the tool works.
+    understood, blocked, over a budget, or called off. `runs_on` says where the tool works; `images` are the PNG images
+    of its result, whether the model was shown them or not.
     """
 
     turn: int
@@ -53,6 +54,7 @@ class CallRecord:
     duration_s: float
     executed: bool = True
     runs_on: Literal["slot", "host"] = "slot"
+    images: tuple[bytes, ...] = ()
 
     @property
     def schema_valid(self) -> bool:
@@ -123,9 +125,7 @@ class Episode:
     def answer(self) -> str | None:
         """The text of the last message if it is the model's and calls no tool; else None."""
         last = self.messages[-1] if self.messages else {}
-        return (
-            str(last.get("content") or "") if last.get("role") == "assistant" and not last.get("tool_calls") else None
-        )
+        return message_text(last) if last.get("role") == "assistant" and not last.get("tool_calls") else None
 
     @property
     def counts(self) -> CallCounts:

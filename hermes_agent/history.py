@@ -21,6 +21,9 @@ from hermes_agent.messages import (
     ToolCall,
     TurnTokens,
     assistant_message,
+    content_of,
+    image_parts,
+    message_text,
     tool_message,
 )
 from hermes_agent.parsers.base import made_id
@@ -70,7 +73,7 @@ class History:
 
     def add_answer(self, call: ToolCall, answer: Answer) -> None:
         """Add the result of a pending call; to be called in the order of the calls."""
-        self.messages.append(tool_message(call, answer.content))
+        self.messages.append(tool_message(call, answer.content, answer.images if answer.shows_images else ()))
         self.calls.append(
             CallRecord(
                 self.turns,
@@ -83,6 +86,7 @@ class History:
                 answer.duration_s,
                 executed=answer.executed,
                 runs_on="host" if call.name in self._on_host else "slot",
+                images=answer.images,
             )
         )
         self.refused = self.refused or answer.error_kind == "no_calls_left"
@@ -94,15 +98,16 @@ class History:
         strict alternation have no place for a message between results and answer.
         """
         last = self.messages[-1]
+        told = message_text(last)
         try:
-            result = json.loads(last["content"])
+            result = json.loads(told)
         except ValueError:
             result = None
         if isinstance(result, dict):
-            content = json.dumps({**result, "notices": list(texts)}, ensure_ascii=False)
+            text = json.dumps({**result, "notices": list(texts)}, ensure_ascii=False)
         else:
-            content = "\n\n".join([str(last["content"]), *texts])
-        self.messages[-1] = {**last, "content": content}
+            text = "\n\n".join([told, *texts])
+        self.messages[-1] = {**last, "content": content_of(text, image_parts(last))}
 
     def turn(self, completion: Completion) -> Turn:
         """The turn under way, once its calls have ended."""

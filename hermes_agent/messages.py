@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType
@@ -118,9 +119,34 @@ def assistant_message(completion: Completion) -> Message:
     return message
 
 
-def tool_message(call: ToolCall, content: str) -> Message:
-    """The message that answers a call."""
-    return {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": content}
+def tool_message(call: ToolCall, content: str, images: Sequence[bytes] = ()) -> Message:
+    """The message that answers a call. With PNG images its content is a list of parts: the text, then each image."""
+    shown = content_of(content, list(map(_image_part, images)))
+    return {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": shown}
+
+
+def content_of(text: str, images: Sequence[Message]) -> str | list[Message]:
+    """The content of a message: the text, or with images (parts) a list of parts."""
+    return [{"type": "text", "text": text}, *images] if images else text
+
+
+def _image_part(png: bytes) -> Message:
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{b64encode(png).decode()}"}}
+
+
+def message_text(message: Mapping[str, Any]) -> str:
+    """The text of a message, whose content is a text or a list of parts; images are left out."""
+    content = message.get("content")
+    if isinstance(content, list):
+        return "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+    return "" if content is None else str(content)
+
+
+def image_parts(message: Mapping[str, Any]) -> list[Message]:
+    """The parts of a message that are images."""
+    content = message.get("content")
+    parts: list[Message] = content if isinstance(content, list) else []
+    return [part for part in parts if part.get("type") == "image_url"]
 
 
 def called(message: Mapping[str, Any]) -> list[ToolCall]:
@@ -132,10 +158,14 @@ def called(message: Mapping[str, Any]) -> list[ToolCall]:
 
 
 class Answer(NamedTuple):
-    """What a call is answered with. `executed` is False when it never reached the toolbox."""
+    """What a call is answered with. `executed` is False when it never reached the toolbox; `images` are PNG images,
+    which the model is shown if `shows_images`.
+    """
 
     content: str
     ok: bool
     error_kind: str | None
     duration_s: float = 0.0
     executed: bool = True
+    images: tuple[bytes, ...] = ()
+    shows_images: bool = False

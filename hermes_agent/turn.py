@@ -205,7 +205,14 @@ def _not_made(call: ToolCall, index: int, calls_left: int | None) -> Answer | No
 
 
 def _answer(result: ToolResult) -> Answer:
-    return Answer(result.content, result.ok, result.error_kind, result.duration_s)
+    return Answer(
+        result.content,
+        result.ok,
+        result.error_kind,
+        result.duration_s,
+        images=result.images,
+        shows_images=result.shows_images,
+    )
 
 
 def _refused(kind: str, message: str) -> Answer:

@@ -1,8 +1,10 @@
-"""The demonstration: a small language model works on real tasks, each in a slot of its own, and nothing is left behind.
+"""The demonstration: a model works on real tasks, each in a slot of its own, and nothing is left behind.
 
-`python -m examples.demo` runs the prompts of `examples/tasks.jsonl` with the model that runs in this process: no
-key, no network. The slots are in one box of the backend in `HERMES_DEMO_BACKEND`, with the options (JSON) in
-`HERMES_DEMO_OPTIONS`: an image, the address of a host. Without it they are made on this host.
+`python -m examples.demo` runs the prompts of `examples/tasks.jsonl` with the small language model that runs in this
+process: no key, no network. `python -m examples.demo browser` runs those of `examples/browser/tasks.jsonl`, in which a
+scripted agent uses a web shop that each slot serves itself. The slots are in one box of the backend in
+`HERMES_DEMO_BACKEND`, with the options (JSON) in `HERMES_DEMO_OPTIONS`: an image, the address of a host. Without it
+they are made on this host.
 """
 
 from __future__ import annotations
@@ -11,13 +13,17 @@ import json
 import os
 import secrets
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import anyio
 from rich.console import Console
 from rich.markup import escape
 
 from examples.demo.leftovers import ProcessWatch, boxes_of
+from examples.demo.scripted import SolutionsModel
 from hermes_agent.models.named import EMBEDDED
 from hermes_batch.config import BatchConfig
 from hermes_batch.display import RunDisplay, show_results
@@ -32,30 +38,63 @@ from hermes_exec.cli.kit.interrupt import run_async
 from hermes_exec.errors import BackendUnavailable, ExecError
 from hermes_exec.pool.pool import SandboxPool
 
-TASKS, OUT, WORKERS = Path("examples/tasks.jsonl"), Path("runs/demo"), 8
+PLAYWRIGHT_S = 10.0
 _CONSOLE = Console(highlight=False)
 
 
-async def demo(tasks: Path, out: Path, backend: str, options: dict[str, Any]) -> int:
+@dataclass(frozen=True)
+class Demo:
+    """Which tasks are worked on, by which model; `loop` are its bounds, `pool` options of the pool."""
+
+    tasks: Path
+    out: Path
+    model: Any
+    told: str
+    workers: int
+    toolsets: tuple[str, ...]
+    loop: Mapping[str, Any]
+    pool: Mapping[str, Any] = field(default_factory=dict)
+
+
+def terminal_demo() -> Demo:
+    """Terminal tasks over a source tree."""
+    told = "SmolLM2-135M in this process; the first take longest"
+    bounds = {"max_turns": 4, "temperature": 0.0, "max_tokens": 80}
+    return Demo(Path("examples/tasks.jsonl"), Path("runs/demo"), EMBEDDED, told, 8, ("terminal",), bounds)
+
+
+def browser_demo() -> Demo:
+    """Browser tasks over a web shop."""
+    folder = Path("examples/browser")
+    tasks = folder / "tasks.jsonl"
+    model = SolutionsModel.of(tasks, folder / "solutions.json")
+    tools = ("terminal", "file", "browser", "code_execution")
+    told = "none, a script knows the solutions"
+    return Demo(tasks, Path("runs/browser"), model, told, 3, tools, {"max_turns": 30}, {"network": False})
+
+
+DEMOS = {"terminal": terminal_demo, "browser": browser_demo}
+
+
+async def demo(asked: Demo, backend: str, options: dict[str, Any]) -> int:
     """Run it; returns the exit code: 0 when every prompt has its record and nothing was left behind."""
-    backend, options, why = await _usable(backend, options)
-    _say(f"{WORKERS} prompts at a time, {why}; model: SmolLM2-135M in this process; the first take longest")
+    out, workers = asked.out, asked.workers
+    backend, options, why = await _usable(backend, options, workers)
+    _say(f"{workers} prompts at a time, {why}; model: {asked.told}")
     run_id = f"demo-{secrets.token_hex(4)}"
     config = BatchConfig(
-        dataset=tasks,
+        dataset=asked.tasks,
         out=out,
-        model=EMBEDDED,
+        model=asked.model,
         backend=backend,
         image=options.pop("image", None),
-        backend_options={**options, "run_id": run_id},
-        slots_per_sandbox=WORKERS,
+        backend_options={**options, **asked.pool, "run_id": run_id},
+        slots_per_sandbox=workers,
         max_sandboxes=1,
-        workers=WORKERS,
-        toolsets=("terminal",),
-        max_turns=4,
-        temperature=0.0,
-        max_tokens=80,
+        workers=workers,
+        toolsets=asked.toolsets,
         overwrite=True,
+        **asked.loop,
     )
     watch = ProcessWatch()
 
@@ -73,9 +112,9 @@ async def demo(tasks: Path, out: Path, backend: str, options: dict[str, Any]) ->
     return exits.OK if clean and result.complete else exits.FAILED
 
 
-async def _usable(backend: str, options: dict[str, Any]) -> tuple[str, dict[str, Any], str]:
+async def _usable(backend: str, options: dict[str, Any], workers: int) -> tuple[str, dict[str, Any], str]:
     try:
-        async with SandboxPool(backend, slots_per_sandbox=WORKERS, **options) as pool, pool.slot() as slot:
+        async with SandboxPool(backend, slots_per_sandbox=workers, **options) as pool, pool.slot() as slot:
             told = f"a slot each, in one box of {backend}: {slot.isolation.level}, {slot.isolation.filesystem}"
     except BackendUnavailable as error:
         return "local", {}, f"slots on this host, without {backend} ({error})"
@@ -84,6 +123,10 @@ async def _usable(backend: str, options: dict[str, Any]) -> tuple[str, dict[str,
 
 async def _nothing_left(backend: Backend, run_id: str, watch: ProcessWatch) -> bool:
     boxes, processes = await boxes_of(backend, run_id), watch.left()
+    with anyio.move_on_after(PLAYWRIGHT_S):  # its driver is kept for the next browser
+        while processes:
+            await anyio.sleep(0.2)
+            processes = watch.left()
     if not boxes and not processes:
         gone = f" ({len(watch.seen)} of its processes were seen on this host; all are gone)" if watch.seen else ""
         _say(f"left behind: no box, no process{gone}")
@@ -97,10 +140,13 @@ def _say(text: str) -> None:
 
 
 def main() -> None:
-    """The command line of the demonstration: none but the environment."""
+    """The command line of the demonstration: which one."""
+    name = "".join(sys.argv[1:]) or "terminal"
+    if name not in DEMOS:
+        sys.exit(f"there are the demonstrations {' and '.join(DEMOS)}, not {name!r}")
     options = json.loads(os.environ.get("HERMES_DEMO_OPTIONS") or "{}")
     try:
-        code = run_async(lambda: demo(TASKS, OUT, os.environ.get("HERMES_DEMO_BACKEND") or "local", options))
+        code = run_async(lambda: demo(DEMOS[name](), os.environ.get("HERMES_DEMO_BACKEND") or "local", options))
     except ExecError as error:
         Console(stderr=True).print(escape(f"{type(error).__name__}: {error}"), soft_wrap=True)
         code = exits.code_of(error)

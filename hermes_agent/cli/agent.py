@@ -25,6 +25,7 @@ from hermes_agent.cli.options import (
     Strict,
     Temperature,
     TextTools,
+    ToolOption,
     Toolsets,
     WaitOutage,
     parse_sampling,
@@ -32,7 +33,17 @@ from hermes_agent.cli.options import (
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.interrupt import run_async
 from hermes_exec.cli.kit.output import emit_json, stderr
-from hermes_exec.cli.kit.pools import AsJson, Backend, Config, Image, Options, Profile, TraceTo, make_pool
+from hermes_exec.cli.kit.pools import (
+    AsJson,
+    Backend,
+    Config,
+    Image,
+    Options,
+    Profile,
+    TraceTo,
+    make_pool,
+    parse_options,
+)
 from hermes_exec.errors import ConfigError, ErrorCause
 
 if TYPE_CHECKING:
@@ -70,6 +81,7 @@ def agent(
     ] = None,
     max_turns: MaxTurns = 30,
     toolset: Toolsets = None,
+    tool_option: ToolOption = None,
     strict: Strict = False,
     temperature: Temperature = 1.0,
     max_tokens: MaxTokens = None,
@@ -91,7 +103,7 @@ def agent(
     """
     from hermes_agent import Hooks, Rollout
     from hermes_agent.models.named import named_model
-    from hermes_exec.tools import select
+    from hermes_exec.tools import ToolOptions, select
 
     if not task.strip():
         raise ConfigError("the task is empty")
@@ -115,6 +127,7 @@ def agent(
         messages=task,
         files=places,
         toolsets=toolset,
+        tool_options=ToolOptions.of(parse_options(tool_option)),
         loop={
             "max_turns": max_turns,
             "temperature": temperature,

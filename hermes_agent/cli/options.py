@@ -38,6 +38,14 @@ MaxTurns = Annotated[int, typer.Option("--max-turns", min=1, help="Completions o
 Toolsets = Annotated[
     list[str] | None, typer.Option("--toolset", "-t", help="May be repeated (default: terminal, file).")
 ]
+ToolOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tool-option",
+        metavar="NAME=VALUE",
+        help="A field of ToolOptions: native_images=true for a model that sees, code_mode=kernel; may be repeated.",
+    ),
+]
 Strict = Annotated[bool, typer.Option("--strict", help="Refuse toolsets that have no tool here.")]
 Temperature = Annotated[float, typer.Option("--temperature", min=0, max=100, help="0 is greedy.")]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", min=1, help="Of one completion.")]

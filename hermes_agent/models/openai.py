@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from hermes_agent.errors import ModelError
-from hermes_agent.messages import Completion, Message
+from hermes_agent.messages import Completion, Message, content_of, image_parts, message_text
 from hermes_agent.models.chat_answer import read_answer
 from hermes_agent.models.chat_text import as_text, leading_system
 from hermes_agent.models.endpoint import Endpoint, EndpointStatus
@@ -109,7 +110,7 @@ class OpenAIModel:
 
     def _shown(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
         at = leading_system(messages)
-        whole = [*messages[:at], *self._prefill, *messages[at:]]
+        whole = _images_by_the_user([*messages[:at], *self._prefill, *messages[at:]])
         return whole if self._render is None else as_text(whole, tools, self._render)
 
     def _read(self, answer: object, tools: Sequence[Mapping[str, Any]]) -> Completion:
@@ -123,3 +124,20 @@ class OpenAIModel:
         if tag := next((tag for tag in _TAGS if tag in text), None):
             self._warned = True
             _LOG.warning("%s writes calls as text (%s); give the parser of its format: parser=…", self.model, tag)
+
+
+def _images_by_the_user(messages: Sequence[Message]) -> list[Message]:
+    """The messages with the images of results in a message of the user after the results of their turn: the only place
+    where every endpoint that has a model that sees takes them.
+    """
+    sent: list[Message] = []
+    for role, run in groupby(messages, lambda message: message.get("role")):
+        turn = list(run)
+        images = [part for message in turn for part in image_parts(message)] if role == "tool" else []
+        if not images:
+            sent += turn
+            continue
+        names = ", ".join(str(message.get("name")) for message in turn if image_parts(message))
+        sent += [{**message, "content": message_text(message)} for message in turn]
+        sent.append({"role": "user", "content": content_of(f"Images of the results above, of {names}:", images)})
+    return sent

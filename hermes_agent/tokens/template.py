@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from hermes_agent.messages import Message
+from hermes_agent.messages import Message, image_parts, message_text
 from hermes_agent.tokens.control import ControlTokens, Tokenizer, new_nonce
 from hermes_agent.tokens.probe import (
     MORE,
@@ -141,6 +141,8 @@ class ChatTemplate:
         return text
 
     def _prepared(self, messages: Sequence[Message], nonce: str) -> list[Message]:
+        if any(map(image_parts, messages)):
+            raise ConfigError("the tokens of images are not kept: leave ToolOptions.native_images off")
         merged = _merged(messages) if self._form.merges else messages
         if self._form.arguments == "object":
             merged = [_with_objects(message) for message in merged]
@@ -225,12 +227,6 @@ def _merged(messages: Sequence[Message]) -> list[Message]:
     for message in messages:
         if message.get("role") == "user" and merged and merged[-1].get("role") == "tool":
             last = merged.pop()
-            message = {**last, "content": f"{_text(last['content'])}\n\n{_text(message['content'])}"}
+            message = {**last, "content": f"{message_text(last)}\n\n{message_text(message)}"}
         merged.append(message)
     return merged
-
-
-def _text(content: object) -> str:
-    if isinstance(content, list):
-        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
-    return str(content or "")

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
-from hermes_agent.messages import ToolCall, called
+from hermes_agent.messages import ToolCall, called, message_text
 
 Turn = TypedDict("Turn", {"from": str, "value": str})
 """One ShareGPT turn."""
@@ -68,7 +68,7 @@ def sharegpt(messages: Sequence[Mapping[str, Any]], tools: Iterable[Mapping[str,
     """A conversation as ShareGPT turns. System messages follow the function-calling prompt in the first turn; results
     of one turn share a turn.
     """
-    told = [_text(message) for message in messages if message.get("role") == "system"]
+    told = [message_text(message) for message in messages if message.get("role") == "system"]
     turns: list[Turn] = [{"from": "system", "value": "\n\n".join([system_prompt(tools), *told])}]
     answering = False
     for message in messages:
@@ -80,7 +80,7 @@ def sharegpt(messages: Sequence[Mapping[str, Any]], tools: Iterable[Mapping[str,
         elif role == "tool":
             turns.append({"from": "tool", "value": _tool_response(message)})
         elif role != "system":
-            turns.append({"from": "human", "value": _text(message)})
+            turns.append({"from": "human", "value": message_text(message)})
         answering = role == "tool"
     return turns
 
@@ -89,7 +89,7 @@ def gpt_value(message: Mapping[str, Any]) -> str:
     """An assistant message as text: the thinking (always there, perhaps empty), the text, a block for each call."""
     reasoning = str(message.get("reasoning_content") or "").strip()
     parts = [f"<think>\n{reasoning}\n</think>" if reasoning else "<think>\n</think>"]
-    if text := _text(message).strip():
+    if text := message_text(message).strip():
         parts.append(text)
     parts += [tool_call_block(call) for call in called(message)]
     return "\n".join(parts)
@@ -119,7 +119,7 @@ def tool_stats(calls: Iterable[tuple[str, bool]], known: Iterable[str]) -> dict[
 
 
 def _tool_response(message: Mapping[str, Any]) -> str:
-    content = _parsed(_text(message))
+    content = _parsed(message_text(message))
     body = {"tool_call_id": message.get("tool_call_id", ""), "name": message.get("name", ""), "content": content}
     return f"<tool_response>\n{json.dumps(body, ensure_ascii=False)}\n</tool_response>"
 
@@ -131,10 +131,3 @@ def _parsed(text: str) -> object:
         return json.loads(text, strict=False)
     except (ValueError, RecursionError):
         return text
-
-
-def _text(message: Mapping[str, Any]) -> str:
-    content = message.get("content")
-    if isinstance(content, list):
-        return "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
-    return "" if content is None else str(content)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+from hermes_exec.config.model import nearest
 from hermes_exec.errors import ConfigError
 
 CodeMode = Literal["project", "strict", "kernel"]
@@ -53,6 +55,18 @@ class ToolOptions:
         for name, value in vars(self).items():
             if isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
                 raise ConfigError(f"ToolOptions.{name} must be above 0, not {value!r}")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> ToolOptions:
+        """From a mapping, such as a file has. Raises ConfigError for an unknown name or a wrong type."""
+        defaults = vars(cls())
+        for name, value in values.items():
+            if name not in defaults:
+                raise ConfigError(f"ToolOptions has no {name!r}; {nearest(name, defaults)}")
+            kind = type(defaults[name])
+            if type(value) is not kind and not (kind is float and type(value) is int):
+                raise ConfigError(f"ToolOptions.{name} is of type {kind.__name__}, not {value!r}")
+        return cls(**values)
 
     def for_context_window(self, window_chars: int) -> ToolOptions:
         """These options with the result budgets scaled to a model's context window: 15 % a result (at least 8,000),

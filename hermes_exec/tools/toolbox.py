@@ -174,9 +174,16 @@ class Toolbox:
             self._state.searches.interrupt()
         kind = outcome.error_kind
         duration_s = time.monotonic() - started
-        images, self._state.images = tuple(self._state.images), []
         return ToolResult(
-            name, to_json(outcome.data), outcome.data, kind is None, kind, duration_s, call_id, images=images
+            name,
+            to_json(outcome.data),
+            outcome.data,
+            kind is None,
+            kind,
+            duration_s,
+            call_id,
+            images=outcome.images,
+            shows_images=self._state.options.native_images,
         )
 
     async def fit_turn(self, results: Sequence[ToolResult], limit_chars: int | None = None) -> list[ToolResult]:

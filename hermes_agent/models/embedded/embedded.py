@@ -17,7 +17,7 @@ import anyio.to_thread
 from anyio.lowlevel import RunVar
 
 from hermes_agent.errors import ContextExceeded, ModelError
-from hermes_agent.messages import Completion, Message, TokenUsage
+from hermes_agent.messages import Completion, Message, TokenUsage, message_text
 from hermes_agent.models.embedded.smollm2 import END, Examples, render
 from hermes_agent.parsers import get_parser
 from hermes_exec.errors import ConfigError
@@ -92,7 +92,7 @@ class EmbeddedModel:
             "max_tokens": sampling.get("max_tokens") or self._max_tokens,
             "stop": [END],
         }
-        first = next((str(message.get("content")) for message in messages if message.get("role") == "user"), "")
+        first = next((message_text(message) for message in messages if message.get("role") == "user"), "")
         told = await self._computed(first, request)
         usage = TokenUsage(told.prompt_tokens, told.completion_tokens, 1)
         if sampling.get("tool_choice") == "none":

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any, NamedTuple
 
-from hermes_agent.messages import Message
+from hermes_agent.messages import Message, message_text
 from hermes_agent.trajectories.sharegpt import gpt_value
 
 END = "<|im_end|>"
@@ -73,7 +73,7 @@ def render(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], exam
     tools' schemas are left out: they are longer than the memory of a model this small. Without a tool named `terminal`
     there are no examples of it either.
     """
-    task = next((str(message.get("content") or "") for message in messages if message.get("role") == "user"), "")
+    task = next((message_text(message) for message in messages if message.get("role") == "user"), "")
     has_terminal = any(tool.get("function", tool).get("name") == "terminal" for tool in tools)
     parts = [_message("system", _SYSTEM)] if has_terminal else []
     for index, example in enumerate(examples.near(task) if has_terminal else []):
@@ -89,7 +89,7 @@ def render(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], exam
 
 
 def _rendered(message: Mapping[str, Any]) -> list[str]:
-    role, content = message.get("role"), str(message.get("content") or "")
+    role, content = message.get("role"), message_text(message)
     if role == "assistant":
         text = gpt_value({**message, "reasoning_content": None}).removeprefix("<think>\n</think>").lstrip("\n")
         return [_message("assistant", text)]

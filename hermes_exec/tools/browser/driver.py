@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from playwright.async_api import Playwright
 
 MISSING = "the extra 'browser' is not installed: pip install 'hermes-exec[browser]'"
-LINGER_S = 60.0
+LINGER_S = 5.0
 _DRIVERS: WeakKeyDictionary[asyncio.AbstractEventLoop, Driver] = WeakKeyDictionary()
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 JsonObject = dict[str, Any]
 Work = Callable[["Running", ToolState, JsonObject], Awaitable[JsonObject]]
+"""What a tool does in the browser. PNG images of its result are in `_IMAGES`."""
+_IMAGES = "images of the result"
 
 NAVIGATION_S = 60.0
 ACTION_S = 10.0
@@ -72,7 +74,8 @@ def tool(work: Work, *, held: bool = False, within_s: float = CALL_S) -> Tool:
             if owner.lost is not None:
                 data["warning"], owner.lost = owner.lost, None
             await running.name_downloads()
-        return Outcome({"success": True, **data, **_happened(running)})
+        images = data.pop(_IMAGES, ())
+        return Outcome({"success": True, **data, **_happened(running)}, images=images)
 
     return call
 
@@ -403,12 +406,10 @@ async def vision(running: Running, state: ToolState, arguments: JsonObject) -> J
     running.screenshots += 1
     path = kept_path(state.slot, f"screenshot-{running.screenshots}.png")
     await state.slot.files.write_bytes(path, image)
-    data: JsonObject = {"question": arguments["question"], "screenshot_path": path}
+    data: JsonObject = {"question": arguments["question"], "screenshot_path": path, _IMAGES: (image,)}
     if annotations is not None:
         data["annotations"] = annotations
-    if state.options.native_images:
-        state.images.append(image)
-    else:
+    if not state.options.native_images:
         data["note"] = "You cannot see images; the file can be worked on with other tools."
     return data
 

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 
 class Outcome(NamedTuple):
-    """What a tool function returns: the result as data, and the kind of trouble the model had, if any."""
+    """What a tool function returns: the result as data, the kind of trouble the model had, if any, and PNG images."""
 
     data: dict[str, object]
     error_kind: str | None = None
+    images: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class ToolResult:
     `content` is the text for the model: JSON, or a `<persisted-output>` block when the JSON was too long. `data` is the
     same as a dict, always whole. `ok` says that the tool did what was asked (for the terminal: exit code 0);
     `error_kind` names the trouble otherwise. `spilled` is the path in the slot of the file that has the full text, or
-    None. `images` are PNG images for a model that sees. `duration_s` is wall time.
+    None. `images` are PNG images that belong to it (screenshots); `shows_images` says that the model is to be shown
+    them (`ToolOptions.native_images`). `duration_s` is wall time.
     """
 
     name: str
@@ -33,6 +35,7 @@ class ToolResult:
     call_id: str
     spilled: str | None = None
     images: tuple[bytes, ...] = ()
+    shows_images: bool = False
 
 
 def to_json(data: object) -> str:

@@ -48,8 +48,6 @@ class ToolState:
     """Carries out a call that code makes, as one of the same Toolbox."""
     code_tools: Mapping[str, JsonObject] = field(default_factory=dict)
     """The tools that code may call, with their schemas."""
-    images: list[bytes] = field(default_factory=list)
-    """PNG images for the result of the call under way."""
     kernel: Kernel | None = None
     turn_of_code: anyio.Lock = field(default_factory=anyio.Lock)
     _session: Session | None = None

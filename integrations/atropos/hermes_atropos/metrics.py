@@ -8,6 +8,7 @@ from statistics import fmean, quantiles
 from typing import Any
 
 from hermes_agent import Message, RolloutResult
+from hermes_agent.messages import message_text
 from hermes_exec import ErrorCause
 from hermes_exec.results import PoolStats
 
@@ -102,7 +103,7 @@ def readable(messages: Sequence[Message]) -> str:
     parts = []
     for message in messages:
         calls = [f"→ {_function(call)}" for call in message.get("tool_calls") or ()]
-        said = "\n".join(filter(None, (message.get("reasoning_content"), str(message.get("content") or ""), *calls)))
+        said = "\n".join(filter(None, (message.get("reasoning_content"), message_text(message), *calls)))
         parts.append(f"[{message.get('role')}]\n{_shortened(said)}")
     return "\n\n".join(parts)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from hermes_agent import CommandCheck, Message, Model, Rollout, Scoring, SessionModel
 from hermes_agent.models.embedded.embedded import EMBEDDED_NAME
@@ -14,7 +14,7 @@ from hermes_agent.models.named import EMBEDDED, named_model
 from hermes_agent.scoring import Files, ScoreIn
 from hermes_batch.dataset import Task
 from hermes_exec import BackendConfig, ConfigError, SandboxPool, config_type
-from hermes_exec.tools import Draw, draw_toolsets, select
+from hermes_exec.tools import Draw, ToolOptions, draw_toolsets, select
 
 _LOOP = (
     *("max_turns", "max_tool_calls", "temperature", "max_tokens"),
@@ -35,8 +35,9 @@ class BatchConfig(BaseModel):
     `max_tool_calls`, `deadline_s`, `max_tokens_total`, `max_cost` and `max_tool_seconds` bound an episode (see
     `AgentLoop`). `score_in` and `check_timeout_s` are for the checks (see `hermes_agent.Scoring`); a prompt's own
     `score_in` wins. With a `distribution` the toolsets of each prompt are drawn from it, with `seed` (default 0) and
-    the prompt's index, instead of `toolsets`; `strict` refuses toolsets that have no tool here. `overwrite` allows to
-    replace the results of an earlier run in `out`; without it a directory that has some is a ConfigError.
+    the prompt's index, instead of `toolsets`; `strict` refuses toolsets that have no tool here. `tool_options` are
+    fields of `ToolOptions`. `overwrite` allows to replace the results of an earlier run in `out`; without it a
+    directory that has some is a ConfigError.
     """
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, frozen=True)
@@ -65,6 +66,7 @@ class BatchConfig(BaseModel):
     toolsets: tuple[str, ...] = ("terminal", "file")
     distribution: str | None = None
     strict: bool = False
+    tool_options: dict[str, Any] = Field(default_factory=dict)
     system_prompt: str | None = None
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = 1.0
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -83,6 +85,12 @@ class BatchConfig(BaseModel):
         except ValidationError as error:
             told = (f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors())
             raise ConfigError("; ".join(told)) from error
+
+    @field_validator("tool_options")
+    @classmethod
+    def _of_tools(cls, values: dict[str, Any]) -> dict[str, Any]:
+        ToolOptions.of(values)
+        return values
 
     @property
     def model_name(self) -> str:
@@ -141,6 +149,7 @@ class BatchConfig(BaseModel):
             files=files,
             cwd=task.cwd,
             toolsets=self.toolsets_of(task),
+            tool_options=ToolOptions.of(self.tool_options),
             scoring=scoring,
             image=task.container_image,
             loop={name: getattr(self, name) for name in _LOOP} | {"sampling": {**seed, **self.sampling}},

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TypedDict
 
-from hermes_agent import CheckFailed, EpisodeError, RolloutResult, TokenUsage
+from hermes_agent import CheckFailed, Episode, EpisodeError, RolloutResult, TokenUsage
 from hermes_agent.trajectories.sharegpt import ToolStats, Turn, sharegpt, tool_stats
 from hermes_batch.dataset import Task
 from hermes_exec.tools import KNOWN_TOOLS
+
+SCREENSHOTS = "screenshots"
 
 
 class Metadata(TypedDict):
@@ -39,13 +41,20 @@ class Failure(TypedDict):
     message: str
 
 
+class Screenshot(TypedDict):
+    """An image of a result: `path` is that of its PNG file beside the trajectories."""
+
+    tool_call_id: str
+    path: str
+
+
 class Record(TypedDict):
     """One line of `trajectories.jsonl`.
 
     Up to `tool_error_counts` the fields are those of the Hermes batch runner; every known tool is in `tool_stats` and
     `tool_error_counts`, so that all records have one schema. `solved` is None where there was no check or the episode
     may not be scored; `trainable` is False for the latter, and `cause` says whose doing the end was. `task_digest`
-    stands for what the prompt's line asked.
+    stands for what the prompt's line asked. `screenshots` are the images of tool results, as PNG files of their own.
     """
 
     prompt_index: int
@@ -67,6 +76,7 @@ class Record(TypedDict):
     tool_calls: int
     unknown_tools: list[str]
     errors: list[Failure]
+    screenshots: list[Screenshot]
     prompt_tokens: int
     completion_tokens: int
     seconds: float
@@ -115,6 +125,7 @@ def make_record(
         "tool_calls": 0 if episode is None else len(episode.tool_calls),
         "unknown_tools": sorted({name for name, _ in calls} - offered),
         "errors": [_failure(one) for one in errors],
+        "screenshots": [screenshot for screenshot, _ in screenshots_of(task, episode)],
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "seconds": round(result.seconds, 3),
@@ -124,6 +135,16 @@ def make_record(
         "sandbox": result.sandbox,
         "task_digest": task.digest,
     }
+
+
+def screenshots_of(task: Task, episode: Episode | None) -> list[tuple[Screenshot, bytes]]:
+    """The images of a prompt's results, each with its PNG."""
+    calls = () if episode is None else episode.tool_calls
+    images = [(call.call_id, image) for call in calls for image in call.images]
+    return [
+        ({"tool_call_id": call_id, "path": f"{SCREENSHOTS}/{task.index}-{number}.png"}, image)
+        for number, (call_id, image) in enumerate(images, 1)
+    ]
 
 
 def _failure(error: EpisodeError) -> Failure:

@@ -15,7 +15,7 @@ from hermes_agent import AccessRefused, Model, OpenAIModel, RolloutResult, Sessi
 from hermes_agent.models.endpoint import EndpointStatus
 from hermes_batch.config import BatchConfig
 from hermes_batch.dataset import Task, read_dataset
-from hermes_batch.record import Record, make_record
+from hermes_batch.record import Record, make_record, screenshots_of
 from hermes_batch.report.report import REPORT, write_report
 from hermes_batch.settings import SETTINGS, read_settings, recorded_config, write_settings
 from hermes_batch.tally import Tally
@@ -220,15 +220,17 @@ class _Run:
 
     async def _worker(self, lines: Trajectories) -> None:
         for task in self._tasks:
-            record = await self._record(task)
+            record, images = await self._record(task)
             with anyio.CancelScope(shield=True):
-                await lines.append(record)
+                await lines.append(record, images)
             self._result.tally.add(record)
             if self._told.on_record is not None:
                 self._told.on_record(self._result, record)
 
-    async def _record(self, task: Task) -> Record:
-        """Work on a prompt. Raises ConfigError when the endpoint refuses every request, not this one alone."""
+    async def _record(self, task: Task) -> tuple[Record, list[bytes]]:
+        """Work on a prompt; its record, and the images of its screenshots. Raises ConfigError when the endpoint refuses
+        every request, not this one alone.
+        """
         config = self._config
         rollout = config.rollout(task)
         result = await rollout.run(self._pool, self._model)
@@ -243,7 +245,7 @@ class _Run:
             backend=str(getattr(config.backend, "name", config.backend)),
             image=task.container_image or config.image or "",
         )
-        return self._pool.masked(record)
+        return self._pool.masked(record), [image for _, image in screenshots_of(task, result.episode)]
 
     def _write_settings(self) -> None:
         result = self._result

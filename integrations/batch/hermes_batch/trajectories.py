@@ -5,7 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +14,7 @@ from typing import Any, BinaryIO, Self
 
 import anyio.to_thread
 
-from hermes_batch.record import Record
+from hermes_batch.record import SCREENSHOTS, Record
 from hermes_exec.errors import ConfigError
 
 TRAJECTORIES = "trajectories.jsonl"
@@ -24,8 +25,8 @@ Row = dict[str, Any]
 class Trajectories:
     """`trajectories.jsonl` of a run that goes on. One process writes it at a time, which a lock on it ensures."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+    def __init__(self, file: BinaryIO, out: Path) -> None:
+        self._file, self._out = file, out
 
     @classmethod
     def create(cls, out: Path, *, overwrite: bool) -> Self:
@@ -37,7 +38,8 @@ class Trajectories:
             file = (out / TRAJECTORIES).open("ab" if overwrite else "xb")
             _lock(file, out)
             file.truncate(0)
-        return cls(file)
+            shutil.rmtree(out / SCREENSHOTS, ignore_errors=True)
+        return cls(file, out)
 
     @classmethod
     def reopen(cls, out: Path, keep: Callable[[Row], bool]) -> Self:
@@ -62,10 +64,16 @@ class Trajectories:
                 file.close()
                 aside.unlink(missing_ok=True)
                 raise
-        return cls(file)
+        return cls(file, out)
 
-    async def append(self, record: Record) -> None:
-        """Write a record. It outlives the process at once, and the machine when this returns."""
+    async def append(self, record: Record, images: Sequence[bytes] = ()) -> None:
+        """Write a record, and the images of its `screenshots` before it. It outlives the process at once, and the
+        machine when this returns.
+        """
+        for screenshot, image in zip(record["screenshots"], images, strict=True):
+            path = self._out / screenshot["path"]
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(image)
         self._file.write(_line(record))
         self._file.flush()
         await anyio.to_thread.run_sync(os.fsync, self._file.fileno())

@@ -116,6 +116,8 @@ def test_agent_without_an_endpoint_ends_with_infra() -> None:
         (("--model", "m", "--api-key", "x", "--parser", "herms"), "did you mean 'hermes'?"),
         (("--model", "m"), "OpenAI's own endpoint needs an api_key"),
         (("--model", "embedded", "--parser", "herms"), "did you mean 'hermes'?"),
+        (("--model", "embedded", "--tool-option", "native_image=true"), "did you mean 'native_images'?"),
+        (("--model", "embedded", "--tool-option", "native_images=3"), "native_images is of type bool, not 3"),
     ],
 )
 def test_model_that_cannot_be_is_told_before_a_box_is_started(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +21,8 @@ from hermes_agent import (
 )
 from hermes_agent.models.scripted import call
 from hermes_batch.dataset import Task
-from hermes_batch.record import Record, make_record
+from hermes_batch.record import Record, make_record, screenshots_of
+from hermes_batch.trajectories import Trajectories
 from hermes_exec.errors import ErrorCause
 from hermes_exec.tools import KNOWN_TOOLS, ToolResult
 from tests.unit.agent.toolboxes import FunctionTools, result
@@ -100,6 +103,24 @@ async def test_prompt_that_never_had_a_slot() -> None:
     made = record(None, error=FAILURE, cause=ErrorCause.PROVIDER)
     assert (made["finish"], made["cause"], made["trainable"], made["api_calls"]) == ("infra", "provider", False, 0)
     assert [turn["from"] for turn in made["conversations"]] == ["system", "human"]
+
+
+async def test_images_of_results_are_files_beside_the_records(tmp_path: Path) -> None:
+    async def picture(arguments: dict[str, Any]) -> ToolResult:
+        return replace(result("{}"), images=(b"\x89PNG %d" % arguments["x"],))
+
+    calls = Completion("", (call("terminal", {"x": 1}), call("terminal", {"x": 2})))
+    seen = await AgentLoop(ScriptedModel([calls, "done"]), Terminal(picture)).run("go")
+    made, images = record(seen), [image for _, image in screenshots_of(TASK, seen)]
+    assert made["screenshots"] == [
+        {"tool_call_id": call.call_id, "path": f"screenshots/3-{at}.png"} for at, call in enumerate(seen.tool_calls, 1)
+    ]
+    with Trajectories.create(tmp_path, overwrite=False) as lines:
+        await lines.append(made, images)
+        await lines.append(record(None, error=FAILURE))
+    assert [(tmp_path / shot["path"]).read_bytes() for shot in made["screenshots"]] == [b"\x89PNG 1", b"\x89PNG 2"]
+    with Trajectories.create(tmp_path, overwrite=True):
+        assert not (tmp_path / "screenshots").exists()
 
 
 async def test_every_record_has_the_same_fields() -> None:

@@ -35,7 +35,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
-        if tag not in {"meta", "input", "br"}:
+        if tag not in {"meta", "input", "br", "img"}:
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -107,7 +107,7 @@ def test_page_needs_nothing_else(tmp_path: Path) -> None:
     policies = [
         a["content"] for tag, a in page.tags if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy"
     ]
-    assert policies == ["default-src 'none'; style-src 'unsafe-inline'"]
+    assert policies == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
     assert not re.search(r"url\(|@import", (tmp_path / "report.html").read_text("utf-8"))
 
 
@@ -135,6 +135,36 @@ def test_reasons_of_unscored_prompts(tmp_path: Path) -> None:
     assert "Not scored, by errorErrorWhat the first of them saidPromptsSandboxDiedout of memory2" in page.text
     assert page.text.count("SandboxDied: out of memory") == page.text.count("SandboxDied: removed") == 1
     assert "Not scored" not in report(tmp_path, record(0, solved=True)).text
+
+
+def test_code_snapshots_and_screenshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def call(name: str, arguments: dict[str, Any], content: dict[str, Any]) -> list[dict[str, str]]:
+        asked = json.dumps({"name": name, "arguments": arguments})
+        response = json.dumps({"tool_call_id": name, "name": name, "content": content})
+        return [
+            {"from": "gpt", "value": f"<tool_call>\n{asked}\n</tool_call>"},
+            {"from": "tool", "value": f"<tool_response>\n{response}\n</tool_response>"},
+        ]
+
+    turns = [
+        *call("execute_code", {"code": "\n".join(f"a = {n}" for n in range(20))}, {"output": "19", "exit_code": 0}),
+        *call("browser_snapshot", {}, {"url": "http://x", "snapshot": "- button\n- link"}),
+        *call("browser_vision", {"question": "?"}, {"screenshot_path": "/tmp/s.png"}),
+    ]
+    paths = ("screenshots/0-1.png", "screenshots/0-2.png", f"screenshots/0-3{EVIL[:20]}.png", "../../etc/passwd")
+    shots = [{"tool_call_id": "browser_vision", "path": path} for path in paths]
+    (tmp_path / "screenshots").mkdir()
+    (tmp_path / paths[0]).write_bytes(b"\x89PNG")
+    (tmp_path / paths[1]).write_bytes(b"\x89PNG and more than is left")
+    monkeypatch.setattr("hermes_batch.report.images._MOST_BYTES", 10)
+    page = report(tmp_path, record(0, conversations=turns, screenshots=shots))
+    folded = [attributes for tag, attributes in page.tags if tag == "details" and attributes.get("class") == "folded"]
+    assert folded == [{"class": "folded"}, {"class": "folded", "open": ""}, {"class": "folded"}]
+    assert [text in page.text for text in ("Code, 20 lines", "Snapshot, 2 lines", "- button\n- link")] == [True] * 3
+    images = [attributes for tag, attributes in page.tags if tag == "img"]
+    assert images == [{"alt": paths[0], "src": "data:image/png;base64,iVBORw=="}]
+    assert f"in {paths[1]}" in page.text
+    assert page.text.count("is not there") == 2
 
 
 def test_half_a_line_is_left_out_and_counted(tmp_path: Path) -> None:

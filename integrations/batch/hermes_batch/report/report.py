@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes_batch.report.html import Markup, element, join
+from hermes_batch.report.images import Images
 from hermes_batch.report.transcript import transcript
 from hermes_batch.settings import read_settings
 from hermes_batch.tally import Tally, outcome, reason
@@ -29,16 +30,17 @@ def write_report(out: Path) -> Path:
     """Write `out/report.html` from `out/trajectories.jsonl` and `out/run.json`; return its path.
 
     Lines that are no record (a run that was killed may leave half of one) are left out and counted. The transcripts of
-    the first 500 prompts are in it. One record is held at a time, however many there are. Raises ConfigError when there
-    are no trajectories.
+    the first 500 prompts are in it, with their screenshots up to 30 MB in all. One record is held at a time, however
+    many there are. Raises ConfigError when there are no trajectories.
     """
     run = _Run(out)
     path = out / REPORT
+    images = Images(out)
     with path.open("w", encoding="utf-8", errors="replace") as page, (out / TRAJECTORIES).open("rb") as lines:
         before, after = _page(run)
         page.write(before)
         for _, offset in run.places[:_EPISODES]:
-            page.write(_episode(record_at(lines, offset)))
+            page.write(_episode(record_at(lines, offset), images))
         page.write(after)
     return path
 
@@ -66,7 +68,7 @@ class _Run:
 def _page(run: _Run) -> tuple[str, str]:
     """The page before and after the transcripts."""
     style = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
-    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     head = join(
         Markup('<meta charset="utf-8">'),
         Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
@@ -157,7 +159,7 @@ def _filter(tally: Tally) -> Markup:
     return element("div", *choices, cls="filter")
 
 
-def _episode(record: Mapping[str, Any]) -> Markup:
+def _episode(record: Mapping[str, Any], images: Images) -> Markup:
     word = outcome(record)
     kind = word if word in {"solved", "unsolved", "unscored"} else "other"
     prompt = next((str(turn.get("value", "")) for turn in record["conversations"] if turn.get("from") == "human"), "")
@@ -171,4 +173,4 @@ def _episode(record: Mapping[str, Any]) -> Markup:
         element("span", facts, cls="facts"),
         *([element("span", str(why), cls="why")] if (why := reason(record)).kind else []),
     )
-    return element("details", summary, transcript(record), cls=f"episode {kind}")
+    return element("details", summary, transcript(record, images.of(record)), cls=f"episode {kind}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from hermes_agent.messages import ToolCall
@@ -12,18 +13,31 @@ from hermes_agent.parsers import get_parser
 from hermes_batch.report.html import Markup, element, join
 
 _LONGEST = 20_000
+_LONG = {"snapshot": "Snapshot", "changes": "Changes"}
+"""Fields of results that are shown as they are, with their titles."""
 _RESPONSE = re.compile(r"<tool_response>\n(.*)\n</tool_response>")
 
 
-def transcript(record: Mapping[str, Any]) -> Markup:
-    """Every turn of the record but the system prompt, which stands folded at the top, then check, errors and facts."""
+_LONG_LINES = 12
+"""Code and snapshots above this are folded."""
+
+
+def transcript(record: Mapping[str, Any], images: Mapping[str, Sequence[Markup]] = MappingProxyType({})) -> Markup:
+    """Every turn of the record but the system prompt, which stands folded at the top, then check, errors and facts.
+    `images` are those of results, by the id of their call.
+    """
     turns = [turn for turn in record["conversations"] if isinstance(turn, dict)]
     return element(
-        "div", *(_turn(turn) for turn in turns), _check(record), _errors(record), _facts(record), cls="transcript"
+        "div",
+        *(_turn(turn, images) for turn in turns),
+        _check(record),
+        _errors(record),
+        _facts(record),
+        cls="transcript",
     )
 
 
-def _turn(turn: Mapping[str, Any]) -> Markup:
+def _turn(turn: Mapping[str, Any], images: Mapping[str, Sequence[Markup]]) -> Markup:
     said, value = str(turn.get("from", "")), str(turn.get("value", ""))
     if said == "system":
         return _folded("System prompt", value)
@@ -35,7 +49,7 @@ def _turn(turn: Mapping[str, Any]) -> Markup:
             "div", element("h4", "Model"), thought, text, *(_call(call) for call in parsed.tool_calls), cls="turn model"
         )
     if said == "tool":
-        responses = [_response(text) for text in _RESPONSE.findall(value)] or [_block(value)]
+        responses = [_response(text, images) for text in _RESPONSE.findall(value)] or [_block(value)]
         return element("div", element("h4", "Result"), *responses, cls="turn result")
     return element(
         "div",
@@ -54,6 +68,9 @@ def _call(call: ToolCall) -> Markup:
         arguments = call.arguments
     if isinstance(arguments, dict) and set(arguments) == {"command"} and isinstance(arguments["command"], str):
         shown = _block(f"$ {arguments['command']}")
+    elif isinstance(arguments, dict) and isinstance(arguments.get("code"), str):
+        others = {name: value for name, value in arguments.items() if name != "code"}
+        shown = join(_long("Code", arguments["code"]), _block(_plain(others)) if others else Markup(""))
     elif isinstance(arguments, dict):
         rows = (
             element("tr", element("th", str(name)), element("td", _block(_plain(value))))
@@ -65,9 +82,10 @@ def _call(call: ToolCall) -> Markup:
     return element("div", element("span", call.name, cls="name"), shown, cls="call")
 
 
-def _response(text: str) -> Markup:
+def _response(text: str, images: Mapping[str, Sequence[Markup]]) -> Markup:
     try:
-        content = json.loads(text).get("content")
+        response = json.loads(text)
+        content = response.get("content")
     except (ValueError, AttributeError):
         return _block(text)
     if not isinstance(content, dict):
@@ -80,9 +98,14 @@ def _response(text: str) -> Markup:
     if isinstance(output, str):
         body = _block(output) if output else element("span", "no output", cls="quiet")
     else:
-        rest = {name: value for name, value in content.items() if name not in {"error", "error_kind", "exit_code"}}
-        body = _block(json.dumps(rest, ensure_ascii=False, indent=2)) if rest else Markup("")
-    return element("div", body, *marks, cls="response")
+        shown = {name: value for name, value in content.items() if name in _LONG and isinstance(value, str)}
+        rest = {
+            name: value for name, value in content.items() if name not in {*shown, "error", "error_kind", "exit_code"}
+        }
+        facts = _block(json.dumps(rest, ensure_ascii=False, indent=2)) if rest else Markup("")
+        body = join(facts, *(_long(_LONG[name], value) for name, value in shown.items()))
+    pictures = images.get(str(response.get("tool_call_id")), ())
+    return element("div", body, *marks, *pictures, cls="response")
 
 
 def _check(record: Mapping[str, Any]) -> Markup:
@@ -124,6 +147,14 @@ def _facts(record: Mapping[str, Any]) -> Markup:
         ("box", record.get("sandbox") or "none"),
     ]
     return element("dl", *(join(element("dt", name), element("dd", str(value))) for name, value in facts))
+
+
+def _long(title: str, text: str) -> Markup:
+    """Something that may be many lines: folded when it is."""
+    lines = text.count("\n") + 1
+    opened = {} if lines > _LONG_LINES else {"open": ""}
+    named = f"{title}, {lines} line{'' if lines == 1 else 's'}"
+    return element("details", element("summary", named), _block(text), cls="folded", **opened)
 
 
 def _folded(title: str, text: str) -> Markup:

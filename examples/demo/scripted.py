@@ -1,0 +1,82 @@
+"""A scripted agent for the browser tasks: it knows how each is solved, and finds its way by what the tools answer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hermes_agent.messages import Completion, Message, message_text
+from hermes_agent.models.scripted import call
+
+_FROM_RESULTS = re.compile(r"\{(.+)\}", re.DOTALL)
+
+
+class SolutionsModel:
+    """Makes the n-th call of the solution of a prompt in the n-th turn.
+
+    `solutions` are the calls by prompt: the tool's name and its arguments. A `ref` is a text of an element's line,
+    whose reference is looked up in the last snapshot that has it; `{pattern}` in a `content` stands for the first group
+    of that regular expression in the newest result that it is found in. What is not there ends the episode.
+    """
+
+    model = "scripted"
+
+    def __init__(self, solutions: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]]) -> None:
+        self._solutions = solutions
+
+    @classmethod
+    def of(cls, tasks: Path, solutions: Path) -> SolutionsModel:
+        """From a file of prompts and one of solutions by their ids."""
+        known = json.loads(solutions.read_text("utf-8"))
+        lines = map(json.loads, tasks.read_text("utf-8").splitlines())
+        return cls({task["prompt"]: known[task["id"]] for task in lines})
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        **sampling: object,
+    ) -> Completion:
+        """The next call; see `Model.complete`."""
+        prompt = next(message_text(message) for message in messages if message["role"] == "user")
+        turn = sum(message["role"] == "assistant" for message in messages)
+        steps = self._solutions[prompt]
+        if turn == len(steps):
+            return Completion("Done.")
+        name, arguments = steps[turn]
+        results = [message_text(message) for message in reversed(messages) if message["role"] == "tool"]
+        try:
+            return Completion("", (call(name, _filled(arguments, results), call_id=f"call_{turn}"),))
+        except LookupError as error:
+            return Completion(f"I do not find {error.args[0]!r}.")
+
+
+def _filled(arguments: Mapping[str, Any], results: Sequence[str]) -> dict[str, Any]:
+    filled = dict(arguments)
+    if "ref" in arguments:
+        filled["ref"] = _ref(arguments["ref"], results)
+    if found := _FROM_RESULTS.search(arguments.get("content", "")):
+        filled["content"] = arguments["content"].replace(found[0], _first(found[1], results))
+    return filled
+
+
+def _ref(text: str, results: Sequence[str]) -> str:
+    for result in results:
+        try:
+            snapshot = str(json.loads(result).get("snapshot", ""))
+        except (ValueError, AttributeError):
+            continue
+        for line in snapshot.splitlines():
+            if text in line and (found := re.search(r"\[ref=(\w+)\]", line)):
+                return f"@{found[1]}"
+    raise LookupError(text)
+
+
+def _first(pattern: str, results: Sequence[str]) -> str:
+    for result in results:
+        if found := re.search(pattern, result.replace('\\"', '"').replace("\\n", "\n")):
+            return found[1]
+    raise LookupError(pattern)

@@ -1,0 +1,42 @@
+"""The screenshots of a run in its report."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hermes_batch.record import SCREENSHOTS
+from hermes_batch.report.html import Markup, element
+
+_MOST_BYTES = 30 << 20
+
+
+class Images:
+    """Reads the screenshots of records, until they are together as large as a page that a browser opens at ease."""
+
+    def __init__(self, out: Path) -> None:
+        self._directory = out / SCREENSHOTS
+        self._left = _MOST_BYTES
+
+    def of(self, record: Mapping[str, Any]) -> Mapping[str, Sequence[Markup]]:
+        """Those of a record, by the id of the call whose result they are of."""
+        found: defaultdict[str, list[Markup]] = defaultdict(list)
+        for screenshot in record.get("screenshots") or ():
+            found[str(screenshot.get("tool_call_id"))].append(self._shown(str(screenshot.get("path"))))
+        return found
+
+    def _shown(self, path: str) -> Markup:
+        try:
+            png = (self._directory / Path(path).name).read_bytes()
+        except OSError:
+            return element("span", f"{path} is not there", cls="quiet")
+        if len(png) > self._left:
+            return element("span", f"in {path}", cls="quiet")
+        self._left -= len(png)
+        source = f"data:image/png;base64,{b64encode(png).decode()}"
+        return element(
+            "details", element("summary", "Screenshot"), Markup(f'<img alt="{path}" src="{source}">'), cls="folded"
+        )
