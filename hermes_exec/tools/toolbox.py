@@ -158,7 +158,12 @@ class Toolbox:
         """A call that code makes. Its result goes to the code whole."""
 
         async def make() -> ToolResult:
-            return await self._made(name, arguments, "call_" + secrets.token_hex(8), time.monotonic())
+            state = self._state
+            state.calls_of_code += 1
+            try:
+                return await self._made(name, arguments, "call_" + secrets.token_hex(8), time.monotonic())
+            finally:
+                state.calls_of_code -= 1
 
         return (
             await make()

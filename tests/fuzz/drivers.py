@@ -72,6 +72,8 @@ REQUESTS: tuple[tuple[str, dict[str, Any], bytes | None], ...] = (
     ("file.put_tree", {"path": "d"}, tree(tarfile.PAX_FORMAT)),
     ("file.get_tree", {"path": "d"}, None),
     ("net.connect", {"host": "127.0.0.1", "port": 1}, b"x"),
+    ("net.listen", {"path": "socket"}, None),
+    ("net.accept", {"listener": 16}, None),
 )
 
 

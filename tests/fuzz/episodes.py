@@ -77,6 +77,13 @@ async def _connect(slot: Slot) -> None:
             await stream.receive()
 
 
+async def _listen(slot: Slot) -> None:
+    async with slot.listen("/socket") as listener, await listener.accept() as stream:
+        await stream.send(b"x")
+        while True:
+            await stream.receive()
+
+
 async def _read(slot: Slot) -> None:
     await slot.files.read_bytes("a")
 
@@ -107,7 +114,7 @@ async def _trees(slot: Slot) -> None:
 
 
 CALLS: tuple[Callable[[Slot], Awaitable[None]], ...] = (
-    *[_run, _live, _session, _process, _connect, _read, _write, _look, _processes] * 2,
+    *[_run, _live, _session, _process, _connect, _listen, _read, _write, _look, _processes] * 2,
     _trees,
 )
 

@@ -66,6 +66,8 @@ ANSWERS: dict[str, tuple[Said, dict[str, Any]]] = {
     "file.get_tree": ([(FrameType.DATA, 1, TREE)], {"files": 5, "bytes": 6, "skipped": []}),
     "file.put_tree": ([], {"files": 1, "bytes": 1, "refused": []}),
     "net.connect": (CONNECTED, {}),
+    "net.listen": (CONNECTED[:1], {}),
+    "net.accept": (CONNECTED, {}),
 }
 
 

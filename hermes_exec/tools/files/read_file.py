@@ -47,7 +47,7 @@ async def read_file(state: ToolState, arguments: dict[str, Any]) -> Outcome:
                 return refusal
     page = reader.page()
     state.views.saw(path, page.fingerprint)
-    if state.options.skip_unchanged_reads:
+    if state.options.skip_unchanged_reads and not state.calls_of_code:
         repeats = state.views.repeats(Page(path, offset, limit), page.fingerprint)
         if repeats:
             return _unchanged(shown, repeats)

@@ -48,6 +48,8 @@ class ToolState:
     """Carries out a call that code makes, as one of the same Toolbox."""
     code_tools: Mapping[str, JsonObject] = field(default_factory=dict)
     """The tools that code may call, with their schemas."""
+    calls_of_code: int = 0
+    """How many of them are under way: code gets each result whole, and what it gets the model has not seen."""
     kernel: Kernel | None = None
     turn_of_code: anyio.Lock = field(default_factory=anyio.Lock)
     _session: Session | None = None

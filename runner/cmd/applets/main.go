@@ -40,7 +40,7 @@ var programs = map[string]program{
 	"open": open, "fill": fill, "kill": kill, "ps": ps, "ptrace": ptrace, "namespace": namespace, "tty": tty,
 	"umask": umask,
 	"leave": leave, "tree": tree, "bomb": bomb, "many": many, "daemon": daemon,
-	"listen": listen, "dial": dial, "abstract": abstract, "reach": reach,
+	"listen": listen, "dial": dial, "abstract": abstract, "reach": reach, "talk": talk,
 }
 
 func main() { os.Exit(run(os.Args[1:])) }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"time"
 )
 
@@ -42,6 +43,21 @@ func reach(args []string) error {
 		name = "@" + name
 	}
 	return try("unix", name)
+}
+
+// talk PATH sends standard input to a Unix socket, and prints what it answers.
+func talk(args []string) error {
+	conn, err := net.Dial("unix", arg(args, 0))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	go func() {
+		_, _ = io.Copy(conn, os.Stdin)
+		_ = conn.(*net.UnixConn).CloseWrite()
+	}()
+	_, err = io.Copy(os.Stdout, conn)
+	return err
 }
 
 func try(network, address string) error {

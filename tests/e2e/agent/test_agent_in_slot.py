@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import json
+from dataclasses import replace
 from typing import Any
 
 import anyio.to_thread
 import pytest
 
-from hermes_agent import AgentLoop, Completion, Episode, ScriptedModel
+from hermes_agent import AgentLoop, Completion, Episode, Hooks, ScriptedModel, ToolCall
 from hermes_agent.models.scripted import call
 from hermes_exec import SandboxPool
 from hermes_exec.errors import ErrorCause
-from hermes_exec.tools import Toolbox
+from hermes_exec.tools import Toolbox, ToolResult
 from tests.conftest import BackendCase
 from tests.e2e.agent.plans import PlanModel
 
@@ -73,3 +75,34 @@ async def test_blocking_pool_slot_toolbox_and_loop() -> None:
 
     episode = await anyio.to_thread.run_sync(work)
     assert (episode.finish, outputs(episode)[0]["output"].strip()) == ("answered", "hi")
+
+
+async def test_hooks_and_budget_hold_for_the_calls_of_code() -> None:
+    code = """
+from hermes_tools import terminal, write_file
+for command in ('echo one', 'rm -rf /', 'echo two', 'echo three'):
+    print(terminal(command))
+"""
+    seen: list[str] = []
+
+    def before(made: ToolCall) -> str | None:
+        seen.append(made.id)
+        return "not that" if made.name == "terminal" and "rm -rf" in made.arguments else None
+
+    def after(made: ToolCall, result: ToolResult) -> ToolResult | None:
+        data = {**result.data, "output": "TWO\n"}
+        return replace(result, data=data) if made.name == "terminal" and "two" in made.arguments else None
+
+    model = ScriptedModel([Completion("", (call("execute_code", {"code": code}),)), "done"])
+    async with SandboxPool("local") as pool, pool.slot() as slot:
+        toolbox = Toolbox(slot, ["terminal", "file", "code_execution"])
+        loop = AgentLoop(model, toolbox, hooks=Hooks(before_call=before, after_call=after), max_tool_calls=4)
+        episode = await loop.run("go")
+    (told,) = outputs(episode)
+    lines = [ast.literal_eval(line) for line in told["output"].splitlines()]
+    assert lines[0]["output"] == "one\n"
+    assert (lines[1]["error"], lines[1]["error_kind"]) == ("not that", "blocked")
+    assert lines[2]["output"] == "TWO\n"
+    assert lines[3]["error_kind"] == "no_calls_left"
+    assert seen[1:] == ["code_1", "code_2", "code_3"]
+    assert told["tool_calls_made"] == 4

@@ -106,6 +106,20 @@ async def test_results_go_to_the_code_whole(call: Caller) -> None:
     assert (await call("execute_code", code=code))["output"] == "True\n"
 
 
+async def test_code_gets_again_what_it_read_before(call: Caller) -> None:
+    """A repeated read or search is told to a model, which has the text already; code has not."""
+    await call.sh("echo found > a.txt")
+    code = """
+from hermes_tools import read_file, search_files
+print([read_file('a.txt')['content'] for _ in range(4)] == ['1|found'] * 4)
+print({search_files('found')['total_count'] for _ in range(6)})
+"""
+    for _ in range(2):
+        assert (await call("execute_code", code=code))["output"] == "True\n{1}\n"
+    assert (await call("read_file", path="a.txt"))["content"] == "1|found"
+    assert (await call("read_file", path="a.txt"))["status"] == "unchanged"
+
+
 async def test_what_goes_wrong_is_told(call: Caller) -> None:
     failed = await call.fails("execute_code", code="import sys\nprint('before')\ndef f():\n    return 1 / 0\nf()")
     assert (failed.error_kind, failed.data["status"], failed.data["exit_code"]) == ("exit_code", "error", 1)

@@ -77,6 +77,25 @@ async def check_forward(ctx: Context) -> None:
     raise AssertionError("a forward that was closed takes connections")
 
 
+@check("network", "helper")
+async def check_listen(ctx: Context) -> None:
+    """A Unix socket of listen in the slot carries 1 MiB both ways, has an end, and is gone with its listener."""
+    path, data = f"{ctx.slot.tmp}/conformance.sock", bytes(range(256)) * (4 << 10)
+
+    async def echo() -> None:
+        async with await listener.accept() as connection:
+            async for piece in connection:
+                await connection.send(piece)
+
+    async with ctx.slot.listen(path) as listener, anyio.create_task_group() as tasks:
+        for _ in range(2):
+            tasks.start_soon(echo)
+            answer = await ctx.applet("talk", path, stdin=data)
+            equal((answer.exit_code, answer.stdout_bytes), (0, data), "echo")
+    that(not await ctx.slot.files.exists(path), "the socket is there after its listener")
+    that((await ctx.applet("talk", path)).exit_code == 1, "a socket that is gone took a connection")
+
+
 @check("network", "helper", own_pool=True)
 async def check_no_network(ctx: Context) -> None:
     """With network=False a slot reaches nothing outside, and connect into it still works."""
