@@ -83,12 +83,15 @@ _SAID_BYTES = 2000
 
 
 def command(folder: str, more: Sequence[str] = ()) -> str:
-    """The shell text that starts the first browser there is, with its DevTools pipe as input and output."""
+    """The shell text that starts the first browser there is, with its DevTools pipe as input and output.
+
+    TMPDIR is relative: Chromium makes a socket in it, and the path of one has at most 107 bytes.
+    """
     options = " ".join(map(shlex.quote, [*OPTIONS, *more, f"--user-data-dir={folder}/profile"]))
     log = shlex.quote(f"{folder}/log")
     return (
-        f"export TMPDIR={shlex.quote(f'{folder}/tmp')} XDG_CONFIG_HOME={shlex.quote(f'{folder}/config')}\n"
-        f'mkdir -p "$TMPDIR"\n'
+        f"mkdir -p {shlex.quote(f'{folder}/tmp')} && cd {shlex.quote(folder)} || exit 1\n"
+        f"export TMPDIR=tmp XDG_CONFIG_HOME={shlex.quote(f'{folder}/config')}\n"
         f"for program in {' '.join(PROGRAMS)}; do\n"
         f'    if found=$(command -v "$program"); then\n'
         f'        exec "$found" {options} 3<&0 4>&1 </dev/null >{log} 2>&1\n'
