@@ -83,9 +83,17 @@ class BrowserConfig(ConfigModel):
             return None if allowed else f"the host {host} is not among those allowed ({', '.join(self.allow_hosts)})"
         if any(fnmatchcase(host, pattern) for pattern in self.refuse_hosts):
             return f"the host {host} is refused"
-        if network and not self.allow_private and (why := private(host)) is not None:
-            return None if why == "loopback" and own_loopback else f"{host} is a {why} address"
-        return None
+        return self._private(host, f"{host} is", network=network, own_loopback=own_loopback)
+
+    def address_refusal(self, host: str, address: str, *, network: bool, own_loopback: bool) -> str | None:
+        """Why what a host's name led to may not be shown, as half a sentence; None when it may."""
+        if self.allow_hosts:
+            return None
+        return self._private(address, f"{host} is at {address},", network=network, own_loopback=own_loopback)
+
+    def _private(self, host: str, told: str, *, network: bool, own_loopback: bool) -> str | None:
+        why = private(host) if network and not self.allow_private else None
+        return None if why is None or (why == "loopback" and own_loopback) else f"{told} a {why} address"
 
 
 def private(host: str) -> str | None:

@@ -11,7 +11,9 @@ import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
         Page,
         Playwright,
         Request,
+        Response,
     )
 
     from hermes_exec.config.browser import BrowserConfig
@@ -174,6 +177,8 @@ class Running:
         self.downloads: dict[str, FileDownload] = {}
         self._navigations: set[Request] = set()
         self._aborted = False
+        self._checks: set[asyncio.Future[None]] = set()
+        self._withdrawn: tuple[str, str] | None = None
         self._refused: tuple[str, str] | None = None
         self.crashed = False
         self.screenshots = 0
@@ -235,6 +240,7 @@ class Running:
         self._context = context = await browser.new_context(viewport={"width": width, "height": height})
         context.on("request", self._on_request)
         context.on("requestfinished", self._on_finished)
+        context.on("response", self._on_response)
         context.on("requestfailed", self._on_failed)
         context.on("page", self._on_page)
         context.on("dialog", self._on_dialog)
@@ -333,6 +339,31 @@ class Running:
     def _on_finished(self, request: Request) -> None:
         self._navigations.discard(request)
         self._news.set()
+
+    def _on_response(self, response: Response) -> None:
+        if response.request.is_navigation_request():
+            check = asyncio.ensure_future(quietly(lambda: self._check_address(response)))
+            self._checks.add(check)
+            check.add_done_callback(self._checks.discard)
+
+    async def _check_address(self, response: Response) -> None:
+        """Leave a page, or one with a frame, that a name has led to where the rules let no page be."""
+        host, server = urlsplit(response.url).hostname or "", await response.server_addr()
+        address = None if server is None else server["ipAddress"].strip("[]")
+        where = {"network": self.slot.network, "own_loopback": self.slot.own_loopback}
+        if address is not None and (why := self.rules.address_refusal(host, address, **where)) is not None:
+            self._withdrawn = (response.url, why)
+            for page in self.pages:
+                await quietly(partial(page.goto, "about:blank"))
+
+    async def take_withdrawn(self) -> tuple[str, str] | None:
+        """The URL of a page or a frame for which all pages were left since the last time, and why. Waits until it is
+        known of those that are there.
+        """
+        while self._checks:
+            await asyncio.wait(self._checks)
+        withdrawn, self._withdrawn = self._withdrawn, None
+        return withdrawn
 
     def _on_failed(self, request: Request) -> None:
         if request in self._navigations:

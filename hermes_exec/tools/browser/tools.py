@@ -57,11 +57,13 @@ def tool(work: Work, *, held: bool = False, within_s: float = CALL_S) -> Tool:
         async with owner.turn:
             running = await owner.started()
             data: JsonObject | None = None
+            withdrawn: tuple[str, str] | None = None
             if running.dialogs and not held:
                 raise _failure("dialog_open", "A dialog holds the page.", running)
             try:
                 with anyio.move_on_after(within_s):
-                    data = await work(running, state, arguments)
+                    made = await work(running, state, arguments)
+                    withdrawn, data = await running.take_withdrawn(), made
             except PlaywrightTimeout as error:
                 raise _failure("timeout", _explained(error), running) from None
             except Error as error:
@@ -71,6 +73,8 @@ def tool(work: Work, *, held: bool = False, within_s: float = CALL_S) -> Tool:
                 raise _failure(
                     "timeout", f"The page did not answer within {within_s:g} s. Try browser_navigate.", running
                 )
+            if withdrawn is not None:
+                raise _blocked(*withdrawn)
             if owner.lost is not None:
                 data["warning"], owner.lost = owner.lost, None
             await running.name_downloads()
@@ -82,6 +86,11 @@ def tool(work: Work, *, held: bool = False, within_s: float = CALL_S) -> Tool:
 
 def _failure(kind: str, message: str, running: Running) -> ToolFailure:
     return ToolFailure(kind, message, success=False, **_happened(running))
+
+
+def _blocked(url: str, why: str) -> ToolFailure:
+    told = f"{url[:500]} may not be opened: {why}."
+    return ToolFailure("blocked_by_policy", told, success=False, blocked_by_policy=why)
 
 
 def _explained(error: Exception) -> str:
@@ -203,9 +212,7 @@ async def navigate(running: Running, state: ToolState, arguments: JsonObject) ->
 
     url = _url(arguments["url"])
     if (why := running.refusal(url)) is not None:
-        raise ToolFailure(
-            "blocked_by_policy", f"{url[:500]} may not be opened: {why}.", success=False, blocked_by_policy=why
-        )
+        raise _blocked(url, why)
     page = await running.usable_page()
     running.take_refused()
     try:
@@ -214,9 +221,7 @@ async def navigate(running: Running, state: ToolState, arguments: JsonObject) ->
         if "net::ERR_" in str(error):  # the browser's page about it would come into the next navigation
             await browsers.quietly(lambda: page.wait_for_url("chrome-error://**", timeout=ERROR_PAGE_S * 1000))
         if (refused := running.take_refused()) is not None:
-            address, why = refused
-            told = f"{address[:500]} may not be opened: {why}."
-            raise ToolFailure("blocked_by_policy", told, success=False, blocked_by_policy=why) from None
+            raise _blocked(*refused) from None
         if "Download is starting" in str(error) or "ERR_ABORTED" in str(error):
             await running.arrive()
             if running.downloads:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
 
 import anyio
@@ -320,6 +321,28 @@ async def test_rules_of_the_pool(request: pytest.FixtureRequest, docker_image: C
         told = await surf("click", ref=surf.ref('button "Confirm"'))
         assert told["recent_dialogs"][0]["answer"] == "accepted"
         assert await surf.value("document.title") == "said true"
+
+
+async def test_names_that_lead_to_private_addresses(docker_image: Callable[[str], str]) -> None:
+    require_engine("docker")
+    serve = "printf '<title>In</title><iframe src=http://%s:8200/secret.txt></iframe>' $(hostname) > index.html; "
+    serve += "echo secret > secret.txt; exec python3 -u -m http.server --bind 0.0.0.0 8200"
+    for rules, reached in (({}, False), ({"allow_private": True}, True)):
+        async with SandboxPool("docker", image=docker_image("browser"), browser=rules) as pool, pool.slot() as slot:
+            name = (await slot.run("hostname")).stdout.strip()
+            server = await slot.spawn(serve)
+            await server.stdout.receive()  # it serves
+            async with Toolbox(slot, TOOLSETS) as toolbox:
+                surf = Surfer(toolbox)
+                for url in (f"http://{name}:8200/secret.txt", "http://localhost:8200/"):
+                    opened = await surf.call("navigate", url=url)
+                    assert opened.ok is reached, opened.content
+                    if not reached:
+                        assert opened.error_kind == "blocked_by_policy"
+                        assert re.search(f"{name} is at [0-9.]+, a private address", opened.content)
+                        assert (await surf("snapshot"))["url"] == "about:blank"
+                    assert ("secret" in await surf.look()) is reached
+            await server.kill()
 
 
 async def test_eight_at_once(request: pytest.FixtureRequest, docker_image: Callable[[str], str]) -> None:
