@@ -481,11 +481,7 @@ class Running:
             await self._until(lambda: not self._navigations or bool(self.dialogs) or self.ended)
         if waiting.cancelled_caught:
             url = next(iter(self._navigations)).url
-            self._navigations.clear()
-            for page in self.pages:
-                session = await self.new_session(page)
-                await session.send("Page.stopLoading")
-                await quietly(session.detach)
+            await self.stop_loading()
             return url
         if self._aborted:
             self._aborted = False
@@ -493,6 +489,14 @@ class Running:
                 await self._until(lambda: any(not download.told for download in self.downloads.values()))
                 await self._until(lambda: all(each.state != "in progress" for each in self.downloads.values()))
         return None
+
+    async def stop_loading(self) -> None:
+        """Leave all tabs where they are."""
+        self._navigations.clear()
+        for page in self.pages:
+            session = await self.new_session(page)
+            await session.send("Page.stopLoading")
+            await quietly(session.detach)
 
     async def _until(self, true: Callable[[], bool]) -> None:
         while not true():

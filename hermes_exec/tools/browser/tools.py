@@ -143,7 +143,6 @@ async def _settle(running: Running, page: Page) -> JsonObject:
     """Give what an action began its time: a navigation, a tab, a download. Returns what the model is told of it."""
     from playwright.async_api import Error
 
-    await anyio.sleep(SETTLE_S)
     if (url := await running.arrive()) is not None:
         return {"not_loaded": url, "note": f"{url[:200]} did not answer in time, so the page stays the one before."}
     with anyio.move_on_after(LOAD_S), contextlib.suppress(Error):
@@ -152,8 +151,11 @@ async def _settle(running: Running, page: Page) -> JsonObject:
     return {}
 
 
-async def _after(running: Running, state: ToolState, before: str, page: Page) -> JsonObject:
-    """What an action changed: the address, the tab, the snapshot when it was asked for."""
+async def _after(
+    running: Running, state: ToolState, before: str, page: Page, *, settle_s: float = SETTLE_S
+) -> JsonObject:
+    """What an action changed, `settle_s` after it: the address, the tab, the snapshot when it was asked for."""
+    await anyio.sleep(SETTLE_S if state.options.browser_changes else settle_s)
     told = await _settle(running, page)
     if running.crashed or not running.pages:
         return told
@@ -209,6 +211,7 @@ def _url(text: str) -> str:
 async def navigate(running: Running, state: ToolState, arguments: JsonObject) -> JsonObject:
     """Open a URL and take a compact snapshot."""
     from playwright.async_api import Error
+    from playwright.async_api import TimeoutError as PlaywrightTimeout
 
     url = _url(arguments["url"])
     if (why := running.refusal(url)) is not None:
@@ -217,6 +220,9 @@ async def navigate(running: Running, state: ToolState, arguments: JsonObject) ->
     running.take_refused()
     try:
         await running.act(lambda: page.goto(url, wait_until="domcontentloaded", timeout=NAVIGATION_S * 1000))
+    except PlaywrightTimeout:
+        await running.stop_loading()
+        raise
     except Error as error:
         if "net::ERR_" in str(error):  # the browser's page about it would come into the next navigation
             await browsers.quietly(lambda: page.wait_for_url("chrome-error://**", timeout=ERROR_PAGE_S * 1000))
@@ -256,7 +262,8 @@ async def click(running: Running, state: ToolState, arguments: JsonObject) -> Js
     except PlaywrightTimeout:
         if not running.on_the_way:  # where it leads to, which a click waits for
             raise
-    return {"clicked": _with_at(arguments["ref"]), **await _after(running, state, before, page)}
+    # Playwright itself waits for the navigation or the tab that a click begins.
+    return {"clicked": _with_at(arguments["ref"]), **await _after(running, state, before, page, settle_s=0)}
 
 
 @tool
