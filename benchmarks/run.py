@@ -18,6 +18,7 @@ from benchmarks import (
     added,
     agent,
     boxes,
+    browser,
     calls,
     curves,
     engines,
@@ -46,6 +47,7 @@ PARTS: dict[str, Callable[[Options], Awaitable[Measured]]] = {
     "engines": engines.measure,
     "parsers": parsers.measure,
     "agent": agent.measure,
+    "browser": browser.measure,
     "environments": environments.measure,
     "scale": scale.measure,
 }

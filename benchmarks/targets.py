@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from benchmarks import agent, boxes, engines, environments, lending, memory, scale, start
+from benchmarks import agent, boxes, browser, engines, environments, lending, memory, scale, start
 from benchmarks.calls import BOX, DOCKER, HOST, LOCAL
 from benchmarks.measured import Measured, Sample
 from benchmarks.options import Options
@@ -77,6 +77,7 @@ def targets() -> Iterator[Target]:
                 yield Target(f"{name}: {what}, {words}", most, " MiB", _figure(f"{name}: {what}, {words}"))
     yield from _of_engines()
     yield from _of_agents()
+    yield from _of_browsers()
     yield from _of_environments()
     yield _time(start.IMPORT, 150, start.DISCIPLINE, start.IMPORT)
     yield _time(start.IMPORT_POOL, 200, start.DISCIPLINE, start.IMPORT_POOL)
@@ -137,6 +138,16 @@ def _of_agents() -> Iterator[Target]:
     bounds = ((agent.CPU, 6, " ms"), (agent.MEMORY, 1024, " KiB"), (agent.LOST, 0, ""), (agent.REQUESTS, 1.05, " ×"))
     for what, most, unit in bounds:
         yield Target(f"agent: {what}", most, unit, _figure(f"agent: {what}"))
+
+
+def _of_browsers() -> Iterator[Target]:
+    bounds = (
+        (f"{browser.LAUNCH}, of that", 1.3, " ×"),
+        (f"{browser.ACTION}, more than that", 3, " ms"),
+        (browser.CALLBACK, 2, " ms"),
+    )
+    for what, most, unit in bounds:
+        yield Target(f"browser: {what}", most, unit, _figure(f"browser: {what}"))
 
 
 def _of_environments() -> Iterator[Target]:

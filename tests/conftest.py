@@ -15,7 +15,7 @@ import tempfile
 import time
 import warnings
 import zlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -36,6 +36,13 @@ SLOWEST = (
     "chaos", "e2e/cli", "conformance", "e2e/agent", "e2e/backends", "docs", "e2e",
 )  # fmt: skip
 """Parts of the tests that take long, the longest first."""
+HALF = (
+    "chaos", "soak", "e2e/agent/test_unkind", "e2e/atropos", "e2e/backends/test_modal", "e2e/backends/test_nomad",
+    "e2e/backends/test_ssh", "e2e/cli", "e2e/pool/test_side_by_side",
+)  # fmt: skip
+"""Parts of which half runs a day: the widest, and those of backends that the conformance suite and the faults are run
+on, too.
+"""
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def not_today(item: pytest.Item) -> bool:
     """Tell whether another day's sample has a test of which one in `n` runs."""
     mark = item.get_closest_marker("one_of")
-    return mark is not None and (zlib.crc32(item.nodeid.encode()) + int(os.environ[SEED])) % int(mark.args[0]) != 0
+    one_of = int(mark.args[0]) if mark is not None else 2 if place_among(item, HALF) < len(HALF) else 1
+    return (zlib.crc32(item.nodeid.encode()) + int(os.environ[SEED])) % one_of != 0
 
 
 def on_a_second_image(item: pytest.Item) -> bool:
@@ -123,8 +131,13 @@ def on_a_second_image(item: pytest.Item) -> bool:
 
 def place(item: pytest.Item) -> int:
     """Where a test stands in the order: a slow file that begins last would be waited for."""
+    return place_among(item, SLOWEST)
+
+
+def place_among(item: pytest.Item, parts: Sequence[str]) -> int:
+    """The first of these parts of the tests that a test is of; after the last where it is of none."""
     name = item.path.relative_to(ROOT / "tests").as_posix()
-    return next((number for number, first in enumerate(SLOWEST) if name.startswith(first)), len(SLOWEST))
+    return next((number for number, part in enumerate(parts) if name.startswith(part)), len(parts))
 
 
 def runs_on_trio_by_our_fixture(item: pytest.Item) -> bool:

@@ -1,4 +1,4 @@
-"""The whole suite runs on local, Docker, SSH and Apptainer, half of it each day on Nomad and Modal's client; on further
+"""The whole suite runs on local and Docker, half of it each day on SSH, Apptainer, Nomad and Modal's client; on further
 kinds of boxes, each day, half of what may differ there.
 """
 
@@ -29,8 +29,10 @@ DIFFERS = {
     "test_nomad.py": {"users", "kill", "faults", "isolation", "network"},
     "test_nomad_apptainer.py": CONTAINER | {"faults"},
     "test_nomad_slots.py": ALL,
+    "test_singularity.py": ALL,
     "test_singularity_own_root.py": CONTAINER | {"environment", "reset"},
     "test_singularity_user.py": RIGHTS | {"cwd", "environment"},
+    "test_ssh.py": ALL,
     "test_ssh_paramiko.py": {"commands", "trees", "stdin", "output", "faults", "network"},
     "test_ssh_user.py": RIGHTS,
 }

@@ -47,6 +47,8 @@ class DevToolsEndpoint:
 
     async def start(self, tasks: TaskGroup) -> None:
         """Listen, and serve in `tasks` until they are cancelled."""
+        assert self._process.stdin is not None
+        self._process.stdin.hold()
         listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
         self.url = f"ws://127.0.0.1:{listener.extra(SocketAttribute.local_port)}{self._path}"
         tasks.start_soon(self._listen, listener)

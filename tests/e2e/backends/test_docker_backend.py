@@ -29,6 +29,7 @@ from hermes_exec.backends.runner_binary import RunnerBinary
 from hermes_exec.channel import Channel, Conversation
 from hermes_exec.config import Limits
 from hermes_exec.errors import BackendUnavailable, ChannelLost, ConfigError, SandboxDied
+from tests.chaos.containers import pause
 from tests.chaos.daemon import Daemon, own_daemon, possible
 from tests.e2e.backends.boxes import backend, box, until, until_state
 
@@ -156,7 +157,7 @@ async def test_paused_is_unknown_removed_is_dead(docker_image: Image, engine: Do
     try:
         # The first stream is there from the start; the next one is for the daemon to make.
         await (await sandbox.open(["attach"])).aclose()
-        container.pause()
+        pause(container)
         status = await sandbox.status()
         assert (status.state, status.detail) == ("unknown", "the container is paused")
         with pytest.raises(ChannelLost, match="paused"):

@@ -15,6 +15,7 @@ from anyio import to_thread
 
 from hermes_exec import OutcomeUnknown, SandboxDied, SandboxPool
 from hermes_exec.pool.checkout import Checkout
+from tests.chaos.containers import pause
 from tests.e2e.pool.outside import count_becomes, ends, frozen, mark, runner_pid
 
 pytestmark = [pytest.mark.anyio, pytest.mark.sample]
@@ -121,7 +122,7 @@ async def test_release_does_not_wait_for_a_paused_container(docker_image: Callab
         with contextlib.closing(docker.from_env()) as client:
             async with pool.slot() as slot:
                 first = slot.sandbox
-                await to_thread.run_sync(client.containers.get(first).pause)
+                await to_thread.run_sync(lambda: pause(client.containers.get(first)))
                 began = time.monotonic()
             assert time.monotonic() - began < 40
             async with pool.slot(timeout_s=30) as slot:

@@ -34,6 +34,32 @@ async def slot(anyio_backend: str) -> AsyncIterator[Slot]:
         yield slot
 
 
+async def test_input_that_is_held_goes_in_many_pieces(slot: Slot) -> None:
+    process = await slot.spawn("while read line; do echo got $line; done", stdin=True)
+    assert process.stdin is not None
+    process.stdin.hold()
+    said = b""
+    for number in range(50):
+        await process.stdin.send(b"%d\n" % number)
+    while b"got 49\n" not in said:
+        said += await process.stdout.receive()
+    await process.stdin.send(b"x" * (3 << 20) + b"\n")
+    await process.stdin.aclose()
+    async for piece in process.stdout:
+        said += piece
+    assert said == b"".join(b"got %d\n" % number for number in range(50)) + b"got " + b"x" * (3 << 20) + b"\n"
+    with pytest.raises(anyio.ClosedResourceError):
+        await process.stdin.send(b"more\n")
+    gone = await slot.spawn("exec <&-; sleep 100", stdin=True)
+    assert gone.stdin is not None
+    gone.stdin.hold()
+    with anyio.fail_after(20), pytest.raises(anyio.BrokenResourceError):
+        while True:
+            await gone.stdin.send(b"x" * 100_000)
+    await gone.stdin.aclose()
+    await gone.kill()
+
+
 async def test_streams_of_a_process(slot: Slot) -> None:
     process = await slot.spawn("while read line; do echo got $line; done; echo end >&2", stdin=True)
     assert process.stdin is not None

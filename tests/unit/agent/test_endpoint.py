@@ -27,6 +27,7 @@ from hermes_agent.models.failures import retry_after_s
 from hermes_agent.models.pace import FIRST_IN_FLIGHT
 from hermes_exec.errors import ErrorCause
 from tests.unit.agent.endpoint import Answer, endpoint, refusal
+from tests.unit.channel.peer import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.sample]
 GOOD = Answer(200, b'{"n": 1}', {"content-type": "application/json"})
@@ -156,6 +157,7 @@ async def test_in_an_outage_one_asks_for_all() -> None:
             await held.wait_asked(8)
             held.released.set()
             await probe.wait_asked()
+            await until(lambda: made.status.waiting == 7)  # the last refusals may not have been read yet
             status = made.status
             assert (status.in_flight, status.waiting, status.reason) == (1, 7, "HTTP 503: no")
             assert status.away_s is not None

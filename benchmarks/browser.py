@@ -1,0 +1,170 @@
+"""The browser tools in a slot on this host beside Playwright's own client with the same Chromium, in turn; and what a
+call costs that code of execute_code makes.
+
+It is a driver of its own, `python -m benchmarks.browser beside`, as the figures of agents are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.agent import Figures, by_drivers
+from benchmarks.measured import Measured
+from benchmarks.memory import children, memory_kb
+from benchmarks.options import Options
+from hermes_exec import SandboxPool, Slot
+from hermes_exec.tools import Toolbox, ToolOptions, tool
+from hermes_exec.tools.browser.chromium import PROGRAMS
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, Page, Playwright
+
+LAUNCHES, CALLS, CALLBACKS = 7, 60, 300
+BUTTONS = "".join(f"<button>button {number}</button>" for number in range(300))
+PAGE = f"data:text/html,<title>Buttons</title>{BUTTONS}"
+BUSY = """() => { for (let i = 0; i < 20000; i++) document.body.append(document.createElement('button')); }"""
+LAUNCH, ACTION, SNAPSHOT = "launch, with a first page", "a click", "a snapshot of 300 buttons"
+CALLBACK = "a call that code makes, p50"
+IDLE, WORKING = "memory (PSS) with an empty page", "memory (PSS) with a page of 20,000 elements"
+HOST = "Playwright on the host"
+Work = Callable[[], Awaitable[object]]
+
+
+async def measure(_: Options) -> Measured:
+    """Run the driver."""
+    return await by_drivers("browser", __name__, {"beside": 300.0})
+
+
+@tool
+def nothing() -> dict[str, object]:
+    """Do nothing."""
+    return {}
+
+
+async def called(toolbox: Toolbox, name: str, **arguments: object) -> dict[str, Any]:
+    """The data of a call that has to succeed."""
+    result = await toolbox.call(name, arguments)
+    if not result.ok:
+        raise RuntimeError(result.content)
+    return result.data
+
+
+async def timed(work: Work) -> float:
+    """How long something takes, in ms."""
+    begin = time.perf_counter()
+    await work()
+    return (time.perf_counter() - begin) * 1000
+
+
+@asynccontextmanager
+async def on_host(playwright: Playwright) -> AsyncIterator[tuple[Browser, Page]]:
+    """What a user would start on this host."""
+    program = next(filter(None, map(shutil.which, PROGRAMS)))
+    browser = await playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+    try:
+        yield browser, await browser.new_page()
+    finally:
+        await browser.close()
+
+
+async def launches(slot: Slot, playwright: Playwright) -> dict[str, list[float]]:
+    """Start both, time after time."""
+    spent: dict[str, list[float]] = {"ours": [], HOST: []}
+
+    async def theirs() -> None:
+        async with on_host(playwright) as (_, page):
+            await page.goto(PAGE)
+            await page.aria_snapshot(mode="ai")
+            spent[HOST].append((time.perf_counter() - begin) * 1000)
+
+    for _ in range(LAUNCHES):
+        async with Toolbox(slot, ["browser"], tools=["browser_close"]) as toolbox:
+            spent["ours"].append(await timed(lambda: called(toolbox, "browser_navigate", url=PAGE)))
+            await called(toolbox, "browser_close")
+        begin = time.perf_counter()
+        await theirs()
+    return spent
+
+
+async def both(ours: Work, theirs: Work) -> dict[str, list[float]]:
+    """The times of two calls that are made in turn."""
+    spent: dict[str, list[float]] = {"ours": [], HOST: []}
+    for _ in range(CALLS):
+        spent["ours"].append(await timed(ours))
+        spent[HOST].append(await timed(theirs))
+    return spent
+
+
+def memory_mb(mark: str) -> float:
+    """What a browser holds with all its processes; `mark` is in the command line of its first."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                line = (entry / "cmdline").read_bytes().decode("utf-8", "replace")
+            except OSError:
+                continue
+            if mark in line and "--type=" not in line and "chrom" in line.partition("\0")[0]:
+                family = [int(entry.name)]
+                for pid in family:
+                    family += children(pid)
+                return sum(memory_kb(pid, "Pss") for pid in family) / 1024
+    raise RuntimeError(f"no browser with {mark} in its command line")
+
+
+async def beside() -> Figures:
+    """All of it."""
+    from playwright.async_api import async_playwright
+
+    found: Figures = {}
+
+    def compared(name: str, spent: dict[str, list[float]], unit: str) -> None:
+        ours, theirs = (statistics.median(spent[who]) for who in ("ours", HOST))
+        found[name], found[f"{name}, {HOST}"] = (ours, unit), (theirs, unit)
+        found[f"{name}, of that"] = (ours / theirs, "×")
+
+    async with async_playwright() as playwright, SandboxPool("local", network=False) as pool, pool.slot() as slot:
+        compared(LAUNCH, await launches(slot, playwright), "ms")
+        async with (
+            Toolbox(slot, ["browser"]) as toolbox,
+            on_host(playwright) as (_, page),
+        ):
+            await called(toolbox, "browser_navigate", url="data:text/html,<title>Empty</title>")
+            await page.goto("data:text/html,<title>Empty</title>")
+            marks = {"ours": "hermes-browser-", HOST: "playwright_chromiumdev_profile"}
+            compared(IDLE, {who: [memory_mb(mark)] for who, mark in marks.items()}, "MiB")
+            opened = await called(toolbox, "browser_navigate", url=PAGE)
+            await page.goto(PAGE)
+            ref = next(line for line in opened["snapshot"].splitlines() if "button 7" in line).partition("[ref=")[2]
+            clicked = page.get_by_role("button", name="button 7", exact=True)
+            spent = await both(lambda: called(toolbox, "browser_click", ref=ref.partition("]")[0]), clicked.click)
+            compared(ACTION, spent, "ms")
+            more = statistics.median(spent["ours"]) - statistics.median(spent[HOST])
+            found[f"{ACTION}, more than that"] = (more, "ms")
+            looks = await both(lambda: called(toolbox, "browser_snapshot"), lambda: page.aria_snapshot(mode="ai"))
+            compared(SNAPSHOT, looks, "ms")
+            await called(toolbox, "browser_console", expression=BUSY)
+            await page.evaluate(BUSY)
+            compared(WORKING, {who: [memory_mb(mark)] for who, mark in marks.items()}, "MiB")
+            code = (
+                "import statistics, time\nfrom hermes_tools import nothing\nspent = []\n"
+                f"for _ in range({CALLBACKS}):\n    begin = time.perf_counter()\n    nothing()\n"
+                "    spent.append(time.perf_counter() - begin)\nprint(statistics.median(spent) * 1000)"
+            )
+            toolbox_of_code = Toolbox(
+                slot, ["code_execution"], tools=[nothing], options=ToolOptions(code_max_calls=CALLBACKS)
+            )
+            found[CALLBACK] = (float((await called(toolbox_of_code, "execute_code", code=code))["output"]), "ms")
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run({"beside": beside}[sys.argv[1]]())))
