@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -88,3 +89,13 @@ class Driver:
         playwright, self._playwright = self._playwright, None
         if playwright is not None:
             await playwright.stop()
+
+
+async def quietly(work: Callable[[], Awaitable[object]]) -> None:
+    """Do what fails when the page or the browser is gone already."""
+    from playwright.async_api import Error
+
+    try:
+        await work()
+    except Error:
+        return

@@ -17,6 +17,7 @@ from hermes_exec.tools.call.budget import kept_path
 if TYPE_CHECKING:
     from hermes_exec.slot.slot import Slot
 
+SNAPSHOT_S = 75.0
 LIMIT_CHARS = 15_000
 KEPT_CHARS = 2_000_000
 _LINE = re.compile(r"^( *)- ('?)([a-z]+)?(.*)$")

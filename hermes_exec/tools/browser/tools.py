@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import Awaitable, Callable
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from hermes_exec.tools.browser import browser as browsers
 from hermes_exec.tools.browser import snapshot as snapshots
-from hermes_exec.tools.call.budget import kept_path
+from hermes_exec.tools.browser.browser import VIEWPORT
+from hermes_exec.tools.browser.driver import quietly
+from hermes_exec.tools.browser.slot_browser import of_slot
+from hermes_exec.tools.browser.vision import IMAGES, screenshot
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.results import Outcome
 from hermes_exec.tools.state.tool_state import Tool, ToolState
@@ -21,19 +22,17 @@ from hermes_exec.tools.state.tool_state import Tool, ToolState
 if TYPE_CHECKING:
     from playwright.async_api import Locator, Page
 
-    from hermes_exec.tools.browser.browser import Running
+    from hermes_exec.tools.browser.browser import RunningBrowser
 
 JsonObject = dict[str, Any]
-Work = Callable[["Running", ToolState, JsonObject], Awaitable[JsonObject]]
-"""What a tool does in the browser. PNG images of its result are in `_IMAGES`."""
-_IMAGES = "images of the result"
+Work = Callable[["RunningBrowser", ToolState, JsonObject], Awaitable[JsonObject]]
+"""What a tool does in the browser. PNG images of its result are in `IMAGES`."""
 
 NAVIGATION_S = 60.0
 ACTION_S = 10.0
 LOAD_S = 5.0
 SETTLE_S = 0.1
 CALL_S = 90.0
-SNAPSHOT_S = 75.0
 ERROR_PAGE_S = 1.0
 LONGEST_CDP_S = 300.0
 SCROLL_PX = 500
@@ -53,7 +52,7 @@ def tool(work: Work, *, held: bool = False, within_s: float = CALL_S) -> Tool:
         from playwright.async_api import Error
         from playwright.async_api import TimeoutError as PlaywrightTimeout
 
-        owner = browsers.of_slot(state.slot)
+        owner = of_slot(state.slot)
         async with owner.turn:
             running = await owner.started()
             data: JsonObject | None = None
@@ -63,7 +62,7 @@ def tool(work: Work, *, held: bool = False, within_s: float = CALL_S) -> Tool:
             try:
                 with anyio.move_on_after(within_s):
                     made = await work(running, state, arguments)
-                    withdrawn, data = await running.take_withdrawn(), made
+                    withdrawn, data = await running.navigation.take_withdrawn(), made
             except PlaywrightTimeout as error:
                 raise _failure("timeout", _explained(error), running) from None
             except Error as error:
@@ -77,14 +76,14 @@ def tool(work: Work, *, held: bool = False, within_s: float = CALL_S) -> Tool:
                 raise _blocked(*withdrawn)
             if owner.lost is not None:
                 data["warning"], owner.lost = owner.lost, None
-            await running.name_downloads()
-        images = data.pop(_IMAGES, ())
+            await running.downloads.settle()
+        images = data.pop(IMAGES, ())
         return Outcome({"success": True, **data, **_happened(running)}, images=images)
 
     return call
 
 
-def _failure(kind: str, message: str, running: Running) -> ToolFailure:
+def _failure(kind: str, message: str, running: RunningBrowser) -> ToolFailure:
     return ToolFailure(kind, message, success=False, **_happened(running))
 
 
@@ -100,7 +99,7 @@ def _explained(error: Exception) -> str:
     return (rest if head.count(".") == 1 and " " not in head else text)[:1000]
 
 
-def _happened(running: Running) -> JsonObject:
+def _happened(running: RunningBrowser) -> JsonObject:
     """What the model is told beside any result: open dialogs, finished downloads, several tabs."""
     told: JsonObject = {}
     if running.dialogs:
@@ -109,7 +108,7 @@ def _happened(running: Running) -> JsonObject:
     if running.past_dialogs:
         told["recent_dialogs"] = [dialog.told() for dialog in running.past_dialogs]
         running.past_dialogs.clear()
-    downloads = [download for download in running.downloads.values() if not download.told]
+    downloads = running.downloads.untold()
     if downloads:
         told["downloads"] = [
             {
@@ -127,11 +126,11 @@ def _happened(running: Running) -> JsonObject:
     return told
 
 
-async def _snapshot(running: Running, state: ToolState, page: Page, *, full: bool = False) -> JsonObject:
+async def _snapshot(running: RunningBrowser, state: ToolState, page: Page, *, full: bool = False) -> JsonObject:
     """The snapshot of a page as fields of a result."""
     tree = None
     if not running.dialogs:
-        tree = await running.act(lambda: page.aria_snapshot(mode="ai", timeout=SNAPSHOT_S * 1000))
+        tree = await running.act(lambda: page.aria_snapshot(mode="ai", timeout=snapshots.SNAPSHOT_S * 1000))
     if tree is None:
         return {"snapshot": "(a dialog is open)", "element_count": 0}
     running.last_tree = tree
@@ -139,7 +138,7 @@ async def _snapshot(running: Running, state: ToolState, page: Page, *, full: boo
     return {"snapshot": await snapshots.fitted(state.slot, text), "element_count": snapshots.element_count(text)}
 
 
-async def _settle(running: Running, page: Page) -> JsonObject:
+async def _settle(running: RunningBrowser, page: Page) -> JsonObject:
     """Give what an action began its time: a navigation, a tab, a download. Returns what the model is told of it."""
     from playwright.async_api import Error
 
@@ -152,7 +151,7 @@ async def _settle(running: Running, page: Page) -> JsonObject:
 
 
 async def _after(
-    running: Running, state: ToolState, before: str, page: Page, *, settle_s: float = SETTLE_S
+    running: RunningBrowser, state: ToolState, before: str, page: Page, *, settle_s: float = SETTLE_S
 ) -> JsonObject:
     """What an action changed, `settle_s` after it: the address, the tab, the snapshot when it was asked for."""
     await anyio.sleep(SETTLE_S if state.options.browser_changes else settle_s)
@@ -164,7 +163,7 @@ async def _after(
         told["new_tab"] = now.url
     if now.url != before:
         told["url"] = now.url
-        if (refused := running.take_refused()) is not None:
+        if (refused := running.navigation.take_refused()) is not None:
             told["blocked_by_policy"] = "{} may not be opened: {}".format(*refused)
     if state.options.browser_changes and not running.dialogs:
         old = running.last_tree
@@ -174,15 +173,15 @@ async def _after(
     return told
 
 
-def _locator(running: Running, ref: str) -> Locator:
+def _locator(running: RunningBrowser, ref: str) -> Locator:
     return running.page.locator(f"aria-ref={ref.strip().removeprefix('@').removeprefix('ref=')}")
 
 
-async def _found(running: Running, ref: str) -> Locator:
+async def _found(running: RunningBrowser, ref: str) -> Locator:
     """The element of a reference. Raises ToolFailure when there is none any more."""
     locator = _locator(running, ref)
     if not running.last_tree:
-        await running.act(lambda: running.page.aria_snapshot(mode="ai", timeout=SNAPSHOT_S * 1000))
+        await running.act(lambda: running.page.aria_snapshot(mode="ai", timeout=snapshots.SNAPSHOT_S * 1000))
     if await running.act(locator.count) == 0:
         told = (
             f"There is no element {ref!r} any more: references are those of the last snapshot. Call browser_snapshot."
@@ -208,16 +207,16 @@ def _url(text: str) -> str:
 
 
 @tool
-async def navigate(running: Running, state: ToolState, arguments: JsonObject) -> JsonObject:
+async def navigate(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """Open a URL and take a compact snapshot."""
     from playwright.async_api import Error
     from playwright.async_api import TimeoutError as PlaywrightTimeout
 
     url = _url(arguments["url"])
-    if (why := running.refusal(url)) is not None:
+    if (why := running.navigation.refusal(url)) is not None:
         raise _blocked(url, why)
     page = await running.usable_page()
-    running.take_refused()
+    running.navigation.take_refused()
     try:
         await running.act(lambda: page.goto(url, wait_until="domcontentloaded", timeout=NAVIGATION_S * 1000))
     except PlaywrightTimeout:
@@ -225,8 +224,8 @@ async def navigate(running: Running, state: ToolState, arguments: JsonObject) ->
         raise
     except Error as error:
         if "net::ERR_" in str(error):  # the browser's page about it would come into the next navigation
-            await browsers.quietly(lambda: page.wait_for_url("chrome-error://**", timeout=ERROR_PAGE_S * 1000))
-        if (refused := running.take_refused()) is not None:
+            await quietly(lambda: page.wait_for_url("chrome-error://**", timeout=ERROR_PAGE_S * 1000))
+        if (refused := running.navigation.take_refused()) is not None:
             raise _blocked(*refused) from None
         if "Download is starting" in str(error) or "ERR_ABORTED" in str(error):
             await running.arrive()
@@ -241,7 +240,7 @@ async def navigate(running: Running, state: ToolState, arguments: JsonObject) ->
 
 
 @partial(tool, held=True)
-async def snapshot(running: Running, state: ToolState, arguments: JsonObject) -> JsonObject:
+async def snapshot(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """The accessibility tree of the page."""
     page = running.page
     data = {"url": page.url, **await _snapshot(running, state, page, full=arguments["full"])}
@@ -251,7 +250,7 @@ async def snapshot(running: Running, state: ToolState, arguments: JsonObject) ->
 
 
 @tool
-async def click(running: Running, state: ToolState, arguments: JsonObject) -> JsonObject:
+async def click(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """Click an element."""
     from playwright.async_api import TimeoutError as PlaywrightTimeout
 
@@ -260,14 +259,14 @@ async def click(running: Running, state: ToolState, arguments: JsonObject) -> Js
     try:
         await running.act(lambda: locator.click(timeout=ACTION_S * 1000))
     except PlaywrightTimeout:
-        if not running.on_the_way:  # where it leads to, which a click waits for
+        if running.navigation.waiting is None:  # where it leads to, which a click waits for
             raise
     # Playwright itself waits for the navigation or the tab that a click begins.
     return {"clicked": _with_at(arguments["ref"]), **await _after(running, state, before, page, settle_s=0)}
 
 
 @tool
-async def type_text(running: Running, state: ToolState, arguments: JsonObject) -> JsonObject:
+async def type_text(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """Put text into a field in place of what is there; choose in a list; give a file field a file of the slot."""
     page, before, text = running.page, running.page.url, arguments["text"]
     locator = await _found(running, arguments["ref"])
@@ -282,7 +281,7 @@ async def type_text(running: Running, state: ToolState, arguments: JsonObject) -
     return {**told, **await _after(running, state, before, page)}
 
 
-async def _give_files(running: Running, state: ToolState, locator: Locator, text: str) -> None:
+async def _give_files(running: RunningBrowser, state: ToolState, locator: Locator, text: str) -> None:
     """Set the files of a file field: paths in the slot, one a line."""
     paths = [state.resolve(line.strip(), "text") for line in text.splitlines() if line.strip()]
     for path in paths:
@@ -301,10 +300,10 @@ async def _give_files(running: Running, state: ToolState, locator: Locator, text
 
 
 @tool
-async def scroll(running: Running, state: ToolState, arguments: JsonObject) -> JsonObject:
+async def scroll(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """Turn the wheel over the middle of the page."""
     page = running.page
-    width, height = browsers.VIEWPORT
+    width, height = VIEWPORT
     await page.mouse.move(width / 2, height / 2)
     distance = SCROLL_PX if arguments["direction"] == "down" else -SCROLL_PX
     await running.act(lambda: page.mouse.wheel(0, distance))
@@ -313,7 +312,7 @@ async def scroll(running: Running, state: ToolState, arguments: JsonObject) -> J
 
 
 @tool
-async def back(running: Running, state: ToolState, arguments: JsonObject) -> JsonObject:  # noqa: ARG001
+async def back(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:  # noqa: ARG001
     """Go back in the history of the tab; a tab without one is closed."""
     page = running.page
     history = await page.evaluate("() => history.length")
@@ -328,7 +327,7 @@ async def back(running: Running, state: ToolState, arguments: JsonObject) -> Jso
 
 
 @tool
-async def press(running: Running, state: ToolState, arguments: JsonObject) -> JsonObject:
+async def press(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """Press a key, such as Enter or Control+a."""
     page, before = running.page, running.page.url
     await running.act(lambda: page.keyboard.press(arguments["key"]))
@@ -336,7 +335,7 @@ async def press(running: Running, state: ToolState, arguments: JsonObject) -> Js
 
 
 @tool
-async def get_images(running: Running, state: ToolState, arguments: JsonObject) -> JsonObject:  # noqa: ARG001
+async def get_images(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:  # noqa: ARG001
     """The images of the page with an address."""
     script = """() => [...document.images].filter(i => i.src && !i.src.startsWith('data:')).map(
         i => ({src: i.src, alt: i.alt, width: i.naturalWidth, height: i.naturalHeight}))"""
@@ -347,7 +346,7 @@ async def get_images(running: Running, state: ToolState, arguments: JsonObject) 
 
 
 @partial(tool, held=True)
-async def console(running: Running, state: ToolState, arguments: JsonObject) -> JsonObject:  # noqa: ARG001
+async def console(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:  # noqa: ARG001
     """What the page logged and which errors it had; or the value of an expression."""
     if (expression := arguments.get("expression")) is not None:
         page = running.page
@@ -368,7 +367,7 @@ async def console(running: Running, state: ToolState, arguments: JsonObject) -> 
 
 
 @partial(tool, held=True)
-async def dialog(running: Running, state: ToolState, arguments: JsonObject) -> JsonObject:
+async def dialog(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """Answer a dialog."""
     wanted = arguments.get("dialog_id")
     found = [opened for opened in running.dialogs if wanted in (None, opened.id)]
@@ -382,7 +381,7 @@ async def dialog(running: Running, state: ToolState, arguments: JsonObject) -> J
 
 
 @partial(tool, held=True, within_s=LONGEST_CDP_S + ACTION_S)
-async def cdp(running: Running, state: ToolState, arguments: JsonObject) -> JsonObject:  # noqa: ARG001
+async def cdp(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:  # noqa: ARG001
     """Send a command of the DevTools protocol to a tab or a frame."""
     method = arguments["method"]
     if method.startswith(OURS) and method not in HARMLESS:
@@ -400,70 +399,15 @@ async def cdp(running: Running, state: ToolState, arguments: JsonObject) -> Json
         raise ToolFailure("timeout", f"{method} was not answered within {timeout_s:g} s.", success=False) from None
     finally:
         with anyio.CancelScope(shield=True), anyio.move_on_after(1):
-            await browsers.quietly(session.detach)
+            await quietly(session.detach)
 
 
-@tool
-async def vision(running: Running, state: ToolState, arguments: JsonObject) -> JsonObject:
-    """A screenshot, as an image for models that see, and as a file in the slot."""
-    page = running.page
-    annotations = await _annotate(page) if arguments["annotate"] else None
-    try:
-        image = await running.act(lambda: page.screenshot(timeout=ACTION_S * 1000))
-    finally:
-        if annotations is not None:
-            await browsers.quietly(lambda: page.evaluate(_UNDRAW))
-    if image is None:
-        raise ToolFailure("dialog_open", "A dialog holds the page.", success=False)
-    running.screenshots += 1
-    path = kept_path(state.slot, f"screenshot-{running.screenshots}.png")
-    await state.slot.files.write_bytes(path, image)
-    data: JsonObject = {"question": arguments["question"], "screenshot_path": path, _IMAGES: (image,)}
-    if annotations is not None:
-        data["annotations"] = annotations
-    if not state.options.native_images:
-        data["note"] = "You cannot see images; the file can be worked on with other tools."
-    return data
-
-
-_BOX = r"\[ref=([a-z0-9]+)\].*\[box=(-?[\d.]+),(-?[\d.]+),([\d.]+),([\d.]+)\]"
-_DRAW = """boxes => {
-    const layer = document.createElement('div');
-    layer.id = 'hermes-annotations';
-    for (const [name, x, y, w, h] of boxes) {
-        const box = document.createElement('div');
-        box.style.cssText = `position:fixed;left:${x}px;top:${y}px;width:${w}px;height:${h}px;outline:2px solid red;` +
-            'z-index:2147483647;pointer-events:none;font:11px monospace;color:white';
-        const tag = document.createElement('span');
-        tag.style.background = 'red';
-        tag.textContent = name;
-        box.append(tag);
-        layer.append(box);
-    }
-    document.body.append(layer);
-}"""
-_UNDRAW = "() => document.getElementById('hermes-annotations')?.remove()"
-
-
-async def _annotate(page: Page) -> list[JsonObject]:
-    """Draw the references over their elements."""
-    tree = await page.aria_snapshot(mode="ai", boxes=True, timeout=SNAPSHOT_S * 1000)
-    width, height = browsers.VIEWPORT
-    found: list[JsonObject] = []
-    for line in snapshots.compact(tree).splitlines():
-        if (match := re.search(_BOX, line)) is None:
-            continue
-        x, y, w, h = (float(number) for number in match.groups()[1:])
-        if x < width and y < height and x + w > 0 and y + h > 0:
-            described = line.strip().removeprefix("- ").partition(" [")[0]
-            found.append({"ref": f"@{match[1]}", "element": described, "box": [x, y, w, h]})
-    await page.evaluate(_DRAW, [[each["ref"], *each["box"]] for each in found])
-    return found
+vision = tool(screenshot)
 
 
 async def close(state: ToolState, arguments: JsonObject) -> Outcome:  # noqa: ARG001
     """End the browser, with its tabs, its cookies and its profile."""
-    owner = browsers.of_slot(state.slot)
+    owner = of_slot(state.slot)
     async with owner.turn:
         await owner.aclose()
         owner.lost = None

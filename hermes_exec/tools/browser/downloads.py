@@ -1,0 +1,126 @@
+"""The files that pages have a browser fetch: into ~/Downloads of the slot, under the names that they came with."""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hermes_exec.tools.browser.driver import quietly
+
+if TYPE_CHECKING:
+    from playwright.async_api import CDPSession
+
+    from hermes_exec.slot.slot import Slot
+
+_MOST_OF_A_NAME = 500
+
+
+@dataclass
+class FileDownload:
+    """A file that a page had the browser fetch; `path` is where it is in the slot, once it is there."""
+
+    url: str
+    name: str
+    state: str = "in progress"
+    path: str | None = None
+    size: int = 0
+    told: bool = False
+    arrived: str | None = None
+    """Where the browser has put it, under a name of its own."""
+
+    @property
+    def under_way(self) -> bool:
+        """Whether it is still coming, or waits for its name."""
+        return self.state == "in progress" or (self.state == "completed" and self.path is None)
+
+
+class Downloads:
+    """The downloads of one browser; `changed` is called when one begins, goes on or ends."""
+
+    def __init__(self, slot: Slot, changed: Callable[[], None]) -> None:
+        self._slot, self._changed = slot, changed
+        self._most_mb = slot.browser_rules.download_mb
+        self._folder = f"{slot.home.rstrip('/')}/Downloads"
+        self._files: dict[str, FileDownload] = {}
+        self._session: CDPSession | None = None
+        self._stopping: set[asyncio.Future[None]] = set()
+
+    async def accept(self, session: CDPSession, context_id: str) -> None:
+        """Take the downloads of a browser's context; `session` is one with the browser."""
+        self._session = session
+        session.on("Browser.downloadWillBegin", self._on_begin)
+        session.on("Browser.downloadProgress", self._on_progress)
+        await session.send(
+            "Browser.setDownloadBehavior",
+            {
+                "behavior": "allowAndName",
+                "browserContextId": context_id,
+                "downloadPath": self._folder,
+                "eventsEnabled": True,
+            },
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self._files)
+
+    def untold(self) -> list[FileDownload]:
+        """Those whose end the model was not told."""
+        return [download for download in self._files.values() if not download.told]
+
+    @property
+    def in_progress(self) -> bool:
+        """Whether one still comes."""
+        return any(download.state == "in progress" for download in self._files.values())
+
+    async def settle(self) -> None:
+        """Give those that are complete the names that they came with, or the next ones that are free, and remove those
+        that are refused and came all the same.
+        """
+        files = self._slot.files
+        for download in self._files.values():
+            if download.arrived is None or download.path is not None:
+                continue
+            if download.state != "completed":
+                await files.remove(download.arrived, missing_ok=True)
+                download.arrived = None
+                continue
+            name = posixpath.basename(download.name.replace("\0", "")) or "download"
+            stem, dot, ending = name.partition(".")
+            for number in range(1, _MOST_OF_A_NAME):
+                path = f"{self._folder}/{name if number == 1 else f'{stem}-{number}{dot}{ending}'}"
+                try:
+                    await files.move(download.arrived, path, overwrite=False)
+                except FileExistsError:
+                    continue
+                download.path = path
+                break
+
+    def _on_begin(self, event: dict[str, Any]) -> None:
+        self._files[str(event["guid"])] = FileDownload(str(event["url"])[:2000], str(event["suggestedFilename"]))
+        self._changed()
+
+    def _on_progress(self, event: dict[str, Any]) -> None:
+        download = self._files.get(str(event["guid"]))
+        if download is None:
+            return
+        download.size = int(event.get("receivedBytes", 0))
+        state = event.get("state")
+        if state == "completed":
+            download.arrived = f"{self._folder}/{event['guid']}"
+        if max(download.size, int(event.get("totalBytes", 0))) > self._most_mb << 20:
+            if state == "inProgress" and download.state == "in progress":
+                self._stop(str(event["guid"]))
+            download.state = f"refused: larger than {self._most_mb} MiB"
+        elif state in ("completed", "canceled"):
+            download.state = str(state)
+        self._changed()
+
+    def _stop(self, guid: str) -> None:
+        assert self._session is not None
+        stop = self._session.send("Browser.cancelDownload", {"guid": guid})
+        stopping = asyncio.ensure_future(quietly(lambda: stop))
+        self._stopping.add(stopping)
+        stopping.add_done_callback(self._stopping.discard)

@@ -1,0 +1,83 @@
+"""Which browser a slot has: one, from its first use until it ends, or nobody uses it."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import anyio
+
+from hermes_exec.tools.browser.browser import RunningBrowser
+
+if TYPE_CHECKING:
+    from hermes_exec.config.browser import BrowserConfig
+    from hermes_exec.slot.slot import Slot
+
+_BROWSERS: WeakKeyDictionary[Slot, SlotBrowser] = WeakKeyDictionary()
+
+
+def of_slot(slot: Slot) -> SlotBrowser:
+    """The browser of a slot, which need not have been started. One that ended with a reset is replaced."""
+    browser = _BROWSERS.get(slot)
+    if browser is None or browser.resets != slot.resets:
+        browser = _BROWSERS[slot] = SlotBrowser(slot)
+    return browser
+
+
+class SlotBrowser:
+    """One Chromium in a slot, from its first use until `aclose`, the end of its process, or a time without use."""
+
+    def __init__(self, slot: Slot) -> None:
+        self._slot = weakref.ref(slot)  # it is the key under which this is kept
+        self.resets = slot.resets
+        self.rules: BrowserConfig = slot.browser_rules
+        self.turn = anyio.Lock()
+        self.lost: str | None = None
+        """Why the browser that was there before is there no more; told once."""
+        self._running: RunningBrowser | None = None
+
+    @property
+    def running(self) -> RunningBrowser | None:
+        """What was started, while it lives."""
+        return self._running
+
+    async def started(self) -> RunningBrowser:
+        """The running browser, started if need be. Raises ToolFailure when there is none to be had."""
+        if self._running is not None and self._running.ended:
+            await self._lose(self._running, "the browser ended")
+        if self._running is None:
+            slot = self._slot()
+            assert slot is not None
+            running = RunningBrowser(slot)
+            await running.start()
+            self._running = running
+            running.tasks.start_soon(self._watch, running)
+        self._running.used_at = anyio.current_time()
+        return self._running
+
+    async def _watch(self, running: RunningBrowser) -> None:
+        """Let go of the browser when it has ended, as with its slot, or was not used for a while."""
+        limit_s = self.rules.inactivity_timeout_s
+        why = f"the browser was ended after {limit_s:g} s without use"
+        while True:
+            left_s = running.used_at + limit_s - anyio.current_time()
+            if left_s <= 0 and not self.turn.statistics().locked:
+                break
+            with anyio.move_on_after(max(left_s, 1.0)):
+                await running.gone.wait()
+                why = "the browser ended"
+                break
+        await self._lose(running, why)
+
+    async def _lose(self, running: RunningBrowser, why: str) -> None:
+        if self._running is running:
+            self._running = None
+            self.lost = f"{why}: its tabs and cookies are gone"
+        await running.aclose()
+
+    async def aclose(self) -> None:
+        """End the browser with its profile. Harmless when repeated."""
+        running, self._running = self._running, None
+        if running is not None:
+            await running.aclose()
