@@ -134,11 +134,11 @@ def _image_part(png: bytes) -> Message:
     return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{b64encode(png).decode()}"}}
 
 
-def message_text(message: Mapping[str, Any]) -> str:
-    """The text of a message, whose content is a text or a list of parts; images are left out."""
+def message_text(message: Mapping[str, Any], between: str = "") -> str:
+    """The text of a message, whose content is a text or a list of parts (`between` them); images are left out."""
     content = message.get("content")
     if isinstance(content, list):
-        return "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+        return between.join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
     return "" if content is None else str(content)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -211,7 +212,7 @@ def _facts(episode: Episode) -> dict[str, object]:
         "trainable": episode.trainable,
         "answer": episode.answer,
         "turns": episode.turns,
-        "tool_calls": episode.tool_calls,
+        "tool_calls": [replace(call, images=()) for call in episode.tool_calls],
         "usage": episode.usage,
         "errors": episode.errors,
         "duration_s": round(episode.duration_s, 3),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from hermes_agent.messages import Message, ToolCall, called
+from hermes_agent.messages import Message, ToolCall, called, content_of, image_parts
 from hermes_agent.models.chat_answer import text_of
 from hermes_agent.parsers import Renderer, get_renderer
 from hermes_agent.trajectories.sharegpt import sharegpt, system_prompt, tool_call_block
@@ -35,7 +35,9 @@ def as_text(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], ren
     prompt: list[Message] = [{"role": "system", "content": "\n\n".join([*described, *told])}] if tools else []
     for role, run in groupby(messages[leading:], lambda message: message.get("role")):
         if role == "tool":
-            prompt.append({"role": "user", "content": sharegpt(list(run), ())[-1]["value"]})
+            results = list(run)
+            images = [part for message in results for part in image_parts(message)]
+            prompt.append({"role": "user", "content": content_of(sharegpt(results, ())[-1]["value"], images)})
         elif role == "assistant":
             prompt += [{"role": role, "content": _said(message, render)} for message in run]
         else:

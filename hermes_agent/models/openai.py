@@ -110,8 +110,8 @@ class OpenAIModel:
 
     def _shown(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
         at = leading_system(messages)
-        whole = _images_by_the_user([*messages[:at], *self._prefill, *messages[at:]])
-        return whole if self._render is None else as_text(whole, tools, self._render)
+        whole = [*messages[:at], *self._prefill, *messages[at:]]
+        return _images_by_the_user(whole) if self._render is None else as_text(whole, tools, self._render)
 
     def _read(self, answer: object, tools: Sequence[Mapping[str, Any]]) -> Completion:
         parse = self._parse

@@ -141,7 +141,7 @@ class ChatTemplate:
         return text
 
     def _prepared(self, messages: Sequence[Message], nonce: str) -> list[Message]:
-        if any(map(image_parts, messages)):
+        if any(image_parts(message) for message in messages if message.get("role") == "tool"):
             raise ConfigError("the tokens of images are not kept: leave ToolOptions.native_images off")
         merged = _merged(messages) if self._form.merges else messages
         if self._form.arguments == "object":
@@ -227,6 +227,6 @@ def _merged(messages: Sequence[Message]) -> list[Message]:
     for message in messages:
         if message.get("role") == "user" and merged and merged[-1].get("role") == "tool":
             last = merged.pop()
-            message = {**last, "content": f"{message_text(last)}\n\n{message_text(message)}"}
+            message = {**last, "content": f"{message_text(last, chr(10))}\n\n{message_text(message, chr(10))}"}
         merged.append(message)
     return merged

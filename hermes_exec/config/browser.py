@@ -96,6 +96,10 @@ class BrowserConfig(ConfigModel):
         return None if why is None or (why == "loopback" and own_loopback) else f"{told} a {why} address"
 
 
+_WITH_IPV4 = tuple(map(ipaddress.IPv6Network, ("::ffff:0:0/96", "64:ff9b::/96", "::/96")))
+"""Networks whose addresses have one of IPv4 in their last 32 bits: mapped, NAT64 (RFC 6052), compatible."""
+
+
 def private(host: str) -> str | None:
     """The kind of an address that is not public: loopback, private, link-local or metadata; None for any other."""
     if host == "localhost" or host.endswith(".localhost"):
@@ -106,9 +110,14 @@ def private(host: str) -> str | None:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return None
-    address = getattr(address, "ipv4_mapped", None) or address
+    address = _embedded(address) or address
     if address.is_loopback or address.is_unspecified:
         return "loopback"
     if address.is_link_local:
         return "link-local"
-    return None if address.is_global else "private"
+    return None if address.is_global and not getattr(address, "is_site_local", False) else "private"
+
+
+def _embedded(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    has_one = address.version == 6 and int(address) > 1 and any(address in network for network in _WITH_IPV4)
+    return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if has_one else None

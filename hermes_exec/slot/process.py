@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, Literal
 
 import anyio
@@ -24,6 +23,7 @@ from hermes_exec.slot.scope import TRANSPORT_ERRORS, SlotScope
 STREAMS: Mapping[str, int] = {"stdout": 1, "stderr": 2}
 READ_BYTES = 1 << 20
 FOLLOW_WINDOW = 1 << 18
+CLOSE_S = 30.0
 SPAWN_S = 60.0
 
 
@@ -236,6 +236,7 @@ class ProcessInput(ByteSendStream):
         behind: many small messages cost half as much. The `send` of another handle waits until this one is closed.
         """
         if self._held is None:
+            self._scope.check()
             params = {"slot": self._scope.slot, "process": self._process}
             self._held = self._scope.channel.begin("proc.write", params, FOLLOW_WINDOW)
 
@@ -269,6 +270,17 @@ class ProcessInput(ByteSendStream):
         except TRANSPORT_ERRORS as error:
             await self._scope.fail(error)
 
+    async def _drain(self, held: Conversation) -> None:
+        """Have all that was sent written, unless the process reads no more."""
+        try:
+            with anyio.move_on_after(CLOSE_S):
+                await held.end()
+                await held.response()
+        except RemoteError:
+            return
+        except TRANSPORT_ERRORS as error:
+            await self._scope.fail(error)
+
     async def aclose(self) -> None:
         """Close it: the process sees the end of its input. Harmless when repeated. A terminal in raw mode, or without
         an end-of-file character (`stty eof undef`), cannot show it.
@@ -279,10 +291,8 @@ class ProcessInput(ByteSendStream):
         if self._scope.closed is None:
             try:
                 if self._held is not None:
-                    with suppress(RemoteError):  # of a process that reads no more
-                        await self._held.end()
-                        await self._held.response()
-                await self._scope.call("proc.close_stdin", {"process": self._process}, timeout_s=30)
+                    await self._drain(self._held)
+                await self._scope.call("proc.close_stdin", {"process": self._process}, timeout_s=CLOSE_S)
             except (BrokenPipeError, ProcessLookupError):
                 return
 

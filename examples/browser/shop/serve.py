@@ -362,4 +362,7 @@ if __name__ == "__main__":
     started = subprocess.Popen(
         [sys.executable, __file__, "here"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
     )
-    print(started.stdout.readline().decode().rstrip())
+    said = started.stdout.readline().decode().rstrip()
+    if not said:
+        sys.exit(f"it did not start: is port {PORT} taken?")
+    print(said)

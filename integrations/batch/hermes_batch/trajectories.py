@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +18,7 @@ from hermes_batch.record import SCREENSHOTS, Record
 from hermes_exec.errors import ConfigError
 
 TRAJECTORIES = "trajectories.jsonl"
+_SCREENSHOT = re.compile(r"\d+-\d+\.png")
 Row = dict[str, Any]
 """A record as it was read: what another version or program wrote has perhaps not all fields of a `Record`."""
 
@@ -38,7 +39,9 @@ class Trajectories:
             file = (out / TRAJECTORIES).open("ab" if overwrite else "xb")
             _lock(file, out)
             file.truncate(0)
-            shutil.rmtree(out / SCREENSHOTS, ignore_errors=True)
+            for path in (out / SCREENSHOTS).glob("*.png") if overwrite else ():
+                if _SCREENSHOT.fullmatch(path.name):
+                    path.unlink()
         return cls(file, out)
 
     @classmethod

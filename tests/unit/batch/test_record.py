@@ -119,8 +119,13 @@ async def test_images_of_results_are_files_beside_the_records(tmp_path: Path) ->
         await lines.append(made, images)
         await lines.append(record(None, error=FAILURE))
     assert [(tmp_path / shot["path"]).read_bytes() for shot in made["screenshots"]] == [b"\x89PNG 1", b"\x89PNG 2"]
+    (tmp_path / "screenshots" / "mine.png").write_bytes(b"")
     with Trajectories.create(tmp_path, overwrite=True):
-        assert not (tmp_path / "screenshots").exists()
+        assert [path.name for path in (tmp_path / "screenshots").iterdir()] == ["mine.png"]
+    (tmp_path / "other" / "screenshots").mkdir(parents=True)
+    (tmp_path / "other" / "screenshots" / "1-1.png").write_bytes(b"")
+    with Trajectories.create(tmp_path / "other", overwrite=False):
+        assert (tmp_path / "other" / "screenshots" / "1-1.png").exists()
 
 
 async def test_every_record_has_the_same_fields() -> None:

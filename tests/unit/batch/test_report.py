@@ -151,20 +151,25 @@ def test_code_snapshots_and_screenshots(tmp_path: Path, monkeypatch: pytest.Monk
         *call("browser_snapshot", {}, {"url": "http://x", "snapshot": "- button\n- link"}),
         *call("browser_vision", {"question": "?"}, {"screenshot_path": "/tmp/s.png"}),
     ]
-    paths = ("screenshots/0-1.png", "screenshots/0-2.png", f"screenshots/0-3{EVIL[:20]}.png", "../../etc/passwd")
+    evil = 'screenshots/"><script>alert(1)<script>/0-3.png'
+    paths = ("screenshots/0-1.png", "screenshots/0-2.png", evil, "../../etc/passwd")
     shots = [{"tool_call_id": "browser_vision", "path": path} for path in paths]
     (tmp_path / "screenshots").mkdir()
     (tmp_path / paths[0]).write_bytes(b"\x89PNG")
+    (tmp_path / "screenshots" / "0-3.png").write_bytes(b"")
     (tmp_path / paths[1]).write_bytes(b"\x89PNG and more than is left")
     monkeypatch.setattr("hermes_batch.report.images._MOST_BYTES", 10)
     page = report(tmp_path, record(0, conversations=turns, screenshots=shots))
     folded = [attributes for tag, attributes in page.tags if tag == "details" and attributes.get("class") == "folded"]
-    assert folded == [{"class": "folded"}, {"class": "folded", "open": ""}, {"class": "folded"}]
+    assert folded == [{"class": "folded"}, {"class": "folded", "open": ""}, *[{"class": "folded"}] * 2]
     assert [text in page.text for text in ("Code, 20 lines", "Snapshot, 2 lines", "- button\n- link")] == [True] * 3
     images = [attributes for tag, attributes in page.tags if tag == "img"]
-    assert images == [{"alt": paths[0], "src": "data:image/png;base64,iVBORw=="}]
+    assert images == [
+        {"alt": paths[0], "src": "data:image/png;base64,iVBORw=="},
+        {"alt": evil, "src": "data:image/png;base64,"},
+    ]
     assert f"in {paths[1]}" in page.text
-    assert page.text.count("is not there") == 2
+    assert page.text.count("is not there") == 1
 
 
 def test_half_a_line_is_left_out_and_counted(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes_batch.record import SCREENSHOTS
-from hermes_batch.report.html import Markup, element
+from hermes_batch.report.html import Markup, element, escape
 
 _MOST_BYTES = 30 << 20
 
@@ -37,6 +37,5 @@ class Images:
             return element("span", f"in {path}", cls="quiet")
         self._left -= len(png)
         source = f"data:image/png;base64,{b64encode(png).decode()}"
-        return element(
-            "details", element("summary", "Screenshot"), Markup(f'<img alt="{path}" src="{source}">'), cls="folded"
-        )
+        image = Markup(f'<img alt="{escape(path)}" src="{source}">')
+        return element("details", element("summary", "Screenshot"), image, cls="folded")

@@ -88,8 +88,9 @@ def _response(text: str, images: Mapping[str, Sequence[Markup]]) -> Markup:
         content = response.get("content")
     except (ValueError, AttributeError):
         return _block(text)
+    pictures = images.get(str(response.get("tool_call_id")), ())
     if not isinstance(content, dict):
-        return _block(_plain(content))
+        return join(_block(_plain(content)), *pictures)
     code = content.get("exit_code")
     marks = [element("span", f"exit {code}", cls="exit" if code == 0 else "exit bad")] if code is not None else []
     if content.get("error"):
@@ -104,7 +105,6 @@ def _response(text: str, images: Mapping[str, Sequence[Markup]]) -> Markup:
         }
         facts = _block(json.dumps(rest, ensure_ascii=False, indent=2)) if rest else Markup("")
         body = join(facts, *(_long(_LONG[name], value) for name, value in shown.items()))
-    pictures = images.get(str(response.get("tool_call_id")), ())
     return element("div", body, *marks, *pictures, cls="response")
 
 
