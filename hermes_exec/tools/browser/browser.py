@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -44,7 +45,8 @@ END_S = 5.0
 KEPT = 500
 ANSWER_S = 3.0
 ARRIVE_S = 30.0
-DOWNLOAD_S = 0.5
+DOWNLOAD_S = 2.0
+NEW_TAB_S = 2.0
 VIEWPORT = (1280, 720)
 
 
@@ -206,7 +208,10 @@ class RunningBrowser:
             raise ToolFailure("page_crashed", told, success=False)
         if not self._pages:
             raise ToolFailure("no_page", "All tabs are closed. Open a page with browser_navigate.", success=False)
-        return self._pages[-1]
+        page = self._pages[-1]
+        if (forbidden := self.navigation.forbidden(page)) is not None:
+            raise forbidden
+        return page
 
     @property
     def pages(self) -> list[Page]:
@@ -215,7 +220,8 @@ class RunningBrowser:
 
     async def usable_page(self) -> Page:
         """The current tab, or a new one when it has crashed or hangs, or all are closed."""
-        if self.crashed or not self._pages or (not self.dialogs and await self._hangs()):
+        kept = self._pages and not self.crashed and self.navigation.forbidden(self._pages[-1]) is None
+        if not kept or (not self.dialogs and await self._hangs()):
             lost = self._pages.pop() if self._pages else None
             assert self._context is not None
             await self._context.new_page()
@@ -274,13 +280,16 @@ class RunningBrowser:
 
         Returns the URL that did not answer in time; the tab stays where it was.
         """
+        with anyio.move_on_after(NEW_TAB_S):
+            await self._until(lambda: self.navigation.tabs_to_come == 0 or self.navigation.waiting is not None)
+        self.navigation.tabs_to_come = 0
         with anyio.move_on_after(ARRIVE_S) as waiting:
             await self._until(lambda: self.navigation.waiting is None or bool(self.dialogs) or self.ended)
         if waiting.cancelled_caught:
             url = self.navigation.waiting
             await self.stop_loading()
             return url
-        if self.navigation.take_aborted():
+        if self.navigation.take_download():
             with anyio.move_on_after(DOWNLOAD_S):
                 await self._until(lambda: bool(self.downloads.untold()))
                 await self._until(lambda: not self.downloads.in_progress)
@@ -290,9 +299,12 @@ class RunningBrowser:
         """Leave all tabs where they are."""
         self.navigation.forget()
         for page in self.pages:
-            session = await self.new_session(page)
-            await session.send("Page.stopLoading")
-            await quietly(session.detach)
+            await quietly(partial(self._stop_loading, page))
+
+    async def _stop_loading(self, page: Page) -> None:
+        session = await self.new_session(page)
+        await session.send("Page.stopLoading")
+        await session.detach()
 
     async def _until(self, true: Callable[[], bool]) -> None:
         while not true():

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from hermes_exec.slot.slot import Slot
 
+LONGEST_URL = 2000
 _MOST_OF_A_NAME = 500
 
 
@@ -63,12 +64,15 @@ class Downloads:
             },
         )
 
-    def __bool__(self) -> bool:
-        return bool(self._files)
-
     def untold(self) -> list[FileDownload]:
         """Those whose end the model was not told."""
         return [download for download in self._files.values() if not download.told]
+
+    def refuse(self, url: str, why: str) -> None:
+        """Keep nothing that came from a URL."""
+        for download in list(self._files.values()):
+            if download.url == url[:LONGEST_URL] and download.path is None:
+                download.state = f"refused: {why}"
 
     @property
     def in_progress(self) -> bool:
@@ -80,7 +84,7 @@ class Downloads:
         that are refused and came all the same.
         """
         files = self._slot.files
-        for download in self._files.values():
+        for download in list(self._files.values()):
             if download.arrived is None or download.path is not None:
                 continue
             if download.state != "completed":
@@ -99,7 +103,7 @@ class Downloads:
                 break
 
     def _on_begin(self, event: dict[str, Any]) -> None:
-        self._files[str(event["guid"])] = FileDownload(str(event["url"])[:2000], str(event["suggestedFilename"]))
+        self._files[str(event["guid"])] = FileDownload(str(event["url"])[:LONGEST_URL], str(event["suggestedFilename"]))
         self._changed()
 
     def _on_progress(self, event: dict[str, Any]) -> None:
@@ -114,7 +118,7 @@ class Downloads:
             if state == "inProgress" and download.state == "in progress":
                 self._stop(str(event["guid"]))
             download.state = f"refused: larger than {self._most_mb} MiB"
-        elif state in ("completed", "canceled"):
+        elif state in ("completed", "canceled") and download.state == "in progress":
             download.state = str(state)
         self._changed()
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import anyio
+
 from hermes_exec.tools.browser.driver import quietly
+from hermes_exec.tools.call.failure import ToolFailure
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Frame, Page, Request, Response
 
     from hermes_exec.slot.slot import Slot
+
+
+CHECK_S = 10.0
+LEAVE_S = 2.0
 
 
 class Navigation:
@@ -23,10 +30,16 @@ class Navigation:
         self._slot, self._rules, self._changed = slot, slot.browser_rules, changed
         self._context: BrowserContext | None = None
         self._waiting: set[Request] = set()
-        self._aborted = False
+        self._answered: set[Request] = set()
+        self.begun = 0
+        """How many were begun."""
+        self.tabs_to_come = 0
+        """Tabs that pages have opened and that are not there yet."""
+        self._download = False
         self._refused: tuple[str, str] | None = None
         self._checks: set[asyncio.Future[None]] = set()
         self._withdrawn: tuple[str, str] | None = None
+        self._not_to_be_shown: dict[str, str] = {}
 
     def options(self) -> list[str]:
         """Chromium's options that hold the rules, whatever a page does."""
@@ -46,7 +59,21 @@ class Navigation:
     def watch_page(self, page: Page) -> None:
         """Watch a tab that was opened, which has arrived at its first page."""
         page.on("framenavigated", self._on_navigated)
+        page.on("close", self._on_gone)
+        page.on("crash", self._on_gone)
         self._on_navigated(page.main_frame)
+        self.tabs_to_come = max(0, self.tabs_to_come - 1)
+        self._check(partial(quietly, partial(self._listen, page)))
+        if page.url in self._not_to_be_shown:
+            self._check(partial(_left, page))
+
+    async def _listen(self, page: Page) -> None:
+        """Hear what a page begins before it is seen on the network."""
+        assert self._context is not None
+        session = await self._context.new_cdp_session(page)
+        session.on("Page.windowOpen", self._on_window)
+        session.on("Page.frameRequestedNavigation", self._on_requested)
+        await session.send("Page.enable")
 
     @property
     def waiting(self) -> str | None:
@@ -55,12 +82,12 @@ class Navigation:
 
     def forget(self) -> None:
         """Wait for none of those that were begun."""
-        self._waiting.clear()
+        self._drop(set(self._waiting))
 
-    def take_aborted(self) -> bool:
-        """Whether one was broken off since the last time, as when it turns out to be a download."""
-        aborted, self._aborted = self._aborted, False
-        return aborted
+    def take_download(self) -> bool:
+        """Whether one may have turned out to be a download since the last time: it was broken off, or said so."""
+        download, self._download = self._download, False
+        return download
 
     def refusal(self, url: str) -> str | None:
         """Why a URL may not be opened; None when it may."""
@@ -75,54 +102,94 @@ class Navigation:
         """The URL of a page or a frame for which all pages were left since the last time, and why. Waits until it is
         known of those that are there.
         """
-        while self._checks:
-            await asyncio.wait(self._checks)
+        with anyio.move_on_after(CHECK_S):
+            while self._checks:
+                await asyncio.wait(self._checks)
         withdrawn, self._withdrawn = self._withdrawn, None
         return withdrawn
+
+    def forbidden(self, page: Page) -> ToolFailure | None:
+        """What is told of a tab that is, or has a frame, where the rules let none be; it is being left."""
+        urls = (frame.url for frame in page.frames)
+        return next((blocked(url, self._not_to_be_shown[url]) for url in urls if url in self._not_to_be_shown), None)
 
     def close(self) -> None:
         """End what still checks a page."""
         for check in list(self._checks):
             check.cancel()
 
+    def _on_window(self, _: object) -> None:
+        self.tabs_to_come += 1
+
+    def _on_requested(self, event: dict[str, object]) -> None:
+        self._download = self._download or event.get("disposition") == "download"
+
     def _on_request(self, request: Request) -> None:
         if request.is_navigation_request():
             frame = _frame_of(request)
             if frame is None or frame.parent_frame is None:
                 self._waiting.add(request)
+                self.begun += 1
 
     def _on_navigated(self, frame: Frame) -> None:
-        if frame.parent_frame is None:  # the rest of a page that arrives is not waited for
-            self._waiting = {request for request in self._waiting if _frame_of(request) not in (None, frame)}
-            self._changed()
+        """Wait no more for what was answered: the rest of a page that arrives is not waited for."""
+        if frame.parent_frame is None:
+            self._drop({request for request in self._answered if _frame_of(request) in (None, frame)})
+
+    def _on_gone(self, page: Page) -> None:
+        frames = {request: _frame_of(request) for request in self._waiting}
+        self._drop({request for request, frame in frames.items() if frame is not None and frame.page is page})
+
+    def _drop(self, requests: set[Request]) -> None:
+        self._waiting -= requests
+        self._answered -= requests
+        self._changed()
 
     def _on_finished(self, request: Request) -> None:
-        self._waiting.discard(request)
-        self._changed()
+        self._drop({request})
 
     def _on_failed(self, request: Request) -> None:
         if request in self._waiting:
             self._on_finished(request)
-            self._aborted = "ERR_ABORTED" in (request.failure or "")
+            self._download = self._download or "ERR_ABORTED" in (request.failure or "")
         if request.is_navigation_request() and (why := self.refusal(request.url)) is not None:
             self._refused = (request.url, why)
 
     def _on_response(self, response: Response) -> None:
         if response.request.is_navigation_request():
-            check = asyncio.ensure_future(quietly(lambda: self._check_address(response)))
-            self._checks.add(check)
-            check.add_done_callback(self._checks.discard)
+            self._answered |= {response.request} & self._waiting
+            self._check(partial(quietly, partial(self._check_response, response)))
 
-    async def _check_address(self, response: Response) -> None:
-        """Leave all pages when a name has led one, or a frame, to where the rules let none be."""
-        host, server = urlsplit(response.url).hostname or "", await response.server_addr()
-        address = None if server is None else server["ipAddress"].strip("[]")
-        where = {"network": self._slot.network, "own_loopback": self._slot.own_loopback}
-        if address is not None and (why := self._rules.address_refusal(host, address, **where)) is not None:
-            self._withdrawn = (response.url, why)
+    def _check(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        check = asyncio.ensure_future(work())
+        self._checks.add(check)
+        check.add_done_callback(self._checks.discard)
+
+    async def _check_response(self, response: Response) -> None:
+        """Leave all pages when one of them, or a frame, has come to where the rules let none be: what the browser's own
+        rules do not see, as a name with a private address.
+        """
+        url, why = response.url, self.refusal(response.url)
+        server = await response.server_addr() if why is None else None
+        if server is not None:
+            host, address = urlsplit(url).hostname or "", server["ipAddress"].strip("[]")
+            where = {"network": self._slot.network, "own_loopback": self._slot.own_loopback}
+            why = self._rules.address_refusal(host, address, **where)
+        if why is not None:
+            self._withdrawn = (url, why)
+            self._not_to_be_shown[url] = why
             assert self._context is not None
-            for page in self._context.pages:
-                await quietly(partial(page.goto, "about:blank"))
+            await asyncio.gather(*map(_left, self._context.pages))
+
+
+def blocked(url: str, why: str) -> ToolFailure:
+    """What is told of a URL that the rules refuse."""
+    told = f"{url[:500]} may not be opened: {why}."
+    return ToolFailure("blocked_by_policy", told, success=False, blocked_by_policy=why)
+
+
+async def _left(page: Page) -> None:
+    await quietly(partial(page.goto, "about:blank", timeout=LEAVE_S * 1000))
 
 
 def _frame_of(request: Request) -> Frame | None:

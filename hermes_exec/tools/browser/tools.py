@@ -13,6 +13,7 @@ import anyio
 from hermes_exec.tools.browser import snapshot as snapshots
 from hermes_exec.tools.browser.browser import VIEWPORT
 from hermes_exec.tools.browser.driver import quietly
+from hermes_exec.tools.browser.navigation import blocked
 from hermes_exec.tools.browser.slot_browser import of_slot
 from hermes_exec.tools.browser.vision import IMAGES, screenshot
 from hermes_exec.tools.call.failure import ToolFailure
@@ -42,9 +43,10 @@ OURS = ("Browser.", "Target.", "Fetch.", "Tethering.", "SystemInfo.", "IO.")
 HARMLESS = frozenset({"Target.getTargets", "Target.getTargetInfo", "Browser.getVersion"})
 
 
-def tool(work: Work, *, held: bool = False, within_s: float = CALL_S) -> Tool:
+def tool(work: Work, *, held: bool = False, opens: bool = False, within_s: float = CALL_S) -> Tool:
     """A tool that works in the browser of the slot: calls take turns, and Playwright's errors become results. `held`
-    tools also work while a dialog holds the page.
+    tools also work while a dialog holds the page; for one that `opens` a page it does not matter what became of the
+    one before.
     """
 
     @wraps(work)
@@ -56,24 +58,26 @@ def tool(work: Work, *, held: bool = False, within_s: float = CALL_S) -> Tool:
         async with owner.turn:
             running = await owner.started()
             data: JsonObject | None = None
-            withdrawn: tuple[str, str] | None = None
+            if (withdrawn := await running.navigation.take_withdrawn()) is not None and not opens:
+                raise await _withdraw(running, *withdrawn)
             if running.dialogs and not held:
                 raise _failure("dialog_open", "A dialog holds the page.", running)
             try:
                 with anyio.move_on_after(within_s):
                     made = await work(running, state, arguments)
                     withdrawn, data = await running.navigation.take_withdrawn(), made
-            except PlaywrightTimeout as error:
-                raise _failure("timeout", _explained(error), running) from None
             except Error as error:
                 await running.check_slot()
-                raise _failure("browser_error", _explained(error), running) from None
+                if (withdrawn := await running.navigation.take_withdrawn()) is not None:
+                    raise await _withdraw(running, *withdrawn) from None
+                kind = "timeout" if isinstance(error, PlaywrightTimeout) else "browser_error"
+                raise _failure(kind, _explained(error), running) from None
+            if withdrawn is not None:
+                raise await _withdraw(running, *withdrawn)
             if data is None:
                 raise _failure(
                     "timeout", f"The page did not answer within {within_s:g} s. Try browser_navigate.", running
                 )
-            if withdrawn is not None:
-                raise _blocked(*withdrawn)
             if owner.lost is not None:
                 data["warning"], owner.lost = owner.lost, None
             await running.downloads.settle()
@@ -87,9 +91,11 @@ def _failure(kind: str, message: str, running: RunningBrowser) -> ToolFailure:
     return ToolFailure(kind, message, success=False, **_happened(running))
 
 
-def _blocked(url: str, why: str) -> ToolFailure:
-    told = f"{url[:500]} may not be opened: {why}."
-    return ToolFailure("blocked_by_policy", told, success=False, blocked_by_policy=why)
+async def _withdraw(running: RunningBrowser, url: str, why: str) -> ToolFailure:
+    """What is told when all pages were left, once nothing of that URL is kept."""
+    running.downloads.refuse(url, why)
+    await running.downloads.settle()
+    return blocked(url, why)
 
 
 def _explained(error: Exception) -> str:
@@ -150,11 +156,9 @@ async def _settle(running: RunningBrowser, page: Page) -> JsonObject:
     return {}
 
 
-async def _after(
-    running: RunningBrowser, state: ToolState, before: str, page: Page, *, settle_s: float = SETTLE_S
-) -> JsonObject:
-    """What an action changed, `settle_s` after it: the address, the tab, the snapshot when it was asked for."""
-    await anyio.sleep(SETTLE_S if state.options.browser_changes else settle_s)
+async def _after(running: RunningBrowser, state: ToolState, before: str, page: Page) -> JsonObject:
+    """What an action changed: the address, the tab, the snapshot when it was asked for."""
+    await anyio.sleep(SETTLE_S)  # what a script of the page begins on an action, as a request, is under way then
     told = await _settle(running, page)
     if running.crashed or not running.pages:
         return told
@@ -206,7 +210,7 @@ def _url(text: str) -> str:
     return f"{'http' if local else 'https'}://{text}"
 
 
-@tool
+@partial(tool, opens=True)
 async def navigate(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """Open a URL and take a compact snapshot."""
     from playwright.async_api import Error
@@ -214,7 +218,7 @@ async def navigate(running: RunningBrowser, state: ToolState, arguments: JsonObj
 
     url = _url(arguments["url"])
     if (why := running.navigation.refusal(url)) is not None:
-        raise _blocked(url, why)
+        raise blocked(url, why)
     page = await running.usable_page()
     running.navigation.take_refused()
     try:
@@ -226,10 +230,10 @@ async def navigate(running: RunningBrowser, state: ToolState, arguments: JsonObj
         if "net::ERR_" in str(error):  # the browser's page about it would come into the next navigation
             await quietly(lambda: page.wait_for_url("chrome-error://**", timeout=ERROR_PAGE_S * 1000))
         if (refused := running.navigation.take_refused()) is not None:
-            raise _blocked(*refused) from None
+            raise blocked(*refused) from None
         if "Download is starting" in str(error) or "ERR_ABORTED" in str(error):
             await running.arrive()
-            if running.downloads:
+            if running.downloads.untold():
                 return {"url": url, "title": "", "snapshot": "(the URL is a download)", "element_count": 0}
         raise
     if not running.dialogs:
@@ -256,13 +260,13 @@ async def click(running: RunningBrowser, state: ToolState, arguments: JsonObject
 
     page, before = running.page, running.page.url
     locator = await _found(running, arguments["ref"])
+    begun = running.navigation.begun
     try:
         await running.act(lambda: locator.click(timeout=ACTION_S * 1000))
     except PlaywrightTimeout:
-        if running.navigation.waiting is None:  # where it leads to, which a click waits for
+        if running.navigation.begun == begun:  # else it was made, and waits for where it leads
             raise
-    # Playwright itself waits for the navigation or the tab that a click begins.
-    return {"clicked": _with_at(arguments["ref"]), **await _after(running, state, before, page, settle_s=0)}
+    return {"clicked": _with_at(arguments["ref"]), **await _after(running, state, before, page)}
 
 
 @tool

@@ -32,6 +32,7 @@ onpopstate = () => { view.textContent = 'list again'; };</script>""",
 <button onclick="document.title = 'said ' + prompt('who?', 'nobody')">Prompt</button>""",
     "/files": """<title>Files</title><a href=/download>Report</a> <a href=/endless>Endless</a>
 <a href=/late?to=/download>Late report</a> <a href=/late?to=/form>Late form</a> <a href=/slow>Slow</a>
+<a download=made.txt href=data:text/plain,made>Made here</a>
 <form action=/upload method=post enctype=multipart/form-data><label>File <input type=file name=file></label>
 <button>Upload</button></form>""",
     "/console": """<title>Console</title><script>console.log('hello', 1); console.warn('careful');

@@ -11,7 +11,7 @@ import pytest
 
 from hermes_exec import ExecError, SandboxPool
 from hermes_exec.slot.slot import Slot
-from hermes_exec.tools import Toolbox
+from hermes_exec.tools import Toolbox, ToolResult
 from hermes_exec.tools.browser import browser
 from tests.conftest import require_engine
 from tests.e2e.browser.conftest import HOME, PORT, TOOLSETS, Surfer, browser_pool, of_the_browser, serve_site
@@ -131,6 +131,8 @@ async def test_files_come_and_go_through_the_slot(surf: Surfer, slot: Slot) -> N
     assert "13 bytes: from the slot" in await surf.look()
     await surf.goto("/files")
     assert (await surf.fails("type", ref=surf.ref('button "File"'), text="none.txt")).error_kind == "not_found"
+    (made,) = (await surf("click", ref=surf.ref("Made here")))["downloads"]
+    assert (made["name"], made["bytes"]) == ("made.txt", 4)
     (direct,) = (await surf("navigate", url=f"{HOME}/download"))["downloads"]
     assert direct["path"].endswith("/Downloads/report-2.txt")
     assert direct["path"] != download["path"]
@@ -325,26 +327,58 @@ async def test_rules_of_the_pool(request: pytest.FixtureRequest, docker_image: C
         assert await surf.value("document.title") == "said true"
 
 
-async def test_names_that_lead_to_private_addresses(docker_image: Callable[[str], str]) -> None:
+PRIVATE = """
+name=$(hostname)
+echo "<title>Frame</title><iframe src=http://$name:8200/secret.txt></iframe>" > frame.html
+echo "<title>Links</title><a target=_blank href=http://$name:8200/secret.txt>Tab</a>
+<a href=http://$name:8200/secret.bin>File</a>" > links.html
+echo secret | tee secret.txt > secret.bin
+exec python3 -u -m http.server --bind 0.0.0.0 8200
+"""
+
+
+@pytest.mark.parametrize("allowed", [False, True], ids=["refused", "allowed"])
+async def test_names_that_lead_to_private_addresses(docker_image: Callable[[str], str], *, allowed: bool) -> None:
     require_engine("docker")
-    serve = "printf '<title>In</title><iframe src=http://%s:8200/secret.txt></iframe>' $(hostname) > index.html; "
-    serve += "echo secret > secret.txt; exec python3 -u -m http.server --bind 0.0.0.0 8200"
-    for rules, reached in (({}, False), ({"allow_private": True}, True)):
-        async with SandboxPool("docker", image=docker_image("browser"), browser=rules) as pool, pool.slot() as slot:
-            name = (await slot.run("hostname")).stdout.strip()
-            server = await slot.spawn(serve)
-            await server.stdout.receive()  # it serves
-            async with Toolbox(slot, TOOLSETS) as toolbox:
-                surf = Surfer(toolbox)
-                for url in (f"http://{name}:8200/secret.txt", "http://localhost:8200/"):
-                    opened = await surf.call("navigate", url=url)
-                    assert opened.ok is reached, opened.content
-                    if not reached:
-                        assert opened.error_kind == "blocked_by_policy"
-                        assert re.search(f"{name} is at [0-9.]+, a private address", opened.content)
-                        assert (await surf("snapshot"))["url"] == "about:blank"
-                    assert ("secret" in await surf.look()) is reached
-            await server.kill()
+    pool = SandboxPool("docker", image=docker_image("browser"), browser={"allow_private": allowed})
+    async with pool, pool.slot() as slot, Toolbox(slot, TOOLSETS) as toolbox:
+        name = (await slot.run("hostname")).stdout.strip()
+        server = await slot.spawn(PRIVATE)
+        await server.stdout.receive()  # it serves
+        surf = Surfer(toolbox)
+
+        async def meets(result: ToolResult) -> None:
+            if allowed:
+                assert result.ok, result.content
+                assert "blocked_by_policy" not in result.data
+                return
+            assert result.error_kind == "blocked_by_policy", result.content
+            assert re.search(f"{name} is at [0-9.]+, a private address", result.content)
+            after = await surf.call("snapshot")
+            assert (after.data.get("url"), after.error_kind) in {("about:blank", None), (None, "blocked_by_policy")}
+
+        await meets(await surf.call("navigate", url=f"http://{name}:8200/secret.txt"))
+        await meets(await surf.call("navigate", url="http://localhost:8200/frame.html"))
+        for link in ("Tab", "File"):
+            await surf("navigate", url="http://localhost:8200/links.html")
+            await meets(await surf.call("click", ref=surf.ref(link)))
+        assert (await slot.run("ls ~/Downloads")).stdout == ("secret.bin\n" if allowed else "")
+        await server.kill()
+
+
+async def test_rules_hold_for_the_protocol_too(
+    request: pytest.FixtureRequest, docker_image: Callable[[str], str]
+) -> None:
+    pool = browser_pool(request, docker_image, browser={"schemes": ["http", "about"], "refuse_hosts": ["127.0.0.1"]})
+    async with pool, pool.slot() as slot, Toolbox(slot, TOOLSETS) as toolbox:
+        await serve_site(slot)
+        surf = Surfer(toolbox)
+        await surf.goto("/form")
+        refused = await surf.call("cdp", method="Page.navigate", params={"url": "file:///etc/passwd"})
+        if refused.ok:  # the next call at the latest
+            refused = await surf.fails("snapshot")
+        assert refused.error_kind == "blocked_by_policy", refused.content
+        await surf.goto("/form")
 
 
 async def test_eight_at_once(request: pytest.FixtureRequest, docker_image: Callable[[str], str]) -> None:
