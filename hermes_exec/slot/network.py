@@ -159,14 +159,7 @@ class Connection(ByteStream):
         """Send bytes, waiting while the other side does not read."""
         if self._closed or self._sent_eof:
             raise anyio.ClosedResourceError
-        self._scope.check()
-        if self._conversation.answered:
-            raise anyio.BrokenResourceError
-        try:
-            with self._scope.cancel_scope():
-                await self._conversation.send(item)
-        except TRANSPORT_ERRORS as error:
-            await self._scope.fail(error)
+        await self._scope.send(self._conversation, item)
 
     async def send_eof(self) -> None:
         """Say that nothing more will be sent; receiving goes on."""

@@ -247,7 +247,7 @@ class ProcessInput(ByteSendStream):
         if self._closed:
             raise anyio.ClosedResourceError
         if self._held is not None:
-            await self._send_on(self._held, item)
+            await self._scope.send(self._held, item)
             return
         try:
             with self._scope.cancel_scope():
@@ -259,16 +259,6 @@ class ProcessInput(ByteSendStream):
             raise anyio.BrokenResourceError from error
         if integer(answer, "written") < memoryview(item).nbytes:
             raise anyio.BrokenResourceError
-
-    async def _send_on(self, held: Conversation, item: bytes) -> None:
-        self._scope.check()
-        if held.answered:
-            raise anyio.BrokenResourceError
-        try:
-            with self._scope.cancel_scope():
-                await held.send(item)
-        except TRANSPORT_ERRORS as error:
-            await self._scope.fail(error)
 
     async def _drain(self, held: Conversation) -> None:
         """Have all that was sent written, unless the process reads no more."""

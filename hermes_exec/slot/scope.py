@@ -155,6 +155,19 @@ class SlotScope:
         """A conversation of this slot as a context manager: leaving it early ends the work, errors are translated."""
         return SlotConversation(self, method, {"slot": self.slot, **params}, window, path)
 
+    async def send(self, conversation: Conversation, data: bytes) -> None:
+        """Send bytes on a conversation that goes on, waiting while the other side does not read. Raises
+        BrokenResourceError when it has ended.
+        """
+        self.check()
+        if conversation.answered:
+            raise anyio.BrokenResourceError
+        try:
+            with self.cancel_scope():
+                await conversation.send(data)
+        except TRANSPORT_ERRORS as error:
+            await self.fail(error)
+
     async def give_up(self, conversation: Conversation, wait_s: float = CANCEL_WAIT_S) -> None:
         """End the work of a conversation and check the receipt, if one comes in time."""
         await self.channel.finish(conversation, wait_s)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from hermes_agent.messages import ToolCall
@@ -15,14 +14,12 @@ from hermes_batch.report.html import Markup, element, join
 _LONGEST = 20_000
 _LONG = {"snapshot": "Snapshot", "changes": "Changes"}
 """Fields of results that are shown as they are, with their titles."""
+_LONG_LINES = 12
+"""Code and snapshots above this are folded."""
 _RESPONSE = re.compile(r"<tool_response>\n(.*)\n</tool_response>")
 
 
-_LONG_LINES = 12
-"""Code and snapshots above this are folded."""
-
-
-def transcript(record: Mapping[str, Any], images: Mapping[str, Sequence[Markup]] = MappingProxyType({})) -> Markup:
+def transcript(record: Mapping[str, Any], images: Mapping[str, Sequence[Markup]]) -> Markup:
     """Every turn of the record but the system prompt, which stands folded at the top, then check, errors and facts.
     `images` are those of results, by the id of their call.
     """
