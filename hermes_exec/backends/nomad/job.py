@@ -26,6 +26,8 @@ LEAST_MEMORY_MB, MEMORY_MB = 1024, 256
 without a limit."""
 NS_PER_S = 10**9
 POLL_S = 0.02
+ARRIVAL_S = 30.0
+"""How long a box waits for its runner, or for its lease if that is longer, before it ends by itself."""
 HERE = "@here@"
 """Stands for the folder of a box until the node's shell knows it."""
 IN_HOME = 'umask 022; mkdir -p "$NOMAD_TASK_DIR/hermes-exec" && cd "$NOMAD_TASK_DIR/hermes-exec" || exit; '
@@ -193,7 +195,7 @@ def _raw_exec(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary) -> di
 def _arrival(config: NomadConfig, spec: LaunchSpec) -> str:
     """What a shell does until the runner is there."""
     if config.runner_delivery == "exec":
-        return IN_HOME + WAIT.format(tries=int(spec.lease_s / POLL_S), poll=POLL_S)
+        return IN_HOME + WAIT.format(tries=int(max(spec.lease_s, ARRIVAL_S) / POLL_S), poll=POLL_S)
     return IN_HOME + "chmod 755 runner; " * (config.runner_delivery == "artifact")
 
 

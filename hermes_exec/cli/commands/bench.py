@@ -83,15 +83,20 @@ async def _bench(pool: SandboxPool, seconds: float, as_json: bool) -> int:
 
 
 async def measure(name: str, slot: Slot, call: Call, at_once: int, seconds: float) -> Figure:
-    """Repeat a call with `at_once` in flight for `seconds` and return its figures; a first call is not counted."""
+    """Repeat a call with `at_once` in flight for `seconds`, each at least once, and return its figures; a first call
+    is not counted.
+    """
     await call(slot)
     times: list[float] = []
     begin = time.perf_counter()
 
     async def repeat() -> None:
-        while (start := time.perf_counter()) - begin < seconds:
+        while True:
+            start = time.perf_counter()
             await call(slot)
             times.append((time.perf_counter() - start) * 1000)
+            if time.perf_counter() - begin >= seconds:
+                return
 
     async with anyio.create_task_group() as tasks:
         for _ in range(at_once):

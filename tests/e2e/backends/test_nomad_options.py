@@ -313,3 +313,6 @@ async def test_apptainer_by_raw_exec(apptainer: dict[str, Any], nomad_agent: Age
 async def test_what_apptainer_says_is_told(apptainer: dict[str, Any]) -> None:
     await refused(ImageError, "no-such-image", **{**apptainer, "image": "/no-such-image.sif"})
     await refused(LaunchError, "no-such-engine", **apptainer, binary="no-such-engine")
+    # It has said nothing then: what the cluster tells stands.
+    nowhere = {"runner_delivery": "artifact", "runner_source": "http://127.0.0.1:9/runner"}
+    await refused(LaunchError, "download artifact", 40, **apptainer, **nowhere)
