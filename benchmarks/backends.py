@@ -21,7 +21,7 @@ from benchmarks.report import machine, table
 from hermes_exec import SandboxPool
 from hermes_exec.testing.conformance import Outcome, Report, run_conformance
 from tests.engines import BACKENDS, options_of
-from tests.unit.test_adapter_size import adapter_lines
+from tests.structure.test_adapter_size import adapter_lines
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "backends.md"
 BEGIN, END = "<!-- The table: make conformance writes it. -->", "<!-- The end of the table. -->"

@@ -37,8 +37,8 @@ SLOWEST = (
 )  # fmt: skip
 """Parts of the tests that take long, the longest first."""
 HALF = (
-    "chaos", "soak", "e2e/agent/test_unkind", "e2e/atropos", "e2e/backends/test_modal", "e2e/backends/test_nomad",
-    "e2e/backends/test_ssh", "e2e/cli", "e2e/pool/test_side_by_side",
+    "chaos", "soak", "e2e/agent/test_commands", "e2e/agent/test_unkind", "e2e/atropos", "e2e/backends", "e2e/cli",
+    "e2e/pool/test_side_by_side",
 )  # fmt: skip
 """Parts of which half runs a day: the widest, and those of backends that the conformance suite and the faults are run
 on, too.
@@ -55,8 +55,9 @@ class BackendCase:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let the whole be run where a plain run takes a sample."""
+    """Let the whole be run where a plain run takes a sample, or only the sample for trio and the newest Python."""
     parser.addoption("--whole", action="store_true", help="also run what a plain run takes a sample of")
+    parser.addoption("--sample", action="store_true", help="run the tests marked sample, each on asyncio or trio")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -99,18 +100,19 @@ def pytest_report_header() -> list[str]:
 
 @pytest.fixture(scope="module", params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
-    """The event loop of an async test: asyncio for all, trio also for those marked `sample`."""
+    """The event loop of an async test: asyncio, or for those marked `sample` with --sample or --whole trio, too."""
     return str(request.param)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out trio where a test is not of the sample, and what only a whole run has; the slowest files come first."""
-    whole = config.getoption("--whole")
+    """Leave out what is not of this run; the slowest files come first."""
+    whole, sample = bool(config.getoption("--whole")), bool(config.getoption("--sample"))
     left_out = {
         item
         for item in items
         if ((item.get_closest_marker("whole") or on_a_second_image(item) or not_today(item)) and not whole)
-        or (runs_on_trio_by_our_fixture(item) and not item.get_closest_marker("sample"))
+        or (sample and not item.get_closest_marker("sample"))
+        or not on_its_loop(item, whole=whole, sample=sample)
     }
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = sorted((item for item in items if item not in left_out), key=place)
@@ -140,13 +142,20 @@ def place_among(item: pytest.Item, parts: Sequence[str]) -> int:
     return next((number for number, part in enumerate(parts) if name.startswith(part)), len(parts))
 
 
-def runs_on_trio_by_our_fixture(item: pytest.Item) -> bool:
-    """Tell whether a test got trio from the fixture above; a module with a fixture of its own keeps what it wants."""
+def on_its_loop(item: pytest.Item, *, whole: bool, sample: bool) -> bool:
+    """Tell whether a test is to run on its event loop, if that is from the fixture above: a module with a fixture of
+    its own keeps what it wants. Of the sample, each runs on one of both, another day on the other.
+    """
     loop = getattr(getattr(item, "callspec", None), "params", {}).get("anyio_backend")
     definitions = (
         item._fixtureinfo.name2fixturedefs.get("anyio_backend", ()) if isinstance(item, pytest.Function) else ()
     )
-    return loop == "trio" and bool(definitions) and definitions[-1].baseid == "tests"
+    if not definitions or definitions[-1].baseid != "tests":
+        return True
+    if whole or not sample:
+        return loop == "asyncio" or (whole and item.get_closest_marker("sample") is not None)
+    name = item.nodeid.replace("trio", "asyncio")
+    return loop == ("asyncio", "trio")[(zlib.crc32(name.encode()) + int(os.environ[SEED])) % 2]
 
 
 @cache

@@ -18,16 +18,7 @@ from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, Sa
 from hermes_exec.backends.image_errors import not_fetched
 from hermes_exec.backends.nomad.cluster import PREFIX, Cluster
 from hermes_exec.backends.nomad.config import NomadConfig
-from hermes_exec.backends.nomad.job import (
-    IMAGE,
-    check_options,
-    check_own_roots,
-    how_enforced,
-    image_of,
-    job,
-    program,
-    taking,
-)
+from hermes_exec.backends.nomad.job import IMAGE, check_options, check_own_roots, how_enforced, image_of, job, taking
 from hermes_exec.backends.nomad.sandbox import NomadSandbox, Placed, events_of, purge, state_of
 from hermes_exec.backends.owner import from_strings, owner_state, reap_each
 from hermes_exec.backends.runner_binary import find_runner
@@ -172,8 +163,7 @@ class NomadBackend:
 
     async def _bring(self, allocation: str) -> str:
         taken = self._config.runner_delivery == "exec"
-        command = taking(self._config) if taken else program(self._config, "here")
-        stream = await self._cluster.open(allocation, command, frames=False)
+        stream = await self._cluster.open(allocation, taking(self._config), frames=False)
         said = b""
         try:
             while b"\n" not in said:

@@ -74,7 +74,9 @@ def program(config: NomadConfig, *argv: str, base: bool = False) -> list[str]:
 
 
 def taking(config: NomadConfig) -> list[str]:
-    """What takes the runner in a task, and says that it is there."""
+    """What takes the runner in a task, unless it comes by itself, and says that it is there."""
+    if config.runner_delivery != "exec":
+        return program(config, "here")
     return ["/bin/sh", "-c", TAKE.format(up=UP if config.driver == "singularity" else "")]
 
 

@@ -47,6 +47,7 @@ ANSWER_S = 3.0
 ARRIVE_S = 30.0
 DOWNLOAD_S = 2.0
 NEW_TAB_S = 2.0
+SETTLE_S = 1.0
 VIEWPORT = (1280, 720)
 
 
@@ -274,6 +275,20 @@ class RunningBrowser:
             self.past_dialogs.append(opened)
         work = (lambda: opened.dialog.accept(text)) if accept else opened.dialog.dismiss
         await quietly(work)
+
+    async def settle(self, page: Page) -> None:
+        """Wait until a page has done what an action made it do, with the requests of its scripts and what followed."""
+        navigation = self.navigation
+
+        def leads_elsewhere() -> bool:
+            return bool(self.dialogs) or self.ended or page.is_closed() or navigation.waiting is not None
+
+        with anyio.move_on_after(SETTLE_S):
+            while not leads_elsewhere():
+                await self.act(partial(quietly, partial(navigation.flush, page)))
+                if not navigation.asking:
+                    break
+                await self._until(lambda: not navigation.asking or leads_elsewhere())
 
     async def arrive(self) -> str | None:
         """Wait until the tabs are where they are going, and a small file that this turned out to be is there.

@@ -14,13 +14,18 @@ from hermes_exec.tools.browser.driver import quietly
 from hermes_exec.tools.call.failure import ToolFailure
 
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, Frame, Page, Request, Response
+    from playwright.async_api import BrowserContext, CDPSession, Frame, Page, Request, Response
 
     from hermes_exec.slot.slot import Slot
 
 
 CHECK_S = 10.0
 LEAVE_S = 2.0
+FRAMES_S = 0.1
+OF_SCRIPTS = frozenset({"document", "fetch", "xhr", "ping"})
+"""Types of requests that an action waits for: those that change a page or a server. Others go on beside it."""
+ITS_TASKS = "() => new Promise(done => setTimeout(done))"
+"""Answered when the page has done what it had to do."""
 
 
 class Navigation:
@@ -31,6 +36,9 @@ class Navigation:
         self._context: BrowserContext | None = None
         self._waiting: set[Request] = set()
         self._answered: set[Request] = set()
+        self._asked: set[Request] = set()
+        self._to_ask = 0
+        self._sessions: dict[Page, CDPSession] = {}
         self.begun = 0
         """How many were begun."""
         self.tabs_to_come = 0
@@ -74,6 +82,27 @@ class Navigation:
         session.on("Page.windowOpen", self._on_window)
         session.on("Page.frameRequestedNavigation", self._on_requested)
         await session.send("Page.enable")
+        self._sessions[page] = session
+
+    def begin(self) -> None:
+        """Count what is asked for from now on as begun by an action."""
+        self._asked.clear()
+        self._to_ask = 0
+
+    @property
+    def asking(self) -> bool:
+        """Whether something that was begun since `begin` waits for its answer, other than the page of a tab."""
+        return bool(self._asked) or self._to_ask > 0
+
+    async def flush(self, page: Page) -> None:
+        """Return when a page has done what it had to do, and it is known what it began with that."""
+        if len(page.frames) > 1:  # those with processes of their own tell of it in no order with the page
+            await anyio.sleep(FRAMES_S)
+        session = self._sessions.get(page)
+        known = [page.evaluate(ITS_TASKS)]
+        if session is not None:
+            known.append(session.send("Runtime.evaluate", {"expression": "0"}))
+        await asyncio.gather(*known)
 
     @property
     def waiting(self) -> str | None:
@@ -122,14 +151,22 @@ class Navigation:
         self.tabs_to_come += 1
 
     def _on_requested(self, event: dict[str, object]) -> None:
-        self._download = self._download or event.get("disposition") == "download"
+        if event.get("disposition") == "download":
+            self._download = True
+        else:
+            self._to_ask += 1
 
     def _on_request(self, request: Request) -> None:
         if request.is_navigation_request():
+            self._to_ask = max(0, self._to_ask - 1)
             frame = _frame_of(request)
             if frame is None or frame.parent_frame is None:
                 self._waiting.add(request)
                 self.begun += 1
+                self._changed()
+                return
+        if request.resource_type in OF_SCRIPTS:
+            self._asked.add(request)
 
     def _on_navigated(self, frame: Frame) -> None:
         """Wait no more for what was answered: the rest of a page that arrives is not waited for."""
@@ -137,12 +174,14 @@ class Navigation:
             self._drop({request for request in self._answered if _frame_of(request) in (None, frame)})
 
     def _on_gone(self, page: Page) -> None:
+        self._sessions.pop(page, None)
         frames = {request: _frame_of(request) for request in self._waiting}
         self._drop({request for request, frame in frames.items() if frame is not None and frame.page is page})
 
     def _drop(self, requests: set[Request]) -> None:
         self._waiting -= requests
         self._answered -= requests
+        self._asked -= requests
         self._changed()
 
     def _on_finished(self, request: Request) -> None:
@@ -150,8 +189,8 @@ class Navigation:
 
     def _on_failed(self, request: Request) -> None:
         if request in self._waiting:
-            self._on_finished(request)
             self._download = self._download or "ERR_ABORTED" in (request.failure or "")
+        self._drop({request})
         if request.is_navigation_request() and (why := self.refusal(request.url)) is not None:
             self._refused = (request.url, why)
 

@@ -32,7 +32,6 @@ Work = Callable[["RunningBrowser", ToolState, JsonObject], Awaitable[JsonObject]
 NAVIGATION_S = 60.0
 ACTION_S = 10.0
 LOAD_S = 5.0
-SETTLE_S = 0.1
 CALL_S = 90.0
 ERROR_PAGE_S = 1.0
 LONGEST_CDP_S = 300.0
@@ -57,23 +56,20 @@ def tool(work: Work, *, held: bool = False, opens: bool = False, within_s: float
         owner = of_slot(state.slot)
         async with owner.turn:
             running = await owner.started()
-            data: JsonObject | None = None
-            if (withdrawn := await running.navigation.take_withdrawn()) is not None and not opens:
-                raise await _withdraw(running, *withdrawn)
+            running.navigation.begin()
+            await _check_withdrawn(running, tell=not opens)
             if running.dialogs and not held:
                 raise _failure("dialog_open", "A dialog holds the page.", running)
+            data: JsonObject | None = None
             try:
                 with anyio.move_on_after(within_s):
-                    made = await work(running, state, arguments)
-                    withdrawn, data = await running.navigation.take_withdrawn(), made
+                    data = await work(running, state, arguments)
             except Error as error:
                 await running.check_slot()
-                if (withdrawn := await running.navigation.take_withdrawn()) is not None:
-                    raise await _withdraw(running, *withdrawn) from None
+                await _check_withdrawn(running)
                 kind = "timeout" if isinstance(error, PlaywrightTimeout) else "browser_error"
                 raise _failure(kind, _explained(error), running) from None
-            if withdrawn is not None:
-                raise await _withdraw(running, *withdrawn)
+            await _check_withdrawn(running)
             if data is None:
                 raise _failure(
                     "timeout", f"The page did not answer within {within_s:g} s. Try browser_navigate.", running
@@ -91,11 +87,13 @@ def _failure(kind: str, message: str, running: RunningBrowser) -> ToolFailure:
     return ToolFailure(kind, message, success=False, **_happened(running))
 
 
-async def _withdraw(running: RunningBrowser, url: str, why: str) -> ToolFailure:
-    """What is told when all pages were left, once nothing of that URL is kept."""
-    running.downloads.refuse(url, why)
-    await running.downloads.settle()
-    return blocked(url, why)
+async def _check_withdrawn(running: RunningBrowser, *, tell: bool = True) -> None:
+    """Raise ToolFailure when all pages were left since the last time, once nothing of that URL is kept."""
+    withdrawn = await running.navigation.take_withdrawn()
+    if withdrawn is not None and tell:
+        running.downloads.refuse(*withdrawn)
+        await running.downloads.settle()
+        raise blocked(*withdrawn)
 
 
 def _explained(error: Exception) -> str:
@@ -144,7 +142,7 @@ async def _snapshot(running: RunningBrowser, state: ToolState, page: Page, *, fu
     return {"snapshot": await snapshots.fitted(state.slot, text), "element_count": snapshots.element_count(text)}
 
 
-async def _settle(running: RunningBrowser, page: Page) -> JsonObject:
+async def _arrived(running: RunningBrowser, page: Page) -> JsonObject:
     """Give what an action began its time: a navigation, a tab, a download. Returns what the model is told of it."""
     from playwright.async_api import Error
 
@@ -158,8 +156,8 @@ async def _settle(running: RunningBrowser, page: Page) -> JsonObject:
 
 async def _after(running: RunningBrowser, state: ToolState, before: str, page: Page) -> JsonObject:
     """What an action changed: the address, the tab, the snapshot when it was asked for."""
-    await anyio.sleep(SETTLE_S)  # what a script of the page begins on an action, as a request, is under way then
-    told = await _settle(running, page)
+    await running.settle(page)
+    told = await _arrived(running, page)
     if running.crashed or not running.pages:
         return told
     now = running.page

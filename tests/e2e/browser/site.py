@@ -45,6 +45,10 @@ list.append(p); } }; more();
 addEventListener('scroll', () => { if (scrollY + innerHeight > document.body.scrollHeight - 50) more(); });</script>""",
     "/popup": """<title>Popup</title><a target=_blank href=/form>New tab</a>
 <button onclick="open('/shadow')">Window</button>""",
+    "/fetching": """<title>Fetching</title><script>const later = () => fetch('/late?to=/pixel.svg&seconds=0.3');
+</script><button onclick="later().then(later).then(() => { found.textContent = 'found'; })">Find</button>
+<button onclick="later().then(() => { location = '/form'; })">Go</button>
+<button onclick="fetch('/slow')">Never</button><p id=found></p>""",
     "/huge": """<title>Huge</title><body><script>
 for (let i = 0; i < 20000; i++) { const b = document.createElement('button');
 b.textContent = 'button ' + i; document.body.append(b); }</script>""",
@@ -86,9 +90,10 @@ class Handler(BaseHTTPRequestHandler):
             for _ in range(64):
                 self.wfile.write(b"x" * (1 << 20))
         elif path in ("/redirect", "/late"):
-            time.sleep(LATE_S if path == "/late" else 0)
+            query = parse_qs(urlsplit(self.path).query)
+            time.sleep(float(query.get("seconds", [LATE_S])[0]) if path == "/late" else 0)
             self.send_response(302)
-            self.send_header("Location", parse_qs(urlsplit(self.path).query)["to"][0])
+            self.send_header("Location", query["to"][0])
             self.end_headers()
         else:
             self.send_error(404)

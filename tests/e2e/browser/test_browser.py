@@ -149,6 +149,13 @@ async def test_an_action_waits_for_where_it_leads(surf: Surfer, monkeypatch: pyt
     assert (await surf("click", ref=surf.ref("Late form")))["url"] == f"{HOME}/form"
 
 
+async def test_an_action_waits_for_what_scripts_ask_for(changing: Surfer) -> None:
+    await changing.goto("/fetching")
+    assert "found" in str((await changing("click", ref=changing.ref("Find")))["changes"])
+    await changing("click", ref=changing.ref("Never"))  # for a while
+    assert (await changing("click", ref=changing.ref("Go")))["url"] == f"{HOME}/form"
+
+
 async def test_what_the_page_logs_and_does_wrong(surf: Surfer) -> None:
     await surf.goto("/console")
     said = await surf("console", clear=True)
