@@ -21,7 +21,7 @@ Backend = Annotated[
         "--backend",
         "-b",
         envvar="HERMES_EXEC_BACKEND",
-        help="local, docker, ssh, singularity, modal, or a name in the file of --config (default: local).",
+        help="local, docker, ssh, singularity, nomad, modal, or a name in the file of --config (default: local).",
     ),
 ]
 AnyBackend = Annotated[

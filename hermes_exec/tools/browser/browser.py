@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -18,6 +18,7 @@ from anyio.abc import TaskGroup
 from hermes_exec.aio.tasks import DetachedTaskGroup
 from hermes_exec.errors import ExecError
 from hermes_exec.tools.browser import chromium
+from hermes_exec.tools.browser.background import Background
 from hermes_exec.tools.browser.downloads import Downloads
 from hermes_exec.tools.browser.driver import Driver, quietly
 from hermes_exec.tools.browser.navigation import Navigation
@@ -98,7 +99,7 @@ class RunningBrowser:
         self._browser: Browser | None = None
         self._context: BrowserContext | None = None
         self._pages: list[Page] = []
-        self._left: set[asyncio.Task[Any]] = set()
+        self._left = Background()
 
     # its life
 
@@ -193,8 +194,7 @@ class RunningBrowser:
                 with anyio.move_on_after(END_S):
                     await quietly(self._browser.close)
             self.navigation.close()
-            for task in list(self._left):
-                task.cancel()
+            self._left.cancel()
             if self._driver is not None:
                 driver, self._driver = self._driver, None
                 driver.leave()
@@ -228,7 +228,7 @@ class RunningBrowser:
             await self._context.new_page()
             self.crashed = False
             if lost is not None:
-                self._leave(asyncio.ensure_future(quietly(lost.close)))
+                self._left.start(lost.close)
         return self.page
 
     async def _hangs(self) -> bool:
@@ -265,7 +265,7 @@ class RunningBrowser:
         self._dialog_came.set()
         self._news.set()
         if self.rules.dialogs != "must_respond":
-            self._leave(asyncio.ensure_future(self.answer(opened, accept=self.rules.dialogs == "auto_accept")))
+            self._left.start(partial(self.answer, opened, accept=self.rules.dialogs == "auto_accept"))
 
     async def answer(self, opened: OpenDialog, *, accept: bool, text: str | None = None) -> None:
         """Answer a dialog; `text` is what a prompt is given."""
@@ -346,20 +346,10 @@ class RunningBrowser:
             waiting.cancel()
         if not doing.done():
             if self.dialogs:
-                self._leave(doing)
+                self._left.keep(doing)
                 return None
             return await doing  # the dialog was answered at once
         return doing.result()
-
-    def _leave(self, task: asyncio.Future[Any]) -> None:
-        """Let something go on by itself."""
-        self._left.add(task)  # type: ignore[arg-type]
-        task.add_done_callback(self._gone)
-
-    def _gone(self, task: asyncio.Future[Any]) -> None:
-        self._left.discard(task)
-        if not task.cancelled():
-            task.exception()
 
     def forget_console(self) -> None:
         """Drop what pages logged, and their errors."""

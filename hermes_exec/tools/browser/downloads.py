@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hermes_exec.tools.browser.driver import quietly
+from hermes_exec.tools.browser.background import Background
 
 if TYPE_CHECKING:
     from playwright.async_api import CDPSession
@@ -47,7 +47,7 @@ class Downloads:
         self._folder = f"{slot.home.rstrip('/')}/Downloads"
         self._files: dict[str, FileDownload] = {}
         self._session: CDPSession | None = None
-        self._stopping: set[asyncio.Future[None]] = set()
+        self._stopping = Background()
 
     async def accept(self, session: CDPSession, context_id: str) -> None:
         """Take the downloads of a browser's context; `session` is one with the browser."""
@@ -124,7 +124,4 @@ class Downloads:
 
     def _stop(self, guid: str) -> None:
         assert self._session is not None
-        stop = self._session.send("Browser.cancelDownload", {"guid": guid})
-        stopping = asyncio.ensure_future(quietly(lambda: stop))
-        self._stopping.add(stopping)
-        stopping.add_done_callback(self._stopping.discard)
+        self._stopping.start(partial(self._session.send, "Browser.cancelDownload", {"guid": guid}))

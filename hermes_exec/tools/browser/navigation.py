@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import anyio
 
+from hermes_exec.tools.browser.background import Background
 from hermes_exec.tools.browser.driver import quietly
 from hermes_exec.tools.call.failure import ToolFailure
 
@@ -45,7 +46,7 @@ class Navigation:
         """Tabs that pages have opened and that are not there yet."""
         self._download = False
         self._refused: tuple[str, str] | None = None
-        self._checks: set[asyncio.Future[None]] = set()
+        self._checks = Background()
         self._withdrawn: tuple[str, str] | None = None
         self._not_to_be_shown: dict[str, str] = {}
 
@@ -71,9 +72,9 @@ class Navigation:
         page.on("crash", self._on_gone)
         self._on_navigated(page.main_frame)
         self.tabs_to_come = max(0, self.tabs_to_come - 1)
-        self._check(partial(quietly, partial(self._listen, page)))
+        self._checks.start(partial(self._listen, page))
         if page.url in self._not_to_be_shown:
-            self._check(partial(_left, page))
+            self._checks.start(partial(_left, page))
 
     async def _listen(self, page: Page) -> None:
         """Hear what a page begins before it is seen on the network."""
@@ -132,8 +133,7 @@ class Navigation:
         known of those that are there.
         """
         with anyio.move_on_after(CHECK_S):
-            while self._checks:
-                await asyncio.wait(self._checks)
+            await self._checks.wait()
         withdrawn, self._withdrawn = self._withdrawn, None
         return withdrawn
 
@@ -144,8 +144,7 @@ class Navigation:
 
     def close(self) -> None:
         """End what still checks a page."""
-        for check in list(self._checks):
-            check.cancel()
+        self._checks.cancel()
 
     def _on_window(self, _: object) -> None:
         self.tabs_to_come += 1
@@ -197,12 +196,7 @@ class Navigation:
     def _on_response(self, response: Response) -> None:
         if response.request.is_navigation_request():
             self._answered |= {response.request} & self._waiting
-            self._check(partial(quietly, partial(self._check_response, response)))
-
-    def _check(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        check = asyncio.ensure_future(work())
-        self._checks.add(check)
-        check.add_done_callback(self._checks.discard)
+            self._checks.start(partial(self._check_response, response))
 
     async def _check_response(self, response: Response) -> None:
         """Leave all pages when one of them, or a frame, has come to where the rules let none be: what the browser's own

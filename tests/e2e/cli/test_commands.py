@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 
 from hermes_exec import SandboxPool
+from hermes_exec.backends.registry import BUILT_IN
 from hermes_exec.tools import SHIPPED
 from tests.conftest import BackendCase
 from tests.e2e.cli.conftest import Cli
@@ -26,6 +27,11 @@ def test_help_has_an_example(cli: Cli, command: list[str]) -> None:
     assert done.returncode == 0
     assert f"hermes-exec {' '.join(command)}" in " ".join(done.stdout.split())
     assert "Example" in done.stdout
+
+
+def test_help_names_all_backends(cli: Cli) -> None:
+    words = cli.run("run", "--help").stdout.replace(",", " ").split()
+    assert set(BUILT_IN) <= set(words)
 
 
 @pytest.mark.parametrize("command", ["agent", "batch"])
