@@ -43,6 +43,15 @@ const usage = `usage: runner serve --base DIR [--lease-s N] [--dial SOCKET] [--p
        runner version
 `
 
+// init keeps the first thread of serve to main alone: Apptainer has a box end
+// with its parent by that thread's death signal (PR_SET_PDEATHSIG), and whoever
+// took on a user's rights there would clear it.
+func init() {
+	if len(os.Args) > 1 && os.Args[1] == "serve" {
+		runtime.LockOSThread()
+	}
+}
+
 func main() { os.Exit(run(os.Args[1:])) }
 
 func run(args []string) int {

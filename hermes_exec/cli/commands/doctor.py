@@ -186,6 +186,9 @@ async def _browser(slot: Slot) -> str:
     async with Toolbox(slot, ["browser"], tools=["browser_close"]) as toolbox:
         tried = await toolbox.call("browser_navigate", {"url": "about:blank"})
         await toolbox.call("browser_close", {})
+    if tried.error_kind == "no_browser":
+        mend = "`hermes-exec image browser` prints the recipe of one" if slot.image else "install chromium, or Chrome"
+        return f"none in {'the image' if slot.image else 'PATH'}: {mend}"
     return f"a page is open in {tried.duration_s:.1f} s" if tried.ok else str(tried.data["error"])
 
 

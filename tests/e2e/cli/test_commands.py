@@ -51,6 +51,8 @@ def test_doctor_tries_the_backend(cli: Cli, backend: BackendCase) -> None:
     assert finding["launch_ms"] > 0
     assert finding["call_ms"] > 0
     assert set(finding["limits"]) >= {"memory_mb", "pids"}
+    if arguments:
+        assert "hermes-exec image browser" in finding["browser"]
 
 
 def test_doctor_says_what_mends_an_unavailable_backend(cli: Cli) -> None:
