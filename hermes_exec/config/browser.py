@@ -93,7 +93,9 @@ class BrowserConfig(ConfigModel):
 
     def _private(self, host: str, told: str, *, network: bool, own_loopback: bool) -> str | None:
         why = private(host) if network and not self.allow_private else None
-        return None if why is None or (why == "loopback" and own_loopback) else f"{told} a {why} address"
+        if why is None or (why == "loopback" and own_loopback):
+            return None
+        return f"{told} a {why} address, which the pool does not allow (browser={{'allow_private': True}})"
 
 
 _WITH_IPV4 = tuple(map(ipaddress.IPv6Network, ("::ffff:0:0/96", "64:ff9b::/96", "::/96")))

@@ -87,6 +87,8 @@ class RunningBrowser:
         self.crashed = False
         self.screenshots = 0
         self.last_tree = ""
+        self.passwords: set[str] = set()
+        """What was typed into fields for passwords: no result shows it."""
         self._dialog_came = asyncio.Event()
         self._news = asyncio.Event()
         """Set by what is waited for: the end of a navigation or of the connection, a dialog, a download."""

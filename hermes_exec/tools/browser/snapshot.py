@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import json
 import re
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from hermes_exec.errors import ExecError
@@ -104,3 +106,13 @@ async def fitted(slot: Slot, text: str) -> str:
         return f"{shown}\n... [{left}]"
     line = shown.count("\n") + 2
     return f"{shown}\n... [{left}; the full tree: read_file(path={path!r}, offset={line})]"
+
+
+def masked(tree: str, secrets: Collection[str]) -> str:
+    """The tree of a page without the values of text fields that are secrets."""
+    values = [f": {text}" for secret in secrets for text in (secret, json.dumps(secret, ensure_ascii=False))]
+    lines = tree.split("\n") if values else [tree]
+    for number, line in enumerate(lines):
+        if line.lstrip().startswith("- textbox"):
+            lines[number] = next((f"{line.removesuffix(v)}: ***" for v in values if line.endswith(v)), line)
+    return "\n".join(lines)

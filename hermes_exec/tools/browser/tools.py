@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Awaitable, Callable
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,9 @@ SCROLL_PX = 500
 RESULT_CHARS = 20_000
 OURS = ("Browser.", "Target.", "Fetch.", "Tethering.", "SystemInfo.", "IO.")
 """DevTools domains that the tools themselves work with, and the rules of the pool rest on."""
+HANGS = "The page does not answer: open it, or another one, anew with browser_navigate."
+OBSTACLES = r"element (is not|was detached)|intercepts pointer events|outside of the viewport"
+"""What keeps Playwright from an action, as it says so in its log."""
 HARMLESS = frozenset({"Target.getTargets", "Target.getTargetInfo", "Browser.getVersion"})
 
 
@@ -97,10 +101,16 @@ async def _check_withdrawn(running: RunningBrowser, *, tell: bool = True) -> Non
 
 
 def _explained(error: Exception) -> str:
-    """What Playwright says, without its log of attempts."""
-    text = str(error).partition("\nCall log:")[0].strip()
-    head, _, rest = text.partition(": ")
-    return (rest if head.count(".") == 1 and " " not in head else text)[:1000]
+    """What Playwright says; of its log of attempts only what the last one met."""
+    from playwright.async_api import TimeoutError as PlaywrightTimeout
+
+    text, _, log = str(error).partition("\nCall log:")
+    head, _, rest = text.strip().partition(": ")
+    told = rest if head.count(".") == 1 and " " not in head else text.strip()
+    if isinstance(error, PlaywrightTimeout):
+        met = [line.strip(" -") for line in log.splitlines() if re.search(OBSTACLES, line)]
+        told += f" {met[-1] if met else HANGS}"
+    return told[:1000]
 
 
 def _happened(running: RunningBrowser) -> JsonObject:
@@ -134,10 +144,14 @@ async def _snapshot(running: RunningBrowser, state: ToolState, page: Page, *, fu
     """The snapshot of a page as fields of a result."""
     tree = None
     if not running.dialogs:
+        with anyio.move_on_after(ACTION_S) as answering:
+            await running.act(lambda: page.evaluate("1"))
+        if answering.cancelled_caught:
+            raise _failure("timeout", HANGS, running)
         tree = await running.act(lambda: page.aria_snapshot(mode="ai", timeout=snapshots.SNAPSHOT_S * 1000))
     if tree is None:
         return {"snapshot": "(a dialog is open)", "element_count": 0}
-    running.last_tree = tree
+    running.last_tree = tree = snapshots.masked(tree, running.passwords)
     text = (tree if full else snapshots.compact(tree)) or "(empty page)"
     return {"snapshot": await snapshots.fitted(state.slot, text), "element_count": snapshots.element_count(text)}
 
@@ -276,8 +290,14 @@ async def type_text(running: RunningBrowser, state: ToolState, arguments: JsonOb
     if kind == "input file":
         await _give_files(running, state, locator, text)
     elif kind == "select":
+        options: list[str] = await locator.evaluate("e => [...e.options].map(o => o.label)")
+        if text not in options:
+            missing = f"There is no option {text!r}; there are: {', '.join(options)[:1000]}."
+            raise ToolFailure("bad_value", missing, success=False)
         await running.act(lambda: locator.select_option(label=text, timeout=ACTION_S * 1000))
     else:
+        if kind == "input password" and text:
+            running.passwords.add(text)
         await running.act(lambda: locator.fill(text, timeout=ACTION_S * 1000))
     told = {"typed": f"*** ({len(text)} characters)", "element": _with_at(arguments["ref"])}
     return {**told, **await _after(running, state, before, page)}
@@ -317,14 +337,16 @@ async def scroll(running: RunningBrowser, state: ToolState, arguments: JsonObjec
 async def back(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:  # noqa: ARG001
     """Go back in the history of the tab; a tab without one is closed."""
     page = running.page
-    history = await page.evaluate("() => history.length")
-    if history < 2 and len(running.pages) > 1:
+    session = await running.new_session(page)
+    history = await session.send("Page.getNavigationHistory")
+    await quietly(session.detach)
+    before = [entry["url"] for entry in history["entries"][: history["currentIndex"]]]
+    if before in ([], ["about:blank"]):  # where every tab begins
+        if len(running.pages) == 1:
+            raise ToolFailure("not_found", "There is no page before this one.", success=False)
         await page.close()
         return {"url": running.page.url, **await _snapshot(running, state, running.page)}
     await running.act(lambda: page.go_back(wait_until="domcontentloaded", timeout=NAVIGATION_S * 1000))
-    if page.url == "about:blank" and not running.dialogs:  # where every tab begins
-        await page.go_forward(wait_until="domcontentloaded", timeout=NAVIGATION_S * 1000)
-        raise ToolFailure("not_found", "There is no page before this one.", success=False)
     return {"url": page.url, **await _snapshot(running, state, page)}
 
 

@@ -50,13 +50,14 @@ class Callbacks:
     token: str = field(default_factory=lambda: secrets.token_hex(16))
     made: list[CallMade] = field(default_factory=list)
     begun: int = 0
+    over_limit: int = 0
     failure: Exception | None = None
     kernel: tuple[Connection, BufferedByteReceiveStream] | None = None
     kernel_came: anyio.Event = field(default_factory=anyio.Event)
 
     def begin(self) -> None:
         """Count anew: other code runs from now on."""
-        self.begun = 0
+        self.begun = self.over_limit = 0
         self.made.clear()
 
     async def serving(self, listener: SlotListener, work: Callable[[], Awaitable[R]]) -> R:
@@ -130,6 +131,7 @@ class Callbacks:
         if not isinstance(arguments, dict):
             return {"refused": "the arguments are not an object"}
         if self.begun >= self.max_calls:
+            self.over_limit += 1
             return {
                 "result": {"error": f"Tool call limit reached ({self.max_calls}). No more tool calls in this program."}
             }

@@ -115,6 +115,8 @@ def _outcome(
     if exit_code is not None:
         data["exit_code"] = exit_code
     data["tool_calls_made"] = callbacks.begun
+    if callbacks.over_limit:
+        data["tool_calls_refused"] = f"{callbacks.over_limit}, over the limit of {callbacks.max_calls}: not made"
     if callbacks.made:
         data["tool_calls"] = [
             f"{call.tool} {call.duration_s:.3f} s{'' if call.ok else ' failed'}" for call in callbacks.made

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from hermes_exec.tools.state.tool_state import ToolState
 
 NO_PYTHON_EXIT_CODE = 127
+# Unbuffered: what was printed before the end of the time, or a kill, is part of the result.
 _START = (
     "hermes_python=$(command -v python3 || command -v python) || {{ echo {absent} >&2; exit 127; }}; "
-    'PYTHONPATH="$PWD{folder}${{PYTHONPATH:+:$PYTHONPATH}}" exec "$hermes_python" {program}'
+    'PYTHONPATH="$PWD{folder}${{PYTHONPATH:+:$PYTHONPATH}}" exec "$hermes_python" -u {program}'
 )
 
 

@@ -45,7 +45,7 @@ list.append(p); } }; more();
 addEventListener('scroll', () => { if (scrollY + innerHeight > document.body.scrollHeight - 50) more(); });</script>""",
     "/popup": """<title>Popup</title><a target=_blank href=/form>New tab</a>
 <button onclick="open('/shadow')">Window</button>""",
-    "/fetching": """<title>Fetching</title><script>const later = () => fetch('/late?to=/pixel.svg&seconds=0.3');
+    "/fetching": """<title>Fetching</title><script>const later = () => fetch('/late?to=/pixel.svg&seconds=0.12');
 </script><button onclick="later().then(later).then(() => { found.textContent = 'found'; })">Find</button>
 <button onclick="later().then(() => { location = '/form'; })">Go</button>
 <button onclick="fetch('/slow')">Never</button><p id=found></p>""",

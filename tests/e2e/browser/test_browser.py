@@ -12,7 +12,7 @@ import pytest
 from hermes_exec import ExecError, SandboxPool
 from hermes_exec.slot.slot import Slot
 from hermes_exec.tools import Toolbox, ToolResult
-from hermes_exec.tools.browser import browser
+from hermes_exec.tools.browser import browser, tools
 from tests.conftest import require_engine
 from tests.e2e.browser.conftest import HOME, PORT, TOOLSETS, Surfer, browser_pool, of_the_browser, serve_site
 
@@ -31,6 +31,27 @@ async def test_a_form_is_filled_in_and_sent(surf: Surfer) -> None:
     seen = await surf.look()
     assert all(text in seen for text in ("name=Ann 'B'", "ü", "password=secret $(x)", "colour=green", "news=on"))
     assert "secret" not in "".join(result.content for result in surf.results[:-1])
+
+
+async def test_passwords_are_in_no_result(changing: Surfer) -> None:
+    await changing.goto("/form")
+    typed = await changing("type", ref=changing.ref("Password"), text="top: secret]")
+    seen = await changing("snapshot", full=True)
+    assert "***" in str(seen["snapshot"])
+    assert "secret" not in f"{typed}{seen}"
+    await changing("click", ref=changing.ref('button "Send"'))
+    assert await changing.value("document.body.textContent.includes('password=top: secret]')")
+
+
+async def test_what_keeps_an_action_from_an_element_is_told(surf: Surfer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tools, "ACTION_S", 1.0)
+    await surf.goto("/form")
+    assert "there are: red, green" in (await surf.fails("type", ref=surf.ref("Colour"), text="blue")).content
+    button = surf.ref('button "Send"')
+    await surf.value("document.querySelector('form button').disabled = true")
+    assert "element is not enabled" in (await surf.fails("click", ref=button)).content
+    assert "no page before" in (await surf.fails("back")).content
+    assert await surf.value("document.querySelector('form button').disabled")  # the same page as before
 
 
 async def test_text_is_never_on_a_command_line(surf: Surfer, slot: Slot) -> None:
@@ -229,12 +250,11 @@ async def test_pages_that_never_load(surf: Surfer, monkeypatch: pytest.MonkeyPat
 
 
 async def test_a_page_that_hangs_or_crashes_is_told(surf: Surfer, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hermes_exec.tools.browser import tools
-
     monkeypatch.setattr(tools, "ACTION_S", 2.0)
     await surf.goto("/hang")
     hung = await surf.fails("click", ref=surf.ref('button "Hang"'))
-    assert hung.error_kind == "timeout"
+    assert (hung.error_kind, "browser_navigate" in hung.content) == ("timeout", True)
+    assert "does not answer" in (await surf.fails("snapshot")).content
     assert "Form" in (await surf.goto("/form"))["title"]
     await surf.call("navigate", url="chrome://crash")
     assert surf.results[-1].error_kind == "blocked_by_policy"
@@ -247,7 +267,7 @@ async def test_a_page_that_hangs_or_crashes_is_told(surf: Surfer, monkeypatch: p
 async def test_a_browser_that_dies_is_started_anew(surf: Surfer, slot: Slot) -> None:
     await surf.goto("/form")
     await slot.run("pkill -9 -f remote-debugging-pipe")
-    await anyio.sleep(1)
+    await anyio.sleep(3)
     seen = await surf("snapshot")
     assert (seen["url"], seen["warning"]) == ("about:blank", "the browser ended: its tabs and cookies are gone")
     assert (await surf.goto("/form"))["title"] == "Form"

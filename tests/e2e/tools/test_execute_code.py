@@ -159,10 +159,17 @@ async def test_calls_are_limited(slot: Slot) -> None:
         code = "from hermes_tools import terminal\nfor i in range(5): print(terminal('echo hi').get('error'))"
         done = (await toolbox.call("execute_code", {"code": code})).data
     assert done["tool_calls_made"] == 3
+    assert done["tool_calls_refused"] == "2, over the limit of 3: not made"
     assert (
         str(done["output"]).splitlines()
         == ["None"] * 3 + ["Tool call limit reached (3). No more tool calls in this program."] * 2
     )
+
+
+async def test_what_was_printed_before_the_time_was_over_is_told(slot: Slot) -> None:
+    async with Toolbox(slot, TOOLSETS, options=ToolOptions(code_timeout_s=2)) as toolbox:
+        ended = await toolbox.call("execute_code", {"code": "import time\nprint('so far')\ntime.sleep(60)"})
+    assert (ended.error_kind, ended.data["output"]) == ("timeout", "so far\n")
 
 
 async def test_a_program_that_does_not_end_is_ended_with_all_it_started(slot: Slot) -> None:
