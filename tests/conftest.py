@@ -2,7 +2,7 @@
 
 `HERMES_REQUIRE_ENGINES=local,docker` turns a skip because of one of these engines into a failure. `--whole` also runs
 what a plain run takes a sample of: attacks on all rungs, all behaviours on all images. The sample is another one each
-day; `HERMES_SAMPLE_SEED=N` brings one back.
+day; `HERMES_SAMPLE_SEED=N` brings one back. `--sample` runs the tests marked `sample` alone, half of them on trio.
 """
 
 from __future__ import annotations

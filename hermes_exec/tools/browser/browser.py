@@ -224,7 +224,7 @@ class RunningBrowser:
     async def usable_page(self) -> Page:
         """The current tab, or a new one when it has crashed or hangs, or all are closed."""
         kept = self._pages and not self.crashed and self.navigation.forbidden(self._pages[-1]) is None
-        if not kept or (not self.dialogs and await self._hangs()):
+        if not kept or (not self.dialogs and await self.hangs(self._pages[-1])):
             lost = self._pages.pop() if self._pages else None
             assert self._context is not None
             await self._context.new_page()
@@ -233,10 +233,10 @@ class RunningBrowser:
                 self._left.start(lost.close)
         return self.page
 
-    async def _hangs(self) -> bool:
-        """Whether the page does not answer."""
-        with anyio.move_on_after(ANSWER_S) as answering:
-            await quietly(lambda: self._pages[-1].evaluate("1"))
+    async def hangs(self, page: Page, within_s: float = ANSWER_S) -> bool:
+        """Whether a page does not answer; one that a dialog holds does."""
+        with anyio.move_on_after(within_s) as answering:
+            await self.act(partial(quietly, partial(page.evaluate, "1")))
         return answering.cancelled_caught
 
     def _on_page(self, page: Page) -> None:

@@ -144,9 +144,7 @@ async def _snapshot(running: RunningBrowser, state: ToolState, page: Page, *, fu
     """The snapshot of a page as fields of a result."""
     tree = None
     if not running.dialogs:
-        with anyio.move_on_after(ACTION_S) as answering:
-            await running.act(lambda: page.evaluate("1"))
-        if answering.cancelled_caught:
+        if await running.hangs(page, ACTION_S):
             raise _failure("timeout", HANGS, running)
         tree = await running.act(lambda: page.aria_snapshot(mode="ai", timeout=snapshots.SNAPSHOT_S * 1000))
     if tree is None:
