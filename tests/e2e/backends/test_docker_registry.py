@@ -30,11 +30,11 @@ def server(request: pytest.FixtureRequest, engine: DockerClient, tmp_path: Path)
         own.wait()
         yield own
     finally:
-        for image in engine.images.list():
-            names = [*(image.attrs["RepoTags"] or ()), *(image.attrs["RepoDigests"] or ())]
-            if any(name.startswith(f"{own.host}/") for name in names):
-                engine.images.remove(str(image.id), force=True, noprune=True)
         own.close()
+        for image in engine.api.images():  # `engine.images.list` fails where another test removes one meanwhile
+            names = [*(image["RepoTags"] or ()), *(image["RepoDigests"] or ())]
+            if any(name.startswith(f"{own.host}/") for name in names):
+                engine.images.remove(image["Id"], force=True, noprune=True)
 
 
 def publish(engine: DockerClient, server: Registry, source: str, version: str, content: str) -> str:
