@@ -168,6 +168,8 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
     said = said[:1].lower() + said[1:]
     untold = detail["type"] in {"missing", "value_error"} or _is_hidden(model, detail["loc"])
     given = "" if untold else f", not {_short(detail['input'])}"
+    if detail["type"] == "missing" and len(detail["loc"]) == 1:
+        given = f" ({path}=... in Python, --option {path}=... on the command line)"
     return f"{path or model.__name__}: {said}{given}"
 
 

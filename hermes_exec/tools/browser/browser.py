@@ -49,6 +49,7 @@ ARRIVE_S = 30.0
 DOWNLOAD_S = 2.0
 NEW_TAB_S = 2.0
 SETTLE_S = 1.0
+ERROR_PAGE_S = 1.0
 VIEWPORT = (1280, 720)
 
 
@@ -278,6 +279,11 @@ class RunningBrowser:
         work = (lambda: opened.dialog.accept(text)) if accept else opened.dialog.dismiss
         await quietly(work)
 
+    def begin(self) -> None:
+        """Count what begins from now on as begun by an action."""
+        self.navigation.begin()
+        self.downloads.began = False
+
     async def settle(self, page: Page) -> None:
         """Wait until a page has done what an action made it do, with the requests of its scripts and what followed."""
         navigation = self.navigation
@@ -308,9 +314,16 @@ class RunningBrowser:
             return url
         if self.navigation.take_download():
             with anyio.move_on_after(DOWNLOAD_S):
-                await self._until(lambda: bool(self.downloads.untold()))
+                await self._until(lambda: self.downloads.began)
                 await self._until(lambda: not self.downloads.in_progress)
         return None
+
+    async def see_error_page(self, seen: int) -> None:
+        """Wait for the browser's page about a navigation that failed, which would come into the next one; it had shown
+        `seen` of them before.
+        """
+        with anyio.move_on_after(ERROR_PAGE_S):
+            await self._until(lambda: self.navigation.error_pages > seen or self.ended)
 
     async def stop_loading(self) -> None:
         """Leave all tabs where they are."""

@@ -48,6 +48,8 @@ class Downloads:
         self._files: dict[str, FileDownload] = {}
         self._session: CDPSession | None = None
         self._stopping = Background()
+        self.began = False
+        """Whether one began since this was set to false."""
 
     async def accept(self, session: CDPSession, context_id: str) -> None:
         """Take the downloads of a browser's context; `session` is one with the browser."""
@@ -103,6 +105,7 @@ class Downloads:
                 break
 
     def _on_begin(self, event: dict[str, Any]) -> None:
+        self.began = True
         self._files[str(event["guid"])] = FileDownload(str(event["url"])[:LONGEST_URL], str(event["suggestedFilename"]))
         self._changed()
 

@@ -42,6 +42,8 @@ class Navigation:
         self._sessions: dict[Page, CDPSession] = {}
         self.begun = 0
         """How many were begun."""
+        self.error_pages = 0
+        """How often the browser has shown its own page about a navigation that failed."""
         self.tabs_to_come = 0
         """Tabs that pages have opened and that are not there yet."""
         self._download = False
@@ -170,6 +172,7 @@ class Navigation:
     def _on_navigated(self, frame: Frame) -> None:
         """Wait no more for what was answered: the rest of a page that arrives is not waited for."""
         if frame.parent_frame is None:
+            self.error_pages += frame.url.startswith("chrome-error:")
             self._drop({request for request in self._answered if _frame_of(request) in (None, frame)})
 
     def _on_gone(self, page: Page) -> None:

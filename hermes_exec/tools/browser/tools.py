@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import Awaitable, Callable
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import anyio
 from hermes_exec.tools.browser import snapshot as snapshots
 from hermes_exec.tools.browser.browser import VIEWPORT
 from hermes_exec.tools.browser.driver import quietly
+from hermes_exec.tools.browser.explained import HANGS, explained
 from hermes_exec.tools.browser.navigation import blocked
 from hermes_exec.tools.browser.slot_browser import of_slot
 from hermes_exec.tools.browser.vision import IMAGES, screenshot
@@ -34,15 +34,12 @@ NAVIGATION_S = 60.0
 ACTION_S = 10.0
 LOAD_S = 5.0
 CALL_S = 90.0
-ERROR_PAGE_S = 1.0
 LONGEST_CDP_S = 300.0
 SCROLL_PX = 500
 RESULT_CHARS = 20_000
+HTTP_ERROR = 400
 OURS = ("Browser.", "Target.", "Fetch.", "Tethering.", "SystemInfo.", "IO.")
 """DevTools domains that the tools themselves work with, and the rules of the pool rest on."""
-HANGS = "The page does not answer: open it, or another one, anew with browser_navigate."
-OBSTACLES = r"element (is not|was detached)|intercepts pointer events|outside of the viewport"
-"""What keeps Playwright from an action, as it says so in its log."""
 HARMLESS = frozenset({"Target.getTargets", "Target.getTargetInfo", "Browser.getVersion"})
 
 
@@ -60,7 +57,7 @@ def tool(work: Work, *, held: bool = False, opens: bool = False, within_s: float
         owner = of_slot(state.slot)
         async with owner.turn:
             running = await owner.started()
-            running.navigation.begin()
+            running.begin()
             await _check_withdrawn(running, tell=not opens)
             if running.dialogs and not held:
                 raise _failure("dialog_open", "A dialog holds the page.", running)
@@ -72,7 +69,7 @@ def tool(work: Work, *, held: bool = False, opens: bool = False, within_s: float
                 await running.check_slot()
                 await _check_withdrawn(running)
                 kind = "timeout" if isinstance(error, PlaywrightTimeout) else "browser_error"
-                raise _failure(kind, _explained(error), running) from None
+                raise _failure(kind, explained(error), running) from None
             await _check_withdrawn(running)
             if data is None:
                 raise _failure(
@@ -98,19 +95,6 @@ async def _check_withdrawn(running: RunningBrowser, *, tell: bool = True) -> Non
         running.downloads.refuse(*withdrawn)
         await running.downloads.settle()
         raise blocked(*withdrawn)
-
-
-def _explained(error: Exception) -> str:
-    """What Playwright says; of its log of attempts only what the last one met."""
-    from playwright.async_api import TimeoutError as PlaywrightTimeout
-
-    text, _, log = str(error).partition("\nCall log:")
-    head, _, rest = text.strip().partition(": ")
-    told = rest if head.count(".") == 1 and " " not in head else text.strip()
-    if isinstance(error, PlaywrightTimeout):
-        met = [line.strip(" -") for line in log.splitlines() if re.search(OBSTACLES, line)]
-        told += f" {met[-1] if met else HANGS}"
-    return told[:1000]
 
 
 def _happened(running: RunningBrowser) -> JsonObject:
@@ -192,14 +176,10 @@ def _locator(running: RunningBrowser, ref: str) -> Locator:
 
 
 async def _found(running: RunningBrowser, ref: str) -> Locator:
-    """The element of a reference. Raises ToolFailure when there is none any more."""
+    """The element of a reference of the last snapshot. Raises ToolFailure when there is none."""
     locator = _locator(running, ref)
-    if not running.last_tree:
-        await running.act(lambda: running.page.aria_snapshot(mode="ai", timeout=snapshots.SNAPSHOT_S * 1000))
-    if await running.act(locator.count) == 0:
-        told = (
-            f"There is no element {ref!r} any more: references are those of the last snapshot. Call browser_snapshot."
-        )
+    if not running.last_tree or await running.act(locator.count) == 0:
+        told = f"There is no element {ref!r}: references are those of the last snapshot. Call browser_snapshot."
         raise ToolFailure("not_found", told, success=False)
     return locator
 
@@ -231,26 +211,31 @@ async def navigate(running: RunningBrowser, state: ToolState, arguments: JsonObj
         raise blocked(url, why)
     page = await running.usable_page()
     running.navigation.take_refused()
+    error_pages = running.navigation.error_pages
     try:
-        await running.act(lambda: page.goto(url, wait_until="domcontentloaded", timeout=NAVIGATION_S * 1000))
+        answer = await running.act(lambda: page.goto(url, wait_until="domcontentloaded", timeout=NAVIGATION_S * 1000))
     except PlaywrightTimeout:
         await running.stop_loading()
         raise
     except Error as error:
-        if "net::ERR_" in str(error):  # the browser's page about it would come into the next navigation
-            await quietly(lambda: page.wait_for_url("chrome-error://**", timeout=ERROR_PAGE_S * 1000))
+        aborted = "Download is starting" in str(error) or "ERR_ABORTED" in str(error)
+        if "net::ERR_" in str(error) and not aborted:
+            await running.see_error_page(error_pages)
         if (refused := running.navigation.take_refused()) is not None:
             raise blocked(*refused) from None
-        if "Download is starting" in str(error) or "ERR_ABORTED" in str(error):
+        if aborted:
             await running.arrive()
-            if running.downloads.untold():
+            if running.downloads.began:
                 return {"url": url, "title": "", "snapshot": "(the URL is a download)", "element_count": 0}
         raise
     if not running.dialogs:
         with anyio.move_on_after(LOAD_S):
             await running.act(lambda: page.wait_for_load_state("load", timeout=0))
     title = "" if running.dialogs else await page.title()
-    return {"url": page.url, "title": title, **await _snapshot(running, state, page)}
+    told: JsonObject = {"url": page.url, "title": title}
+    if answer is not None and answer.status >= HTTP_ERROR:
+        told["status"] = answer.status
+    return {**told, **await _snapshot(running, state, page)}
 
 
 @partial(tool, held=True)

@@ -124,7 +124,8 @@ async def test_what_goes_wrong_is_told(call: Caller) -> None:
     failed = await call.fails("execute_code", code="import sys\nprint('before')\ndef f():\n    return 1 / 0\nf()")
     assert (failed.error_kind, failed.data["status"], failed.data["exit_code"]) == ("exit_code", "error", 1)
     assert str(failed.data["output"]).startswith("before\n--- stderr ---\nTraceback")
-    assert 'program.py", line 4, in f' in str(failed.data["error"])
+    assert 'program.py", line 4, in f' in str(failed.data["output"])
+    assert failed.data["error"] == "ZeroDivisionError: division by zero"
     failed = await call.fails("execute_code", code="raise SystemExit(5)")
     assert failed.data["error"] == "The code ended with exit code 5."
     failed = await call.fails("execute_code", code="from hermes_tools import process")
@@ -260,7 +261,7 @@ async def test_a_kernel_keeps_its_variables(kernel: Caller, slot: Slot) -> None:
     assert (await kernel("execute_code", code="x = 20\nx + 1"))["output"] == "21\n"
     assert (await kernel("execute_code", code="x += 1\nprint(x)"))["output"] == "21\n"
     failed = await kernel.fails("execute_code", code="def f():\n    return missing\nf()")
-    assert 'File "<code 3>", line 2, in f\n    return missing' in str(failed.data["error"])
+    assert 'File "<code 3>", line 2, in f\n    return missing' in str(failed.data["output"])
     code = "from hermes_tools import terminal\nterminal('pwd')['output'].strip()"
     done = await kernel("execute_code", code=code)
     assert (done["output"], done["tool_calls_made"]) == (f"'{slot.workdir}'\n", 1)
@@ -273,6 +274,8 @@ async def test_a_kernel_keeps_its_variables(kernel: Caller, slot: Slot) -> None:
     assert (await kernel("execute_code", code="x"))["output"] == "21\n"
     assert (await kernel("execute_code", code="print('z' * 300_000)"))["stdout_bytes_total"] == 300_001
     assert (await kernel("execute_code", code="raise SystemExit"))["output"] == ""
+    for end, told in (("'no such file'", "no such file"), ("3", "exit code 3")):
+        assert (await kernel.fails("execute_code", code=f"import sys\nsys.exit({end})")).data["error"] == told
 
 
 async def test_a_kernel_that_is_lost_says_so(kernel: Caller, slot: Slot) -> None:

@@ -42,6 +42,8 @@ class Kernel:
                 if value is not None:
                     print(repr(value))
         except SystemExit as end:
+            if end.code not in (None, 0):  # as Python itself tells it
+                print(f"exit code {end.code}" if isinstance(end.code, int) else end.code, file=sys.stderr)
             return end.code in (None, 0)
         except BaseException:
             kind, error, trace = sys.exc_info()
