@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import nomad_agent as nomad
 from tests import sshd
@@ -43,6 +44,9 @@ HALF = (
 """Parts of which half runs a day: the widest, and those of backends that the conformance suite and the faults are run
 on, too.
 """
+
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")  # they judge results, not the speed of a shared machine
 
 
 @dataclass(frozen=True)

@@ -42,20 +42,19 @@ def test_the_corpus_holds_every_seed() -> None:
         assert {f"seed-{name}" for name in seeds} <= {path.name for path in (CORPUS / decoder).iterdir()}
 
 
-@settings(deadline=None)
 @given(fast, st.binary(max_size=300))
 def test_any_bytes(decoder: str, data: bytes) -> None:
     DECODERS[decoder](data)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(fast, st.integers(0, 2**32))
 def test_changed_inputs(decoder: str, seed: int) -> None:
     for data in islice(changed(decoder, seed), 5):
         DECODERS[decoder](data)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(0, 2**32))
 def test_changed_archives(seed: int) -> None:
     for data in islice(changed("archive", seed), 2):
@@ -69,7 +68,6 @@ json_values = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32), json_values)
 def test_any_json_in_the_place_of_a_value(seed: int, value: object) -> None:
     rng = Random(seed)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes_exec.backends import registry, runner_binary
@@ -123,7 +123,6 @@ def test_what_a_filter_names() -> None:
         assert reap_reason(ReapFilter(), labels, "gone", ended=ended) is None
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=200)), max_size=10),
     st.lists(st.integers(1, 300), max_size=12),

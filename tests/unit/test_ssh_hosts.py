@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes_exec import BackendUnavailable, ConfigError, ExecError, LaunchError
@@ -197,7 +197,6 @@ HOST = st.builds(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(hosts=st.lists(HOST, min_size=1, max_size=4), boxes=st.integers(1, 12), data=st.data())
 def test_sizes_are_those_of_the_boxes_that_come_whatever_went_before(
     hosts: list[dict[str, Any]], boxes: int, data: st.DataObject

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes_exec.channel.frames import (
@@ -37,7 +37,6 @@ def encoded(frame: Frame) -> bytes:
     return encode(FrameType(frame.type), frame.conversation, frame.payload, frame.channel, frame.flags)
 
 
-@settings(deadline=None)
 @given(st.lists(frames, max_size=8), st.lists(st.integers(1, 400), max_size=20))
 def test_decoded_as_encoded_however_it_is_cut(sent: list[Frame], cuts: list[int]) -> None:
     data = b"".join(map(encoded, sent))
@@ -49,7 +48,6 @@ def test_decoded_as_encoded_however_it_is_cut(sent: list[Frame], cuts: list[int]
     assert got == sent
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=200_000), max_size=4))
 def test_garbage_is_refused_or_waits_for_one_frame(pieces: list[bytes]) -> None:
     decoder = Decoder()
@@ -71,7 +69,6 @@ def test_bad_headers(header: bytes) -> None:
         Decoder().feed(header)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=MAX_PAYLOAD * 3))
 def test_messages_over_many_frames(message: bytes) -> None:
     got = Decoder().feed(encode_message(FrameType.REQUEST, 7, message))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes_exec.channel import Channel, RemoteError
@@ -213,7 +213,7 @@ hostile_frames = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(hostile_frames)
 def test_any_frames_end_in_an_answer_or_an_error(frames: list[bytes]) -> None:
     async def main() -> None:

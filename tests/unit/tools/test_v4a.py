@@ -146,7 +146,7 @@ def hunk_of(before: list[str], after: list[str]) -> str:
     return "\n".join(rows)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text_lines, text_lines, st.sampled_from(["\n", "\r\n"]), st.booleans())
 def test_a_patch_and_its_reverse_are_the_identity(before: list[str], after: list[str], end: str, final: bool) -> None:
     if before == after:

@@ -290,7 +290,7 @@ HOSTILE = st.lists(SPECIAL | st.text() | st.sampled_from(["<|im_", "|>", "<", "{
 
 @pytest.mark.parametrize("name", ["plain", "drops_thinking", "no_end", "smollm2"])
 @given(content=HOSTILE)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_whatever_a_tool_prints_is_that_text_and_nothing_else(name: str, content: str) -> None:
     tokenizer, template = TOKENIZERS[name], TEMPLATES[name]
     written = template.suffix([result(content)], [])
@@ -301,7 +301,7 @@ def test_whatever_a_tool_prints_is_that_text_and_nothing_else(name: str, content
 
 
 @given(content=st.text())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_templates_that_write_json_keep_the_text(content: str) -> None:
     for name in ("renders_calls", "strict"):
         tokenizer, template = TOKENIZERS[name], TEMPLATES[name]
