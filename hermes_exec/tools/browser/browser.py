@@ -31,7 +31,10 @@ if TYPE_CHECKING:
         CDPSession,
         ConsoleMessage,
         Dialog,
+        ElementHandle,
         Error,
+        FileChooser,
+        Frame,
         Page,
         Playwright,
     )
@@ -86,6 +89,8 @@ class RunningBrowser:
         self.dialogs: list[OpenDialog] = []
         self.past_dialogs: deque[OpenDialog] = deque(maxlen=20)
         self.crashed = False
+        self.chooser: FileChooser | None = None
+        """Opened by the page, and waits for the files that it is to have."""
         self.screenshots = 0
         self.last_tree = ""
         self.passwords: set[str] = set()
@@ -244,6 +249,8 @@ class RunningBrowser:
         self._pages.append(page)
         page.on("close", self._on_close)
         page.on("crash", self._on_crash)
+        page.on("filechooser", self._on_chooser)
+        page.on("framenavigated", self._on_navigated)
         self.navigation.watch_page(page)
 
     def _on_close(self, page: Page) -> None:
@@ -253,6 +260,13 @@ class RunningBrowser:
     def _on_crash(self, page: Page) -> None:
         if self._pages and page is self._pages[-1]:
             self.crashed = True
+
+    def _on_chooser(self, chooser: FileChooser) -> None:
+        self.chooser = chooser
+
+    def _on_navigated(self, frame: Frame) -> None:
+        if frame.parent_frame is None:
+            self.chooser = None
 
     def _on_console(self, message: ConsoleMessage) -> None:
         self.console_count += 1
@@ -386,18 +400,31 @@ class RunningBrowser:
 
     async def new_session(self, page: Page, frame: str | None = None) -> CDPSession:
         """A DevTools session with a tab, or with the one of its frames that has this id and a process of its own."""
-        from playwright.async_api import Error
-
         assert self._context is not None
         for candidate in page.frames[1:] if frame is not None else ():
-            try:
-                session = await self._context.new_cdp_session(candidate)
-            except Error:
-                continue  # it shares the process of its parent
+            session = await self._session_with(candidate)
+            if session is None:
+                continue
             if (await session.send("Target.getTargetInfo"))["targetInfo"]["targetId"] == frame:
                 return session
             await quietly(session.detach)
         return await self._context.new_cdp_session(page)
+
+    async def session_of(self, element: ElementHandle) -> CDPSession:
+        """A DevTools session with the process that an element is in."""
+        frame = await element.owner_frame()
+        session = await self._session_with(frame) if frame is not None and frame.parent_frame is not None else None
+        return session or await self.new_session(self.page)
+
+    async def _session_with(self, frame: Frame) -> CDPSession | None:
+        """One with a frame; None where it shares the process of its parent."""
+        from playwright.async_api import Error
+
+        assert self._context is not None
+        try:
+            return await self._context.new_cdp_session(frame)
+        except Error:
+            return None
 
 
 def _first_line(error: Exception) -> str:

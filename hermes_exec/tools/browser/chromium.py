@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -78,6 +79,8 @@ OPTIONS = (
     "--unsafely-disable-devtools-self-xss-warnings",
     "--use-mock-keychain",
 )
+PREFERENCES = {"plugins": {"always_open_pdf_externally": True}}
+"""Of the profile. A PDF is a download: its viewer is an extension, in which no snapshot sees anything."""
 NO_BROWSER_EXIT_CODE = 127
 _SAID_BYTES = 2000
 
@@ -90,7 +93,8 @@ def command(folder: str, more: Sequence[str] = ()) -> str:
     options = " ".join(map(shlex.quote, [*OPTIONS, *more, f"--user-data-dir={folder}/profile"]))
     log = shlex.quote(f"{folder}/log")
     return (
-        f"mkdir -p {shlex.quote(f'{folder}/tmp')} && cd {shlex.quote(folder)} || exit 1\n"
+        f"mkdir -p {shlex.quote(folder)} && cd {shlex.quote(folder)} && mkdir -p tmp profile/Default || exit 1\n"
+        f"printf %s {shlex.quote(json.dumps(PREFERENCES))} >profile/Default/Preferences\n"
         f"export TMPDIR=tmp XDG_CONFIG_HOME={shlex.quote(f'{folder}/config')}\n"
         f"for program in {' '.join(PROGRAMS)}; do\n"
         f'    if found=$(command -v "$program"); then\n'

@@ -8,6 +8,8 @@ HANGS = "The page does not answer: open it, or another one, anew with browser_na
 OBSTACLES = r"element (is not|was detached)|intercepts pointer events|outside of the viewport"
 """What keeps Playwright from an action, as it says so in its log."""
 HINTS = {
+    "ERR_ABORTED": "The server gave no page for it, as with the status 204.",
+    "ERR_INVALID_AUTH_CREDENTIALS": "The server asks for a user and a password: http://USER:PASSWORD@HOST/.",
     "ERR_INTERNET_DISCONNECTED": "This machine has no network: only its own servers (http://127.0.0.1:PORT) and "
     "its files (/absolute/path) can be opened.",
     "ERR_NAME_NOT_RESOLVED": "There is no host of that name.",

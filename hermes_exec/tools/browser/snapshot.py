@@ -17,6 +17,8 @@ from hermes_exec.errors import ExecError
 from hermes_exec.tools.call.budget import kept_path
 
 if TYPE_CHECKING:
+    from playwright.async_api import Page
+
     from hermes_exec.slot.slot import Slot
 
 SNAPSHOT_S = 75.0
@@ -49,6 +51,13 @@ _PLAIN = frozenset(
     }
 )
 """Roles that nobody clicks: without their reference a page is a third shorter."""
+
+
+async def tree_of(page: Page) -> str:
+    """The tree of a page; also of a document without a body, as an image is, for which Playwright itself would wait."""
+    if await page.evaluate("document.querySelector('body') !== null"):
+        return await page.aria_snapshot(mode="ai", timeout=SNAPSHOT_S * 1000)
+    return await page.locator(":root").aria_snapshot(mode="ai", timeout=SNAPSHOT_S * 1000)
 
 
 def element_count(text: str) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from hermes_exec.tools.browser import fields
 from hermes_exec.tools.browser import snapshot as snapshots
 from hermes_exec.tools.browser.browser import VIEWPORT
 from hermes_exec.tools.browser.driver import quietly
@@ -130,7 +131,7 @@ async def _snapshot(running: RunningBrowser, state: ToolState, page: Page, *, fu
     if not running.dialogs:
         if await running.hangs(page, ACTION_S):
             raise _failure("timeout", HANGS, running)
-        tree = await running.act(lambda: page.aria_snapshot(mode="ai", timeout=snapshots.SNAPSHOT_S * 1000))
+        tree = await running.act(partial(snapshots.tree_of, page))
     if tree is None:
         return {"snapshot": "(a dialog is open)", "element_count": 0}
     running.last_tree = tree = snapshots.masked(tree, running.passwords)
@@ -156,6 +157,8 @@ async def _after(running: RunningBrowser, state: ToolState, before: str, page: P
     told = await _arrived(running, page)
     if running.crashed or not running.pages:
         return told
+    if running.chooser is not None:
+        told["file_chooser"] = "The page asks for a file: give its path by browser_type with the same ref."
     now = running.page
     if now is not page:
         told["new_tab"] = now.url
@@ -269,39 +272,9 @@ async def type_text(running: RunningBrowser, state: ToolState, arguments: JsonOb
     """Put text into a field in place of what is there; choose in a list; give a file field a file of the slot."""
     page, before, text = running.page, running.page.url, arguments["text"]
     locator = await _found(running, arguments["ref"])
-    kind = await locator.evaluate("e => e.tagName === 'INPUT' ? 'input ' + e.type : e.tagName.toLowerCase()")
-    if kind == "input file":
-        await _give_files(running, state, locator, text)
-    elif kind == "select":
-        options: list[str] = await locator.evaluate("e => [...e.options].map(o => o.label)")
-        if text not in options:
-            missing = f"There is no option {text!r}; there are: {', '.join(options)[:1000]}."
-            raise ToolFailure("bad_value", missing, success=False)
-        await running.act(lambda: locator.select_option(label=text, timeout=ACTION_S * 1000))
-    else:
-        if kind == "input password" and text:
-            running.passwords.add(text)
-        await running.act(lambda: locator.fill(text, timeout=ACTION_S * 1000))
+    await fields.fill(running, state, locator, text, ACTION_S)
     told = {"typed": f"*** ({len(text)} characters)", "element": _with_at(arguments["ref"])}
     return {**told, **await _after(running, state, before, page)}
-
-
-async def _give_files(running: RunningBrowser, state: ToolState, locator: Locator, text: str) -> None:
-    """Set the files of a file field: paths in the slot, one a line."""
-    paths = [state.resolve(line.strip(), "text") for line in text.splitlines() if line.strip()]
-    for path in paths:
-        if not await state.slot.files.exists(path):
-            raise ToolFailure("not_found", f"There is no file {path} in the slot to upload.", success=False)
-    mark = "data-hermes-upload"
-    await locator.evaluate(f"e => e.setAttribute('{mark}', '')")
-    session = await running.new_session(running.page)
-    try:
-        found = await session.send("Runtime.evaluate", {"expression": f"document.querySelector('[{mark}]')"})
-        chosen = {"files": paths, "objectId": found["result"].get("objectId", "")}
-        await session.send("DOM.setFileInputFiles", chosen)
-    finally:
-        await locator.evaluate(f"e => e.removeAttribute('{mark}')")
-        await session.detach()
 
 
 @tool

@@ -35,6 +35,10 @@ onpopstate = () => { view.textContent = 'list again'; };</script>""",
 <a download=made.txt href=data:text/plain,made>Made here</a>
 <form action=/upload method=post enctype=multipart/form-data><label>File <input type=file name=file></label>
 <button>Upload</button></form>""",
+    "/fields": """<title>Fields</title><input type=date aria-label=Day><p id=chosen></p>
+<input type=file id=picker style="display: none" onchange="chosen.textContent = this.files[0].name + ' chosen'">
+<button onclick="picker.click()">Choose</button><iframe srcdoc="<input type=file aria-label=Framed
+onchange='parent.chosen.textContent = this.files[0].name + String.fromCharCode(32) + this.files[0].size'>"></iframe>""",
     "/console": """<title>Console</title><script>console.log('hello', 1); console.warn('careful');
 setTimeout(() => { throw new Error('it broke'); }, 0);</script>""",
     "/canvas": """<title>Canvas</title><canvas id=c width=200 height=100></canvas><script>
@@ -70,6 +74,8 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(PAGES[path].encode())
         elif path == "/pixel.svg":
             self.answer(b'<svg xmlns="http://www.w3.org/2000/svg" width="8" height="8"><rect/></svg>', "image/svg+xml")
+        elif path == "/paper.pdf":
+            self.answer(b"%PDF-1.1", "application/pdf")
         elif path == "/favicon.ico":
             self.answer(b"", "image/x-icon")
         elif path == "/slow":

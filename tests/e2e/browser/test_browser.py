@@ -173,6 +173,26 @@ async def test_files_come_and_go_through_the_slot(surf: Surfer, slot: Slot) -> N
     assert direct["path"] != download["path"]
 
 
+async def test_fields_that_are_no_text(surf: Surfer, slot: Slot) -> None:
+    await surf.goto("/fields")
+    assert "takes YYYY-MM-DD" in (await surf.fails("type", ref=surf.ref("Day"), text="26.11.2026")).content
+    await surf("type", ref=surf.ref("Day"), text="2026-11-26")
+    assert await surf.value("document.querySelector('input').value") == "2026-11-26"
+    for name in ("one.txt", "two.txt"):
+        await slot.files.write_text(name, "12345")
+    assert "browser_type" in (await surf("click", ref=surf.ref("Choose")))["file_chooser"]
+    assert "file_chooser" not in await surf("type", ref=surf.ref("Choose"), text="one.txt")
+    assert "one.txt chosen" in await surf.look()
+    await surf("type", ref=surf.ref("Framed"), text="two.txt")
+    assert "two.txt 5" in await surf.look()
+
+
+async def test_documents_that_are_no_html(surf: Surfer, slot: Slot) -> None:
+    assert (await surf.goto("/pixel.svg"))["snapshot"] == "(empty page)"
+    (paper,) = (await surf.goto("/paper.pdf"))["downloads"]
+    assert await slot.files.read_bytes(paper["path"]) == b"%PDF-1.1"
+
+
 async def test_an_action_waits_for_where_it_leads(surf: Surfer, monkeypatch: pytest.MonkeyPatch) -> None:
     await surf.goto("/files")
     (download,) = (await surf("click", ref=surf.ref("Late report")))["downloads"]

@@ -1,0 +1,83 @@
+"""Fields of pages: text, choices, dates and files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hermes_exec.tools.call.failure import ToolFailure
+
+if TYPE_CHECKING:
+    from playwright.async_api import ElementHandle, Locator
+
+    from hermes_exec.tools.browser.browser import RunningBrowser
+    from hermes_exec.tools.state.tool_state import ToolState
+
+KIND = """e => {
+    const kind = e.tagName === 'INPUT' ? e.type : e.tagName.toLowerCase();
+    const pressed = ['button', 'checkbox', 'image', 'radio', 'reset', 'submit'];
+    const field = e.tagName === 'INPUT' ? !pressed.includes(kind) : ['select', 'textarea'].includes(kind);
+    return field || e.isContentEditable ? kind : 'other'; }"""
+"""What kind of field an element is; `other` for what takes no text."""
+FORMATS = {
+    "date": "YYYY-MM-DD",
+    "time": "HH:MM",
+    "datetime-local": "YYYY-MM-DDTHH:MM",
+    "month": "YYYY-MM",
+    "week": "YYYY-Www",
+}
+"""What fields take that drop anything else."""
+
+
+async def fill(running: RunningBrowser, state: ToolState, locator: Locator, text: str, within_s: float) -> None:
+    """Put text into a field in place of what is there; choose in a list; give a file field, or the chooser that waits,
+    files of the slot. Raises ToolFailure for what the field does not take, and what Playwright raises.
+    """
+    kind: str = await locator.evaluate(KIND)
+    if kind == "file":
+        await _give_files(running, state, await locator.element_handle(), text)
+    elif kind == "other" and running.chooser is not None:
+        chooser, running.chooser = running.chooser, None
+        await _give_files(running, state, chooser.element, text)
+    elif kind == "select":
+        options: list[str] = await locator.evaluate("e => [...e.options].map(o => o.label)")
+        if text not in options:
+            missing = f"There is no option {text!r}; there are: {', '.join(options)[:1000]}."
+            raise ToolFailure("bad_value", missing, success=False)
+        await running.act(lambda: locator.select_option(label=text, timeout=within_s * 1000))
+    else:
+        if kind == "password" and text:
+            running.passwords.add(text)
+        await running.act(lambda: locator.fill(text, timeout=within_s * 1000))
+        if kind in FORMATS and text and not await locator.input_value():
+            dropped = f"{text!r} is no {kind}: the field takes {FORMATS[kind]}, and is empty now."
+            raise ToolFailure("bad_value", dropped, success=False)
+
+
+async def _give_files(running: RunningBrowser, state: ToolState, field: ElementHandle, text: str) -> None:
+    """Set the files of a file field: paths in the slot, one a line."""
+    paths = [state.resolve(line.strip(), "text") for line in text.splitlines() if line.strip()]
+    for path in paths:
+        if not await state.slot.files.exists(path):
+            raise ToolFailure("not_found", f"There is no file {path} in the slot to upload.", success=False)
+    mark = "data-hermes-upload"
+    await field.evaluate(f"e => e.setAttribute('{mark}', '')")
+    session = await running.session_of(field)
+    try:
+        tree = await session.send("DOM.getDocument", {"depth": -1, "pierce": True})
+        (node,) = _nodes_with(mark, tree["root"])
+        await session.send("DOM.setFileInputFiles", {"files": paths, "backendNodeId": node})
+    finally:
+        await field.evaluate(f"e => e.removeAttribute('{mark}')")
+        await session.detach()
+
+
+def _nodes_with(attribute: str, root: dict[str, Any]) -> list[int]:
+    """The nodes of a document that have an attribute, in its frames and shadows, too."""
+    found, left = [], [root]
+    while left:
+        node = left.pop()
+        if attribute in node.get("attributes", ()):
+            found.append(node["backendNodeId"])
+        left += [*node.get("children", ()), *node.get("shadowRoots", ())]
+        left += [node["contentDocument"]] if "contentDocument" in node else []
+    return found
