@@ -278,6 +278,13 @@ async def test_a_kernel_keeps_its_variables(kernel: Caller, slot: Slot) -> None:
         assert (await kernel.fails("execute_code", code=f"import sys\nsys.exit({end})")).data["error"] == told
 
 
+async def test_a_fork_of_a_kernel_ends_with_its_code(kernel: Caller) -> None:
+    code = "import os\npid = os.fork()\nif pid:\n    os.waitpid(pid, 0)\nprint('parent' if pid else 'child')"
+    assert (await kernel("execute_code", code=code))["output"] == "child\nparent\n"
+    for number in range(4):
+        assert (await kernel("execute_code", code=f"{number}"))["output"] == f"{number}\n"
+
+
 async def test_a_kernel_that_is_lost_says_so(kernel: Caller, slot: Slot) -> None:
     await kernel("execute_code", code="x = 1")
     lost = await kernel.fails("execute_code", code="import os\nos._exit(3)")
