@@ -2,7 +2,8 @@
 
 `HERMES_REQUIRE_ENGINES=local,docker` turns a skip because of one of these engines into a failure. `--whole` also runs
 what a plain run takes a sample of: attacks on all rungs, all behaviours on all images. The sample is another one each
-day; `HERMES_SAMPLE_SEED=N` brings one back. `--sample` runs the tests marked `sample` alone, half of them on trio.
+day; `HERMES_SAMPLE_SEED=N` brings one back. `--sample` runs half of the tests marked `sample` alone, each on asyncio or
+trio; `--rest` runs the others.
 """
 
 from __future__ import annotations
@@ -59,9 +60,10 @@ class BackendCase:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let the whole be run where a plain run takes a sample, or only the sample for trio and the newest Python."""
+    """Let the whole be run where a plain run takes a sample, or only what is for trio and the newest Python."""
     parser.addoption("--whole", action="store_true", help="also run what a plain run takes a sample of")
-    parser.addoption("--sample", action="store_true", help="run the tests marked sample, each on asyncio or trio")
+    parser.addoption("--sample", action="store_true", help="run half of the tests marked sample, on asyncio or trio")
+    parser.addoption("--rest", action="store_true", help="leave out what --sample runs")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -115,7 +117,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item
         for item in items
         if ((item.get_closest_marker("whole") or on_a_second_image(item) or not_today(item)) and not whole)
-        or (sample and not item.get_closest_marker("sample"))
+        or (sample and not in_sample(item))
+        or (config.getoption("--rest") and in_sample(item))
         or not on_its_loop(item, whole=whole, sample=sample)
     }
     config.hook.pytest_deselected(items=list(left_out))
@@ -126,7 +129,17 @@ def not_today(item: pytest.Item) -> bool:
     """Tell whether another day's sample has a test of which one in `n` runs."""
     mark = item.get_closest_marker("one_of")
     one_of = int(mark.args[0]) if mark is not None else 2 if place_among(item, HALF) < len(HALF) else 1
-    return (zlib.crc32(item.nodeid.encode()) + int(os.environ[SEED])) % one_of != 0
+    return (number(item) + int(os.environ[SEED])) % one_of != 0
+
+
+def in_sample(item: pytest.Item) -> bool:
+    """Tell whether a test is of those that --sample runs today."""
+    return item.get_closest_marker("sample") is not None and (number(item) + int(os.environ[SEED])) % 2 == 0
+
+
+def number(item: pytest.Item) -> int:
+    """A number of a test that is the same on both event loops, and on all days."""
+    return zlib.crc32(item.nodeid.replace("trio", "asyncio").encode())
 
 
 def on_a_second_image(item: pytest.Item) -> bool:
@@ -148,7 +161,7 @@ def place_among(item: pytest.Item, parts: Sequence[str]) -> int:
 
 def on_its_loop(item: pytest.Item, *, whole: bool, sample: bool) -> bool:
     """Tell whether a test is to run on its event loop, if that is from the fixture above: a module with a fixture of
-    its own keeps what it wants. Of the sample, each runs on one of both, another day on the other.
+    its own keeps what it wants. Of the sample, each runs on one of both, some days later on the other.
     """
     loop = getattr(getattr(item, "callspec", None), "params", {}).get("anyio_backend")
     definitions = (
@@ -158,8 +171,7 @@ def on_its_loop(item: pytest.Item, *, whole: bool, sample: bool) -> bool:
         return True
     if whole or not sample:
         return loop == "asyncio" or (whole and item.get_closest_marker("sample") is not None)
-    name = item.nodeid.replace("trio", "asyncio")
-    return loop == ("asyncio", "trio")[(zlib.crc32(name.encode()) + int(os.environ[SEED])) % 2]
+    return loop == ("asyncio", "trio")[(number(item) + int(os.environ[SEED])) // 2 % 2]
 
 
 @cache

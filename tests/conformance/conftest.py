@@ -1,5 +1,5 @@
-"""The whole suite runs on local and Docker, half of it each day on SSH, Apptainer, Nomad and Modal's client; on further
-kinds of boxes, each day, half of what may differ there.
+"""The whole suite runs on local and Docker, a third of it each day on SSH, Apptainer, Nomad and Modal's client; on
+further kinds of boxes, each day, a third of what may differ there.
 """
 
 from __future__ import annotations
@@ -47,4 +47,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         if GROUPS[str(item.callspec.params["conformance_check"])] not in here:
             item.add_marker(pytest.mark.whole)
-        item.add_marker(pytest.mark.one_of(2))
+        item.add_marker(pytest.mark.one_of(3))
