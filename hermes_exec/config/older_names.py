@@ -82,6 +82,7 @@ _TIMEOUT = "a command has a timeout of its own, `slot.run(timeout_s=…)`; the t
 _FRESH = "a slot is fresh each time: what is to last is uploaded, downloaded, or in `volumes`"
 _SHELL = "the tool `terminal` always keeps its shell; elsewhere `slot.session()` does"
 _ONE_STREAM = "calls go over one stream into the box, without a service or a port"
+_PRIVILEGED = "nothing here needs it, but roots of the slots' own: `docker={'privileged': True}`"
 _NO_ENVIRONMENT = "the driver's environment never reaches a slot: name what it is to have in `env` or `secrets`"
 
 RULES: Mapping[str, Rule] = {
@@ -99,7 +100,9 @@ RULES: Mapping[str, Rule] = {
     "TERMINAL_SCRATCH_DIR": Rule("base_dir", backends=SINGULARITY),
     "TERMINAL_CONTAINER_CPU": Rule("limits.cpus", _amount, BOXES),
     "TERMINAL_CONTAINER_MEMORY": Rule("limits.memory_mb", _megabytes, BOXES),
-    "TERMINAL_CONTAINER_DISK": Rule("limits.disk_mb", _megabytes, BOXES),
+    "TERMINAL_CONTAINER_DISK": _gone(
+        "engines do not bound it: `slot_limits.disk_mb` bounds what a slot writes", *BOXES
+    ),
     "TERMINAL_CONTAINER_PERSISTENT": _gone(_FRESH, *BOXES),
     "TERMINAL_DOCKER_IMAGE": Rule("image", backends=DOCKER),
     "TERMINAL_DOCKER_VOLUMES": Rule("volumes", _list, DOCKER),
@@ -175,7 +178,7 @@ RULES: Mapping[str, Rule] = {
     "TERMINAL_NOMAD_MIN": Rule("min_sandboxes", int, NOMAD),
     "TERMINAL_NOMAD_MAX": Rule("max_sandboxes", int, NOMAD),
     "TERMINAL_NOMAD_JOB_ID": _gone("every box is a job of its own, with a name of its own", "nomad"),
-    "TERMINAL_NOMAD_PRIVILEGED": _gone("nothing here needs a privileged container", "nomad"),
+    "TERMINAL_NOMAD_PRIVILEGED": _gone(_PRIVILEGED, "nomad"),
     "TERMINAL_NOMAD_RAW_EXEC_PORT": _gone(_ONE_STREAM, "nomad"),
     "TERMINAL_NOMAD_AUTOSTART": _gone("the cluster is there before its pool", "nomad"),
     "TOOL_EXECUTOR_NOMAD_ADDRESS": Rule("address", backends=NOMAD),
@@ -187,7 +190,7 @@ RULES: Mapping[str, Rule] = {
     "TOOL_EXECUTOR_ALLOW_NETWORK": Rule("network", _truth, NOMAD),
     "TOOL_EXECUTOR_PURGE_JOB_ON_SHUTDOWN": Rule("purge_on_shutdown", _truth, NOMAD),
     "TOOL_EXECUTOR_JOB_ID": _gone("every box is a job of its own, with a name of its own", "nomad"),
-    "TOOL_EXECUTOR_PRIVILEGED": _gone("nothing here needs a privileged container", "nomad"),
+    "TOOL_EXECUTOR_PRIVILEGED": _gone(_PRIVILEGED, "nomad"),
     "TOOL_EXECUTOR_BATCH_WINDOW_MS": _gone("calls are not collected: each goes at once, and many at the same time"),
     "TOOL_EXECUTOR_MAX_BATCH_SIZE": _gone("calls are not collected: each goes at once, and many at the same time"),
     "TOOL_EXECUTOR_TOKEN": _gone(_ONE_STREAM),
@@ -203,6 +206,8 @@ RULES: Mapping[str, Rule] = {
 """Every name that is known. Those of other backends than the chosen one are passed over in silence: they say nothing
 about this pool. What comes later counts more where several became the same."""
 
+_NOMADS_OWN = frozenset({"NOMAD_ADDR", "NOMAD_TOKEN", "NOMAD_NAMESPACE", "NOMAD_REGION"})
+"""Nomad's client knows them wherever it runs: nobody need write something else."""
 _NAMES_OF_PROFILES = "ATROPOS_MODAL_PROFILES"
 _OF_A_PROFILE: Mapping[str, Rule] = {
     "WORKDIR": Rule("workdir", backends=MODAL),
@@ -243,7 +248,7 @@ def import_older_names(environ: Mapping[str, str], backend: str | None = None) -
         else:
             if name != _NAMES_OF_PROFILES:
                 _put(options, path, _read(name, rule, given[name]))
-            warnings.append(f"{name} is read as {'.'.join(path)}; write that instead")
+            warnings += [] if name in _NOMADS_OWN else [f"{name} is read as {'.'.join(path)}; write that instead"]
     known = {name for name, _, _ in _found(given)}
     unknown = sorted(name for name in given.keys() - known if name.startswith("TERMINAL_"))
     return Imported(options, warnings + [f"{name} has no meaning for hermes-exec and is left out" for name in unknown])

@@ -14,7 +14,7 @@ from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from hermes_exec.backends.base import Backend, Labels, Mortal, NoOwnRoot, OwnSize, ReapFilter, Sandbox
-from hermes_exec.errors import BackendUnavailable, ExecError, LaunchError, PostMortem
+from hermes_exec.errors import BackendUnavailable, ExecError, LaunchError, PostMortem, QuotaExceeded
 from hermes_exec.pool.events import Hub
 from hermes_exec.pool.launch import OnPull, launch_sandbox, start_sandbox
 from hermes_exec.pool.pace import next_turn
@@ -178,7 +178,7 @@ class Fleet:
     def _launch_failed(self, record: SandboxRecord, error: Exception) -> None:
         self.failures += 1
         retryable = isinstance(error, ExecError) and error.retryable
-        away = retryable and isinstance(error, BackendUnavailable)
+        away = retryable and isinstance(error, BackendUnavailable | QuotaExceeded)
         logger.warning("launching a sandbox failed: %s", masked(str(error), self._secrets))
         now = anyio.current_time()
         self.state.launch_failed(record, error, now, LAUNCH_DELAYS_S, hopeless=not retryable, away=away)

@@ -69,7 +69,7 @@ class LaunchHistory:
     hopeless: bool = False
     """The last error does not go away by trying again (a missing image, a refused option)."""
     away: bool = False
-    """The last error says that the engine is away for now: whoever waits goes on waiting."""
+    """The last error says that the engine is away, or has no room, for now: whoever waits goes on waiting."""
     error: BaseException | None = None
 
 
@@ -177,5 +177,8 @@ class PoolState:
         use.count, use.last_at = use.count + 1, now
 
     def remove(self, box: SandboxRecord) -> None:
-        """A box is gone (ended, or found dead)."""
+        """A box is gone (ended, or found dead): where there was no room, there may be some now."""
         self.boxes.pop(box.id, None)
+        for history in self.launches.values():
+            if history.away:
+                history.retry_at = -math.inf

@@ -227,7 +227,9 @@ class Templates:
         name = type(self.backend).backend
         if chosen is None and self._has_images:
             where = f"profile {profile!r}" if profile else "the pool"
-            raise ConfigError(f"backend {name!r} needs an image and {where} names none: image='python:3.12-slim'")
+            raise ConfigError(
+                f"backend {name!r} needs an image and {where} names none: image='python:3.12-slim' (--image)"
+            )
         if chosen is not None and not self._has_images:
             raise ConfigError(f"backend {name!r} has no images, and image={chosen!r} was given")
         try:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -24,10 +25,10 @@ from hermes_exec.backends.docker.container import plan_container
 from hermes_exec.backends.docker.stream import DockerStream
 from hermes_exec.backends.local.backend import LocalBackend
 from hermes_exec.backends.local.config import LocalConfig
-from hermes_exec.backends.nomad.backend import unplaced
 from hermes_exec.backends.nomad.config import NomadConfig
 from hermes_exec.backends.nomad.exec_stream import ExecStream
 from hermes_exec.backends.nomad.job import job
+from hermes_exec.backends.nomad.refusals import unplaced
 from hermes_exec.backends.owner import (
     from_json,
     from_strings,
@@ -164,14 +165,24 @@ def test_a_nomad_task_that_cannot_start_the_runner_says_so_on_stdout() -> None:
 
 
 def test_nomads_reasons_reach_the_error() -> None:
-    filtered = unplaced({"NodesEvaluated": 3, "ConstraintFiltered": {"missing drivers": 3}}, anywhere=True)
+    def asking(memory_mb: int, *datacenters: str) -> dict[str, Any]:
+        group = {"Tasks": [{"Resources": {"MemoryMB": memory_mb}}], "EphemeralDisk": {"SizeMB": 300}}
+        return {"TaskGroups": [group], "Datacenters": list(datacenters)}
+
+    filtered = unplaced({"NodesEvaluated": 3, "ConstraintFiltered": {"missing drivers": 3}}, asking(9, "*"), [])
     assert "of 3: 3 filtered by missing drivers" in str(filtered)
     assert not filtered.retryable
-    full = unplaced({"NodesEvaluated": 1, "NodesExhausted": 1, "DimensionExhausted": {"memory": 1}}, anywhere=False)
-    assert isinstance(full, QuotaExceeded)
-    assert "1 have no memory left" in str(full)
-    nowhere, later = unplaced({}, anywhere=False), unplaced({}, anywhere=True)
-    assert "datacenters: none" in str(nowhere)
+    metrics = {"NodesEvaluated": 1, "NodesExhausted": 1, "DimensionExhausted": {"memory": 1}}
+    nodes = [{"NodeResources": {"Memory": {"MemoryMB": 64}}, "ReservedResources": {"Memory": {"MemoryMB": 4}}}]
+    for known in (nodes, []):
+        full = unplaced(metrics, asking(60, "*"), known)
+        assert isinstance(full, QuotaExceeded)
+        assert "1 have no memory left (the box asks for 60 MiB of memory)" in str(full)
+    too_large = unplaced(metrics, asking(61, "*"), nodes)
+    assert "the largest has 60: set limits.memory_mb" in str(too_large)
+    assert not too_large.retryable
+    nowhere, later = unplaced({}, asking(9, "a", "b"), []), unplaced({}, asking(9, "*"), [])
+    assert "in the datacenters a, b" in str(nowhere)
     assert not nowhere.retryable
     assert isinstance(later, QuotaExceeded)
 

@@ -26,7 +26,7 @@ def test_they_become_options_with_a_warning_each() -> None:
             "TERMINAL_DOCKER_IMAGE": "python:3.12",
             "TERMINAL_CONTAINER_MEMORY": "5120",
             "TERMINAL_CONTAINER_CPU": "1.5",
-            "TERMINAL_CONTAINER_DISK": "0",
+            "TERMINAL_CONTAINER_DISK": "51200",
             "TERMINAL_DOCKER_VOLUMES": '["/a:/b"]',
             "TERMINAL_MODAL_IMAGE": "not for docker",
             "TERMINAL_PERSISTENT_SHELL": "true",
@@ -37,7 +37,7 @@ def test_they_become_options_with_a_warning_each() -> None:
     assert found.options == {
         "backend": "docker",
         "image": "python:3.12",
-        "limits": {"memory_mb": 5120, "cpus": 1.5, "disk_mb": None},
+        "limits": {"memory_mb": 5120, "cpus": 1.5},
         "volumes": ("/a:/b",),
     }
     assert sorted(warning.split("=")[0].split()[0] for warning in found.warnings) == [
@@ -83,7 +83,8 @@ def test_the_slot_pool_and_the_cluster() -> None:
         "network": False,
     }
     resolve_config(found.options, config_type("nomad"))
-    assert "NOMAD_TOKEN is read as token; write that instead" in found.warnings
+    assert "TERMINAL_NOMAD_IMAGE is read as image; write that instead" in found.warnings
+    assert not [w for w in found.warnings if "NOMAD_TOKEN" in w], "a name of Nomad's own client"
     assert "hush-hush" not in repr(found.warnings)
     assert [w for w in found.warnings if w.startswith("TERMINAL_NOMAD_JOB_ID is left out: every box is a job")]
     assert not [w for w in found.warnings if "NOMAD_ALLOC_DIR" in w], "Nomad's own, in every task"

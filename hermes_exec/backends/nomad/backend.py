@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import re
 import secrets
 from collections.abc import Mapping
 from functools import partial
@@ -15,10 +14,10 @@ import anyio
 import anyio.to_thread
 
 from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo
-from hermes_exec.backends.image_errors import not_fetched
 from hermes_exec.backends.nomad.cluster import PREFIX, Cluster
 from hermes_exec.backends.nomad.config import NomadConfig
 from hermes_exec.backends.nomad.job import IMAGE, check_options, check_own_roots, how_enforced, image_of, job, taking
+from hermes_exec.backends.nomad.refusals import failed, unplaced
 from hermes_exec.backends.nomad.sandbox import NomadSandbox, Placed, events_of, purge, state_of
 from hermes_exec.backends.owner import from_strings, owner_state, reap_each
 from hermes_exec.backends.runner_binary import find_runner
@@ -26,9 +25,7 @@ from hermes_exec.backends.singularity.failures import RefusedError, explain
 from hermes_exec.errors import (
     BackendUnavailable,
     ConfigError,
-    ErrorCause,
     ExecError,
-    ImageError,
     IsolationError,
     LaunchError,
     QuotaExceeded,
@@ -45,8 +42,6 @@ OPEN = (
     "(acl { enabled = true }), or say allow_open_api=True"
 )
 STREAM_ERRORS = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
-REFUSAL = re.compile(r"not enabled|not allowed|isn't allowed|[Ii]nvalid|failed to (decode|parse|validate)|[Uu]nknown")
-"""What a node says of options that can never work there."""
 
 
 class NomadBackend:
@@ -92,7 +87,7 @@ class NomadBackend:
             registered: Mapping[str, Any] = await self._cluster.make(
                 lambda client: client.job.register_job(name, wanted), gone
             )
-            allocation = await self._placed(str(registered["EvalID"]))
+            allocation = await self._placed(str(registered["EvalID"]), wanted["Job"])
             workdir = await self._arrived(allocation, spec)
         except BaseException:
             with anyio.CancelScope(shield=True):
@@ -116,21 +111,23 @@ class NomadBackend:
         """What a limit of processors comes to on the slowest of the nodes: Nomad counts their clock."""
         if spec.limits.cpus is None:
             return None
-        nodes: list[Mapping[str, Any]] = await self._cluster.call(
-            lambda client: client.nodes.request(params={"resources": "true"}, method="get").json()
-        )
+        nodes = await self._cluster.call(nodes_of)
         found = [node["NodeResources"]["Cpu"] for node in nodes if node.get("Status") == "ready"]
         per_core: list[float] = [cpu["CpuShares"] / cpu["TotalCpuCores"] for cpu in found if cpu.get("TotalCpuCores")]
         if not per_core:
             raise QuotaExceeded("no node of the Nomad cluster is ready")
         return max(1, math.ceil(spec.limits.cpus * min(per_core)))
 
-    async def _placed(self, evaluation: str) -> str:
-        """Wait until the scheduler has found a node; the id of the allocation there."""
+    async def _placed(self, evaluation: str, wanted: Mapping[str, Any]) -> str:
+        """Wait until the scheduler has found a node for a job; the id of the allocation there."""
         while True:
             found: Mapping[str, Any] = await self._cluster.call(lambda c: c.evaluation.get_evaluation(evaluation))
             for metrics in (found.get("FailedTGAllocs") or {}).values():
-                raise unplaced(metrics, anywhere=self._config.datacenters == ("*",))
+                try:
+                    nodes = await self._cluster.call(nodes_of) if metrics.get("DimensionExhausted") else []
+                except ExecError:  # it takes a further right to be told
+                    nodes = []
+                raise unplaced(metrics, wanted, nodes)
             if found.get("Status") in {"failed", "canceled"}:
                 raise LaunchError(f"Nomad did not place the box: {found.get('StatusDescription')}")
             allocations = await self._cluster.call(lambda c: c.evaluation.get_allocations(evaluation))
@@ -216,27 +213,7 @@ class NomadBackend:
         self._cluster.close()
 
 
-def unplaced(metrics: Mapping[str, Any], *, anywhere: bool) -> LaunchError:
-    """The error for a box that no node can have, with the scheduler's reasons. `anywhere`: in whatever datacenter."""
-    told = [f"{count} filtered by {why}" for why, count in (metrics.get("ConstraintFiltered") or {}).items()]
-    told += [f"{count} have no {what} left" for what, count in (metrics.get("DimensionExhausted") or {}).items()]
-    told += [f"{count} filtered as class {why}" for why, count in (metrics.get("ClassFiltered") or {}).items()]
-    told += [f"quota exhausted: {what}" for what in metrics.get("QuotaExhausted") or ()]
-    why = "; ".join(told) or f"none is ready and eligible (datacenters: {metrics.get('NodesAvailable') or 'none'})"
-    message = f"no node of the Nomad cluster can have the box, of {metrics.get('NodesEvaluated', 0)}: {why}"
-    if metrics.get("NodesExhausted") or metrics.get("QuotaExhausted") or (anywhere and not told):
-        return QuotaExceeded(message)
-    return LaunchError(message, cause=ErrorCause.CONFIG, retryable=False)
-
-
-def failed(image: str, events: list[Mapping[str, Any]]) -> ExecError:
-    """The error for a task that ended before its runner was there."""
-    failures = [each for each in events if "Fail" in str(each.get("Type"))] or events[-3:]
-    said = "; ".join(str(each.get("DisplayMessage")) for each in failures)
-    if re.search(r"[Ff]ailed to (pull|find) |reference format|image (not|name)", said):
-        return not_fetched(image, said)
-    if re.search(r"/bin/sh.*(not found|no such file)", said):
-        return ImageError(f"the image {image!r} has no shell, which runner_delivery='bind' goes without: {said}")
-    if REFUSAL.search(said):
-        return ConfigError(f"the node refuses the box: {said}")
-    return LaunchError(f"the box did not start: {said}")
+def nodes_of(client: Nomad) -> list[Mapping[str, Any]]:
+    """All nodes of the cluster, with what they have."""
+    found: list[Mapping[str, Any]] = client.nodes.request(params={"resources": "true"}, method="get").json()
+    return found

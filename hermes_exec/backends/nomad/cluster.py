@@ -34,7 +34,9 @@ PREFIX = "hermes-exec-"
 TASK = "box"
 LOG, LOG_BYTES = "alloc/hermes-exec.log", 8192
 OLDEST = (1, 8)
-RIGHTS = 'namespace "NAME" { policy = "read" capabilities = ["submit-job", "alloc-exec", "alloc-lifecycle"] }'
+RIGHTS = ("submit-job", "alloc-exec", "alloc-lifecycle")
+"""What a token may have to do in its namespace; for programs on the nodes themselves one more."""
+WRONG = ("Validation failed", "validation error", "nonexistent", "No path to region")
 NOT_INSTALLED = "the client of Nomad is not installed: pip install 'hermes-exec[nomad]'"
 
 
@@ -104,13 +106,16 @@ class Cluster:
             for scheme in ("http://", "https://"):
                 self._session.mount(scheme, HTTPAdapter(pool_maxsize=MAX_CALLS))
         given = {"address": config.address, "namespace": config.namespace, "region": config.region, "token": token}
-        return Nomad(
+        client = Nomad(
             **{name: value for name, value in given.items() if value is not None},
             timeout=config.api_timeout_s,
             verify=config.ca_cert or True,
             cert=(config.client_cert, config.client_key) if config.client_cert else None,
             session=self._session,
         )
+        if not str(client.address or "http://").startswith(("http://", "https://")):
+            raise ConfigError(f"NOMAD_ADDR={client.address!r} is no address: it begins with http:// or https://")
+        return client
 
     @property
     def address(self) -> str:
@@ -219,12 +224,15 @@ class Cluster:
         if status in {401, 403} or "Permission denied" in said:
             return self.denied(said)
         if status == 404:
-            return NotThere(f"Nomad: {said}")
-        if status == 400 or any(word in said for word in ("Validation failed", "validation error", "nonexistent")):
+            return NotThere(f"Nomad: {said}") if said else self._away("404 without a word, which is no Nomad")
+        if status == 400 or any(word in said for word in WRONG):
             return ConfigError(f"Nomad refuses the configuration: {said}")
         return LaunchError(f"Nomad answered with {status}: {said}")
 
     def denied(self, said: str) -> BackendUnavailable:
         """The error for a token that lacks a right."""
+        namespace = str(self.client().get_namespace() or "default")
+        rights = json.dumps([*RIGHTS, *["alloc-node-exec"] * (self._config.driver == "singularity")])
+        policy = f'namespace "{namespace}" {{ policy = "read" capabilities = {rights} }}'
         told = f"Nomad at {self.address} does not let us ({said})"
-        return BackendUnavailable(f"{told}: set token, or NOMAD_TOKEN, to one with the policy {RIGHTS}")
+        return BackendUnavailable(f"{told}: set token, or NOMAD_TOKEN, to one with the policy {policy}")

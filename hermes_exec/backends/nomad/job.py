@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from hermes_exec.backends.base import Labels, LaunchSpec, NoOwnRoot
@@ -49,7 +50,8 @@ def check_options(config: NomadConfig, spec: LaunchSpec) -> None:
     if not spec.network and config.docker.get("network_mode", "none") != "none":
         raise ConfigError(f"network=False and network_mode={config.docker['network_mode']!r} exclude each other")
     if spec.limits.disk_mb is not None and not spec.best_effort_limits:
-        raise ConfigError("limits.disk_mb cannot be enforced on a job: use slot_limits, or best_effort_limits=True")
+        told = "limits.disk_mb cannot be enforced on a job: leave it out (resources.disk reserves it)"
+        raise ConfigError(f"{told}, or say best_effort_limits=True")
     if config.resources.cores is not None and spec.limits.cpus is not None:
         raise ConfigError("limits.cpus and resources.cores exclude each other")
 
@@ -143,6 +145,14 @@ def _resources(config: NomadConfig, spec: LaunchSpec, mhz: int | None) -> dict[s
     memory = spec.limits.memory_mb or max(LEAST_MEMORY_MB, MEMORY_MB * spec.slots)
     values = {"MemoryMB": memory, "MemoryMaxMB": wanted.memory_max, "Cores": wanted.cores, "CPU": mhz}
     return {**{name: value for name, value in values.items() if value is not None}, "Devices": devices}
+
+
+def asked_for(job: Mapping[str, Any]) -> dict[str, int]:
+    """How much a job asks for, as the scheduler calls it, as far as it says so."""
+    (group,) = job["TaskGroups"]
+    resources = group["Tasks"][0]["Resources"]
+    asked = {"memory": resources.get("MemoryMB"), "cpu": resources.get("CPU"), "cores": resources.get("Cores")}
+    return {what: size for what, size in {**asked, "disk": group["EphemeralDisk"]["SizeMB"]}.items() if size}
 
 
 def _docker(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary, mhz: int | None) -> dict[str, Any]:

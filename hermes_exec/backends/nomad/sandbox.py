@@ -92,10 +92,15 @@ class NomadSandbox:
 
 def purge(client: Nomad, name: str, *, remove: bool = True) -> None:
     """End a job and remove it; harmless when it is gone."""
-    from nomad.api.exceptions import URLNotFoundNomadException
+    from nomad.api.exceptions import BaseNomadException, URLNotFoundNomadException
 
-    with contextlib.suppress(URLNotFoundNomadException):
+    try:
         client.job.deregister_job(name, purge=remove)
+    except URLNotFoundNomadException:
+        return
+    except BaseNomadException as error:
+        if "job not found" not in str(getattr(error.nomad_resp, "text", "")):  # somebody else was first, just now
+            raise
 
 
 def state_of(allocation: Mapping[str, Any], *, whole_box: bool) -> SandboxStatus:

@@ -72,8 +72,8 @@ def doctor(
     """Start a slot on each backend and run commands in it; ends with 3 when the backend asked for does not work.
 
     Without --backend all are tried at once, also those that a configuration file names, and it ends with 0 when one of
-    them works. No image needs to be pulled: where a backend needs one and none is named, a minimal one is made for the
-    trial.
+    them works. No image needs to be pulled: where an engine of this host needs one and none is named, a minimal one is
+    made for the trial; nomad and modal need --image.
     """
     raise typer.Exit(run_async(lambda: _doctor(backend, image, config, option, as_json)))
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import ConfigDict, Field, SecretStr, field_validator
 
 from hermes_agent import CommandCheck, Message, Model, Rollout, Scoring, SessionModel
 from hermes_agent.models.embedded.embedded import EMBEDDED_NAME
@@ -14,6 +14,7 @@ from hermes_agent.models.named import EMBEDDED, named_model
 from hermes_agent.scoring import Files, ScoreIn
 from hermes_batch.dataset import Task
 from hermes_exec import BackendConfig, ConfigError, SandboxPool, config_type
+from hermes_exec.config import ConfigModel
 from hermes_exec.tools import Draw, ToolOptions, draw_toolsets, select
 
 _LOOP = (
@@ -23,7 +24,7 @@ _LOOP = (
 """The settings that are arguments of `AgentLoop`."""
 
 
-class BatchConfig(BaseModel):
+class BatchConfig(ConfigModel):
     """The settings of `run_batch`.
 
     `dataset` is a JSONL file (see `hermes_batch.dataset`), `out` the directory of the results. `model` is a name for
@@ -40,7 +41,7 @@ class BatchConfig(BaseModel):
     directory that has some is a ConfigError.
     """
 
-    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, frozen=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     dataset: Path
     out: Path
@@ -76,15 +77,6 @@ class BatchConfig(BaseModel):
     check_timeout_s: Annotated[float, Field(gt=0)] = 60.0
     score_in: ScoreIn = "sealed"
     overwrite: bool = False
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        """The same from a mapping. Raises ConfigError that names the settings that are wrong."""
-        try:
-            return cls(**values)
-        except ValidationError as error:
-            told = (f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors())
-            raise ConfigError("; ".join(told)) from error
 
     @field_validator("tool_options")
     @classmethod

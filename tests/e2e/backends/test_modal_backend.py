@@ -209,7 +209,7 @@ async def test_a_sandbox_that_is_refused(
     modal_server.fail("SandboxCreateV2", status, "workspace limit of 3 sandboxes", times=None)
     begun = time.monotonic()
     with pytest.raises(error, match=told):
-        async with SandboxPool("modal", **options) as pool, pool.slot():
+        async with SandboxPool("modal", **options, acquire_timeout_s=5) as pool, pool.slot():
             pass
     assert time.monotonic() - begun < 60
     assert modal_server.running() == before

@@ -68,9 +68,28 @@ async def test_no_room_is_told_at_once_with_the_schedulers_reasons(options: dict
     constraints = [{"attribute": "${node.class}", "value": "none-such"}]
     error = await refused(LaunchError, r"filtered by .*node.class", **options, constraints=constraints)
     assert not error.retryable
-    await refused(QuotaExceeded, "no memory left", **options, limits=Limits(memory_mb=4_000_000), acquire_timeout_s=9)
+    error = await refused(LaunchError, "the largest has", **options, limits=Limits(memory_mb=4_000_000))
+    assert not error.retryable
     await refused(LaunchError, "missing devices", **options, gpus=2)
     await refused(ConfigError, 'nonexistent node pool "none-such"', **options, node_pool="none-such")
+
+
+async def test_a_cluster_that_is_full_is_waited_for(options: dict[str, Any]) -> None:
+    options |= {"limits": Limits(memory_mb=300_000), "slots_per_sandbox": 1, "max_sandboxes": 3}
+
+    async def says(pool: SandboxPool) -> None:
+        async with pool.slot() as slot:
+            assert (await slot.run("echo here")).stdout == "here\n"
+
+    async with SandboxPool("nomad", **options) as other:
+        async with SandboxPool("nomad", **options) as pool:
+            first = await pool.acquire()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(says, pool)
+                with pytest.raises(QuotaExceeded, match="no memory left"):
+                    await other.acquire(timeout_s=3)
+                await pool.release(first)
+        await says(other)
 
 
 async def test_a_cluster_that_is_drained_for_a_while(options: dict[str, Any], nomad_agent: Agent) -> None:
