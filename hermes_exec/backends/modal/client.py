@@ -59,7 +59,10 @@ class Client:
         with mapped():
             with anyio.move_on_after(within_s):
                 return await portal.call_async(work)
-            raise BackendUnavailable(f"Modal did not answer within {within_s} s")
+            import modal
+
+            told = f"Modal did not answer within {within_s:g} s at {modal.config.config['server_url']}"
+            raise BackendUnavailable(f"{told}: is there a network, and MODAL_SERVER_URL right?")
 
     def call_now(self, work: Callable[[], Awaitable[T]], within_s: float) -> T:
         """The same in this thread."""
