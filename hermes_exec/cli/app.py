@@ -47,6 +47,7 @@ def _root(
     handler.setFormatter(LogFormatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
     if not verbose:
+        logging.getLogger("hermes_exec.pool.waiting").setLevel(logging.WARNING)
         logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # what it raises is told anyway
     warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}")
 

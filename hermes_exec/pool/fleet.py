@@ -26,6 +26,8 @@ from hermes_exec.redact import masked
 from hermes_exec.results import Died, Launched, PoolEvent, Ready, Reaped, Scaled
 
 logger = logging.getLogger(__name__)
+waiting_logger = logging.getLogger("hermes_exec.pool.waiting")
+"""Of what an end is waited for: the command line shows it."""
 GOODBYE_S = 2.0
 LEAST_S = 1.0
 """Least time for ending a box, in seconds, also past the deadline: the request has to be sent."""
@@ -66,6 +68,8 @@ class Fleet:
         self._scopes: set[anyio.CancelScope] = set()
         self._settled = anyio.Event()
         self._reaped = anyio.Event()
+        self._told = ""
+        """Why the last launch failed; empty after one that did not."""
         self._wake_at = self._end_at = math.inf
         self._rearm = anyio.Event()
 
@@ -169,6 +173,7 @@ class Fleet:
             record.ends_at = anyio.current_time() + box.sandbox.ends_at - time.monotonic()
         self.state.launched(record, anyio.current_time())
         self.launches += 1
+        self._told = ""
         took = time.monotonic() - started
         self.emit(
             Ready(time=time.time(), sandbox=box.id, profile=template.profile, slots=record.slots, duration_s=took)
@@ -179,7 +184,12 @@ class Fleet:
         self.failures += 1
         retryable = isinstance(error, ExecError) and error.retryable
         away = retryable and isinstance(error, BackendUnavailable | QuotaExceeded)
-        logger.warning("launching a sandbox failed: %s", masked(str(error), self._secrets))
+        told = masked(str(error), self._secrets)
+        if not away:
+            logger.warning("launching a sandbox failed: %s", told)
+        elif told != self._told:
+            waiting_logger.warning("no box can be had now, whoever waits for one goes on waiting: %s", told)
+        self._told = told
         now = anyio.current_time()
         self.state.launch_failed(record, error, now, LAUNCH_DELAYS_S, hopeless=not retryable, away=away)
         self.on_change()

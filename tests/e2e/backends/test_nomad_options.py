@@ -74,7 +74,7 @@ async def test_no_room_is_told_at_once_with_the_schedulers_reasons(options: dict
     await refused(ConfigError, 'nonexistent node pool "none-such"', **options, node_pool="none-such")
 
 
-async def test_a_cluster_that_is_full_is_waited_for(options: dict[str, Any]) -> None:
+async def test_a_cluster_that_is_full_is_waited_for(options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     options |= {"limits": Limits(memory_mb=300_000), "slots_per_sandbox": 1, "max_sandboxes": 3}
 
     async def says(pool: SandboxPool) -> None:
@@ -90,6 +90,7 @@ async def test_a_cluster_that_is_full_is_waited_for(options: dict[str, Any]) -> 
                     await other.acquire(timeout_s=3)
                 await pool.release(first)
         await says(other)
+    assert "whoever waits for one goes on waiting: no node" in caplog.text
 
 
 async def test_a_cluster_that_is_drained_for_a_while(options: dict[str, Any], nomad_agent: Agent) -> None:
