@@ -91,6 +91,7 @@ class RunningBrowser:
         self.crashed = False
         self.chooser: FileChooser | None = None
         """Opened by the page, and waits for the files that it is to have."""
+        self._chooser_told = False
         self.screenshots = 0
         self.last_tree = ""
         self.passwords: set[str] = set()
@@ -262,7 +263,12 @@ class RunningBrowser:
             self.crashed = True
 
     def _on_chooser(self, chooser: FileChooser) -> None:
-        self.chooser = chooser
+        self.chooser, self._chooser_told = chooser, False
+
+    def take_chooser(self) -> bool:
+        """Whether one has come that was not told."""
+        told, self._chooser_told = self._chooser_told, True
+        return self.chooser is not None and not told
 
     def _on_navigated(self, frame: Frame) -> None:
         if frame.parent_frame is None:

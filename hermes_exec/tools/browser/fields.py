@@ -33,11 +33,12 @@ async def fill(running: RunningBrowser, state: ToolState, locator: Locator, text
     files of the slot. Raises ToolFailure for what the field does not take, and what Playwright raises.
     """
     kind: str = await locator.evaluate(KIND)
-    if kind == "file":
-        await _give_files(running, state, await locator.element_handle(), text)
-    elif kind == "other" and running.chooser is not None:
-        chooser, running.chooser = running.chooser, None
-        await _give_files(running, state, chooser.element, text)
+    field = await locator.element_handle() if kind == "file" else None
+    if kind == "other" and running.chooser is not None:
+        field = running.chooser.element
+    if field is not None:
+        await _give_files(running, state, field, text)
+        running.chooser = None
     elif kind == "select":
         options: list[str] = await locator.evaluate("e => [...e.options].map(o => o.label)")
         if text not in options:

@@ -157,7 +157,7 @@ async def _after(running: RunningBrowser, state: ToolState, before: str, page: P
     told = await _arrived(running, page)
     if running.crashed or not running.pages:
         return told
-    if running.chooser is not None:
+    if running.take_chooser():
         told["file_chooser"] = "The page asks for a file: give its path by browser_type with the same ref."
     now = running.page
     if now is not page:

@@ -181,6 +181,8 @@ async def test_fields_that_are_no_text(surf: Surfer, slot: Slot) -> None:
     for name in ("one.txt", "two.txt"):
         await slot.files.write_text(name, "12345")
     assert "browser_type" in (await surf("click", ref=surf.ref("Choose")))["file_chooser"]
+    assert (await surf.fails("type", ref=surf.ref("Choose"), text="none.txt")).error_kind == "not_found"
+    assert "file_chooser" not in await surf("press", key="Shift")
     assert "file_chooser" not in await surf("type", ref=surf.ref("Choose"), text="one.txt")
     assert "one.txt chosen" in await surf.look()
     await surf("type", ref=surf.ref("Framed"), text="two.txt")
