@@ -38,13 +38,8 @@ SLOWEST = (
     "chaos", "e2e/cli", "conformance", "e2e/agent", "e2e/backends", "docs", "e2e",
 )  # fmt: skip
 """Parts of the tests that take long, the longest first."""
-HALF = (
-    "chaos", "soak", "e2e/agent/test_commands", "e2e/agent/test_unkind", "e2e/atropos", "e2e/backends", "e2e/cli",
-    "e2e/pool/test_side_by_side",
-)  # fmt: skip
-"""Parts of which half runs a day: the widest, and those of backends that the conformance suite and the faults are run
-on, too.
-"""
+HALF = ("chaos", "soak", "e2e")
+"""Parts of which half runs a day: the widest."""
 
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")  # they judge results, not the speed of a shared machine
@@ -129,17 +124,17 @@ def not_today(item: pytest.Item) -> bool:
     """Tell whether another day's sample has a test of which one in `n` runs."""
     mark = item.get_closest_marker("one_of")
     one_of = int(mark.args[0]) if mark is not None else 2 if place_among(item, HALF) < len(HALF) else 1
-    return (number(item) + int(os.environ[SEED])) % one_of != 0
+    return turn(item) % one_of != 0
 
 
 def in_sample(item: pytest.Item) -> bool:
     """Tell whether a test is of those that --sample runs today."""
-    return item.get_closest_marker("sample") is not None and (number(item) + int(os.environ[SEED])) % 2 == 0
+    return item.get_closest_marker("sample") is not None and turn(item) // 2 % 2 == 0
 
 
-def number(item: pytest.Item) -> int:
-    """A number of a test that is the same on both event loops, and on all days."""
-    return zlib.crc32(item.nodeid.replace("trio", "asyncio").encode())
+def turn(item: pytest.Item) -> int:
+    """A number of a test that is one more each day, and the same on both event loops."""
+    return zlib.crc32(item.nodeid.replace("trio", "asyncio").encode()) + int(os.environ[SEED])
 
 
 def on_a_second_image(item: pytest.Item) -> bool:
@@ -171,7 +166,7 @@ def on_its_loop(item: pytest.Item, *, whole: bool, sample: bool) -> bool:
         return True
     if whole or not sample:
         return loop == "asyncio" or (whole and item.get_closest_marker("sample") is not None)
-    return loop == ("asyncio", "trio")[(number(item) + int(os.environ[SEED])) // 2 % 2]
+    return loop == ("asyncio", "trio")[turn(item) // 4 % 2]
 
 
 @cache

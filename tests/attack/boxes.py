@@ -76,6 +76,8 @@ class Assault:
     method: str = "exec.run"
     """When: at this request, or at the handshake (`hello`)."""
     call: Call = run
+    lease_s: float = 3.0
+    """A slow machine may take longer than this to have read what is too much."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,7 @@ ASSAULTS = (
         "an answer without end",
         "sends parts of a result, and always says that more follows",
         without_end(lambda n, _: encode(FrameType.RESPONSE, n, bytes(65_000), flags=MORE)),
+        lease_s=30.0,
     ),
     Assault(
         "an answer of 60,000 levels",
@@ -309,7 +312,7 @@ async def assaulted(assault: Assault) -> Outcome:
             options: dict[str, Any] = {
                 "slots_per_sandbox": 1,
                 "max_sandboxes": 2,
-                "lease_s": 3.0,
+                "lease_s": assault.lease_s,
                 "launch_timeout_s": 20.0,
             }
             with registered(Backend(make)):

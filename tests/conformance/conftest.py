@@ -1,4 +1,4 @@
-"""The whole suite runs on local and Docker, a third of it each day on SSH, Apptainer, Nomad and Modal's client; on
+"""The whole suite runs on local, half of it each day on Docker, a third on SSH, Apptainer, Nomad and Modal's client; on
 further kinds of boxes, each day, a third of what may differ there.
 """
 
@@ -17,6 +17,7 @@ CONTAINER = {"as a container", "users", "kill"}
 ALL = set(GROUPS.values())
 DIFFERS = {
     "test_docker_busybox.py": {"commands", "environment", "background", "search", "pty", "sessions", "stdin"},
+    "test_docker_debian.py": ALL,
     "test_docker_distroless.py": {"commands", "files", "trees", "timeouts", "bad input"},
     "test_docker_own_root.py": CONTAINER | {"isolation", "environment", "reset", "cwd", "network"},
     "test_docker_read_only.py": {"cwd", "files", "reset", "search"},
@@ -47,4 +48,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         if GROUPS[str(item.callspec.params["conformance_check"])] not in here:
             item.add_marker(pytest.mark.whole)
-        item.add_marker(pytest.mark.one_of(3))
+        item.add_marker(pytest.mark.one_of(2 if item.path.name == "test_docker_debian.py" else 3))
