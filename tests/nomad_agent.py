@@ -220,6 +220,7 @@ class Agent:
 
     def end(self) -> None:
         """End its jobs and itself, and whatever is left."""
+        containers = [f"box-{folder.name}" for folder in (self.folder / "data" / "alloc").glob("*-*")]
         with contextlib.suppress(RuntimeError, requests.RequestException):
             for job in self.jobs() if self.server is not None else ():
                 self.ask("DELETE", f"job/{job}?purge=true")
@@ -232,6 +233,8 @@ class Agent:
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        if containers and shutil.which("docker"):  # those of an agent that was killed
+            subprocess.run(["docker", "rm", "--force", *containers], capture_output=True, check=False)
         mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
         for mount in sorted((m for m in mounts if m.startswith(f"{self.folder}/")), reverse=True):
             subprocess.run(["umount", "--lazy", mount], check=False)
