@@ -194,7 +194,6 @@ CORE = {"anyio", "pydantic", "pydantic_core", "rich", "typer", "yaml"}
 EXTRAS = {
     "hermes_exec/testing/": {"pytest"},
     "hermes_exec/aio/websocket.py": {"wsproto"},
-    "hermes_exec/tools/browser/endpoint.py": {"wsproto"},
     "hermes_exec/backends/docker/client.py": {"docker", "requests"},
     "hermes_exec/backends/docker/context.py": {"docker"},
     "hermes_exec/backends/ssh/paramiko_transport.py": {"paramiko"},

@@ -19,6 +19,7 @@ from hermes_exec.aio.tasks import DetachedTaskGroup
 from hermes_exec.errors import ExecError
 from hermes_exec.tools.browser import chromium
 from hermes_exec.tools.browser.background import Background
+from hermes_exec.tools.browser.devtools_pipe import DevToolsPipe
 from hermes_exec.tools.browser.downloads import Downloads
 from hermes_exec.tools.browser.driver import Driver, quietly
 from hermes_exec.tools.browser.navigation import Navigation
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
     from hermes_exec.slot.process import Process
     from hermes_exec.slot.slot import Slot
-    from hermes_exec.tools.browser.endpoint import DevToolsEndpoint
 
 T = TypeVar("T")
 START_S = 60.0
@@ -104,7 +104,7 @@ class RunningBrowser:
         self._tasks: DetachedTaskGroup | None = None
         self._driver: Driver | None = None
         self._process: Process | None = None
-        self._endpoint: DevToolsEndpoint | None = None
+        self._pipe: DevToolsPipe | None = None
         self._browser: Browser | None = None
         self._context: BrowserContext | None = None
         self._pages: list[Page] = []
@@ -129,21 +129,19 @@ class RunningBrowser:
     async def _start(self, playwright: Playwright) -> None:
         from playwright.async_api import Error
 
-        from hermes_exec.tools.browser.endpoint import DevToolsEndpoint
-
         self._process = await self.slot.spawn(
             chromium.command(self.folder, self.navigation.options()), stdin=True, output_limit_bytes=1 << 12
         )
-        self._endpoint = DevToolsEndpoint(self._process)
+        self._pipe = DevToolsPipe(self._process)
         self._tasks = DetachedTaskGroup()
-        await self._endpoint.start(await self._tasks.start())
+        tasks = await self._tasks.start()
         try:
-            self._browser = await playwright.chromium.connect_over_cdp(self._endpoint.url, timeout=START_S * 1000)
+            self._browser = await self._pipe.connect(playwright, tasks, START_S)
             self._browser.on("disconnected", lambda _: self._news.set())
             await self._open_context(self._browser)
         except Error as error:
             await self.check_slot()
-            if self._endpoint.ended.is_set():
+            if self._pipe.ended.is_set():
                 raise await chromium.why_it_ended(self.slot, self._process, self.folder) from error
             raise ToolFailure(
                 "browser_failed", f"The browser did not start: {_first_line(error)}", success=False
@@ -158,10 +156,9 @@ class RunningBrowser:
         context.on("console", self._on_console)
         context.on("weberror", lambda event: self._on_error(event.error))
         page = await context.new_page()
-        session = await browser.new_browser_cdp_session()
-        opened = await context.new_cdp_session(page)
+        session, opened = await asyncio.gather(browser.new_browser_cdp_session(), context.new_cdp_session(page))
         info = await opened.send("Target.getTargetInfo")
-        await opened.detach()
+        self._left.start(opened.detach)
         await self.downloads.accept(session, info["targetInfo"]["browserContextId"])
 
     @property
@@ -173,8 +170,8 @@ class RunningBrowser:
     @property
     def gone(self) -> anyio.Event:
         """Set when the browser's side of the connection has ended."""
-        assert self._endpoint is not None
-        return self._endpoint.ended
+        assert self._pipe is not None
+        return self._pipe.ended
 
     @property
     def ended(self) -> bool:
@@ -231,7 +228,7 @@ class RunningBrowser:
     async def usable_page(self) -> Page:
         """The current tab, or a new one when it has crashed or hangs, or all are closed."""
         kept = self._pages and not self.crashed and self.navigation.forbidden(self._pages[-1]) is None
-        if not kept or (not self.dialogs and await self.hangs(self._pages[-1])):
+        if not kept or (self.navigation.begun and not self.dialogs and await self.hangs(self._pages[-1])):
             lost = self._pages.pop() if self._pages else None
             assert self._context is not None
             await self._context.new_page()

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import anyio
 
 from hermes_exec.aio.loop import asyncio_loop
-from hermes_exec.aio.tasks import DetachedTaskGroup
+from hermes_exec.aio.tasks import DetachedTaskGroup, run_to_end
 from hermes_exec.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from playwright.async_api import Playwright
 
 MISSING = "the extra 'browser' is not installed: pip install 'hermes-exec[browser]'"
+START_S = 30.0
 LINGER_S = 5.0
 _DRIVERS: WeakKeyDictionary[asyncio.AbstractEventLoop, Driver] = WeakKeyDictionary()
 
 
 def installed() -> bool:
     """Whether Playwright's client can be imported."""
-    return importlib.util.find_spec("playwright") is not None and importlib.util.find_spec("wsproto") is not None
+    return importlib.util.find_spec("playwright") is not None
 
 
 class Driver:
@@ -52,22 +53,28 @@ class Driver:
 
     async def use(self) -> Playwright:
         """Playwright, started if need be; to be followed by `leave`."""
-        from playwright.async_api import async_playwright
-
         async with self._starting:
             self._users += 1
             if self._unused is not None:
                 self._unused.cancel()
                 self._unused = None
-            if self._playwright is None:
-                try:
-                    self._playwright = await async_playwright().start()
-                    self._tasks = DetachedTaskGroup(self._stop)
-                    await self._tasks.start()
-                except BaseException:
-                    self._users -= 1
-                    raise
+            try:
+                if self._playwright is None:
+                    await run_to_end(self._start)
+                assert self._playwright is not None
+            except BaseException:
+                self.leave()
+                raise
             return self._playwright
+
+    async def _start(self) -> None:
+        """Start it, also when nobody waits any more: a program that has half started can be stopped by nobody."""
+        from playwright.async_api import async_playwright
+
+        with anyio.fail_after(START_S, shield=True):
+            self._playwright = await async_playwright().start()
+            self._tasks = DetachedTaskGroup(self._stop)
+            await self._tasks.start()
 
     def leave(self) -> None:
         """End a `use`."""

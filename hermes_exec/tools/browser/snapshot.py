@@ -53,11 +53,15 @@ _PLAIN = frozenset(
 """Roles that nobody clicks: without their reference a page is a third shorter."""
 
 
-async def tree_of(page: Page) -> str:
-    """The tree of a page; also of a document without a body, as an image is, for which Playwright itself would wait."""
-    if await page.evaluate("document.querySelector('body') !== null"):
-        return await page.aria_snapshot(mode="ai", timeout=SNAPSHOT_S * 1000)
-    return await page.locator(":root").aria_snapshot(mode="ai", timeout=SNAPSHOT_S * 1000)
+async def has_body(page: Page) -> bool:
+    """Whether its document has one; that of an image has none."""
+    return bool(await page.evaluate("document.querySelector('body') !== null"))
+
+
+async def tree_of(page: Page, *, body: bool) -> str:
+    """The tree of a page. Playwright itself would wait for the `body` of a document without one."""
+    seen = page if body else page.locator(":root")
+    return await seen.aria_snapshot(mode="ai", timeout=SNAPSHOT_S * 1000)
 
 
 def element_count(text: str) -> int:

@@ -129,9 +129,12 @@ async def _snapshot(running: RunningBrowser, state: ToolState, page: Page, *, fu
     """The snapshot of a page as fields of a result."""
     tree = None
     if not running.dialogs:
-        if await running.hangs(page, ACTION_S):
+        with anyio.move_on_after(ACTION_S) as answering:
+            body = await running.act(partial(snapshots.has_body, page))
+        if answering.cancelled_caught:
             raise _failure("timeout", HANGS, running)
-        tree = await running.act(partial(snapshots.tree_of, page))
+        if body is not None:
+            tree = await running.act(partial(snapshots.tree_of, page, body=body))
     if tree is None:
         return {"snapshot": "(a dialog is open)", "element_count": 0}
     running.last_tree = tree = snapshots.masked(tree, running.passwords)

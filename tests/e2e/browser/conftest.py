@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from hermes_exec import SandboxPool
@@ -143,3 +144,19 @@ async def of_the_browser(slot: Slot) -> list[str]:
         f"ls -d {slot.tmp}/*chrom* {slot.tmp}/hermes-browser* $HOME/Downloads $HOME/.config 2>/dev/null"
     )
     return [*running, *found.stdout.split()]
+
+
+async def fewer_with(text: str, number: int) -> bool:
+    """Whether less than this number of this host's processes have a text in their command line, within five seconds."""
+    for _ in range(100):
+        if sum([text in await _command_line(entry) async for entry in anyio.Path("/proc").glob("[0-9]*")]) < number:
+            return True
+        await anyio.sleep(0.05)
+    return False
+
+
+async def _command_line(entry: anyio.Path) -> str:
+    try:
+        return (await (entry / "cmdline").read_bytes()).decode("utf-8", "replace")
+    except OSError:
+        return ""  # it has ended

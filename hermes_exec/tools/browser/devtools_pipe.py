@@ -1,0 +1,123 @@
+"""The DevTools pipe of a browser in a slot, in the hands of Playwright's client on this host.
+
+The browser speaks the DevTools protocol on a pipe (`--remote-debugging-pipe`: JSON texts, each ended by a NUL byte)
+that is the input and output of its process; no port is opened, here or in the slot. What the client starts as its
+browser is a small program that hands its ends of such a pipe to this process, which carries the bytes unread.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import tempfile
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.abc import SocketListener, TaskGroup, UNIXSocketStream
+
+from hermes_exec.aio.streams import FdStream
+from hermes_exec.errors import ExecError
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, Playwright
+
+    from hermes_exec.slot.process import Process
+
+logger = logging.getLogger(__name__)
+HAND_OVER = """
+import os, socket, sys
+with socket.socket(socket.AF_UNIX) as to:
+    to.connect(sys.argv[1])
+    socket.send_fds(to, [b"."], [3, 4])
+    os.close(3)
+    os.close(4)
+    to.recv(1)
+"""
+"""A browser reads descriptor 3 and writes 4. It ends when the other side has let go of the pipe."""
+GONE = (OSError, ExecError, anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
+END = b"\0"
+LONGEST_FOLDER = 60
+"""Characters of a temporary directory in whose folders a socket can be: its path has at most 107, on macOS 103."""
+
+
+class DevToolsPipe:
+    """Carries what client and browser say to each other. `ended` is set when the browser's side has closed."""
+
+    def __init__(self, process: Process) -> None:
+        self.ended = anyio.Event()
+        self._process = process
+
+    async def connect(self, playwright: Playwright, tasks: TaskGroup, timeout_s: float) -> Browser:
+        """The browser as the client sees it; the pipe is carried in `tasks` until they are cancelled. Raises what
+        Playwright raises.
+        """
+        usual = tempfile.gettempdir()
+        where = usual if len(usual) <= LONGEST_FOLDER else "/tmp"
+        with tempfile.TemporaryDirectory(prefix="hermes-devtools-", dir=where) as folder:
+            path = f"{folder}/socket"
+            async with await anyio.create_unix_listener(path) as listener:
+                tasks.start_soon(self._carry, listener)
+                return await playwright.chromium.launch(
+                    executable_path=sys.executable,
+                    ignore_default_args=True,
+                    args=["-I", "-S", "-c", HAND_OVER, path],
+                    timeout=timeout_s * 1000,
+                    handle_sigint=False,
+                    handle_sigterm=False,
+                    handle_sighup=False,
+                )
+
+    async def _carry(self, listener: SocketListener) -> None:
+        try:
+            holder = await listener.accept()
+            assert isinstance(holder, UNIXSocketStream)
+            _, (commands, events) = await holder.receive_fds(1, 2)
+        except GONE as error:
+            logger.debug("no DevTools pipe was handed over: %r", error)
+            return
+        async with holder, FdStream(commands, events) as client, anyio.create_task_group() as tasks:
+            tasks.start_soon(self._to_browser, client, tasks.cancel_scope)
+            tasks.start_soon(self._to_client, client, tasks.cancel_scope)
+
+    async def _to_browser(self, client: FdStream, over: anyio.CancelScope) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.hold()
+        said, news, gone = bytearray(), anyio.Event(), False
+
+        def take(data: bytes) -> None:
+            said.extend(data)
+            if data.endswith(END):
+                news.set()
+
+        def left(error: Exception) -> None:
+            nonlocal gone
+            logger.debug("the client's side of a DevTools pipe ended: %r", error)
+            gone = True
+            news.set()
+
+        client.deliver(take, left)
+        try:
+            while not gone:
+                await news.wait()
+                news = anyio.Event()
+                data = bytes(said)
+                said.clear()
+                await self._process.stdin.send(data)
+        except GONE as error:
+            logger.debug("a browser's input ended: %r", error)
+        over.cancel()
+
+    async def _to_client(self, client: FdStream, over: anyio.CancelScope) -> None:
+        try:
+            async for said in self._process.stdout:
+                if not said.endswith(END):
+                    client.queue_nowait(said)
+                    continue
+                client.send_nowait(said)
+                if client.pending_bytes:
+                    await client.drain()
+        except GONE as error:
+            logger.debug("the browser's side of a DevTools pipe ended: %r", error)
+        finally:
+            self.ended.set()
+        over.cancel()
