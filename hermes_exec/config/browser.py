@@ -30,11 +30,11 @@ class BrowserConfig(ConfigModel):
 
     schemes: tuple[str, ...] = ("http", "https", "about", "data", "blob", "file")
     allow_hosts: tuple[str, ...] = ()
-    """When any are given, no other host is reached."""
+    """When any are given, no other host is reached. One that is named in full may have a private address."""
     refuse_hosts: tuple[str, ...] = ()
     allow_private: bool = False
-    """Reach private and link-local addresses, where clouds have their metadata; also those that `allow_hosts` names. A
-    slot without network reaches only itself, whatever this says; the loopback of a container is its own."""
+    """Reach private and link-local addresses, where clouds have their metadata. A slot without network reaches only
+    itself, whatever this says; the loopback of a container is its own."""
     download_mb: Annotated[int, Field(ge=1)] = 100
     """The largest file that is downloaded, in MiB."""
     dialogs: DialogPolicy = "must_respond"
@@ -57,7 +57,7 @@ class BrowserConfig(ConfigModel):
 
     def resolver_rules(self, *, network: bool, own_loopback: bool) -> str:
         """The rules as those of Chromium's `--host-resolver-rules`, which hold for all that a page does."""
-        if self.allow_hosts:
+        if self.allow_hosts and "*" not in self.allow_hosts:
             return ", ".join([f"MAP * {_NOWHERE}", *(f"EXCLUDE {pattern}" for pattern in self.allow_hosts)])
         refused = list(self.refuse_hosts)
         if network and not self.allow_private:
@@ -78,16 +78,17 @@ class BrowserConfig(ConfigModel):
         host = (parts.hostname or "").rstrip(".").lower()
         if not host:
             return "it names no host"
-        if self.allow_hosts:
-            allowed = any(fnmatchcase(host, pattern) for pattern in self.allow_hosts)
-            return None if allowed else f"the host {host} is not among those allowed ({', '.join(self.allow_hosts)})"
+        if host in self.allow_hosts:
+            return None
+        if self.allow_hosts and not any(fnmatchcase(host, pattern) for pattern in self.allow_hosts):
+            return f"the host {host} is not among those allowed ({', '.join(self.allow_hosts)})"
         if any(fnmatchcase(host, pattern) for pattern in self.refuse_hosts):
             return f"the host {host} is refused"
         return self._private(host, f"{host} is", network=network, own_loopback=own_loopback)
 
     def address_refusal(self, host: str, address: str, *, network: bool, own_loopback: bool) -> str | None:
         """Why what a host's name led to may not be shown, as half a sentence; None when it may."""
-        if self.allow_hosts:
+        if host in self.allow_hosts:
             return None
         return self._private(address, f"{host} is at {address},", network=network, own_loopback=own_loopback)
 

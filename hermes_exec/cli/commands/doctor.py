@@ -188,8 +188,10 @@ async def _browser(slot: Slot) -> str:
         await toolbox.call("browser_close", {})
     if tried.error_kind == "no_browser":
         mend = "`hermes-exec image browser` prints the recipe of one" if slot.image else "install chromium, or Chrome"
-        return f"none in {'the image' if slot.image else 'PATH'}: {mend}"
-    return f"a page is open in {tried.duration_s:.1f} s" if tried.ok else str(tried.data["error"])
+        return f"none in {slot.image or 'PATH'}: {mend}"
+    if not tried.ok:
+        return str(tried.data["error"])
+    return f"a page is open in {tried.duration_s:.1f} s" + (f", in {slot.image}" if slot.image else "")
 
 
 async def _limits(whose: str, settings: dict[str, Any]) -> dict[str, str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import secrets
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -22,6 +23,7 @@ from hermes_exec.tools.browser.background import Background
 from hermes_exec.tools.browser.devtools_pipe import DevToolsPipe
 from hermes_exec.tools.browser.downloads import Downloads
 from hermes_exec.tools.browser.driver import Driver, quietly
+from hermes_exec.tools.browser.explained import CRASHED
 from hermes_exec.tools.browser.navigation import Navigation
 from hermes_exec.tools.call.failure import ToolFailure
 
@@ -211,8 +213,7 @@ class RunningBrowser:
     def page(self) -> Page:
         """The tab that the tools work in, the one opened last. Raises ToolFailure when there is none, or it crashed."""
         if self.crashed:
-            told = "The page crashed, perhaps for want of memory. Open it again, or another one, with browser_navigate."
-            raise ToolFailure("page_crashed", told, success=False)
+            raise ToolFailure("page_crashed", CRASHED, success=False)
         if not self._pages:
             raise ToolFailure("no_page", "All tabs are closed. Open a page with browser_navigate.", success=False)
         page = self._pages[-1]
@@ -402,16 +403,36 @@ class RunningBrowser:
         raise ToolFailure("not_found", f"There is no tab with the target_id {target!r}.", success=False)
 
     async def new_session(self, page: Page, frame: str | None = None) -> CDPSession:
-        """A DevTools session with a tab, or with the one of its frames that has this id and a process of its own."""
+        """A DevTools session with a tab, or with the process that the frame with this id is in. Raises ToolFailure when
+        the tab has no such frame.
+        """
         assert self._context is not None
-        for candidate in page.frames[1:] if frame is not None else ():
-            session = await self._session_with(candidate)
-            if session is None:
-                continue
-            if (await session.send("Target.getTargetInfo"))["targetInfo"]["targetId"] == frame:
+        if frame is None:
+            return await self._context.new_cdp_session(page)
+        async for session, frames in self._processes(page):
+            if any(told["frame_id"] == frame for told in frames):
                 return session
             await quietly(session.detach)
-        return await self._context.new_cdp_session(page)
+        told = f"There is no frame {frame!r}: browser_snapshot tells their ids in frame_tree."
+        raise ToolFailure("not_found", told, success=False)
+
+    async def frame_tree(self, page: Page) -> list[dict[str, object]]:
+        """The frames of a tab: frame_id, url, name, origin, and whether it has a process of its own (is_oopif)."""
+        found: list[dict[str, object]] = []
+        async for session, frames in self._processes(page):
+            await quietly(session.detach)
+            found = frames + found
+        return found
+
+    async def _processes(self, page: Page) -> AsyncIterator[tuple[CDPSession, list[dict[str, object]]]]:
+        """A session with each process that frames of a tab are in, and those frames; that of the tab itself is last."""
+        assert self._context is not None
+        for frame in reversed(page.frames[1:]):
+            session = await self._session_with(frame)
+            if session is not None:
+                yield session, _frames_in((await session.send("Page.getFrameTree"))["frameTree"], own_process=True)
+        session = await self._context.new_cdp_session(page)
+        yield session, _frames_in((await session.send("Page.getFrameTree"))["frameTree"], own_process=False)
 
     async def session_of(self, element: ElementHandle) -> CDPSession:
         """A DevTools session with the process that an element is in."""
@@ -428,6 +449,20 @@ class RunningBrowser:
             return await self._context.new_cdp_session(frame)
         except Error:
             return None
+
+
+def _frames_in(tree: dict[str, Any], *, own_process: bool) -> list[dict[str, object]]:
+    """The frames of an answer to Page.getFrameTree; the first one has a process of its own or has not."""
+    frame = tree["frame"]
+    told = {
+        "frame_id": frame["id"],
+        "url": frame["url"] + frame.get("urlFragment", ""),
+        "name": frame.get("name", ""),
+        "origin": frame.get("securityOrigin", "").removeprefix("://"),
+        "is_oopif": own_process,
+    }
+    inner = (_frames_in(child, own_process=False) for child in tree.get("childFrames", ()))
+    return [told, *itertools.chain.from_iterable(inner)]
 
 
 def _first_line(error: Exception) -> str:

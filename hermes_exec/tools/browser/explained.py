@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 HANGS = "The page does not answer: open it, or another one, anew with browser_navigate."
+CRASHED = "The page crashed, perhaps for want of memory. Open it again, or another one, with browser_navigate."
 OBSTACLES = r"element (is not|was detached)|intercepts pointer events|outside of the viewport"
 """What keeps Playwright from an action, as it says so in its log."""
 HINTS = {

@@ -197,15 +197,17 @@ class Navigation:
             self._refused = (request.url, why)
 
     def _on_response(self, response: Response) -> None:
-        if response.request.is_navigation_request():
+        opens = response.request.is_navigation_request()
+        if opens:
             self._answered |= {response.request} & self._waiting
-            self._checks.start(partial(self._check_response, response))
+        if opens or (self._slot.network and not self._rules.allow_private):
+            self._checks.start(partial(self._check_response, response, opens=opens))
 
-    async def _check_response(self, response: Response) -> None:
-        """Leave all pages when one of them, or a frame, has come to where the rules let none be: what the browser's own
-        rules do not see, as a name with a private address.
+    async def _check_response(self, response: Response, *, opens: bool) -> None:
+        """Leave all pages when one of them, a frame, or what they asked for has come from where the rules let none be:
+        what the browser's own rules do not see, as a name with a private address.
         """
-        url, why = response.url, self.refusal(response.url)
+        url, why = response.url, self.refusal(response.url) if opens else None
         server = await response.server_addr() if why is None else None
         if server is not None:
             host, address = urlsplit(url).hostname or "", server["ipAddress"].strip("[]")

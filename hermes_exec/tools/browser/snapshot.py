@@ -53,14 +53,16 @@ _PLAIN = frozenset(
 """Roles that nobody clicks: without their reference a page is a third shorter."""
 
 
-async def has_body(page: Page) -> bool:
-    """Whether its document has one; that of an image has none."""
-    return bool(await page.evaluate("document.querySelector('body') !== null"))
+async def top_of(page: Page) -> str:
+    """The selector of what is looked at: the body, the root of a document without one, as an image is, or nothing."""
+    return str(await page.evaluate("document.querySelector('body') ? 'body' : document.documentElement ? ':root' : ''"))
 
 
-async def tree_of(page: Page, *, body: bool) -> str:
+async def tree_of(page: Page, top: str) -> str:
     """The tree of a page. Playwright itself would wait for the `body` of a document without one."""
-    seen = page if body else page.locator(":root")
+    if not top:
+        return ""
+    seen = page if top == "body" else page.locator(top)
     return await seen.aria_snapshot(mode="ai", timeout=SNAPSHOT_S * 1000)
 
 

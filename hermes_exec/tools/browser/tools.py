@@ -14,7 +14,7 @@ from hermes_exec.tools.browser import fields
 from hermes_exec.tools.browser import snapshot as snapshots
 from hermes_exec.tools.browser.browser import VIEWPORT
 from hermes_exec.tools.browser.driver import quietly
-from hermes_exec.tools.browser.explained import HANGS, explained
+from hermes_exec.tools.browser.explained import CRASHED, HANGS, explained
 from hermes_exec.tools.browser.navigation import blocked
 from hermes_exec.tools.browser.slot_browser import of_slot
 from hermes_exec.tools.browser.vision import IMAGES, screenshot
@@ -39,8 +39,8 @@ LONGEST_CDP_S = 300.0
 SCROLL_PX = 500
 RESULT_CHARS = 20_000
 HTTP_ERROR = 400
-OURS = ("Browser.", "Target.", "Fetch.", "Tethering.", "SystemInfo.", "IO.")
-"""DevTools domains that the tools themselves work with, and the rules of the pool rest on."""
+OURS = ("Browser.", "Target.", "Fetch.", "Tethering.", "SystemInfo.", "IO.", "Page.setDownloadBehavior")
+"""DevTools domains and commands that the tools themselves work with, and the rules of the pool rest on."""
 HARMLESS = frozenset({"Target.getTargets", "Target.getTargetInfo", "Browser.getVersion"})
 
 
@@ -69,6 +69,8 @@ def tool(work: Work, *, held: bool = False, opens: bool = False, within_s: float
             except Error as error:
                 await running.check_slot()
                 await _check_withdrawn(running)
+                if "Target crashed" in str(error):
+                    raise _failure("page_crashed", CRASHED, running) from None
                 kind = "timeout" if isinstance(error, PlaywrightTimeout) else "browser_error"
                 raise _failure(kind, explained(error), running) from None
             await _check_withdrawn(running)
@@ -130,11 +132,11 @@ async def _snapshot(running: RunningBrowser, state: ToolState, page: Page, *, fu
     tree = None
     if not running.dialogs:
         with anyio.move_on_after(ACTION_S) as answering:
-            body = await running.act(partial(snapshots.has_body, page))
+            top = await running.act(partial(snapshots.top_of, page))
         if answering.cancelled_caught:
             raise _failure("timeout", HANGS, running)
-        if body is not None:
-            tree = await running.act(partial(snapshots.tree_of, page, body=body))
+        if top is not None:
+            tree = await running.act(partial(snapshots.tree_of, page, top))
     if tree is None:
         return {"snapshot": "(a dialog is open)", "element_count": 0}
     running.last_tree = tree = snapshots.masked(tree, running.passwords)
@@ -250,7 +252,7 @@ async def snapshot(running: RunningBrowser, state: ToolState, arguments: JsonObj
     page = running.page
     data = {"url": page.url, **await _snapshot(running, state, page, full=arguments["full"])}
     if len(page.frames) > 1:
-        data["frame_tree"] = [{"url": frame.url, "name": frame.name} for frame in page.frames]
+        data["frame_tree"] = await running.frame_tree(page)
     return data
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 import anyio
 
 from hermes_exec.errors import ExecError
+from hermes_exec.tools.call.budget import kept_path
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.os_errors import explained
 from hermes_exec.tools.code import stubs
@@ -68,6 +69,7 @@ class Program:
 
     async def _spawn(self) -> None:
         env = {
+            "HERMES_FIGURES": kept_path(self.state.slot, f"figure-{secrets.token_hex(3)}"),
             "HERMES_TOOLS_SOCKET": self.listener.path,
             "HERMES_TOOLS_TOKEN": self.callbacks.token,
             "MPLBACKEND": "Agg",

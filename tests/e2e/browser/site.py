@@ -15,6 +15,7 @@ PAGES = {
     "/form": """<title>Form</title><form action=/sent method=post><label>Name <input name=name value=old></label>
 <label>Password <input type=password name=password></label><label>Colour <select name=colour><option>red<option>green
 </select></label><label><input type=checkbox name=news> News</label><button>Send</button></form>""",
+    "/across": "<title>Across</title><iframe src=/inner></iframe><iframe name=far src=http://127.0.0.1:8123/form></iframe>",
     "/frames": """<title>Frames</title><h1>Outside</h1><iframe title=inner src=/inner></iframe>""",
     "/inner": """<title>Inner</title><button onclick="this.textContent='pressed'">Press</button>
 <iframe title=deepest srcdoc="<p>deepest</p>
@@ -48,7 +49,7 @@ const more = () => { for (let i = 0; i < 30; i++) { const p = document.createEle
 list.append(p); } }; more();
 addEventListener('scroll', () => { if (scrollY + innerHeight > document.body.scrollHeight - 50) more(); });</script>""",
     "/popup": """<title>Popup</title><a target=_blank href=/form>New tab</a>
-<button onclick="open('/shadow')">Window</button>""",
+<button onclick="window.open('/shadow')">Window</button><button onclick="document.open()">Clear</button>""",
     "/fetching": """<title>Fetching</title><script>const later = () => fetch('/late?to=/pixel.svg&seconds=0.12');
 </script><button onclick="later().then(later).then(() => { found.textContent = 'found'; })">Find</button>
 <button onclick="later().then(() => { location = '/form'; })">Go</button>
@@ -57,6 +58,8 @@ addEventListener('scroll', () => { if (scrollY + innerHeight > document.body.scr
 for (let i = 0; i < 20000; i++) { const b = document.createElement('button');
 b.textContent = 'button ' + i; document.body.append(b); }</script>""",
     "/cookie": "<title>Cookie</title><script>document.cookie = 'who=me; max-age=99'; localStorage.who = 'me'</script>",
+    "/eater": """<title>Eater</title><button onclick="const kept = []; for (;;) {
+kept.push(new Uint8Array(1 << 24).fill(7)); }">Eat</button>""",
     "/hang": '<title>Hang</title><button onclick="for (;;) {}">Hang</button>',
 }
 

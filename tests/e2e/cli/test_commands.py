@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jsonschema
@@ -52,7 +53,20 @@ def test_doctor_tries_the_backend(cli: Cli, backend: BackendCase) -> None:
     assert finding["call_ms"] > 0
     assert set(finding["limits"]) >= {"memory_mb", "pids"}
     if arguments:
-        assert "hermes-exec image browser" in finding["browser"]
+        assert f"none in {arguments[1]}: `hermes-exec image browser` prints" in finding["browser"]
+
+
+def test_doctor_says_how_long_a_browser_takes(cli: Cli, docker_image: Callable[[str], str]) -> None:
+    image = docker_image("browser")
+    (finding,) = cli.json("doctor", "--json", "--backend", "docker", "--image", image)
+    assert re.fullmatch(rf"a page is open in \d+\.\d s, in {re.escape(image)}", finding["browser"])
+
+
+@pytest.mark.parametrize(("form", "first"), [("dockerfile", "FROM my/base"), ("apptainer", "From: my/base")])
+def test_recipes_of_images_with_a_browser(cli: Cli, form: str, first: str) -> None:
+    lines = cli.run("image", "browser", "--format", form, "--from", "my/base").stdout.splitlines()
+    assert first in lines
+    assert any("apt-get install -y --no-install-recommends chromium " in line for line in lines)
 
 
 def test_doctor_says_what_mends_an_unavailable_backend(cli: Cli) -> None:

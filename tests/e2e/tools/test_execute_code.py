@@ -198,11 +198,14 @@ async def test_a_call_that_is_cancelled_leaves_nothing(call: Caller, slot: Slot)
 
 
 async def test_hostile_use_of_the_socket_ends_nothing_else(call: Caller) -> None:
+    others = str((await call("execute_code", code="import os; print(os.environ['HERMES_TOOLS_TOKEN'])"))["output"])
     code = (
-        CLIENT
+        f"stolen = {others.strip()!r}\n"
+        + CLIENT
         + r"""
 s.sendall(b"\xff\xfe not json\n"); print(s.recv(100)); s.close()
-for text in ("[]", "{}", '{"token": "no", "tool": "terminal", "arguments": {"command": "touch bad"}}', "[" * 100_000):
+bad = json.dumps({"token": stolen, "tool": "terminal", "arguments": {"command": "touch bad"}})
+for text in ("[]", "{}", bad, "[" * 100_000):
     s = socket.socket(socket.AF_UNIX); s.connect(os.environ["HERMES_TOOLS_SOCKET"])
     s.sendall(text.encode() + b"\n"); print(s.recv(100)); s.close()
 idle = []
@@ -315,8 +318,9 @@ pyplot.close = pyplot.open.remove
 sys.modules["matplotlib.pyplot"] = pyplot
 """
     images: Any = (await kernel("execute_code", code=drawing))["images"]
-    assert [await slot.files.read_bytes(path) for path in images] == [b"an image"] * 2
     assert "images" not in await kernel("execute_code", code="1")
+    await kernel.fails("execute_code", code="import os; os._exit(1)")
+    assert [await slot.files.read_bytes(path) for path in images] == [b"an image"] * 2
 
 
 async def test_an_image_without_python_is_told(docker_image: Callable[[str], str]) -> None:

@@ -146,8 +146,10 @@ def test_code_snapshots_and_screenshots(tmp_path: Path, monkeypatch: pytest.Monk
             {"from": "tool", "value": f"<tool_response>\n{response}\n</tool_response>"},
         ]
 
+    output = "\n".join(f"printed {n}" for n in range(13))
+    done = {"output": output, "exit_code": 0, "status": "success", "tool_calls": ["terminal 0.01 s"], "error": None}
     turns = [
-        *call("execute_code", {"code": "\n".join(f"a = {n}" for n in range(20))}, {"output": "19", "exit_code": 0}),
+        *call("execute_code", {"code": "\n".join(f"a = {n}" for n in range(20))}, done),
         *call("browser_snapshot", {}, {"url": "http://x", "snapshot": "- button\n- link"}),
         *call("browser_vision", {"question": "?"}, {"screenshot_path": "/tmp/s.png"}),
     ]
@@ -161,8 +163,9 @@ def test_code_snapshots_and_screenshots(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("hermes_batch.report.images._MOST_BYTES", 10)
     page = report(tmp_path, record(0, conversations=turns, screenshots=shots))
     folded = [attributes for tag, attributes in page.tags if tag == "details" and attributes.get("class") == "folded"]
-    assert folded == [{"class": "folded"}, {"class": "folded", "open": ""}, *[{"class": "folded"}] * 2]
-    assert [text in page.text for text in ("Code, 20 lines", "Snapshot, 2 lines", "- button\n- link")] == [True] * 3
+    assert folded == [*[{"class": "folded"}] * 2, {"class": "folded", "open": ""}, *[{"class": "folded"}] * 2]
+    shown = ("Code, 20 lines", "Output, 13 lines", "terminal 0.01 s", "Snapshot, 2 lines", "- button\n- link")
+    assert [text in page.text for text in shown] == [True] * 5
     images = [attributes for tag, attributes in page.tags if tag == "img"]
     assert images == [
         {"alt": paths[0], "src": "data:image/png;base64,iVBORw=="},

@@ -15,8 +15,6 @@ import traceback
 import types
 from typing import List
 
-FOLDER = os.path.dirname(os.path.abspath(__file__))
-
 
 class Kernel:
     """The namespace of the code, and the figures that it drew."""
@@ -24,6 +22,7 @@ class Kernel:
     def __init__(self) -> None:
         self.module = types.ModuleType("__main__")
         sys.modules["__main__"] = self.module
+        self.figures = os.environ["HERMES_FIGURES"]
         self.images = self.pieces = 0
 
     def run(self, code: str) -> bool:
@@ -59,7 +58,8 @@ class Kernel:
             return saved
         for number in pyplot.get_fignums():
             self.images += 1
-            path = os.path.join(FOLDER, f"figure-{self.images}.png")
+            path = f"{self.figures}-{self.images}.png"
+            os.makedirs(os.path.dirname(path), exist_ok=True)
             pyplot.figure(number).savefig(path)
             pyplot.close(number)
             saved.append(path)

@@ -15,7 +15,7 @@ _LONGEST = 20_000
 _LONG = {"snapshot": "Snapshot", "changes": "Changes"}
 """Fields of results that are shown as they are, with their titles."""
 _LONG_LINES = 12
-"""Code and snapshots above this are folded."""
+"""Code, output and snapshots above this are folded."""
 _RESPONSE = re.compile(r"<tool_response>\n(.*)\n</tool_response>")
 
 
@@ -93,16 +93,24 @@ def _response(text: str, images: Mapping[str, Sequence[Markup]]) -> Markup:
     if content.get("error"):
         marks.append(element("span", _cut(_plain(content["error"])), cls="error"))
     output = content.get("output")
-    if isinstance(output, str):
-        body = _block(output) if output else element("span", "no output", cls="quiet")
-    else:
-        shown = {name: value for name, value in content.items() if name in _LONG and isinstance(value, str)}
-        rest = {
-            name: value for name, value in content.items() if name not in {*shown, "error", "error_kind", "exit_code"}
-        }
-        facts = _block(json.dumps(rest, ensure_ascii=False, indent=2)) if rest else Markup("")
-        body = join(facts, *(_long(_LONG[name], value) for name, value in shown.items()))
-    return element("div", body, *marks, *pictures, cls="response")
+    said = [_output(output)] if isinstance(output, str) else []
+    shown = {name: value for name, value in content.items() if name in _LONG and isinstance(value, str)}
+    left_out = {*shown, "error", "error_kind", "exit_code", *(["output"] if said else [])}
+    rest = {name: value for name, value in content.items() if name not in left_out and value is not None}
+    facts = _facts_of(rest) if rest else Markup("")
+    pages = (_long(_LONG[name], value) for name, value in shown.items())
+    return element("div", *said, facts, *pages, *marks, *pictures, cls="response")
+
+
+def _output(text: str) -> Markup:
+    if not text:
+        return element("span", "no output", cls="quiet")
+    return _block(text) if text.count("\n") < _LONG_LINES else _long("Output", text)
+
+
+def _facts_of(rest: Mapping[str, Any]) -> Markup:
+    text = json.dumps(rest, ensure_ascii=False, indent=2)
+    return _block(text) if text.count("\n") < _LONG_LINES else _long("Result", text)
 
 
 def _check(record: Mapping[str, Any]) -> Markup:

@@ -1,0 +1,85 @@
+"""Which URLs and addresses the browser of a slot may open."""
+
+from __future__ import annotations
+
+import pytest
+
+from hermes_exec import ConfigError, SandboxPool
+from hermes_exec.config.browser import BrowserConfig
+
+PRIVATE = (
+    "http://169.254.169.254/latest/meta-data",
+    "http://metadata.google.internal/",
+    "http://10.1.2.3/",
+    "http://172.16.0.1:8080/",
+    "http://192.168.1.1/",
+    "http://100.64.0.1/",
+    "http://[fe80::1]/",
+    "http://[fd00::1]/",
+    "http://[::ffff:10.0.0.1]/",
+    "http://[64:ff9b::a9fe:a9fe]/",
+    "http://0.0.0.0/",
+    "http://localhost:8000/",
+    "http://127.0.0.1/",
+)
+
+
+def refusal(rules: BrowserConfig, url: str, *, network: bool = True, own_loopback: bool = False) -> str | None:
+    return rules.refusal(url, network=network, own_loopback=own_loopback)
+
+
+@pytest.mark.parametrize("url", PRIVATE)
+def test_private_addresses_are_refused_where_there_is_a_network(url: str) -> None:
+    for rules in (BrowserConfig(), BrowserConfig(allow_hosts=("*",)), BrowserConfig(refuse_hosts=("example.org",))):
+        assert "which the pool does not allow" in str(refusal(rules, url))
+        assert refusal(rules, url, network=False) is None
+    assert refusal(BrowserConfig(allow_private=True), url) is None
+
+
+def test_the_loopback_of_a_container_is_its_own() -> None:
+    assert refusal(BrowserConfig(), "http://localhost:8000/", own_loopback=True) is None
+    assert refusal(BrowserConfig(), "http://10.0.0.1/", own_loopback=True) is not None
+
+
+def test_a_host_that_is_named_in_full_may_be_private() -> None:
+    rules = BrowserConfig(allow_hosts=("10.0.0.5", "wiki.example.org", "*.example.com"))
+    assert refusal(rules, "http://10.0.0.5/") is None
+    assert "not among those allowed" in str(refusal(rules, "http://10.0.0.6/"))
+    for host, allowed in (("wiki.example.org", True), ("a.example.com", False)):
+        assert refusal(rules, f"http://{host}/") is None
+        why = rules.address_refusal(host, "169.254.169.254", network=True, own_loopback=False)
+        assert (why is None) is allowed
+        assert rules.address_refusal(host, "93.184.216.34", network=True, own_loopback=False) is None
+
+
+def test_the_resolver_knows_the_rules() -> None:
+    def given(rules: BrowserConfig, *, network: bool = True) -> list[str]:
+        return rules.resolver_rules(network=network, own_loopback=False).split(", ")
+
+    everywhere = given(BrowserConfig())
+    assert {"MAP 169.254.* ~NOTFOUND", "MAP 127.* ~NOTFOUND", "MAP metadata.google.internal ~NOTFOUND"} <= set(
+        everywhere
+    )
+    assert given(BrowserConfig(allow_hosts=("*",))) == everywhere
+    assert given(BrowserConfig(), network=False) == [""]
+    assert given(BrowserConfig(allow_hosts=("a.org", "*.b.org"))) == [
+        "MAP * ~NOTFOUND",
+        "EXCLUDE a.org",
+        "EXCLUDE *.b.org",
+    ]
+    assert "MAP c.org ~NOTFOUND" in given(BrowserConfig(refuse_hosts=("c.org",)))
+
+
+@pytest.mark.parametrize(
+    ("rules", "told"),
+    [
+        ({"allow_hosts": ["http://a.org"]}, "is no host"),
+        ({"allow_hosts": ["a.org"], "refuse_hosts": ["b.org"]}, "not both"),
+        ({"download_mb": 0}, "download_mb"),
+        ({"dialogs": "auto"}, "dialogs"),
+        ({"allow_host": ["a.org"]}, "allow_host"),
+    ],
+)
+def test_wrong_rules_are_told(rules: dict[str, object], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        SandboxPool("local", browser=rules)
