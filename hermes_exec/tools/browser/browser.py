@@ -94,6 +94,7 @@ class RunningBrowser:
         self.chooser: FileChooser | None = None
         """Opened by the page, and waits for the files that it is to have."""
         self._chooser_told = False
+        self._calls = 0
         self.screenshots = 0
         self.last_tree = ""
         self.passwords: set[str] = set()
@@ -229,7 +230,7 @@ class RunningBrowser:
     async def usable_page(self) -> Page:
         """The current tab, or a new one when it has crashed or hangs, or all are closed."""
         kept = self._pages and not self.crashed and self.navigation.forbidden(self._pages[-1]) is None
-        if not kept or (self.navigation.begun and not self.dialogs and await self.hangs(self._pages[-1])):
+        if not kept or (self._calls > 1 and not self.dialogs and await self.hangs(self._pages[-1])):
             lost = self._pages.pop() if self._pages else None
             assert self._context is not None
             await self._context.new_page()
@@ -298,7 +299,8 @@ class RunningBrowser:
         await quietly(work)
 
     def begin(self) -> None:
-        """Count what begins from now on as begun by an action."""
+        """Begin a call: count what begins from now on as begun by it."""
+        self._calls += 1
         self.navigation.begin()
         self.downloads.began = False
 
@@ -426,13 +428,19 @@ class RunningBrowser:
 
     async def _processes(self, page: Page) -> AsyncIterator[tuple[CDPSession, list[dict[str, object]]]]:
         """A session with each process that frames of a tab are in, and those frames; that of the tab itself is last."""
-        assert self._context is not None
-        for frame in reversed(page.frames[1:]):
-            session = await self._session_with(frame)
-            if session is not None:
-                yield session, _frames_in((await session.send("Page.getFrameTree"))["frameTree"], own_process=True)
-        session = await self._context.new_cdp_session(page)
-        yield session, _frames_in((await session.send("Page.getFrameTree"))["frameTree"], own_process=False)
+        from playwright.async_api import Error
+
+        for frame in [*reversed(page.frames[1:]), None]:
+            session = await self.new_session(page) if frame is None else await self._session_with(frame)
+            if session is None:
+                continue
+            try:
+                answer = await session.send("Page.getFrameTree")
+            except Error:
+                if frame is None:
+                    raise
+                continue  # it has gone meanwhile
+            yield session, _frames_in(answer["frameTree"], own_process=frame is not None)
 
     async def session_of(self, element: ElementHandle) -> CDPSession:
         """A DevTools session with the process that an element is in."""
