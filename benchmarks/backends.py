@@ -40,6 +40,12 @@ async def prove(name: str) -> Report:
         return await run_conformance(partial(SandboxPool, name, **options), on_result=told)
 
 
+MEDIANS = (
+    "Medians of one run, all of them taking turns; in parentheses the engine's own way (asyncio's subprocess, "
+    "`docker exec`, `ssh` over one\nconnection, `apptainer exec`, exec of Nomad's and of Modal's client):\n"
+)
+
+
 def rendered(reports: dict[str, Report], measured: Measured) -> str:
     """The tables, in Markdown."""
     names = list(reports)
@@ -47,7 +53,7 @@ def rendered(reports: dict[str, Report], measured: Measured) -> str:
     sides = "l" + "r" * len(names)
     parts = [table(head, sides, [*_behaviours(reports), *_facts(reports)])]
     rows = [(label, *(_cell(measured, name, label) for name in names)) for label in engines.LABELS]
-    parts += ["Medians of one run, all of them taking turns:\n", table(head, sides, rows)]
+    parts += [MEDIANS, table(head, sides, rows)]
     parts += ["What is not given, and why:\n", *map(_gaps, reports.items())]
     return "\n".join(parts)
 

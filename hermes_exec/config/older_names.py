@@ -234,6 +234,8 @@ def import_older_names(environ: Mapping[str, str], backend: str | None = None) -
     given = {name: text.strip() for name, text in environ.items() if text.strip()}
     options: dict[str, Any] = {}
     warnings: list[str] = []
+    if "TERMINAL_NOMAD_IMAGE" in given and given.get("TERMINAL_NOMAD_DRIVER", "docker").lower() == "docker":
+        given.pop("TERMINAL_NOMAD_APPTAINER_IMAGE", None)  # it is that of the other driver
     chosen = backend
     if backend is None and (chosen := _backend(given)) is not None:
         options["backend"] = chosen

@@ -191,7 +191,7 @@ def test_every_option_reaches_the_job() -> None:
     config = NomadConfig(
         image="i", namespace="n", region="r", datacenters=("d",), node_pool="p", priority=7, user="5", env={"A": "b"},
         constraints=({"attribute": "${node.class}", "operator": "!=", "value": "x"},), volumes=("/a:/b:ro",), gpus=2,
-        resources={"memory_max": 99, "disk": 8, "devices": {"other": 1}}, docker={"shm_size": 4},
+        resources={"memory_max": 99, "disk": 101, "devices": {"other": 1}}, docker={"shm_size": 4},
     )  # fmt: skip
     spec = LaunchSpec(limits=Limits(memory_mb=10, cpus=0.5, pids=5), network=False, slots=2, lease_s=9)
     asked = job(config, spec, own_labels("run"), "name", runner_binary.find_runner("linux"), 1234)
@@ -200,7 +200,7 @@ def test_every_option_reaches_the_job() -> None:
     assert (made["Namespace"], made["Region"], made["Datacenters"], made["NodePool"]) == ("n", "r", ["d"], "p")
     assert (made["Priority"], made["Meta"]["hermes-exec.run-id"], task["User"]) == (7, "run", "5")
     assert made["Constraints"] == [{"LTarget": "${node.class}", "Operand": "!=", "RTarget": "x"}]
-    assert made["TaskGroups"][0]["EphemeralDisk"] == {"SizeMB": 8}
+    assert made["TaskGroups"][0]["EphemeralDisk"] == {"SizeMB": 101}
     assert task["Resources"]["Devices"] == [{"Name": "other", "Count": 1}, {"Name": "nvidia/gpu", "Count": 2}]
     assert {k: task["Resources"][k] for k in ("CPU", "MemoryMB", "MemoryMaxMB")} == {
         "CPU": 1234, "MemoryMB": 10, "MemoryMaxMB": 99,

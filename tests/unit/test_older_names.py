@@ -90,6 +90,12 @@ def test_the_slot_pool_and_the_cluster() -> None:
     assert not [w for w in found.warnings if "NOMAD_ALLOC_DIR" in w], "Nomad's own, in every task"
 
 
+@pytest.mark.parametrize(("driver", "image"), [({}, "img:1"), ({"TERMINAL_NOMAD_DRIVER": "docker"}, "img:1")])
+def test_each_driver_of_nomad_has_its_image(driver: dict[str, str], image: str) -> None:
+    images = {"TERMINAL_NOMAD_IMAGE": "img:1", "TERMINAL_NOMAD_APPTAINER_IMAGE": "/x.sif"}
+    assert import_older_names({"TERMINAL_ENV": "nomad", **images, **driver}).options["image"] == image
+
+
 def test_profiles_of_modal() -> None:
     found = import_older_names(
         {

@@ -190,8 +190,8 @@ class Cluster:
 
     def _tls(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self._config.ca_cert)
-        if self._config.client_cert is not None:
-            context.load_cert_chain(self._config.client_cert, self._config.client_key)
+        if cert := self.client().cert:  # that of the configuration, or of NOMAD_CLIENT_CERT and NOMAD_CLIENT_KEY
+            context.load_cert_chain(*cert)
         return context
 
     def close(self) -> None:

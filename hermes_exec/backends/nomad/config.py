@@ -9,7 +9,6 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from hermes_exec.config.backend import BackendConfig
 from hermes_exec.config.model import AbsolutePath, ConfigModel, Volume
 
-Megabytes = Annotated[int, Field(gt=0)]
 OURS = frozenset({"args", "command", "entrypoint", "image", "image_pull_timeout", "pids_limit", "volumes"})
 """What a task of the docker driver gets of this library."""
 
@@ -31,8 +30,8 @@ class NomadResources(ConfigModel):
     memory_max: Annotated[int, Field(ge=-1)] | None = None
     """MiB that a box may use where its node has them left, while ``limits.memory_mb`` is what it reserves; -1 for all.
     The scheduler has to allow memory oversubscription."""
-    disk: Megabytes = 300
-    """MiB of the node's disk that are reserved; nothing enforces them."""
+    disk: Annotated[int, Field(gt=100)] = 300
+    """MiB of the node's disk that are reserved; nothing enforces them. Nomad takes no less: it counts 100 for logs."""
     devices: dict[str, Annotated[int, Field(gt=0)]] = Field(default_factory=dict)
     """Devices by what Nomad calls them, and how many, as ``{"nvidia/gpu": 2}``."""
 
