@@ -41,6 +41,7 @@ from hermes_exec.backends.owner import (
 )
 from hermes_exec.config import Limits
 from hermes_exec.errors import BackendUnavailable, ConfigError, QuotaExceeded
+from hermes_exec.redact import secret_values
 from tests.fuzz.decoders import accepted
 from tests.fuzz.seeds import nomad
 
@@ -185,6 +186,14 @@ def test_nomads_reasons_reach_the_error() -> None:
     assert "in the datacenters a, b" in str(nowhere)
     assert not nowhere.retryable
     assert isinstance(later, QuotaExceeded)
+
+
+def test_the_password_of_a_registry_reaches_the_job_alone() -> None:
+    config = NomadConfig(image="i", docker={"auth": {"username": "me", "password": "hunter22"}})
+    assert secret_values(config) == ["hunter22"]
+    assert "hunter22" not in repr(config) + config.model_dump_json()
+    asked = job(config, LaunchSpec(), own_labels("run"), "name", runner_binary.find_runner("linux"), 1234)
+    assert asked["Job"]["TaskGroups"][0]["Tasks"][0]["Config"]["auth"] == {"username": "me", "password": "hunter22"}
 
 
 def test_every_option_reaches_the_job() -> None:

@@ -88,7 +88,8 @@ class NomadConfig(BackendConfig):
     volumes: tuple[Volume, ...] = ()
     """Paths of the node in the box, as ``source:target`` or ``source:target:ro``."""
     docker: dict[str, Any] = Field(default_factory=dict)
-    """Further options of the task, as Nomad's docker driver calls them, such as ``{"shm_size": 268435456}``."""
+    """Further options of the task, as Nomad's docker driver calls them, such as ``{"shm_size": 268435456}``. The
+    password in ``auth`` is a secret here."""
     binary: str = "apptainer"
     """Name or path of Apptainer on the nodes; with ``driver="singularity"``."""
 
@@ -112,6 +113,8 @@ class NomadConfig(BackendConfig):
     def _docker(cls, value: dict[str, Any]) -> dict[str, Any]:
         if taken := sorted(OURS & value.keys()):
             raise ValueError(f"{taken[0]!r} is set by this library")
+        if isinstance(login := value.get("auth"), dict) and isinstance(login.get("password"), str):
+            value = {**value, "auth": {**login, "password": SecretStr(login["password"])}}
         return value
 
     @model_validator(mode="after")

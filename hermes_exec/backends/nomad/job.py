@@ -159,6 +159,8 @@ def _docker(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary, mhz: in
     serve = ["serve", "--base", BASE, "--lease-s", str(spec.lease_s), "--log", f"/{LOG}", "--unset", "NOMAD_*"]
     start = ["/bin/sh", "-c", f'{_arrival(config, spec)}cd / && exec {HOME}/runner "$@"', "sh", *serve]
     options, volumes = dict(config.docker), list(config.volumes)
+    if isinstance(login := options.get("auth"), dict) and "password" in login:
+        options["auth"] = {**login, "password": login["password"].get_secret_value()}
     if config.runner_delivery == "bind":
         volumes.append(f"{config.runner_source or runner.path.resolve()}:{BOUND}:ro")
         start = [BOUND, *serve]
