@@ -252,7 +252,9 @@ async def snapshot(running: RunningBrowser, state: ToolState, arguments: JsonObj
     page = running.page
     data = {"url": page.url, **await _snapshot(running, state, page, full=arguments["full"])}
     if len(page.frames) > 1:
-        data["frame_tree"] = await running.frame_tree(page)
+        # A page that a dialog holds takes no new session.
+        frames = None if running.dialogs else await running.act(partial(running.frame_tree, page))
+        data["frame_tree"] = frames or [{"url": frame.url, "name": frame.name} for frame in page.frames]
     return data
 
 

@@ -259,6 +259,12 @@ async def test_devtools_of_frames(surf: Surfer) -> None:
         assert answer["result"]["result"]["value"] == title
     missing = await surf.fails("cdp", method="Runtime.evaluate", params=params, frame_id="none")
     assert missing.error_kind == "not_found"
+    await surf("console", expression="setTimeout(() => alert('held'))")
+    await anyio.sleep(0.5)
+    with anyio.fail_after(20):
+        held = await surf("snapshot")
+    assert held["pending_dialogs"][0]["message"] == "held"
+    assert [frame["name"] for frame in held["frame_tree"]].count("far") == 1
 
 
 async def test_devtools(surf: Surfer) -> None:
