@@ -93,24 +93,19 @@ def _response(text: str, images: Mapping[str, Sequence[Markup]]) -> Markup:
     if content.get("error"):
         marks.append(element("span", _cut(_plain(content["error"])), cls="error"))
     output = content.get("output")
-    said = [_output(output)] if isinstance(output, str) else []
+    said = []
+    if isinstance(output, str):
+        said = [_block_or_long("Output", output) if output else element("span", "no output", cls="quiet")]
     shown = {name: value for name, value in content.items() if name in _LONG and isinstance(value, str)}
     left_out = {*shown, "error", "error_kind", "exit_code", *(["output"] if said else [])}
     rest = {name: value for name, value in content.items() if name not in left_out and value is not None}
-    facts = _facts_of(rest) if rest else Markup("")
+    facts = _block_or_long("Result", json.dumps(rest, ensure_ascii=False, indent=2)) if rest else Markup("")
     pages = (_long(_LONG[name], value) for name, value in shown.items())
     return element("div", *said, facts, *pages, *marks, *pictures, cls="response")
 
 
-def _output(text: str) -> Markup:
-    if not text:
-        return element("span", "no output", cls="quiet")
-    return _block(text) if text.count("\n") < _LONG_LINES else _long("Output", text)
-
-
-def _facts_of(rest: Mapping[str, Any]) -> Markup:
-    text = json.dumps(rest, ensure_ascii=False, indent=2)
-    return _block(text) if text.count("\n") < _LONG_LINES else _long("Result", text)
+def _block_or_long(title: str, text: str) -> Markup:
+    return _block(text) if text.count("\n") < _LONG_LINES else _long(title, text)
 
 
 def _check(record: Mapping[str, Any]) -> Markup:
