@@ -206,7 +206,9 @@ RULES: Mapping[str, Rule] = {
 """Every name that is known. Those of other backends than the chosen one are passed over in silence: they say nothing
 about this pool. What comes later counts more where several became the same."""
 
-_NOMADS_OWN = frozenset({"NOMAD_ADDR", "NOMAD_TOKEN", "NOMAD_NAMESPACE", "NOMAD_REGION"})
+_NOMADS_OWN = frozenset(
+    f"NOMAD_{name}" for name in ("ADDR", "TOKEN", "NAMESPACE", "REGION", "CLIENT_CERT", "CLIENT_KEY")
+)
 """Nomad's client knows them wherever it runs: nobody need write something else."""
 _NAMES_OF_PROFILES = "ATROPOS_MODAL_PROFILES"
 _OF_A_PROFILE: Mapping[str, Rule] = {

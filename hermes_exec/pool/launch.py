@@ -34,9 +34,10 @@ async def launch_sandbox(
         with errors_masked(template.secrets):
             await template.backend.prefetch(replace(template.spec(), on_progress=on_pull))
     pulled_at: list[float] = []
+    doing: list[str] = []
 
     def progress(news: PullProgress) -> None:
-        pulled_at[:] = [time.monotonic()]
+        pulled_at[:], doing[:] = [time.monotonic()], [f": {news.image}: {news.status}"]
         if on_pull is not None:
             on_pull(news)
 
@@ -69,7 +70,7 @@ async def launch_sandbox(
         return sandbox
     if failure is not None:
         raise failure
-    raise LaunchTimeout(f"a sandbox was not launched within {config.launch_timeout_s:g} s")
+    raise LaunchTimeout(f"a sandbox was not launched within {config.launch_timeout_s:g} s{''.join(doing)}")
 
 
 async def start_sandbox(

@@ -19,7 +19,7 @@ from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, Sa
 from hermes_exec.backends.dockerfile import folder_of
 from hermes_exec.backends.modal.client import ANSWER_S, Client
 from hermes_exec.backends.modal.config import DAY_S, ModalConfig
-from hermes_exec.backends.modal.images import RUNNER, Images
+from hermes_exec.backends.modal.images import RUNNER, Images, told_of
 from hermes_exec.backends.modal.sandbox import BASE, ModalSandbox, terminate, workdir_of
 from hermes_exec.backends.modal.stream import Streams
 from hermes_exec.backends.owner import PREFIX, from_strings, own_labels, owner_state, reap_each, to_strings
@@ -81,12 +81,14 @@ class ModalBackend:
         # What is measured before is over before: a box must not be believed to live longer than it does.
         ends_at = time.monotonic() + options["timeout"]
         tags = {**to_tags(labels), LAUNCH_TAG: launch, ROOTS_TAG: "own" if spec.own_roots else "shared"}
+        gpus = f" with gpus={self._config.gpus!r}" if self._config.gpus else ""
         try:
-            made = await modal.Sandbox.create.aio(
-                *command(self._config, spec), app=app, image=image, tags=tags, **options
-            )
-            # It answers when the sandbox has started. Until there is a GPU for it, say, Modal lets it wait.
-            workdir = await workdir_of(made)
+            with told_of(check_options(self._config, spec), f"Modal looks for a place{gpus}", spec.on_progress):
+                made = await modal.Sandbox.create.aio(
+                    *command(self._config, spec), app=app, image=image, tags=tags, **options
+                )
+                # It answers when the sandbox has started. Until there is a GPU for it, say, Modal lets it wait.
+                workdir = await workdir_of(made)
         except BaseException:
             # Modal may have made it though its answer did not come; one that is made still later ends with its lease.
             with anyio.move_on_after(ANSWER_S, shield=True), contextlib.suppress(Exception):

@@ -46,7 +46,7 @@ class Images:
             if name not in self._built:
                 try:
                     with anyio.fail_after(timeout_s):
-                        with _told_of(name, on_progress):
+                        with told_of(name, "Modal builds the image", on_progress):
                             self._built[name] = await self._build(name)
                 except TimeoutError as error:
                     told = f"the image {name!r} was not built within pull_timeout_s={timeout_s:g}"
@@ -85,13 +85,12 @@ class Images:
 
 
 @contextlib.contextmanager
-def _told_of(name: str, on_progress: Progress | None) -> Iterator[None]:
-    """Tell of a build that takes long; an image that Modal has already is ready in a moment."""
+def told_of(name: str, doing: str, on_progress: Progress | None) -> Iterator[None]:
+    """Tell of what takes long; an image that Modal has already is ready in a moment."""
     if on_progress is None:
         yield
         return
-    news = PullProgress(name, "Modal builds the image")
-    telling = asyncio.get_running_loop().call_later(TOLD_AFTER_S, on_progress, news)
+    telling = asyncio.get_running_loop().call_later(TOLD_AFTER_S, on_progress, PullProgress(name, doing))
     try:
         yield
     finally:

@@ -109,7 +109,7 @@ class Cluster:
         client = Nomad(
             **{name: value for name, value in given.items() if value is not None},
             timeout=config.api_timeout_s,
-            verify=config.ca_cert or True,
+            verify=config.ca_cert or ssl.get_default_verify_paths().cafile or True,  # else that of `requests`
             cert=(config.client_cert, config.client_key) if config.client_cert else None,
             session=self._session,
         )

@@ -123,6 +123,8 @@ async def _try(finding: Finding, settings_of_it: Callable[[], dict[str, Any]], *
         finding.status, finding.detail = "unavailable", str(error)
     except ConfigError as error:
         if alone:
+            for remark in finding.remarks:
+                say(f"{finding.backend}: {remark}")
             raise
         # Of one that nobody has configured it says what it needs.
         finding.status, finding.detail = "misconfigured" if in_file else "not tried", str(error)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+import pytest
+from docker import DockerClient
+from docker.errors import NotFound
 
 ROOT = Path(__file__).resolve().parents[3]
 USER, PASSWORD = "me", "hush"
@@ -68,3 +74,35 @@ class Registry:
         """End it."""
         self.process.terminate()
         self.process.wait(20)
+
+
+@contextlib.contextmanager
+def serving(engine: DockerClient, folder: Path, *, auth: bool) -> Iterator[Registry]:
+    """A registry that starts empty; what the engine got from it is removed. Skips where none is to be had."""
+    if isinstance(why := program(), str):
+        pytest.skip(why)
+    own = Registry(folder, auth=auth)
+    try:
+        own.wait()
+        yield own
+    finally:
+        own.close()
+        for image in engine.api.images():  # `engine.images.list` fails where another test removes one meanwhile
+            for name in [*(image["RepoTags"] or ()), *(image["RepoDigests"] or ())]:
+                if name.startswith(f"{own.host}/"):
+                    with contextlib.suppress(NotFound):  # it went with its other name
+                        engine.images.remove(name, force=True, noprune=True)
+
+
+def publish(engine: DockerClient, server: Registry, source: str, version: str, content: str) -> str:
+    """Push an image with a file of this content, and remove it from the engine."""
+    repository = f"{server.host}/team/tool"
+    container = engine.containers.create(source, ["/bin/sh", "-c", f"echo {content} > /version"], network_mode="none")
+    container.start()
+    container.wait()
+    container.commit(repository, version)
+    container.remove()
+    pushed = engine.images.push(repository, version, auth_config={"username": USER, "password": PASSWORD})
+    assert '"error"' not in pushed, pushed
+    engine.images.remove(f"{repository}:{version}")
+    return f"{repository}:{version}"

@@ -12,8 +12,7 @@ import pytest
 from docker import DockerClient
 
 from hermes_exec import ImageError, LaunchTimeout, PullProgress, SandboxPool
-from tests.e2e.backends import registry
-from tests.e2e.backends.registry import PASSWORD, USER, Registry
+from tests.e2e.backends.registry import PASSWORD, USER, Registry, publish, serving
 
 # Not marked `docker`: that engine may be required where this program is not to be had.
 pytestmark = pytest.mark.anyio
@@ -23,32 +22,8 @@ Image = Callable[[str], str]
 @pytest.fixture(params=[False], ids=["open"])
 def server(request: pytest.FixtureRequest, engine: DockerClient, tmp_path: Path) -> Iterator[Registry]:
     """A registry that starts empty; what the engine got from it is removed."""
-    if isinstance(why := registry.program(), str):
-        pytest.skip(why)
-    own = Registry(tmp_path, auth=request.param)
-    try:
-        own.wait()
+    with serving(engine, tmp_path, auth=request.param) as own:
         yield own
-    finally:
-        own.close()
-        for image in engine.api.images():  # `engine.images.list` fails where another test removes one meanwhile
-            names = [*(image["RepoTags"] or ()), *(image["RepoDigests"] or ())]
-            if any(name.startswith(f"{own.host}/") for name in names):
-                engine.images.remove(image["Id"], force=True, noprune=True)
-
-
-def publish(engine: DockerClient, server: Registry, source: str, version: str, content: str) -> str:
-    """Push an image with a file of this content, and remove it from the engine."""
-    repository = f"{server.host}/team/tool"
-    container = engine.containers.create(source, ["/bin/sh", "-c", f"echo {content} > /version"], network_mode="none")
-    container.start()
-    container.wait()
-    container.commit(repository, version)
-    container.remove()
-    pushed = engine.images.push(repository, version, auth_config={"username": USER, "password": PASSWORD})
-    assert '"error"' not in pushed, pushed
-    engine.images.remove(f"{repository}:{version}")
-    return f"{repository}:{version}"
 
 
 async def content(image: str, **options: str) -> str:

@@ -23,7 +23,6 @@ from hermes_exec import (
     AcquireTimeout,
     BackendUnavailable,
     ConfigError,
-    ImageError,
     LaunchError,
     LaunchTimeout,
     Limits,
@@ -31,8 +30,10 @@ from hermes_exec import (
     SandboxDied,
     SandboxPool,
 )
-from hermes_exec.backends.base import ReapFilter, SandboxInfo
+from hermes_exec.backends.base import LaunchSpec, ReapFilter, SandboxInfo
 from hermes_exec.backends.modal.client import Client
+from hermes_exec.backends.modal.config import ModalConfig
+from hermes_exec.backends.owner import own_labels
 from hermes_exec.backends.registry import make_backend
 from tests.e2e.backends.boxes import until
 from tests.engines.modal_server import Server
@@ -93,6 +94,9 @@ async def test_what_a_sandbox_is_asked_for(options: dict[str, Any], modal_server
         "limits": {"memory_mb": 512, "cpus": 1.5},
         "max_lifetime_s": 1000,
         "network": False,
+        "region": ["eu", "us-east"],
+        "cloud": "aws",
+        "runtime": "vm",
     }
     async with SandboxPool("modal", **options, **more) as pool, pool.slot() as slot:
         variables = (await slot.run("env")).stdout.splitlines()
@@ -103,50 +107,10 @@ async def test_what_a_sandbox_is_asked_for(options: dict[str, Any], modal_server
         assert limits["memory_mb"] == limits["cpus"] == "limit of the sandbox on Modal"
         asked = modal_server.switch("state")["sandboxes"][slot.sandbox]
         assert (asked["timeout"], asked["idle_timeout"]) == (4600, 300)
+        assert (asked["regions"], asked["cloud"], asked["runtime"]) == (["eu", "us-east"], "aws", "vm")
         assert (await slot.run("cat /proc/net/dev")).stdout.count(":") == 1
     async with SandboxPool("modal", **options, volumes=["data:/data:ro"]) as pool, pool.slot() as slot:
         assert (await slot.run("cat /data/file")).stdout == "kept\n"
-
-
-async def test_a_dockerfile(options: dict[str, Any], tmp_path: Path) -> None:
-    (tmp_path / "Dockerfile").write_text(
-        f"FROM {options['image']}\nWORKDIR /from/image\nENV FROM_IMAGE=1\nCOPY note /from/note\n"
-        "RUN echo run >>/from/note\n"
-        'ENTRYPOINT ["/bin/false"]\n'
-    )
-    (tmp_path / "note").write_text("copied\n")
-    async with SandboxPool("modal", image=f"dockerfile:{tmp_path}", workdir="image") as pool, pool.slot() as slot:
-        result = await slot.run("pwd; echo $FROM_IMAGE; cat /from/note")
-        assert result.stdout == "/from/image\n1\ncopied\nrun\n"
-
-
-async def test_an_image_object(options: dict[str, Any]) -> None:
-    import modal
-
-    from hermes_exec.backends.modal.config import ModalConfig
-
-    mine = modal.Image.from_registry(options["image"]).run_commands("echo object >/object")
-    config = ModalConfig(images={"mine": mine}, image="mine")
-    async with SandboxPool(config) as pool, pool.slot() as slot:
-        assert (await slot.run("cat /object")).stdout == "object\n"
-    with pytest.raises(ConfigError, match=r"must be a modal\.Image, not str"):
-        async with SandboxPool(ModalConfig(images={"mine": "debian"}, image="mine")) as pool, pool.slot():
-            pass
-
-
-async def test_an_image_that_cannot_be_built(options: dict[str, Any], modal_server: Server, tmp_path: Path) -> None:
-    before = modal_server.running()
-    with pytest.raises(ImageError, match=r"(?s)'no-such-image:1'.*the registry has no image no-such-image:1"):
-        async with SandboxPool("modal", image="no-such-image:1") as pool, pool.slot():
-            pass
-    (tmp_path / "Dockerfile").write_text(f"FROM {options['image']}\nRUN echo what went wrong && false\n")
-    with pytest.raises(ImageError, match="what went wrong"):
-        async with SandboxPool("modal", image=f"dockerfile:{tmp_path}") as pool, pool.slot():
-            pass
-    with pytest.raises(ConfigError, match=r"there is no folder '.*/nothing'"):
-        async with SandboxPool("modal", image=f"dockerfile:{tmp_path}/nothing"):
-            pass
-    assert modal_server.running() == before
 
 
 async def test_a_cut_stream_loses_nothing(options: dict[str, Any], modal_server: Server) -> None:
@@ -242,7 +206,7 @@ async def test_gpus(options: dict[str, Any], modal_server: Server) -> None:
     with pytest.raises(ConfigError, match="Invalid GPU type: ABACUS"):
         async with SandboxPool("modal", **options, gpus="abacus") as pool, pool.slot():
             pass
-    with pytest.raises(LaunchTimeout):
+    with pytest.raises(LaunchTimeout, match="looks for a place with gpus='H100'"):
         async with SandboxPool("modal", **options, gpus="H100", launch_timeout_s=3) as pool, pool.slot():
             pass
     assert modal_server.running() == before
@@ -295,6 +259,19 @@ async def test_a_lifetime_that_is_over(options: dict[str, Any]) -> None:
     async with SandboxPool("modal", **options, lifetime_s=65) as pool, pool.slot() as slot:
         with pytest.raises(SandboxDied, match="lifetime"):
             await slot.run("sleep 100", timeout_s=200)
+
+
+async def test_a_sandbox_without_a_stream_ends_when_it_is_idle(options: dict[str, Any]) -> None:
+    async with SandboxPool(ModalConfig(idle_timeout_s=10), image=options["image"]) as pool, pool.slot() as slot:
+        backend = make_backend("modal", {"idle_timeout_s": 10})
+        try:
+            nobody = await backend.launch(LaunchSpec(image=options["image"], lease_s=600), own_labels("idle"))
+            assert (await slot.run("sleep 15; echo in use")).stdout == "in use\n"
+            status = await nobody.status()
+            assert status.state == "dead"
+            assert "idle" in str(status.post_mortem and status.post_mortem.reason)
+        finally:
+            await backend.aclose()
 
 
 async def test_ps_and_reap_beside_a_living_pool(options: dict[str, Any], modal_server: Server) -> None:

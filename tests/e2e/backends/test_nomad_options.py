@@ -180,6 +180,10 @@ async def test_a_cluster_without_acls(open_agent: Agent, docker_image: Image) ->
     words = ["doctor", "-b", "nomad", "-i", options["image"], "-o", f"address={open_agent.address}"]
     done = await to_thread.run_sync(cli, *words)
     assert (done.returncode, "no ACLs" in done.stdout) == (0, True), done.stdout + done.stderr
+    done = await to_thread.run_sync(cli, *[word for word in words if word not in {"-i", options["image"]}])
+    assert done.returncode == 2
+    assert "no ACLs" in done.stderr
+    assert "needs an image" in done.stderr
 
 
 async def test_a_cluster_with_acls_has_no_remarks(options: dict[str, Any]) -> None:
@@ -205,7 +209,9 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-async def test_tls_with_a_client_certificate(authority: Path, docker_image: Image) -> None:
+async def test_tls_with_a_client_certificate(
+    authority: Path, docker_image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
     require_engine("nomad")
     block = f"""tls {{
       http = true
@@ -228,6 +234,10 @@ async def test_tls_with_a_client_certificate(authority: Path, docker_image: Imag
             assert [result.stdout for result in told] == [f"{n}\n" for n in range(32)]
         await refused(BackendUnavailable, "certificate", **options, ca_cert=tls["ca_cert"])
         await refused(BackendUnavailable, "certificate", **options)
+        for name, value in zip(("SSL_CERT_FILE", "NOMAD_CLIENT_CERT", "NOMAD_CLIENT_KEY"), tls.values(), strict=True):
+            monkeypatch.setenv(name, value)
+        async with SandboxPool("nomad", **options) as pool, pool.slot() as slot:
+            assert (await slot.run("echo as the environment says")).stdout == "as the environment says\n"
         assert made.jobs() == []
 
 

@@ -20,11 +20,12 @@ from hermes_exec import SandboxPool
 from tests.conftest import missing
 from tests.e2e.cli.conftest import Cli
 from tests.guarded import install
+from tests.nomad_agent import Agent
 from tests.sshd import Server, server
 
 TOKEN = f"wrong-{secrets.token_hex(6)}"
 RUN = f"named-{secrets.token_hex(6)}"
-GOOD = ("here", "other", "boxes", "gpu")
+GOOD = ("here", "other", "boxes", "gpu", "cluster", "cloud")
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def ssh() -> Iterator[Server | None]:
 def several(
     tmp_path: Path, request: pytest.FixtureRequest, ssh: Server | None, monkeypatch: pytest.MonkeyPatch
 ) -> Several:
-    """Local, Docker and SSH as far as they are here, beside some that cannot work."""
+    """Local, Docker, SSH, Nomad and Modal as far as they are here, beside some that cannot work."""
     monkeypatch.setenv("PYTHONPATH", f"{install(tmp_path)}:{os.environ.get('PYTHONPATH', '')}")
     for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
         folder.chmod(0o711)
@@ -74,6 +75,12 @@ def several(
     if not missing("docker"):
         image: Callable[[str], str] = request.getfixturevalue("docker_image")
         backends["boxes"] = {"type": "docker", "image": image("busybox"), "pull_policy": "never"}
+        if not missing("nomad"):
+            agent: Agent = request.getfixturevalue("nomad_agent")
+            backends["cluster"] = {"type": "nomad", **agent.options(image=image("busybox")), "slot_root": "shared"}
+        if not missing("modal"):
+            request.getfixturevalue("modal_server")
+            backends["cloud"] = {"type": "modal", "image": image("busybox")}
     if ssh is not None:
         backends["gpu"] = {"type": "ssh", **ssh.options(base_dir=str(tmp_path / "c"))}
     path = tmp_path / "several.yaml"
@@ -86,8 +93,9 @@ def test_a_command_runs_on_the_one_that_is_named(cli: Cli, several: Several) -> 
     for name in several.good:
         facts = cli.json("run", *several.option, "-b", name, "--json", "--", "echo $WHO")
         kinds[name] = facts["backend"], facts["stdout"].strip()
-    expected = {"here": ("local", "pool"), "other": ("local", "other"), "boxes": ("docker", "pool")}
-    assert kinds == {name: {**expected, "gpu": ("ssh", "pool")}[name] for name in several.good}
+    pool = {"here": "local", "boxes": "docker", "gpu": "ssh", "cluster": "nomad", "cloud": "modal"}
+    expected = {"other": ("local", "other"), **{name: (kind, "pool") for name, kind in pool.items()}}
+    assert kinds == {name: expected[name] for name in several.good}
     listed = cli.run("run", *several.option, "-b", "here", "--slots", "4", "--", "pwd")
     assert listed.returncode == 0, "two boxes of two slots"
 
@@ -190,7 +198,7 @@ def test_config_checks_all_and_shows_one_without_its_secrets(cli: Cli, several: 
     path.write_text(yaml.safe_dump(good))
     facts = cli.json("config", "check", "--json", str(path))
     assert (facts["ok"], facts["profiles"], facts["backends"]["shut"]) == (True, ["p"], "guarded")
-    assert "shut (guarded)" in cli.run("config", "check", str(path)).stdout
+    assert "shut (guarded)" in " ".join(cli.run("config", "check", str(path)).stdout.split())
     path.write_text(path.read_text() + "backend: her\n")
     assert "no backend 'her'; did you mean 'here'" in cli.run("config", "check", str(path)).stderr
     path.write_text(path.read_text().replace("backend: her\n", "backend: here\n"))

@@ -25,17 +25,21 @@ from tests.conftest import missing, require_engine
 from tests.e2e.backends.boxes import until
 from tests.e2e.cli.conftest import PROGRAM, environment
 from tests.e2e.pool.outside import runner_pid
+from tests.nomad_agent import Agent
 from tests.sshd import server
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).resolve().parents[3]
 CALLS = 40
 Image = Callable[[str], str]
-NAMES = ["local", *(pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("docker", "ssh", "singularity"))]
+ENGINES = ("docker", "ssh", "singularity", "nomad", "modal")
+NAMES = ["local", *(pytest.param(name, marks=getattr(pytest.mark, name)) for name in ENGINES)]
 
 
 @pytest.fixture
-def config(tmp_path: Path, docker_image: Image, singularity_image: Image) -> Iterator[dict[str, Any]]:
+def config(
+    tmp_path: Path, docker_image: Image, singularity_image: Image, request: pytest.FixtureRequest
+) -> Iterator[dict[str, Any]]:
     """A configuration with the backends that are here, each with directories of its own."""
     for above in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
         above.chmod(0o711)
@@ -51,7 +55,14 @@ def config(tmp_path: Path, docker_image: Image, singularity_image: Image) -> Ite
         if not missing("singularity"):
             folders = {"base_dir": str(tmp_path / "singularity"), "cache_dir": str(tmp_path / "cache")}
             backends["singularity"] = {"type": "singularity", "image": singularity_image("busybox"), **folders}
-        yield {"max_sandboxes": 2, "slots_per_sandbox": 4, "lease_s": 30, "backends": backends}
+        if not missing("nomad"):
+            agent: Agent = request.getfixturevalue("nomad_agent")
+            backends["nomad"] = {"type": "nomad", **agent.options(image=docker_image("busybox"))}
+        if not missing("modal"):
+            request.getfixturevalue("modal_server")
+            backends["modal"] = {"type": "modal", "image": docker_image("busybox")}
+        pool = {"max_sandboxes": 2, "slots_per_sandbox": 4, "slot_root": "shared", "lease_s": 30}
+        yield {**pool, "backends": backends}
 
 
 def cli(*arguments: str) -> list[dict[str, Any]]:

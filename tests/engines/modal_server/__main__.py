@@ -77,6 +77,10 @@ class Switches:
                         "running": one.result is None and one.ending is None,
                         "timeout": one.definition.timeout_secs,
                         "idle_timeout": one.definition.idle_timeout_secs,
+                        "regions": list(one.definition.scheduler_placement.regions),
+                        "cloud": one.definition.cloud_provider_str,
+                        "runtime": one.definition.runtime,
+                        "image": one.definition.image_id,
                     }
                     for one in self._sandboxes.all.values()
                 },
@@ -94,6 +98,7 @@ async def serve(folder: Path) -> None:
     images = Images(containers, files)
     sandboxes = Sandboxes(containers, images, files, faults)
     control = ControlPlane(files, images, sandboxes, faults, f"{TOKEN_ID}:{TOKEN_SECRET}")
+    images.secrets = control.secrets
     router = CommandRouter(containers, sandboxes)
     plane = CuttableServer(service(ModalClientBase, control, faults, control.allow))
     worker = CuttableServer(service(TaskCommandRouterBase, router, faults, router.allow))

@@ -78,7 +78,8 @@ class ControlPlane:
 
     async def SecretGetOrCreate(self, request: Message, _: Metadata) -> Message:
         if request.deployment_name in self.secrets:
-            return api_pb2.SecretGetOrCreateResponse(secret_id=f"st-{request.deployment_name}")
+            metadata = api_pb2.SecretMetadata(name=request.deployment_name, keys=self.secrets[request.deployment_name])
+            return api_pb2.SecretGetOrCreateResponse(secret_id=f"st-{request.deployment_name}", metadata=metadata)
         if request.env_dict:
             made = f"of-{secrets.token_hex(6)}"
             self.secrets[made] = dict(request.env_dict)

@@ -87,6 +87,7 @@ class Images:
         self._files = files
         self._found: dict[str, Image] = {}
         self._building: set[asyncio.Task[None]] = set()
+        self.secrets: Mapping[str, Mapping[str, str]] = {}
 
     def get(self, image_id: str) -> Image:
         """KeyError for one that is not known."""
@@ -120,11 +121,11 @@ class Images:
         lines = list(image.definition.dockerfile_commands)
         plain = [line for line in lines if line.strip()]
         if len(plain) == 1 and plain[0].upper().startswith("FROM ") and not bases:
-            return self._registry(client, plain[0].split()[1])
+            return self._registry(client, plain[0].split()[1], image)
         for number, line in enumerate(lines):
             words = line.split()
             if words[:1] and words[0].upper() == "FROM":
-                lines[number] = f"FROM {bases.get(words[1]) or self._registry(client, words[1])}"
+                lines[number] = f"FROM {bases.get(words[1]) or self._registry(client, words[1], image)}"
         built = ""
         for event in client.api.build(
             fileobj=self._context(image, "\n".join(lines)), custom_context=True, rm=True, forcerm=True, decode=True,
@@ -138,9 +139,16 @@ class Images:
             raise ValueError("the build made no image")
         return built
 
-    def _registry(self, client: docker.DockerClient, name: str) -> str:
-        """An image that this machine has; there is no registry."""
+    def _registry(self, client: docker.DockerClient, name: str, image: Image) -> str:
+        """An image that this machine has, or a registry on it, for which the secret is."""
+        secret_id = image.definition.image_registry_config.secret_id
         try:
+            if name.startswith("127.0.0.1:"):
+                login = None
+                if secret_id:
+                    secret = self.secrets[secret_id.removeprefix("st-")]
+                    login = {"username": secret["REGISTRY_USERNAME"], "password": secret["REGISTRY_PASSWORD"]}
+                return str(client.images.pull(name, auth_config=login).id)
             return str(client.images.get(name).id)
         except ImageNotFound:
             raise ValueError(f"the registry has no image {name}") from None
