@@ -144,6 +144,13 @@ class Conversation:
             self._put(FrameType.DATA, channel, piece)
         await anyio.lowlevel.checkpoint()
 
+    def send_nowait(self, data: bytes, channel: int = 0) -> bool:
+        """Send bytes if that takes no waiting; False, with nothing sent, where `send` would wait or fail."""
+        if len(data) > MAX_DATA or self.finished or self._input_position - self._input_consumed >= self._input_window:
+            return False
+        self._put(FrameType.DATA, channel, data)
+        return True
+
     async def end(self, channel: int = 0) -> None:
         """Say that nothing more will be sent on this channel."""
         if not self.finished:

@@ -260,6 +260,12 @@ class ProcessInput(ByteSendStream):
         if integer(answer, "written") < memoryview(item).nbytes:
             raise anyio.BrokenResourceError
 
+    def send_nowait(self, item: bytes) -> bool:
+        """After `hold`: write bytes if that takes no waiting; False, with nothing written, where `send` has to."""
+        if self._held is None or self._closed or self._scope.closed is not None:
+            return False
+        return self._held.send_nowait(item)
+
     async def _drain(self, held: Conversation) -> None:
         """Have all that was sent written, unless the process reads no more."""
         try:

@@ -47,7 +47,8 @@ class ToolOptions:
     browser_changes: bool = False
     """Give what an action of the browser changed in the snapshot with its result."""
     native_images: bool = False
-    """The model sees images: browser_vision gives the screenshot itself, beside its path in the slot."""
+    """The model sees images: browser_vision gives the screenshot itself, and execute_code up to four figures, beside
+    their paths in the slot."""
 
     def __post_init__(self) -> None:
         if self.code_mode not in get_args(CodeMode):

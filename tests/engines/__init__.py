@@ -11,9 +11,9 @@ import argparse
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests import nomad_agent, sshd
 from tests.engines import modal_server
@@ -22,27 +22,52 @@ from tests.images.build import RECIPES
 BACKENDS = ("local", "docker", "ssh", "singularity", "nomad", "modal")
 
 
+class Engine(NamedTuple):
+    """What a backend has here: options for pools, as JSON has them, and what restarts its server, if it has one."""
+
+    options: dict[str, Any]
+    restart: Callable[[], object] | None = None
+
+
 @contextmanager
-def options_of(backend: str, image: str = "debian") -> Iterator[dict[str, Any]]:
-    """Options for pools of a backend, as JSON has them, while what they need is there; `image` is a test image's."""
+def engine_of(backend: str, image: str = "debian") -> Iterator[Engine]:
+    """The engine of a backend, while it is there; `image` is a test image's."""
     if backend == "docker":
-        yield {"image": _docker_image(image)}
+        yield Engine({"image": _docker_image(image)})
     elif backend == "modal":
         image = _docker_image(image)
         with modal_server.server() as modal, modal_server.used(modal):
-            yield {"image": image}
+            yield Engine({"image": image}, lambda: modal.switch("cut"))
     elif backend == "ssh":
         with sshd.server() as server:
-            yield server.options()
+
+            def again() -> None:
+                server.stop()
+                server.start()
+
+            yield Engine(server.options(), again)
     elif backend == "singularity":
         from tests.images.folders import ensure as ensure_folder
 
-        yield {"image": str(ensure_folder(image))}
+        yield Engine({"image": str(ensure_folder(image))})
     elif backend == "nomad":
-        with options_of("docker", image) as docker, nomad_agent.agent() as agent:
-            yield {**docker, **agent.options()}
+        image = _docker_image(image)
+        with nomad_agent.agent() as agent:
+
+            def anew() -> None:
+                agent.stop()
+                agent.start()
+
+            yield Engine(agent.options(image=image), anew)
     else:
-        yield {}
+        yield Engine({})
+
+
+@contextmanager
+def options_of(backend: str, image: str = "debian") -> Iterator[dict[str, Any]]:
+    """The options of a backend alone, while what they need is there."""
+    with engine_of(backend, image) as engine:
+        yield engine.options
 
 
 def _docker_image(name: str) -> str:

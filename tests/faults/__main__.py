@@ -5,13 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from random import Random
+from threading import Event, Thread
 from typing import Any
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tests.engines import BACKENDS, options_of
+from tests.chaos.daemon import own_daemon
+from tests.engines import BACKENDS, Engine, engine_of
 from tests.faults.episode import Verdict, in_own_process
 
 
@@ -21,21 +27,64 @@ def main() -> int:
     parser.add_argument("backend", choices=BACKENDS)
     parser.add_argument("seeds", help="a seed, or first-last")
     parser.add_argument("--at-once", type=int, default=2)
+    parser.add_argument("--restart-s", type=float, help="restart the engine's server meanwhile, so often on average")
     asked = parser.parse_args()
     first, _, last = asked.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
-    with options_of(asked.backend) as options:
-        return run(asked.backend, seeds, asked.at_once, options)
+    with _engine(asked.backend, restarts=asked.restart_s is not None) as engine, ExitStack() as held:
+        if asked.restart_s is not None:
+            if engine.restart is None:
+                parser.error(f"{asked.backend} has no server that could be restarted")
+            held.enter_context(restarted(engine.restart, asked.restart_s, seeds.start))
+        return run(asked.backend, seeds, asked.at_once, engine.options, restarts=asked.restart_s is not None)
 
 
-def run(backend: str, seeds: range, at_once: int, options: dict[str, Any]) -> int:
+@contextmanager
+def _engine(backend: str, *, restarts: bool) -> Iterator[Engine]:
+    if backend != "docker" or not restarts:
+        with engine_of(backend) as engine:
+            yield engine
+        return
+    with own_daemon("--live-restore") as daemon:  # that of the machine is not for us to restart
+
+        def again() -> None:
+            daemon.stop()
+            daemon.start()
+
+        yield Engine({"image": daemon.image, "base_url": daemon.url}, again)
+
+
+@contextmanager
+def restarted(restart: Callable[[], object], mean_s: float, seed: int) -> Iterator[None]:
+    """Restart a server time after time."""
+    over, pauses = Event(), Random(seed)
+    count = 0
+
+    def go_on() -> None:
+        nonlocal count
+        while not over.wait(pauses.uniform(0.5, 1.5) * mean_s):
+            restart()
+            count += 1
+
+    thread = Thread(target=go_on)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        print(f"its server was restarted {count} times")
+
+
+def run(backend: str, seeds: range, at_once: int, options: dict[str, Any], *, restarts: bool) -> int:
     """Run the seeds, and print what came of them."""
     console = Console(stderr=True)
     verdicts: list[Verdict] = []
     columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
     with ThreadPoolExecutor(at_once) as threads, Progress(*columns, console=console) as progress:
         task = progress.add_task(f"{backend} seeds", total=len(seeds))
-        for future in as_completed([threads.submit(in_own_process, backend, seed, options) for seed in seeds]):
+        one = partial(in_own_process, backend, options=options, restarts=restarts)
+        for future in as_completed([threads.submit(one, seed) for seed in seeds]):
             verdict = future.result()
             verdicts.append(verdict)
             progress.advance(task)

@@ -13,16 +13,17 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import anyio
 
-from hermes_exec import SandboxPool
-from hermes_exec.backends.base import SandboxInfo
+from hermes_exec import BackendUnavailable, SandboxPool
+from hermes_exec.backends.base import ReapFilter, SandboxInfo
 from hermes_exec.backends.registry import config_type, make_backend
+from hermes_exec.config import BackendConfig
 from hermes_exec.testing.faults import Faults, faulty
 from tests.e2e.pool.outside import marked
 from tests.engines import modal_server
@@ -82,12 +83,23 @@ def pool_options(backend: str, faults: Faults, evidence: Evidence, options: dict
 async def use(options: dict[str, Any], evidence: Evidence, seed: int, scratch: Path) -> Record:
     """The workload on a pool."""
     backend = options.pop("backend")
-    async with SandboxPool(backend, **options) as pool:
+    async with AsyncExitStack() as held:
+        pool = await begun(backend, options, held)
         record = await work(pool, evidence.snippet, scratch, seed)
         began = time.monotonic()
     if time.monotonic() - began > 35:
         record.wrong.append(f"closing the pool took {time.monotonic() - began:.1f} s")
     return record
+
+
+async def begun(backend: BackendConfig, options: dict[str, Any], held: AsyncExitStack) -> SandboxPool:
+    """A pool in `held`, once the backend's server is there, which may be restarting."""
+    with anyio.fail_after(60):
+        while True:
+            try:
+                return await held.enter_async_context(SandboxPool(backend, **options))
+            except BackendUnavailable:
+                await anyio.sleep(0.5)
 
 
 def held() -> Counter[str]:
@@ -151,8 +163,12 @@ def episode(backend: str, seed: int, options: dict[str, Any]) -> Verdict:
     )
 
 
-def in_own_process(backend: str, seed: int, options: dict[str, Any] | None = None) -> Verdict:
-    """Run one seed in a process of its own, with options of the backend, and look at what that left behind."""
+def in_own_process(
+    backend: str, seed: int, options: dict[str, Any] | None = None, *, restarts: bool = False
+) -> Verdict:
+    """Run one seed in a process of its own, with options of the backend, and look at what that left behind. Where its
+    server `restarts`, a box may have been left to its lease, and its directory to who comes next.
+    """
     with tempfile.TemporaryDirectory() as scratch, small_disk(backend) as disk:
         command = [sys.executable, "-m", "tests.faults.episode", backend, str(seed), json.dumps(options or {})]
         env = {**os.environ, **({BOXES: disk} if disk else {}), "TMPDIR": scratch, "PYTHONPATH": str(ROOT)}
@@ -168,6 +184,8 @@ def in_own_process(backend: str, seed: int, options: dict[str, Any] | None = Non
             return Verdict(backend, seed, [f"exit code {done.returncode}", done.stderr[-4000:]])
         if "Traceback" in done.stderr:
             verdict.wrong.append(f"it wrote to stderr: {done.stderr.strip()[-2000:]}")
+        if restarts and backend == "ssh":
+            anyio.run(reaped, backend, {**(options or {}), "base_dir": scratch})
         verdict.wrong += left_behind(backend, seed, Path(scratch), options or {})
         if disk:
             verdict.wrong += [f"{name} is left where boxes are" for name in os.listdir(disk)]
@@ -199,12 +217,12 @@ def left_behind(backend: str, seed: int, scratch: Path, options: dict[str, Any])
         time.sleep(0.2)
     wrong += [f"a process sleeps for {word}" for word in living]
     if backend == "nomad":
-        found = anyio.run(make_backend(backend, options).sandboxes)
+        found = anyio.run(listed, backend, options)
         wrong += [f"job {info.sandbox} is left" for info in found if info.labels.run_id == f"faults-{seed}"]
     if backend == "docker":
-        from docker import from_env
+        from docker import DockerClient, from_env
 
-        client = from_env()
+        client = DockerClient(base_url=options["base_url"]) if "base_url" in options else from_env()
         label = f"hermes-exec.run-id=faults-{seed}"
         wrong += [
             f"container {c['Id'][:12]} is left" for c in client.api.containers(all=True, filters={"label": label})
@@ -216,17 +234,39 @@ def left_behind(backend: str, seed: int, scratch: Path, options: dict[str, Any])
     return wrong
 
 
+async def reaped(backend: str, options: dict[str, Any]) -> None:
+    """Have the boxes ended, and removed, that nobody owns any more."""
+    made = make_backend(backend, options)
+    with anyio.fail_after(60):
+        while True:
+            try:
+                await made.reap(ReapFilter(all=True))
+                return
+            except BackendUnavailable:
+                await anyio.sleep(0.5)
+
+
+async def listed(backend: str, options: dict[str, Any]) -> list[SandboxInfo]:
+    """The boxes of a backend, whose server may be restarting."""
+    with anyio.fail_after(60):
+        while True:
+            try:
+                return await make_backend(backend, options).sandboxes()
+            except BackendUnavailable:
+                await anyio.sleep(0.5)
+
+
 def sandboxes() -> list[SandboxInfo]:
     """What there is on Modal."""
     made = make_backend("modal")
 
-    async def listed() -> list[SandboxInfo]:
+    async def found() -> list[SandboxInfo]:
         try:
             return await made.sandboxes()
         finally:
             await made.aclose()
 
-    return anyio.run(listed)
+    return anyio.run(found)
 
 
 if __name__ == "__main__":

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -25,16 +24,15 @@ from hermes_exec.tools.browser.downloads import Downloads
 from hermes_exec.tools.browser.driver import Driver, quietly
 from hermes_exec.tools.browser.explained import CRASHED
 from hermes_exec.tools.browser.navigation import Navigation
+from hermes_exec.tools.browser.sessions import new_session
 from hermes_exec.tools.call.failure import ToolFailure
 
 if TYPE_CHECKING:
     from playwright.async_api import (
         Browser,
         BrowserContext,
-        CDPSession,
         ConsoleMessage,
         Dialog,
-        ElementHandle,
         Error,
         FileChooser,
         Frame,
@@ -352,7 +350,7 @@ class RunningBrowser:
             await quietly(partial(self._stop_loading, page))
 
     async def _stop_loading(self, page: Page) -> None:
-        session = await self.new_session(page)
+        session = await new_session(page)
         await session.send("Page.stopLoading")
         await session.detach()
 
@@ -397,80 +395,12 @@ class RunningBrowser:
         if target is None:
             return self.page
         for page in self._pages:
-            session = await self.new_session(page)
+            session = await new_session(page)
             info = await session.send("Target.getTargetInfo")
             await quietly(session.detach)
             if info["targetInfo"]["targetId"] == target:
                 return page
         raise ToolFailure("not_found", f"There is no tab with the target_id {target!r}.", success=False)
-
-    async def new_session(self, page: Page, frame: str | None = None) -> CDPSession:
-        """A DevTools session with a tab, or with the process that the frame with this id is in. Raises ToolFailure when
-        the tab has no such frame.
-        """
-        assert self._context is not None
-        if frame is None:
-            return await self._context.new_cdp_session(page)
-        async for session, frames in self._processes(page):
-            if any(told["frame_id"] == frame for told in frames):
-                return session
-            await quietly(session.detach)
-        told = f"There is no frame {frame!r}: browser_snapshot tells their ids in frame_tree."
-        raise ToolFailure("not_found", told, success=False)
-
-    async def frame_tree(self, page: Page) -> list[dict[str, object]]:
-        """The frames of a tab: frame_id, url, name, origin, and whether it has a process of its own (is_oopif)."""
-        found: list[dict[str, object]] = []
-        async for session, frames in self._processes(page):
-            await quietly(session.detach)
-            found = frames + found
-        return found
-
-    async def _processes(self, page: Page) -> AsyncIterator[tuple[CDPSession, list[dict[str, object]]]]:
-        """A session with each process that frames of a tab are in, and those frames; that of the tab itself is last."""
-        from playwright.async_api import Error
-
-        for frame in [*reversed(page.frames[1:]), None]:
-            session = await self.new_session(page) if frame is None else await self._session_with(frame)
-            if session is None:
-                continue
-            try:
-                answer = await session.send("Page.getFrameTree")
-            except Error:
-                if frame is None:
-                    raise
-                continue  # it has gone meanwhile
-            yield session, _frames_in(answer["frameTree"], own_process=frame is not None)
-
-    async def session_of(self, element: ElementHandle) -> CDPSession:
-        """A DevTools session with the process that an element is in."""
-        frame = await element.owner_frame()
-        session = await self._session_with(frame) if frame is not None and frame.parent_frame is not None else None
-        return session or await self.new_session(self.page)
-
-    async def _session_with(self, frame: Frame) -> CDPSession | None:
-        """One with a frame; None where it shares the process of its parent."""
-        from playwright.async_api import Error
-
-        assert self._context is not None
-        try:
-            return await self._context.new_cdp_session(frame)
-        except Error:
-            return None
-
-
-def _frames_in(tree: dict[str, Any], *, own_process: bool) -> list[dict[str, object]]:
-    """The frames of an answer to Page.getFrameTree; the first one has a process of its own or has not."""
-    frame = tree["frame"]
-    told = {
-        "frame_id": frame["id"],
-        "url": frame["url"] + frame.get("urlFragment", ""),
-        "name": frame.get("name", ""),
-        "origin": frame.get("securityOrigin", "").removeprefix("://"),
-        "is_oopif": own_process,
-    }
-    inner = (_frames_in(child, own_process=False) for child in tree.get("childFrames", ()))
-    return [told, *itertools.chain.from_iterable(inner)]
 
 
 def _first_line(error: Exception) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hermes_exec.tools.browser.sessions import session_of
 from hermes_exec.tools.call.failure import ToolFailure
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ async def _give_files(running: RunningBrowser, state: ToolState, field: ElementH
             raise ToolFailure("not_found", f"There is no file {path} in the slot to upload.", success=False)
     mark = "data-hermes-upload"
     await field.evaluate(f"e => e.setAttribute('{mark}', '')")
-    session = await running.session_of(field)
+    session = await session_of(field, running.page)
     try:
         tree = await session.send("DOM.getDocument", {"depth": -1, "pierce": True})
         (node,) = _nodes_with(mark, tree["root"])

@@ -16,6 +16,7 @@ from hermes_exec.tools.browser.browser import VIEWPORT
 from hermes_exec.tools.browser.driver import quietly
 from hermes_exec.tools.browser.explained import CRASHED, HANGS, explained
 from hermes_exec.tools.browser.navigation import blocked
+from hermes_exec.tools.browser.sessions import frame_tree, new_session
 from hermes_exec.tools.browser.slot_browser import of_slot
 from hermes_exec.tools.browser.vision import IMAGES, screenshot
 from hermes_exec.tools.call.failure import ToolFailure
@@ -253,7 +254,7 @@ async def snapshot(running: RunningBrowser, state: ToolState, arguments: JsonObj
     data = {"url": page.url, **await _snapshot(running, state, page, full=arguments["full"])}
     if len(page.frames) > 1:
         # A page that a dialog holds takes no new session.
-        frames = None if running.dialogs else await running.act(partial(running.frame_tree, page))
+        frames = None if running.dialogs else await running.act(partial(frame_tree, page))
         data["frame_tree"] = frames or [{"url": frame.url, "name": frame.name} for frame in page.frames]
     return data
 
@@ -300,7 +301,7 @@ async def scroll(running: RunningBrowser, state: ToolState, arguments: JsonObjec
 async def back(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:  # noqa: ARG001
     """Go back in the history of the tab; a tab without one is closed."""
     page = running.page
-    session = await running.new_session(page)
+    session = await new_session(page)
     history = await session.send("Page.getNavigationHistory")
     await quietly(session.detach)
     before = [entry["url"] for entry in history["entries"][: history["currentIndex"]]]
@@ -377,8 +378,10 @@ async def cdp(running: RunningBrowser, state: ToolState, arguments: JsonObject) 
     timeout_s = min(float(arguments.get("timeout") or 30), LONGEST_CDP_S)
     if timeout_s <= 0:
         raise ToolFailure("bad_value", "'timeout' must be above 0.", success=False)
-    page = await running.tab(arguments.get("target_id"))
-    session = await running.new_session(page, arguments.get("frame_id"))
+    page, frame = await running.tab(arguments.get("target_id")), arguments.get("frame_id")
+    if running.dialogs and frame is not None:  # none of its processes takes a new session
+        raise _failure("dialog_open", "A dialog holds the page and its frames.", running)
+    session = await new_session(page, frame)
     try:
         with anyio.fail_after(timeout_s):
             return {"result": await running.act(lambda: session.send(method, arguments.get("params") or {}))}

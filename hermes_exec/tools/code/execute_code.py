@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from hermes_exec.errors import OutputLimitExceeded
 from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.results import Outcome
 from hermes_exec.tools.code import output
@@ -17,6 +19,10 @@ from hermes_exec.tools.state.tool_state import ToolState
 
 if TYPE_CHECKING:
     from hermes_exec.results import KillReceipt, RunResult
+    from hermes_exec.slot.slot import Slot
+
+PNG = b"\x89PNG\r\n\x1a\n"
+FIGURES_SHOWN, FIGURE_BYTES = 4, 4 << 20
 
 
 async def execute_code(state: ToolState, arguments: dict[str, Any]) -> Outcome:
@@ -80,6 +86,8 @@ async def _in_kernel(state: ToolState, code: str) -> Outcome:
     outcome = _outcome(kernel.callbacks, out, err, duration_s, killed, exit_code=exit_code, limit_s=limit_s)
     if piece.images:
         outcome.data["images"] = piece.images
+        if options.native_images:
+            outcome = outcome._replace(images=await _figures(state.slot, piece.images))
     notes = [
         f"The variables of earlier code were gone before this code ran: {lost}." if lost else "",
         f"All variables are lost: {piece.state_lost}." if piece.state_lost else "",
@@ -87,6 +95,17 @@ async def _in_kernel(state: ToolState, code: str) -> Outcome:
     if any(notes):
         outcome.data["warning"] = " ".join(filter(None, notes))
     return outcome
+
+
+async def _figures(slot: Slot, paths: list[str]) -> tuple[bytes, ...]:
+    """The figures that a model is shown: the first ones, of an ordinary size."""
+    found = []
+    for path in paths[:FIGURES_SHOWN]:
+        with contextlib.suppress(OSError, OutputLimitExceeded):
+            image = await slot.files.read_bytes(path, limit_bytes=FIGURE_BYTES)
+            if image.startswith(PNG):
+                found.append(image)
+    return tuple(found)
 
 
 def _outcome(

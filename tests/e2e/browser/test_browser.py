@@ -265,6 +265,9 @@ async def test_devtools_of_frames(surf: Surfer) -> None:
         held = await surf("snapshot")
     assert held["pending_dialogs"][0]["message"] == "held"
     assert [frame["name"] for frame in held["frame_tree"]].count("far") == 1
+    with anyio.fail_after(5):
+        of_frame = await surf.fails("cdp", method="Runtime.evaluate", params=params, frame_id=frames[3]["frame_id"])
+    assert of_frame.error_kind == "dialog_open"
 
 
 async def test_devtools(surf: Surfer) -> None:

@@ -310,17 +310,25 @@ async def test_figures_of_a_kernel_are_images_in_the_slot(kernel: Caller, slot: 
     drawing = """
 import sys, types
 class Figure:
-    def savefig(self, path): open(path, "wb").write(b"an image")
+    def savefig(self, path): open(path, "wb").write(b"\\x89PNG\\r\\n\\x1a\\n")
 pyplot = types.ModuleType("matplotlib.pyplot")
 pyplot.open = [1, 2]
 pyplot.get_fignums, pyplot.figure = (lambda: list(pyplot.open)), (lambda number: Figure())
 pyplot.close = pyplot.open.remove
 sys.modules["matplotlib.pyplot"] = pyplot
 """
-    images: Any = (await kernel("execute_code", code=drawing))["images"]
+    drawn = await kernel.toolbox.call("execute_code", {"code": drawing})
+    images: Any = drawn.data["images"]
+    assert drawn.images == ()
     assert "images" not in await kernel("execute_code", code="1")
     await kernel.fails("execute_code", code="import os; os._exit(1)")
-    assert [await slot.files.read_bytes(path) for path in images] == [b"an image"] * 2
+    assert [await slot.files.read_bytes(path) for path in images] == [b"\x89PNG\r\n\x1a\n"] * 2
+    options = ToolOptions(code_mode="kernel", native_images=True)
+    async with Toolbox(slot, ["code_execution"], options=options) as of_one_who_sees:
+        drawn = await of_one_who_sees.call("execute_code", {"code": drawing})
+        assert drawn.images == (b"\x89PNG\r\n\x1a\n",) * 2
+        fake = drawing.replace("PNG", "GIF")
+        assert (await of_one_who_sees.call("execute_code", {"code": fake})).images == ()
 
 
 async def test_an_image_without_python_is_told(docker_image: Callable[[str], str]) -> None:

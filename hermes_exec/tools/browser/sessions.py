@@ -1,0 +1,84 @@
+"""Sessions of the DevTools protocol with tabs, and with the processes that their frames are in."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from hermes_exec.tools.browser.driver import quietly
+from hermes_exec.tools.call.failure import ToolFailure
+
+if TYPE_CHECKING:
+    from playwright.async_api import CDPSession, ElementHandle, Frame, Page
+
+
+async def new_session(page: Page, frame: str | None = None) -> CDPSession:
+    """A session with a tab, or with the process that the frame with this id is in. Raises ToolFailure when the tab has
+    no such frame.
+    """
+    if frame is None:
+        return await page.context.new_cdp_session(page)
+    async for session, frames in _processes(page):
+        if any(told["frame_id"] == frame for told in frames):
+            return session
+        await quietly(session.detach)
+    told = f"There is no frame {frame!r}: browser_snapshot tells their ids in frame_tree."
+    raise ToolFailure("not_found", told, success=False)
+
+
+async def frame_tree(page: Page) -> list[dict[str, object]]:
+    """The frames of a tab: frame_id, url, name, origin, and whether it has a process of its own (is_oopif)."""
+    found: list[dict[str, object]] = []
+    async for session, frames in _processes(page):
+        await quietly(session.detach)
+        found = frames + found
+    return found
+
+
+async def session_of(element: ElementHandle, page: Page) -> CDPSession:
+    """A session with the process that an element of a tab is in."""
+    frame = await element.owner_frame()
+    session = await _session_with(frame) if frame is not None and frame.parent_frame is not None else None
+    return session or await new_session(page)
+
+
+async def _processes(page: Page) -> AsyncIterator[tuple[CDPSession, list[dict[str, object]]]]:
+    """A session with each process that frames of a tab are in, and those frames; that of the tab itself is last."""
+    from playwright.async_api import Error
+
+    for frame in [*reversed(page.frames[1:]), None]:
+        session = await new_session(page) if frame is None else await _session_with(frame)
+        if session is None:
+            continue
+        try:
+            answer = await session.send("Page.getFrameTree")
+        except Error:
+            if frame is None:
+                raise
+            continue  # it has gone meanwhile
+        yield session, _frames_in(answer["frameTree"], own_process=frame is not None)
+
+
+async def _session_with(frame: Frame) -> CDPSession | None:
+    """One with a frame; None where it shares the process of its parent."""
+    from playwright.async_api import Error
+
+    try:
+        return await frame.page.context.new_cdp_session(frame)
+    except Error:
+        return None
+
+
+def _frames_in(tree: dict[str, Any], *, own_process: bool) -> list[dict[str, object]]:
+    """The frames of an answer to Page.getFrameTree; the first one has a process of its own or has not."""
+    frame = tree["frame"]
+    told = {
+        "frame_id": frame["id"],
+        "url": frame["url"] + frame.get("urlFragment", ""),
+        "name": frame.get("name", ""),
+        "origin": frame.get("securityOrigin", "").removeprefix("://"),
+        "is_oopif": own_process,
+    }
+    inner = (_frames_in(child, own_process=False) for child in tree.get("childFrames", ()))
+    return [told, *itertools.chain.from_iterable(inner)]
