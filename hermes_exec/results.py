@@ -364,7 +364,7 @@ class Scaled(PoolEvent):
 
 @dataclass(frozen=True, slots=True)
 class PullProgress:
-    """How far the pull or build of an image is; bytes are over the layers that are known so far."""
+    """How far the pull or build of an image is, or what a launch waits for; bytes are over the layers known so far."""
 
     image: str
     status: str

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
+import anyio
 from anyio.abc import ByteStream
 
 from hermes_exec.config import Limits
@@ -22,6 +23,8 @@ from hermes_exec.errors import (
 )
 from hermes_exec.results import IsolationLevel, PullProgress
 
+AWAY_S, AWAY_PAUSE_S = 10.0, 0.5
+"""How long an engine that is away is asked again to end a box, and how often."""
 SandboxState = Literal["alive", "dead", "unknown"]
 
 
@@ -280,6 +283,21 @@ class Remarkable(Protocol):
 def away_for_now(error: BackendUnavailable) -> None:
     """Mark the error of an engine that has answered before: whoever waits for a box goes on waiting."""
     error.cause, error.retryable = ErrorCause.INFRA, True
+
+
+async def why_not_ended(end: Callable[[], Awaitable[object]]) -> ExecError | OSError | None:
+    """End something; why it could not be, None when it was. An engine that is away for a moment is asked again."""
+    until = anyio.current_time() + AWAY_S
+    while True:
+        try:
+            await end()
+        except (ExecError, OSError) as error:
+            again = isinstance(error, ExecError) and error.retryable
+            if not again or anyio.current_time() > until:
+                return error
+            await anyio.sleep(AWAY_PAUSE_S)
+        else:
+            return None
 
 
 async def not_opened(sandbox: Sandbox, what: str, error: ExecError) -> SandboxDied | ChannelLost:

@@ -13,7 +13,16 @@ import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
-from hermes_exec.backends.base import Backend, Labels, Mortal, NoOwnRoot, OwnSize, ReapFilter, Sandbox
+from hermes_exec.backends.base import (
+    Backend,
+    Labels,
+    Mortal,
+    NoOwnRoot,
+    OwnSize,
+    ReapFilter,
+    Sandbox,
+    why_not_ended,
+)
 from hermes_exec.errors import BackendUnavailable, ExecError, LaunchError, PostMortem, QuotaExceeded
 from hermes_exec.pool.events import Hub
 from hermes_exec.pool.launch import OnPull, launch_sandbox, start_sandbox
@@ -232,10 +241,8 @@ class Fleet:
         began = anyio.current_time()
         until = max(began + LEAST_S, min(self._end_at, began + self.templates.config.shutdown_timeout_s))
         with anyio.CancelScope(shield=True, deadline=until) as scope:
-            try:
-                await sandbox.destroy()
-            except (ExecError, OSError) as error:
-                logger.warning("sandbox %s could not be ended: %s", sandbox.id, masked(str(error), self._secrets))
+            if (failure := await why_not_ended(sandbox.destroy)) is not None:
+                logger.warning("sandbox %s could not be ended: %s", sandbox.id, masked(str(failure), self._secrets))
                 return
         if scope.cancelled_caught:
             logger.warning("sandbox %s was not ended within %.3g s", sandbox.id, until - began)

@@ -6,6 +6,7 @@ import base64
 import os
 import platform
 import struct
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import EntryPoint
@@ -17,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_exec.backends import registry, runner_binary
+from hermes_exec.backends import base, registry, runner_binary
 from hermes_exec.backends.base import LaunchSpec, ReapFilter
 from hermes_exec.backends.docker.backend import DockerBackend
 from hermes_exec.backends.docker.config import DockerConfig
@@ -40,7 +41,7 @@ from hermes_exec.backends.owner import (
     to_strings,
 )
 from hermes_exec.config import Limits
-from hermes_exec.errors import BackendUnavailable, ConfigError, QuotaExceeded
+from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError, QuotaExceeded
 from hermes_exec.redact import secret_values
 from tests.fuzz.decoders import accepted
 from tests.fuzz.seeds import nomad
@@ -271,3 +272,25 @@ def test_runner_binaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     (tmp_path / "runner-linux-amd64").write_bytes(b"changed")
     with pytest.raises(BackendUnavailable, match="not the one that was built"):
         runner_binary.find_runner("linux", "amd64")
+
+
+@pytest.mark.anyio
+async def test_an_engine_that_is_away_for_a_moment_is_asked_again_to_end_a_box(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "AWAY_PAUSE_S", 0.01)
+    asked: list[ExecError] = []
+
+    def away(times: int, *, for_now: bool) -> Callable[[], Awaitable[None]]:
+        async def end() -> None:
+            if len(asked) < times:
+                asked.append(BackendUnavailable("nobody answers", retryable=for_now))
+                raise asked[-1]
+
+        asked.clear()
+        return end
+
+    assert await base.why_not_ended(away(3, for_now=True)) is None
+    assert len(asked) == 3
+    failure = await base.why_not_ended(away(3, for_now=False))
+    assert [failure] == asked
+    monkeypatch.setattr(base, "AWAY_S", 0.05)
+    assert await base.why_not_ended(away(10**9, for_now=True)) is asked[-1]

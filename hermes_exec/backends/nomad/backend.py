@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo
+from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, why_not_ended
 from hermes_exec.backends.nomad.cluster import PREFIX, Cluster
 from hermes_exec.backends.nomad.config import NomadConfig
 from hermes_exec.backends.nomad.job import IMAGE, check_options, check_own_roots, how_enforced, image_of, job, taking
@@ -91,10 +91,9 @@ class NomadBackend:
             workdir = await self._arrived(allocation, spec)
         except BaseException:
             with anyio.CancelScope(shield=True):
-                try:
-                    await self._cluster.call(gone)
-                except ExecError as error:
-                    logger.warning("the job %s is left to its lease: %s", name, error)
+                failure = await why_not_ended(partial(self._cluster.call, gone))
+            if failure is not None:
+                logger.warning("the job %s is left to its lease: %s", name, failure)
             raise
         limits = how_enforced(self._config, spec)
         return NomadSandbox(self._config, self._cluster, Placed(name, allocation, workdir, limits, spec.whole_box))
