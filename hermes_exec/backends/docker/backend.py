@@ -10,7 +10,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo
+import anyio
+
+from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, why_not_ended
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.container import check_options, check_own_roots, image_of, plan_container
 from hermes_exec.backends.docker.delivery import Delivery, NotShared
@@ -20,6 +22,7 @@ from hermes_exec.backends.docker.sandbox import CreatedContainer, DockerSandbox,
 from hermes_exec.backends.docker.trial_image import trial_image
 from hermes_exec.backends.owner import PREFIX, from_strings, owner_state, reap_each, reap_reason
 from hermes_exec.backends.runner_binary import RunnerBinary, find_runner
+from hermes_exec.errors import BackendUnavailable
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -57,11 +60,19 @@ class DockerBackend:
         await self._check_own_roots(spec)
         image = await self._ready(spec)
         spec = replace(spec, image=image.name)
+        # The name is ours before Docker knows of it: whatever answer is lost, the container can be removed by it.
+        name = f"hermes-exec-{secrets.token_hex(8)}"
 
         def work(client: DockerClient) -> DockerSandbox:
-            return self._launch(client, spec, labels, image)
+            return self._launch(client, spec, labels, image, name)
 
-        return await self._engine.make(work, lambda made: made.destroy_now(self._config.api_timeout_s))
+        try:
+            return await self._engine.make(work, lambda made: made.destroy_now(self._config.api_timeout_s))
+        except BackendUnavailable as error:
+            if error.retryable:  # the daemon went away in the middle
+                with anyio.CancelScope(shield=True):
+                    await why_not_ended(partial(self._engine.call, partial(remove, container=name)))
+            raise
 
     async def prefetch(self, spec: LaunchSpec) -> None:
         """See ``Prefetches.prefetch``."""
@@ -78,21 +89,21 @@ class DockerBackend:
             self._security_options = list(info.get("SecurityOptions") or ())
         check_own_roots(self._config, self._security_options)
 
-    def _launch(self, client: DockerClient, spec: LaunchSpec, labels: Labels, image: ImageFacts) -> DockerSandbox:
+    def _launch(
+        self, client: DockerClient, spec: LaunchSpec, labels: Labels, image: ImageFacts, name: str
+    ) -> DockerSandbox:
         runner = find_runner(image.os, image.arch)
         try:
-            return self._launch_once(client, spec, labels, image, runner)
+            return self._launch_once(client, spec, labels, image, runner, name)
         except NotShared:
             logger.info("the engine does not share this host's files: the runner is copied into its containers")
-            return self._launch_once(client, spec, labels, image, runner)
+            return self._launch_once(client, spec, labels, image, runner, name)
 
     def _launch_once(
-        self, client: DockerClient, spec: LaunchSpec, labels: Labels, image: ImageFacts, runner: RunnerBinary
+        self, client: DockerClient, spec: LaunchSpec, labels: Labels, image: ImageFacts, runner: RunnerBinary, name: str
     ) -> DockerSandbox:
         from docker.errors import APIError
 
-        # The name is ours before Docker knows of it: whatever answer is lost, the container can be removed by it.
-        name = f"hermes-exec-{secrets.token_hex(8)}"
         with self._delivery.open(runner) as way:
             plan = plan_container(client, self._config, spec, labels, name, way.mounts, way.dial_socket)
             try:

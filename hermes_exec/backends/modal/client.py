@@ -74,9 +74,15 @@ class Client:
         with self._lock:
             if self._portal is None:
                 try:
-                    import modal  # noqa: F401 -- takes a second
+                    import modal  # takes a second
                 except ImportError as error:
                     raise BackendUnavailable(f"the client of Modal is not installed: {INSTALL}") from error
+                except Exception as error:
+                    raise ConfigError(f"the client of Modal does not take its settings ({error}): {TOKEN}") from error
+                for name in ("token_id", "token_secret"):
+                    value = str(modal.config.config.get(name) or "")
+                    if not value.isascii() or not value.isprintable() or value != value.strip():
+                        raise ConfigError(f"the {name} of Modal has a line break, or letters that none has: {TOKEN}")
                 self._open = start_blocking_portal("asyncio", name="hermes-exec-modal")
                 self._portal = self._open.__enter__()
             return self._portal
@@ -116,7 +122,8 @@ def mapped() -> Iterator[None]:
         BackendUnavailable: Modal does not let us in, or does not know this version of its client.
         QuotaExceeded: there is no room for one more, or too many requests were made.
         ImageError: an image was not built.
-        ConfigError: what was asked for is wrong, or names what is not there (a secret, a volume, an environment).
+        ConfigError: what was asked for is wrong, or names what is not there (a secret, a volume, an environment), or a
+            setting of the client is wrong.
         LaunchError: everything else; another try may succeed.
     """
     from grpclib.exceptions import StreamTerminatedError
@@ -136,7 +143,7 @@ def mapped() -> Iterator[None]:
         raise ImageError(f"Modal cannot build the image: {error}") from error
     except told.ConflictError as error:
         raise LaunchError(f"Modal refuses: {error}") from error
-    except (told.InvalidError, told.NotFoundError) as error:
+    except (told.InvalidError, told.NotFoundError, ValueError) as error:
         raise ConfigError(f"Modal refuses what was asked for: {error}") from error
     except (TimeoutError, told.Error, StreamTerminatedError, OSError, CancelledError) as error:
         why = f"{type(error).__name__}: {error}".rstrip(": ")

@@ -140,6 +140,14 @@ async def workdir_of(sandbox: modal.Sandbox) -> str:
     return (await process.stdout.read.aio()).decode("utf-8", "replace").rstrip("\n") or "/"
 
 
+async def why_it_ended(sandbox: modal.Sandbox) -> str:
+    """What is known of one that ended before it could be used, in its client's loop."""
+    code, said = await sandbox.poll.aio(), ""
+    with contextlib.suppress(Exception), anyio.move_on_after(LOG_S):
+        said = (await sandbox.stderr.read.aio())[-LOG_BYTES:].strip()
+    return f"exit code {code} (are limits.memory_mb and limits.cpus enough?)" + (f": {said}" if said else "")
+
+
 async def terminate(sandbox: modal.Sandbox) -> None:
     """End it, in its client's loop; one that Modal does not know any more has ended."""
     from modal.exception import NotFoundError

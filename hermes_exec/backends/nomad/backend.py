@@ -102,7 +102,7 @@ class NomadBackend:
         async with self._starting:
             if not self._purged:
                 for info in await self.sandboxes():
-                    if info.labels.run_id == labels.run_id and info.labels != labels:
+                    if info.labels.run_id == labels.run_id and info.labels != labels and info.owner != "alive":
                         await self._cluster.call(partial(purge, name=info.sandbox))
                 self._purged = True
 
@@ -123,7 +123,11 @@ class NomadBackend:
             found: Mapping[str, Any] = await self._cluster.call(lambda c: c.evaluation.get_evaluation(evaluation))
             for metrics in (found.get("FailedTGAllocs") or {}).values():
                 try:
-                    nodes = await self._cluster.call(nodes_of) if metrics.get("DimensionExhausted") else []
+                    nodes = (
+                        await self._cluster.run(partial(self._cluster.ask_now, nodes_of))
+                        if metrics.get("DimensionExhausted")
+                        else []
+                    )
                 except ExecError:  # it takes a further right to be told
                     nodes = []
                 raise unplaced(metrics, wanted, nodes)

@@ -6,6 +6,7 @@ import json
 import re
 import ssl
 import threading
+import time
 import urllib.parse
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 
 from hermes_exec.backends.base import away_for_now
-from hermes_exec.backends.nomad.config import NomadConfig
+from hermes_exec.backends.nomad.config import NomadConfig, address_of
 from hermes_exec.backends.threads import in_thread, launch_in_thread
 from hermes_exec.errors import BackendUnavailable, ConfigError, ExecError, LaunchError
 
@@ -36,7 +37,14 @@ LOG, LOG_BYTES = "alloc/hermes-exec.log", 8192
 OLDEST = (1, 8)
 RIGHTS = ("submit-job", "alloc-exec", "alloc-lifecycle")
 """What a token may have to do in its namespace; for programs on the nodes themselves one more."""
-WRONG = ("Validation failed", "validation error", "nonexistent", "No path to region")
+WRONG = ("validation failed", "validation error", "nonexistent", "no path to region", "must be between", "minimum ")
+MOMENTARY = (429, 502, 503, 504)
+NO_SERVER = ("No cluster leader", "failed to get conn", "leadership lost")
+"""Statuses, and what Nomad says with others, while it has no server for a moment."""
+DENIED, DENIED_S = "does not let us", 1.0
+"""What is said of a token without a right, and how long after that Nomad is asked once more."""
+MOST_SAID = 2000
+"""Characters of an answer that are told: a proxy's is a page."""
 NOT_INSTALLED = "the client of Nomad is not installed: pip install 'hermes-exec[nomad]'"
 
 
@@ -79,11 +87,37 @@ class Cluster:
             ConfigError: Nomad refuses what was asked for.
             NotThere, LaunchError: everything else that it reports.
         """
+        return self._allowed(partial(self.ask_now, work))
+
+    def ask_now(self, work: Callable[[Nomad], T]) -> T:
+        """The same for what a token need not allow."""
         client = self.client()
         with self._mapped():
             done = work(client)
         self._answered = True
         return done
+
+    def _allowed(self, work: Callable[[], T]) -> T:
+        """Do something that Nomad may refuse. A server that has just started refuses everybody for a moment."""
+        try:
+            return work()
+        except BackendUnavailable as error:
+            if not self._answered or DENIED not in str(error):
+                raise
+        time.sleep(DENIED_S)
+        try:
+            return work()
+        except BackendUnavailable as error:
+            if DENIED in str(error) and self._lets_nobody_in():
+                away_for_now(error)
+            raise
+
+    def _lets_nobody_in(self) -> bool:
+        try:
+            self.ask_now(lambda client: client.jobs.get_jobs(prefix=PREFIX))
+        except ExecError:
+            return True
+        return False
 
     def client(self, token: str | None = None) -> Nomad:
         """The client, made at the first call; with another token one of its own."""
@@ -105,23 +139,26 @@ class Cluster:
             self._session = Session()
             for scheme in ("http://", "https://"):
                 self._session.mount(scheme, HTTPAdapter(pool_maxsize=MAX_CALLS))
-        given = {"address": config.address, "namespace": config.namespace, "region": config.region, "token": token}
-        client = Nomad(
-            **{name: value for name, value in given.items() if value is not None},
+        named = {"address": config.address, "namespace": config.namespace, "region": config.region, "token": token}
+        given = {name: value for name, value in named.items() if value is not None}
+        found = Nomad(**given)  # with what it knows of the environment
+        try:
+            given["address"] = address_of(found.address or f"{found.get_uri()}:{found.port}")
+        except ValueError as error:
+            raise ConfigError(f"NOMAD_ADDR: {error}") from None
+        given["token"] = _token(found.token) or ""
+        return Nomad(
+            **given,
             timeout=config.api_timeout_s,
             verify=config.ca_cert or ssl.get_default_verify_paths().cafile or True,  # else that of `requests`
             cert=(config.client_cert, config.client_key) if config.client_cert else None,
             session=self._session,
         )
-        if not str(client.address or "http://").startswith(("http://", "https://")):
-            raise ConfigError(f"NOMAD_ADDR={client.address!r} is no address: it begins with http:// or https://")
-        return client
 
     @property
     def address(self) -> str:
         """Where the cluster is reached."""
-        client = self.client()
-        return str(client.address or f"{client.get_uri()}:{client.port}").rstrip("/")
+        return str(self.client().address)
 
     def facts(self) -> bool:
         """Whether this cluster lets in everybody; blocking.
@@ -131,7 +168,7 @@ class Cluster:
         """
         self.call_now(lambda client: client.jobs.get_jobs(prefix=PREFIX))
         try:
-            told = self.call_now(lambda client: client.agent.get_agent())
+            told = self.ask_now(lambda client: client.agent.get_agent())
             build = str(told["config"]["Version"]["Version"])
         except (BackendUnavailable, LookupError, TypeError):  # it takes a further right to be told
             build = ""
@@ -154,7 +191,7 @@ class Cluster:
             return str(client.client.cat.read_file(allocation, LOG))[-LOG_BYTES:]
 
         try:
-            return await self.call(read)
+            return await self.run(partial(self.ask_now, read))
         except ExecError:
             return ""
 
@@ -180,13 +217,17 @@ class Cluster:
         tls = self._tls() if url.scheme == "https" else None
         where = (url.hostname or "127.0.0.1", url.port or (443 if tls else 80))
         headers = {"X-Nomad-Token": client.token} if client.token else {}
-        try:
-            fd, websocket = open_websocket(where, target, headers, tls, self._config.api_timeout_s)
-        except WebSocketRefused as error:
-            raise self._refused(error.status, str(error)) from error
-        except OSError as error:
-            raise self._away(error) from error
-        return ExecStream(fd, websocket, frames=frames)
+
+        def opened() -> ExecStream:
+            try:
+                fd, websocket = open_websocket(where, target, headers, tls, self._config.api_timeout_s)
+            except WebSocketRefused as error:
+                raise self._refused(error.status, str(error)) from error
+            except OSError as error:
+                raise self._away(error) from error
+            return ExecStream(fd, websocket, frames=frames)
+
+        return self._allowed(opened)
 
     def _tls(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self._config.ca_cert)
@@ -203,6 +244,7 @@ class Cluster:
     def _mapped(self) -> Iterator[None]:
         from nomad.api.exceptions import BaseNomadException
         from requests import RequestException, Response
+        from requests.exceptions import InvalidJSONError
 
         try:
             yield
@@ -210,6 +252,9 @@ class Cluster:
             if not isinstance(error.nomad_resp, Response):
                 raise self._away(error.nomad_resp or error) from error
             raise self._refused(error.nomad_resp.status_code, error.nomad_resp.text.strip()) from error
+        except InvalidJSONError as error:
+            told = f"what answers at {self.address} is no Nomad: set address or NOMAD_ADDR"
+            raise BackendUnavailable(f"{told} ({error})") from error
         except (RequestException, OSError) as error:
             raise self._away(error) from error
 
@@ -221,11 +266,14 @@ class Cluster:
         return away
 
     def _refused(self, status: int, said: str) -> ExecError:
+        said = said[:MOST_SAID]
+        if status in MOMENTARY or any(word in said for word in NO_SERVER):
+            return self._away(f"{status}: {said}")
         if status in {401, 403} or "Permission denied" in said:
             return self.denied(said)
         if status == 404:
             return NotThere(f"Nomad: {said}") if said else self._away("404 without a word, which is no Nomad")
-        if status == 400 or any(word in said for word in WRONG):
+        if status == 400 or any(word in said.lower() for word in WRONG):
             return ConfigError(f"Nomad refuses the configuration: {said}")
         return LaunchError(f"Nomad answered with {status}: {said}")
 
@@ -234,5 +282,13 @@ class Cluster:
         namespace = str(self.client().get_namespace() or "default")
         rights = json.dumps([*RIGHTS, *["alloc-node-exec"] * (self._config.driver == "singularity")])
         policy = f'namespace "{namespace}" {{ policy = "read" capabilities = {rights} }}'
-        told = f"Nomad at {self.address} does not let us ({said})"
-        return BackendUnavailable(f"{told}: set token, or NOMAD_TOKEN, to one with the policy {policy}")
+        told = f"Nomad at {self.address} {DENIED} ({said})"
+        told += ": set token, or NOMAD_TOKEN, to one with the policy "
+        return BackendUnavailable(f"{told}{policy} (a namespace that is not there is refused, too)")
+
+
+def _token(found: str | None) -> str | None:
+    token = (found or "").strip()
+    if not token.isascii() or not token.isprintable():
+        raise ConfigError("the token of Nomad, or NOMAD_TOKEN, has letters that no token has")
+    return token or None

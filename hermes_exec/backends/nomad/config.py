@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
@@ -11,6 +12,21 @@ from hermes_exec.config.model import AbsolutePath, ConfigModel, Volume
 
 OURS = frozenset({"args", "command", "entrypoint", "image", "image_pull_timeout", "pids_limit", "volumes"})
 """What a task of the docker driver gets of this library."""
+
+
+def address_of(text: str) -> str:
+    """An address without a slash at its end. ValueError where it is none."""
+    address = text.strip().rstrip("/")
+    parts = urlsplit(address)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError(f"{text!r} is no address of Nomad: it begins with http:// or https:// and the name of a host")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ValueError("the address of Nomad has a user, a query or a fragment: it takes a token, and none of these")
+    try:
+        _ = parts.port
+    except ValueError:
+        raise ValueError(f"{text!r} is no address of Nomad: its port is none") from None
+    return address
 
 
 class NomadConstraint(ConfigModel):
@@ -77,7 +93,8 @@ class NomadConfig(BackendConfig):
     runner_source: str | None = None
     """For ``bind`` the path of the runner on each node (None: as on this host), for ``artifact`` its URL."""
     purge_on_start: bool = False
-    """End and remove what other pools with the same ``run_id`` have left, before the first box."""
+    """End and remove what other pools with the same ``run_id`` have left, before the first box: of those on this host
+    only what has lost its driver, of those on others all."""
     purge_on_shutdown: bool = True
     """Remove the jobs of boxes that were ended; else Nomad keeps them, as ``dead``, until it collects its garbage."""
 
@@ -104,9 +121,7 @@ class NomadConfig(BackendConfig):
     @field_validator("address")
     @classmethod
     def _address(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith(("http://", "https://")):
-            raise ValueError(f"{value!r} is no address: it begins with http:// or https://")
-        return value
+        return None if value is None else address_of(value)
 
     @field_validator("docker")
     @classmethod

@@ -10,7 +10,9 @@ from hermes_exec.backends.image_errors import not_fetched
 from hermes_exec.backends.nomad.job import asked_for
 from hermes_exec.errors import ConfigError, ErrorCause, ExecError, ImageError, LaunchError, QuotaExceeded
 
-REFUSAL = re.compile(r"not enabled|not allowed|isn't allowed|[Ii]nvalid|failed to (decode|parse|validate)|[Uu]nknown")
+REFUSAL = re.compile(
+    r"not enabled|not allowed|isn't allowed|[Ii]nvalid|unable to find user|failed to (decode|parse|validate)|[Uu]nknown"
+)
 """What a node says of options that can never work there."""
 SIZES = {
     "memory": ("MiB of memory", "limits.memory_mb", ("Memory", "MemoryMB")),
@@ -57,7 +59,7 @@ def failed(image: str, events: list[Mapping[str, Any]]) -> ExecError:
     """The error for a task that ended before its runner was there."""
     failures = [each for each in events if "Fail" in str(each.get("Type"))] or events[-3:]
     said = "; ".join(str(each.get("DisplayMessage")) for each in failures)
-    if re.search(r"[Ff]ailed to (pull|find) |reference format|image (not|name)", said):
+    if re.search(r"[Ff]ailed to (pull|find) |reference format|registry specification|image (not|name)", said):
         error = not_fetched(image, said)
         if re.search(r"(^|/)[^:/@]+(:latest)?$", image):
             error.args = (

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hermes_exec.errors import ExecError
 from hermes_exec.tools.browser.background import Background
 
 if TYPE_CHECKING:
@@ -16,7 +19,8 @@ if TYPE_CHECKING:
     from hermes_exec.slot.slot import Slot
 
 LONGEST_URL = 2000
-_MOST_OF_A_NAME = 500
+LONGEST_NAME, LONGEST_ENDING = 255, 100
+"""Bytes of a file's name, and of what counts as its ending."""
 
 
 @dataclass
@@ -89,20 +93,26 @@ class Downloads:
         for download in list(self._files.values()):
             if download.arrived is None or download.path is not None:
                 continue
-            if download.state != "completed":
-                await files.remove(download.arrived, missing_ok=True)
+            try:
+                if download.state == "completed":
+                    download.path = await self._named(download.arrived, download.name)
+                else:
+                    await files.remove(download.arrived, missing_ok=True)
+            except OSError as error:  # somebody in the slot has it, or its folder, no more as it was
+                if isinstance(error, ExecError):
+                    raise
+                download.state = f"lost: {error.strerror or error}"
+            if download.path is None:
                 download.arrived = None
-                continue
-            name = posixpath.basename(download.name.replace("\0", "")) or "download"
-            stem, dot, ending = name.partition(".")
-            for number in range(1, _MOST_OF_A_NAME):
-                path = f"{self._folder}/{name if number == 1 else f'{stem}-{number}{dot}{ending}'}"
-                try:
-                    await files.move(download.arrived, path, overwrite=False)
-                except FileExistsError:
-                    continue
-                download.path = path
-                break
+
+    async def _named(self, arrived: str, name: str) -> str:
+        """The path of a file that has come, under its name or the next one that is free."""
+        for number in itertools.count(1):
+            path = f"{self._folder}/{numbered(posixpath.basename(name.replace(chr(0), '')) or 'download', number)}"
+            with contextlib.suppress(FileExistsError):
+                await self._slot.files.move(arrived, path, overwrite=False)
+                return path
+        raise AssertionError
 
     def _on_begin(self, event: dict[str, Any]) -> None:
         self.began = True
@@ -128,3 +138,13 @@ class Downloads:
     def _stop(self, guid: str) -> None:
         assert self._session is not None
         self._stopping.start(partial(self._session.send, "Browser.cancelDownload", {"guid": guid}))
+
+
+def numbered(name: str, number: int) -> str:
+    """A name with a number, except the first, in what a file system takes; its ending is kept."""
+    stem, dot, ending = name.partition(".")
+    if len(ending.encode("utf-8", "replace")) > LONGEST_ENDING:
+        stem, dot, ending = name, "", ""
+    rest = f"{'' if number == 1 else f'-{number}'}{dot}{ending}"
+    room = LONGEST_NAME - len(rest.encode("utf-8", "replace"))
+    return stem.encode("utf-8", "replace")[:room].decode("utf-8", "ignore") + rest

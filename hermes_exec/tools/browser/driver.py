@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ class Driver:
     def __init__(self) -> None:
         self._starting = anyio.Lock()
         self._playwright: Playwright | None = None
+        self._process: asyncio.subprocess.Process | None = None
         self._tasks: DetachedTaskGroup | None = None
         self._users = 0
         self._unused: anyio.CancelScope | None = None
@@ -72,7 +74,9 @@ class Driver:
         from playwright.async_api import async_playwright
 
         with anyio.fail_after(START_S, shield=True):
-            self._playwright = await async_playwright().start()
+            manager = async_playwright()
+            self._playwright = await manager.start()
+            self._process = getattr(getattr(getattr(manager, "_client", None), "_transport", None), "_proc", None)
             self._tasks = DetachedTaskGroup(self._stop)
             await self._tasks.start()
 
@@ -96,6 +100,12 @@ class Driver:
         playwright, self._playwright = self._playwright, None
         if playwright is not None:
             await playwright.stop()
+            process, self._process = self._process, None
+            # Whose tasks are cancelled with the event loop, the client has let go of it without ending it.
+            if process is not None and process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
 
 
 async def quietly(work: Callable[[], Awaitable[object]]) -> None:

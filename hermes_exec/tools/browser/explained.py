@@ -17,6 +17,9 @@ HINTS = {
     "ERR_CONNECTION_REFUSED": "Nothing listens there.",
     "ERR_UNSAFE_PORT": "The browser does not open this port, which belongs to another protocol. Serve on another one.",
     "ERR_FILE_NOT_FOUND": "There is no such file on this machine.",
+    "ERR_CERT_": "The certificate of the server is not believed. On the browser's own page, Advanced leads on.",
+    "context was destroyed": "The page went on to another one meanwhile: look with browser_snapshot.",
+    "by another navigation": "The page went on to another one meanwhile: look with browser_snapshot.",
     "Unknown key": "Names of keys are as in Enter, Tab, ArrowDown, a, Control+a.",
 }
 """What parts of their messages mean, and what to do."""

@@ -29,6 +29,14 @@ FORMATS = {
 """What fields take that drop anything else."""
 
 
+_MARK = """(e, mark) => {
+    e.setAttribute(mark, e.isConnected ? '' : 'alone');
+    if (!e.isConnected) e.ownerDocument.documentElement.append(e); }"""
+"""DevTools finds it in its document, which a script need not have put it into."""
+_UNMARK = "(e, mark) => { if (e.getAttribute(mark)) e.remove(); e.removeAttribute(mark); }"
+_OPTIONS = """e => [e.multiple, [...e.options].map(o => [o.label, o.disabled || o.matches('optgroup[disabled] *')])]"""
+
+
 async def fill(running: RunningBrowser, state: ToolState, locator: Locator, text: str, within_s: float) -> None:
     """Put text into a field in place of what is there; choose in a list; give a file field, or the chooser that waits,
     files of the slot. Raises ToolFailure for what the field does not take, and what Playwright raises.
@@ -41,11 +49,15 @@ async def fill(running: RunningBrowser, state: ToolState, locator: Locator, text
         await _give_files(running, state, field, text)
         running.chooser = None
     elif kind == "select":
-        options: list[str] = await locator.evaluate("e => [...e.options].map(o => o.label)")
-        if text not in options:
-            missing = f"There is no option {text!r}; there are: {', '.join(options)[:1000]}."
-            raise ToolFailure("bad_value", missing, success=False)
-        await running.act(lambda: locator.select_option(label=text, timeout=within_s * 1000))
+        several, options = await locator.evaluate(_OPTIONS)
+        wanted = text.splitlines() if several else [text]
+        there = [label for label, disabled in options if not disabled]
+        for label in wanted:
+            if label not in there:
+                told = "is disabled" if any(label == each for each, _ in options) else "is not there"
+                missing = f"The option {label!r} {told}; there are: {', '.join(there)[:1000]}."
+                raise ToolFailure("bad_value", missing, success=False)
+        await running.act(lambda: locator.select_option(label=wanted, timeout=within_s * 1000))
     else:
         if kind == "password" and text:
             running.passwords.add(text)
@@ -61,15 +73,19 @@ async def _give_files(running: RunningBrowser, state: ToolState, field: ElementH
     for path in paths:
         if not await state.slot.files.exists(path):
             raise ToolFailure("not_found", f"There is no file {path} in the slot to upload.", success=False)
+        if (await state.slot.files.stat(path)).type != "file":
+            raise ToolFailure("bad_value", f"{path} is no file.", success=False)
+    if len(paths) > 1 and not await field.evaluate("e => e.multiple"):
+        raise ToolFailure("bad_value", "This field takes one file.", success=False)
     mark = "data-hermes-upload"
-    await field.evaluate(f"e => e.setAttribute('{mark}', '')")
+    await field.evaluate(_MARK, mark)
     session = await session_of(field, running.page)
     try:
         tree = await session.send("DOM.getDocument", {"depth": -1, "pierce": True})
         (node,) = _nodes_with(mark, tree["root"])
         await session.send("DOM.setFileInputFiles", {"files": paths, "backendNodeId": node})
     finally:
-        await field.evaluate(f"e => e.removeAttribute('{mark}')")
+        await field.evaluate(_UNMARK, mark)
         await session.detach()
 
 

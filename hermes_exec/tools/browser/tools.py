@@ -12,7 +12,8 @@ import anyio
 
 from hermes_exec.tools.browser import fields
 from hermes_exec.tools.browser import snapshot as snapshots
-from hermes_exec.tools.browser.browser import VIEWPORT
+from hermes_exec.tools.browser.browser import ANSWER_S, VIEWPORT
+from hermes_exec.tools.browser.downloads import LONGEST_URL
 from hermes_exec.tools.browser.driver import quietly
 from hermes_exec.tools.browser.explained import CRASHED, HANGS, explained
 from hermes_exec.tools.browser.navigation import blocked
@@ -38,7 +39,10 @@ LOAD_S = 5.0
 CALL_S = 90.0
 LONGEST_CDP_S = 300.0
 SCROLL_PX = 500
+PAGES_ON_THE_WAY = 4
+"""How often a page that is opened may lead on to another before it is shown."""
 RESULT_CHARS = 20_000
+TABS_TOLD = 10
 HTTP_ERROR = 400
 OURS = ("Browser.", "Target.", "Fetch.", "Tethering.", "SystemInfo.", "IO.", "Page.setDownloadBehavior")
 """DevTools domains and commands that the tools themselves work with, and the rules of the pool rest on."""
@@ -66,7 +70,10 @@ def tool(work: Work, *, held: bool = False, opens: bool = False, within_s: float
             data: JsonObject | None = None
             try:
                 with anyio.move_on_after(within_s):
-                    data = await work(running, state, arguments)
+                    # A page that goes elsewhere by itself answers nothing before it is there.
+                    elsewhere = not opens and running.navigation.waiting is not None
+                    told = await _arrived(running, running.page) if elsewhere else {}
+                    data = {**told, **await work(running, state, arguments)}
             except Error as error:
                 await running.check_slot()
                 await _check_withdrawn(running)
@@ -124,25 +131,52 @@ def _happened(running: RunningBrowser) -> JsonObject:
         for download in downloads:
             download.told = not download.under_way
     if len(running.pages) > 1:
-        told["tabs"] = [page.url for page in running.pages]
+        told["tabs"] = [_short(page.url) for page in running.pages[-TABS_TOLD:]]
     return told
 
 
 async def _snapshot(running: RunningBrowser, state: ToolState, page: Page, *, full: bool = False) -> JsonObject:
     """The snapshot of a page as fields of a result."""
-    tree = None
-    if not running.dialogs:
-        with anyio.move_on_after(ACTION_S) as answering:
-            top = await running.act(partial(snapshots.top_of, page))
-        if answering.cancelled_caught:
-            raise _failure("timeout", HANGS, running)
-        if top is not None:
-            tree = await running.act(partial(snapshots.tree_of, page, top))
+    tree = await _tree(running, page)
     if tree is None:
         return {"snapshot": "(a dialog is open)", "element_count": 0}
     running.last_tree = tree = snapshots.masked(tree, running.passwords)
     text = (tree if full else snapshots.compact(tree)) or "(empty page)"
     return {"snapshot": await snapshots.fitted(state.slot, text), "element_count": snapshots.element_count(text)}
+
+
+async def _tree(running: RunningBrowser, page: Page) -> str | None:
+    """The tree of a page; None when a dialog holds it."""
+    if running.dialogs:
+        return None
+    with anyio.move_on_after(ACTION_S) as answering:
+        top = await running.act(partial(snapshots.top_of, page))
+    if answering.cancelled_caught:
+        raise _failure("timeout", HANGS, running)
+    return None if top is None else await running.act(partial(snapshots.tree_of, page, top))
+
+
+async def _opened(running: RunningBrowser, state: ToolState, page: Page) -> JsonObject:
+    """Address, title and snapshot of a page that was opened, all of the same one: it may lead on to another."""
+    from playwright.async_api import Error
+
+    for left in reversed(range(PAGES_ON_THE_WAY)):
+        url = page.url
+        try:
+            told = await _snapshot(running, state, page)
+            title = "" if running.dialogs else await page.title()
+        except Error as error:
+            if not left or "context was destroyed" not in str(error):
+                raise
+        else:
+            if page.url == url or not left:
+                return {"url": _short(page.url), "title": title, **told}
+        await _arrived(running, page)
+    raise AssertionError
+
+
+def _short(url: str) -> str:
+    return url if len(url) <= LONGEST_URL else f"{url[:LONGEST_URL]}... (cut)"
 
 
 async def _arrived(running: RunningBrowser, page: Page) -> JsonObject:
@@ -167,9 +201,9 @@ async def _after(running: RunningBrowser, state: ToolState, before: str, page: P
         told["file_chooser"] = "The page asks for a file: give its path by browser_type with the same ref."
     now = running.page
     if now is not page:
-        told["new_tab"] = now.url
+        told["new_tab"] = _short(now.url)
     if now.url != before:
-        told["url"] = now.url
+        told["url"] = _short(now.url)
         if (refused := running.navigation.take_refused()) is not None:
             told["blocked_by_policy"] = "{} may not be opened: {}".format(*refused)
     if state.options.browser_changes and not running.dialogs:
@@ -186,8 +220,16 @@ def _locator(running: RunningBrowser, ref: str) -> Locator:
 
 async def _found(running: RunningBrowser, ref: str) -> Locator:
     """The element of a reference of the last snapshot. Raises ToolFailure when there is none."""
-    locator = _locator(running, ref)
-    if not running.last_tree or await running.act(locator.count) == 0:
+    from playwright.async_api import Error
+
+    locator, count = _locator(running, ref), 0 if not running.last_tree else None
+    try:
+        count = await running.act(locator.count) if count is None else count
+    except Error as error:
+        if "Invalid frame" not in str(error):
+            raise
+        count = 0
+    if count == 0:
         told = f"There is no element {ref!r}: references are those of the last snapshot. Call browser_snapshot."
         raise ToolFailure("not_found", told, success=False)
     return locator
@@ -223,8 +265,9 @@ async def navigate(running: RunningBrowser, state: ToolState, arguments: JsonObj
     error_pages = running.navigation.error_pages
     try:
         answer = await running.act(lambda: page.goto(url, wait_until="domcontentloaded", timeout=NAVIGATION_S * 1000))
-    except PlaywrightTimeout:
-        await running.stop_loading()
+    except (PlaywrightTimeout, anyio.get_cancelled_exc_class()):
+        with anyio.move_on_after(ANSWER_S, shield=True):
+            await running.stop_loading()
         raise
     except Error as error:
         aborted = "Download is starting" in str(error) or "ERR_ABORTED" in str(error)
@@ -240,18 +283,18 @@ async def navigate(running: RunningBrowser, state: ToolState, arguments: JsonObj
     if not running.dialogs:
         with anyio.move_on_after(LOAD_S):
             await running.act(lambda: page.wait_for_load_state("load", timeout=0))
-    title = "" if running.dialogs else await page.title()
-    told: JsonObject = {"url": page.url, "title": title}
+    await running.settle(page)
+    told = {**await _arrived(running, page), **await _opened(running, state, page)}
     if answer is not None and answer.status >= HTTP_ERROR:
         told["status"] = answer.status
-    return {**told, **await _snapshot(running, state, page)}
+    return told
 
 
 @partial(tool, held=True)
 async def snapshot(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """The accessibility tree of the page."""
     page = running.page
-    data = {"url": page.url, **await _snapshot(running, state, page, full=arguments["full"])}
+    data = {"url": _short(page.url), **await _snapshot(running, state, page, full=arguments["full"])}
     if len(page.frames) > 1:
         # A page that a dialog holds takes no new session.
         frames = None if running.dialogs else await running.act(partial(frame_tree, page))
@@ -338,9 +381,16 @@ async def console(running: RunningBrowser, state: ToolState, arguments: JsonObje
     """What the page logged and which errors it had; or the value of an expression."""
     if (expression := arguments.get("expression")) is not None:
         page = running.page
-        value = await running.act(lambda: page.evaluate(expression))
-        text = json.dumps(value, ensure_ascii=False, default=str)
+        try:
+            value = await running.act(lambda: page.evaluate(expression))
+        except ValueError as error:
+            told = f"The value cannot be read ({error}). Make it a text, as with String(...)."
+            raise ToolFailure("bad_value", told, success=False) from None
         kind = "null" if value is None else type(value).__name__
+        try:
+            text = json.dumps(value, ensure_ascii=False, default=str)
+        except (ValueError, RecursionError):  # it contains itself
+            text = value = repr(value)
         shown = value if len(text) <= RESULT_CHARS else text[:RESULT_CHARS] + "... (cut)"
         return {"result": shown, "result_type": kind}
     data = {

@@ -65,7 +65,9 @@ _UNDRAW = "() => document.getElementById('hermes-annotations')?.remove()"
 
 
 async def _annotate(page: Page) -> list[JsonObject]:
-    """Draw the references over their elements."""
+    """Draw the references over their elements. None are drawn in a document that is no page, as an image is."""
+    if await snapshots.top_of(page) != "body":
+        return []
     tree = await page.aria_snapshot(mode="ai", boxes=True, timeout=snapshots.SNAPSHOT_S * 1000)
     width, height = VIEWPORT
     found: list[JsonObject] = []

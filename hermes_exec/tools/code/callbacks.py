@@ -114,7 +114,9 @@ class Callbacks:
         with anyio.move_on_after(REQUEST_S), suppress(anyio.IncompleteRead, anyio.DelimiterNotFound):
             line = await lines.receive_until(b"\n", LONGEST_REQUEST)
         request = _parsed(line)
-        if request is None or not hmac.compare_digest(str(request.get("token")).encode(), self.token.encode()):
+        if request is None or not hmac.compare_digest(
+            str(request.get("token")).encode("utf-8", "replace"), self.token.encode()
+        ):
             return
         if request.get("kernel") is True:
             if self.kernel is None:

@@ -62,7 +62,8 @@ async def _as_program(state: ToolState, code: str) -> Outcome:
 async def _in_kernel(state: ToolState, code: str) -> Outcome:
     started = time.monotonic()
     options = state.options
-    lost = await state.kernel.why_ended() if state.kernel is not None else None
+    lost = await state.kernel.why_ended() if state.kernel is not None else state.kernel_lost
+    state.kernel_lost = None
     if lost is not None:
         await state.close_kernel()
     if state.kernel is None:
@@ -74,6 +75,7 @@ async def _in_kernel(state: ToolState, code: str) -> Outcome:
         piece = await kernel.run(code, options.code_timeout_s)
     except BaseException:  # what it does now nobody knows
         await state.close_kernel()
+        state.kernel_lost = "the call before was given up"
         raise
     out = await output.printed(kernel.process, "stdout", options.code_output_chars, *piece.stdout)
     err = await output.printed(kernel.process, "stderr", options.code_error_chars, *piece.stderr)

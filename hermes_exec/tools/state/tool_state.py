@@ -51,6 +51,8 @@ class ToolState:
     calls_of_code: int = 0
     """How many of them are under way: code gets each result whole, and what it gets the model has not seen."""
     kernel: Kernel | None = None
+    kernel_lost: str | None = None
+    """Why that of the call before is there no more, if nobody was told."""
     turn_of_code: anyio.Lock = field(default_factory=anyio.Lock)
     _session: Session | None = None
     _opened: bool = False

@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -24,8 +25,9 @@ from hermes_exec import (
     SandboxPool,
     Slot,
 )
-from hermes_exec.backends.base import ReapFilter, Sandbox, SandboxInfo
+from hermes_exec.backends.base import LaunchSpec, ReapFilter, Sandbox, SandboxInfo
 from hermes_exec.backends.nomad.cluster import TASK
+from hermes_exec.backends.owner import own_labels
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.testing.conformance.boxes import break_sockets, open_sockets
 from tests.e2e.backends.boxes import sandboxes_of, until
@@ -270,12 +272,37 @@ async def test_two_drivers_do_not_disturb_each_other(options: dict[str, Any], no
 
 
 async def test_what_a_run_has_left_is_purged_when_asked(options: dict[str, Any], nomad_agent: Agent) -> None:
-    drivers = [other_driver({**options, "run_id": run}) for run in ("left", "other")]
-    pool = SandboxPool("nomad", **options, run_id="left", purge_on_start=True)
-    async with drivers[0] as (_, left), drivers[1] as (_, other), pool, pool.slot() as slot:
-        assert left not in nomad_agent.jobs()
-        assert sorted(nomad_agent.jobs()) == sorted([other, box_of(slot)])
-    await make_backend("nomad", config_of(options)).reap(ReapFilter(all=True))
+    """Also on a host that went with its driver; what a living one has of the same run stays."""
+    backend = make_backend("nomad", config_of(options))
+    elsewhere = replace(own_labels("left"), host_id="another", boot_id="another")
+    spec = LaunchSpec(lease_s=600)
+    left = (await backend.launch(spec, elsewhere)).id
+    other = (await backend.launch(spec, replace(elsewhere, run_id="other"))).id
+    async with other_driver({**options, "run_id": "left"}) as (_, living):
+        for purge, stay in ((False, [left, other, living]), (True, [other, living])):
+            pool = SandboxPool("nomad", **options, run_id="left", purge_on_start=purge)
+            async with pool, pool.slot() as slot:
+                assert sorted(nomad_agent.jobs()) == sorted([*stay, box_of(slot)])
+    await backend.reap(ReapFilter(all=True))
+
+
+async def test_who_waits_outlives_a_restart_of_the_server(options: dict[str, Any], nomad_agent: Agent) -> None:
+    """One that has just started refuses everybody for a moment."""
+    async with SandboxPool("nomad", **options) as pool:
+        server = nomad_agent.server
+        assert server is not None
+        await to_thread.run_sync(server.stop)
+
+        async def lent() -> None:
+            async with pool.slot(timeout_s=60) as slot:
+                assert (await slot.run("echo later")).stdout == "later\n"
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(lent)
+            await anyio.sleep(2)
+            await to_thread.run_sync(server.start)
+            tasks.start_soon(lent)
 
 
 async def test_jobs_may_be_kept_for_inspection(options: dict[str, Any], nomad_agent: Agent) -> None:

@@ -120,10 +120,58 @@ async def test_nobody_answers(options: dict[str, Any]) -> None:
     await refused(BackendUnavailable, "TLS", **{**options, "address": options["address"].replace("http:", "https:")})
 
 
+async def test_names_of_the_environment_as_files_and_shells_leave_them(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, token = options.pop("address"), options.pop("token")
+    monkeypatch.setenv("NOMAD_ADDR", f"{address}/")
+    monkeypatch.setenv("NOMAD_TOKEN", f"{token}\n")
+    async with SandboxPool("nomad", **options) as pool, pool.slot() as slot:
+        assert (await slot.run("echo in")).stdout == "in\n"
+    monkeypatch.setenv("NOMAD_TOKEN", f"{token}–")
+    error = await refused(ConfigError, "NOMAD_TOKEN", **options)
+    assert token not in str(error)
+    for wrong in (address.replace("http://", "http://me:hush@"), "127.0.0.1:4646", "http://127.0.0.1:port"):
+        monkeypatch.setenv("NOMAD_ADDR", wrong)
+        assert "hush" not in str(await refused(ConfigError, "NOMAD_ADDR", **options))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "told"),
+    [
+        (200, b"<html>log in</html>", "is no Nomad"),
+        (502, b"<html>" + b"x" * 9000, "502: <html>"),
+        (500, b"No cluster leader", "No cluster leader"),
+    ],
+)
+async def test_what_is_no_nomad_or_has_no_server(options: dict[str, Any], status: int, body: bytes, told: str) -> None:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            return None
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            address = f"http://127.0.0.1:{server.server_port}"
+            error = await refused(BackendUnavailable, told, **{**options, "address": address})
+        finally:
+            server.shutdown()
+    assert len(str(error)) < 4000
+
+
 @pytest.mark.parametrize(
     ("more", "told"),
     [
         ({"image": None}, "needs an image"),
+        ({"constraints": [{"attribute": "${node.class}", "operator": "~~", "value": "x"}]}, "operator|~~"),
+        ({"limits": Limits(memory_mb=4)}, "minimum MemoryMB"),
+        ({"user": "nobody-here"}, "nobody-here"),
         ({"address": "127.0.0.1:4646"}, "http://"),
         ({"driver": "exec"}, "driver"),
         ({"docker": {"image": "x"}}, "set by this library"),
@@ -153,7 +201,7 @@ async def test_launches_that_are_given_up_leave_no_job(options: dict[str, Any], 
         assert nomad_agent.jobs() == []
     # Nothing in this image can start what brings the runner.
     sleeps = {**options, "docker": {"readonly_rootfs": True}, "user": "nobody-here"}
-    await refused(LaunchError, "nobody-here", **sleeps)
+    await refused(ConfigError, "nobody-here", **sleeps)
 
 
 async def test_a_launch_that_takes_too_long(options: dict[str, Any], nomad_agent: Agent) -> None:

@@ -40,6 +40,17 @@ onpopstate = () => { view.textContent = 'list again'; };</script>""",
 <input type=file id=picker style="display: none" onchange="chosen.textContent = this.files[0].name + ' chosen'">
 <button onclick="picker.click()">Choose</button><iframe srcdoc="<input type=file aria-label=Framed
 onchange='parent.chosen.textContent = this.files[0].name + String.fromCharCode(32) + this.files[0].size'>"></iframe>""",
+    "/long": f"<title>Long</title><a download={'文' * 120}.tar.gz href=data:text/plain,made>Long name</a>",
+    "/alone": """<title>Alone</title><button>Import</button><p id=chosen></p><script>
+document.querySelector('button').onclick = () => { const field = document.createElement('input'); field.type = 'file';
+field.onchange = () => { chosen.textContent = field.files[0].name + ' ' + field.isConnected; }; field.click(); };
+</script>""",
+    "/choices": """<title>Choices</title><select aria-label=One><option>red<option disabled>green</select>
+<select aria-label=Some multiple onchange="chosen.textContent = [...this.selectedOptions].map(o => o.label).join()">
+<option>red<option>green<option>blue</select><p id=chosen></p>""",
+    "/refreshed": "<title>Refreshed</title><meta http-equiv=refresh content='0;url=/form'>",
+    "/replaced": "<title>Replaced</title><script>setTimeout(() => location.replace('/form'), 15)</script>",
+    "/leaving": "<title>Leaving</title><button>Stay</button><script>setTimeout(() => location = '/slow', 500)</script>",
     "/console": """<title>Console</title><script>console.log('hello', 1); console.warn('careful');
 setTimeout(() => { throw new Error('it broke'); }, 0);</script>""",
     "/canvas": """<title>Canvas</title><canvas id=c width=200 height=100></canvas><script>

@@ -300,6 +300,12 @@ async def test_a_kernel_that_is_lost_says_so(kernel: Caller, slot: Slot) -> None
     await anyio.sleep(1)
     done = await kernel("execute_code", code="1")
     assert "gone before this code ran: the Python that kept them ended with exit code 4" in str(done["warning"])
+    await kernel("execute_code", code="x = 1")
+    with anyio.move_on_after(0.5):
+        await kernel("execute_code", code="import time; time.sleep(60)")
+    given_up = await kernel.fails("execute_code", code="x")
+    assert "gone before this code ran: the call before was given up." in str(given_up.data["warning"])
+    assert "warning" not in await kernel("execute_code", code="1")
     await slot.reset()
     assert "name 'x' is not defined" in str((await kernel.fails("execute_code", code="x")).data["error"])
     await kernel.toolbox.aclose()

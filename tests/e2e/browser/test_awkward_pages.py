@@ -1,0 +1,128 @@
+"""Pages that do what tools do not expect: they lead elsewhere by themselves, or ask for files in ways of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import anyio
+import pytest
+
+from hermes_exec.slot.slot import Slot
+from hermes_exec.tools.browser import browser as browsers
+from tests.conftest import require_engine
+from tests.e2e.browser.conftest import HOME, Surfer
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("path", ["/refreshed", "/replaced"])
+async def test_a_page_that_leads_on_by_itself(surf: Surfer, path: str) -> None:
+    for _ in range(3):
+        opened = await surf.goto(path)
+        assert (opened["url"], opened["title"]) == (f"{HOME}/form", "Form")
+        assert "Password" in opened["snapshot"]
+
+
+async def test_a_page_that_is_leaving_for_one_that_never_comes(surf: Surfer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browsers, "ARRIVE_S", 1.0)
+    await surf.goto("/leaving")
+    await anyio.sleep(1)
+    with anyio.fail_after(10):
+        seen = await surf("snapshot")
+    assert seen["not_loaded"] == f"{HOME}/slow"
+    assert "Stay" in seen["snapshot"]
+    await surf("click", ref=surf.ref("Stay"))
+
+
+async def test_a_call_that_is_given_up_stops_loading(surf: Surfer) -> None:
+    await surf.goto("/form")
+    with anyio.move_on_after(0.5):
+        await surf.goto("/slow")
+    with anyio.fail_after(5):
+        assert "Password" in await surf.look()
+
+
+async def downloaded(surf: Surfer, ref: str) -> dict[str, Any]:
+    """What is told in the end of the file that a click has fetched."""
+    told = await surf("click", ref=ref)
+    while not told.get("downloads") or told["downloads"][0]["state"] == "in progress":
+        told = await surf("snapshot")
+    download: dict[str, Any] = told["downloads"][0]
+    return download
+
+
+async def test_downloads_with_names_that_no_file_can_have(surf: Surfer, slot: Slot) -> None:
+    await surf.goto("/long")
+    download = await downloaded(surf, surf.ref("Long name"))
+    assert download["path"].endswith("文.tar.gz")
+    assert len(download["path"].rpartition("/")[2].encode()) <= 255
+    assert await slot.files.read_bytes(download["path"]) == b"made"
+    again = await downloaded(surf, surf.ref("Long name"))
+    assert again["path"].endswith("文-2.tar.gz")
+
+
+async def test_a_download_that_somebody_takes_away(surf: Surfer, slot: Slot) -> None:
+    await surf.goto("/files")
+    ref = surf.ref("Made here")
+    thief = "while :; do rm -f Downloads/*-*-*-*; done"
+    process = await slot.spawn(f"cd && mkdir -p Downloads && {thief}")
+    with anyio.fail_after(60):
+        while (await downloaded(surf, ref))["state"] != "lost: No such file or directory":
+            pass
+    await process.kill()
+    await surf.goto("/form")
+
+
+async def test_a_field_for_files_that_is_in_no_document(surf: Surfer, slot: Slot) -> None:
+    await slot.files.write_text("photo.png", "x")
+    await slot.files.write_text("other.png", "x")
+    await surf.goto("/alone")
+    ref = surf.ref("Import")
+    assert "file_chooser" in await surf("click", ref=ref)
+    await slot.files.mkdir("folder")
+    for text, kind in (("folder", "bad_value"), ("none.png", "not_found"), ("photo.png\nother.png", "bad_value")):
+        assert (await surf.fails("type", ref=ref, text=text)).error_kind == kind
+    await surf("type", ref=ref, text="photo.png")
+    assert "photo.png true" in await surf.look()
+    assert await surf.value("document.querySelectorAll('input').length") == 0
+
+
+async def test_choices(surf: Surfer) -> None:
+    await surf.goto("/choices")
+    disabled = await surf.fails("type", ref=surf.ref('"One"'), text="green")
+    assert "'green' is disabled; there are: red." in disabled.content
+    await surf("type", ref=surf.ref('"Some"'), text="red\nblue")
+    assert "red,blue" in await surf.look()
+
+
+async def test_values_that_are_no_json(surf: Surfer) -> None:
+    await surf.goto("/form")
+    assert "self" in str(await surf.value("(() => { const a = {}; a.self = a; return a; })()"))
+    assert (await surf.fails("console", expression="new Date(8640000000000000)")).error_kind == "bad_value"
+    assert (await surf.fails("click", ref="f99e1")).error_kind == "not_found"
+
+
+async def test_a_drawing_has_no_elements_to_annotate(surf: Surfer) -> None:
+    await surf("navigate", url=f"{HOME}/pixel.svg")
+    with anyio.fail_after(20):
+        assert (await surf("vision", question="what?", annotate=True))["annotations"] == []
+
+
+DRIVEN = """
+import os
+from hermes_exec import SandboxPool
+from hermes_exec.backends.owner import descendants
+from hermes_exec.tools import Toolbox
+for _ in range(2):
+    with SandboxPool("local", network=False) as pool, pool.slot() as slot:
+        assert Toolbox(slot, ["browser"]).call("browser_navigate", {"url": "data:text/html,x"}).ok
+    print(len(descendants(os.getpid())))
+"""
+
+
+async def test_the_driver_ends_with_its_event_loop() -> None:
+    require_engine("chromium")
+    done = await anyio.run_process([sys.executable, "-c", DRIVEN], stderr=subprocess.STDOUT)
+    assert done.stdout.split() == [b"0", b"0"], done.stdout.decode()
