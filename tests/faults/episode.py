@@ -220,18 +220,29 @@ def left_behind(backend: str, seed: int, scratch: Path, options: dict[str, Any])
         found = anyio.run(listed, backend, options)
         wrong += [f"job {info.sandbox} is left" for info in found if info.labels.run_id == f"faults-{seed}"]
     if backend == "docker":
-        from docker import DockerClient, from_env
-
-        client = DockerClient(base_url=options["base_url"]) if "base_url" in options else from_env()
-        label = f"hermes-exec.run-id=faults-{seed}"
-        wrong += [
-            f"container {c['Id'][:12]} is left" for c in client.api.containers(all=True, filters={"label": label})
-        ]
-        client.close()
+        wrong += [f"container {name[:12]} is left" for name in containers(f"faults-{seed}", options.get("base_url"))]
     if backend == "modal":
         run = f"faults-{seed}"
         wrong += [f"sandbox {one.sandbox} is left" for one in sandboxes() if one.labels.run_id == run]
     return wrong
+
+
+def containers(run_id: str, url: str | None) -> list[str]:
+    """The containers of a run, on a daemon that may be restarting."""
+    from docker import DockerClient, from_env
+    from docker.errors import DockerException
+
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            client = from_env() if url is None else DockerClient(base_url=url)
+            found = client.api.containers(all=True, filters={"label": f"hermes-exec.run-id={run_id}"})
+            client.close()
+            return [str(one["Id"]) for one in found]
+        except (DockerException, OSError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
 
 
 async def reaped(backend: str, options: dict[str, Any]) -> None:
