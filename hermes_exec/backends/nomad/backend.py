@@ -123,11 +123,8 @@ class NomadBackend:
             found: Mapping[str, Any] = await self._cluster.call(lambda c: c.evaluation.get_evaluation(evaluation))
             for metrics in (found.get("FailedTGAllocs") or {}).values():
                 try:
-                    nodes = (
-                        await self._cluster.run(partial(self._cluster.ask_now, nodes_of))
-                        if metrics.get("DimensionExhausted")
-                        else []
-                    )
+                    ask = partial(self._cluster.ask_now, nodes_of)
+                    nodes = await self._cluster.run(ask) if metrics.get("DimensionExhausted") else []
                 except ExecError:  # it takes a further right to be told
                     nodes = []
                 raise unplaced(metrics, wanted, nodes)

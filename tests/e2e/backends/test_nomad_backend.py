@@ -67,7 +67,7 @@ async def test_everything_is_gone_afterwards(options: dict[str, Any], nomad_agen
         assert made.top()["Processes"]
         assert "NOMAD_" not in (await slot.run("env")).stdout
     assert nomad_agent.jobs() == []
-    await until(lambda: not engine.containers.list(all=True, filters={"id": str(made.id)}))
+    await until(lambda: not engine.containers.list(all=True, filters={"id": str(made.id)}, ignore_removed=True))
 
 
 async def test_eight_slots_share_a_box(options: dict[str, Any], nomad_agent: Agent) -> None:
