@@ -33,11 +33,10 @@ async def launch_sandbox(
     if isinstance(template.backend, Prefetches):
         with errors_masked(template.secrets):
             await template.backend.prefetch(replace(template.spec(), on_progress=on_pull))
-    pulled_at: list[float] = []
-    doing: list[str] = []
+    heard: list[tuple[float, PullProgress]] = []
 
     def progress(news: PullProgress) -> None:
-        pulled_at[:], doing[:] = [time.monotonic()], [f": {news.image}: {news.status}"]
+        heard[:] = [(time.monotonic(), news)]
         if on_pull is not None:
             on_pull(news)
 
@@ -46,8 +45,8 @@ async def launch_sandbox(
         longest = due + config.pull_timeout_s
         while (left := due - time.monotonic()) > 0:
             await anyio.sleep(left)
-            if pulled_at:
-                due = min(pulled_at[0] + config.launch_timeout_s, longest)
+            if heard:
+                due = min(heard[0][0] + config.launch_timeout_s, longest)
         scope.cancel()
 
     spec = replace(template.spec(), on_progress=progress)
@@ -70,7 +69,8 @@ async def launch_sandbox(
         return sandbox
     if failure is not None:
         raise failure
-    raise LaunchTimeout(f"a sandbox was not launched within {config.launch_timeout_s:g} s{''.join(doing)}")
+    doing = "".join(f": {news.image}: {news.status}" for _, news in heard)
+    raise LaunchTimeout(f"a sandbox was not launched within {config.launch_timeout_s:g} s{doing}")
 
 
 async def start_sandbox(

@@ -13,7 +13,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tests import nomad_agent, sshd
 from tests.engines import modal_server
@@ -29,6 +29,26 @@ class Engine(NamedTuple):
     restart: Callable[[], object] | None = None
 
 
+class Server(Protocol):
+    """A program that can be stopped and started."""
+
+    def stop(self) -> None:
+        """Stop it."""
+
+    def start(self) -> None:
+        """Start it; returns when it answers."""
+
+
+def restart_of(server: Server) -> Callable[[], None]:
+    """What stops a server and starts it again."""
+
+    def restart() -> None:
+        server.stop()
+        server.start()
+
+    return restart
+
+
 @contextmanager
 def engine_of(backend: str, image: str = "debian") -> Iterator[Engine]:
     """The engine of a backend, while it is there; `image` is a test image's."""
@@ -40,12 +60,7 @@ def engine_of(backend: str, image: str = "debian") -> Iterator[Engine]:
             yield Engine({"image": image}, lambda: modal.switch("cut"))
     elif backend == "ssh":
         with sshd.server() as server:
-
-            def again() -> None:
-                server.stop()
-                server.start()
-
-            yield Engine(server.options(), again)
+            yield Engine(server.options(), restart_of(server))
     elif backend == "singularity":
         from tests.images.folders import ensure as ensure_folder
 
@@ -53,12 +68,7 @@ def engine_of(backend: str, image: str = "debian") -> Iterator[Engine]:
     elif backend == "nomad":
         image = _docker_image(image)
         with nomad_agent.agent() as agent:
-
-            def anew() -> None:
-                agent.stop()
-                agent.start()
-
-            yield Engine(agent.options(image=image), anew)
+            yield Engine(agent.options(image=image), restart_of(agent))
     else:
         yield Engine({})
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tests.chaos.daemon import own_daemon
-from tests.engines import BACKENDS, Engine, engine_of
+from tests.engines import BACKENDS, Engine, engine_of, restart_of
 from tests.faults.episode import Verdict, in_own_process
 
 
@@ -46,12 +46,7 @@ def _engine(backend: str, *, restarts: bool) -> Iterator[Engine]:
             yield engine
         return
     with own_daemon("--live-restore") as daemon:  # that of the machine is not for us to restart
-
-        def again() -> None:
-            daemon.stop()
-            daemon.start()
-
-        yield Engine({"image": daemon.image, "base_url": daemon.url}, again)
+        yield Engine({"image": daemon.image, "base_url": daemon.url}, restart_of(daemon))
 
 
 @contextmanager

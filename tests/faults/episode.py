@@ -12,24 +12,25 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 
 from hermes_exec import BackendUnavailable, SandboxPool
 from hermes_exec.backends.base import ReapFilter, SandboxInfo
 from hermes_exec.backends.registry import config_type, make_backend
-from hermes_exec.config import BackendConfig
 from hermes_exec.testing.faults import Faults, faulty
 from tests.e2e.pool.outside import marked
 from tests.engines import modal_server
 from tests.faults.evidence import Evidence, Folder, folder, listening
 from tests.faults.workload import WORKERS, Record, nap, work
 
+T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 LONGEST_S = 240.0
 LEASE_S = 8.0
@@ -84,7 +85,7 @@ async def use(options: dict[str, Any], evidence: Evidence, seed: int, scratch: P
     """The workload on a pool."""
     backend = options.pop("backend")
     async with AsyncExitStack() as held:
-        pool = await begun(backend, options, held)
+        pool = await once_there(lambda: held.enter_async_context(SandboxPool(backend, **options)))
         record = await work(pool, evidence.snippet, scratch, seed)
         began = time.monotonic()
     if time.monotonic() - began > 35:
@@ -92,12 +93,12 @@ async def use(options: dict[str, Any], evidence: Evidence, seed: int, scratch: P
     return record
 
 
-async def begun(backend: BackendConfig, options: dict[str, Any], held: AsyncExitStack) -> SandboxPool:
-    """A pool in `held`, once the backend's server is there, which may be restarting."""
+async def once_there(work: Callable[[], Awaitable[T]]) -> T:
+    """Do something when the backend's server is there, which may be restarting."""
     with anyio.fail_after(60):
         while True:
             try:
-                return await held.enter_async_context(SandboxPool(backend, **options))
+                return await work()
             except BackendUnavailable:
                 await anyio.sleep(0.5)
 
@@ -185,7 +186,8 @@ def in_own_process(
         if "Traceback" in done.stderr:
             verdict.wrong.append(f"it wrote to stderr: {done.stderr.strip()[-2000:]}")
         if restarts and backend == "ssh":
-            anyio.run(reaped, backend, {**(options or {}), "base_dir": scratch})
+            there = make_backend(backend, {**(options or {}), "base_dir": scratch})
+            anyio.run(once_there, partial(there.reap, ReapFilter(all=True)))
         verdict.wrong += left_behind(backend, seed, Path(scratch), options or {})
         if disk:
             verdict.wrong += [f"{name} is left where boxes are" for name in os.listdir(disk)]
@@ -217,7 +219,7 @@ def left_behind(backend: str, seed: int, scratch: Path, options: dict[str, Any])
         time.sleep(0.2)
     wrong += [f"a process sleeps for {word}" for word in living]
     if backend == "nomad":
-        found = anyio.run(listed, backend, options)
+        found = anyio.run(once_there, make_backend(backend, options).sandboxes)
         wrong += [f"job {info.sandbox} is left" for info in found if info.labels.run_id == f"faults-{seed}"]
     if backend == "docker":
         wrong += [f"container {name[:12]} is left" for name in containers(f"faults-{seed}", options.get("base_url"))]
@@ -243,28 +245,6 @@ def containers(run_id: str, url: str | None) -> list[str]:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.5)
-
-
-async def reaped(backend: str, options: dict[str, Any]) -> None:
-    """Have the boxes ended, and removed, that nobody owns any more."""
-    made = make_backend(backend, options)
-    with anyio.fail_after(60):
-        while True:
-            try:
-                await made.reap(ReapFilter(all=True))
-                return
-            except BackendUnavailable:
-                await anyio.sleep(0.5)
-
-
-async def listed(backend: str, options: dict[str, Any]) -> list[SandboxInfo]:
-    """The boxes of a backend, whose server may be restarting."""
-    with anyio.fail_after(60):
-        while True:
-            try:
-                return await make_backend(backend, options).sandboxes()
-            except BackendUnavailable:
-                await anyio.sleep(0.5)
 
 
 def sandboxes() -> list[SandboxInfo]:

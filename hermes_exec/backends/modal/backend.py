@@ -20,7 +20,7 @@ from hermes_exec.backends.dockerfile import folder_of
 from hermes_exec.backends.modal.client import ANSWER_S, Client
 from hermes_exec.backends.modal.config import DAY_S, ModalConfig
 from hermes_exec.backends.modal.images import RUNNER, Images, told_of
-from hermes_exec.backends.modal.sandbox import BASE, ModalSandbox, terminate, why_it_ended, workdir_of
+from hermes_exec.backends.modal.sandbox import BASE, ModalSandbox, terminate, workdir_of
 from hermes_exec.backends.modal.stream import Streams
 from hermes_exec.backends.owner import PREFIX, from_strings, own_labels, owner_state, reap_each, to_strings
 from hermes_exec.config.model import volume_parts
@@ -88,10 +88,7 @@ class ModalBackend:
                     *command(self._config, spec), app=app, image=image, tags=tags, **options
                 )
                 # It answers when the sandbox has started. Until there is a GPU for it, say, Modal lets it wait.
-                try:
-                    workdir = await workdir_of(made)
-                except modal.exception.NotFoundError as error:
-                    raise LaunchError(f"the sandbox ended while it started: {await why_it_ended(made)}") from error
+                workdir = await workdir_of(made)
         except BaseException:
             # Modal may have made it though its answer did not come; one that is made still later ends with its lease.
             with anyio.move_on_after(ANSWER_S, shield=True), contextlib.suppress(Exception):

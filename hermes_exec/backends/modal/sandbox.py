@@ -135,17 +135,22 @@ async def run(
 
 
 async def workdir_of(sandbox: modal.Sandbox) -> str:
-    """The WORKDIR of its image, in its client's loop: where a process starts for which nothing is said."""
-    process = await run(sandbox, "cwd", workdir=None)
-    return (await process.stdout.read.aio()).decode("utf-8", "replace").rstrip("\n") or "/"
+    """The WORKDIR of its image, in its client's loop: where a process starts for which nothing is said.
 
+    Raises:
+        LaunchError: it ended while it started.
+    """
+    from modal.exception import NotFoundError
 
-async def why_it_ended(sandbox: modal.Sandbox) -> str:
-    """What is known of one that ended before it could be used, in its client's loop."""
-    code, said = await sandbox.poll.aio(), ""
-    with contextlib.suppress(Exception), anyio.move_on_after(LOG_S):
-        said = (await sandbox.stderr.read.aio())[-LOG_BYTES:].strip()
-    return f"exit code {code} (are limits.memory_mb and limits.cpus enough?)" + (f": {said}" if said else "")
+    try:
+        process = await run(sandbox, "cwd", workdir=None)
+        return (await process.stdout.read.aio()).decode("utf-8", "replace").rstrip("\n") or "/"
+    except NotFoundError as error:
+        code, said = await sandbox.poll.aio(), ""
+        with contextlib.suppress(Exception), anyio.move_on_after(LOG_S):
+            said = (await sandbox.stderr.read.aio())[-LOG_BYTES:].strip()
+        why = f"exit code {code} (are limits.memory_mb and limits.cpus enough?)" + (f": {said}" if said else "")
+        raise LaunchError(f"the sandbox ended while it started: {why}") from error
 
 
 async def terminate(sandbox: modal.Sandbox) -> None:

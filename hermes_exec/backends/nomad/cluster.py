@@ -146,7 +146,7 @@ class Cluster:
             given["address"] = address_of(found.address or f"{found.get_uri()}:{found.port}")
         except ValueError as error:
             raise ConfigError(f"NOMAD_ADDR: {error}") from None
-        given["token"] = _token(found.token) or ""
+        given["token"] = _token(found.token)
         return Nomad(
             **given,
             timeout=config.api_timeout_s,
@@ -287,8 +287,8 @@ class Cluster:
         return BackendUnavailable(f"{told}{policy} (a namespace that is not there is refused, too)")
 
 
-def _token(found: str | None) -> str | None:
+def _token(found: str | None) -> str:
     token = (found or "").strip()
     if not token.isascii() or not token.isprintable():
         raise ConfigError("the token of Nomad, or NOMAD_TOKEN, has letters that no token has")
-    return token or None
+    return token

@@ -6,6 +6,7 @@ import re
 
 HANGS = "The page does not answer: open it, or another one, anew with browser_navigate."
 CRASHED = "The page crashed, perhaps for want of memory. Open it again, or another one, with browser_navigate."
+WENT_ON = "The page went on to another one meanwhile: look with browser_snapshot."
 OBSTACLES = r"element (is not|was detached)|intercepts pointer events|outside of the viewport"
 """What keeps Playwright from an action, as it says so in its log."""
 HINTS = {
@@ -18,8 +19,8 @@ HINTS = {
     "ERR_UNSAFE_PORT": "The browser does not open this port, which belongs to another protocol. Serve on another one.",
     "ERR_FILE_NOT_FOUND": "There is no such file on this machine.",
     "ERR_CERT_": "The certificate of the server is not believed. On the browser's own page, Advanced leads on.",
-    "context was destroyed": "The page went on to another one meanwhile: look with browser_snapshot.",
-    "by another navigation": "The page went on to another one meanwhile: look with browser_snapshot.",
+    "context was destroyed": WENT_ON,
+    "by another navigation": WENT_ON,
     "Unknown key": "Names of keys are as in Enter, Tab, ArrowDown, a, Control+a.",
 }
 """What parts of their messages mean, and what to do."""

@@ -222,13 +222,14 @@ async def _found(running: RunningBrowser, ref: str) -> Locator:
     """The element of a reference of the last snapshot. Raises ToolFailure when there is none."""
     from playwright.async_api import Error
 
-    locator, count = _locator(running, ref), 0 if not running.last_tree else None
+    locator = _locator(running, ref)
+    count: int | None = 0
     try:
-        count = await running.act(locator.count) if count is None else count
+        if running.last_tree:
+            count = await running.act(locator.count)
     except Error as error:
         if "Invalid frame" not in str(error):
             raise
-        count = 0
     if count == 0:
         told = f"There is no element {ref!r}: references are those of the last snapshot. Call browser_snapshot."
         raise ToolFailure("not_found", told, success=False)

@@ -77,8 +77,8 @@ class Registry:
 
 
 @contextlib.contextmanager
-def serving(engine: DockerClient, folder: Path, *, auth: bool) -> Iterator[Registry]:
-    """A registry that starts empty; what the engine got from it is removed. Skips where none is to be had."""
+def registry(folder: Path, *, auth: bool) -> Iterator[Registry]:
+    """A registry that starts empty. Skips where none is to be had."""
     if isinstance(why := program(), str):
         pytest.skip(why)
     own = Registry(folder, auth=auth)
@@ -87,11 +87,23 @@ def serving(engine: DockerClient, folder: Path, *, auth: bool) -> Iterator[Regis
         yield own
     finally:
         own.close()
-        for image in engine.api.images():  # `engine.images.list` fails where another test removes one meanwhile
-            for name in [*(image["RepoTags"] or ()), *(image["RepoDigests"] or ())]:
-                if name.startswith(f"{own.host}/"):
-                    with contextlib.suppress(NotFound):  # it went with its other name
-                        engine.images.remove(name, force=True, noprune=True)
+
+
+@contextlib.contextmanager
+def serving(engine: DockerClient, folder: Path, *, auth: bool) -> Iterator[Registry]:
+    """The same; what the engine got from it is removed."""
+    with contextlib.ExitStack() as held:
+        own = held.enter_context(registry(folder, auth=auth))
+        held.callback(_forget, engine, own)
+        yield own
+
+
+def _forget(engine: DockerClient, own: Registry) -> None:
+    for image in engine.api.images():  # `engine.images.list` fails where another test removes one meanwhile
+        for name in [*(image["RepoTags"] or ()), *(image["RepoDigests"] or ())]:
+            if name.startswith(f"{own.host}/"):
+                with contextlib.suppress(NotFound):  # it went with its other name
+                    engine.images.remove(name, force=True, noprune=True)
 
 
 def publish(engine: DockerClient, server: Registry, source: str, version: str, content: str) -> str:

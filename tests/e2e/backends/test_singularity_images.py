@@ -192,14 +192,8 @@ async def test_an_archive_that_is_broken_is_told(options: dict[str, Any], tmp_pa
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Registry]:
-    if isinstance(why := registry.program(), str):
-        pytest.skip(why)
-    own = Registry(tmp_path, auth=False)
-    try:
-        own.wait()
+    with registry.registry(tmp_path, auth=False) as own:
         yield own
-    finally:
-        own.close()
 
 
 @pytest.mark.docker
