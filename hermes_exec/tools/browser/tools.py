@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Awaitable, Callable
 from functools import partial, wraps
@@ -11,12 +10,21 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from hermes_exec.tools.browser import fields
-from hermes_exec.tools.browser import snapshot as snapshots
 from hermes_exec.tools.browser.browser import ANSWER_S, VIEWPORT
-from hermes_exec.tools.browser.downloads import LONGEST_URL
 from hermes_exec.tools.browser.driver import quietly
-from hermes_exec.tools.browser.explained import CRASHED, HANGS, explained
+from hermes_exec.tools.browser.explained import CRASHED, explained
 from hermes_exec.tools.browser.navigation import blocked
+from hermes_exec.tools.browser.results import (
+    ACTION_S,
+    LOAD_S,
+    after,
+    arrived,
+    failure,
+    happened,
+    opened,
+    short,
+    snapshot_of,
+)
 from hermes_exec.tools.browser.sessions import frame_tree, new_session
 from hermes_exec.tools.browser.slot_browser import of_slot
 from hermes_exec.tools.browser.vision import IMAGES, screenshot
@@ -25,7 +33,7 @@ from hermes_exec.tools.call.results import Outcome
 from hermes_exec.tools.state.tool_state import Tool, ToolState
 
 if TYPE_CHECKING:
-    from playwright.async_api import Locator, Page
+    from playwright.async_api import Locator
 
     from hermes_exec.tools.browser.browser import RunningBrowser
 
@@ -34,15 +42,10 @@ Work = Callable[["RunningBrowser", ToolState, JsonObject], Awaitable[JsonObject]
 """What a tool does in the browser. PNG images of its result are in `IMAGES`."""
 
 NAVIGATION_S = 60.0
-ACTION_S = 10.0
-LOAD_S = 5.0
 CALL_S = 90.0
 LONGEST_CDP_S = 300.0
 SCROLL_PX = 500
-PAGES_ON_THE_WAY = 4
-"""How often a page that is opened may lead on to another before it is shown."""
 RESULT_CHARS = 20_000
-TABS_TOLD = 10
 HTTP_ERROR = 400
 OURS = ("Browser.", "Target.", "Fetch.", "Tethering.", "SystemInfo.", "IO.", "Page.setDownloadBehavior")
 """DevTools domains and commands that the tools themselves work with, and the rules of the pool rest on."""
@@ -66,37 +69,33 @@ def tool(work: Work, *, held: bool = False, opens: bool = False, within_s: float
             running.begin()
             await _check_withdrawn(running, tell=not opens)
             if running.dialogs and not held:
-                raise _failure("dialog_open", "A dialog holds the page.", running)
+                raise failure("dialog_open", "A dialog holds the page.", running)
             data: JsonObject | None = None
             try:
                 with anyio.move_on_after(within_s):
                     # A page that goes elsewhere by itself answers nothing before it is there.
                     elsewhere = not opens and running.navigation.waiting is not None
-                    told = await _arrived(running, running.page) if elsewhere else {}
+                    told = await arrived(running, running.page) if elsewhere else {}
                     data = {**told, **await work(running, state, arguments)}
             except Error as error:
                 await running.check_slot()
                 await _check_withdrawn(running)
                 if "Target crashed" in str(error):
-                    raise _failure("page_crashed", CRASHED, running) from None
+                    raise failure("page_crashed", CRASHED, running) from None
                 kind = "timeout" if isinstance(error, PlaywrightTimeout) else "browser_error"
-                raise _failure(kind, explained(error), running) from None
+                raise failure(kind, explained(error), running) from None
             await _check_withdrawn(running)
             if data is None:
-                raise _failure(
+                raise failure(
                     "timeout", f"The page did not answer within {within_s:g} s. Try browser_navigate.", running
                 )
             if owner.lost is not None:
                 data["warning"], owner.lost = owner.lost, None
             await running.downloads.settle()
         images = data.pop(IMAGES, ())
-        return Outcome({"success": True, **data, **_happened(running)}, images=images)
+        return Outcome({"success": True, **data, **happened(running)}, images=images)
 
     return call
-
-
-def _failure(kind: str, message: str, running: RunningBrowser) -> ToolFailure:
-    return ToolFailure(kind, message, success=False, **_happened(running))
 
 
 async def _check_withdrawn(running: RunningBrowser, *, tell: bool = True) -> None:
@@ -106,112 +105,6 @@ async def _check_withdrawn(running: RunningBrowser, *, tell: bool = True) -> Non
         running.downloads.refuse(*withdrawn)
         await running.downloads.settle()
         raise blocked(*withdrawn)
-
-
-def _happened(running: RunningBrowser) -> JsonObject:
-    """What the model is told beside any result: open dialogs, finished downloads, several tabs."""
-    told: JsonObject = {}
-    if running.dialogs:
-        told["pending_dialogs"] = [dialog.told() for dialog in running.dialogs]
-        told["hint"] = "A dialog holds the page: answer it with browser_dialog."
-    if running.past_dialogs:
-        told["recent_dialogs"] = [dialog.told() for dialog in running.past_dialogs]
-        running.past_dialogs.clear()
-    downloads = running.downloads.untold()
-    if downloads:
-        told["downloads"] = [
-            {
-                "path": download.path,
-                "name": download.name,
-                "bytes": download.size,
-                "state": "in progress" if download.under_way else download.state,
-            }
-            for download in downloads
-        ]
-        for download in downloads:
-            download.told = not download.under_way
-    if len(running.pages) > 1:
-        told["tabs"] = [_short(page.url) for page in running.pages[-TABS_TOLD:]]
-    return told
-
-
-async def _snapshot(running: RunningBrowser, state: ToolState, page: Page, *, full: bool = False) -> JsonObject:
-    """The snapshot of a page as fields of a result."""
-    tree = await _tree(running, page)
-    if tree is None:
-        return {"snapshot": "(a dialog is open)", "element_count": 0}
-    running.last_tree = tree = snapshots.masked(tree, running.passwords)
-    text = (tree if full else snapshots.compact(tree)) or "(empty page)"
-    return {"snapshot": await snapshots.fitted(state.slot, text), "element_count": snapshots.element_count(text)}
-
-
-async def _tree(running: RunningBrowser, page: Page) -> str | None:
-    """The tree of a page; None when a dialog holds it."""
-    if running.dialogs:
-        return None
-    with anyio.move_on_after(ACTION_S) as answering:
-        top = await running.act(partial(snapshots.top_of, page))
-    if answering.cancelled_caught:
-        raise _failure("timeout", HANGS, running)
-    return None if top is None else await running.act(partial(snapshots.tree_of, page, top))
-
-
-async def _opened(running: RunningBrowser, state: ToolState, page: Page) -> JsonObject:
-    """Address, title and snapshot of a page that was opened, all of the same one: it may lead on to another."""
-    from playwright.async_api import Error
-
-    for left in reversed(range(PAGES_ON_THE_WAY)):
-        url = page.url
-        try:
-            told = await _snapshot(running, state, page)
-            title = "" if running.dialogs else await page.title()
-        except Error as error:
-            if not left or "context was destroyed" not in str(error):
-                raise
-        else:
-            if page.url == url or not left:
-                return {"url": _short(page.url), "title": title, **told}
-        await _arrived(running, page)
-    raise AssertionError
-
-
-def _short(url: str) -> str:
-    return url if len(url) <= LONGEST_URL else f"{url[:LONGEST_URL]}... (cut)"
-
-
-async def _arrived(running: RunningBrowser, page: Page) -> JsonObject:
-    """Give what an action began its time: a navigation, a tab, a download. Returns what the model is told of it."""
-    from playwright.async_api import Error
-
-    if (url := await running.arrive()) is not None:
-        return {"not_loaded": url, "note": f"{url[:200]} did not answer in time, so the page stays the one before."}
-    with anyio.move_on_after(LOAD_S), contextlib.suppress(Error):
-        if not page.is_closed() and not running.dialogs:
-            await running.act(lambda: page.wait_for_load_state("domcontentloaded", timeout=LOAD_S * 1000))
-    return {}
-
-
-async def _after(running: RunningBrowser, state: ToolState, before: str, page: Page) -> JsonObject:
-    """What an action changed: the address, the tab, the snapshot when it was asked for."""
-    await running.settle(page)
-    told = await _arrived(running, page)
-    if running.crashed or not running.pages:
-        return told
-    if running.take_chooser():
-        told["file_chooser"] = "The page asks for a file: give its path by browser_type with the same ref."
-    now = running.page
-    if now is not page:
-        told["new_tab"] = _short(now.url)
-    if now.url != before:
-        told["url"] = _short(now.url)
-        if (refused := running.navigation.take_refused()) is not None:
-            told["blocked_by_policy"] = "{} may not be opened: {}".format(*refused)
-    if state.options.browser_changes and not running.dialogs:
-        old = running.last_tree
-        await _snapshot(running, state, now)
-        difference = snapshots.changes(snapshots.compact(old), snapshots.compact(running.last_tree))
-        told["changes"] = difference[: snapshots.LIMIT_CHARS] or "(nothing changed)"
-    return told
 
 
 def _locator(running: RunningBrowser, ref: str) -> Locator:
@@ -285,7 +178,7 @@ async def navigate(running: RunningBrowser, state: ToolState, arguments: JsonObj
         with anyio.move_on_after(LOAD_S):
             await running.act(lambda: page.wait_for_load_state("load", timeout=0))
     await running.settle(page)
-    told = {**await _arrived(running, page), **await _opened(running, state, page)}
+    told = {**await arrived(running, page), **await opened(running, state, page)}
     if answer is not None and answer.status >= HTTP_ERROR:
         told["status"] = answer.status
     return told
@@ -295,7 +188,7 @@ async def navigate(running: RunningBrowser, state: ToolState, arguments: JsonObj
 async def snapshot(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """The accessibility tree of the page."""
     page = running.page
-    data = {"url": _short(page.url), **await _snapshot(running, state, page, full=arguments["full"])}
+    data = {"url": short(page.url), **await snapshot_of(running, state, page, full=arguments["full"])}
     if len(page.frames) > 1:
         # A page that a dialog holds takes no new session.
         frames = None if running.dialogs else await running.act(partial(frame_tree, page))
@@ -316,7 +209,7 @@ async def click(running: RunningBrowser, state: ToolState, arguments: JsonObject
     except PlaywrightTimeout:
         if running.navigation.begun == begun:  # else it was made, and waits for where it leads
             raise
-    return {"clicked": _with_at(arguments["ref"]), **await _after(running, state, before, page)}
+    return {"clicked": _with_at(arguments["ref"]), **await after(running, state, before, page)}
 
 
 @tool
@@ -326,7 +219,7 @@ async def type_text(running: RunningBrowser, state: ToolState, arguments: JsonOb
     locator = await _found(running, arguments["ref"])
     await fields.fill(running, state, locator, text, ACTION_S)
     told = {"typed": f"*** ({len(text)} characters)", "element": _with_at(arguments["ref"])}
-    return {**told, **await _after(running, state, before, page)}
+    return {**told, **await after(running, state, before, page)}
 
 
 @tool
@@ -338,7 +231,7 @@ async def scroll(running: RunningBrowser, state: ToolState, arguments: JsonObjec
     distance = SCROLL_PX if arguments["direction"] == "down" else -SCROLL_PX
     await running.act(lambda: page.mouse.wheel(0, distance))
     await anyio.sleep(0.1)
-    return {"scrolled": arguments["direction"], **await _after(running, state, page.url, page)}
+    return {"scrolled": arguments["direction"], **await after(running, state, page.url, page)}
 
 
 @tool
@@ -353,9 +246,9 @@ async def back(running: RunningBrowser, state: ToolState, arguments: JsonObject)
         if len(running.pages) == 1:
             raise ToolFailure("not_found", "There is no page before this one.", success=False)
         await page.close()
-        return {"url": running.page.url, **await _snapshot(running, state, running.page)}
+        return {"url": running.page.url, **await snapshot_of(running, state, running.page)}
     await running.act(lambda: page.go_back(wait_until="domcontentloaded", timeout=NAVIGATION_S * 1000))
-    return {"url": page.url, **await _snapshot(running, state, page)}
+    return {"url": page.url, **await snapshot_of(running, state, page)}
 
 
 @tool
@@ -363,7 +256,7 @@ async def press(running: RunningBrowser, state: ToolState, arguments: JsonObject
     """Press a key, such as Enter or Control+a."""
     page, before = running.page, running.page.url
     await running.act(lambda: page.keyboard.press(arguments["key"]))
-    return {"pressed": arguments["key"], **await _after(running, state, before, page)}
+    return {"pressed": arguments["key"], **await after(running, state, before, page)}
 
 
 @tool
@@ -416,7 +309,7 @@ async def dialog(running: RunningBrowser, state: ToolState, arguments: JsonObjec
     accept = arguments["action"] == "accept"
     await running.answer(found[0], accept=accept, text=arguments.get("prompt_text"))
     page, before = running.page, running.page.url
-    return {"handled": arguments["action"], "dialog_id": found[0].id, **await _after(running, state, before, page)}
+    return {"handled": arguments["action"], "dialog_id": found[0].id, **await after(running, state, before, page)}
 
 
 @partial(tool, held=True, within_s=LONGEST_CDP_S + ACTION_S)
@@ -431,7 +324,7 @@ async def cdp(running: RunningBrowser, state: ToolState, arguments: JsonObject) 
         raise ToolFailure("bad_value", "'timeout' must be above 0.", success=False)
     page, frame = await running.tab(arguments.get("target_id")), arguments.get("frame_id")
     if running.dialogs and frame is not None:  # none of its processes takes a new session
-        raise _failure("dialog_open", "A dialog holds the page and its frames.", running)
+        raise failure("dialog_open", "A dialog holds the page and its frames.", running)
     session = await new_session(page, frame)
     try:
         with anyio.fail_after(timeout_s):

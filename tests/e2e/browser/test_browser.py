@@ -14,7 +14,7 @@ import pytest
 from hermes_exec import ExecError, Limits, SandboxPool
 from hermes_exec.slot.slot import Slot
 from hermes_exec.tools import Toolbox
-from hermes_exec.tools.browser import browser, tools
+from hermes_exec.tools.browser import browser, results, tools
 from tests.conftest import require_engine
 from tests.e2e.browser.conftest import (
     HOME,
@@ -315,8 +315,6 @@ async def test_a_huge_page_is_cut_with_the_rest_in_a_file(surf: Surfer, slot: Sl
 
 
 async def test_pages_that_never_load(surf: Surfer, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hermes_exec.tools.browser import tools
-
     monkeypatch.setattr(tools, "NAVIGATION_S", 5.0)
     await surf.goto("/form")
     assert (await surf.fails("navigate", url=f"{HOME}/slow")).error_kind == "timeout"
@@ -331,6 +329,7 @@ async def test_pages_that_never_load(surf: Surfer, monkeypatch: pytest.MonkeyPat
 
 async def test_a_page_that_hangs_or_crashes_is_told(surf: Surfer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tools, "ACTION_S", 2.0)
+    monkeypatch.setattr(results, "ACTION_S", 2.0)
     await surf.goto("/hang")
     hung = await surf.fails("click", ref=surf.ref('button "Hang"'))
     assert (hung.error_kind, "browser_navigate" in hung.content) == ("timeout", True)

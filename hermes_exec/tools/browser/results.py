@@ -1,0 +1,140 @@
+"""What the results of the browser tools tell: the page, what an action changed, dialogs, downloads and tabs."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from hermes_exec.tools.browser import snapshot as snapshots
+from hermes_exec.tools.browser.downloads import LONGEST_URL
+from hermes_exec.tools.browser.explained import HANGS
+from hermes_exec.tools.call.failure import ToolFailure
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page
+
+    from hermes_exec.tools.browser.browser import RunningBrowser
+    from hermes_exec.tools.state.tool_state import ToolState
+
+JsonObject = dict[str, Any]
+
+ACTION_S = 10.0
+LOAD_S = 5.0
+PAGES_ON_THE_WAY = 4
+"""How often a page that is opened may lead on to another before it is shown."""
+TABS_TOLD = 10
+
+
+def failure(kind: str, message: str, running: RunningBrowser) -> ToolFailure:
+    """An error of a tool, with what else happened."""
+    return ToolFailure(kind, message, success=False, **happened(running))
+
+
+def happened(running: RunningBrowser) -> JsonObject:
+    """What the model is told beside any result: open dialogs, finished downloads, several tabs."""
+    told: JsonObject = {}
+    if running.dialogs:
+        told["pending_dialogs"] = [dialog.told() for dialog in running.dialogs]
+        told["hint"] = "A dialog holds the page: answer it with browser_dialog."
+    if running.past_dialogs:
+        told["recent_dialogs"] = [dialog.told() for dialog in running.past_dialogs]
+        running.past_dialogs.clear()
+    downloads = running.downloads.untold()
+    if downloads:
+        told["downloads"] = [
+            {
+                "path": download.path,
+                "name": download.name,
+                "bytes": download.size,
+                "state": "in progress" if download.under_way else download.state,
+            }
+            for download in downloads
+        ]
+        for download in downloads:
+            download.told = not download.under_way
+    if len(running.pages) > 1:
+        told["tabs"] = [short(page.url) for page in running.pages[-TABS_TOLD:]]
+    return told
+
+
+async def snapshot_of(running: RunningBrowser, state: ToolState, page: Page, *, full: bool = False) -> JsonObject:
+    """The snapshot of a page as fields of a result."""
+    tree = await _tree(running, page)
+    if tree is None:
+        return {"snapshot": "(a dialog is open)", "element_count": 0}
+    running.last_tree = tree = snapshots.masked(tree, running.passwords)
+    text = (tree if full else snapshots.compact(tree)) or "(empty page)"
+    return {"snapshot": await snapshots.fitted(state.slot, text), "element_count": snapshots.element_count(text)}
+
+
+async def _tree(running: RunningBrowser, page: Page) -> str | None:
+    """The tree of a page; None when a dialog holds it."""
+    if running.dialogs:
+        return None
+    with anyio.move_on_after(ACTION_S) as answering:
+        top = await running.act(partial(snapshots.top_of, page))
+    if answering.cancelled_caught:
+        raise failure("timeout", HANGS, running)
+    return None if top is None else await running.act(partial(snapshots.tree_of, page, top))
+
+
+async def opened(running: RunningBrowser, state: ToolState, page: Page) -> JsonObject:
+    """Address, title and snapshot of a page that was opened, all of the same one: it may lead on to another."""
+    from playwright.async_api import Error
+
+    for left in reversed(range(PAGES_ON_THE_WAY)):
+        url = page.url
+        try:
+            told = await snapshot_of(running, state, page)
+            title = "" if running.dialogs else await page.title()
+        except Error as error:
+            if not left or "context was destroyed" not in str(error):
+                raise
+        else:
+            if page.url == url or not left:
+                return {"url": short(page.url), "title": title, **told}
+        await arrived(running, page)
+    raise AssertionError
+
+
+def short(url: str) -> str:
+    """A URL as results show it."""
+    return url if len(url) <= LONGEST_URL else f"{url[:LONGEST_URL]}... (cut)"
+
+
+async def arrived(running: RunningBrowser, page: Page) -> JsonObject:
+    """Give what an action began its time: a navigation, a tab, a download. Returns what the model is told of it."""
+    from playwright.async_api import Error
+
+    if (url := await running.arrive()) is not None:
+        return {"not_loaded": url, "note": f"{url[:200]} did not answer in time, so the page stays the one before."}
+    with anyio.move_on_after(LOAD_S), contextlib.suppress(Error):
+        if not page.is_closed() and not running.dialogs:
+            await running.act(lambda: page.wait_for_load_state("domcontentloaded", timeout=LOAD_S * 1000))
+    return {}
+
+
+async def after(running: RunningBrowser, state: ToolState, before: str, page: Page) -> JsonObject:
+    """What an action changed: the address, the tab, the snapshot when it was asked for."""
+    await running.settle(page)
+    told = await arrived(running, page)
+    if running.crashed or not running.pages:
+        return told
+    if running.take_chooser():
+        told["file_chooser"] = "The page asks for a file: give its path by browser_type with the same ref."
+    now = running.page
+    if now is not page:
+        told["new_tab"] = short(now.url)
+    if now.url != before:
+        told["url"] = short(now.url)
+        if (refused := running.navigation.take_refused()) is not None:
+            told["blocked_by_policy"] = "{} may not be opened: {}".format(*refused)
+    if state.options.browser_changes and not running.dialogs:
+        old = running.last_tree
+        await snapshot_of(running, state, now)
+        difference = snapshots.changes(snapshots.compact(old), snapshots.compact(running.last_tree))
+        told["changes"] = difference[: snapshots.LIMIT_CHARS] or "(nothing changed)"
+    return told
