@@ -55,6 +55,10 @@ LABELS = {
 """What is told of each backend: of which kind it is, and in which discipline it was measured."""
 
 
+class EngineFailed(Exception):
+    """The engine's own program failed: Nomad's exec does that now and then."""
+
+
 class Program:
     """The engine's own program: a process of it for each call."""
 
@@ -91,7 +95,8 @@ class Program:
         with path.open(mode) as file:
             end = {"stdin": file} if mode == "rb" else {"stdin": subprocess.DEVNULL, "stdout": file}
             process = await asyncio.create_subprocess_exec(*self._command(script), **end)
-            assert await process.wait() == 0, script
+            if (code := await process.wait()) != 0:
+                raise EngineFailed(f"{script!r} exited with {code}")
 
     def _command(self, script: str) -> list[str]:
         words = ["bash", "-c", script]
@@ -258,9 +263,13 @@ async def transfers(measured: Measured, contenders: dict[str, Contender], folder
             progress(f"{MEGABYTES} MiB: round {number} of {options.rounds}, {name}")
             for discipline, move, path in zip(ways, (contender.up, contender.down), (local, back), strict=True):
                 begin = time.perf_counter()
-                await move(path)
+                try:
+                    await move(path)
+                except EngineFailed as error:
+                    measured.leave_out(f"{name}, round {number} of {discipline.name}", error)
+                    continue
                 (discipline.sample(name) if number else Sample()).add_one(time.perf_counter() - begin)
-            back.unlink()
+            back.unlink(missing_ok=True)
 
 
 async def first_commands(measured: Measured, engines: dict[str, dict[str, Any]], options: Options) -> None:
