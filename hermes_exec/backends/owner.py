@@ -68,9 +68,10 @@ def process_state(pid: int) -> str:
 def descendants(pid: int) -> list[int]:
     """The children of a process and theirs; none when it is gone, or where the kernel does not tell."""
     found: list[int] = []
-    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            found += map(int, listed.read_text("ascii").split())
+    with contextlib.suppress(OSError):
+        for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                found += map(int, listed.read_text("ascii").split())
     return found + [below for child in found for below in descendants(child)]
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import os
 import platform
+import signal
 import struct
+import subprocess
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -31,6 +33,7 @@ from hermes_exec.backends.nomad.exec_stream import ExecStream
 from hermes_exec.backends.nomad.job import job
 from hermes_exec.backends.nomad.refusals import unplaced
 from hermes_exec.backends.owner import (
+    descendants,
     from_json,
     from_strings,
     own_labels,
@@ -294,3 +297,13 @@ async def test_an_engine_that_is_away_for_a_moment_is_asked_again_to_end_a_box(m
     assert [failure] == asked
     monkeypatch.setattr(base, "AWAY_S", 0.05)
     assert await base.why_not_ended(away(10**9, for_now=True)) is asked[-1]
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="descendants are read from /proc")
+def test_descendants_that_end_while_they_are_listed() -> None:
+    churn = ["sh", "-c", "sleep 60 & while :; do (:) & (:) & wait $!; done"]
+    with subprocess.Popen(churn, start_new_session=True) as shell:
+        try:
+            assert max(len(descendants(shell.pid)) for _ in range(3000)) > 1
+        finally:
+            os.killpg(shell.pid, signal.SIGKILL)

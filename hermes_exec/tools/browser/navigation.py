@@ -25,6 +25,7 @@ LEAVE_S = 2.0
 FRAMES_S = 0.1
 OF_SCRIPTS = frozenset({"document", "fetch", "xhr", "ping"})
 """Types of requests that an action waits for: those that change a page or a server. Others go on beside it."""
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
 ITS_TASKS = "() => new Promise(done => setTimeout(done))"
 """Answered when the page has done what it had to do."""
 
@@ -38,6 +39,8 @@ class Navigation:
         self._waiting: set[Request] = set()
         self._answered: set[Request] = set()
         self._asked: set[Request] = set()
+        self._redirected: set[Request] = set()
+        """Answered with another address, which is not asked for yet."""
         self._to_ask = 0
         self._sessions: dict[Page, CDPSession] = {}
         self.begun = 0
@@ -116,6 +119,10 @@ class Navigation:
         """Wait for none of those that were begun."""
         self._drop(set(self._waiting))
 
+    def expect_download(self) -> None:
+        """Count a download as begun that the browser tells of only once it is answered."""
+        self._download = True
+
     def take_download(self) -> bool:
         """Whether one may have turned out to be a download since the last time: it was broken off, or said so."""
         download, self._download = self._download, False
@@ -165,9 +172,10 @@ class Navigation:
                 self._waiting.add(request)
                 self.begun += 1
                 self._changed()
-                return
-        if request.resource_type in OF_SCRIPTS:
+        if request not in self._waiting and request.resource_type in OF_SCRIPTS:
             self._asked.add(request)
+        if request.redirected_from is not None:
+            self._drop({request.redirected_from})
 
     def _on_navigated(self, frame: Frame) -> None:
         """Wait no more for what was answered: the rest of a page that arrives is not waited for."""
@@ -184,10 +192,12 @@ class Navigation:
         self._waiting -= requests
         self._answered -= requests
         self._asked -= requests
+        self._redirected -= requests
         self._changed()
 
     def _on_finished(self, request: Request) -> None:
-        self._drop({request})
+        if request not in self._redirected:
+            self._drop({request})
 
     def _on_failed(self, request: Request) -> None:
         if request in self._waiting:
@@ -198,6 +208,8 @@ class Navigation:
 
     def _on_response(self, response: Response) -> None:
         opens = response.request.is_navigation_request()
+        if response.status in REDIRECTS and "location" in response.headers:
+            self._redirected.add(response.request)
         if opens:
             self._answered |= {response.request} & self._waiting
         if opens or (self._slot.network and not self._rules.allow_private):

@@ -60,8 +60,29 @@ def happened(running: RunningBrowser) -> JsonObject:
     return told
 
 
-async def snapshot_of(running: RunningBrowser, state: ToolState, page: Page, *, full: bool = False) -> JsonObject:
-    """The snapshot of a page as fields of a result."""
+async def snapshot_of(
+    running: RunningBrowser, state: ToolState, page: Page, *, full: bool = False, title: bool = False
+) -> JsonObject:
+    """Address and snapshot of a page, and its title when asked for, all of the same one: it may lead on to another."""
+    from playwright.async_api import Error
+
+    for left in reversed(range(PAGES_ON_THE_WAY)):
+        url = page.url
+        try:
+            told = await _looked(running, state, page, full=full)
+            if title:
+                told = {"title": "" if running.dialogs else await page.title(), **told}
+        except Error as error:
+            if not left or "context was destroyed" not in str(error):
+                raise
+        else:
+            if page.url == url or not left:
+                return {"url": short(page.url), **told}
+        await arrived(running, page)
+    raise AssertionError
+
+
+async def _looked(running: RunningBrowser, state: ToolState, page: Page, *, full: bool) -> JsonObject:
     tree = await _tree(running, page)
     if tree is None:
         return {"snapshot": "(a dialog is open)", "element_count": 0}
@@ -79,25 +100,6 @@ async def _tree(running: RunningBrowser, page: Page) -> str | None:
     if answering.cancelled_caught:
         raise failure("timeout", HANGS, running)
     return None if top is None else await running.act(partial(snapshots.tree_of, page, top))
-
-
-async def opened(running: RunningBrowser, state: ToolState, page: Page) -> JsonObject:
-    """Address, title and snapshot of a page that was opened, all of the same one: it may lead on to another."""
-    from playwright.async_api import Error
-
-    for left in reversed(range(PAGES_ON_THE_WAY)):
-        url = page.url
-        try:
-            told = await snapshot_of(running, state, page)
-            title = "" if running.dialogs else await page.title()
-        except Error as error:
-            if not left or "context was destroyed" not in str(error):
-                raise
-        else:
-            if page.url == url or not left:
-                return {"url": short(page.url), "title": title, **told}
-        await arrived(running, page)
-    raise AssertionError
 
 
 def short(url: str) -> str:

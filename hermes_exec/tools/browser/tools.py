@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from functools import partial, wraps
@@ -21,8 +22,6 @@ from hermes_exec.tools.browser.results import (
     arrived,
     failure,
     happened,
-    opened,
-    short,
     snapshot_of,
 )
 from hermes_exec.tools.browser.sessions import frame_tree, new_session
@@ -47,6 +46,7 @@ LONGEST_CDP_S = 300.0
 SCROLL_PX = 500
 RESULT_CHARS = 20_000
 HTTP_ERROR = 400
+LINK_THAT_DOWNLOADS = "xpath=ancestor-or-self::a[@download]"
 OURS = ("Browser.", "Target.", "Fetch.", "Tethering.", "SystemInfo.", "IO.", "Page.setDownloadBehavior")
 """DevTools domains and commands that the tools themselves work with, and the rules of the pool rest on."""
 HARMLESS = frozenset({"Target.getTargets", "Target.getTargetInfo", "Browser.getVersion"})
@@ -111,22 +111,25 @@ def _locator(running: RunningBrowser, ref: str) -> Locator:
     return running.page.locator(f"aria-ref={ref.strip().removeprefix('@').removeprefix('ref=')}")
 
 
-async def _found(running: RunningBrowser, ref: str) -> Locator:
-    """The element of a reference of the last snapshot. Raises ToolFailure when there is none."""
+async def _found(running: RunningBrowser, ref: str) -> tuple[Locator, bool]:
+    """The element of a reference of the last snapshot, and whether it is part of a link that downloads. Raises
+    ToolFailure when there is none.
+    """
     from playwright.async_api import Error
 
     locator = _locator(running, ref)
-    count: int | None = 0
+    found: tuple[int, int] | None = (0, 0)
     try:
         if running.last_tree:
-            count = await running.act(locator.count)
+            link = locator.locator(LINK_THAT_DOWNLOADS)
+            found = await running.act(lambda: asyncio.gather(locator.count(), link.count()))
     except Error as error:
         if "Invalid frame" not in str(error):
             raise
-    if count == 0:
+    if found is not None and not found[0]:
         told = f"There is no element {ref!r}: references are those of the last snapshot. Call browser_snapshot."
         raise ToolFailure("not_found", told, success=False)
-    return locator
+    return locator, bool(found and found[1])
 
 
 def _with_at(ref: str) -> str:
@@ -178,7 +181,7 @@ async def navigate(running: RunningBrowser, state: ToolState, arguments: JsonObj
         with anyio.move_on_after(LOAD_S):
             await running.act(lambda: page.wait_for_load_state("load", timeout=0))
     await running.settle(page)
-    told = {**await arrived(running, page), **await opened(running, state, page)}
+    told = {**await arrived(running, page), **await snapshot_of(running, state, page, title=True)}
     if answer is not None and answer.status >= HTTP_ERROR:
         told["status"] = answer.status
     return told
@@ -188,7 +191,7 @@ async def navigate(running: RunningBrowser, state: ToolState, arguments: JsonObj
 async def snapshot(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """The accessibility tree of the page."""
     page = running.page
-    data = {"url": short(page.url), **await snapshot_of(running, state, page, full=arguments["full"])}
+    data = await snapshot_of(running, state, page, full=arguments["full"])
     if len(page.frames) > 1:
         # A page that a dialog holds takes no new session.
         frames = None if running.dialogs else await running.act(partial(frame_tree, page))
@@ -202,13 +205,15 @@ async def click(running: RunningBrowser, state: ToolState, arguments: JsonObject
     from playwright.async_api import TimeoutError as PlaywrightTimeout
 
     page, before = running.page, running.page.url
-    locator = await _found(running, arguments["ref"])
+    locator, downloads = await _found(running, arguments["ref"])
     begun = running.navigation.begun
     try:
         await running.act(lambda: locator.click(timeout=ACTION_S * 1000))
     except PlaywrightTimeout:
         if running.navigation.begun == begun:  # else it was made, and waits for where it leads
             raise
+    if downloads:
+        running.navigation.expect_download()
     return {"clicked": _with_at(arguments["ref"]), **await after(running, state, before, page)}
 
 
@@ -216,7 +221,7 @@ async def click(running: RunningBrowser, state: ToolState, arguments: JsonObject
 async def type_text(running: RunningBrowser, state: ToolState, arguments: JsonObject) -> JsonObject:
     """Put text into a field in place of what is there; choose in a list; give a file field a file of the slot."""
     page, before, text = running.page, running.page.url, arguments["text"]
-    locator = await _found(running, arguments["ref"])
+    locator, _ = await _found(running, arguments["ref"])
     await fields.fill(running, state, locator, text, ACTION_S)
     told = {"typed": f"*** ({len(text)} characters)", "element": _with_at(arguments["ref"])}
     return {**told, **await after(running, state, before, page)}
@@ -246,9 +251,9 @@ async def back(running: RunningBrowser, state: ToolState, arguments: JsonObject)
         if len(running.pages) == 1:
             raise ToolFailure("not_found", "There is no page before this one.", success=False)
         await page.close()
-        return {"url": running.page.url, **await snapshot_of(running, state, running.page)}
+        return await snapshot_of(running, state, running.page)
     await running.act(lambda: page.go_back(wait_until="domcontentloaded", timeout=NAVIGATION_S * 1000))
-    return {"url": page.url, **await snapshot_of(running, state, page)}
+    return await snapshot_of(running, state, page)
 
 
 @tool

@@ -32,7 +32,8 @@ onpopstate = () => { view.textContent = 'list again'; };</script>""",
 <button onclick="document.title = 'said ' + confirm('sure?')">Confirm</button>
 <button onclick="document.title = 'said ' + prompt('who?', 'nobody')">Prompt</button>""",
     "/files": """<title>Files</title><a href=/download>Report</a> <a href=/endless>Endless</a>
-<a href=/late?to=/download>Late report</a> <a href=/late?to=/form>Late form</a> <a href=/slow>Slow</a>
+<a href=/late?to=/download>Late report</a> <a href=/late?to=/form>Late form</a>
+<a download href=/late?to=/download>Saved late</a> <a href=/slow>Slow</a>
 <a download=made.txt href=data:text/plain,made>Made here</a>
 <form action=/upload method=post enctype=multipart/form-data><label>File <input type=file name=file></label>
 <button>Upload</button></form>""",
@@ -50,6 +51,8 @@ field.onchange = () => { chosen.textContent = field.files[0].name + ' ' + field.
 <option>red<option>green<option>blue</select><p id=chosen></p>""",
     "/refreshed": "<title>Refreshed</title><meta http-equiv=refresh content='0;url=/form'>",
     "/replaced": "<title>Replaced</title><script>setTimeout(() => location.replace('/form'), 15)</script>",
+    "/restless": """<title>Restless</title><p>here</p><script>
+addEventListener('keydown', () => setTimeout(() => location.reload(), Math.random() * 60));</script>""",
     "/leaving": "<title>Leaving</title><button>Stay</button><script>setTimeout(() => location = '/slow', 500)</script>",
     "/console": """<title>Console</title><script>console.log('hello', 1); console.warn('careful');
 setTimeout(() => { throw new Error('it broke'); }, 0);</script>""",
@@ -76,6 +79,7 @@ kept.push(new Uint8Array(1 << 24).fill(7)); }">Eat</button>""",
 
 
 LATE_S = 1.0
+NOTES: list[str] = []
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -86,6 +90,10 @@ class Handler(BaseHTTPRequestHandler):
         path = urlsplit(self.path).path
         if path in PAGES:
             self.answer(PAGES[path].encode())
+        elif path == "/notes":
+            notes = "".join(f"<p>{escape(note)}</p>" for note in NOTES)
+            form = "<form action=/notes method=post><label>Note <input name=note></label><button>Add</button></form>"
+            self.answer(f"<title>Notes</title>{notes}{form}".encode())
         elif path == "/pixel.svg":
             self.answer(b'<svg xmlns="http://www.w3.org/2000/svg" width="8" height="8"><rect/></svg>', "image/svg+xml")
         elif path == "/paper.pdf":
@@ -124,6 +132,11 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/upload":
             body = sent.partition(b"\r\n\r\n")[2].partition(b"\r\n--")[0]
             self.answer(b"<title>Uploaded</title><p>" + str(len(body)).encode() + b" bytes: " + body[:50] + b"</p>")
+        elif self.path == "/notes":
+            NOTES.append(parse_qs(sent.decode())["note"][0])
+            self.send_response(303)
+            self.send_header("Location", "/notes")
+            self.end_headers()
         else:
             fields = [f"<p>{name}={escape(values[0])}</p>" for name, values in parse_qs(sent.decode()).items()]
             self.answer(f"<title>Sent</title>{''.join(fields)}".encode())

@@ -25,6 +25,22 @@ async def test_a_page_that_leads_on_by_itself(surf: Surfer, path: str) -> None:
         assert "Password" in opened["snapshot"]
 
 
+async def test_a_form_whose_answer_leads_on_to_the_page(changing: Surfer) -> None:
+    await changing.goto("/notes")
+    for number in range(8):
+        await changing.look()
+        await changing("type", ref=changing.ref("textbox"), text=f"note {number}")
+        sent = await changing("press", key="Enter")
+        assert f"note {number}" in sent["changes"]
+
+
+async def test_a_page_that_leads_on_while_it_is_looked_at(changing: Surfer) -> None:
+    await changing.goto("/restless")
+    for _ in range(15):
+        await changing("press", key="Shift")
+        assert "paragraph: here" in await changing.look()
+
+
 async def test_a_page_that_is_leaving_for_one_that_never_comes(surf: Surfer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(browsers, "ARRIVE_S", 1.0)
     await surf.goto("/leaving")

@@ -213,8 +213,9 @@ async def test_documents_that_are_no_html(surf: Surfer, slot: Slot) -> None:
 
 async def test_an_action_waits_for_where_it_leads(surf: Surfer, monkeypatch: pytest.MonkeyPatch) -> None:
     await surf.goto("/files")
-    (download,) = (await surf("click", ref=surf.ref("Late report")))["downloads"]
-    assert (download["bytes"], download["state"]) == (11, "completed")
+    for link in ("Late report", "Saved late"):
+        (download,) = (await surf("click", ref=surf.ref(link)))["downloads"]
+        assert (download["bytes"], download["state"]) == (11, "completed")
     monkeypatch.setattr(browser, "ARRIVE_S", 1.0)
     slow = await surf("click", ref=surf.ref("Slow"))
     assert slow["not_loaded"] == f"{HOME}/slow"
