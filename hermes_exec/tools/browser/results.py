@@ -78,7 +78,7 @@ async def snapshot_of(
         else:
             if page.url == url or not left:
                 return {"url": short(page.url), **told}
-        await arrived(running, page)
+        await arrived(running)
     raise AssertionError
 
 
@@ -107,14 +107,15 @@ def short(url: str) -> str:
     return url if len(url) <= LONGEST_URL else f"{url[:LONGEST_URL]}... (cut)"
 
 
-async def arrived(running: RunningBrowser, page: Page) -> JsonObject:
+async def arrived(running: RunningBrowser) -> JsonObject:
     """Give what an action began its time: a navigation, a tab, a download. Returns what the model is told of it."""
     from playwright.async_api import Error
 
     if (url := await running.arrive()) is not None:
         return {"not_loaded": url, "note": f"{url[:200]} did not answer in time, so the page stays the one before."}
     with anyio.move_on_after(LOAD_S), contextlib.suppress(Error):
-        if not page.is_closed() and not running.dialogs:
+        if running.pages and not running.dialogs:
+            page = running.pages[-1]
             await running.act(lambda: page.wait_for_load_state("domcontentloaded", timeout=LOAD_S * 1000))
     return {}
 
@@ -122,7 +123,7 @@ async def arrived(running: RunningBrowser, page: Page) -> JsonObject:
 async def after(running: RunningBrowser, state: ToolState, before: str, page: Page) -> JsonObject:
     """What an action changed: the address, the tab, the snapshot when it was asked for."""
     await running.settle(page)
-    told = await arrived(running, page)
+    told = await arrived(running)
     if running.crashed or not running.pages:
         return told
     if running.take_chooser():

@@ -75,7 +75,7 @@ def tool(work: Work, *, held: bool = False, opens: bool = False, within_s: float
                 with anyio.move_on_after(within_s):
                     # A page that goes elsewhere by itself answers nothing before it is there.
                     elsewhere = not opens and running.navigation.waiting is not None
-                    told = await arrived(running, running.page) if elsewhere else {}
+                    told = await arrived(running) if elsewhere else {}
                     data = {**told, **await work(running, state, arguments)}
             except Error as error:
                 await running.check_slot()
@@ -181,7 +181,7 @@ async def navigate(running: RunningBrowser, state: ToolState, arguments: JsonObj
         with anyio.move_on_after(LOAD_S):
             await running.act(lambda: page.wait_for_load_state("load", timeout=0))
     await running.settle(page)
-    told = {**await arrived(running, page), **await snapshot_of(running, state, page, title=True)}
+    told = {**await arrived(running), **await snapshot_of(running, state, page, title=True)}
     if answer is not None and answer.status >= HTTP_ERROR:
         told["status"] = answer.status
     return told

@@ -63,6 +63,7 @@ const more = () => { for (let i = 0; i < 30; i++) { const p = document.createEle
 list.append(p); } }; more();
 addEventListener('scroll', () => { if (scrollY + innerHeight > document.body.scrollHeight - 50) more(); });</script>""",
     "/popup": """<title>Popup</title><a target=_blank href=/form>New tab</a>
+<a target=_blank href=/parts>In parts</a>
 <button onclick="window.open('/shadow')">Window</button><button onclick="document.open()">Clear</button>""",
     "/fetching": """<title>Fetching</title><script>const later = () => fetch('/late?to=/pixel.svg&seconds=0.12');
 </script><button onclick="later().then(later).then(() => { found.textContent = 'found'; })">Find</button>
@@ -102,6 +103,13 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(b"", "image/x-icon")
         elif path == "/slow":
             time.sleep(1000)
+        elif path == "/parts":
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<title>Parts</title><p>the first</p>")
+            self.wfile.flush()
+            time.sleep(0.3)
+            self.wfile.write(b"<p>the rest</p>")
         elif path == "/half":
             self.send_response(200)
             self.send_header("Content-Length", "1000")

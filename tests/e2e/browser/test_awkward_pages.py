@@ -34,6 +34,13 @@ async def test_a_form_whose_answer_leads_on_to_the_page(changing: Surfer) -> Non
         assert f"note {number}" in sent["changes"]
 
 
+async def test_a_tab_that_an_action_opens_is_told_with_its_whole_page(changing: Surfer) -> None:
+    await changing.goto("/popup")
+    opened = await changing("click", ref=changing.ref("In parts"))
+    assert opened["new_tab"] == f"{HOME}/parts"
+    assert "the rest" in opened["changes"]
+
+
 async def test_a_page_that_leads_on_while_it_is_looked_at(changing: Surfer) -> None:
     await changing.goto("/restless")
     for _ in range(15):
