@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import shutil
 import statistics
 import sys
@@ -29,7 +30,8 @@ from hermes_exec.tools.browser.slot_browser import of_slot
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page, Playwright
 
-LAUNCHES, CALLS, CALLBACKS = 7, 60, 300
+LAUNCHES, CALLS, CALLBACKS = 7, 150, 300
+FRAME_S = 1 / 60
 BUTTONS = "".join(f"<button>button {number}</button>" for number in range(300))
 PAGE = f"data:text/html,<title>Buttons</title>{BUTTONS}"
 BUSY = """() => { for (let i = 0; i < 20000; i++) document.body.append(document.createElement('button')); }"""
@@ -94,10 +96,13 @@ async def launches(slot: Slot, playwright: Playwright) -> dict[str, list[float]]
 
 
 async def in_turn(**works: Work) -> dict[str, list[float]]:
-    """The times of calls that are made in turn."""
+    """The times of calls that are made in turn, each somewhere in a frame of its page: else one of them would always
+    just miss the next frame, and the other not.
+    """
     spent: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(CALLS):
         for name, work in works.items():
+            await asyncio.sleep(random.uniform(0, FRAME_S))
             spent[name].append(await timed(work))
     return spent
 
