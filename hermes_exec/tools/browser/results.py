@@ -63,32 +63,36 @@ def happened(running: RunningBrowser) -> JsonObject:
 async def snapshot_of(
     running: RunningBrowser, state: ToolState, page: Page, *, full: bool = False, title: bool = False
 ) -> JsonObject:
-    """Address and snapshot of a page, and its title when asked for, all of the same one: it may lead on to another."""
+    """Address and snapshot of a page, and its title when asked for, all of the same one."""
+    told, tree = await _looked(running, page, title=title)
+    if tree is None:
+        return {**told, "snapshot": "(a dialog is open)", "element_count": 0}
+    text = (tree if full else snapshots.compact(tree)) or "(empty page)"
+    count = snapshots.element_count(text)
+    return {**told, "snapshot": await snapshots.fitted(state.slot, text), "element_count": count}
+
+
+async def _looked(running: RunningBrowser, page: Page, *, title: bool = False) -> tuple[JsonObject, str | None]:
+    """Address and title of a page as fields of a result, and its tree, all of the same one: it may lead on to another.
+    A tree is the `last_tree` from then on.
+    """
     from playwright.async_api import Error
 
     for left in reversed(range(PAGES_ON_THE_WAY)):
         url = page.url
         try:
-            told = await _looked(running, state, page, full=full)
-            if title:
-                told = {"title": "" if running.dialogs else await page.title(), **told}
+            tree = await _tree(running, page)
+            named = {"title": "" if running.dialogs else await page.title()} if title else {}
         except Error as error:
             if not left or "context was destroyed" not in str(error):
                 raise
         else:
             if page.url == url or not left:
-                return {"url": short(page.url), **told}
+                if tree is not None:
+                    running.last_tree = tree = snapshots.masked(tree, running.passwords)
+                return {"url": short(page.url), **named}, tree
         await arrived(running)
     raise AssertionError
-
-
-async def _looked(running: RunningBrowser, state: ToolState, page: Page, *, full: bool) -> JsonObject:
-    tree = await _tree(running, page)
-    if tree is None:
-        return {"snapshot": "(a dialog is open)", "element_count": 0}
-    running.last_tree = tree = snapshots.masked(tree, running.passwords)
-    text = (tree if full else snapshots.compact(tree)) or "(empty page)"
-    return {"snapshot": await snapshots.fitted(state.slot, text), "element_count": snapshots.element_count(text)}
 
 
 async def _tree(running: RunningBrowser, page: Page) -> str | None:
@@ -137,7 +141,7 @@ async def after(running: RunningBrowser, state: ToolState, before: str, page: Pa
             told["blocked_by_policy"] = "{} may not be opened: {}".format(*refused)
     if state.options.browser_changes and not running.dialogs:
         old = running.last_tree
-        await snapshot_of(running, state, now)
+        await _looked(running, now)
         difference = snapshots.changes(snapshots.compact(old), snapshots.compact(running.last_tree))
         told["changes"] = difference[: snapshots.LIMIT_CHARS] or "(nothing changed)"
     return told

@@ -15,15 +15,7 @@ from hermes_exec.tools.browser.browser import ANSWER_S, VIEWPORT
 from hermes_exec.tools.browser.driver import quietly
 from hermes_exec.tools.browser.explained import CRASHED, explained
 from hermes_exec.tools.browser.navigation import blocked
-from hermes_exec.tools.browser.results import (
-    ACTION_S,
-    LOAD_S,
-    after,
-    arrived,
-    failure,
-    happened,
-    snapshot_of,
-)
+from hermes_exec.tools.browser.results import ACTION_S, LOAD_S, after, arrived, failure, happened, snapshot_of
 from hermes_exec.tools.browser.sessions import frame_tree, new_session
 from hermes_exec.tools.browser.slot_browser import of_slot
 from hermes_exec.tools.browser.vision import IMAGES, screenshot
