@@ -296,12 +296,15 @@ class ProcessInput(ByteSendStream):
 class ProcessOutput(ByteReceiveStream):
     """Standard output or error of a process, from its first byte (or the oldest that is kept) to its end.
 
-    `lost_bytes` counts what was written before reading began and is no longer kept.
+    `lost_bytes` counts what was written before reading began and is no longer kept. With a `delimiter`, the byte that
+    ends each message of the process, set before the first `receive`, a short message comes as one piece however it was
+    written.
     """
 
     def __init__(self, scope: SlotScope, process: str, stream: Literal["stdout", "stderr"]) -> None:
         self._scope, self._process, self._stream = scope, process, stream
         self.lost_bytes = 0
+        self.delimiter = b""
         self._conversation: Conversation | None = None
         self._rest = b""
         self._ended = False
@@ -334,6 +337,8 @@ class ProcessOutput(ByteReceiveStream):
                 if self._conversation is None:
                     params = {"slot": scope.slot, "process": self._process, "offset": 0}
                     params["stream"] = STREAMS[self._stream]
+                    if self.delimiter:
+                        params["delimiter"] = ord(self.delimiter)
                     self._conversation = scope.channel.begin("proc.follow", params, FOLLOW_WINDOW)
                 while (item := await self._conversation.receive()) is not None:
                     if type(item) is Data and item.data:

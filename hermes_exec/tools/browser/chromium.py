@@ -28,6 +28,7 @@ PROGRAMS = (
 
 WITHOUT = (
     "AvoidUnnecessaryBeforeUnloadCheckSync",
+    "DeferRendererTasksAfterInput",  # it keeps what a click began waiting for the next frame, for 10 ms and more
     "DestroyProfileOnBrowserClose",
     "HttpsFirstBalancedModeAutoEnable",
     "HttpsUpgrades",

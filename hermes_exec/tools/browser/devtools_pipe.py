@@ -36,6 +36,8 @@ with socket.socket(socket.AF_UNIX) as to:
 """A browser reads descriptor 3 and writes 4. It ends when the other side has let go of the pipe."""
 GONE = (OSError, ExecError, anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
 END = b"\0"
+PIECE = 1 << 15
+"""Bytes of a long message that are sent before its end has come."""
 LONGEST_FOLDER = 60
 """Characters of a temporary directory in whose folders a socket can be: its path has at most 107, on macOS 103."""
 
@@ -86,11 +88,14 @@ class DevToolsPipe:
         said, news, gone, behind = bytearray(), anyio.Event(), False, False
 
         def take(data: bytes) -> None:
-            # Nearly always there is room: a message that wakes no task is a tenth of a millisecond sooner there.
-            if not (said or behind) and stdin.send_nowait(data):
-                return
+            # The client writes a message and its end one after the other: they are sent as one. Nearly always there is
+            # room: a message that wakes no task is a tenth of a millisecond sooner there.
             said.extend(data)
-            if data.endswith(END):
+            if not data.endswith(END) and len(said) < PIECE:
+                return
+            if not behind and stdin.send_nowait(bytes(said)):
+                said.clear()
+            else:
                 news.set()
 
         def left(error: Exception) -> None:
@@ -113,6 +118,7 @@ class DevToolsPipe:
         over.cancel()
 
     async def _to_client(self, client: FdStream, over: anyio.CancelScope) -> None:
+        self._process.stdout.delimiter = END
         try:
             async for said in self._process.stdout:
                 if not said.endswith(END):

@@ -13,12 +13,19 @@ if TYPE_CHECKING:
     from hermes_exec.tools.browser.browser import RunningBrowser
     from hermes_exec.tools.state.tool_state import ToolState
 
-KIND = """e => {
+FIELD = """e => {
     const kind = e.tagName === 'INPUT' ? e.type : e.tagName.toLowerCase();
     const pressed = ['button', 'checkbox', 'image', 'radio', 'reset', 'submit'];
     const field = e.tagName === 'INPUT' ? !pressed.includes(kind) : ['select', 'textarea'].includes(kind);
-    return field || e.isContentEditable ? kind : 'other'; }"""
-"""What kind of field an element is; `other` for what takes no text."""
+    const options = [...(kind === 'select' ? e.options : [])];
+    return {
+        kind: field || e.isContentEditable ? kind : 'other',
+        several: !!e.multiple,
+        options: options.map(o => [o.label, o.disabled || o.matches('optgroup[disabled] *')]),
+    }; }"""
+"""What kind of field an element is (`other` for what takes no text), whether it takes several values, and its options
+with whether each is disabled.
+"""
 FORMATS = {
     "date": "YYYY-MM-DD",
     "time": "HH:MM",
@@ -34,14 +41,14 @@ _MARK = """(e, mark) => {
     if (!e.isConnected) e.ownerDocument.documentElement.append(e); }"""
 """DevTools finds it in its document, which a script need not have put it into."""
 _UNMARK = "(e, mark) => { if (e.getAttribute(mark)) e.remove(); e.removeAttribute(mark); }"
-_OPTIONS = """e => [e.multiple, [...e.options].map(o => [o.label, o.disabled || o.matches('optgroup[disabled] *')])]"""
 
 
 async def fill(running: RunningBrowser, state: ToolState, locator: Locator, text: str, within_s: float) -> None:
     """Put text into a field in place of what is there; choose in a list; give a file field, or the chooser that waits,
     files of the slot. Raises ToolFailure for what the field does not take, and what Playwright raises.
     """
-    kind: str = await locator.evaluate(KIND)
+    facts = await locator.evaluate(FIELD)
+    kind: str = facts["kind"]
     field = await locator.element_handle() if kind == "file" else None
     if kind == "other" and running.chooser is not None:
         field = running.chooser.element
@@ -49,8 +56,8 @@ async def fill(running: RunningBrowser, state: ToolState, locator: Locator, text
         await _give_files(running, state, field, text)
         running.chooser = None
     elif kind == "select":
-        several, options = await locator.evaluate(_OPTIONS)
-        wanted = text.splitlines() if several else [text]
+        options = facts["options"]
+        wanted = text.splitlines() if facts["several"] else [text]
         there = [label for label, disabled in options if not disabled]
         for label in wanted:
             if label not in there:

@@ -24,14 +24,16 @@ const (
 )
 
 type procParams struct {
-	Process  string   `json:"process"`
-	Stream   *int     `json:"stream"`
-	Offset   int64    `json:"offset"`
-	Limit    *int64   `json:"limit"`
-	TimeoutS *float64 `json:"timeout_s"`
-	Signal   int      `json:"signal"`
-	Rows     uint16   `json:"rows"`
-	Cols     uint16   `json:"cols"`
+	Process string `json:"process"`
+	Stream  *int   `json:"stream"`
+	Offset  int64  `json:"offset"`
+	// Delimiter is the byte that ends each message of a followed stream.
+	Delimiter *byte    `json:"delimiter"`
+	Limit     *int64   `json:"limit"`
+	TimeoutS  *float64 `json:"timeout_s"`
+	Signal    int      `json:"signal"`
+	Rows      uint16   `json:"rows"`
+	Cols      uint16   `json:"cols"`
 }
 
 // procMethod finds the process that a method is about.
@@ -143,7 +145,7 @@ func (p *process) follow(c *channel.Conversation, q *procParams) (any, error) {
 	}
 	ctx, leave := p.slot.Join(c.Ctx)
 	defer leave()
-	f := log.Follow(q.Offset)
+	f := log.Follow(q.Offset, q.Delimiter)
 	for {
 		data, ok := f.Next(ctx, followPiece)
 		if !ok {

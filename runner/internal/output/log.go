@@ -10,6 +10,9 @@ const (
 	inMemory = 256 << 10
 	// leastLog is kept however little was asked for.
 	leastLog = 4 << 10
+	// longMessage is delivered before its end has come: what waits for it always
+	// fits beside the next piece.
+	longMessage = leastLog / 2
 )
 
 // Log keeps the latest bytes of one stream of a long-lived process, by absolute
@@ -195,19 +198,21 @@ func (l *Log) read(offset int64, limit int) (data []byte, from int64) {
 
 // Follower reads a log as it grows.
 type Follower struct {
-	log    *Log
-	offset int64 // everything before it was delivered
-	lost   int64
+	log       *Log
+	delimiter *byte
+	offset    int64 // everything before it was delivered
+	lost      int64
 }
 
-// Follow begins at offset (negative: from the end).
-func (l *Log) Follow(offset int64) *Follower {
+// Follow begins at offset (negative: from the end). With a delimiter, the byte
+// that ends each message, what has come of a short one waits for the rest.
+func (l *Log) Follow(offset int64, delimiter *byte) *Follower {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if offset < 0 {
 		offset = max(0, l.total+offset)
 	}
-	f := &Follower{log: l, offset: max(offset, l.first)}
+	f := &Follower{log: l, delimiter: delimiter, offset: max(offset, l.first)}
 	f.lost = f.offset - offset
 	l.followers[f] = struct{}{}
 	return f
@@ -225,7 +230,7 @@ func (f *Follower) Next(ctx context.Context, limit int) (data []byte, ok bool) {
 	defer stop()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for f.offset >= l.total && !l.ended && !l.closed && ctx.Err() == nil {
+	for !f.due() && !l.ended && !l.closed && ctx.Err() == nil {
 		l.changed.Wait()
 	}
 	if l.closed || ctx.Err() != nil || f.offset >= l.total {
@@ -237,6 +242,13 @@ func (f *Follower) Next(ctx context.Context, limit int) (data []byte, ok bool) {
 		f.offset = from
 	}
 	return data, true
+}
+
+// due says whether there is something to be delivered.
+func (f *Follower) due() bool {
+	l := f.log
+	n := l.total - f.offset
+	return n > 0 && (f.delimiter == nil || n >= longMessage || l.recent[len(l.recent)-1] == *f.delimiter)
 }
 
 // Delivered moves on by n bytes.

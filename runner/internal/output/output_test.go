@@ -234,7 +234,7 @@ func TestLogSurvivesATruncatedFile(t *testing.T) {
 func TestFollowerHoldsTheWriter(t *testing.T) {
 	l := NewLog(leastLog, nil, "")
 	l.Write([]byte("early"))
-	f := l.Follow(2)
+	f := l.Follow(2, nil)
 	written := make(chan struct{})
 	content := bytes.Repeat([]byte("0123456789"), 10<<10)
 	go func() {
@@ -261,7 +261,7 @@ func TestFollowerHoldsTheWriter(t *testing.T) {
 		t.Fatalf("%d bytes, next %d, lost %d", len(got), next, lost)
 	}
 	l.Write([]byte("more")) // nobody follows: nothing waits
-	late := l.Follow(0)
+	late := l.Follow(0, nil)
 	if _, ok := late.Next(context.Background(), 10); !ok {
 		t.Fatal("nothing to read")
 	}
@@ -273,7 +273,7 @@ func TestFollowerHoldsTheWriter(t *testing.T) {
 func TestFollowerEndsWithItsContextAndWithTheLog(t *testing.T) {
 	l := NewLog(leastLog, nil, "")
 	ctx, cancel := context.WithCancel(context.Background())
-	f := l.Follow(0)
+	f := l.Follow(0, nil)
 	time.AfterFunc(10*time.Millisecond, cancel)
 	if _, ok := f.Next(ctx, 10); ok {
 		t.Fatal("data from nowhere")
@@ -283,6 +283,37 @@ func TestFollowerEndsWithItsContextAndWithTheLog(t *testing.T) {
 		t.Fatal("data from nowhere")
 	}
 	l.Write([]byte("after")) // returns
+}
+
+func TestFollowerGivesShortMessagesWhole(t *testing.T) {
+	l, end := NewLog(leastLog, nil, ""), byte(0)
+	f := l.Follow(0, &end)
+	next := func(ctx context.Context) string {
+		data, _ := f.Next(ctx, 1<<20)
+		f.Delivered(len(data))
+		return string(data)
+	}
+	l.Write([]byte("one message"))
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
+	defer cancel()
+	if got := next(ctx); got != "" {
+		t.Fatalf("%q before its end", got)
+	}
+	l.Write([]byte{end})
+	if got := next(context.Background()); got != "one message\x00" {
+		t.Fatalf("%q", got)
+	}
+	long, got := string(bytes.Repeat([]byte("x"), 10*leastLog)), ""
+	go func() {
+		l.Write([]byte(long + "\x00the last"))
+		l.End()
+	}()
+	for piece := next(context.Background()); piece != ""; piece = next(context.Background()) {
+		got += piece
+	}
+	if got != long+"\x00the last" {
+		t.Fatalf("%d bytes", len(got))
+	}
 }
 
 func TestOrderOverTheBordersOfChunks(t *testing.T) {

@@ -275,6 +275,8 @@ async def test_devtools(surf: Surfer) -> None:
     await surf.goto("/form")
     answer = await surf("cdp", method="Runtime.evaluate", params={"expression": "1 + 1"})
     assert answer["result"]["result"]["value"] == 2
+    long = {"expression": f"'{'x' * 3_000_000}'.length"}
+    assert (await surf("cdp", method="Runtime.evaluate", params=long))["result"]["result"]["value"] == 3_000_000
     for refused in ("Browser.close", "Browser.setDownloadBehavior", "Page.setDownloadBehavior", "Fetch.enable"):
         assert (await surf.fails("cdp", method=refused)).error_kind == "blocked_by_policy"
     assert (await surf.fails("cdp", method="No.such")).error_kind == "browser_error"

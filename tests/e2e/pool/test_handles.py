@@ -60,6 +60,22 @@ async def test_input_that_is_held_goes_in_many_pieces(slot: Slot) -> None:
     await gone.kill()
 
 
+async def test_messages_of_a_process_come_whole(slot: Slot) -> None:
+    """However it writes them, unless they are long."""
+    process = await slot.spawn(
+        "for part in one ' and' ' two'; do printf %s \"$part\"; sleep 0.1; done; printf '\\0'; read line; "
+        "head -c 100000 /dev/zero | tr '\\0' x; printf '\\0last'",
+        stdin=True,
+        output_limit_bytes=4096,
+    )
+    assert process.stdin is not None
+    process.stdout.delimiter = b"\0"
+    assert await process.stdout.receive() == b"one and two\0"
+    await process.stdin.send(b"go on\n")
+    pieces = [piece async for piece in process.stdout]
+    assert b"".join(pieces) == b"x" * 100_000 + b"\0last"
+
+
 async def test_streams_of_a_process(slot: Slot) -> None:
     process = await slot.spawn("while read line; do echo got $line; done; echo end >&2", stdin=True)
     assert process.stdin is not None
