@@ -130,10 +130,7 @@ class RunningBrowser:
     async def _start(self, playwright: Playwright) -> None:
         from playwright.async_api import Error
 
-        self._process = await self.slot.spawn(
-            chromium.command(self.folder, self.navigation.options()), stdin=True, output_limit_bytes=1 << 12
-        )
-        self._pipe = DevToolsPipe(self._process)
+        self._pipe = DevToolsPipe(self.slot, self._spawn)
         self._tasks = DetachedTaskGroup()
         tasks = await self._tasks.start()
         try:
@@ -142,11 +139,18 @@ class RunningBrowser:
             await self._open_context(self._browser)
         except Error as error:
             await self.check_slot()
-            if self._pipe.ended.is_set():
+            with anyio.move_on_after(END_S):
+                await self._pipe.ended.wait()
+            if self._process is not None and self._pipe.ended.is_set():
                 raise await chromium.why_it_ended(self.slot, self._process, self.folder) from error
             raise ToolFailure(
                 "browser_failed", f"The browser did not start: {_first_line(error)}", success=False
             ) from error
+
+    async def _spawn(self, stdio: str | None) -> Process:
+        command = chromium.command(self.folder, self.navigation.options())
+        self._process = await self.slot.spawn(command, stdin=stdio is None, stdio=stdio, output_limit_bytes=1 << 12)
+        return self._process
 
     async def _open_context(self, browser: Browser) -> None:
         width, height = VIEWPORT

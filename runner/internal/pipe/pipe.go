@@ -86,6 +86,21 @@ func New(readable bool) (ours, theirs int, err error) {
 	return mine, other, nil
 }
 
+// Copies adds copies of descriptors to those that a process is to have.
+func Copies(fds []int, theirs *[]int) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	for _, fd := range fds {
+		copied, err := syscall.Dup(fd)
+		if err != nil {
+			return &wire.Error{Kind: "exhausted", Message: "no descriptor can be had: " + err.Error()}
+		}
+		syscall.CloseOnExec(copied)
+		*theirs = append(*theirs, copied)
+	}
+	return nil
+}
+
 // CloseFDs closes them all.
 func CloseFDs(fds []int) {
 	for _, fd := range fds {

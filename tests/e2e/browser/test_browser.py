@@ -354,7 +354,9 @@ async def test_a_page_that_eats_its_memory(docker_image: Callable[[str], str]) -
         surf = Surfer(toolbox)
         await surf.goto("/eater")
         eaten = await surf.fails("click", ref=surf.ref('button "Eat"'))
-        assert (eaten.error_kind, "browser_navigate" in eaten.content) == ("page_crashed", True)
+        # Or the kernel goes on looking for memory for longer than an action may take.
+        assert eaten.error_kind in {"page_crashed", "timeout"}
+        assert "browser_navigate" in eaten.content
         assert (await surf.goto("/form"))["title"] == "Form"
 
 
