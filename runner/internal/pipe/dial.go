@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"strconv"
-	"syscall"
 	"time"
 
 	"hermes-exec/runner/internal/ipc"
@@ -46,13 +45,8 @@ func Dial(ctx context.Context, c ipc.Connect) (int, error) {
 	}
 	fd := -1
 	var dupErr error
-	syscall.ForkLock.RLock()
-	defer syscall.ForkLock.RUnlock()
-	if err := raw.Control(func(from uintptr) { fd, dupErr = syscall.Dup(int(from)) }); err != nil {
+	if err := raw.Control(func(from uintptr) { fd, dupErr = duplicate(int(from)) }); err != nil {
 		return -1, err
-	}
-	if dupErr == nil {
-		syscall.CloseOnExec(fd)
 	}
 	return fd, dupErr
 }

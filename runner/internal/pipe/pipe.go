@@ -88,17 +88,25 @@ func New(readable bool) (ours, theirs int, err error) {
 
 // Copies adds copies of descriptors to those that a process is to have.
 func Copies(fds []int, theirs *[]int) error {
-	syscall.ForkLock.RLock()
-	defer syscall.ForkLock.RUnlock()
 	for _, fd := range fds {
-		copied, err := syscall.Dup(fd)
+		copied, err := duplicate(fd)
 		if err != nil {
 			return &wire.Error{Kind: "exhausted", Message: "no descriptor can be had: " + err.Error()}
 		}
-		syscall.CloseOnExec(copied)
 		*theirs = append(*theirs, copied)
 	}
 	return nil
+}
+
+// duplicate makes a descriptor that no program inherits.
+func duplicate(fd int) (int, error) {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	copied, err := syscall.Dup(fd)
+	if err == nil {
+		syscall.CloseOnExec(copied)
+	}
+	return copied, err
 }
 
 // CloseFDs closes them all.

@@ -38,6 +38,19 @@ func (b *box) attached(token string, in, out *os.File) <-chan error {
 	return result
 }
 
+// endsWell waits for an attached one to end without an error.
+func endsWell(t *testing.T, result <-chan error, otherwise string) {
+	t.Helper()
+	select {
+	case err := <-result:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(patience):
+		t.Fatal(otherwise)
+	}
+}
+
 func TestAttachDoesNotWaitForARunnerWhenItsDriverIsGone(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux tells of it")
@@ -72,14 +85,7 @@ func TestAttach(t *testing.T) {
 		t.Fatalf("%q", out)
 	}
 	ourOut.Close()
-	select {
-	case err := <-result:
-		if err != nil {
-			t.Fatal(err)
-		}
-	case <-time.After(patience):
-		t.Fatal("attach did not end with its stream")
-	}
+	endsWell(t, result, "attach did not end with its stream")
 }
 
 func TestInputAndOutputOfAProcessAreHandedOver(t *testing.T) {
@@ -105,9 +111,7 @@ func TestInputAndOutputOfAProcessAreHandedOver(t *testing.T) {
 	if rest, err := io.ReadAll(lines); err != nil || string(rest) != "over\n" {
 		t.Fatalf("%q %v", rest, err)
 	}
-	if err := <-first; err != nil {
-		t.Fatal(err)
-	}
+	endsWell(t, first, "attach goes on without the process")
 	d.call("proc.wait", params{"process": id}, nil)
 	if out, _ := d.log(id, 2, 0, 1000); string(out) != "late\n" {
 		t.Fatalf("%q", out)
@@ -127,14 +131,7 @@ func TestWhatIsHandedOverGoesWithItsSlot(t *testing.T) {
 	d.spawn(p)
 	d.call("slot.destroy", params{"slot": "s"}, nil)
 	for _, result := range []<-chan error{first, second} {
-		select {
-		case err := <-result:
-			if err != nil {
-				t.Fatal(err)
-			}
-		case <-time.After(patience):
-			t.Fatal("attach goes on without the process")
-		}
+		endsWell(t, result, "attach goes on without the process")
 	}
 	if rest, err := io.ReadAll(ourIn); err != nil || len(rest) != 0 {
 		t.Fatalf("%q %v", rest, err)
