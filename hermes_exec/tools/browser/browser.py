@@ -230,7 +230,10 @@ class RunningBrowser:
         return list(self._pages)
 
     async def usable_page(self) -> Page:
-        """The current tab, or a new one when it has crashed or hangs, or all are closed."""
+        """The current tab, or a new one when it has crashed or hangs, or all are closed. It goes nowhere else."""
+        if self.navigation.waiting is not None:  # until then it would answer nothing
+            with anyio.move_on_after(ANSWER_S):
+                await self.stop_loading()
         kept = self._pages and not self.crashed and self.navigation.forbidden(self._pages[-1]) is None
         if not kept or (self._calls > 1 and not self.dialogs and await self.hangs(self._pages[-1])):
             lost = self._pages.pop() if self._pages else None
@@ -241,9 +244,9 @@ class RunningBrowser:
                 self._left.start(lost.close)
         return self.page
 
-    async def hangs(self, page: Page, within_s: float = ANSWER_S) -> bool:
+    async def hangs(self, page: Page) -> bool:
         """Whether a page does not answer; one that a dialog holds does."""
-        with anyio.move_on_after(within_s) as answering:
+        with anyio.move_on_after(ANSWER_S) as answering:
             await self.act(partial(quietly, partial(page.evaluate, "1")))
         return answering.cancelled_caught
 
@@ -319,6 +322,10 @@ class RunningBrowser:
                 if not navigation.asking:
                     break
                 await self._until(lambda: not navigation.asking or leads_elsewhere())
+
+    async def leave(self) -> None:
+        """Wait until a tab begins to go elsewhere."""
+        await self._until(lambda: self.navigation.waiting is not None)
 
     async def arrive(self) -> str | None:
         """Wait until the tabs are where they are going, and a small file that this turned out to be is there.

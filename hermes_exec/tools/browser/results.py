@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from hermes_exec.tools.browser import snapshot as snapshots
+from hermes_exec.tools.browser.background import Background
 from hermes_exec.tools.browser.downloads import LONGEST_URL
 from hermes_exec.tools.browser.explained import HANGS
 from hermes_exec.tools.call.failure import ToolFailure
@@ -64,7 +66,9 @@ async def snapshot_of(
     running: RunningBrowser, state: ToolState, page: Page, *, full: bool = False, title: bool = False
 ) -> JsonObject:
     """Address and snapshot of a page, and its title when asked for, all of the same one."""
-    told, tree = await _looked(running, page, title=title)
+    told: JsonObject = {}
+    shown, tree = await _looked(running, page, told, title=title)
+    told.update(shown)
     if tree is None:
         return {**told, "snapshot": "(a dialog is open)", "element_count": 0}
     text = (tree if full else snapshots.compact(tree)) or "(empty page)"
@@ -72,16 +76,19 @@ async def snapshot_of(
     return {**told, "snapshot": await snapshots.fitted(state.slot, text), "element_count": count}
 
 
-async def _looked(running: RunningBrowser, page: Page, *, title: bool = False) -> tuple[JsonObject, str | None]:
+async def _looked(
+    running: RunningBrowser, page: Page, told: JsonObject, *, title: bool = False
+) -> tuple[JsonObject, str | None]:
     """Address and title of a page as fields of a result, and its tree, all of the same one: it may lead on to another.
-    A tree is the `last_tree` from then on.
+    A tree is the `last_tree` from then on. What is to be told of where it led goes into `told`.
     """
     from playwright.async_api import Error
 
     for left in reversed(range(PAGES_ON_THE_WAY)):
         url = page.url
         try:
-            tree = await _tree(running, page)
+            async with leaving(running, told):
+                tree = await _tree(running, page)
             named = {"title": "" if running.dialogs else await page.title()} if title else {}
         except Error as error:
             if not left or "context was destroyed" not in str(error):
@@ -91,19 +98,42 @@ async def _looked(running: RunningBrowser, page: Page, *, title: bool = False) -
                 if tree is not None:
                     running.last_tree = tree = snapshots.masked(tree, running.passwords)
                 return {"url": short(page.url), **named}, tree
-        await arrived(running)
+        told.update(await arrived(running))
     raise AssertionError
 
 
 async def _tree(running: RunningBrowser, page: Page) -> str | None:
     """The tree of a page; None when a dialog holds it."""
-    if running.dialogs:
-        return None
-    with anyio.move_on_after(ACTION_S) as answering:
-        top = await running.act(partial(snapshots.top_of, page))
-    if answering.cancelled_caught:
-        raise failure("timeout", HANGS, running)
+    top = None
+    while top is None and not running.dialogs:
+        with anyio.move_on_after(ACTION_S) as answering:
+            top = await running.act(partial(snapshots.top_of, page))
+        if answering.cancelled_caught and running.navigation.waiting is None:
+            raise failure("timeout", HANGS, running)
     return None if top is None else await running.act(partial(snapshots.tree_of, page, top))
+
+
+@contextlib.asynccontextmanager
+async def leaving(running: RunningBrowser, told: JsonObject) -> AsyncIterator[None]:
+    """Give a navigation that begins meanwhile its time, as `arrived` does: until it is there or given up, a page
+    answers nothing. What the model is to be told of it goes into `told`.
+    """
+    left = False
+
+    async def leave() -> None:
+        nonlocal left
+        await running.leave()
+        left = True
+        told.update(await arrived(running))
+
+    leave_and_arrive = Background()
+    leave_and_arrive.start(leave)
+    try:
+        yield
+        if left:
+            await leave_and_arrive.wait()
+    finally:
+        leave_and_arrive.cancel()
 
 
 def short(url: str) -> str:
@@ -141,7 +171,7 @@ async def after(running: RunningBrowser, state: ToolState, before: str, page: Pa
             told["blocked_by_policy"] = "{} may not be opened: {}".format(*refused)
     if state.options.browser_changes and not running.dialogs:
         old = running.last_tree
-        await _looked(running, now)
+        await _looked(running, now, told)
         difference = snapshots.changes(snapshots.compact(old), snapshots.compact(running.last_tree))
         told["changes"] = difference[: snapshots.LIMIT_CHARS] or "(nothing changed)"
     return told

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
 from hermes_exec.slot.slot import Slot
 from hermes_exec.tools.browser import browser as browsers
+from hermes_exec.tools.browser import snapshot as snapshots
 from tests.conftest import require_engine
 from tests.e2e.browser.conftest import HOME, Surfer
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page
 
 pytestmark = pytest.mark.anyio
 
@@ -57,6 +61,34 @@ async def test_a_page_that_is_leaving_for_one_that_never_comes(surf: Surfer, mon
     assert seen["not_loaded"] == f"{HOME}/slow"
     assert "Stay" in seen["snapshot"]
     await surf("click", ref=surf.ref("Stay"))
+
+
+@pytest.mark.parametrize("look", ["top_of", "tree_of"])
+async def test_a_page_that_leaves_for_one_that_never_comes_as_it_is_looked_at(
+    surf: Surfer, monkeypatch: pytest.MonkeyPatch, look: str
+) -> None:
+    monkeypatch.setattr(browsers, "ARRIVE_S", 1.0)
+    await surf.goto("/form")
+    looked = getattr(snapshots, look)
+
+    async def leaves(page: Page, *rest: str) -> str:
+        monkeypatch.setattr(snapshots, look, looked)
+        await page.evaluate("location = '/slow'")
+        return str(await looked(page, *rest))
+
+    monkeypatch.setattr(snapshots, look, leaves)
+    with anyio.fail_after(10):
+        seen = await surf("snapshot")
+    assert seen["not_loaded"] == f"{HOME}/slow"
+    assert "Password" in seen["snapshot"]
+
+
+async def test_a_page_that_is_leaving_is_left_for_another(surf: Surfer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browsers, "ARRIVE_S", 1.0)
+    await surf.goto("/leaving")
+    await anyio.sleep(1)
+    await surf.goto("/form")
+    assert "Stay" in (await surf("back"))["snapshot"]
 
 
 async def test_a_call_that_is_given_up_stops_loading(surf: Surfer) -> None:
