@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -15,7 +16,7 @@ from hermes_exec.tools.browser.driver import quietly
 from hermes_exec.tools.call.failure import ToolFailure
 
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, CDPSession, Frame, Page, Request, Response
+    from playwright.async_api import BrowserContext, CDPSession, Frame, Page, Request, Response, WebSocket
 
     from hermes_exec.slot.slot import Slot
 
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 CHECK_S = 10.0
 LEAVE_S = 2.0
 FRAMES_S = 0.1
-OF_SCRIPTS = frozenset({"document", "fetch", "xhr", "ping"})
+SOCKET_S = 0.15
+"""After so long without a further message, the answer of a web socket is whole."""
+OF_SCRIPTS = frozenset({"document", "script", "fetch", "xhr", "ping"})
 """Types of requests that an action waits for: those that change a page or a server. Others go on beside it."""
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 ITS_TASKS = "() => new Promise(done => setTimeout(done))"
@@ -38,7 +41,9 @@ class Navigation:
         self._context: BrowserContext | None = None
         self._waiting: set[Request] = set()
         self._answered: set[Request] = set()
-        self._asked: set[Request] = set()
+        self._asked: set[Request | WebSocket] = set()
+        self._whole: dict[WebSocket, asyncio.TimerHandle] = {}
+        """What drops a web socket of those asked once its answer is whole."""
         self._redirected: set[Request] = set()
         """Answered with another address, which is not asked for yet."""
         self._to_ask = 0
@@ -75,6 +80,7 @@ class Navigation:
         page.on("framenavigated", self._on_navigated)
         page.on("close", self._on_gone)
         page.on("crash", self._on_gone)
+        page.on("websocket", self._on_socket)
         self._on_navigated(page.main_frame)
         self.tabs_to_come = max(0, self.tabs_to_come - 1)
         self._checks.start(partial(self._listen, page))
@@ -94,6 +100,8 @@ class Navigation:
         """Count what is asked for from now on as begun by an action."""
         self._asked.clear()
         self._to_ask = 0
+        while self._whole:
+            self._whole.popitem()[1].cancel()
 
     @property
     def asking(self) -> bool:
@@ -183,12 +191,25 @@ class Navigation:
             self.error_pages += frame.url.startswith("chrome-error:")
             self._drop({request for request in self._answered if _frame_of(request) in (None, frame)})
 
+    def _on_socket(self, socket: WebSocket) -> None:
+        """What a page sends is answered by the messages that come after it, and so is the opening."""
+        self._asked.add(socket)
+        socket.on("framesent", lambda _: self._asked.add(socket))
+        socket.on("framereceived", lambda _: self._on_answer(socket))
+        socket.on("close", lambda _: self._drop({socket}))
+
+    def _on_answer(self, socket: WebSocket) -> None:
+        if socket in self._asked:
+            if socket in self._whole:
+                self._whole[socket].cancel()
+            self._whole[socket] = asyncio.get_running_loop().call_later(SOCKET_S, self._drop, {socket})
+
     def _on_gone(self, page: Page) -> None:
         self._sessions.pop(page, None)
         frames = {request: _frame_of(request) for request in self._waiting}
         self._drop({request for request, frame in frames.items() if frame is not None and frame.page is page})
 
-    def _drop(self, requests: set[Request]) -> None:
+    def _drop(self, requests: AbstractSet[Request | WebSocket]) -> None:
         self._waiting -= requests
         self._answered -= requests
         self._asked -= requests

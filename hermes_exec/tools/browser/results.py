@@ -172,6 +172,6 @@ async def after(running: RunningBrowser, state: ToolState, before: str, page: Pa
     if state.options.browser_changes and not running.dialogs:
         old = running.last_tree
         await _looked(running, now, told)
-        difference = snapshots.changes(snapshots.compact(old), snapshots.compact(running.last_tree))
-        told["changes"] = difference[: snapshots.LIMIT_CHARS] or "(nothing changed)"
+        changes = snapshots.changes(snapshots.compact(old), snapshots.compact(running.last_tree))
+        told["changes"] = changes[: snapshots.LIMIT_CHARS] or "(nothing changed)"
     return told

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 SNAPSHOT_S = 75.0
 LIMIT_CHARS = 15_000
 KEPT_CHARS = 2_000_000
+WHOLE = "(most of it; the page is now:)"
 _LINE = re.compile(r"^( *)- ('?)([a-z]+)?(.*)$")
 _REF = re.compile(r" \[ref=[a-z0-9]+\]")
 _PLAIN = frozenset(
@@ -100,9 +101,12 @@ def compact(tree: str) -> str:
 
 
 def changes(before: str, after: str) -> str:
-    """The lines that went (-) and came (+), each with its indentation; empty when nothing changed."""
+    """The lines that went (-) and came (+), each with its indentation, or the whole of `after` where that is shorter;
+    empty when nothing changed.
+    """
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0)
-    return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
+    changed = "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
+    return changed if len(changed) <= len(after) else f"{WHOLE}\n{after}"
 
 
 async def fitted(slot: Slot, text: str) -> str:

@@ -45,7 +45,9 @@ async def screenshot(running: RunningBrowser, state: ToolState, arguments: JsonO
     return data
 
 
-_BOX = r"\[ref=([a-z0-9]+)\].*\[box=(-?[\d.]+),(-?[\d.]+),([\d.]+),([\d.]+)\]"
+_REF = r"\[ref=([a-z0-9]+)\]"
+_BOX = r" \[box=(-?[\d.]+),(-?[\d.]+),([\d.]+),([\d.]+)\]"
+_REF_AND_BOX = f"{_REF}.*{_BOX}"
 _DRAW = """boxes => {
     const layer = document.createElement('div');
     layer.id = 'hermes-annotations';
@@ -70,11 +72,12 @@ async def _annotate(page: Page) -> list[JsonObject]:
         return []
     tree = await page.aria_snapshot(mode="ai", boxes=True, timeout=snapshots.SNAPSHOT_S * 1000)
     width, height = VIEWPORT
+    boxes = {ref: [float(number) for number in box] for ref, *box in re.findall(_REF_AND_BOX, tree)}
     found: list[JsonObject] = []
-    for line in snapshots.compact(tree).splitlines():
-        if (match := re.search(_BOX, line)) is None:
+    for line in snapshots.compact(re.sub(_BOX, "", tree)).splitlines():
+        if (match := re.search(_REF, line)) is None or match[1] not in boxes:
             continue
-        x, y, w, h = (float(number) for number in match.groups()[1:])
+        x, y, w, h = boxes[match[1]]
         if x < width and y < height and x + w > 0 and y + h > 0:
             described = line.strip().removeprefix("- ").partition(" [")[0]
             found.append({"ref": f"@{match[1]}", "element": described, "box": [x, y, w, h]})

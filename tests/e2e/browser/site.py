@@ -3,6 +3,8 @@
 import sys
 import threading
 import time
+from base64 import b64encode
+from hashlib import sha1
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
@@ -53,6 +55,10 @@ field.onchange = () => { chosen.textContent = field.files[0].name + ' ' + field.
     "/replaced": "<title>Replaced</title><script>setTimeout(() => location.replace('/form'), 15)</script>",
     "/restless": """<title>Restless</title><p>here</p><script>
 addEventListener('keydown', () => setTimeout(() => location.reload(), Math.random() * 60));</script>""",
+    "/live": """<title>Live</title><button onclick="socket.send('again')">Ask</button><div id=heard></div><script>
+const socket = new WebSocket(`ws://${location.host}/socket`);
+socket.onopen = () => socket.send('hello');
+socket.onmessage = ({data}) => heard.append(document.createElement('p'), data);</script>""",
     "/leaving": "<title>Leaving</title><button>Stay</button><script>setTimeout(() => location = '/slow', 500)</script>",
     "/console": """<title>Console</title><script>console.log('hello', 1); console.warn('careful');
 setTimeout(() => { throw new Error('it broke'); }, 0);</script>""",
@@ -68,7 +74,10 @@ addEventListener('scroll', () => { if (scrollY + innerHeight > document.body.scr
     "/fetching": """<title>Fetching</title><script>const later = () => fetch('/late?to=/pixel.svg&seconds=0.12');
 </script><button onclick="later().then(later).then(() => { found.textContent = 'found'; })">Find</button>
 <button onclick="later().then(() => { location = '/form'; })">Go</button>
+<button onclick="document.head.append(Object.assign(document.createElement('script'),
+{src: '/late?to=/more.js&seconds=0.12'}))">More</button>
 <button onclick="fetch('/slow')">Never</button><p id=found></p>""",
+    "/more.js": "found.textContent = 'more'",
     "/huge": """<title>Huge</title><body><script>
 for (let i = 0; i < 20000; i++) { const b = document.createElement('button');
 b.textContent = 'button ' + i; document.body.append(b); }</script>""",
@@ -103,6 +112,8 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(b"", "image/x-icon")
         elif path == "/slow":
             time.sleep(1000)
+        elif path == "/socket":
+            self.converse()
         elif path == "/parts":
             self.send_response(200)
             self.end_headers()
@@ -158,6 +169,23 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Disposition", disposition)
         self.end_headers()
         self.wfile.write(body)
+
+    def converse(self) -> None:
+        """Answer each short message of a web socket with three, one after the other."""
+        key = f"{self.headers['Sec-WebSocket-Key']}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode()
+        self.send_response(101)
+        self.send_header("Upgrade", "websocket")
+        self.send_header("Connection", "Upgrade")
+        self.send_header("Sec-WebSocket-Accept", b64encode(sha1(key).digest()).decode())
+        self.end_headers()
+        self.close_connection = True
+        while (head := self.rfile.read(2)) and head[0] == 0x81:
+            mask = self.rfile.read(4)
+            text = bytes(byte ^ mask[at % 4] for at, byte in enumerate(self.rfile.read(head[1] & 0x7F)))
+            for number in range(3):
+                time.sleep(0.02)
+                answer = text + f" {number}".encode()
+                self.wfile.write(bytes([0x81, len(answer)]) + answer)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Say nothing."""

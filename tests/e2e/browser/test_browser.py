@@ -226,6 +226,7 @@ async def test_an_action_waits_for_where_it_leads(surf: Surfer, monkeypatch: pyt
 async def test_an_action_waits_for_what_scripts_ask_for(changing: Surfer) -> None:
     await changing.goto("/fetching")
     assert "found" in str((await changing("click", ref=changing.ref("Find")))["changes"])
+    assert ": more" in str((await changing("click", ref=changing.ref("More")))["changes"])
     await changing("click", ref=changing.ref("Never"))  # for a while
     assert (await changing("click", ref=changing.ref("Go")))["url"] == f"{HOME}/form"
 
@@ -295,6 +296,7 @@ async def test_a_screenshot(changing: Surfer, slot: Slot) -> None:
     result = await changing.call("vision", question="where?", annotate=True)
     named = {str(each["element"]): each["ref"] for each in result.data["annotations"]}  # type: ignore[attr-defined]
     assert named['button "Send"'] == changing.ref('button "Send"')
+    assert "generic" not in named
     assert await changing.value("document.getElementById('hermes-annotations')") is None
 
 
@@ -304,6 +306,21 @@ async def test_what_an_action_changed(changing: Surfer) -> None:
     changes = str(clicked["changes"]).splitlines()
     assert any(line.startswith("-") and line.endswith('"0"') for line in changes), changes
     assert any(line.startswith("+") and line.endswith("clicked") for line in changes)
+
+
+async def test_what_a_web_socket_answered(changing: Surfer) -> None:
+    await changing.goto("/live")
+    with anyio.fail_after(10):
+        while "hello 2" not in await changing.look():
+            pass
+    for _ in range(3):
+        assert "again 2" in (await changing("click", ref=changing.ref("Ask")))["changes"]
+
+
+async def test_a_page_that_changed_as_a_whole_is_told_once(changing: Surfer) -> None:
+    await changing.goto("/popup")
+    changes = (await changing("click", ref=changing.ref("New tab")))["changes"]
+    assert changes == f"(most of it; the page is now:)\n{await changing.look()}"
 
 
 async def test_a_huge_page_is_cut_with_the_rest_in_a_file(surf: Surfer, slot: Slot) -> None:
