@@ -1,4 +1,4 @@
-"""Notes on exit codes that look like failures and are none."""
+"""Notes on exit codes that look like failures and are none, or whose cause is not seen."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ import re
 from types import MappingProxyType
 
 _SEGMENTS = re.compile(r"\s*(?:\|\||&&|[|;\n])\s*")
+_SIGNALLED = frozenset({128 + 9, 128 + 15})
+_BY_COMMAND_LINE = re.compile(r"\bpkill\b[^|;&\n]*\s(-[a-zA-Z0-9]*f|--full)\b")
+_ITSELF = (
+    "pkill -f also ended the shell that ran the command, whose command line has the pattern in it, and what came after "
+    "was not run. A pattern like '[n]ame' matches name without matching itself"
+)
 _NO_MATCH = MappingProxyType({1: "No matches found (not an error)"})
 _DIFFER = MappingProxyType({1: "Files differ (expected, not an error)"})
 _FALSE = MappingProxyType({1: "Condition evaluated to false (expected, not an error)"})
@@ -29,9 +35,11 @@ _MEANINGS = MappingProxyType(
 
 
 def exit_code_meaning(command: str, exit_code: int) -> str | None:
-    """Return a note on `exit_code` of the last program in `command`, or None. A note only: nothing is decided by it."""
+    """Return a note on `exit_code` of `command`, or None. A note only: nothing is decided by it."""
     if exit_code == 0:
         return None
+    if exit_code in _SIGNALLED and _BY_COMMAND_LINE.search(command):
+        return _ITSELF
     last = _SEGMENTS.split(command.strip())[-1]
     for word in last.split():
         if "=" in word and not word.startswith("-"):

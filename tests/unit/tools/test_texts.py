@@ -49,13 +49,27 @@ def test_text_without_escapes_stays(text: str) -> None:
         ("cd x && test -d y", 1, "false"),
         ("curl http://x", 7, "Failed to connect"),
         ("git diff --exit-code", 1, "often normal"),
+        ("pkill -f server.py; sleep 1; python server.py", 143, "[n]ame"),
+        ("cd app && pkill -9 -f 'app --port'", 137, "[n]ame"),
     ],
 )
-def test_harmless_exit_codes_are_explained(command: str, code: int, told: str) -> None:
+def test_exit_codes_are_explained(command: str, code: int, told: str) -> None:
     assert told in (exit_code_meaning(command, code) or "")
 
 
-@pytest.mark.parametrize(("command", "code"), [("grep x f", 0), ("grep x f", 2), ("python x", 1), ("", 1), ("A=1", 1)])
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("grep x f", 0),
+        ("grep x f", 2),
+        ("python x", 1),
+        ("", 1),
+        ("A=1", 1),
+        ("pkill -f x", 1),
+        ("pkill x", 143),
+        ("x", 143),
+    ],
+)
 def test_other_exit_codes_are_not(command: str, code: int) -> None:
     assert exit_code_meaning(command, code) is None
 
