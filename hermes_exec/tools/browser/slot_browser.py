@@ -33,8 +33,8 @@ class SlotBrowser:
         self.resets = slot.resets
         self.rules: BrowserConfig = slot.browser_rules
         self.turn = anyio.Lock()
-        self.lost: str | None = None
-        """Why the browser that was there before is there no more; told once."""
+        self._lost: str | None = None
+        """Why the browser that was there before is there no more."""
         self._running: RunningBrowser | None = None
 
     @property
@@ -73,8 +73,13 @@ class SlotBrowser:
     async def _lose(self, running: RunningBrowser, why: str) -> None:
         if self._running is running:
             self._running = None
-            self.lost = f"{why}: its tabs and cookies are gone"
+            self._lost = f"{why}: its tabs and cookies are gone"
         await running.aclose()
+
+    def take_lost(self) -> dict[str, str]:
+        """What the next result tells of a browser that is there no more; once."""
+        lost, self._lost = self._lost, None
+        return {} if lost is None else {"warning": lost}
 
     async def aclose(self) -> None:
         """End the browser with its profile. Harmless when repeated."""

@@ -69,6 +69,9 @@ def tool(work: Work, *, held: bool = False, opens: bool = False, within_s: float
                     elsewhere = not opens and running.navigation.waiting is not None
                     told = await arrived(running) if elsewhere else {}
                     data = {**told, **await work(running, state, arguments)}
+            except ToolFailure as failed:
+                failed.fields.update(owner.take_lost())
+                raise
             except Error as error:
                 await running.check_slot()
                 await _check_withdrawn(running)
@@ -81,8 +84,7 @@ def tool(work: Work, *, held: bool = False, opens: bool = False, within_s: float
                 raise failure(
                     "timeout", f"The page did not answer within {within_s:g} s. Try browser_navigate.", running
                 )
-            if owner.lost is not None:
-                data["warning"], owner.lost = owner.lost, None
+            data.update(owner.take_lost())
             await running.downloads.settle()
         images = data.pop(IMAGES, ())
         return Outcome({"success": True, **data, **happened(running)}, images=images)
@@ -341,5 +343,5 @@ async def close(state: ToolState, arguments: JsonObject) -> Outcome:  # noqa: AR
     owner = of_slot(state.slot)
     async with owner.turn:
         await owner.aclose()
-        owner.lost = None
+        owner.take_lost()
     return Outcome({"success": True, "closed": True})
