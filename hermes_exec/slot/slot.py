@@ -256,8 +256,8 @@ class Slot:
 
         `stdin=True` gives it a pipe that `process.stdin` writes to, else /dev/null. `pty` gives it a terminal (True: 24
         rows, 80 columns) for stdin, stdout and stderr. At least the last `output_limit_bytes` of each stream are kept
-        for `process.output`. `tag` is a word of the caller's by which `spawned` finds it again. With
-        `stdio` its input and output are those of a program of this host, see `stdio_command`. The rest as in `run`.
+        for `process.output`. `tag` is a word of the caller's by which `spawned` finds it again. With `stdio` its input
+        and output are those of a program of this host, see `stdio_command`. The rest as in `run`.
 
         Raises:
             ConfigError, FileNotFoundError, NotADirectoryError, PermissionError, ExecError: as in `run`. A program that

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/pipe"
 )
 
 // progressTimeout is how long a transfer may stand still.
@@ -25,10 +26,7 @@ func newStream(data *os.File) (*stream, error) {
 	}
 	fd, dupErr := -1, error(nil)
 	err = raw.Control(func(p uintptr) {
-		syscall.ForkLock.RLock()
-		defer syscall.ForkLock.RUnlock()
-		if fd, dupErr = syscall.Dup(int(p)); dupErr == nil {
-			syscall.CloseOnExec(fd)
+		if fd, dupErr = pipe.Duplicate(int(p)); dupErr == nil {
 			dupErr = syscall.SetNonblock(fd, true)
 		}
 	})

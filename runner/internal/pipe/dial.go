@@ -45,7 +45,7 @@ func Dial(ctx context.Context, c ipc.Connect) (int, error) {
 	}
 	fd := -1
 	var dupErr error
-	if err := raw.Control(func(from uintptr) { fd, dupErr = duplicate(int(from)) }); err != nil {
+	if err := raw.Control(func(from uintptr) { fd, dupErr = Duplicate(int(from)) }); err != nil {
 		return -1, err
 	}
 	return fd, dupErr

@@ -89,7 +89,7 @@ func New(readable bool) (ours, theirs int, err error) {
 // Copies adds copies of descriptors to those that a process is to have.
 func Copies(fds []int, theirs *[]int) error {
 	for _, fd := range fds {
-		copied, err := duplicate(fd)
+		copied, err := Duplicate(fd)
 		if err != nil {
 			return &wire.Error{Kind: "exhausted", Message: "no descriptor can be had: " + err.Error()}
 		}
@@ -98,8 +98,8 @@ func Copies(fds []int, theirs *[]int) error {
 	return nil
 }
 
-// duplicate makes a descriptor that no program inherits.
-func duplicate(fd int) (int, error) {
+// Duplicate makes a descriptor that no program inherits.
+func Duplicate(fd int) (int, error) {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	copied, err := syscall.Dup(fd)

@@ -425,15 +425,22 @@ async def test_unused_browsers_are_ended(request: pytest.FixtureRequest, docker_
     async with pool, pool.slot() as slot, Toolbox(slot, TOOLSETS) as toolbox:
         await serve_site(slot)
         surf = Surfer(toolbox)
-        await surf.goto("/form")
-        for _ in range(100):
-            if not await of_the_browser(slot):
-                break
-            await anyio.sleep(0.1)
-        assert await of_the_browser(slot) == []
+
+        async def opened_and_ended() -> None:
+            await surf.goto("/form")
+            for _ in range(100):
+                if not await of_the_browser(slot):
+                    break
+                await anyio.sleep(0.1)
+            assert await of_the_browser(slot) == []
+
+        await opened_and_ended()
         told = await surf.fails("click", ref=surf.ref("Send"))
         assert (told.error_kind, "after 1 s without use" in str(told.data["warning"])) == ("not_found", True)
         assert "warning" not in await surf.goto("/form")
+        await opened_and_ended()
+        opened = await surf.goto("/form")
+        assert "after 1 s without use" in opened["warning"]
 
 
 async def test_a_start_that_nobody_waits_for_leaves_nothing_on_this_host(
