@@ -59,7 +59,6 @@ addEventListener('keydown', () => setTimeout(() => location.reload(), Math.rando
 const socket = new WebSocket(`ws://${location.host}/socket`);
 socket.onopen = () => socket.send('hello');
 socket.onmessage = ({data}) => heard.append(document.createElement('p'), data);</script>""",
-    "/leaving": "<title>Leaving</title><button>Stay</button><script>setTimeout(() => location = '/slow', 500)</script>",
     "/console": """<title>Console</title><script>console.log('hello', 1); console.warn('careful');
 setTimeout(() => { throw new Error('it broke'); }, 0);</script>""",
     "/canvas": """<title>Canvas</title><canvas id=c width=200 height=100></canvas><script>

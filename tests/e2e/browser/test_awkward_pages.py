@@ -12,6 +12,7 @@ import pytest
 from hermes_exec.slot.slot import Slot
 from hermes_exec.tools.browser import browser as browsers
 from hermes_exec.tools.browser import snapshot as snapshots
+from hermes_exec.tools.browser.slot_browser import of_slot
 from tests.conftest import require_engine
 from tests.e2e.browser.conftest import HOME, Surfer
 
@@ -52,15 +53,23 @@ async def test_a_page_that_leads_on_while_it_is_looked_at(changing: Surfer) -> N
         assert "paragraph: here" in await changing.look()
 
 
-async def test_a_page_that_is_leaving_for_one_that_never_comes(surf: Surfer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def leaves(slot: Slot) -> None:
+    """The page begins to go to one that never comes."""
+    running = await of_slot(slot).started()
+    await running.page.evaluate("void setTimeout(() => location = '/slow')")
+    await running.leave()
+
+
+async def test_a_page_that_is_leaving_for_one_that_never_comes(
+    slot: Slot, surf: Surfer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(browsers, "ARRIVE_S", 1.0)
-    await surf.goto("/leaving")
-    await anyio.sleep(1)
+    await surf.goto("/alone")
+    await leaves(slot)
     with anyio.fail_after(10):
         seen = await surf("snapshot")
     assert seen["not_loaded"] == f"{HOME}/slow"
-    assert "Stay" in seen["snapshot"]
-    await surf("click", ref=surf.ref("Stay"))
+    await surf("click", ref=surf.ref("Import"))
 
 
 @pytest.mark.parametrize("look", ["top_of", "tree_of"])
@@ -71,24 +80,26 @@ async def test_a_page_that_leaves_for_one_that_never_comes_as_it_is_looked_at(
     await surf.goto("/form")
     looked = getattr(snapshots, look)
 
-    async def leaves(page: Page, *rest: str) -> str:
+    async def looked_at(page: Page, *rest: str) -> str:
         monkeypatch.setattr(snapshots, look, looked)
         await page.evaluate("location = '/slow'")
         return str(await looked(page, *rest))
 
-    monkeypatch.setattr(snapshots, look, leaves)
+    monkeypatch.setattr(snapshots, look, looked_at)
     with anyio.fail_after(10):
         seen = await surf("snapshot")
     assert seen["not_loaded"] == f"{HOME}/slow"
     assert "Password" in seen["snapshot"]
 
 
-async def test_a_page_that_is_leaving_is_left_for_another(surf: Surfer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_that_is_leaving_is_left_for_another(
+    slot: Slot, surf: Surfer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(browsers, "ARRIVE_S", 1.0)
-    await surf.goto("/leaving")
-    await anyio.sleep(1)
+    await surf.goto("/alone")
+    await leaves(slot)
     await surf.goto("/form")
-    assert "Stay" in (await surf("back"))["snapshot"]
+    assert "Import" in (await surf("back"))["snapshot"]
 
 
 async def test_a_call_that_is_given_up_stops_loading(surf: Surfer) -> None:
