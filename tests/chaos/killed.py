@@ -33,10 +33,8 @@ from tests.engines import options_of
 ROOT = Path(__file__).resolve().parents[2]
 logger = logging.getLogger(__name__)
 LEASE_S = 5.0
-LONGEST_S = 120.0
-"""A test waits so long for what is to happen within the lease, or within the 30 s that a box of Nomad waits for its
-runner, which are more on a busy machine.
-"""
+LONGEST_S = 90.0
+"""A test waits so long for what is to happen within the lease."""
 
 
 def living(word: str) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
 import shlex
@@ -38,8 +39,9 @@ TAKE = f"""w=$PWD; {IN_HOME}echo "for $(uname -m)"; read n && head -c "$n" >part
 UP = """until [ -S state/box/run/socket ]; do
 [ -e runner ] && ! grep -qs FATAL "$NOMAD_ALLOC_DIR/hermes-exec.log" || exit 1; sleep 0.02; done; """
 """Waits on a node for what Apptainer has started, unless it says why not or the box is given up."""
-WAIT = """n={tries}; until [ -x runner ]; do
-[ $((n -= 1)) -gt 0 ] || exit 1; sleep {poll} 2>/dev/null || sleep 1; done; """
+WAIT = """sleep {limit_s} & limit=$!; until [ -x runner ]; do
+kill -0 $limit 2>/dev/null || exit 1; sleep {poll_s} 2>/dev/null || sleep 1; done
+kill $limit; wait $limit 2>/dev/null; """
 """What the main process does first where the runner is yet to come: it becomes the runner."""
 
 
@@ -209,7 +211,7 @@ def _raw_exec(config: NomadConfig, spec: LaunchSpec, runner: RunnerBinary) -> di
 def _arrival(config: NomadConfig, spec: LaunchSpec) -> str:
     """What a shell does until the runner is there."""
     if config.runner_delivery == "exec":
-        return IN_HOME + WAIT.format(tries=int(max(spec.lease_s, ARRIVAL_S) / POLL_S), poll=POLL_S)
+        return IN_HOME + WAIT.format(limit_s=math.ceil(max(spec.lease_s, ARRIVAL_S)), poll_s=POLL_S)
     return IN_HOME + "chmod 755 runner; " * (config.runner_delivery == "artifact")
 
 

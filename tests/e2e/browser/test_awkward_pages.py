@@ -53,23 +53,23 @@ async def test_a_page_that_leads_on_while_it_is_looked_at(changing: Surfer) -> N
         assert "paragraph: here" in await changing.look()
 
 
-async def leaves(slot: Slot) -> None:
-    """The page begins to go to one that never comes."""
+@pytest.fixture
+async def leaving(slot: Slot, surf: Surfer, monkeypatch: pytest.MonkeyPatch) -> Surfer:
+    """The page has begun to go to one that never comes."""
+    monkeypatch.setattr(browsers, "ARRIVE_S", 1.0)
+    await surf.goto("/alone")
     running = await of_slot(slot).started()
     await running.page.evaluate("void setTimeout(() => location = '/slow')")
     await running.leave()
+    return surf
 
 
-async def test_a_page_that_is_leaving_for_one_that_never_comes(
-    slot: Slot, surf: Surfer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(browsers, "ARRIVE_S", 1.0)
-    await surf.goto("/alone")
-    await leaves(slot)
+async def test_a_page_that_is_leaving_for_one_that_never_comes(leaving: Surfer) -> None:
     with anyio.fail_after(10):
-        seen = await surf("snapshot")
+        seen = await leaving("snapshot")
     assert seen["not_loaded"] == f"{HOME}/slow"
-    await surf("click", ref=surf.ref("Import"))
+    assert "Import" in seen["snapshot"]
+    await leaving("click", ref=leaving.ref("Import"))
 
 
 @pytest.mark.parametrize("look", ["top_of", "tree_of"])
@@ -92,14 +92,9 @@ async def test_a_page_that_leaves_for_one_that_never_comes_as_it_is_looked_at(
     assert "Password" in seen["snapshot"]
 
 
-async def test_a_page_that_is_leaving_is_left_for_another(
-    slot: Slot, surf: Surfer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(browsers, "ARRIVE_S", 1.0)
-    await surf.goto("/alone")
-    await leaves(slot)
-    await surf.goto("/form")
-    assert "Import" in (await surf("back"))["snapshot"]
+async def test_a_page_that_is_leaving_is_left_for_another(leaving: Surfer) -> None:
+    await leaving.goto("/form")
+    assert "Import" in (await leaving("back"))["snapshot"]
 
 
 async def test_a_call_that_is_given_up_stops_loading(surf: Surfer) -> None:
