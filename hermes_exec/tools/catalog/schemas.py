@@ -220,7 +220,7 @@ def _browser() -> tuple[JsonObject, ...]:
         _function(
             "browser_type",
             "Put text into a field; what was in it is replaced. A list takes the option of that name, a file field the "
-            "path of a file.",
+            "path of a file; one that takes several takes one a line.",
             ["ref", "text"],
             {"ref": _field("string", _REF), "text": _field("string", "The text")},
         ),

@@ -51,6 +51,9 @@ field.onchange = () => { chosen.textContent = field.files[0].name + ' ' + field.
     "/choices": """<title>Choices</title><select aria-label=One><option>red<option disabled>green</select>
 <select aria-label=Some multiple onchange="chosen.textContent = [...this.selectedOptions].map(o => o.label).join()">
 <option>red<option>green<option>blue</select><p id=chosen></p>""",
+    "/crowded": """<title>Crowded</title><div style="height: 60px; overflow: auto"><ul></ul></div><button>Below</button>
+<iframe style="border: 3px solid; padding: 20px" srcdoc="<button>Framed</button>"></iframe><script>
+for (let i = 0; i < 30; i++) document.querySelector('ul').innerHTML += `<li><a href=#${i}>item ${i}</a>`;</script>""",
     "/refreshed": "<title>Refreshed</title><meta http-equiv=refresh content='0;url=/form'>",
     "/replaced": "<title>Replaced</title><script>setTimeout(() => location.replace('/form'), 15)</script>",
     "/restless": """<title>Restless</title><p>here</p><script>

@@ -300,6 +300,26 @@ async def test_a_screenshot(changing: Surfer, slot: Slot) -> None:
     assert await changing.value("document.getElementById('hermes-annotations')") is None
 
 
+FRAMED = """(() => { const [frame] = document.querySelectorAll('iframe');
+const corner = frame.getBoundingClientRect(), button = frame.contentDocument.querySelector('button');
+const box = button.getBoundingClientRect();
+return [corner.x + 23 + box.x, corner.y + 23 + box.y, box.width, box.height]; })()"""
+
+
+async def test_what_is_scrolled_out_of_sight_is_not_annotated_and_what_is_in_a_frame_where_it_is(
+    changing: Surfer,
+) -> None:
+    await changing.goto("/crowded")
+    seen = await changing("vision", question="where?", annotate=True)
+    boxes = {each["element"]: each["box"] for each in seen["annotations"]}
+    items = [name for name in boxes if name.startswith('link "item ')]
+    assert 2 <= len(items) < 6, items
+    assert 'link "item 29"' in await changing.look()
+    assert boxes['button "Framed"'] == pytest.approx(await changing.value(FRAMED), abs=1)
+    below = await changing.value("document.querySelector('button').getBoundingClientRect().y")
+    assert all(box[1] + box[3] <= below for name, box in boxes.items() if name in items)
+
+
 async def test_what_an_action_changed(changing: Surfer) -> None:
     await changing.goto("/shadow")
     clicked = await changing("click", ref=changing.ref("In the shadow"))

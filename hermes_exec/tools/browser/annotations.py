@@ -1,0 +1,128 @@
+"""References drawn over the elements of a page, for a screenshot."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hermes_exec.tools.browser import snapshot as snapshots
+from hermes_exec.tools.browser.driver import quietly
+
+if TYPE_CHECKING:
+    from playwright.async_api import Frame, Page
+
+JsonObject = dict[str, Any]
+_REF = re.compile(r"\[ref=((f\d+)?e\d+)\]")
+_BOX = re.compile(r" \[box=(-?[\d.]+),(-?[\d.]+),([\d.]+),([\d.]+)\]")
+_DRAW = """boxes => new Promise(tell => {
+    const key = (...box) => box.map(Math.round).join();
+    const refs = new Map(boxes.map(([ref, ...box]) => [key(...box), ref]));
+    const refOf = ({ x, y, width, height }) => refs.get(key(x, y, width, height));
+    const inside = root =>
+        [...root.querySelectorAll('*')].flatMap(e => e.shadowRoot ? [e, ...inside(e.shadowRoot)] : [e]);
+    const elements = document.body ? inside(document).filter(e => refOf(e.getBoundingClientRect())) : [];
+    if (!elements.length) return tell({});
+    const observer = new IntersectionObserver(entries => {
+        observer.disconnect();
+        const drawn = {};
+        const layer = document.createElement('div');
+        layer.id = 'hermes-annotations';
+        for (const { boundingClientRect, intersectionRatio, intersectionRect } of entries) {
+            const ref = refOf(boundingClientRect);
+            if (!ref || drawn[ref] || !intersectionRatio) continue;
+            const { x, y, width, height } = intersectionRect;
+            drawn[ref] = [x, y, width, height];
+            const box = document.createElement('div');
+            box.style.cssText = `position:fixed;left:${x}px;top:${y}px;width:${width}px;height:${height}px;` +
+                'outline:2px solid red;z-index:2147483647;pointer-events:none;font:11px monospace;color:white';
+            const tag = document.createElement('span');
+            tag.style.background = 'red';
+            tag.textContent = '@' + ref;
+            box.append(tag);
+            layer.append(box);
+        }
+        document.body.append(layer);
+        tell(drawn);
+    });
+    elements.forEach(e => observer.observe(e));
+})"""
+"""Draws the references of the elements in these boxes around what is in sight of each, and tells what that is: a list
+that scrolls hides most of its items.
+"""
+_UNDRAW = "() => document.getElementById('hermes-annotations')?.remove()"
+_EDGE = """e => {
+    const style = getComputedStyle(e);
+    return ['Left', 'Top'].map(side => parseFloat(style[`border${side}Width`]) + parseFloat(style[`padding${side}`]));
+}"""
+"""How far the document of an <iframe> is from the corner of that."""
+
+
+@dataclass
+class _Document:
+    """A document of the page: its frame, where in the picture its left upper corner is, and the boxes in it."""
+
+    frame: Frame
+    left: float = 0.0
+    top: float = 0.0
+    boxes: dict[str, list[float]] = field(default_factory=dict)
+
+
+@asynccontextmanager
+async def annotated(page: Page) -> AsyncIterator[list[JsonObject]]:
+    """The references are drawn over what is in sight: each with its element and its box (x, y, width and height in the
+    picture, in pixels). None are in a document that is no page, as an image is.
+    """
+    if await snapshots.top_of(page) != "body":
+        yield []
+        return
+    tree = await page.aria_snapshot(mode="ai", boxes=True, timeout=snapshots.SNAPSHOT_S * 1000)
+    elements: dict[str, str] = {}
+    for line in snapshots.compact(_BOX.sub("", tree)).splitlines():
+        if (match := _REF.search(line)) is not None:
+            elements[match[1]] = line.strip().removeprefix("- ").partition(" [")[0]
+    documents = await _documents(page, tree)
+    found: list[JsonObject] = []
+    try:
+        for document in documents:
+            named = [[ref, *box] for ref, box in document.boxes.items() if ref in elements]
+            for ref, (x, y, *size) in (await document.frame.evaluate(_DRAW, named)).items():
+                box = [x + document.left, y + document.top, *size]
+                found.append({"ref": f"@{ref}", "element": elements[ref], "box": box})
+        yield found
+    finally:
+        for document in documents:
+            await quietly(partial(document.frame.evaluate, _UNDRAW))
+
+
+async def _documents(page: Page, tree: str) -> list[_Document]:
+    """The page and what is in its frames, by a tree with boxes: the references of each document have a prefix."""
+    documents: dict[str, _Document | None] = {}
+    iframe, outer = "", _Document(page.main_frame)
+    for line in tree.splitlines():
+        ref, box = _REF.search(line), _BOX.search(line)
+        if ref is None or box is None:
+            continue
+        if ref[2] not in documents:
+            documents[ref[2]] = await _inside(page, iframe, outer) if documents else outer
+        document = documents[ref[2]]
+        if document is None:
+            continue
+        document.boxes[ref[1]] = [float(number) for number in box.groups()]
+        if line.lstrip().startswith("- iframe"):
+            iframe, outer = ref[1], document
+    return [document for document in documents.values() if document is not None]
+
+
+async def _inside(page: Page, iframe: str, outer: _Document) -> _Document | None:
+    """The document in the <iframe> with this reference; None when it is gone."""
+    element = await page.query_selector(f"aria-ref={iframe}")
+    frame = await element.content_frame() if element is not None else None
+    if element is None or frame is None:
+        return None
+    left, top = await element.evaluate(_EDGE)
+    x, y, _, _ = outer.boxes[iframe]
+    return _Document(frame, outer.left + x + left, outer.top + y + top)
