@@ -26,7 +26,7 @@ from hermes_exec.backends.base import SandboxInfo
 from tests.chaos.containers import place
 from tests.chaos.outside import NOTHING, containers_of
 from tests.chaos.seen import Seen
-from tests.e2e.backends.boxes import sandboxes_of
+from tests.e2e.backends.boxes import sandboxes_of, until
 from tests.e2e.pool.outside import mark
 from tests.engines import options_of
 
@@ -112,9 +112,14 @@ async def docker(seeds: range) -> Seen:
             ends.append(seconds + time.monotonic() - began)
         volumes = volumes_of(here.client, here.run_id)
         await next_pool(options, scratch)
-        left = [*containers_of(here.client, here.run_id), *os.listdir(scratch)]
-        left += sorted(volumes & {each.name for each in here.client.volumes.list()})
-        return verdict(ends, left)
+
+        def in_docker() -> list[str]:
+            there = {str(each.name) for each in here.client.volumes.list()}
+            return [*containers_of(here.client, here.run_id), *sorted(volumes & there)]
+
+        with contextlib.suppress(AssertionError):  # another pool of this host may be removing it just now
+            await until(lambda: not in_docker())
+        return verdict(ends, in_docker() + os.listdir(scratch))
 
 
 async def elsewhere(backend: str, seeds: range) -> Seen:

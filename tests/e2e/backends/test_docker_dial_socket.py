@@ -18,6 +18,7 @@ from hermes_exec import SandboxPool, Slot
 from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.docker.dial_socket import FOLDER_PREFIX, SOCKET, DialSocket
 from hermes_exec.backends.docker.stream import DockerStream
+from tests.e2e.backends.boxes import until
 
 pytestmark = pytest.mark.anyio
 Image = Callable[[str], str]
@@ -101,7 +102,7 @@ async def test_streams_go_past_the_daemon_where_files_are_shared(docker_image: I
 
         result = await slot.run("echo here; sleep 1; echo there; echo once >> ran", on_output=cut)
         assert result.stdout == "here\nthere\n"
-        assert type(stream_of(slot)) is DockerStream
+        await until(lambda: type(stream_of(slot)) is DockerStream)
         assert (await slot.files.read_text("ran")) == "once\n"
 
 

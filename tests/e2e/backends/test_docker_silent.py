@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import anyio
@@ -25,7 +25,7 @@ from tests.e2e.backends.silent_engine import SilentEngine
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 SHUTDOWN_S = 2.0
 LAUNCHING = ["GET .*/images/", "POST .*/containers/create", "POST .*/start", "GET .*/containers/.*/json"]
-LATE_S = 8.0
+LATE_S = 25.0
 """What the end of a pool may take besides: its last resort of five seconds, and a busy machine."""
 
 
@@ -40,7 +40,9 @@ def run_id() -> Iterator[str]:
     made = f"test-{uuid.uuid4().hex[:8]}"
     yield made
     with contextlib.closing(docker.from_env()) as client:
-        for container in client.containers.list(all=True, filters={"label": f"hermes-exec.run-id={made}"}):
+        for container in client.containers.list(
+            all=True, filters={"label": f"hermes-exec.run-id={made}"}, ignore_removed=True
+        ):
             # Another pool of this host may be removing it just now: its driver is gone.
             with contextlib.suppress(docker.errors.APIError):
                 container.remove(force=True, v=True)
@@ -55,6 +57,19 @@ def pool_of(engine: SilentEngine, image: str, run_id: str, shutdown_s: float = S
     return SandboxPool(
         "docker", image=image, base_url=engine.base_url, run_id=run_id, shutdown_timeout_s=shutdown_s, max_sandboxes=2
     )
+
+
+async def cancelled_when_silent(engine: SilentEngine, call: Callable[[], Awaitable[object]]) -> None:
+    """A call is cancelled once the engine does not answer."""
+    async with anyio.create_task_group() as tasks:
+
+        async def cancel() -> None:
+            await until(lambda: engine.swallowed)
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(cancel)
+        await call()
+        raise AssertionError("it was answered")
 
 
 @contextlib.asynccontextmanager
@@ -101,8 +116,7 @@ async def test_the_end_of_a_pool_that_launches(
 ) -> None:
     async with pool_of(engine, docker_image("busybox"), run_id) as pool:
         engine.be_silent(request_line)
-        with pytest.raises(TimeoutError), anyio.fail_after(1):
-            await pool.acquire()
+        await cancelled_when_silent(engine, pool.acquire)
         began = time.monotonic()
     assert time.monotonic() - began < SHUTDOWN_S + LATE_S
     assert engine.swallowed
@@ -116,10 +130,13 @@ async def test_a_pool_cannot_be_entered(
     request_line: str, engine: SilentEngine, docker_image: Callable[[str], str], run_id: str
 ) -> None:
     engine.be_silent(request_line)
-    pool = pool_of(engine, docker_image("busybox"), run_id)
-    async with at_most(1 + LATE_S):
-        with anyio.move_on_after(1), pytest.raises(BackendUnavailable):  # whichever of the two clocks is first
-            await pool.__aenter__()
+    for patience_s in (1.0, 5.0, 20.0):  # on a busy machine it may be over before the request is sent
+        pool = pool_of(engine, docker_image("busybox"), run_id)
+        async with at_most(patience_s + LATE_S):
+            with anyio.move_on_after(patience_s), pytest.raises(BackendUnavailable):  # whichever clock is first
+                await pool.__aenter__()
+        if engine.swallowed:
+            break
     assert engine.swallowed
     engine.cut_the_silent()
     await until(lambda: not engine.is_used())
@@ -156,7 +173,7 @@ PROGRAM = """
 import sys
 from hermes_exec import SandboxPool
 base_url, image, run_id, how = sys.argv[1:]
-pool = SandboxPool("docker", image=image, base_url=base_url, run_id=run_id, shutdown_timeout_s=2, api_timeout_s=30,
+pool = SandboxPool("docker", image=image, base_url=base_url, run_id=run_id, shutdown_timeout_s=2, api_timeout_s=90,
                    slots_per_sandbox=1, max_sandboxes=4)
 if how == "with":
     with pool as entered:
@@ -181,8 +198,8 @@ def test_a_program_ends(how: str, engine: SilentEngine, docker_image: Callable[[
         engine.be_silent("DELETE")
         began = time.monotonic()
         program.stdin.close()
-        program.wait(60)
-        assert time.monotonic() - began < 20
+        program.wait(120)
+        assert time.monotonic() - began < 45
     assert program.returncode in {0, 1}  # input() found its end
 
 
@@ -193,8 +210,10 @@ from hermes_exec import SandboxPool
 
 async def main(base_url, image, run_id):
     async with SandboxPool("docker", image=image, base_url=base_url, run_id=run_id, shutdown_timeout_s=0.5) as pool:
-        with anyio.move_on_after(1):
-            await pool.acquire()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pool.acquire)
+            await anyio.to_thread.run_sync(input)
+            tasks.cancel_scope.cancel()
     print("left", flush=True)
 
 anyio.run(main, *sys.argv[2:], backend=sys.argv[1])
@@ -207,8 +226,12 @@ def test_a_program_does_not_end_before_what_it_launches_is_undone(
 ) -> None:
     engine.be_silent("POST .*/start")
     command = [sys.executable, "-c", LAUNCHER, library, engine.base_url, docker_image("busybox"), run_id]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdin is not None
         assert program.stdout is not None
+        anyio.run(until, lambda: engine.swallowed)
+        program.stdin.write("\n")
+        program.stdin.flush()
         assert program.stdout.readline() == "left\n"
         assert containers(run_id) == 1
         engine.cut_the_silent()
