@@ -108,7 +108,7 @@ async def test_streams_that_break_lose_nothing_and_leave_nothing(
             return [line[-1] for line in made.top()["Processes"] if " attach " in line[-1]]
 
         # Nobody tells a program that its stream is gone: the runner lets go of each that was replaced.
-        await until(lambda: len(attached()) == 1, 20)
+        await until(lambda: len(attached()) == 1)
 
 
 async def test_many_streams_at_once(options: dict[str, Any]) -> None:
@@ -196,7 +196,7 @@ async def test_a_killed_container_is_told(options: dict[str, Any], nomad_agent: 
     async with SandboxPool("nomad", **options) as pool:
         async with pool.slot() as slot:
             container(engine, nomad_agent, box_of(slot)).kill()
-            with pytest.raises(SandboxDied) as died, anyio.fail_after(20):
+            with pytest.raises(SandboxDied) as died, anyio.fail_after(60):
                 await slot.run("sleep 100", timeout_s=100)
             assert died.value.post_mortem is not None
             assert (died.value.post_mortem.suspect, died.value.post_mortem.exit_code) == ("outside", 137)
@@ -207,7 +207,7 @@ async def test_a_killed_container_is_told(options: dict[str, Any], nomad_agent: 
 async def test_a_removed_job_is_told(options: dict[str, Any], nomad_agent: Agent) -> None:
     async with SandboxPool("nomad", **options) as pool, pool.slot() as slot:
         nomad_agent.ask("DELETE", f"job/{box_of(slot)}?purge=true")
-        with pytest.raises(SandboxDied, match="removed"), anyio.fail_after(20):
+        with pytest.raises(SandboxDied, match="removed"), anyio.fail_after(60):
             await slot.run("sleep 100", timeout_s=100)
 
 
@@ -217,7 +217,7 @@ async def test_a_restarted_task_is_told(options: dict[str, Any], nomad_agent: Ag
             (allocation,) = nomad_agent.ask("GET", f"job/{box_of(slot)}/allocations")
             await slot.spawn("sleep 100")
             nomad_agent.ask("PUT", f"client/allocation/{allocation['ID']}/restart", json={})
-            with pytest.raises(SandboxDied, match="started anew") as raised, anyio.fail_after(20):
+            with pytest.raises(SandboxDied, match="started anew") as raised, anyio.fail_after(60):
                 await slot.run("sleep 100", timeout_s=100)
             assert raised.value.retryable
         async with pool.slot() as another:
@@ -227,7 +227,7 @@ async def test_a_restarted_task_is_told(options: dict[str, Any], nomad_agent: Ag
 DRIVER = """
 import sys, time
 from hermes_exec import SandboxPool
-with SandboxPool("nomad", lease_s=4, **eval(sys.argv[1])) as pool, pool.slot() as slot:
+with SandboxPool("nomad", **eval(sys.argv[1])) as pool, pool.slot() as slot:
     slot.spawn("sleep 1000")
     print(slot.sandbox, flush=True)
     sys.stdin.read()
@@ -248,12 +248,12 @@ async def other_driver(options: dict[str, Any]) -> AsyncIterator[tuple[anyio.abc
 
 
 async def test_a_killed_driver_leaves_nothing(options: dict[str, Any], nomad_agent: Agent) -> None:
-    async with other_driver(options) as (driver, box):
+    async with other_driver({**options, "lease_s": 4}) as (driver, box):
         driver.kill()
         await driver.wait()
-        await until(lambda: nomad_agent.ask("GET", f"job/{box}")["Status"] == "dead", 30)
+        await until(lambda: nomad_agent.ask("GET", f"job/{box}")["Status"] == "dead")
     async with SandboxPool("nomad", **options):
-        await until(lambda: nomad_agent.jobs() == [], 20)
+        await until(lambda: nomad_agent.jobs() == [])
 
 
 async def test_two_drivers_do_not_disturb_each_other(options: dict[str, Any], nomad_agent: Agent) -> None:
@@ -294,7 +294,7 @@ async def test_who_waits_outlives_a_restart_of_the_server(options: dict[str, Any
         await to_thread.run_sync(server.stop)
 
         async def lent() -> None:
-            async with pool.slot(timeout_s=60) as slot:
+            async with pool.slot(timeout_s=120) as slot:
                 assert (await slot.run("echo later")).stdout == "later\n"
 
         async with anyio.create_task_group() as tasks:
@@ -309,7 +309,7 @@ async def test_jobs_may_be_kept_for_inspection(options: dict[str, Any], nomad_ag
     async with SandboxPool("nomad", **options, run_id="kept", purge_on_shutdown=False) as pool, pool.slot() as slot:
         box = box_of(slot)
     assert nomad_agent.jobs() == [box]
-    await until(lambda: nomad_agent.ask("GET", f"job/{box}")["Status"] == "dead", 20)
+    await until(lambda: nomad_agent.ask("GET", f"job/{box}")["Status"] == "dead")
     (reaped,) = await make_backend("nomad", config_of(options)).reap(ReapFilter(run_id="kept"))
     assert reaped.sandbox == box
 
