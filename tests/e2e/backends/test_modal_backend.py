@@ -30,12 +30,13 @@ from hermes_exec import (
     SandboxDied,
     SandboxPool,
 )
-from hermes_exec.backends.base import LaunchSpec, ReapFilter, SandboxInfo
+from hermes_exec.backends.base import Labels, LaunchSpec, ReapFilter, Sandbox, SandboxInfo
+from hermes_exec.backends.modal.backend import ModalBackend
 from hermes_exec.backends.modal.client import Client
 from hermes_exec.backends.modal.config import ModalConfig
 from hermes_exec.backends.owner import own_labels
 from hermes_exec.backends.registry import make_backend
-from tests.e2e.backends.boxes import until
+from tests.e2e.backends.boxes import until, until_state
 from tests.engines.modal_server import Server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.modal]
@@ -125,7 +126,7 @@ async def test_a_cut_stream_loses_nothing(options: dict[str, Any], modal_server:
             tasks.start_soon(run)
             for _ in range(3):
                 await anyio.sleep(1)
-                assert await to_thread.run_sync(modal_server.switch, "cut") > 0
+                await until(lambda: modal_server.switch("cut") > 0)
         assert seen == ["".join(f"{i}\n" for i in range(1, 41))]
         data = os.urandom(20 << 20)
         await slot.files.write_bytes("big", data)
@@ -153,7 +154,7 @@ async def test_modal_that_refuses_us_later_holds_up_no_slot(options: dict[str, A
     async with SandboxPool("modal", **options, max_sandboxes=2, slots_per_sandbox=1) as pool, pool.slot() as slot:
         modal_server.fail("SandboxCreateV2", "UNAUTHENTICATED", "Token was revoked", times=None)
         with pytest.raises(AcquireTimeout, match=r"Token was revoked.*modal token new"):
-            await pool.acquire(timeout_s=3)
+            await pool.acquire(timeout_s=8)
         modal_server.switch("faults", {"failures": {}})
         assert (await slot.run("echo goes on")).stdout == "goes on\n"
 
@@ -173,7 +174,7 @@ async def test_a_sandbox_that_is_refused(
     modal_server.fail("SandboxCreateV2", status, "workspace limit of 3 sandboxes", times=None)
     begun = time.monotonic()
     with pytest.raises(error, match=told):
-        async with SandboxPool("modal", **options, acquire_timeout_s=5) as pool, pool.slot():
+        async with SandboxPool("modal", **options, acquire_timeout_s=10) as pool, pool.slot():
             pass
     assert time.monotonic() - begun < 60
     assert modal_server.running() == before
@@ -194,7 +195,14 @@ async def test_a_slow_start_is_given_up_in_time(options: dict[str, Any], modal_s
 async def test_a_sandbox_may_wait_longer_than_an_answer(
     options: dict[str, Any], modal_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Client.call, "__defaults__", (2.0,))
+    usual = ModalBackend.launch
+
+    async def launch(self: ModalBackend, spec: LaunchSpec, labels: Labels) -> Sandbox:
+        with monkeypatch.context() as patch:
+            patch.setattr(Client.call, "__defaults__", (2.0,))
+            return await usual(self, spec, labels)
+
+    monkeypatch.setattr(ModalBackend, "launch", launch)
     async with SandboxPool("modal", **options, max_sandboxes=2, slots_per_sandbox=1) as pool, pool.slot():
         modal_server.switch("faults", {"slow_start_s": 4})
         async with pool.slot() as slot:
@@ -207,7 +215,7 @@ async def test_gpus(options: dict[str, Any], modal_server: Server) -> None:
         async with SandboxPool("modal", **options, gpus="abacus") as pool, pool.slot():
             pass
     with pytest.raises(LaunchTimeout, match="looks for a place with gpus='H100'"):
-        async with SandboxPool("modal", **options, gpus="H100", launch_timeout_s=3) as pool, pool.slot():
+        async with SandboxPool("modal", **options, gpus="H100", launch_timeout_s=5) as pool, pool.slot():
             pass
     assert modal_server.running() == before
     async with SandboxPool("modal", **options, gpus="T4") as pool, pool.slot() as slot:
@@ -275,8 +283,7 @@ async def test_a_sandbox_without_a_stream_ends_when_it_is_idle(options: dict[str
         try:
             nobody = await backend.launch(LaunchSpec(image=options["image"], lease_s=600), own_labels("idle"))
             assert (await slot.run("sleep 15; echo in use")).stdout == "in use\n"
-            status = await nobody.status()
-            assert status.state == "dead"
+            status = await until_state(nobody, "dead")
             assert "idle" in str(status.post_mortem and status.post_mortem.reason)
         finally:
             await backend.aclose()
@@ -300,15 +307,16 @@ async def test_a_killed_driver_leaves_nothing(options: dict[str, Any], modal_ser
         async with await anyio.open_process([*program, *words], stderr=None) as driver:
             assert driver.stdout is not None
             sandbox = (await driver.stdout.receive()).decode().strip()
+            assert sandbox in modal_server.running()
             driver.send_signal(signal.SIGKILL)
-        assert sandbox in modal_server.running()
         return sandbox
 
     before = modal_server.running()
     orphan = await start_and_kill(600)
+    assert orphan in modal_server.running()
     async with SandboxPool("modal", **options):
         await until(lambda: orphan not in modal_server.running())
-    forgotten = await start_and_kill(3)
+    forgotten = await start_and_kill(5)
     await until(lambda: forgotten not in modal_server.running())
     assert modal_server.running() == before
 
