@@ -33,7 +33,7 @@ def options(request: pytest.FixtureRequest, ssh_server: Server, tmp_path: Path) 
     tmp_path.chmod(0o711)
     for folder in (tmp_path.parent, tmp_path.parent.parent):
         folder.chmod(0o711)
-    return ssh_server.options(transport=request.param, base_dir=str(tmp_path), connect_timeout_s=5)
+    return ssh_server.options(transport=request.param, base_dir=str(tmp_path), connect_timeout_s=30)
 
 
 def clients() -> list[str]:
@@ -55,7 +55,7 @@ async def test_everything_is_gone_afterwards(options: dict[str, Any], tmp_path: 
         (info,) = await found(options)
         assert (info.sandbox, info.owner, info.state, info.ended) == (slot.sandbox, "alive", "alive", False)
     assert left(tmp_path) == []
-    assert clients() == []
+    await until(lambda: clients() == [])
 
 
 async def test_a_restarted_server_loses_nothing(options: dict[str, Any], ssh_server: Server) -> None:
@@ -105,9 +105,9 @@ async def test_a_killed_driver_leaves_nothing(options: dict[str, Any], tmp_path:
     with scratch as private:
         driver = await anyio.open_process(command, env={**os.environ, "TMPDIR": private})
         await killed(driver)
-        await until(lambda: not [name for name in os.listdir(private) if name.startswith("hermes-exec-ssh")], 10)
-    await until(lambda: left(tmp_path) == [], 30)
-    await until(lambda: clients() == [], 10)
+        await until(lambda: not [name for name in os.listdir(private) if name.startswith("hermes-exec-ssh")])
+    await until(lambda: left(tmp_path) == [])
+    await until(lambda: clients() == [])
 
 
 async def killed(driver: anyio.abc.Process) -> None:
@@ -292,8 +292,8 @@ async def test_a_launch_that_is_given_up_leaves_nothing(options: dict[str, Any],
         with anyio.move_on_after(pause_s):
             async with SandboxPool("ssh", **options) as pool, pool.slot():
                 await anyio.sleep_forever()
-    await until(lambda: left(tmp_path) == [], 20)
-    await until(lambda: clients() == [], 10)
+    await until(lambda: left(tmp_path) == [])
+    await until(lambda: clients() == [])
 
 
 @pytest.fixture
@@ -331,21 +331,25 @@ async def test_a_clients_configuration_that_would_detach_it(ssh_server: Server, 
     options = ssh_server.options(transport="openssh", ssh_config=str(settings))
     async with SandboxPool("ssh", **options) as pool, pool.slot() as slot:
         assert (await slot.run("cat", stdin="there and back")).stdout == "there and back"
-    assert clients() == []
+    await until(lambda: clients() == [])
 
 
 FORKING = """
 import os, sys, time
 from hermes_exec import SandboxPool
-with SandboxPool("ssh", **eval(sys.argv[1])) as pool, pool.slot() as slot:
-    child = os.fork()
-    if child == 0:
-        time.sleep(60)
-        os._exit(0)
-    began = time.monotonic()
-print(time.monotonic() - began < 4, flush=True)
+children, took_s = [], []
+while len(took_s) < 4 and min(took_s, default=4) >= 4:  # one that takes long may be the machine's
+    with SandboxPool("ssh", **eval(sys.argv[1])) as pool, pool.slot() as slot:
+        children.append(os.fork())
+        if children[-1] == 0:
+            time.sleep(60)
+            os._exit(0)
+        began = time.monotonic()
+    took_s.append(time.monotonic() - began)
+print(min(took_s) < 4, flush=True)
 input()
-os.kill(child, 9)
+for child in children:
+    os.kill(child, 9)
 """
 
 
@@ -355,5 +359,5 @@ async def test_a_forked_child_does_not_keep_the_connection(ssh_server: Server, t
         assert driver.stdout is not None
         assert driver.stdin is not None
         assert (await driver.stdout.receive()).startswith(b"True")
-        assert clients() == []
+        await until(lambda: clients() == [], 20)  # the child lives for longer
         await driver.stdin.send(b"\n")

@@ -38,7 +38,7 @@ def hosts(ssh_server: Server) -> Iterator[list[RemoteHost]]:
 def options(request: pytest.FixtureRequest, hosts: list[RemoteHost], tmp_path: Path) -> dict[str, Any]:
     for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
         folder.chmod(0o711)
-    more = {"transport": request.param, "base_dir": str(tmp_path), "connect_timeout_s": 3}
+    more = {"transport": request.param, "base_dir": str(tmp_path), "connect_timeout_s": 30}
     return hosts[0].server.options(**more)
 
 
@@ -71,7 +71,7 @@ async def test_a_link_that_stays_cut_is_told_in_time(
             await slot.run("sleep 60")
         assert time.monotonic() - began < 45
 
-    pool = SandboxPool("ssh", **options, lease_s=6, shutdown_timeout_s=5)
+    pool = SandboxPool("ssh", **options | {"connect_timeout_s": 6}, lease_s=6, shutdown_timeout_s=5)
     try:
         async with pool, pool.slot() as slot, anyio.create_task_group() as tasks:
             tasks.start_soon(lost, slot)
@@ -79,7 +79,7 @@ async def test_a_link_that_stays_cut_is_told_in_time(
             await to_thread.run_sync(hosts[0].cut)
     finally:
         hosts[0].mend()
-    await until(lambda: left(tmp_path) == [], 30)  # the lease ends it
+    await until(lambda: left(tmp_path) == [])  # the lease ends it
 
 
 async def test_a_throttled_link_carries_files_and_calls(options: dict[str, Any], hosts: list[RemoteHost]) -> None:
@@ -123,7 +123,7 @@ async def test_a_host_that_is_away_does_not_hide_the_other(
     hosts[1].cut()
     try:
         with pytest.raises(BackendUnavailable, match="does not answer"):
-            async with SandboxPool("ssh", **{**options, **hosts[1].server.options()}):
+            async with SandboxPool("ssh", **{**options, **hosts[1].server.options(), "connect_timeout_s": 3}):
                 pass
         async with SandboxPool("ssh", **options) as pool, pool.slot() as slot:
             assert (await slot.run("echo here")).stdout == "here\n"

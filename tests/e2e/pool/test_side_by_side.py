@@ -50,7 +50,7 @@ def config(
         if not missing("docker"):
             backends["docker"] = {"type": "docker", "image": docker_image("busybox"), "pull_policy": "never"}
         if not missing("ssh"):
-            options = held.enter_context(server()).options(base_dir=str(tmp_path / "ssh"), connect_timeout_s=5)
+            options = held.enter_context(server()).options(base_dir=str(tmp_path / "ssh"), connect_timeout_s=30)
             backends["ssh"] = {"type": "ssh", **options}
         if not missing("singularity"):
             folders = {"base_dir": str(tmp_path / "singularity"), "cache_dir": str(tmp_path / "cache")}
