@@ -205,7 +205,8 @@ async def test_who_stands_further_back_waits_no_longer_than_asked() -> None:
     assert len(server.requests) == 3
 
 
-async def test_many_failures_in_a_row_are_an_outage_and_no_tries() -> None:
+async def test_many_failures_in_a_row_are_an_outage_and_no_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hermes_agent.models.endpoint._FIRST_PAUSE_S", 1.0)
     held = Held(refusal(500))
     with endpoint(*[held] * 8, *[refusal(500)] * 4, *[GOOD] * 8) as server:
         # The first to fail may ask again before the last one has failed.

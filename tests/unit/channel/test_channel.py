@@ -89,10 +89,9 @@ async def test_windows_grow_with_the_way(way_s: float, most: int) -> None:
     async with anyio.create_task_group() as tasks:
         peer = Peer(tasks)
         peer.keepalive_takes_s = way_s
-        channel = await Channel.open(peer.open, lease_s=60)
+        channel = await Channel.open(peer.open, lease_s=6)  # so that the way is measured once a second
         tasks.start_soon(channel.run)
-        await until(lambda: any(frame.type == FrameType.KEEPALIVE for frame in peer.heard))
-        await anyio.sleep(way_s + 0.1)
+        await until(lambda: channel._connection is not None and channel._connection._round_trip_s < way_s + 0.05)
         await channel.call("echo", {})
         said = [json.loads(frame.payload) for frame in peer.heard if frame.type == FrameType.REQUEST][-1]
         least = int(way_s * (128 << 20))
@@ -257,8 +256,13 @@ async def test_a_stream_that_died_without_a_word_is_replaced() -> None:
 
 
 async def test_blocked_loop_sends_keepalives_and_loses_nothing() -> None:
-    async with talking(lease_s=0.6) as (peer, channel):
-        time.sleep(1.5)  # noqa: ASYNC251 -- user code that blocks the loop is the case
+    seen = Seen()
+    async with talking(lease_s=0.6, trace=seen) as (peer, channel):
+        begun = time.monotonic()
+        kinds = lambda: [(frame.direction, frame.type) for frame in seen.frames]  # noqa: E731
+        while time.monotonic() < begun + 1.5 or kinds().count((">", FrameType.KEEPALIVE)) < 5:
+            assert time.monotonic() < begun + 30
+            time.sleep(0.05)  # noqa: ASYNC251 -- user code that blocks the loop is the case
         assert await channel.call("echo", {"n": 1}) == {"n": 1}
         beats = [frame for frame in peer.heard if frame.type == FrameType.KEEPALIVE]
         assert len(beats) >= 5
