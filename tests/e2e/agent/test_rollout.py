@@ -47,9 +47,10 @@ async def test_the_check_decides(backend: BackendCase, score_in: ScoreIn) -> Non
 
 async def test_sealed_takes_only_the_work_to_the_check(backend: BackendCase) -> None:
     """A home, a program in /tmp and a process that the model left are not there when the check runs."""
+    writes = 'sh -c "(while :; do echo right > answer; sleep 0.05; done) >/dev/null 2>&1 &"'
     left = [
         'echo "export CHEAT=1" > ~/.bashrc; mkdir -p ~/bin; echo "exit 0" > ~/bin/grep; touch "$TMPDIR/flag"',
-        'sh -c "(while :; do echo right > answer; sleep 0.05; done) >/dev/null 2>&1 &"; sleep 0.3; mv answer mine',
+        f"{writes}; until [ -e answer ]; do sleep 0.05; done; mv answer mine",
     ]
     check = '[ ! -e ~/.bashrc ] && [ ! -e ~/bin ] && [ ! -e "$TMPDIR/flag" ]'
     check += " && rm -f answer && sleep 0.3 && [ ! -e answer ]"
@@ -172,7 +173,7 @@ async def test_work_that_takes_too_long_is_the_models_doing_and_may_be_called_of
 
 @pytest.mark.parametrize(
     ("check", "timeout_s", "why"),
-    [("echo begun; sleep 60", 2, "longer than 2 s; it printed: begun"), ("kill -9 $$", 60, "was killed")],
+    [("echo begun; sleep 60", 5, "longer than 5 s; it printed: begun"), ("kill -9 $$", 60, "was killed")],
 )
 async def test_a_check_that_comes_to_no_verdict_is_infra(check: str, timeout_s: float, why: str) -> None:
     async with SandboxPool("local", slots_per_sandbox=1) as pool:

@@ -53,7 +53,7 @@ async def test_p3_stdin_works_without_a_terminal(call: Caller) -> None:
 
 
 async def test_p4_polling_starts_nothing_and_moves_little(call: Caller, slot: Slot) -> None:
-    one = await start(call, "head -c 3000000 /dev/zero | tr '\\0' 'x'; echo; echo done; sleep 60")
+    one = await start(call, "head -c 3000000 /dev/zero | tr '\\0' 'x'; echo; echo done; exec sleep 60")
     while "done" not in (polled := await call("process", action="poll", session_id=one))["output_preview"]:
         pass
     assert len(polled["output_preview"]) == 1_000

@@ -63,6 +63,7 @@ async def test_control_sequences_are_taken_out(call: Caller) -> None:
 
 
 async def test_a_timeout_keeps_what_was_printed(call: Caller) -> None:
+    await call.sh("true")  # starts the session
     started = time.monotonic()
     result = await call.fails("terminal", command="echo before; sleep 60", timeout=3)
     assert result.data["exit_code"] == 124
