@@ -38,7 +38,9 @@ def test_json_has_the_whole_result(cli: Cli, on: Sequence[str]) -> None:
 
 
 def test_timeout_ends_the_command_and_keeps_its_output(cli: Cli, on: Sequence[str]) -> None:
-    facts = cli.json("run", *on, "--json", "--timeout", "0.5", "--", "echo early; sleep 100", code=143)
+    done = cli.run("run", *on, "--json", "--timeout", "3", "--", "echo early; sleep 100")
+    assert done.returncode in {143, 137}, done.stderr  # a machine that is slow to end it meets SIGKILL
+    facts = json.loads(done.stdout)
     assert facts["timed_out"]
     assert facts["stdout"] == "early\n"
     assert facts["killed"]["left"] == 0
@@ -120,7 +122,7 @@ def test_signal_ends_with_130_and_every_box_gone(cli: Cli, on: Sequence[str], nu
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
-        assert process.wait(timeout=30) == 130
+        assert process.wait(timeout=90) == 130
     boxes = cli.json("ps", "--json")
     assert [box for box in boxes if box["labels"]["run_id"] == f"signal-{number}"] == []
 

@@ -86,7 +86,7 @@ def test_keys_size_and_exit_code(terminal: Terminal) -> None:
     terminal.expect("24 80")
     terminal.resize(40, 100)
     os.killpg(terminal.process.pid, signal.SIGWINCH)
-    terminal.type("sleep 0.3; stty size\r")
+    terminal.type('until [ "$(stty size)" = "40"" 100" ]; do sleep 0.1; done; stty size\r')
     terminal.expect("40 100")
     terminal.type("exit 3\r")
     assert terminal.ended() == 3
