@@ -64,13 +64,14 @@ async def test_an_evaluation_waits_for_no_slot(tokenizer: Path) -> None:
 
         async def setup_trajectory_workspace(self, item: Task, *, trajectory_id: str, exec_tool: ExecTool) -> None:
             await anyio.sleep(0.5)
+            waiting.append(self.pool.stats().waiting)
 
+    waiting: list[int] = []
     with serving(PolicyServer(load(tokenizer), solve)) as server:
-        env = make_env(
-            Evaluates, tokenizer, server.url, slots_per_sandbox=1, max_sandboxes=1, acquire_timeout_s=1, max_rerolls=0
-        )
+        env = make_env(Evaluates, tokenizer, server.url, slots_per_sandbox=1, max_sandboxes=1, max_rerolls=0)
         await env._run_evaluate()
     assert [one.solved for one in env.done] == [True] * 6
+    assert set(waiting) == {0}
 
 
 async def test_two_evaluations_in_one_folder(tokenizer: Path, tmp_path: Path) -> None:

@@ -126,15 +126,14 @@ async def test_a_hook_that_holds_up_the_event_loop_is_named(
     class Blocks(TerminalTestEnv):
         async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> Verdict:
             end = time.monotonic() + 30
-            while "stood still" not in caplog.text and time.monotonic() < end:
+            while "in compute_reward" not in caplog.text and time.monotonic() < end:
                 time.sleep(0.05)  # noqa: ASYNC251 - as an author would
             return await super().compute_reward(item, result, ctx)
 
     with serving(PolicyServer(load(tokenizer), solve)) as server:
         env = make_env(Blocks, tokenizer, server.url, data_path_to_save_groups=str(tmp_path / "groups.jsonl"))
         await process(env, 1)
-    assert "in compute_reward\n    time.sleep(0.05)" in caplog.text
-    assert caplog.text.count("stood still") == 1
+    assert caplog.text.count("in compute_reward\n    time.sleep(0.05)") == 1
 
 
 async def test_an_id_that_the_tokenizer_does_not_have_is_not_sent(tokenizer: Path, tmp_path: Path) -> None:
