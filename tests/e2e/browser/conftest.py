@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,40 @@ import pytest
 from hermes_exec import SandboxPool
 from hermes_exec.slot.slot import Slot
 from hermes_exec.tools import Toolbox, ToolOptions, ToolResult
+from hermes_exec.tools.browser import browser, results, tools
 from tests.conftest import require_engine
 
 SITE = Path(__file__).with_name("site.py")
 PORT = 8123
 HOME = f"http://localhost:{PORT}"
 TOOLSETS = ["terminal", "file", "browser"]
+WAITS = {
+    browser: ("ANSWER_S", "DOWNLOAD_S", "NEW_TAB_S", "SETTLE_S", "ERROR_PAGE_S"),
+    results: ("LOAD_S",),
+    tools: ("ANSWER_S", "LOAD_S"),
+}
 
 
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:
     """Playwright's client knows asyncio alone."""
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def patience() -> Iterator[pytest.MonkeyPatch]:
+    """Waits that end as soon as there is what they wait for are long enough for a busy machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, names in WAITS.items():
+            for name in names:
+                patch.setattr(module, name, 30.0)
+        yield patch
+
+
+@pytest.fixture
+def hurried(patience: pytest.MonkeyPatch) -> None:
+    """The usual waits, for pages that let one run out: those with a frame of srcdoc, or that break a navigation off."""
+    patience.undo()
 
 
 @pytest.fixture(scope="module", params=["local", pytest.param("docker", marks=pytest.mark.docker)])
@@ -147,8 +169,8 @@ async def of_the_browser(slot: Slot) -> list[str]:
 
 
 async def fewer_with(text: str, number: int) -> bool:
-    """Whether less than this number of this host's processes have a text in their command line, within five seconds."""
-    for _ in range(100):
+    """Whether less than this number of this host's processes have a text in their command line, within a minute."""
+    for _ in range(1200):
         if sum([text in await _command_line(entry) async for entry in anyio.Path("/proc").glob("[0-9]*")]) < number:
             return True
         await anyio.sleep(0.05)

@@ -46,6 +46,7 @@ async def test_a_tab_that_an_action_opens_is_told_with_its_whole_page(changing: 
     assert "the rest" in opened["changes"]
 
 
+@pytest.mark.usefixtures("hurried")
 async def test_a_page_that_leads_on_while_it_is_looked_at(changing: Surfer) -> None:
     await changing.goto("/restless")
     for _ in range(15):
@@ -56,8 +57,8 @@ async def test_a_page_that_leads_on_while_it_is_looked_at(changing: Surfer) -> N
 @pytest.fixture
 async def leaving(slot: Slot, surf: Surfer, monkeypatch: pytest.MonkeyPatch) -> Surfer:
     """The page has begun to go to one that never comes."""
-    monkeypatch.setattr(browsers, "ARRIVE_S", 1.0)
     await surf.goto("/alone")
+    monkeypatch.setattr(browsers, "ARRIVE_S", 1.0)
     running = await of_slot(slot).started()
     await running.page.evaluate("void setTimeout(() => location = '/slow')")
     await running.leave()
@@ -65,7 +66,7 @@ async def leaving(slot: Slot, surf: Surfer, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_a_page_that_is_leaving_for_one_that_never_comes(leaving: Surfer) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(40):
         seen = await leaving("snapshot")
     assert seen["not_loaded"] == f"{HOME}/slow"
     assert "Import" in seen["snapshot"]
@@ -76,8 +77,8 @@ async def test_a_page_that_is_leaving_for_one_that_never_comes(leaving: Surfer) 
 async def test_a_page_that_leaves_for_one_that_never_comes_as_it_is_looked_at(
     surf: Surfer, monkeypatch: pytest.MonkeyPatch, look: str
 ) -> None:
-    monkeypatch.setattr(browsers, "ARRIVE_S", 1.0)
     await surf.goto("/form")
+    monkeypatch.setattr(browsers, "ARRIVE_S", 1.0)
     looked = getattr(snapshots, look)
 
     async def looked_at(page: Page, *rest: str) -> str:
@@ -86,7 +87,7 @@ async def test_a_page_that_leaves_for_one_that_never_comes_as_it_is_looked_at(
         return str(await looked(page, *rest))
 
     monkeypatch.setattr(snapshots, look, looked_at)
-    with anyio.fail_after(10):
+    with anyio.fail_after(40):
         seen = await surf("snapshot")
     assert seen["not_loaded"] == f"{HOME}/slow"
     assert "Password" in seen["snapshot"]
@@ -101,7 +102,7 @@ async def test_a_call_that_is_given_up_stops_loading(surf: Surfer) -> None:
     await surf.goto("/form")
     with anyio.move_on_after(0.5):
         await surf.goto("/slow")
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         assert "Password" in await surf.look()
 
 

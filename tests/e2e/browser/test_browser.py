@@ -14,8 +14,10 @@ import pytest
 from hermes_exec import ExecError, Limits, SandboxPool
 from hermes_exec.slot.slot import Slot
 from hermes_exec.tools import Toolbox
-from hermes_exec.tools.browser import browser, results, tools
+from hermes_exec.tools.browser import browser, navigation, results, tools
+from hermes_exec.tools.browser.slot_browser import of_slot
 from tests.conftest import require_engine
+from tests.e2e.backends.boxes import until
 from tests.e2e.browser.conftest import (
     HOME,
     PORT,
@@ -55,11 +57,11 @@ async def test_passwords_are_in_no_result(changing: Surfer) -> None:
 
 
 async def test_what_keeps_an_action_from_an_element_is_told(surf: Surfer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tools, "ACTION_S", 1.0)
     await surf.goto("/form")
     assert "there are: red, green" in (await surf.fails("type", ref=surf.ref("Colour"), text="blue")).content
     button = surf.ref('button "Send"')
     await surf.value("document.querySelector('form button').disabled = true")
+    monkeypatch.setattr(tools, "ACTION_S", 3.0)
     assert "element is not enabled" in (await surf.fails("click", ref=button)).content
     assert "no page before" in (await surf.fails("back")).content
     assert await surf.value("document.querySelector('form button').disabled")  # the same page as before
@@ -85,6 +87,7 @@ async def test_text_is_never_on_a_command_line(surf: Surfer, slot: Slot) -> None
     assert not any("s3cr3t" in word for process in await slot.processes() for word in process.argv)
 
 
+@pytest.mark.usefixtures("hurried")
 async def test_frames_and_shadows_have_references_too(surf: Surfer) -> None:
     await surf.goto("/frames")
     await surf("click", ref=surf.ref('button "Press"'))
@@ -101,8 +104,9 @@ async def test_pages_that_change_themselves(surf: Surfer) -> None:
     await surf.goto("/spa")
     clicked = await surf("click", ref=surf.ref('button "Open"'))
     assert clicked["url"] == f"{HOME}/spa/item"
-    await anyio.sleep(0.5)
-    assert "item" in await surf.look()
+    with anyio.fail_after(60):
+        while "item" not in await surf.look():
+            pass
     assert "list again" in (await surf("back"))["snapshot"]
     failed = await surf.fails("click", ref="@e999")
     assert failed.error_kind == "not_found"
@@ -189,6 +193,7 @@ async def test_files_come_and_go_through_the_slot(surf: Surfer, slot: Slot) -> N
     assert direct["path"] != download["path"]
 
 
+@pytest.mark.usefixtures("hurried")
 async def test_fields_that_are_no_text(surf: Surfer, slot: Slot) -> None:
     await surf.goto("/fields")
     assert "takes YYYY-MM-DD" in (await surf.fails("type", ref=surf.ref("Day"), text="26.11.2026")).content
@@ -227,7 +232,9 @@ async def test_an_action_waits_for_what_scripts_ask_for(changing: Surfer) -> Non
     await changing.goto("/fetching")
     assert "found" in str((await changing("click", ref=changing.ref("Find")))["changes"])
     assert ": more" in str((await changing("click", ref=changing.ref("More")))["changes"])
-    await changing("click", ref=changing.ref("Never"))  # for a while
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(browser, "SETTLE_S", 1.0)
+        await changing("click", ref=changing.ref("Never"))  # for a while
     assert (await changing("click", ref=changing.ref("Go")))["url"] == f"{HOME}/form"
 
 
@@ -245,6 +252,7 @@ async def test_what_the_page_logs_and_does_wrong(surf: Surfer) -> None:
     assert "nonsense is not defined" in (await surf.fails("console", expression="nonsense()")).content
 
 
+@pytest.mark.usefixtures("hurried")
 async def test_devtools_of_frames(surf: Surfer) -> None:
     await surf.goto("/across")
     frames = (await surf("snapshot"))["frame_tree"]
@@ -306,6 +314,7 @@ const box = button.getBoundingClientRect();
 return [corner.x + 23 + box.x, corner.y + 23 + box.y, box.width, box.height]; })()"""
 
 
+@pytest.mark.usefixtures("hurried")
 async def test_what_is_scrolled_out_of_sight_is_not_annotated_and_what_is_in_a_frame_where_it_is(
     changing: Surfer,
 ) -> None:
@@ -328,11 +337,12 @@ async def test_what_an_action_changed(changing: Surfer) -> None:
     assert any(line.startswith("+") and line.endswith("clicked") for line in changes)
 
 
-async def test_what_a_web_socket_answered(changing: Surfer) -> None:
+async def test_what_a_web_socket_answered(changing: Surfer, monkeypatch: pytest.MonkeyPatch) -> None:
     await changing.goto("/live")
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while "hello 2" not in await changing.look():
             pass
+    monkeypatch.setattr(navigation, "SOCKET_S", 3.0)
     for _ in range(3):
         assert "again 2" in (await changing("click", ref=changing.ref("Ask")))["changes"]
 
@@ -368,12 +378,14 @@ async def test_pages_that_never_load(surf: Surfer, monkeypatch: pytest.MonkeyPat
 
 
 async def test_a_page_that_hangs_or_crashes_is_told(surf: Surfer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tools, "ACTION_S", 2.0)
-    monkeypatch.setattr(results, "ACTION_S", 2.0)
     await surf.goto("/hang")
+    monkeypatch.setattr(tools, "ACTION_S", 5.0)
+    monkeypatch.setattr(results, "ACTION_S", 2.0)
     hung = await surf.fails("click", ref=surf.ref('button "Hang"'))
     assert (hung.error_kind, "browser_navigate" in hung.content) == ("timeout", True)
     assert "does not answer" in (await surf.fails("snapshot")).content
+    monkeypatch.undo()
+    monkeypatch.setattr(browser, "ANSWER_S", 3.0)
     assert "Form" in (await surf.goto("/form"))["title"]
     await surf.call("navigate", url="chrome://crash")
     assert surf.results[-1].error_kind == "blocked_by_policy"
@@ -399,7 +411,7 @@ async def test_a_page_that_eats_its_memory(docker_image: Callable[[str], str], m
 async def test_a_browser_that_dies_is_started_anew(surf: Surfer, slot: Slot) -> None:
     await surf.goto("/form")
     await slot.run("pkill -9 -f remote-debugging-pipe")
-    await anyio.sleep(3)
+    await until(lambda: of_slot(slot).running is None)
     seen = await surf("snapshot")
     assert (seen["url"], seen["warning"]) == ("about:blank", "the browser ended: its tabs and cookies are gone")
     assert (await surf.goto("/form"))["title"] == "Form"

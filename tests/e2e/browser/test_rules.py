@@ -32,7 +32,7 @@ async def test_rules_of_the_pool(request: pytest.FixtureRequest, docker_image: C
         fetched = f"fetch('http://127.0.0.1:{PORT}/').then(() => 'reached', e => 'refused')"
         assert await surf.value(fetched) == "refused"
         clicked = await surf("click", ref=surf.ref("Endless"))
-        for _ in range(50):
+        for _ in range(300):
             if "in progress" not in str(clicked["downloads"]):
                 break
             await anyio.sleep(0.2)
@@ -40,7 +40,9 @@ async def test_rules_of_the_pool(request: pytest.FixtureRequest, docker_image: C
         assert clicked["downloads"][0]["state"] == "refused: larger than 1 MiB"
         await anyio.sleep(1)
         await surf("snapshot")
-        assert (await slot.run("ls $HOME/Downloads")).stdout == ""
+        with anyio.fail_after(60):
+            while (await slot.run("ls $HOME/Downloads")).stdout:
+                await surf("snapshot")
         await surf.goto("/dialogs")
         told = await surf("click", ref=surf.ref('button "Confirm"'))
         assert told["recent_dialogs"][0]["answer"] == "accepted"
