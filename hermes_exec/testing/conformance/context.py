@@ -92,7 +92,7 @@ class Context:
                 return
         raise NotGiven(f"{what} is refused here: " + "; ".join(refusals))
 
-    async def gone(self, within_s: float = 5.0) -> None:
+    async def gone(self, within_s: float = 30.0) -> None:
         """Assert that no process with this check's mark lives any more, counted outside the box where that can be seen.
 
         Raises:
@@ -109,7 +109,7 @@ class Context:
             if left:
                 raise AssertionError(f"{len(left)} processes are left, seen inside the box")
 
-    async def alive(self, count: int, within_s: float = 10.0) -> None:
+    async def alive(self, count: int, within_s: float = 30.0) -> None:
         """Assert that so many processes with this check's mark live; counting none later proves nothing without it.
 
         Raises:

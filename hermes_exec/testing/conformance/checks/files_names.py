@@ -214,7 +214,7 @@ async def check_fifo_is_refused_at_once(ctx: Context) -> None:
         await ctx.slot.files.read_bytes("pipe")
     with raises(OSError):
         await ctx.slot.files.write_bytes("pipe", b"x")
-    that(time.monotonic() - started < 5, "it waited")
+    that(time.monotonic() - started < 30, "it waited")
     equal((await ctx.slot.files.stat("pipe")).type, "fifo", "kind")
 
 
@@ -224,7 +224,7 @@ async def check_devices_are_refused_at_once(ctx: Context) -> None:
     started = time.monotonic()
     with raises(OSError):
         await ctx.slot.files.read_bytes("/dev/zero")
-    that(time.monotonic() - started < 5, "it waited")
+    that(time.monotonic() - started < 30, "it waited")
 
 
 @check("files")

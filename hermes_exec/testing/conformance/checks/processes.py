@@ -13,7 +13,7 @@ from hermes_exec.testing.conformance.expect import equal, raises, that
 from hermes_exec.testing.conformance.registry import NotGiven, check
 
 
-async def _until(process_output: object, wanted: bytes, within_s: float = 10.0) -> bytes:
+async def _until(process_output: object, wanted: bytes, within_s: float = 30.0) -> bytes:
     """Read a process's stream until the text has come."""
     seen = b""
     with anyio.fail_after(within_s):
@@ -43,11 +43,11 @@ async def check_background_exit_code(ctx: Context) -> None:
 @check("background", "helper")
 async def check_background_wait_gives_up(ctx: Context) -> None:
     """Wait with a timeout ends after it while the process lives on."""
-    process = await ctx.background("sleep", 30)
+    process = await ctx.background("sleep", 300)
     started = time.monotonic()
     with raises(TimeoutError):
         await process.wait(0.3)
-    that(time.monotonic() - started < 5, "it waited too long")
+    that(time.monotonic() - started < 30, "it waited too long")
     equal((await process.kill()).left, 0, "left")
 
 

@@ -139,16 +139,25 @@ async def check_output_tells_arrival_order(ctx: Context) -> None:
 @check("output", "helper")
 async def check_output_streams_while_it_runs(ctx: Context) -> None:
     """on_output is called as output comes, before the command ends, with every byte in order."""
-    seen: list[tuple[float, str, bytes]] = []
+    lines = [b"out %d\n" % i for i in range(4)]
+    seen = bytearray()
 
     def note(stream: str, data: bytes) -> None:
-        seen.append((time.monotonic(), stream, bytes(data)))
+        equal(stream, "stdout", "stream")
+        seen.extend(data)
 
-    await ctx.applet("alternate", 4, 0.08, on_output=note)
-    ended = time.monotonic()
-    text = b"".join(data for _, stream, data in seen if stream == "stdout")
-    equal(text, b"".join(b"out %d\n" % i for i in range(4)), "stdout")
-    that(ended - seen[0][0] > 0.3, "the first output came only at the end")
+    async def each_after_the_one_before() -> AsyncIterator[bytes]:
+        sent = 0
+        for line in lines:
+            yield line
+            sent += len(line)
+            while len(seen) < sent:  # noqa: ASYNC110 - one event a line would be more
+                await anyio.sleep(0.01)
+
+    with anyio.move_on_after(30) as scope:
+        await ctx.applet("cat", stdin=each_after_the_one_before(), on_output=note)
+    equal(bytes(seen), b"".join(lines), "stdout")
+    that(not scope.cancelled_caught, "the first output came only at the end")
 
 
 @check("output", "helper")
@@ -170,11 +179,11 @@ async def check_flood_does_not_delay_others(ctx: Context) -> None:
     """While one command pours out output, another one of the same slot answers."""
     argv = await ctx.argv("echo", "quick")
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(lambda: ctx.applet("spew", 300_000_000, timeout_s=60))
+        tasks.start_soon(lambda: ctx.applet("spew", 10**15))
         await anyio.sleep(0.1)
         started = time.monotonic()
         equal((await ctx.slot.run(argv)).stdout, "quick\n", "stdout")
-        that(time.monotonic() - started < 5, f"it took {time.monotonic() - started:.1f} s")
+        that(time.monotonic() - started < 30, f"it took {time.monotonic() - started:.1f} s")
         tasks.cancel_scope.cancel()
 
 
