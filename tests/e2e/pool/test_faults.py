@@ -34,8 +34,8 @@ async def test_a_timeout_holds_when_the_runner_is_frozen() -> None:
             tasks.start_soon(freeze)
             began = time.monotonic()
             with pytest.raises(OutcomeUnknown):
-                await slot.run(["sleep", word], timeout_s=1)
-            assert time.monotonic() - began < 30
+                await slot.run(["sleep", word], timeout_s=10)
+            assert time.monotonic() - began < 40
         began = time.monotonic()
         with pytest.raises(OutcomeUnknown):
             await slot.run("true", timeout_s=0.5)

@@ -49,7 +49,7 @@ async def test_memory_is_given_back_after_large_work() -> None:
         await slot.files.list(".")
         await slot.files.write_bytes("big", b"x" * (24 << 20))
         assert len(await slot.files.read_bytes("big")) == 24 << 20
-        with anyio.fail_after(15):
+        with anyio.fail_after(60):
             while share_kb(agent) + share_kb(runner) > before + 5_000:  # noqa: ASYNC110 - other processes set no events
                 await anyio.sleep(0.2)
         # The kernel sums up what each processor has counted by so many pages at a time.
@@ -63,8 +63,9 @@ async def test_a_resting_slot_does_not_keep_the_program_mapped() -> None:
     async with SandboxPool("local") as pool, pool.slot() as slot:
         await slot.run("true")
         (agent,) = children(runner_pid(slot.sandbox))
-        assert memory_kb(agent) > 5_000
         with anyio.fail_after(60):
+            while memory_kb(agent) <= 5_000:  # one that is looked at late rests already
+                await slot.run("true")
             while memory_kb(agent) > 4_500:  # noqa: ASYNC110 - other processes set no events
                 await anyio.sleep(0.2)
         assert (await slot.run("echo $((6 * 7))")).stdout == "42\n"

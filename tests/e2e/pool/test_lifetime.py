@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-import anyio
 import pytest
 
 from hermes_exec import LocalConfig, SandboxPool
 from hermes_exec.backends.base import Backend, Labels, LaunchSpec, Sandbox
+from hermes_exec.pool import plan
 
 pytestmark = pytest.mark.anyio
 
@@ -38,12 +38,12 @@ class MortalBackend:
         return MortalSandbox(await self._inner.launch(spec, labels), self._lives_s.pop(0))
 
 
-async def test_a_box_close_to_its_end_is_replaced() -> None:
-    config = LocalConfig().wrapped(lambda inner: MortalBackend(inner, [61.0, 500.0]))
+async def test_a_box_close_to_its_end_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = LocalConfig().wrapped(lambda inner: MortalBackend(inner, [1e4, 1e6]))
     async with SandboxPool(config, max_lifetime_s=500) as pool:
         async with pool.slot() as slot:
             first = slot.sandbox
-        await anyio.sleep(1.5)
+        monkeypatch.setattr(plan, "BEFORE_ITS_END_S", 1e5)
         async with pool.slot() as slot:
             assert slot.sandbox != first
             assert (await slot.run("echo here")).stdout == "here\n"
