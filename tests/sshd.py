@@ -19,6 +19,7 @@ from typing import Any
 from hermes_exec.backends.owner import descendants
 
 PROGRAM = "/usr/sbin/sshd"
+READY_S = 60.0
 SETTINGS = """
 ListenAddress {address}
 Port {port}
@@ -82,7 +83,8 @@ class Server:
             RuntimeError: it has ended, or does not.
         """
         assert self._process is not None
-        for _ in range(500):
+        until = time.monotonic() + READY_S
+        while time.monotonic() < until:
             with contextlib.suppress(OSError), socket.create_connection((self.address, self.port), timeout=1):
                 return
             if self._process.poll() is not None:

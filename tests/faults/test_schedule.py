@@ -8,6 +8,8 @@ import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
@@ -15,7 +17,7 @@ import pytest
 from anyio.abc import ByteStream
 
 from hermes_exec import AcquireTimeout, ConfigError, LocalConfig, SandboxDied, SandboxPool
-from hermes_exec.testing.faults import BOX_FAULTS, LAUNCH_FAULTS, STREAM_FAULTS, Faults, faulty, processes
+from hermes_exec.testing.faults import BOX_FAULTS, LAUNCH_FAULTS, STREAM_FAULTS, Faults, backend, faulty, processes
 from hermes_exec.testing.faults.clock import jumped
 from hermes_exec.testing.faults.processes import BoxProcesses
 from hermes_exec.testing.faults.schedule import Step
@@ -292,14 +294,22 @@ async def test_time_limits_hold_while_the_wall_clock_jumps() -> None:
     assert before <= time.time() < before + 1e6
 
 
-async def test_the_wall_clock_jumps_for_a_while() -> None:
+async def test_the_wall_clock_jumps_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     seed = seed_for("jump-clock")
     faults = Faults(seed, ["jump-clock"], box_mean_s=0.01)
-    ours = time.time
+    ours, moved = time.time, []
+
+    @contextmanager
+    def noted(by_s: float) -> Iterator[None]:
+        with jumped(by_s):
+            moved.append(time.time is not ours)
+            yield
+        moved.append(time.time is not ours)
+
+    monkeypatch.setattr(backend, "jumped", noted)
     async with SandboxPool(faulty(LocalConfig(), faults)) as pool, pool.slot() as slot:
         with anyio.fail_after(60):
-            while time.time is ours:
+            while len(moved) < 2:
                 await slot.run("true")
-            while time.time is not ours:
-                await slot.run("true")
+    assert moved == [True, False]
     assert [fault.what for fault in faults.log] == ["jump-clock"]

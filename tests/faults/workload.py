@@ -27,8 +27,8 @@ WORKERS = 16
 ROUNDS = 3
 PATIENCE_S = 60.0
 """Time limit of a command that is not meant to reach it."""
-PAST_S = 5.0
-"""How far a call may go past its time limit; the tests allow a busy machine as much again."""
+PAST_S = 30.0
+"""How far a call may go past its time limit on a busy machine; one that the limit does not end would go on for ever."""
 BROKEN = (SandboxDied, OutcomeUnknown, ChannelLost, SlotClosed)
 """What a call may raise when something broke."""
 
@@ -131,7 +131,7 @@ class Worker:
             raise
         finally:
             told.seconds = time.monotonic() - began
-            if told.seconds > limit_s + 2 * PAST_S:
+            if told.seconds > limit_s + PAST_S:
                 self._wrong(f"{told.name} took {told.seconds:.1f} s with a limit of {limit_s:g} s: {told.error}")
         return told
 
