@@ -231,8 +231,10 @@ def kernel_limits(target: Target) -> None:
     """What the kernel counts by user: descriptors in flight, inotify instances, message queues, pipes."""
     held = [*_in_flight(), *_watches(), *_queues(), *_pipes()]
     show(f"ready with {len(held)}")
-    # The neighbour looks meanwhile for what it lacks, with a program that has to be started first.
-    time.sleep(max(float(target["seconds"]), 2))
+    # The neighbour looks meanwhile for what it lacks; that it has looked may be what cannot be written.
+    until = time.monotonic() + 15
+    while not os.path.exists("looked") and time.monotonic() < until:
+        time.sleep(0.05)
     show(f"limit: {len(held)} objects")
 
 
