@@ -123,7 +123,7 @@ class BoxDirectory:
             remove_tree(self.path, otherwise)
 
 
-def remove_groups(directory: BoxDirectory, patience_s: float = 1.0) -> None:
+def remove_groups(directory: BoxDirectory, patience_s: float = 5.0) -> None:
     """Remove the cgroups that a killed runner of this host has left, by what it wrote down; one with processes is
     kept.
     """

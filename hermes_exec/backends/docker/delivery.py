@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from docker.errors import APIError
 
 logger = logging.getLogger(__name__)
-PATIENCE_S = 2.0
+PATIENCE_S = 5.0
 """How long a container's main process may take to connect."""
 DIRECT_RUNTIMES = (None, "runc", "crun", "youki")
 """Other runtimes (gVisor, Kata) have a kernel of their own, which cannot connect to a socket of this host."""
@@ -54,6 +54,7 @@ class Delivery:
         self._auto = config.runner_delivery == "auto"
         self._dials = config.runtime in DIRECT_RUNTIMES and tells_peers()
         self._shares: bool | None = None if self._auto else config.runner_delivery == "bind"
+        self._called = False  # a runner has connected
 
     @property
     def _binds(self) -> bool:
@@ -101,9 +102,10 @@ class Delivery:
             return None
         caller = way.dial_socket.accept(int(client.api.inspect_container(container)["State"]["Pid"]), PATIENCE_S)
         if caller is not None:
-            self._shares = True
+            self._shares = self._called = True
             return caller
-        self._give_up("the runner did not connect")
+        if not self._called:
+            self._give_up("the runner did not connect")
         if self._auto and not self._shares:
             self._shares = False
             raise NotShared

@@ -21,8 +21,10 @@ import (
 
 const (
 	killBudget = 4 * time.Second
-	firstPause = 500 * time.Microsecond
-	longPause  = 20 * time.Millisecond
+	// A runner that stood still meanwhile does not give up before leastRounds.
+	leastRounds = 10
+	firstPause  = 500 * time.Microsecond
+	longPause   = 20 * time.Millisecond
 	// After freezeAfter rounds processes fork faster than they are killed.
 	freezeAfter = 3
 	// After freezeAllAfter rounds even stopping one by one does not catch up;
@@ -129,7 +131,7 @@ func (s *sweep) finish() {
 		if s.empty > 0 && !s.doubtful {
 			continue
 		}
-		if time.Now().After(s.deadline) {
+		if rounds >= leastRounds && time.Now().After(s.deadline) {
 			return
 		}
 		crowded := len(alive) > crowd || rounds >= freezeAllAfter

@@ -108,7 +108,7 @@ func TestTimeout(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			p := shell("s", c.text)
-			p["timeout_s"] = 1.0
+			p["timeout_s"] = 2.0
 			begun := time.Now()
 			var e exit
 			k := d.begin("exec.run", p, 1<<20)
@@ -232,7 +232,7 @@ func TestMergedOrder(t *testing.T) {
 	_, d := open(t)
 	d.slot("s")
 	var e exit
-	p := shell("s", "echo a; sleep 0.05; echo b >&2; sleep 0.05; echo c")
+	p := shell("s", "echo a; sleep 0.5; echo b >&2; sleep 0.5; echo c")
 	k := d.call("exec.run", p, &e)
 	if fmt.Sprint(e.Segments) != "[[1 2] [2 2] [1 2]]" || string(k.bytes(1)) != "a\nc\n" ||
 		string(k.bytes(2)) != "b\n" {

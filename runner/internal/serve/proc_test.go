@@ -242,7 +242,8 @@ func TestTheEndOfInputIsWhatTheTerminalTakesForIt(t *testing.T) {
 	_, d := open(t)
 	d.slot("s")
 	for chosen, said := range map[string]string{"^D": "ended", "^Y": "ended", "undef": "waits"} {
-		p := shell("s", `stty eof '`+chosen+`' -echo; echo ready; timeout --foreground 2 cat; test $? = 124 && echo waits || echo ended`)
+		limit := map[string]string{"ended": "60", "waits": "2"}[said]
+		p := shell("s", `stty eof '`+chosen+`' -echo; echo ready; timeout --foreground `+limit+` cat; test $? = 124 && echo waits || echo ended`)
 		p["pty"] = map[string]int{"rows": 33, "cols": 77}
 		id, _ := d.spawn(p)
 		k := d.begin("proc.follow", params{"process": id, "stream": 1, "offset": 0}, 1<<20)
@@ -319,7 +320,7 @@ func TestSession(t *testing.T) {
 		t.Fatalf("they saw %v of each other", had)
 	}
 	p := shell("s", "cd /usr/bin; A=lost; sleep 1000")
-	p["session"], p["timeout_s"] = s.Session, 0.3
+	p["session"], p["timeout_s"] = s.Session, 3.0
 	d.call("exec.run", p, &e)
 	if !e.TimedOut || e.Killed == nil || e.Killed.Left != 0 {
 		t.Fatalf("%+v", e)

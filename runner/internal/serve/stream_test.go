@@ -284,13 +284,13 @@ func TestNewerStreamWins(t *testing.T) {
 func TestLeaseEndsEverything(t *testing.T) {
 	b := newBox(t, time.Minute)
 	d := newDriver(t)
-	if err := d.attach(b.dial(), 2); err != nil {
+	if err := d.attach(b.dial(), 5); err != nil {
 		t.Fatal(err)
 	}
 	d.slot("s")
 	k := d.begin("exec.run", shell("s", "sleep 1000"), 1<<20)
 	k.until("the start", func() bool { return len(k.events) == 1 })
-	for range 10 {
+	for range 20 {
 		time.Sleep(300 * time.Millisecond)
 		d.write(wire.AppendFrame(nil, wire.Keepalive, 0, 0, nil))
 	}

@@ -434,7 +434,7 @@ func TestTerminatedShellKeepsItsStatusAndState(t *testing.T) {
 		}
 		s.expect(`echo "$V"; pwd`, "new\n/\n", 0)
 		// As at a timeout: everybody is told, and the shell waits for a program.
-		if r := s.run("V=next; set -eu; (sleep 0.1; kill -TERM $$) & sleep 0.3; V=no"); r.signal != syscall.SIGTERM {
+		if r := s.run("V=next; set -eu; (sleep 0.1; kill -TERM $$) & sleep 1.5; V=no"); r.signal != syscall.SIGTERM {
 			t.Fatalf("%+v", r)
 		}
 		s.expect(`set +e; echo "$V"`, "next\n", 0)

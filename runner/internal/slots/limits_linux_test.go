@@ -85,7 +85,7 @@ func TestMemoryWatchdog(t *testing.T) {
 				t.Errorf("%q", how)
 			}
 			if _, e := b.run("a", "/bin/sh", "-c",
-				"x=$(head -c 100000000 /dev/zero | tr '\\0' x); sleep 5; echo $x | wc -c"); !e.OOMKilled ||
+				"x=$(head -c 100000000 /dev/zero | tr '\\0' x); sleep 50; echo $x | wc -c"); !e.OOMKilled ||
 				e.ExitCode != 137 {
 				t.Errorf("%+v", e)
 			}

@@ -3,6 +3,7 @@ package slots
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -237,7 +238,7 @@ func TestProbeFacts(t *testing.T) {
 	took := time.Since(began)
 	text, _ := json.Marshal(f)
 	t.Logf("%s way=%s price=%.1f ms, probe %v", text, f.Way, f.PriceMS, took)
-	if took > 10*time.Second {
+	if took > time.Minute {
 		t.Errorf("the probe took %v", took)
 	}
 	if f.Highest != isolation.Namespaces && f.Reasons[isolation.Namespaces] == "" {
@@ -335,7 +336,7 @@ func TestKillWholeTree(t *testing.T) {
 			if err := b.call("a", ipc.OpKill, ipc.Kill{Token: c.token, GraceS: 0.1}, &receipt); err != nil {
 				t.Fatal(err)
 			}
-			if receipt.Left != 0 || receipt.Found == 0 || receipt.Killed != receipt.Found || receipt.DurationS > 2 {
+			if receipt.Left != 0 || receipt.Found == 0 || receipt.Killed != receipt.Found {
 				t.Errorf("%s: %+v", name, receipt)
 			}
 			t.Logf("%s: %+v", name, receipt)
@@ -373,6 +374,36 @@ func TestAKillSparesWhatAnOlderProcessStarts(t *testing.T) {
 			t.Error("its children were killed")
 		}
 	})
+}
+
+func TestAgentThatStoodStillKillsAllTheSame(t *testing.T) {
+	b := newBox(t, probed())
+	b.create(CreateParams{Slot: "a", Level: isolation.None, Network: true})
+	c, err := b.spawn("a", nil, "/bin/sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 1000; done")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.out.Read(make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
+	a, err := b.Agent(context.Background(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stood := make(chan error)
+	go func() {
+		time.Sleep(500 * time.Millisecond)
+		stopped := a.process.Signal(syscall.SIGSTOP)
+		time.Sleep(5 * time.Second) // longer than a kill may take
+		stood <- errors.Join(stopped, a.process.Signal(syscall.SIGCONT))
+	}()
+	var receipt ipc.Receipt
+	if err := b.call("a", ipc.OpKill, ipc.Kill{Token: c.token, GraceS: 3}, &receipt); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-stood; err != nil || receipt.Left != 0 || receipt.Found == 0 || receipt.DurationS < 5 {
+		t.Errorf("%+v %v", receipt, err)
+	}
 }
 
 func (b *box) count(token uint64) int {

@@ -102,7 +102,7 @@ func TestResetsDoNotWaitForAHugeTree(t *testing.T) {
 // does not go away at all would fill the disk.
 func TestResetsWaitForAHugeTreeOnlyAWhile(t *testing.T) {
 	b := newBox(t, probed())
-	b.trash.Patience = time.Second
+	b.trash.Patience = 2 * time.Second
 	b.create(CreateParams{Slot: "a", PrivateRoot: true, Network: true})
 	b.sh("a", "mkdir huge")
 	manyEntries(t, filepath.Join(b.base, "slots", "a", "workspace", "huge"), 20_000)
@@ -120,29 +120,24 @@ func TestResetsWaitForAHugeTreeOnlyAWhile(t *testing.T) {
 	if r := reset(); r.Clean || !strings.Contains(strings.Join(r.Differences, " "), "nothing of what a tenant left") {
 		t.Errorf("although nothing was removed: %+v", r)
 	}
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		for turns := time.NewTicker(50 * time.Millisecond); ; {
-			select {
-			case <-turns.C: // some entries
+	for range 2 {
+		given := make(chan struct{})
+		go func() {
+			defer close(given)
+			for range 15 { // a fifth of the entries
+				time.Sleep(20 * time.Millisecond)
 				<-b.trash.Turns
 				b.trash.Turns <- struct{}{}
-			case <-stop:
-				return
 			}
-		}
-	}()
-	for range 2 {
+		}()
 		if r := reset(); !r.Clean {
 			t.Errorf("although it goes away: %+v", r)
 		}
+		<-given
 	}
 	if left, err := os.ReadDir(b.trash.Dir); err != nil || len(left) == 0 {
 		t.Errorf("the resets waited for all of it: %v", err)
 	}
-	close(stop)
-	<-stopped
 	letGo()
 	b.waitForEmptyTrash()
 }

@@ -107,6 +107,22 @@ async def test_streams_go_past_the_daemon_where_files_are_shared(docker_image: I
 
 
 @pytest.mark.docker
+async def test_a_runner_that_comes_too_late_costs_no_other_its_stream(
+    docker_image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept, in_time = DialSocket.accept, iter([True, False, True])
+
+    def accept_or_not(self: DialSocket, pid: int, patience_s: float) -> socket.socket | None:
+        return accept(self, pid, patience_s if next(in_time) else 0)
+
+    monkeypatch.setattr(DialSocket, "accept", accept_or_not)
+    pool = SandboxPool("docker", image=docker_image("busybox"), slots_per_sandbox=1)
+    async with pool, pool.slot() as first, pool.slot() as late, pool.slot() as last:
+        assert [type(stream_of(slot)) for slot in (first, late, last)] == [FdStream, DockerStream, FdStream]
+        assert (await late.run("echo here")).stdout == "here\n"
+
+
+@pytest.mark.docker
 async def test_streams_are_carried_by_the_daemon_where_no_socket_can_be(
     docker_image: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
