@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -91,12 +90,14 @@ class Gate:
         return ModelError(text, status=status)
 
     async def _enter(self, wait_outage_s: float) -> Start:
-        refusals, late = self._refusals, self.has_been_away(wait_outage_s)
+        if self.has_been_away(wait_outage_s):
+            return self._pace.start()
+        refusals = self._refusals
         self._waiting += 1
         try:
-            await self._come_first(wait_outage_s, late=late)
+            await self._come_first(wait_outage_s)
             try:
-                while (wait_s := self._wait_s(refusals, wait_outage_s, late=late)) > 0:
+                while (wait_s := self._wait_s(refusals, wait_outage_s)) > 0:
                     self._changed = anyio.Event()
                     with anyio.move_on_after(wait_s):
                         await self._changed.wait()
@@ -106,19 +107,19 @@ class Gate:
         finally:
             self._waiting -= 1
 
-    async def _come_first(self, wait_outage_s: float, *, late: bool) -> None:
+    async def _come_first(self, wait_outage_s: float) -> None:
         """Wait in the line. An outage that has lasted for too long is one for all in it, not for the first alone, who
         may wait for the answer of a probe.
         """
         while True:
-            if self.has_been_away(wait_outage_s) and not late:
+            if self.has_been_away(wait_outage_s):
                 raise self.outage()
             left_s = wait_outage_s - (self._pace.away_s() or 0.0)
-            with anyio.move_on_after(math.inf if late else max(_LOOK_S, left_s)):
+            with anyio.move_on_after(max(_LOOK_S, left_s)):
                 await self._turn.acquire()
                 return
 
-    def _wait_s(self, refusals: int, wait_outage_s: float, *, late: bool) -> float:
+    def _wait_s(self, refusals: int, wait_outage_s: float) -> float:
         """How long the first in the line has to wait before it looks again."""
         if self._refusal is not None and self._refusals != refusals:
             raise AccessRefused(str(self._refusal), status=self._refusal.status)
@@ -127,8 +128,6 @@ class Gate:
             return self._pace.wait_s()
         if away_s < wait_outage_s:
             return min(self._pace.wait_s(), wait_outage_s - away_s)
-        if late:
-            return 0.0
         raise self.outage()
 
     def _learn(self, start: Start, failure: Failure) -> None:

@@ -193,12 +193,10 @@ class RunningBrowser:
         """End the process and everything it started, then let go of the client's side, and remove the profile."""
         with anyio.CancelScope(shield=True):
             if self._process is not None:
-                with anyio.move_on_after(END_S):
-                    try:
-                        await self._process.kill()
-                        await self.slot.files.remove(self.folder, recursive=True, missing_ok=True)
-                    except (ExecError, OSError):
-                        pass  # it ends with the slot
+                with anyio.move_on_after(END_S), contextlib.suppress(ExecError, OSError):
+                    await self._process.kill()
+                with anyio.move_on_after(END_S), contextlib.suppress(ExecError, OSError):
+                    await self.slot.files.remove(self.folder, recursive=True, missing_ok=True)
             if self._tasks is not None:
                 self._tasks.cancel()
             if self._browser is not None:

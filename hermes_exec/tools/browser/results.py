@@ -84,17 +84,19 @@ async def _looked(
     """
     from playwright.async_api import Error
 
-    for left in reversed(range(PAGES_ON_THE_WAY)):
+    for more in reversed(range(PAGES_ON_THE_WAY)):
         url = page.url
         try:
-            async with leaving(running, told):
+            async with leaving(running, told) as left:
                 tree = await _tree(running, page)
             named = {"title": "" if running.dialogs else await page.title()} if title else {}
         except Error as error:
-            if not left or "context was destroyed" not in str(error):
+            if not more or "context was destroyed" not in str(error):
                 raise
         else:
-            if page.url == url or not left:
+            # The page that it left may have been looked at, also when the new one has the same address.
+            stayed = not left.is_set() or "not_loaded" in told
+            if (page.url == url and stayed) or not more:
                 if tree is not None:
                     running.last_tree = tree = snapshots.masked(tree, running.passwords)
                 return {"url": short(page.url), **named}, tree
@@ -114,23 +116,22 @@ async def _tree(running: RunningBrowser, page: Page) -> str | None:
 
 
 @contextlib.asynccontextmanager
-async def leaving(running: RunningBrowser, told: JsonObject) -> AsyncIterator[None]:
+async def leaving(running: RunningBrowser, told: JsonObject) -> AsyncIterator[anyio.Event]:
     """Give a navigation that begins meanwhile its time, as `arrived` does: until it is there or given up, a page
-    answers nothing. What the model is to be told of it goes into `told`.
+    answers nothing. What the model is to be told of it goes into `told`. The event is set once one has begun.
     """
-    left = False
+    left = anyio.Event()
 
     async def leave() -> None:
-        nonlocal left
         await running.leave()
-        left = True
+        left.set()
         told.update(await arrived(running))
 
     leave_and_arrive = Background()
     leave_and_arrive.start(leave)
     try:
-        yield
-        if left:
+        yield left
+        if left.is_set():
             await leave_and_arrive.wait()
     finally:
         leave_and_arrive.cancel()

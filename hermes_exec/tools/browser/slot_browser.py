@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -53,8 +55,17 @@ class SlotBrowser:
             await running.start()
             self._running = running
             running.tasks.start_soon(self._watch, running)
-        self._running.used_at = anyio.current_time()
         return self._running
+
+    @asynccontextmanager
+    async def in_use(self) -> AsyncIterator[RunningBrowser]:
+        """The running browser, started if need be, for one call at a time. Raises as `started`."""
+        async with self.turn:
+            running = await self.started()
+            try:
+                yield running
+            finally:
+                running.used_at = anyio.current_time()
 
     async def _watch(self, running: RunningBrowser) -> None:
         """Let go of the browser when it has ended, as with its slot, or was not used for a while."""

@@ -56,8 +56,7 @@ def tool(work: Work, *, held: bool = False, opens: bool = False, within_s: float
         from playwright.async_api import TimeoutError as PlaywrightTimeout
 
         owner = of_slot(state.slot)
-        async with owner.turn:
-            running = await owner.started()
+        async with owner.in_use() as running:
             running.begin()
             await _check_withdrawn(running, tell=not opens)
             if running.dialogs and not held:

@@ -123,7 +123,7 @@ class Kernel:
             why = (
                 "it did not let itself be interrupted"
                 if timed_out
-                else await self.why_ended(1) or "Python closed its socket"
+                else await self.why_ended(10) or "Python closed its socket"
             )
             return Piece((starts["stdout"], None), (starts["stderr"], None), timed_out=timed_out, state_lost=why)
         ends = {}

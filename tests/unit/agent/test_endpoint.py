@@ -192,17 +192,35 @@ async def test_who_stands_further_back_waits_no_longer_than_asked() -> None:
     with endpoint(refusal(503), probe, GOOD) as server:
         async with (
             opened(server.base_url) as patient,
-            opened(server.base_url, wait_outage_s=1) as hasty,
+            opened(server.base_url, wait_outage_s=5) as hasty,
             anyio.create_task_group() as tasks,
         ):
             tasks.start_soon(ask, patient)
             await probe.wait_asked()
             tasks.start_soon(ask, patient)
             await anyio.wait_all_tasks_blocked()
-            with anyio.fail_after(10), pytest.raises(ModelError, match="gave nothing for"):
+            with anyio.fail_after(20), pytest.raises(ModelError, match="gave nothing for"):
                 await ask(hasty)
             probe.released.set()
     assert len(server.requests) == 3
+
+
+async def test_who_comes_when_it_has_been_away_for_long_does_not_stand_in_line() -> None:
+    probe = Held(GOOD)
+    with endpoint(refusal(503), probe, GOOD, GOOD) as server:
+        async with (
+            opened(server.base_url) as patient,
+            opened(server.base_url, wait_outage_s=0) as late,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(ask, patient)
+            await probe.wait_asked()
+            tasks.start_soon(ask, patient)
+            await anyio.wait_all_tasks_blocked()
+            with anyio.fail_after(20):
+                assert await ask(late) == 1
+            probe.released.set()
+    assert len(server.requests) == 4
 
 
 async def test_many_failures_in_a_row_are_an_outage_and_no_tries(monkeypatch: pytest.MonkeyPatch) -> None:
