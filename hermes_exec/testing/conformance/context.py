@@ -92,7 +92,7 @@ class Context:
                 return
         raise NotGiven(f"{what} is refused here: " + "; ".join(refusals))
 
-    async def gone(self, within_s: float = 30.0) -> None:
+    async def gone(self, within_s: float = 10.0) -> None:
         """Assert that no process with this check's mark lives any more, counted outside the box where that can be seen.
 
         Raises:

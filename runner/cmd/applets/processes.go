@@ -69,12 +69,13 @@ func daemon(args []string) error {
 // treeModes are the ways in which a descendant tries to outlive its command.
 var treeModes = []string{"plain", "session", "orphan", "session-orphan", "stubborn", "stopped", "bare", "group"}
 
-// tree SECONDS MARK starts one descendant of each kind, says ready and stays,
-// with `end` as a third argument it ends and leaves them.
+// tree SECONDS MARK starts one descendant of each kind, of which the one in a
+// session of its own keeps stdout open, says ready and stays, with `end` as a
+// third argument it ends and leaves them.
 func tree(args []string) error {
 	for _, mode := range treeModes {
 		attr := &syscall.SysProcAttr{Setsid: mode == "session", Setpgid: mode == "group"}
-		child, err := start(attr, false, "daemon", mode, arg(args, 0), arg(args, 1))
+		child, err := start(attr, mode == "session", "daemon", mode, arg(args, 0), arg(args, 1))
 		if err != nil {
 			return err
 		}

@@ -156,9 +156,9 @@ async def check_killed_driver_leaves_nothing(ctx: Context) -> None:
 @check("faults", "helper", own_pool=True, alone=True)
 async def check_idle_box_outlives_its_lease(ctx: Context) -> None:
     """A driver that is there keeps its box, though it is idle, or busy with itself, for longer than the lease."""
-    async with ctx.pool(lease_s=8.0) as pool, pool.slot() as slot:
+    async with ctx.pool(lease_s=5.0) as pool, pool.slot() as slot:
         process = await ctx.background("sleep", 60, slot=slot)
-        time.sleep(10)  # noqa: ASYNC251 - blocking the event loop is what the check is about
+        time.sleep(7)  # noqa: ASYNC251 - blocking the event loop is what the check is about
         with raises(TimeoutError):
             await process.wait(0)
         equal((await ctx.applet("echo", "here", slot=slot)).stdout, "here\n", "stdout")
