@@ -28,6 +28,8 @@ SOCKET_S = 0.15
 """After so long without a further message, the answer of a web socket is whole."""
 OF_SCRIPTS = frozenset({"document", "script", "fetch", "xhr", "ping"})
 """Types of requests that an action waits for: those that change a page or a server. Others go on beside it."""
+ASKS_NOTHING = ("about:", "data:")
+"""URLs for which there is no request: of frames that are empty, or whose text is in the page."""
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 ITS_TASKS = "() => new Promise(done => setTimeout(done))"
 """Answered when the page has done what it had to do."""
@@ -187,8 +189,12 @@ class Navigation:
 
     def _on_navigated(self, frame: Frame) -> None:
         """Wait no more for what was answered: the rest of a page that arrives is not waited for."""
+        if frame.url.startswith(ASKS_NOTHING):
+            self._to_ask = max(0, self._to_ask - 1)
+            self._changed()
         if frame.parent_frame is None:
             self.error_pages += frame.url.startswith("chrome-error:")
+            self._download = False  # what was broken off before is none: it led here
             self._drop({request for request in self._answered if _frame_of(request) in (None, frame)})
 
     def _on_socket(self, socket: WebSocket) -> None:
