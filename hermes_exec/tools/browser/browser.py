@@ -341,7 +341,7 @@ class RunningBrowser:
             return url
         if self.navigation.take_download():
             with anyio.move_on_after(DOWNLOAD_S):
-                await self._until(lambda: self.downloads.began)
+                await self._until(lambda: self.downloads.began or self.navigation.waiting is not None)
                 await self._until(lambda: not self.downloads.in_progress)
         return None
 

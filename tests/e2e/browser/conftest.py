@@ -35,19 +35,13 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(autouse=True)
-def patience() -> Iterator[pytest.MonkeyPatch]:
+def patience() -> Iterator[None]:
     """Waits that end as soon as there is what they wait for are long enough for a busy machine."""
     with pytest.MonkeyPatch.context() as patch:
         for module, names in WAITS.items():
             for name in names:
                 patch.setattr(module, name, 30.0)
-        yield patch
-
-
-@pytest.fixture
-def hurried(patience: pytest.MonkeyPatch) -> None:
-    """The usual waits, for pages that let one run out: those with a frame of srcdoc, or that break a navigation off."""
-    patience.undo()
+        yield
 
 
 @pytest.fixture(scope="module", params=["local", pytest.param("docker", marks=pytest.mark.docker)])

@@ -46,7 +46,6 @@ async def test_a_tab_that_an_action_opens_is_told_with_its_whole_page(changing: 
     assert "the rest" in opened["changes"]
 
 
-@pytest.mark.usefixtures("hurried")
 async def test_a_page_that_leads_on_while_it_is_looked_at(changing: Surfer) -> None:
     await changing.goto("/restless")
     for _ in range(15):

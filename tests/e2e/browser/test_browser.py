@@ -87,7 +87,6 @@ async def test_text_is_never_on_a_command_line(surf: Surfer, slot: Slot) -> None
     assert not any("s3cr3t" in word for process in await slot.processes() for word in process.argv)
 
 
-@pytest.mark.usefixtures("hurried")
 async def test_frames_and_shadows_have_references_too(surf: Surfer) -> None:
     await surf.goto("/frames")
     await surf("click", ref=surf.ref('button "Press"'))
@@ -193,7 +192,6 @@ async def test_files_come_and_go_through_the_slot(surf: Surfer, slot: Slot) -> N
     assert direct["path"] != download["path"]
 
 
-@pytest.mark.usefixtures("hurried")
 async def test_fields_that_are_no_text(surf: Surfer, slot: Slot) -> None:
     await surf.goto("/fields")
     assert "takes YYYY-MM-DD" in (await surf.fails("type", ref=surf.ref("Day"), text="26.11.2026")).content
@@ -252,7 +250,6 @@ async def test_what_the_page_logs_and_does_wrong(surf: Surfer) -> None:
     assert "nonsense is not defined" in (await surf.fails("console", expression="nonsense()")).content
 
 
-@pytest.mark.usefixtures("hurried")
 async def test_devtools_of_frames(surf: Surfer) -> None:
     await surf.goto("/across")
     frames = (await surf("snapshot"))["frame_tree"]
@@ -314,7 +311,6 @@ const box = button.getBoundingClientRect();
 return [corner.x + 23 + box.x, corner.y + 23 + box.y, box.width, box.height]; })()"""
 
 
-@pytest.mark.usefixtures("hurried")
 async def test_what_is_scrolled_out_of_sight_is_not_annotated_and_what_is_in_a_frame_where_it_is(
     changing: Surfer,
 ) -> None:
