@@ -33,7 +33,7 @@ def options(request: pytest.FixtureRequest, ssh_server: Server, tmp_path: Path) 
     tmp_path.chmod(0o711)
     for folder in (tmp_path.parent, tmp_path.parent.parent):
         folder.chmod(0o711)
-    return ssh_server.options(transport=request.param, base_dir=str(tmp_path), connect_timeout_s=30)
+    return ssh_server.options(transport=request.param, base_dir=str(tmp_path), connect_timeout_s=10)
 
 
 def clients() -> list[str]:

@@ -38,7 +38,7 @@ def hosts(ssh_server: Server) -> Iterator[list[RemoteHost]]:
 def options(request: pytest.FixtureRequest, hosts: list[RemoteHost], tmp_path: Path) -> dict[str, Any]:
     for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
         folder.chmod(0o711)
-    more = {"transport": request.param, "base_dir": str(tmp_path), "connect_timeout_s": 30}
+    more = {"transport": request.param, "base_dir": str(tmp_path), "connect_timeout_s": 10}
     return hosts[0].server.options(**more)
 
 

@@ -49,7 +49,7 @@ class Fleet:
             {"host": each.address, "port": each.port, "user": each.user, **host}
             for each, host in zip(servers, hosts, strict=True)
         ]
-        return self.servers[0].options(**{"hosts": named, "connect_timeout_s": 30, **more})
+        return self.servers[0].options(**{"hosts": named, "connect_timeout_s": 10, **more})
 
     def of(self, slot: Slot) -> int:
         """The number of the host that a slot is on."""
