@@ -449,26 +449,31 @@ async def test_neighbours_do_not_reach_each_others_browser(pool: SandboxPool, su
 
 
 async def test_unused_browsers_are_ended(request: pytest.FixtureRequest, docker_image: Callable[[str], str]) -> None:
-    pool = browser_pool(request, docker_image, browser={"inactivity_timeout_s": 1})
+    pool = browser_pool(request, docker_image, browser={"inactivity_timeout_s": 3})
     async with pool, pool.slot() as slot, Toolbox(slot, TOOLSETS) as toolbox:
         await serve_site(slot)
         surf = Surfer(toolbox)
 
         async def opened_and_ended() -> None:
             await surf.goto("/form")
-            for _ in range(100):
+            for _ in range(300):
                 if not await of_the_browser(slot):
                     break
                 await anyio.sleep(0.1)
             assert await of_the_browser(slot) == []
 
+        await surf.goto("/form")
+        running = await of_slot(slot).started()
+        began = anyio.current_time()
+        await surf("console", expression="new Promise(done => setTimeout(done, 500))")
+        assert running.used_at >= began + 0.5  # a call is use until its end
         await opened_and_ended()
         told = await surf.fails("click", ref=surf.ref("Send"))
-        assert (told.error_kind, "after 1 s without use" in str(told.data["warning"])) == ("not_found", True)
+        assert (told.error_kind, "after 3 s without use" in str(told.data["warning"])) == ("not_found", True)
         assert "warning" not in await surf.goto("/form")
         await opened_and_ended()
         opened = await surf.goto("/form")
-        assert "after 1 s without use" in opened["warning"]
+        assert "after 3 s without use" in opened["warning"]
 
 
 async def test_a_start_that_nobody_waits_for_leaves_nothing_on_this_host(
