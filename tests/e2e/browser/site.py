@@ -54,6 +54,9 @@ field.onchange = () => { chosen.textContent = field.files[0].name + ' ' + field.
     "/crowded": """<title>Crowded</title><div style="height: 60px; overflow: auto"><ul></ul></div><button>Below</button>
 <iframe style="border: 3px solid; padding: 20px" srcdoc="<button>Framed</button>"></iframe><script>
 for (let i = 0; i < 30; i++) document.querySelector('ul').innerHTML += `<li><a href=#${i}>item ${i}</a>`;</script>""",
+    "/hasty": """<title>Hasty</title><iframe srcdoc="<p>inside</p>"></iframe>
+<button onclick="document.body.append(document.createElement('iframe'))">Empty</button>
+<a href=/form onclick="location = '/shadow'">Twice</a>""",
     "/refreshed": "<title>Refreshed</title><meta http-equiv=refresh content='0;url=/form'>",
     "/replaced": "<title>Replaced</title><script>setTimeout(() => location.replace('/form'), 15)</script>",
     "/restless": """<title>Restless</title><p>here</p><script>

@@ -39,6 +39,16 @@ async def test_a_form_whose_answer_leads_on_to_the_page(changing: Surfer) -> Non
         assert f"note {number}" in sent["changes"]
 
 
+async def test_nothing_is_waited_for_that_does_not_come(changing: Surfer) -> None:
+    """The answer for a frame without an address, and for a navigation that another replaced: waits of 30 s here."""
+    with anyio.fail_after(25):
+        assert "inside" in (await changing.goto("/hasty"))["snapshot"]
+    with anyio.fail_after(25):
+        assert "iframe" in (await changing("click", ref=changing.ref("Empty")))["changes"]
+    with anyio.fail_after(25):
+        assert (await changing("click", ref=changing.ref("Twice")))["url"] == f"{HOME}/form"
+
+
 async def test_a_tab_that_an_action_opens_is_told_with_its_whole_page(changing: Surfer) -> None:
     await changing.goto("/popup")
     opened = await changing("click", ref=changing.ref("In parts"))
