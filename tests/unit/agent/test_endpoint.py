@@ -187,39 +187,37 @@ async def test_after_an_outage_that_lasted_too_long_each_request_is_one_try() ->
     assert len(server.requests) == 4
 
 
+@asynccontextmanager
+async def behind_two(base_url: str, probe: Held, wait_outage_s: float) -> AsyncIterator[Endpoint]:
+    """One that comes while the first of two patient ones waits for the answer of a probe."""
+    async with (
+        opened(base_url) as patient,
+        opened(base_url, wait_outage_s=wait_outage_s) as made,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(ask, patient)
+        await probe.wait_asked()
+        tasks.start_soon(ask, patient)
+        await anyio.wait_all_tasks_blocked()
+        with anyio.fail_after(20):
+            yield made
+        probe.released.set()
+
+
 async def test_who_stands_further_back_waits_no_longer_than_asked() -> None:
     probe = Held(GOOD)
     with endpoint(refusal(503), probe, GOOD) as server:
-        async with (
-            opened(server.base_url) as patient,
-            opened(server.base_url, wait_outage_s=5) as hasty,
-            anyio.create_task_group() as tasks,
-        ):
-            tasks.start_soon(ask, patient)
-            await probe.wait_asked()
-            tasks.start_soon(ask, patient)
-            await anyio.wait_all_tasks_blocked()
-            with anyio.fail_after(20), pytest.raises(ModelError, match="gave nothing for"):
+        async with behind_two(server.base_url, probe, wait_outage_s=5) as hasty:
+            with pytest.raises(ModelError, match="gave nothing for"):
                 await ask(hasty)
-            probe.released.set()
     assert len(server.requests) == 3
 
 
 async def test_who_comes_when_it_has_been_away_for_long_does_not_stand_in_line() -> None:
     probe = Held(GOOD)
     with endpoint(refusal(503), probe, GOOD, GOOD) as server:
-        async with (
-            opened(server.base_url) as patient,
-            opened(server.base_url, wait_outage_s=0) as late,
-            anyio.create_task_group() as tasks,
-        ):
-            tasks.start_soon(ask, patient)
-            await probe.wait_asked()
-            tasks.start_soon(ask, patient)
-            await anyio.wait_all_tasks_blocked()
-            with anyio.fail_after(20):
-                assert await ask(late) == 1
-            probe.released.set()
+        async with behind_two(server.base_url, probe, wait_outage_s=0) as late:
+            assert await ask(late) == 1
     assert len(server.requests) == 4
 
 
