@@ -336,7 +336,7 @@ func TestKillWholeTree(t *testing.T) {
 			if err := b.call("a", ipc.OpKill, ipc.Kill{Token: c.token, GraceS: 0.1}, &receipt); err != nil {
 				t.Fatal(err)
 			}
-			if receipt.Left != 0 || receipt.Found == 0 || receipt.Killed != receipt.Found {
+			if receipt.Left != 0 || receipt.Found == 0 || receipt.Killed != receipt.Found || receipt.DurationS > 2 {
 				t.Errorf("%s: %+v", name, receipt)
 			}
 			t.Logf("%s: %+v", name, receipt)
