@@ -20,11 +20,12 @@ _REF = re.compile(r"\[ref=((f\d+)?e\d+)\]")
 _BOX = re.compile(r" \[box=(-?[\d.]+),(-?[\d.]+),([\d.]+),([\d.]+)\]")
 _DRAW = """boxes => new Promise(tell => {
     const key = (...box) => box.map(Math.round).join();
-    const refs = new Map(boxes.map(([ref, ...box]) => [key(...box), ref]));
-    const refOf = ({ x, y, width, height }) => refs.get(key(x, y, width, height));
+    const refs = {};
+    for (const [ref, ...box] of boxes) (refs[key(...box)] ??= []).push(ref);
+    const refsOf = ({ x, y, width, height }) => refs[key(x, y, width, height)];
     const inside = root =>
         [...root.querySelectorAll('*')].flatMap(e => e.shadowRoot ? [e, ...inside(e.shadowRoot)] : [e]);
-    const elements = document.body ? inside(document).filter(e => refOf(e.getBoundingClientRect())) : [];
+    const elements = document.body ? inside(document).filter(e => refsOf(e.getBoundingClientRect())) : [];
     if (!elements.length) return tell({});
     const observer = new IntersectionObserver(entries => {
         observer.disconnect();
@@ -32,16 +33,16 @@ _DRAW = """boxes => new Promise(tell => {
         const layer = document.createElement('div');
         layer.id = 'hermes-annotations';
         for (const { boundingClientRect, intersectionRatio, intersectionRect } of entries) {
-            const ref = refOf(boundingClientRect);
-            if (!ref || drawn[ref] || !intersectionRatio) continue;
+            const inBox = refsOf(boundingClientRect);
+            if (!inBox || drawn[inBox[0]] || !intersectionRatio) continue;
             const { x, y, width, height } = intersectionRect;
-            drawn[ref] = [x, y, width, height];
+            for (const ref of inBox) drawn[ref] = [x, y, width, height];
             const box = document.createElement('div');
             box.style.cssText = `position:fixed;left:${x}px;top:${y}px;width:${width}px;height:${height}px;` +
                 'outline:2px solid red;z-index:2147483647;pointer-events:none;font:11px monospace;color:white';
             const tag = document.createElement('span');
             tag.style.background = 'red';
-            tag.textContent = '@' + ref;
+            tag.textContent = inBox.map(ref => '@' + ref).join(' ');
             box.append(tag);
             layer.append(box);
         }

@@ -52,6 +52,7 @@ field.onchange = () => { chosen.textContent = field.files[0].name + ' ' + field.
 <select aria-label=Some multiple onchange="chosen.textContent = [...this.selectedOptions].map(o => o.label).join()">
 <option>red<option>green<option>blue</select><p id=chosen></p>""",
     "/crowded": """<title>Crowded</title><div style="height: 60px; overflow: auto"><ul></ul></div><button>Below</button>
+<a href=#dot style="display: inline-block"><img src=/pixel.svg alt="a dot" style="display: block; width: 8px"></a>
 <iframe style="border: 3px solid; padding: 20px" srcdoc="<button>Framed</button>"></iframe><script>
 for (let i = 0; i < 30; i++) document.querySelector('ul').innerHTML += `<li><a href=#${i}>item ${i}</a>`;</script>""",
     "/hasty": """<title>Hasty</title><iframe srcdoc="<p>inside</p>"></iframe>

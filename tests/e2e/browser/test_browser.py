@@ -320,6 +320,7 @@ async def test_what_is_scrolled_out_of_sight_is_not_annotated_and_what_is_in_a_f
     items = [name for name in boxes if name.startswith('link "item ')]
     assert 2 <= len(items) < 6, items
     assert 'link "item 29"' in await changing.look()
+    assert boxes["link"] == boxes['img "a dot"']
     assert boxes['button "Framed"'] == pytest.approx(await changing.value(FRAMED), abs=1)
     below = await changing.value("document.querySelector('button').getBoundingClientRect().y")
     assert all(box[1] + box[3] <= below for name, box in boxes.items() if name in items)
