@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -14,7 +15,7 @@ import anyio
 import anyio.to_thread
 
 from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, why_not_ended
-from hermes_exec.backends.nomad.cluster import PREFIX, Cluster
+from hermes_exec.backends.nomad.cluster import PREFIX, TASK, Cluster
 from hermes_exec.backends.nomad.config import NomadConfig
 from hermes_exec.backends.nomad.job import IMAGE, check_options, check_own_roots, how_enforced, image_of, job, taking
 from hermes_exec.backends.nomad.refusals import failed, unplaced
@@ -41,6 +42,7 @@ OPEN = (
     "this cluster has no ACLs: each task in it can do everything in it, as the root of its nodes too. Turn them on "
     "(acl { enabled = true }), or say allow_open_api=True"
 )
+NOT_STARTED = "not started yet"
 STREAM_ERRORS = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
@@ -146,6 +148,7 @@ class NomadBackend:
             except (LaunchError, *STREAM_ERRORS) as error:
                 if "Permission denied" in str(error):
                     raise self._cluster.denied(str(error)) from error
+                refusal = str(error)
             found: Mapping[str, Any] = await self._cluster.call(lambda c: c.allocation.get_allocation(allocation))
             events = events_of(found)
             if state_of(found, whole_box=False).state == "dead":
@@ -155,8 +158,19 @@ class NomadBackend:
                 raise failed(image_of(self._config, spec), events)
             if spec.on_progress is not None and events and "ownloading image" in events[-1].get("DisplayMessage", ""):
                 spec.on_progress(PullProgress(image_of(self._config, spec), str(events[-1]["DisplayMessage"])))
+            if NOT_STARTED in refusal and found.get("ClientStatus") == "running":
+                await self._have_looked_again(allocation)
             await anyio.sleep(pause_s)
             pause_s = min(MOST_POLL_S, pause_s * 1.2)
+
+    async def _have_looked_again(self, allocation: str) -> None:
+        """Have a node see that a task has started: if its exec was used in that moment it may keep what was before
+        (AllocState in Nomad's client/allocrunner) until something else happens to the task. SIGCONT does nothing to it.
+        """
+        with contextlib.suppress(ExecError):
+            await self._cluster.call(
+                lambda client: client.client.allocation.signal_allocation(allocation, "SIGCONT", TASK)
+            )
 
     async def _bring(self, allocation: str) -> str:
         taken = self._config.runner_delivery == "exec"

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,9 @@ from hermes_exec import (
     QuotaExceeded,
     SandboxPool,
 )
+from hermes_exec.backends.nomad.cluster import Cluster
+from hermes_exec.backends.nomad.exec_stream import ExecStream
+from hermes_exec.backends.nomad.sandbox import events_of
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.backends.runner_binary import find_runner
 from tests.conftest import require_engine
@@ -394,3 +397,25 @@ async def test_what_apptainer_says_is_told(apptainer: dict[str, Any]) -> None:
     # It has said nothing then: what the cluster tells stands.
     nowhere: dict[str, Any] = {"runner_delivery": "artifact", "runner_source": "http://127.0.0.1:9/runner"}
     await refused(LaunchError, "download artifact", **apptainer, **nowhere)
+
+
+@pytest.mark.singularity
+@pytest.mark.parametrize("driver", ["options", "apptainer"])
+async def test_a_node_that_overlooks_the_start_of_a_task(
+    driver: str, nomad_agent: Agent, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nomad 1.11 on a busy node, in one of some hundred starts: it says so until something happens to the task."""
+    opened, refused = Cluster.open, 0
+
+    async def open_(self: Cluster, allocation: str, command: Sequence[str], *, frames: bool = True) -> ExecStream:
+        nonlocal refused
+        events = events_of(await to_thread.run_sync(nomad_agent.ask, "GET", f"allocation/{allocation}"))
+        if not any(event["Type"] == "Signaling" for event in events):
+            refused += 1
+            raise anyio.BrokenResourceError('task "box" not started yet.')
+        return await opened(self, allocation, command, frames=frames)
+
+    monkeypatch.setattr(Cluster, "open", open_)
+    async with SandboxPool("nomad", **request.getfixturevalue(driver)) as pool, pool.slot(timeout_s=60) as slot:
+        assert (await slot.run("echo here")).stdout == "here\n"
+    assert refused
