@@ -178,7 +178,8 @@ async def check_cut_stream_is_resumed(ctx: Context) -> None:
             seen.extend(data)
             if cuts < len(seen) // 3_000_000:
                 cuts += 1
-                if not break_sockets(open_sockets() - before):
+                # The second cut may fall into the time in which the stream is replaced.
+                if not break_sockets(open_sockets() - before) and cuts == 1:
                     raise NotGiven("the backend's stream is no socket of this process, so it cannot be broken here")
 
         result = await ctx.applet("spew", 8_000_000, slot=slot, on_output=note)
