@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import math
@@ -15,22 +14,15 @@ import anyio
 import anyio.to_thread
 
 from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, why_not_ended
-from hermes_exec.backends.nomad.cluster import PREFIX, TASK, Cluster
+from hermes_exec.backends.nomad.cluster import PREFIX, Cluster
 from hermes_exec.backends.nomad.config import NomadConfig
 from hermes_exec.backends.nomad.job import IMAGE, check_options, check_own_roots, how_enforced, image_of, job, taking
 from hermes_exec.backends.nomad.refusals import failed, unplaced
-from hermes_exec.backends.nomad.sandbox import NomadSandbox, Placed, events_of, purge, state_of
+from hermes_exec.backends.nomad.sandbox import NomadSandbox, Placed, events_of, purge, send_signal, state_of
 from hermes_exec.backends.owner import from_strings, owner_state, reap_each
 from hermes_exec.backends.runner_binary import find_runner
 from hermes_exec.backends.singularity.failures import RefusedError, explain
-from hermes_exec.errors import (
-    BackendUnavailable,
-    ConfigError,
-    ExecError,
-    IsolationError,
-    LaunchError,
-    QuotaExceeded,
-)
+from hermes_exec.errors import ConfigError, ExecError, IsolationError, LaunchError, QuotaExceeded
 from hermes_exec.results import PullProgress
 
 if TYPE_CHECKING:
@@ -42,7 +34,6 @@ OPEN = (
     "this cluster has no ACLs: each task in it can do everything in it, as the root of its nodes too. Turn them on "
     "(acl { enabled = true }), or say allow_open_api=True"
 )
-NOT_STARTED = "not started yet"
 STREAM_ERRORS = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
@@ -138,17 +129,21 @@ class NomadBackend:
             await anyio.sleep(POLL_S)
 
     async def _arrived(self, allocation: str, spec: LaunchSpec) -> str:
-        """Wait until the runner is in the box; the working directory of the image."""
-        pause_s = POLL_S
+        """Wait until the runner is in the box; the working directory of the image.
+
+        A node whose exec is used in the moment in which a task starts may keep what was before (AllocState in Nomad's
+        client/allocrunner) until something happens to the task, such as a signal that does nothing to it.
+        """
+        pause_s, overlooked = POLL_S, False
         while True:
             try:
+                if overlooked:
+                    await self._cluster.call(partial(send_signal, allocation=allocation, name="SIGCONT"))
                 return await self._bring(allocation)
-            except BackendUnavailable:
-                raise
             except (LaunchError, *STREAM_ERRORS) as error:
-                if "Permission denied" in str(error):
-                    raise self._cluster.denied(str(error)) from error
                 refusal = str(error)
+                if "Permission denied" in refusal:
+                    raise self._cluster.denied(refusal) from error
             found: Mapping[str, Any] = await self._cluster.call(lambda c: c.allocation.get_allocation(allocation))
             events = events_of(found)
             if state_of(found, whole_box=False).state == "dead":
@@ -158,29 +153,18 @@ class NomadBackend:
                 raise failed(image_of(self._config, spec), events)
             if spec.on_progress is not None and events and "ownloading image" in events[-1].get("DisplayMessage", ""):
                 spec.on_progress(PullProgress(image_of(self._config, spec), str(events[-1]["DisplayMessage"])))
-            if NOT_STARTED in refusal and found.get("ClientStatus") == "running":
-                await self._have_looked_again(allocation)
+            overlooked = "not started yet" in refusal and found.get("ClientStatus") == "running"
             await anyio.sleep(pause_s)
             pause_s = min(MOST_POLL_S, pause_s * 1.2)
 
-    async def _have_looked_again(self, allocation: str) -> None:
-        """Have a node see that a task has started: if its exec was used in that moment it may keep what was before
-        (AllocState in Nomad's client/allocrunner) until something else happens to the task. SIGCONT does nothing to it.
-        """
-        with contextlib.suppress(ExecError):
-            await self._cluster.call(
-                lambda client: client.client.allocation.signal_allocation(allocation, "SIGCONT", TASK)
-            )
-
     async def _bring(self, allocation: str) -> str:
-        taken = self._config.runner_delivery == "exec"
         stream = await self._cluster.open(allocation, taking(self._config), frames=False)
         said = b""
         try:
             while b"\n" not in said:
                 said += await stream.receive()
             runner = find_runner("linux")
-            if taken:
+            if self._config.runner_delivery == "exec":
                 runner = find_runner("linux", said.decode("utf-8", "replace").removeprefix("for ").strip())
                 data = await anyio.to_thread.run_sync(runner.path.read_bytes)
                 await stream.send(b"%d\n" % len(data) + data)
@@ -218,8 +202,7 @@ class NomadBackend:
             if labels is not None:
                 owner, state = owner_state(labels, shared_engine=True), str(each.get("Status"))
                 image, created = meta.get(IMAGE), each.get("SubmitTime", 0) / 1e9
-                ended = state == "dead"
-                found.append(SandboxInfo(each["ID"], self.name, labels, owner, state, image, created, ended))
+                found.append(SandboxInfo(each["ID"], self.name, labels, owner, state, image, created, state == "dead"))
         return found
 
     async def aclose(self) -> None:

@@ -87,7 +87,12 @@ class NomadSandbox:
     def signal_now(self, number: int) -> None:
         """See ``Signalable.signal_now``."""
         name, allocation = signal.Signals(number).name, self._placed.allocation
-        self._cluster.call_now(lambda client: client.client.allocation.signal_allocation(allocation, name, TASK))
+        self._cluster.call_now(lambda client: send_signal(client, allocation, name))
+
+
+def send_signal(client: Nomad, allocation: str, name: str) -> None:
+    """Send a signal to the main process of a task."""
+    client.client.allocation.signal_allocation(allocation, name, TASK)
 
 
 def purge(client: Nomad, name: str, *, remove: bool = True) -> None:
