@@ -399,12 +399,11 @@ async def test_what_apptainer_says_is_told(apptainer: dict[str, Any]) -> None:
     await refused(LaunchError, "download artifact", **apptainer, **nowhere)
 
 
-@pytest.mark.singularity
-@pytest.mark.parametrize("driver", ["options", "apptainer"])
+@pytest.mark.parametrize("driver", ["options", pytest.param("apptainer", marks=pytest.mark.singularity)])
 async def test_a_node_that_overlooks_the_start_of_a_task(
     driver: str, nomad_agent: Agent, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nomad 1.11 on a busy node, in one of some hundred starts: it says so until something happens to the task."""
+    """As Nomad 1.11 does now and then when it is busy: exec is refused until something else happens to the task."""
     opened, refused = Cluster.open, 0
 
     async def open_(self: Cluster, allocation: str, command: Sequence[str], *, frames: bool = True) -> ExecStream:
