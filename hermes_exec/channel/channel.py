@@ -223,9 +223,9 @@ class Channel:
             raise ProtocolError(f"the runner ended the stream: {readable(said.get('message'))}")
         if reason == "shutdown":
             self._lose(SandboxDied("the runner ended", post_mortem=PostMortem(reason="the runner was told to end")))
-        elif reason in ("lease", "replaced"):
+        elif reason == "lease":
             self._lose(ChannelLost(f"the runner ended the stream: {reason}"))
-        raise anyio.EndOfStream
+        raise anyio.EndOfStream  # also of one `replaced`: by an older one, given up, whose HELLO came late
 
     def _acknowledge(self, conversation: Conversation) -> None:
         """ACKs ride with the next frame or keepalive; many, or one that frees much, go at once."""

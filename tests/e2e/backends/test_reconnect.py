@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from hermes_exec.aio.streams import FdStream
+from hermes_exec.aio.streams import FdStream, nowait
 from hermes_exec.backends.base import Backend, LaunchSpec
 from hermes_exec.backends.docker.backend import DockerBackend
 from hermes_exec.backends.docker.config import DockerConfig
@@ -20,6 +20,7 @@ from hermes_exec.backends.local.backend import LocalBackend
 from hermes_exec.backends.local.config import LocalConfig
 from hermes_exec.backends.owner import own_labels
 from hermes_exec.channel import Channel, Data
+from hermes_exec.channel.handshake import Identity, shake_hands
 
 pytestmark = [pytest.mark.anyio]
 SIZE = 6 << 20
@@ -134,6 +135,21 @@ async def test_local(tmp_path: Path) -> None:
     with anyio.fail_after(120):
         async with cut_often(LocalBackend(LocalConfig(base_dir=str(tmp_path))), LaunchSpec()) as (channel, streams):
             await survive(channel, streams)
+
+
+async def test_a_first_stream_that_comes_late(tmp_path: Path) -> None:
+    """Nomad may say of a stream that it has ended, and hand on what was sent there after another was opened."""
+    os.chmod(tmp_path, 0o711)
+    with anyio.fail_after(60):
+        async with cut_often(LocalBackend(LocalConfig(base_dir=str(tmp_path))), LaunchSpec()) as (channel, streams):
+            async with channel.converse("exec.run", command("echo ran >> log; sleep 1; cat log")) as conversation:
+                late = nowait(await channel._opener())
+                await shake_hands(late, Identity(channel._identity.key), lease_s=30)
+                await late.aclose()
+                _, pieces = await conversation.collect()
+            assert b"".join(pieces[1]) == b"ran\n"
+            assert channel.state == "open"
+            assert len(streams) == 3
 
 
 @pytest.mark.docker
