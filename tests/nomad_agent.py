@@ -233,6 +233,7 @@ class Agent:
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        self._forget()
         if containers and shutil.which("docker"):  # those of an agent that was killed
             subprocess.run(["docker", "rm", "--force", *containers], capture_output=True, check=False)
         mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
@@ -245,6 +246,17 @@ class Agent:
                     inner.rmdir()
             with contextlib.suppress(OSError):
                 group.rmdir()
+
+    def _forget(self) -> None:
+        """Have the server of a node that is gone forget it: it would place jobs there for seconds, and for five minutes
+        after a restart.
+        """
+        if self.server is None:
+            return
+        with contextlib.suppress(RuntimeError, requests.RequestException):
+            for node in self.server.ask("GET", "nodes"):
+                if node["Name"] == self.name:
+                    self.server.ask("PUT", f"node/{node['ID']}/purge")
 
 
 @contextmanager
