@@ -28,6 +28,7 @@ from hypothesis import HealthCheck, settings
 from tests import nomad_agent as nomad
 from tests import sshd
 from tests.engines import modal_server as modal_servers
+from tests.hangs import Hangs
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIRED = frozenset(filter(None, (name.strip() for name in os.environ.get("HERMES_REQUIRE_ENGINES", "").split(","))))
@@ -68,6 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
     pools of one directory remove what dead drivers left there, and list each other.
     """
     os.environ.setdefault(SEED, str(int(time.time()) // 86_400))
+    config.pluginmanager.register(Hangs(config))
     if "PYTEST_XDIST_WORKER" in os.environ:
         _own_temporary_directory(config)
     else:

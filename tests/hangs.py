@@ -1,0 +1,65 @@
+"""What a test was doing when its time was over: `pytest-timeout` says that where nobody hears a worker of xdist."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Generator, Iterator
+from typing import Any, TextIO
+
+import pytest
+
+BEFORE_S = 5.0
+"""How long before `pytest-timeout` ends the process it is told."""
+FRAMES = 20
+"""Most of one thread: what is outside of them is the way to the test."""
+
+
+class Hangs:
+    """Writes what threads and coroutines wait for to the standard error of the process, also of a worker of xdist."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._out = os.fdopen(os.dup(2), "w", encoding="utf-8")  # before a test captures what is written there
+        self._after_s = float(config.getini("timeout")) - BEFORE_S
+        config.add_cleanup(self._out.close)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Watch one test, with its fixtures."""
+        watch = threading.Timer(self._after_s, tell, [item.nodeid, self._out])
+        watch.daemon = True
+        watch.start()
+        try:
+            return (yield)
+        finally:
+            watch.cancel()
+
+
+def tell(name: str, out: TextIO) -> None:
+    """Write the stacks of all threads, and of all coroutines that wait, from the outermost to what they wait for."""
+    lines = [f"\n{name} hangs:\n"]
+    for thread, frame in sys._current_frames().items():
+        if thread != threading.get_ident():
+            lines += [f"thread {thread}:\n", *traceback.format_stack(frame)[-FRAMES:]]
+    coroutines = [each for each in gc.get_objects() if inspect.iscoroutine(each)]
+    inner = {id(each.cr_await) for each in coroutines}
+    for each in coroutines:
+        if id(each) not in inner and inspect.getcoroutinestate(each) == inspect.CORO_SUSPENDED:
+            lines += ["coroutine:\n", *chain(each)]
+    out.write("".join(lines))
+    out.flush()
+
+
+def chain(coroutine: Any) -> Iterator[str]:  # noqa: ANN401 -- a coroutine, generator, or other awaitable
+    """Where a coroutine waits, and those in it that it waits for."""
+    while coroutine is not None:
+        kind = next((kind for kind in ("cr", "gi", "ag") if hasattr(coroutine, f"{kind}_frame")), None)
+        if kind is None or (frame := getattr(coroutine, f"{kind}_frame")) is None:
+            yield f"  for {coroutine!r:.200}\n"
+            return
+        yield f"  {frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}\n"
+        coroutine = getattr(coroutine, "gi_yieldfrom" if kind == "gi" else f"{kind}_await")
