@@ -24,13 +24,14 @@ class Hangs:
 
     def __init__(self, config: pytest.Config) -> None:
         self._out = os.fdopen(os.dup(2), "w", encoding="utf-8")  # before a test captures what is written there
-        self._after_s = float(config.getini("timeout")) - BEFORE_S
         config.add_cleanup(self._out.close)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Watch one test, with its fixtures."""
-        watch = threading.Timer(self._after_s, tell, [item.nodeid, self._out])
+        marked = item.get_closest_marker("timeout")
+        timeout_s = float(marked.args[0] if marked else item.config.getini("timeout"))
+        watch = threading.Timer(timeout_s - BEFORE_S, tell, [item.nodeid, self._out])
         watch.daemon = True
         watch.start()
         try:
