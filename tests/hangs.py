@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import inspect
 import os
-import sys
 import threading
-import traceback
 from collections.abc import Generator, Iterator
 from typing import Any, TextIO
 
@@ -15,8 +14,6 @@ import pytest
 
 BEFORE_S = 5.0
 """How long before `pytest-timeout` ends the process it is told."""
-FRAMES = 20
-"""Most of one thread: what is outside of them is the way to the test."""
 
 
 class Hangs:
@@ -41,17 +38,15 @@ class Hangs:
 
 
 def tell(name: str, out: TextIO) -> None:
-    """Write the stacks of all threads, and of all coroutines that wait, from the outermost to what they wait for."""
-    lines = [f"\n{name} hangs:\n"]
-    for thread, frame in sys._current_frames().items():
-        if thread != threading.get_ident():
-            lines += [f"thread {thread}:\n", *traceback.format_stack(frame)[-FRAMES:]]
+    """Write the stacks of all threads, and of all coroutines that wait, to a file that has a descriptor."""
+    out.write(f"\n{name} hangs:\n")
+    out.flush()
+    faulthandler.dump_traceback(out)
     coroutines = [each for each in gc.get_objects() if inspect.iscoroutine(each)]
     inner = {id(each.cr_await) for each in coroutines}
     for each in coroutines:
         if id(each) not in inner and inspect.getcoroutinestate(each) == inspect.CORO_SUSPENDED:
-            lines += ["coroutine:\n", *chain(each)]
-    out.write("".join(lines))
+            out.writelines(["coroutine:\n", *chain(each)])
     out.flush()
 
 

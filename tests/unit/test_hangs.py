@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import threading
+from pathlib import Path
 
 import anyio
 import pytest
@@ -22,7 +22,7 @@ def sleeps(until: threading.Event) -> None:
 
 
 @pytest.mark.sample
-async def test_threads_and_coroutines_are_told() -> None:
+async def test_threads_and_coroutines_are_told(tmp_path: Path) -> None:
     done, over = anyio.Event(), threading.Event()
     thread = threading.Thread(target=sleeps, args=[over])
     thread.start()
@@ -30,13 +30,13 @@ async def test_threads_and_coroutines_are_told() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(waits_for, done)
             await anyio.wait_all_tasks_blocked()
-            out = io.StringIO()
-            tell("test_it", out)
+            with (tmp_path / "told").open("w") as out:
+                tell("test_it", out)
             done.set()
     finally:
         over.set()
         thread.join()
-    told = out.getvalue()
+    told = (tmp_path / "told").read_text()
     assert "test_it hangs" in told
     assert "in sleeps" in told
     assert "waits_for" in told.partition("coroutine:")[2]
