@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hermes_agent.errors import AccessRefused, ContextExceeded, ModelError
     from hermes_agent.hooks import Hooks, Turn
     from hermes_agent.loop import AgentLoop
-    from hermes_agent.messages import Completion, Message, TokenUsage, ToolCall, TurnTokens
+    from hermes_agent.messages import AnswerProblem, Completion, Message, TokenUsage, ToolCall, TurnTokens
     from hermes_agent.models import EmbeddedModel, Model, ModelSession, OpenAIModel, ScriptedModel, SessionModel
     from hermes_agent.parsers import get_parser, get_renderer
     from hermes_agent.rollout import Rollout, RolloutResult
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AccessRefused",
     "AgentLoop",
+    "AnswerProblem",
     "CallCounts",
     "CallRecord",
     "CheckFailed",

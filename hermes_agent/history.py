@@ -52,6 +52,7 @@ class History:
         self._reasoning: list[str | None] = []
         self._tokens: list[TurnTokens] = []
         self._errors: list[EpisodeError] = []
+        self._spoiled = False
         self._started = time.monotonic()
 
     def add_completion(self, completion: Completion) -> None:
@@ -94,10 +95,14 @@ class History:
             self._errors.append(EpisodeError(self.turns, "call", answer.error_kind or "", call.error or answer.content))
 
     def add_notices(self, texts: Sequence[str]) -> None:
-        """Tell the model something with the last result of the turn, which it has not seen yet: chat templates of
-        strict alternation have no place for a message between results and answer.
+        """Add texts for the model to the last result of the turn, which it has not seen yet: chat templates of strict
+        alternation have no place for a message between results and answer. After an answer without calls they are a
+        message of the user.
         """
         last = self.messages[-1]
+        if last.get("role") == "assistant":
+            self.messages.append({"role": "user", "content": "\n\n".join(texts)})
+            return
         told = message_text(last)
         try:
             result = json.loads(told)
@@ -143,7 +148,9 @@ class History:
             reasoning=tuple(self._reasoning),
             usage=self.usage,
             cause=cause,
-            trainable=(finish in TRAINABLE or sampled) and not (finish == "context" and self.turns == 0),
+            trainable=(finish in TRAINABLE or sampled)
+            and not self._spoiled
+            and not (finish == "context" and self.turns == 0),
             errors=tuple(self._errors),
             tools=self._tools,
             duration_s=time.monotonic() - self._started,
@@ -155,6 +162,9 @@ class History:
         self.messages.append(assistant_message(Completion(completion.content, tuple(calls), completion.reasoning)))
         self._reasoning.append(completion.reasoning)
         self.usage += completion.usage
+        for problem in completion.problems:
+            self._errors.append(EpisodeError(self.turns, "model", problem.kind, problem.message))
+            self._spoiled = self._spoiled or not problem.trainable
         if completion.tokens is not None:
             self._tokens.append(completion.tokens)
 

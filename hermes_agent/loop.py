@@ -172,8 +172,11 @@ class AgentLoop(Generic[ToolsT_co]):
             failure = failure or await self._told(history, completion)
             if failure is not None:
                 return _End("infra", failure)
-            if not completion.tool_calls:
+            notices = [problem.notice for problem in completion.problems if problem.notice is not None]
+            if not completion.tool_calls and (not notices or completion.finish_reason != "stop"):
                 return _ended_by(completion)
+            if notices:
+                history.add_notices(notices)
             if history.refused:
                 break
         if self._final_answer:

@@ -67,12 +67,28 @@ class TurnTokens:
 
 
 @dataclass(frozen=True)
+class AnswerProblem:
+    """Something wrong with an answer that is not one of its calls; an episode records it among its errors.
+
+    `kind` is its stable name, `message` says what was wrong. `notice` is for the model, which reads it as a message of
+    the user and goes on (None: the model is not asked again because of it). With `trainable=False` nothing that the
+    episode ends with is a score of the model.
+    """
+
+    kind: str
+    message: str
+    notice: str | None = None
+    trainable: bool = True
+
+
+@dataclass(frozen=True)
 class Completion:
     """One answer of a model.
 
     `content` is the visible text (None or "" when there is none), `tool_calls` what it asked for in its order, broken
     calls included (`ToolCall.error`), `reasoning` the model's thinking when it is told apart. `finish_reason` is
-    "length" when `max_tokens` cut the answer, else "stop".
+    "length" when `max_tokens` cut the answer, else "stop". `problems` are what was wrong with the answer besides its
+    calls.
     """
 
     content: str | None
@@ -82,6 +98,7 @@ class Completion:
     usage: TokenUsage = TokenUsage(requests=1)
     raw: str | None = None
     tokens: TurnTokens | None = None
+    problems: tuple[AnswerProblem, ...] = ()
 
 
 def checked_completion(given: object) -> Completion:
@@ -93,6 +110,7 @@ def checked_completion(given: object) -> Completion:
         ("tool_calls", (tuple, list)),
         ("usage", (TokenUsage,)),
         ("tokens", (TurnTokens, NoneType)),
+        ("problems", (tuple, list)),
     ):
         if not isinstance(value := getattr(given, name), kinds):
             raise TypeError(f"the {name} of the model's Completion is of type {type(value).__name__}")
@@ -100,6 +118,9 @@ def checked_completion(given: object) -> Completion:
     for call in calls:
         if not isinstance(call, ToolCall) or not all(isinstance(part, str) for part in call[:3]):
             raise TypeError(f"a call of the model's Completion is no ToolCall of texts, but {call!r:.100}")
+    for problem in given.problems:
+        if not isinstance(problem, AnswerProblem):
+            raise TypeError(f"a problem of the model's Completion is no AnswerProblem, but {problem!r:.100}")
     usage = given.usage
     if not all(isinstance(count, int | float) for count in (usage.prompt_tokens, usage.completion_tokens, usage.cost)):
         raise TypeError(f"the usage of the model's Completion is not of numbers: {usage!r:.100}")

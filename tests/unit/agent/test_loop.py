@@ -15,6 +15,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from hermes_agent import (
     AgentLoop,
+    AnswerProblem,
     Completion,
     ContextExceeded,
     Episode,
@@ -169,6 +170,48 @@ async def test_cut_call_is_reported_to_the_model() -> None:
     assert "cut off" in results(episode)[0]
 
 
+SPOILED = AnswerProblem("unread", "The answer looks like calls.", "Write calls like this: …", trainable=False)
+
+
+async def test_problem_with_a_notice_goes_on_as_a_message_of_the_user() -> None:
+    model = ScriptedModel([Completion("hm", problems=(SPOILED,)), "ok"])
+    episode = await AgentLoop(model, FunctionTools(echo)).run("x")
+    assert (episode.finish, episode.answer, episode.turns, episode.trainable) == ("answered", "ok", 2, False)
+    assert [m["role"] for m in episode.messages] == ["user", "assistant", "user", "assistant"]
+    assert episode.messages[2]["content"] == SPOILED.notice
+    assert [(e.turn, e.where, e.kind, e.message) for e in episode.errors] == [
+        (1, "model", "unread", "The answer looks like calls.")
+    ]
+
+
+async def test_problem_with_a_notice_stands_in_the_last_result_after_calls() -> None:
+    problem = AnswerProblem("cut", "Text was cut.", "Your text was cut.")
+    model = ScriptedModel([Completion("", ask(1).tool_calls, problems=(problem,)), "ok"])
+    episode = await AgentLoop(model, FunctionTools(echo)).run("x")
+    assert (episode.finish, episode.trainable) == ("answered", True)
+    assert json.loads(results(episode)[0])["notices"] == ["Your text was cut."]
+
+
+@pytest.mark.parametrize(("finish", "end"), [("length", "max_tokens"), ("content_filter", "content_filter")])
+async def test_problem_does_not_prolong_an_episode_that_ends_by_its_answer(finish: FinishReason, end: str) -> None:
+    model = ScriptedModel([Completion("hm", finish_reason=finish, problems=(SPOILED,)), "ok"])
+    episode = await AgentLoop(model, FunctionTools(echo)).run("x")
+    assert (episode.finish, episode.turns, episode.trainable, len(episode.errors)) == (end, 1, False, 1)
+
+
+async def test_problem_without_a_notice_is_recorded_only() -> None:
+    model = ScriptedModel([Completion("done", problems=(AnswerProblem("cut", "Text was cut."),))])
+    episode = await AgentLoop(model, FunctionTools(echo)).run("x")
+    assert (episode.finish, episode.trainable, [e.kind for e in episode.errors]) == ("answered", True, ["cut"])
+
+
+async def test_problem_in_every_turn_ends_with_the_turns() -> None:
+    model = ScriptedModel([Completion("hm", problems=(SPOILED,))] * 3 + ["so"])
+    episode = await AgentLoop(model, FunctionTools(echo), max_turns=3, final_answer=True).run("x")
+    assert (episode.finish, episode.turns, episode.trainable, episode.answer) == ("max_turns", 3, False, "so")
+    assert LAST_WORDS in episode.messages[-2]["content"]
+
+
 @pytest.mark.parametrize(
     ("error", "finish", "cause", "trainable"),
     [
@@ -192,6 +235,7 @@ async def test_model_errors(error: Exception, finish: str, cause: ErrorCause, tr
         *(None, "text", {}, Completion(5), Completion("a", None), Completion("a", usage=None)),  # type: ignore[arg-type]
         *(Completion("a", ({"id": "1"},)), Completion("a", usage=TokenUsage("1", 2))),  # type: ignore[arg-type]
         Completion("a", (ToolCall("1", "do", {}),)),  # type: ignore[arg-type]
+        Completion("a", problems=("text was cut",)),  # type: ignore[arg-type]
     ],
 )
 @pytest.mark.parametrize("last", [False, True])
