@@ -26,6 +26,10 @@ class ContextExceeded(ModelError):
         super().__init__(message, cause=ErrorCause.BUDGET, status=status)
 
 
+class EndpointAway(ModelError):
+    """Raised by a model when its endpoint has given nothing to anybody for as long as a request waits for it."""
+
+
 class AccessRefused(ModelError):
     """Raised by a model when its endpoint refuses the key, or the key has no quota left: no other request with that
     key has a chance either.

@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 import anyio
 
 from hermes_agent.context import Context
+from hermes_agent.deadline import episode_deadline
 from hermes_agent.episode import Episode, Finish
 from hermes_agent.errors import ContextExceeded, ModelError
 from hermes_agent.history import History
@@ -47,10 +48,10 @@ class AgentLoop(Generic[ToolsT_co]):
     shell are made in that order.
 
     Bounds of an episode, each None for no bound: `max_turns` completions (default 30, never None), `max_tool_calls`
-    calls (those over it are answered with an error), `deadline_s` seconds in all, `max_tokens_total` tokens of prompts
-    and completions, `max_cost` of what the provider charges, `max_tool_seconds` seconds spent in calls. With
-    `final_answer=True` the model is asked once more when turns or calls are used up, for its closing answer, which is
-    not a turn; a closing answer with calls in it counts as none.
+    calls (those over it are answered with an error), `deadline_s` seconds in all (outages of the model's endpoint do
+    not count), `max_tokens_total` tokens of prompts and completions, `max_cost` of what the provider charges,
+    `max_tool_seconds` seconds spent in calls. With `final_answer=True` the model is asked once more when turns or calls
+    are used up, for its closing answer, which is not a turn; a closing answer with calls in it counts as none.
 
     `hooks` see and change calls (`Hooks`), `context` chooses what of the history the model sees (default: all of it).
 
@@ -139,7 +140,7 @@ class AgentLoop(Generic[ToolsT_co]):
         end = _End("cancelled", ErrorCause.CANCELLED)
         try:
             with anyio.CancelScope() as self._scope:
-                with anyio.move_on_after(self._deadline_s) as within:
+                with anyio.move_on_after(self._deadline_s) as within, episode_deadline(within):
                     end = await self._with_session(history, schemas)
                 if within.cancelled_caught:
                     end = _End("deadline", ErrorCause.BUDGET)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import anyio
 import typer
 
 from hermes_agent.cli.options import (
@@ -56,7 +55,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(invoke_without_command=True, subcommand_metavar="")
 _SHOWN = 400
-_LOOK_S = 0.5
 _CODES = {"infra": exits.INFRA, "model_error": exits.INFRA, "answered": exits.OK}
 
 
@@ -145,10 +143,8 @@ def agent(
 
 
 async def _run(pool: SandboxPool, model: Model | SessionModel, rollout: Rollout, as_json: bool) -> int:
-    async with pool, anyio.create_task_group() as beside:
-        beside.start_soon(_tell_waits, model)
+    async with pool:
         result = await rollout.run(pool, model)
-        beside.cancel_scope.cancel()
     if result.episode is None:
         raise result.exception or RuntimeError("the rollout ended without an episode")
     episode = result.episode
@@ -159,20 +155,6 @@ async def _run(pool: SandboxPool, model: Model | SessionModel, rollout: Rollout,
     if episode.finish == "model_error" and episode.cause is ErrorCause.CONFIG:
         return exits.USAGE
     return _CODES.get(episode.finish, exits.FAILED)
-
-
-async def _tell_waits(model: Model | SessionModel) -> None:
-    """Say it when the model's endpoint gives nothing, and when it is back."""
-    from hermes_agent import OpenAIModel
-
-    told = False
-    while isinstance(model, OpenAIModel):
-        status = model.status
-        if (status.away_s is not None) != told:
-            told = not told
-            text = f"waiting for the endpoint: {status.reason}" if told else "the endpoint gives something again"
-            stderr().print(_styled(_line(text), "yellow"))
-        await anyio.sleep(_LOOK_S)
 
 
 class _Shown:

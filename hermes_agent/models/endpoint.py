@@ -18,7 +18,7 @@ from anyio.lowlevel import RunVar
 
 from hermes_agent.errors import ModelError
 from hermes_agent.models.failures import Failure, Kind, lost, refused, silent, unusable
-from hermes_agent.models.gate import EndpointStatus, forget, gate_of, status_of
+from hermes_agent.models.gate import EndpointStatus, Gate, forget, gate_of, status_of
 from hermes_exec.errors import ConfigError, ErrorCause
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Endpoint:
       adapts to what the server lets through.
     - While it is away (no connection; HTTP 408, 502, 503, 521 to 523, 529; 8 failures in a row), all wait, and one
       request after another asks whether it is back, with pauses of up to 15 s. Who has waited through `wait_outage_s`
-      seconds (default 1800 s) of an outage gets a ModelError.
+      seconds (default 1800 s) of an outage gets EndpointAway. The `deadline_s` of an episode stands still meanwhile.
     - A refused key or an empty quota is an AccessRefused for all that wait.
 
     A request is sent again up to `retries` times (default 4) when a completion may have been begun and was lost: other
@@ -93,11 +93,15 @@ class Endpoint:
         """Send `body` as JSON to `path` (a URL, or relative to `base_url`) and return what `read` makes of the answer's
         JSON; `read` raises BadAnswer for one that cannot be used.
 
-        Raises ModelError when there is no answer, AccessRefused, and ContextExceeded when the server says that the
-        prompt is too long.
+        Raises ModelError when there is no answer, EndpointAway after an outage, AccessRefused, and ContextExceeded when
+        the server says that the prompt is too long.
         """
-        content, tries = _encoded(body), 0
         gate = gate_of(self._base_url, self._api_key, name=self._base_url, user=id(self))
+        with gate.holding_deadline():
+            return await self._post(gate, path, _encoded(body), read)
+
+    async def _post(self, gate: Gate, path: str, content: bytes, read: Callable[[Any], T]) -> T:
+        tries = 0
         while True:
             try:
                 async with gate.request(self._wait_outage_s):

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from random import Random
 from typing import NamedTuple
 
 import anyio
 from anyio.lowlevel import RunVar
 
-from hermes_agent.errors import AccessRefused, ModelError
+from hermes_agent.deadline import Deadline, current_deadline
+from hermes_agent.errors import AccessRefused, EndpointAway, ModelError
 from hermes_agent.models.failures import Failure, Kind
 from hermes_agent.models.pace import Pace, Start
 
 _LOOK_S = 1.0
+_REMIND_S = 600.0
 _LOG = logging.getLogger(__name__)
 
 
@@ -46,7 +48,8 @@ class Gate:
         self._waiting = 0
         self._refusals = 0
         self._refusal: ModelError | None = None
-        self._told = False
+        self._warned_at: float | None = None
+        self._deadlines: set[Deadline] = set()
         self.users: set[int] = set()
         """The endpoints that use it, by `id`."""
 
@@ -76,18 +79,34 @@ class Gate:
         else:
             self._pace.succeeded(start)
         finally:
-            self._tell()
+            self._warn_of_outage()
+            self._update_deadlines()
             self._changed.set()
+
+    @contextmanager
+    def holding_deadline(self) -> Iterator[None]:
+        """Hold the deadline of the episode that asks, whenever the endpoint is away within the block."""
+        deadline = current_deadline()
+        if deadline is None:
+            yield
+            return
+        self._deadlines.add(deadline)
+        self._update_deadlines()
+        try:
+            yield
+        finally:
+            self._deadlines.discard(deadline)
+            deadline.resume()
 
     def has_been_away(self, wait_outage_s: float) -> bool:
         """Whether the endpoint has given nothing for so long."""
         away_s = self._pace.away_s()
         return away_s is not None and away_s >= wait_outage_s
 
-    def outage(self, status: int | None = None) -> ModelError:
-        """The error for those who have waited in vain."""
+    def outage(self, status: int | None = None) -> EndpointAway:
+        """Return the error for a request that has waited in vain."""
         text = f"{self._name} gave nothing for {self._pace.away_s() or 0:.0f} s, the last time: {self._pace.reason}"
-        return ModelError(text, status=status)
+        return EndpointAway(text, status=status)
 
     async def _enter(self, wait_outage_s: float) -> Start:
         if self.has_been_away(wait_outage_s):
@@ -145,15 +164,25 @@ class Gate:
             self._refusals += 1
             self._refusal = failure.error
 
-    def _tell(self) -> None:
-        """Log an outage once, when the endpoint was asked again in vain, and its end."""
-        pace = self._pace
-        if pace.failed_probes and not self._told:
-            self._told = True
-            _LOG.warning("%s gives nothing: %s; waiting for it", self._name, pace.reason)
-        elif pace.away_since is None and self._told:
-            self._told = False
-            _LOG.warning("%s gives something again", self._name)
+    def _update_deadlines(self) -> None:
+        away = self._pace.away_since is not None
+        for deadline in self._deadlines:
+            if away:
+                deadline.hold()
+            else:
+                deadline.resume()
+
+    def _warn_of_outage(self) -> None:
+        """Log an outage when the endpoint was asked again in vain, every ten minutes after that, and its end."""
+        away_s = self._pace.away_s()
+        if away_s is None:
+            if self._warned_at is not None:
+                self._warned_at = None
+                _LOG.warning("%s gives something again", self._name)
+        elif self._pace.failed_probes and (self._warned_at is None or away_s >= self._warned_at + _REMIND_S):
+            since = "" if self._warned_at is None else f" for {away_s:.0f} s"
+            self._warned_at = away_s
+            _LOG.warning("%s gives nothing%s: %s; waiting for it", self._name, since, self._pace.reason)
 
 
 _GATES: RunVar[dict[tuple[str | None, str], Gate]] = RunVar("gates of endpoints")

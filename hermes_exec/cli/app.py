@@ -14,7 +14,7 @@ import typer
 
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.ending import end_with
-from hermes_exec.cli.kit.output import LogFormatter, say
+from hermes_exec.cli.kit.output import LogHandler, say
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -23,6 +23,8 @@ COMMANDS = ("run", "shell", "doctor", "ps", "reap", "conformance", "bench", "too
 """Commands of this package; each is a module with a function `add_to`."""
 GROUP = "hermes_exec.commands"
 """Entry points of this group are typer apps; their name is the command's name."""
+_WARNING_LOGGERS = ("hermes_agent", "hermes_atropos", "hermes_batch", "hermes_exec.pool.waiting")
+"""Loggers whose warnings a user must see without `--verbose`: they say why data would be worthless."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -43,11 +45,10 @@ def _root(
 ) -> None:
     """Set up logging for all commands."""
     level = {0: logging.ERROR, 1: logging.INFO}.get(verbose, logging.DEBUG)
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LogFormatter("%(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=level, handlers=[handler])
+    logging.basicConfig(level=level, handlers=[LogHandler()])
     if not verbose:
-        logging.getLogger("hermes_exec.pool.waiting").setLevel(logging.WARNING)
+        for name in _WARNING_LOGGERS:
+            logging.getLogger(name).setLevel(logging.WARNING)
         logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # what it raises is told anyway
     warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}")
 

@@ -96,6 +96,21 @@ def _shown(char: str) -> str:
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
+class LogHandler(logging.StreamHandler[TextIO]):
+    """A handler that writes to the `sys.stderr` of the moment: a progress bar puts another stream there, which keeps
+    log lines and the bar apart.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+        self.setFormatter(LogFormatter("%(levelname)s %(name)s: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        self.stream = sys.stderr
+        super().emit(record)
+
+
 class LogFormatter(logging.Formatter):
     """Formats lines of a log as a terminal may show them: they tell of names and words that come out of a box."""
 

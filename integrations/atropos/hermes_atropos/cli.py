@@ -16,7 +16,7 @@ import typer
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.ending import end_with
 from hermes_exec.cli.kit.interrupt import run_async
-from hermes_exec.cli.kit.output import LogFormatter, emit_json, say, stdout
+from hermes_exec.cli.kit.output import LogHandler, emit_json, say, stdout
 from hermes_exec.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -123,7 +123,6 @@ def environment(name: str) -> type[SandboxAgentEnv[Any]]:
         raise ConfigError(f"there is no environment {name!r}; {nearest(name.replace('-', '_'), ENVIRONMENTS)}")
     # Transformers says at its import that it has no torch, which nothing here needs.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    logging.getLogger("hermes_atropos").setLevel(logging.WARNING)
     try:
         found: type[SandboxAgentEnv[Any]] = import_module(f"hermes_atropos.envs.{name}").ENV
     except ModuleNotFoundError as error:
@@ -135,7 +134,7 @@ def environment(name: str) -> type[SandboxAgentEnv[Any]]:
 
 def run_environment(kind: type[SandboxAgentEnv[Any]]) -> None:
     """The command line of one environment: `serve | process | evaluate` and flags. Ends the process."""
-    logging.basicConfig(level=logging.WARNING, handlers=[_handler()])
+    logging.basicConfig(level=logging.WARNING, handlers=[LogHandler()])
     program = f"python -m {kind.__module__}" if kind.__module__ != "__main__" else sys.argv[0]
     command, *arguments = sys.argv[1:] or [""]
     if command not in _COMMANDS:
@@ -143,12 +142,6 @@ def run_environment(kind: type[SandboxAgentEnv[Any]]) -> None:
         say(f"usage: {program} COMMAND [--help | --config FILE | --env.X VALUE | --openai.X VALUE]\n{listed}")
         sys.exit(exits.OK if command in ("-h", "--help") else exits.USAGE)
     end_with(lambda: sys.exit(_run(kind, command, arguments, f"{program} {command}")))
-
-
-def _handler() -> logging.Handler:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LogFormatter("%(levelname)s %(name)s: %(message)s"))
-    return handler
 
 
 def _run(kind: type[SandboxAgentEnv[Any]], command: str, arguments: Sequence[str], program: str) -> int:

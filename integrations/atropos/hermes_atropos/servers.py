@@ -14,6 +14,7 @@ import openai
 from atroposlib.envs.server_handling.server_manager import ServerManager
 
 from hermes_agent import AccessRefused, Completion, ContextExceeded, Message, ModelError, ModelSession, get_renderer
+from hermes_agent.deadline import Deadline, current_deadline
 from hermes_agent.models.chat_answer import read_answer
 from hermes_agent.models.chat_text import written
 from hermes_agent.models.endpoint import BadAnswer
@@ -55,8 +56,17 @@ class Servers:
     async def ask(self, request: Callable[[], Awaitable[T]]) -> T:
         """What a request to them gives. atroposlib tries each up to three times.
 
-        Raises ModelError, with what was wrong in the end: atroposlib hides it in a RetryError.
+        The deadline of the episode that asks stands still while they are away. Raises ModelError, with what was wrong
+        in the end: atroposlib hides it in a RetryError.
         """
+        deadline = current_deadline()
+        try:
+            return await self._ask(request, deadline)
+        finally:
+            if deadline is not None:
+                deadline.resume()
+
+    async def _ask(self, request: Callable[[], Awaitable[T]], deadline: Deadline | None) -> T:
         pause_s = 0.5
         while True:
             try:
@@ -71,6 +81,8 @@ class Servers:
                 if now - self._away_since + pause_s > self._wait_s:
                     raise self._told(cause) from error
                 self._tell_wait(cause, now)
+                if deadline is not None:
+                    deadline.hold()
             else:
                 self._away_since = None
                 return answer

@@ -54,6 +54,13 @@ def run(
     text_tools: TextTools = False,
     max_retries: MaxRetries = 4,
     wait_outage: WaitOutage = 1800.0,
+    on_outage: Annotated[
+        str,
+        typer.Option("--on-outage", help="When it is away for longer: `wait` on, or `stop` with the rest undone."),
+    ] = "wait",
+    retries: Annotated[
+        int, typer.Option("--retries", min=0, help="How often a prompt whose slot failed is worked on again.")
+    ] = 2,
     backend: Backend = None,
     image: Image = None,
     workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Prompts worked on at a time.")] = 4,
@@ -90,7 +97,7 @@ def run(
     A run that was ended, however that was, goes on with `batch resume`.
 
     Exit codes: 0 when every prompt was scored or answered, 2 usage or configuration, 3 when some prompts could not be
-    for reasons outside of the model, 130 interrupted.
+    for reasons outside of the model or were not done because its endpoint was away, 130 interrupted.
     """
     from pydantic import SecretStr
 
@@ -107,6 +114,8 @@ def run(
         "text_tools": text_tools,
         "max_retries": max_retries,
         "wait_outage_s": wait_outage,
+        "on_outage": on_outage,
+        "retries": retries,
         **_pool_settings(settings_of(backend, image, pool_config, option, profile)),
         "workers": workers,
         "max_turns": max_turns,
@@ -214,6 +223,7 @@ async def _run(work: Callable[..., Awaitable[BatchResult]], as_json: bool) -> in
                 "kept": result.kept,
                 "solved": result.solved,
                 "unscored": result.unscored,
+                "stopped": result.stopped,
                 "tool_calls": result.tool_calls,
                 "seconds": round(result.seconds, 3),
                 "trajectories": result.out / TRAJECTORIES,
@@ -224,4 +234,6 @@ async def _run(work: Callable[..., Awaitable[BatchResult]], as_json: bool) -> in
     else:
         show_results(stdout(), read_rows(result.out)[0], result.seconds, result.total)
         say(f"{result.out / TRAJECTORIES}\n{result.out / REPORT}")
-    return exits.INFRA if result.unscored else exits.OK
+    if result.stopped is not None:
+        say(f"the run was stopped: {result.stopped}\ngo on with it: hermes-exec batch resume {result.out}")
+    return exits.OK if result.complete and not result.unscored else exits.INFRA

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, SecretStr, field_validator
 
@@ -29,7 +29,10 @@ class BatchConfig(ConfigModel):
 
     `dataset` is a JSONL file (see `hermes_batch.dataset`), `out` the directory of the results. `model` is a name for
     `OpenAIModel` (with `base_url`, `api_key`, `parser`, `text_tools`, `max_retries`, `wait_outage_s`), "embedded", or a
-    model object. `backend`, `image` and
+    model object. A request waits up to `wait_outage_s` seconds for an endpoint that is away; then its prompt returns to
+    the queue, and the run waits on (`on_outage="wait"`) or stops with the rest undone ("stop"; so it does, too, where
+    the endpoint has never answered). A prompt whose slot failed is worked on again, up to `retries` times, before it
+    has a record. `backend`, `image` and
     `backend_options` go to the pool; a prompt's own image wins over `image`. `workers` prompts are worked on at a
     time. `limit` takes only the first prompts. `seed` makes the sampling of prompt i start from seed + i, where the
     model has seeds. `max_tokens` bounds one completion, `temperature` and `sampling` go to the model. `max_turns`,
@@ -52,6 +55,8 @@ class BatchConfig(ConfigModel):
     text_tools: bool = False
     max_retries: Annotated[int, Field(ge=0)] = 4
     wait_outage_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1800.0
+    on_outage: Literal["wait", "stop"] = "wait"
+    retries: Annotated[int, Field(ge=0)] = 2
     backend: Any = "local"
     image: str | None = None
     backend_options: dict[str, Any] = Field(default_factory=dict)

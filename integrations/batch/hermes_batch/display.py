@@ -29,7 +29,7 @@ class RunDisplay:
         self._progress: Progress | None = None
         self._bar: Any = None
         self._solved = 0
-        self._endpoint = self._away = ""
+        self._endpoint = ""
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -54,15 +54,13 @@ class RunDisplay:
             self._describe()
 
     def endpoint(self, status: EndpointStatus) -> None:
-        """How the model's endpoint does: what a run waits for is told when it begins to wait, and on the bar."""
-        away = "" if status.away_s is None else f"the endpoint gives nothing: {_plain(status.reason, _REASON)}"
-        if self._progress is not None:
-            pace = "" if status.rate is None else f"{status.rate:.1f} requests/s, "
-            self._endpoint = f"{away} (for {status.away_s:.0f} s)" if away else f"{pace}{status.waiting} wait"
-            self._describe()
-        elif away != self._away:
-            self._console.print(Text(away or "the endpoint gives something again"), highlight=False, soft_wrap=True)
-        self._away = away
+        """Show on the bar how the model's endpoint does; an outage is logged besides, by the model."""
+        pace = "" if status.rate is None else f"{status.rate:.1f} requests/s, "
+        self._endpoint = f"{pace}{status.waiting} wait"
+        if status.away_s is not None:
+            reason = _plain(status.reason, _REASON)
+            self._endpoint = f"waiting for the endpoint, which gives nothing: {reason} (for {status.away_s:.0f} s)"
+        self._describe()
 
     def _describe(self, **more: Any) -> None:
         if self._progress is not None and self._bar is not None:

@@ -54,7 +54,8 @@ class Record(TypedDict):
     Up to `tool_error_counts` the fields are those of the Hermes batch runner; every known tool is in `tool_stats` and
     `tool_error_counts`, so that all records have one schema. `solved` is None where there was no check or the episode
     may not be scored; `trainable` is False for the latter, and `cause` says whose doing the end was. `task_digest`
-    stands for what the prompt's line asked. `screenshots` are the images of tool results, as PNG files of their own.
+    stands for what the prompt's line asked. `attempts` is how often the prompt was worked on: more than once where a
+    slot failed. `screenshots` are the images of tool results, as PNG files of their own.
     """
 
     prompt_index: int
@@ -80,6 +81,7 @@ class Record(TypedDict):
     prompt_tokens: int
     completion_tokens: int
     seconds: float
+    attempts: int
     backend: str
     image: str
     isolation: str
@@ -88,7 +90,14 @@ class Record(TypedDict):
 
 
 def make_record(
-    task: Task, result: RolloutResult, *, model: str, toolsets: Sequence[str], backend: str, image: str
+    task: Task,
+    result: RolloutResult,
+    *,
+    model: str,
+    toolsets: Sequence[str],
+    backend: str,
+    image: str,
+    attempts: int = 1,
 ) -> Record:
     """The record of a prompt. What kept it from an episode or a score makes it not trainable and without a score; one
     without an episode holds the prompt alone.
@@ -129,6 +138,7 @@ def make_record(
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "seconds": round(result.seconds, 3),
+        "attempts": attempts,
         "backend": backend,
         "image": image,
         "isolation": result.isolation,

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import anyio
 
-from hermes_agent import AccessRefused, Model, OpenAIModel, RolloutResult, SessionModel
+from hermes_agent import (
+    AccessRefused,
+    CheckFailed,
+    EndpointAway,
+    Hooks,
+    Model,
+    OpenAIModel,
+    Rollout,
+    RolloutResult,
+    SessionModel,
+)
 from hermes_agent.models.endpoint import EndpointStatus
 from hermes_batch.config import BatchConfig
 from hermes_batch.dataset import Task, read_dataset
@@ -28,7 +40,8 @@ from hermes_exec.tools import select
 class BatchResult:
     """What a run did so far, of `total` prompts; the records themselves are in the file (`read_records`).
 
-    `kept` of them are of earlier invocations, whose `seconds` are counted too where they ended by themselves.
+    `kept` of them are of earlier invocations, whose `seconds` are counted too where they ended by themselves. `stopped`
+    says why the run ended before all prompts had a record: the model's endpoint was away (None: it did not).
     """
 
     out: Path
@@ -36,6 +49,7 @@ class BatchResult:
     tally: Tally = field(default_factory=Tally)
     kept: int = 0
     seconds: float = 0.0
+    stopped: str | None = None
     left_out: tuple[str, ...] = ()
     """Toolsets, and tools of toolsets, that this package does not have."""
 
@@ -69,6 +83,8 @@ OnStart = Callable[[BatchResult], None]
 OnRecord = Callable[[BatchResult, Record], None]
 OnEndpoint = Callable[[EndpointStatus], None]
 _LOOK_S = 1.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+_LOG = logging.getLogger(__name__)
 
 
 class Callbacks(NamedTuple):
@@ -92,8 +108,10 @@ async def run_batch(
     end, each on the disk before the next prompt is begun in its place, and are not held here; a cancelled run keeps
     those it has, ends its boxes and writes the report of them, and `resume_batch` goes on with it, also when it was
     killed. Secrets of the pool are masked in the records. Trouble of a single prompt is in its record (`trainable`
-    False where it may not be scored). `on_start` is called when the backend has answered, `on_record` after each
-    record, and `on_endpoint` each second with how the model's endpoint does.
+    False where it may not be scored), once it was tried again (`BatchConfig.retries`). A prompt that waited in vain for
+    an endpoint that is away has no record: it waits on, or the run stops (`BatchConfig.on_outage`). `on_start` is
+    called when the backend has answered, `on_record` after each record, and `on_endpoint` each second with how the
+    model's endpoint does.
 
     Raises ConfigError (dataset, settings, an `out` that has results already; and in the middle of the run when the
     model's endpoint refuses the key or its quota is used up), BackendUnavailable, ImageError.
@@ -176,9 +194,14 @@ class _Run:
         self._model = config.make_model()
         self._pool = config.make_pool([task.container_image for task in tasks])
         self._workers = min(config.workers, len(tasks))
-        self._tasks: Iterator[Task] = iter(tasks)
+        self._left = deque(tasks)
         self._told = told
         self._heard = False
+        """Whether the model has given an answer."""
+        self._back: anyio.Event | None = None
+        """Set when the endpoint, which is away now, gives something again; None while it is not away."""
+        self._asking = False
+        """Whether a worker finds out, with its prompt, if the endpoint is back."""
 
     async def carry_out(self, open_trajectories: Callable[[], Trajectories]) -> BatchResult:
         """Start what is needed, do the work, write the report."""
@@ -219,24 +242,80 @@ class _Run:
             await anyio.sleep(_LOOK_S)
 
     async def _worker(self, lines: Trajectories) -> None:
-        for task in self._tasks:
-            record, images = await self._record(task)
-            with anyio.CancelScope(shield=True):
-                await lines.append(record, images)
-            self._result.tally.add(record)
-            if self._told.on_record is not None:
-                self._told.on_record(self._result, record)
+        while self._left and self._result.stopped is None:
+            if self._back is None:
+                await self._work_on_next(lines)
+            elif self._asking:
+                await self._back.wait()
+            else:
+                await self._ask_for_all(lines)
 
-    async def _record(self, task: Task) -> tuple[Record, list[bytes]]:
-        """Work on a prompt; its record, and the images of its screenshots. Raises ConfigError when the endpoint refuses
-        every request, not this one alone.
+    async def _ask_for_all(self, lines: Trajectories) -> None:
+        """Work on one prompt after pauses until the endpoint is back, while the other workers wait."""
+        self._asking = True
+        pause_s = _FIRST_PAUSE_S
+        try:
+            while self._back is not None and self._left:
+                with anyio.move_on_after(pause_s):
+                    await self._back.wait()
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                await self._work_on_next(lines)
+        finally:
+            self._asking = False
+            self._end_outage()
+
+    async def _work_on_next(self, lines: Trajectories) -> None:
+        """Work on a prompt and write its record. It returns to the queue where the endpoint was away for too long."""
+        task = self._left.popleft()
+        rollout = self._config.rollout(task)
+        result, attempts = await self._try(rollout)
+        if (why := _outage(result)) is not None:
+            self._left.appendleft(task)
+            self._begin_outage(why)
+            return
+        if result.finish == "model_error":
+            self._end_outage()
+        record, images = self._record(task, rollout, result, attempts)
+        with anyio.CancelScope(shield=True):
+            await lines.append(record, images)
+        self._result.tally.add(record)
+        if self._told.on_record is not None:
+            self._told.on_record(self._result, record)
+
+    async def _try(self, rollout: Rollout) -> tuple[RolloutResult, int]:
+        """Work on a prompt, again on another sandbox where infrastructure failed. Return what came of the last attempt
+        and the number of attempts. Raises ConfigError when the endpoint refuses every request, not this one alone.
         """
+        hooks = Hooks(before_call=self._hear, on_turn=self._hear)
+        rollout = replace(rollout, loop={**rollout.loop, "hooks": hooks})
+        attempts = 1
+        while True:
+            result = await rollout.run(self._pool, self._model)
+            if (why := _refusal(result, heard=self._heard)) is not None:
+                raise ConfigError(f"the run was stopped, for the model can no longer be used: {why}")
+            if attempts > self._config.retries or not _is_infrastructure(result):
+                return result, attempts
+            attempts += 1
+            _LOG.info("a prompt is tried again: %s", result.exception or result.cause)
+
+    def _hear(self, _: object) -> None:
+        self._heard = True
+        self._end_outage()
+
+    def _begin_outage(self, why: str) -> None:
+        if self._config.on_outage == "stop" or not self._heard:
+            self._result.stopped = why
+        if self._back is None:
+            self._back = anyio.Event()
+
+    def _end_outage(self) -> None:
+        if self._back is not None:
+            self._back.set()
+            self._back = None
+
+    def _record(self, task: Task, rollout: Rollout, result: RolloutResult, attempts: int) -> tuple[Record, list[bytes]]:
+        """Return the record of a prompt and the images of its screenshots."""
         config = self._config
-        rollout = config.rollout(task)
-        result = await rollout.run(self._pool, self._model)
-        self._heard = self._heard or (result.episode is not None and result.episode.turns > 0)
-        if (why := _refusal(result, heard=self._heard)) is not None:
-            raise ConfigError(f"the run was stopped, for the model can no longer be used: {why}")
         record = make_record(
             task,
             result,
@@ -244,6 +323,7 @@ class _Run:
             toolsets=tuple(rollout.toolsets or ()),
             backend=str(getattr(config.backend, "name", config.backend)),
             image=task.container_image or config.image or "",
+            attempts=attempts,
         )
         return self._pool.masked(record), [image for _, image in screenshots_of(task, result.episode)]
 
@@ -274,6 +354,20 @@ def _refusal(result: RolloutResult, *, heard: bool) -> str | None:
         return None
     last = episode.errors[-1]
     return last.message if last.kind == AccessRefused.__name__ or not heard else None
+
+
+def _outage(result: RolloutResult) -> str | None:
+    """Return what kept the model from answering where its endpoint was away for too long, else None."""
+    episode = result.episode
+    if episode is None or episode.finish != "model_error" or episode.errors[-1].kind != EndpointAway.__name__:
+        return None
+    return episode.errors[-1].message
+
+
+def _is_infrastructure(result: RolloutResult) -> bool:
+    """Whether the slot failed, so that another one may do. A check that takes too long is the same in every slot."""
+    failed = result.finish == "infra" and result.cause is ErrorCause.INFRA
+    return failed and not isinstance(result.exception, CheckFailed)
 
 
 def _refuse_results(config: BatchConfig) -> None:

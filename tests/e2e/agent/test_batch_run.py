@@ -135,6 +135,7 @@ async def test_check_that_hangs_is_not_scored(tmp_path: Path) -> None:
     await run_batch(run)
     (record,) = read_records(run.out)
     assert (record["solved"], record["check"]["timed_out"], record["trainable"]) == (None, True, False)
+    assert record["attempts"] == 1
 
 
 async def test_broken_task_is_not_scored(tmp_path: Path) -> None:
@@ -159,7 +160,7 @@ async def test_box_that_dies_spoils_its_own_prompt_only(tmp_path: Path) -> None:
 
     plans: dict[str, list[Step]] = {"dies": [["true"], ["true"], "done"], "lives": [["true"], "done"]}
     entries = ({"prompt": "dies", "check": "true"}, {"prompt": "lives", "check": "true"})
-    run = config(tmp_path, plans, *entries, model=PlanModel(plans, kill_the_boxes), workers=1)
+    run = config(tmp_path, plans, *entries, model=PlanModel(plans, kill_the_boxes), workers=1, retries=0)
     await run_batch(run)
     first, second = read_records(run.out)
     assert [(r["trainable"], r["solved"], r["finish"]) for r in (first, second)] == [
@@ -167,6 +168,30 @@ async def test_box_that_dies_spoils_its_own_prompt_only(tmp_path: Path) -> None:
         (True, True, "answered"),
     ]
     assert first["cause"] == "infra"
+
+
+@pytest.mark.parametrize(("deaths", "trainable", "attempts"), [(2, True, 3), (9, False, 3)])
+async def test_infrastructure_failure_is_tried_again(
+    tmp_path: Path, deaths: int, trainable: bool, attempts: int
+) -> None:
+    others = children_of(os.getpid())  # servers of other tests
+    died = 0
+
+    def kill_the_boxes(prompt: str, turn: int) -> None:
+        nonlocal died
+        if turn == 1 and died < deaths:
+            died += 1
+            for pid in children_of(os.getpid()) - others:
+                os.kill(pid, signal.SIGKILL)
+
+    plans: dict[str, list[Step]] = {"dies": [["touch a"], ["[ $(ls | wc -l) = 1 ] && touch b"], "done"]}
+    run = config(
+        tmp_path, plans, {"prompt": "dies", "check": "[ -e b ]"}, model=PlanModel(plans, kill_the_boxes), workers=1
+    )
+    result = await run_batch(run)
+    (record,) = read_records(run.out)
+    assert (record["trainable"], record["attempts"], result.unscored) == (trainable, attempts, int(not trainable))
+    assert record["solved"] is (True if trainable else None)
 
 
 async def test_cancelled_run_keeps_what_it_has_and_ends_its_boxes(tmp_path: Path, backend: BackendCase) -> None:

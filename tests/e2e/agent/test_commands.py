@@ -105,7 +105,7 @@ def test_agent_without_an_endpoint_ends_with_infra() -> None:
     url = "http://127.0.0.1:9/v1"
     done = run("agent", "x", "--model", "m", "--base-url", url, "--api-key", "x", "--wait-outage", "2")
     assert done.returncode == 3
-    assert "waiting for the endpoint: no connection" in done.stderr
+    assert f"WARNING hermes_agent.models.gate: {url} gives nothing: no connection" in done.stderr
     assert f"{url} gave nothing for 2 s, the last time: no connection" in done.stderr
 
 

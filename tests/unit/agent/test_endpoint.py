@@ -21,16 +21,19 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
+from hermes_agent import AgentLoop, OpenAIModel
 from hermes_agent.errors import AccessRefused, ModelError
 from hermes_agent.models.endpoint import BadAnswer, Endpoint, EndpointStatus
 from hermes_agent.models.failures import retry_after_s
 from hermes_agent.models.pace import FIRST_IN_FLIGHT
 from hermes_exec.errors import ErrorCause
-from tests.unit.agent.endpoint import Answer, endpoint, refusal
+from tests.unit.agent.endpoint import Answer, endpoint, ok, refusal
+from tests.unit.agent.toolboxes import FunctionTools, echo
 from tests.unit.channel.peer import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.sample]
 GOOD = Answer(200, b'{"n": 1}', {"content-type": "application/json"})
+CALL = {"id": "c", "type": "function", "function": {"name": "echo", "arguments": "{}"}}
 IDLE = EndpointStatus()
 SOON = refusal(429, **{"retry-after-ms": "10"})
 
@@ -174,6 +177,34 @@ async def test_an_outage_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
         "URL gives nothing: HTTP 503: sleeping; waiting for it",
         "URL gives something again",
     ]
+
+
+async def test_deadline_of_an_episode_stands_still_during_an_outage() -> None:
+    held = Held(ok({"content": "x"}))
+    with endpoint(refusal(503), held) as server:
+        model = OpenAIModel("m", base_url=server.base_url)
+        loop = AgentLoop(model, FunctionTools(echo), deadline_s=0.5)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_release_after, held, 1.0)
+            episode = await loop.run("hi")
+        await model.aclose()
+    assert (episode.finish, episode.duration_s > 1) == ("answered", True)
+
+
+async def test_deadline_of_an_episode_goes_on_after_an_outage() -> None:
+    silent = Held(ok({"content": "x"}))
+    with endpoint(refusal(503), ok({"content": "", "tool_calls": [CALL]}), silent) as server:
+        model = OpenAIModel("m", base_url=server.base_url)
+        episode = await AgentLoop(model, FunctionTools(echo), deadline_s=0.5).run("hi")
+        silent.released.set()
+        await model.aclose()
+    assert (episode.finish, episode.turns) == ("deadline", 1)
+
+
+async def _release_after(held: Held, seconds: float) -> None:
+    await held.wait_asked()
+    await anyio.sleep(seconds)
+    held.released.set()
 
 
 async def test_after_an_outage_that_lasted_too_long_each_request_is_one_try() -> None:

@@ -1,0 +1,100 @@
+"""Batch runs whose endpoint goes away for longer than a request waits for it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio
+import pytest
+
+from hermes_agent.models.endpoint import EndpointStatus
+from hermes_batch import BatchConfig, BatchResult, read_records, resume_batch, run_batch
+from tests.e2e.agent.test_commands import command
+from tests.e2e.agent.unkind import Unkindness, unkind
+
+pytestmark = pytest.mark.anyio
+PROMPTS = 24
+NOWHERE = "http://127.0.0.1:9/v1"
+
+
+def config(tmp_path: Path, url: str, **more: Any) -> BatchConfig:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": f"episode {n}"}) + "\n" for n in range(PROMPTS)))
+    return BatchConfig(
+        **{"dataset": prompts, "out": tmp_path / "out", "model": "m", "base_url": url, "wait_outage_s": 0.5, **more}
+    )
+
+
+def check_all_answered(result: BatchResult) -> None:
+    records = list(read_records(result.out))
+    assert sorted(record["prompt_index"] for record in records) == list(range(PROMPTS))
+    assert {(record["finish"], record["attempts"]) for record in records} == {("answered", 1)}
+    assert (result.complete, result.unscored, result.stopped) == (True, 0, None)
+
+
+@pytest.mark.parametrize("away_as", ["closed", "503"])
+async def test_long_outage_is_waited_out(tmp_path: Path, away_as: Literal["closed", "503"]) -> None:
+    seen: list[EndpointStatus] = []
+    with unkind(Unkindness(away_after=20, away_s=5, away_as=away_as)) as server:
+        result = await run_batch(config(tmp_path, server.base_url), on_endpoint=seen.append)
+        log = server.log
+    check_all_answered(result)
+    assert any(status.away_s is not None and status.away_s > 2 for status in seen)
+    # A prompt that was under way when the endpoint left is begun anew.
+    assert 3 * PROMPTS <= log.good <= 3 * PROMPTS + 2 * 4
+    assert log.requests - log.good < 30
+
+
+async def test_long_outage_stops_the_run_with_the_rest_undone(tmp_path: Path) -> None:
+    with unkind(Unkindness(away_after=20, away_s=5)) as server:
+        stopped = await run_batch(config(tmp_path, server.base_url, on_outage="stop"))
+        records = list(read_records(stopped.out))
+        assert 0 < len(records) < PROMPTS
+        assert {record["finish"] for record in records} == {"answered"}
+        assert stopped.stopped is not None
+        assert "gave nothing" in stopped.stopped
+        result = await resume_batch(stopped.out, wait_outage_s=60)
+    check_all_answered(result)
+
+
+async def test_outage_before_any_answer_ends_the_run(tmp_path: Path) -> None:
+    result = await run_batch(config(tmp_path, NOWHERE))
+    assert (result.records, result.complete) == (0, False)
+    assert result.stopped is not None
+    assert "no connection" in result.stopped
+
+
+async def test_cancellation_ends_the_wait_at_once(tmp_path: Path) -> None:
+    cancelled_at = 0.0
+    with unkind(Unkindness(away_after=20, away_s=600)) as server, anyio.fail_after(60):
+        with anyio.CancelScope() as scope:
+
+            def watch(status: EndpointStatus) -> None:
+                nonlocal cancelled_at
+                if status.away_s is not None and status.away_s > 4:
+                    cancelled_at = time.monotonic()
+                    scope.cancel()
+
+            await run_batch(config(tmp_path, server.base_url), on_endpoint=watch)
+    assert scope.cancelled_caught
+    assert time.monotonic() - cancelled_at < 3
+    assert {record["finish"] for record in read_records(tmp_path / "out")} == {"answered"}
+
+
+def test_command_without_an_endpoint_ends_with_infra(tmp_path: Path) -> None:
+    run = config(tmp_path, NOWHERE)
+    arguments = ("--model", "m", "--base-url", NOWHERE, "--wait-outage", "1")
+    done = subprocess.run(
+        command("batch", "run", str(run.dataset), "--out", str(run.out), *arguments),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 3, done.stderr
+    assert f"the run was stopped: {NOWHERE} gave nothing for 1 s" in done.stderr
+    assert f"hermes-exec batch resume {run.out}" in done.stderr
+    assert f"{PROMPTS} of {PROMPTS} prompts not done" in done.stdout
