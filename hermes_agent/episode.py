@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from hermes_agent.messages import Message, TokenUsage, TurnTokens, message_text
+from hermes_agent.trajectories.rereading import export_problem
 from hermes_agent.trajectories.sharegpt import Turn, sharegpt
 from hermes_exec.errors import ErrorCause
 
@@ -140,5 +141,12 @@ class Episode:
         )
 
     def to_sharegpt(self) -> list[Turn]:
-        """The conversation as ShareGPT turns `{"from", "value"}`, as in `hermes_agent.trajectories.sharegpt`."""
+        """Return the conversation as ShareGPT turns `{"from", "value"}`: a rendering of `messages`."""
         return sharegpt(self.messages, self.tools)
+
+    @property
+    def export_problem(self) -> str:
+        """Why the turns of `to_sharegpt` do not re-read as `messages`, such as text that quotes `<tool_call>`, or an
+        image; empty when they do.
+        """
+        return export_problem(self.messages, self.to_sharegpt())

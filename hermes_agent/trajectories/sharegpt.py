@@ -1,12 +1,14 @@
-"""Trajectory formats: a conversation as ShareGPT turns, and the counts of tool calls that go with it.
+"""Renders a conversation as ShareGPT turns, and counts tool calls.
 
 The turns are those of the Hermes function-calling data sets: `system` (the tools), `human`, `gpt` (thinking, text,
-<tool_call> blocks), `tool` (one turn for all results of a turn, <tool_response> blocks).
+<tool_call> blocks), `tool` (one turn for all results of a turn, <tool_response> blocks). `rereading` is the inverse.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
@@ -65,52 +67,59 @@ def system_prompt(tools: Iterable[Mapping[str, Any]], example: str | None = None
 
 
 def sharegpt(messages: Sequence[Mapping[str, Any]], tools: Iterable[Mapping[str, Any]]) -> list[Turn]:
-    """A conversation as ShareGPT turns. System messages follow the function-calling prompt in the first turn; results
-    of one turn share a turn.
+    """Return a conversation as ShareGPT turns.
+
+    A system message at the beginning follows the function-calling prompt in the first turn; every other one is a
+    `system` turn in its place. Results of one turn share a turn. Texts and arguments stand as they were written, white
+    space included. Images and call ids of the model are left out; results have their ids.
     """
-    told = [message_text(message) for message in messages if message.get("role") == "system"]
-    turns: list[Turn] = [{"from": "system", "value": "\n\n".join([system_prompt(tools), *told])}]
+    turns: list[Turn] = [{"from": "system", "value": system_prompt(tools)}]
     answering = False
-    for message in messages:
-        role = message.get("role")
+    for index, message in enumerate(messages):
+        role, text = message.get("role"), message_text(message)
         if role == "assistant":
             turns.append({"from": "gpt", "value": gpt_value(message)})
         elif role == "tool" and answering:
             turns[-1] = {"from": "tool", "value": f"{turns[-1]['value']}\n{_tool_response(message)}"}
         elif role == "tool":
             turns.append({"from": "tool", "value": _tool_response(message)})
-        elif role != "system":
-            turns.append({"from": "human", "value": message_text(message)})
+        elif role == "system" and index == 0:
+            turns[0] = {"from": "system", "value": f"{turns[0]['value']}\n\n{text}"}
+        else:
+            turns.append({"from": "system" if role == "system" else "human", "value": text})
         answering = role == "tool"
     return turns
 
 
 def gpt_value(message: Mapping[str, Any]) -> str:
-    """An assistant message as text: the thinking (always there, perhaps empty), the text, a block for each call."""
-    reasoning = str(message.get("reasoning_content") or "").strip()
+    """Return an assistant message as text: thinking (always there, perhaps empty), text, a block for each call."""
+    reasoning = str(message.get("reasoning_content") or "")
     parts = [f"<think>\n{reasoning}\n</think>" if reasoning else "<think>\n</think>"]
-    if text := message_text(message).strip():
+    if text := message_text(message):
         parts.append(text)
     parts += [tool_call_block(call) for call in called(message)]
     return "\n".join(parts)
 
 
 def tool_call_block(call: ToolCall) -> str:
-    """A call as a <tool_call> block; one that was not understood stands as the model wrote it."""
+    """Return a call as a <tool_call> block.
+
+    Arguments stand as the model wrote them, and as a JSON string where they are not one JSON object that every reader
+    understands alike. A call without a name was not understood: its block holds what the model wrote.
+    """
     if not call.name:
         return f"<tool_call>\n{call.arguments}\n</tool_call>"
-    body = json.dumps({"name": call.name, "arguments": _parsed(call.arguments)}, ensure_ascii=False)
-    return f"<tool_call>\n{body}\n</tool_call>"
+    body = f'{{"name": {_json(call.name)}, "arguments": {_embedded(call.arguments, dict)}}}'
+    return f"<tool_call>\n{_without_tags(body)}\n</tool_call>"
 
 
-def tool_stats(calls: Iterable[tuple[str, bool]], known: Iterable[str]) -> dict[str, ToolStats]:
-    """Counts by tool: each known tool is there, with zeros if need be, so that the schema of a data set is the same in
-    every record.
+def tool_stats(calls: Iterable[tuple[str, bool]], offered: Iterable[str]) -> dict[str, ToolStats]:
+    """Return the counts of each of these `offered` tools, zeros included.
 
-    `calls` are the name of each call and whether it succeeded. Names outside of `known` get no entry here; the record
-    counts them apart.
+    `calls` are the name of each call and whether it succeeded. Names of tools that were not offered get no entry here;
+    the record counts them apart.
     """
-    stats: dict[str, ToolStats] = {name: {"count": 0, "success": 0, "failure": 0} for name in sorted(known)}
+    stats: dict[str, ToolStats] = {name: {"count": 0, "success": 0, "failure": 0} for name in sorted(offered)}
     for name, ok in calls:
         if name in stats:
             stats[name]["count"] += 1
@@ -119,15 +128,44 @@ def tool_stats(calls: Iterable[tuple[str, bool]], known: Iterable[str]) -> dict[
 
 
 def _tool_response(message: Mapping[str, Any]) -> str:
-    content = _parsed(message_text(message))
-    body = {"tool_call_id": message.get("tool_call_id", ""), "name": message.get("name", ""), "content": content}
-    return f"<tool_response>\n{json.dumps(body, ensure_ascii=False)}\n</tool_response>"
+    call_id, name = (_json(str(message.get(field) or "")) for field in ("tool_call_id", "name"))
+    content = _embedded(message_text(message), dict, list)
+    body = f'{{"tool_call_id": {call_id}, "name": {name}, "content": {content}}}'
+    return f"<tool_response>\n{_without_tags(body)}\n</tool_response>"
 
 
-def _parsed(text: str) -> object:
-    if not text.lstrip().startswith(("{", "[")):
-        return text
+def _json(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+_TAG = re.compile(r"<(?=/?(?:think|tool_call|tool_response)>)")
+
+
+def _without_tags(body: str) -> str:
+    """Return JSON with the tags in its strings escaped, so that a reader who looks for tags finds none in it."""
+    return _TAG.sub(r"\\u003c", body)
+
+
+def _embedded(text: str, *kinds: type) -> str:
+    """Return the text itself if it is JSON of one of these kinds and has one meaning; else as a JSON string."""
     try:
-        return json.loads(text, strict=False)
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
     except (ValueError, RecursionError):
-        return text
+        return _json(text)
+    return text if isinstance(value, kinds) else _json(text)
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    if len(values := dict(pairs)) != len(pairs):
+        raise ValueError("a key is there twice")
+    return values
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError("a number is too large")
+    return number

@@ -91,7 +91,7 @@ def render(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], exam
 def _rendered(message: Mapping[str, Any]) -> list[str]:
     role, content = message.get("role"), message_text(message)
     if role == "assistant":
-        text = gpt_value({**message, "reasoning_content": None}).removeprefix("<think>\n</think>").lstrip("\n")
+        text = gpt_value({**message, "reasoning_content": None}).removeprefix("<think>\n</think>").strip()
         return [_message("assistant", text)]
     if role == "tool":
         return [_message("user", _result(_shortened(content)))]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from hermes_exec._lazy import lazily
 
 if TYPE_CHECKING:
+    from hermes_batch.columns import JSON_COLUMNS
     from hermes_batch.config import BatchConfig
     from hermes_batch.dataset import Task, read_dataset
     from hermes_batch.record import Record
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from hermes_batch.trajectories import read_records
 
 __all__ = [
+    "JSON_COLUMNS",
     "BatchConfig",
     "BatchResult",
     "Record",
@@ -28,5 +30,5 @@ __all__ = [
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazily(
-        __name__, __all__, where=("record", "dataset", "trajectories", "report.report", "config", "run")
+        __name__, __all__, where=("columns", "record", "dataset", "trajectories", "report.report", "config", "run")
     )

@@ -1,17 +1,21 @@
-"""The record of one prompt: the fields that data sets of this kind have, and ours beside them."""
+"""Makes the record of one prompt: the fields that data sets of this kind have, and ours beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict, cast
 
-from hermes_agent import CheckFailed, Episode, EpisodeError, RolloutResult, TokenUsage
-from hermes_agent.trajectories.sharegpt import ToolStats, Turn, sharegpt, tool_stats
+from hermes_agent import CheckFailed, EpisodeError, RolloutResult, TokenUsage
+from hermes_agent.messages import Message
+from hermes_agent.parsers.json_text import dump
+from hermes_agent.trajectories.rereading import export_problem
+from hermes_agent.trajectories.sharegpt import Turn, sharegpt, tool_stats
+from hermes_batch.columns import JSON_COLUMNS
 from hermes_batch.dataset import Task
-from hermes_exec.tools import KNOWN_TOOLS
+from hermes_batch.images import take_images
 
-SCREENSHOTS = "screenshots"
+Solved = Literal["solved", "unsolved", "unscored", "unchecked"]
 
 
 class Metadata(TypedDict):
@@ -23,11 +27,11 @@ class Metadata(TypedDict):
 
 
 class CheckResult(TypedDict):
-    """What the task's check did. `exit_code` is None when there was no check, or it came to no verdict; `timed_out`
-    says that it took too long or was killed.
+    """What the task's check did. `exit_code` is -1 when there was no check, or it came to no verdict; `timed_out` says
+    that it took too long or was killed.
     """
 
-    exit_code: int | None
+    exit_code: int
     timed_out: bool
     output: str
 
@@ -41,21 +45,19 @@ class Failure(TypedDict):
     message: str
 
 
-class Screenshot(TypedDict):
-    """An image of a result: `path` is that of its PNG file beside the trajectories."""
-
-    tool_call_id: str
-    path: str
-
-
 class Record(TypedDict):
     """One line of `trajectories.jsonl`.
 
-    Up to `tool_error_counts` the fields are those of the Hermes batch runner; every known tool is in `tool_stats` and
-    `tool_error_counts`, so that all records have one schema. `solved` is None where there was no check or the episode
-    may not be scored; `trainable` is False for the latter, and `cause` says whose doing the end was. `task_digest`
-    stands for what the prompt's line asked. `attempts` is how often the prompt was worked on: more than once where a
-    slot failed. `screenshots` are the images of tool results, as PNG files of their own.
+    Up to `tool_error_counts` the fields are those of the Hermes batch runner. `messages` are the conversation as the
+    model was sent it and `tools` the function schemas. `conversations` is a rendering of them, and `exportable` says
+    that it re-reads as the messages (`export_problem`: why not). `solved` is `unscored` where the end says nothing
+    about the model (`trainable` False, `cause` says whose doing it was) and `unchecked` where the task has no check.
+    `attempts` is how often the prompt was worked on: more than once where a slot failed. `task_digest` stands for what
+    the prompt's line asked, `task_metadata` is its `metadata`. `screenshots` are the images of the messages and of tool
+    results, as files.
+
+    Columns that can be empty or of any form are JSON text (`hermes_batch.JSON_COLUMNS`): every column has one type in
+    all records.
     """
 
     prompt_index: int
@@ -65,19 +67,23 @@ class Record(TypedDict):
     partial: bool
     api_calls: int
     toolsets_used: list[str]
-    tool_stats: dict[str, ToolStats]
-    tool_error_counts: dict[str, int]
+    tool_stats: str
+    tool_error_counts: str
     id: str
+    messages: str
+    tools: str
+    exportable: bool
+    export_problem: str
     finish: str
     cause: str
     trainable: bool
-    solved: bool | None
+    solved: Solved
     check: CheckResult
     turns: int
     tool_calls: int
-    unknown_tools: list[str]
-    errors: list[Failure]
-    screenshots: list[Screenshot]
+    unknown_tools: str
+    errors: str
+    screenshots: str
     prompt_tokens: int
     completion_tokens: int
     seconds: float
@@ -87,10 +93,19 @@ class Record(TypedDict):
     isolation: str
     sandbox: str
     task_digest: str
+    task_metadata: str
+
+
+class MadeRecord(NamedTuple):
+    """A record, and the images that it names: path beside the trajectories to bytes."""
+
+    record: Record
+    images: dict[str, bytes]
 
 
 def make_record(
     task: Task,
+    messages: Sequence[Message],
     result: RolloutResult,
     *,
     model: str,
@@ -98,21 +113,32 @@ def make_record(
     backend: str,
     image: str,
     attempts: int = 1,
-) -> Record:
-    """The record of a prompt. What kept it from an episode or a score makes it not trainable and without a score; one
-    without an episode holds the prompt alone.
+    mask: Callable[[Any], Any] = lambda data: data,
+) -> MadeRecord:
+    """Return the record of a prompt, with everything that `mask` masks masked.
+
+    What kept the prompt from an episode or a score makes it not trainable and `unscored`; without an episode the record
+    holds the `messages` that would have begun it.
     """
     episode, verdict, error = result.episode, result.verdict, result.error
     calls = [] if episode is None else [(call.name, call.ok) for call in episode.tool_calls if call.name]
-    offered = set() if episode is None else {str(tool["function"]["name"]) for tool in episode.tools}
-    stats = tool_stats(calls, KNOWN_TOOLS)
+    taken = take_images(
+        task.index,
+        messages if episode is None else episode.messages,
+        () if episode is None else episode.tool_calls,
+    )
+    # A tool of the host says so in its schema; the model is not sent the word.
+    tools = [] if episode is None else [{key: tool[key] for key in tool if key != "runs_on"} for tool in episode.tools]
+    stats = tool_stats(calls, [str(tool["function"]["name"]) for tool in tools])
     errors = [*(() if episode is None else episode.errors), *(() if error is None else (error,))]
     usage = TokenUsage() if episode is None else episode.usage
-    return {
+    # Before anything is written as JSON: a secret that is escaped twice would not be found.
+    sent, tools = mask(taken.messages), mask(tools)
+    conversations = sharegpt(sent, tools)
+    problem = export_problem(sent, conversations)
+    record: dict[str, Any] = {
         "prompt_index": task.index,
-        "conversations": sharegpt([{"role": "user", "content": task.prompt}], ())
-        if episode is None
-        else episode.to_sharegpt(),
+        "conversations": conversations,
         "metadata": {"batch_num": 0, "timestamp": datetime.now(UTC).isoformat(timespec="seconds"), "model": model},
         "completed": result.finish == "answered",
         "partial": result.finish != "answered",
@@ -121,22 +147,26 @@ def make_record(
         "tool_stats": stats,
         "tool_error_counts": {name: counts["failure"] for name, counts in stats.items()},
         "id": task.name,
+        "messages": sent,
+        "tools": tools,
+        "exportable": not problem,
+        "export_problem": problem,
         "finish": result.finish,
         "cause": result.cause.value,
         "trainable": result.trainable,
-        "solved": result.solved,
+        "solved": _solved(result),
         "check": {
-            "exit_code": None if verdict is None else verdict.exit_code,
+            "exit_code": -1 if verdict is None or verdict.exit_code is None else verdict.exit_code,
             "timed_out": isinstance(result.exception, CheckFailed),
             "output": "" if verdict is None else verdict.output,
         },
         "turns": 0 if episode is None else episode.turns,
         "tool_calls": 0 if episode is None else len(episode.tool_calls),
-        "unknown_tools": sorted({name for name, _ in calls} - offered),
+        "unknown_tools": sorted({name for name, _ in calls} - stats.keys()),
         "errors": [_failure(one) for one in errors],
-        "screenshots": [screenshot for screenshot, _ in screenshots_of(task, episode)],
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
+        "screenshots": taken.screenshots,
+        "prompt_tokens": int(usage.prompt_tokens),
+        "completion_tokens": int(usage.completion_tokens),
         "seconds": round(result.seconds, 3),
         "attempts": attempts,
         "backend": backend,
@@ -144,17 +174,19 @@ def make_record(
         "isolation": result.isolation,
         "sandbox": result.sandbox,
         "task_digest": task.digest,
+        "task_metadata": {},
     }
+    masked = mask(record)
+    texts = {name: dump(masked[name]) for name in JSON_COLUMNS}
+    return MadeRecord(cast("Record", {**masked, **texts}), taken.files)
 
 
-def screenshots_of(task: Task, episode: Episode | None) -> list[tuple[Screenshot, bytes]]:
-    """The images of a prompt's results, each with its PNG."""
-    calls = () if episode is None else episode.tool_calls
-    images = [(call.call_id, image) for call in calls for image in call.images]
-    return [
-        ({"tool_call_id": call_id, "path": f"{SCREENSHOTS}/{task.index}-{number}.png"}, image)
-        for number, (call_id, image) in enumerate(images, 1)
-    ]
+def _solved(result: RolloutResult) -> Solved:
+    if not result.trainable:
+        return "unscored"
+    if result.solved is None:
+        return "unchecked"
+    return "solved" if result.solved else "unsolved"
 
 
 def _failure(error: EpisodeError) -> Failure:

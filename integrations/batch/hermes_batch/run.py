@@ -27,7 +27,7 @@ from hermes_agent import (
 from hermes_agent.models.endpoint import EndpointStatus
 from hermes_batch.config import BatchConfig
 from hermes_batch.dataset import Task, read_dataset
-from hermes_batch.record import Record, make_record, screenshots_of
+from hermes_batch.record import MadeRecord, Record, make_record
 from hermes_batch.report.report import REPORT, write_report
 from hermes_batch.settings import SETTINGS, read_settings, recorded_config, write_settings
 from hermes_batch.tally import Tally
@@ -313,19 +313,20 @@ class _Run:
             self._back.set()
             self._back = None
 
-    def _record(self, task: Task, rollout: Rollout, result: RolloutResult, attempts: int) -> tuple[Record, list[bytes]]:
-        """Return the record of a prompt and the images of its screenshots."""
+    def _record(self, task: Task, rollout: Rollout, result: RolloutResult, attempts: int) -> MadeRecord:
+        """Return the record of a prompt and its images."""
         config = self._config
-        record = make_record(
+        return make_record(
             task,
+            [{"role": "user", "content": rollout.messages}] if isinstance(rollout.messages, str) else rollout.messages,
             result,
             model=config.model_name,
             toolsets=tuple(rollout.toolsets or ()),
             backend=str(getattr(config.backend, "name", config.backend)),
             image=task.container_image or config.image or "",
             attempts=attempts,
+            mask=self._pool.masked,
         )
-        return self._pool.masked(record), [image for _, image in screenshots_of(task, result.episode)]
 
     def _write_settings(self) -> None:
         result = self._result

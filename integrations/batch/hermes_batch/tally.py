@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from hermes_batch.columns import decode_list
+
 
 @dataclass
 class Tally:
@@ -50,11 +52,8 @@ class Tally:
 
 def outcome(record: Mapping[str, Any]) -> str:
     """One word for what became of a prompt: solved, unsolved, unscored, or how it ended where nothing was checked."""
-    if not record.get("trainable", True):
-        return "unscored"
-    if record.get("solved") is None:
-        return str(record.get("finish", "done"))
-    return "solved" if record["solved"] else "unsolved"
+    solved = str(record.get("solved", "unchecked"))
+    return str(record.get("finish", "done")) if solved == "unchecked" else solved
 
 
 class Reason(NamedTuple):
@@ -71,7 +70,7 @@ def reason(record: Mapping[str, Any]) -> Reason:
     """Why a record may not be scored; an empty one for a record that may."""
     if record.get("trainable", True):
         return Reason("", "")
-    errors = [error for error in record.get("errors") or () if isinstance(error, dict)]
+    errors = [error for error in decode_list(record, "errors") if isinstance(error, dict)]
     ending = [error for error in errors if error.get("where") in {"model", "infra"}] or errors
     if not ending:
         finish, cause = str(record.get("finish", "")), str(record.get("cause", ""))

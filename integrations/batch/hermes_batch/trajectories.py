@@ -5,8 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -14,13 +13,17 @@ from typing import Any, BinaryIO, Self
 
 import anyio.to_thread
 
-from hermes_batch.record import SCREENSHOTS, Record
+from hermes_batch.columns import upgrade_row
+from hermes_batch.images import IMAGE_NAME, SCREENSHOTS
+from hermes_batch.record import Record
 from hermes_exec.errors import ConfigError
 
 TRAJECTORIES = "trajectories.jsonl"
-_SCREENSHOT = re.compile(r"\d+-\d+\.png")
+_LARGE = frozenset({"conversations", "messages", "tools"})
 Row = dict[str, Any]
-"""A record as it was read: what another version or program wrote has perhaps not all fields of a `Record`."""
+"""A record as it was read, in the columns of today: what another version or program wrote has perhaps not all fields of
+a `Record`.
+"""
 
 
 class Trajectories:
@@ -39,8 +42,8 @@ class Trajectories:
             file = (out / TRAJECTORIES).open("ab" if overwrite else "xb")
             _lock(file, out)
             file.truncate(0)
-            for path in (out / SCREENSHOTS).glob("*.png") if overwrite else ():
-                if _SCREENSHOT.fullmatch(path.name):
+            for path in (out / SCREENSHOTS).glob("*") if overwrite else ():
+                if IMAGE_NAME.fullmatch(path.name):
                     path.unlink()
         return cls(file, out)
 
@@ -69,12 +72,12 @@ class Trajectories:
                 raise
         return cls(file, out)
 
-    async def append(self, record: Record, images: Sequence[bytes] = ()) -> None:
-        """Write a record, and the images of its `screenshots` before it. It outlives the process at once, and the
-        machine when this returns.
+    async def append(self, record: Record, images: Mapping[str, bytes]) -> None:
+        """Write a record, and before it the images that it names, by their paths. It outlives the process at once, and
+        the machine when this returns.
         """
-        for screenshot, image in zip(record["screenshots"], images, strict=True):
-            path = self._out / screenshot["path"]
+        for name, image in images.items():
+            path = self._out / name
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(image)
         self._file.write(_line(record))
@@ -111,13 +114,13 @@ def read_records(out: Path) -> Iterator[Row]:
 
 
 def read_rows(out: Path) -> tuple[list[Row], int]:
-    """The records by prompt, without their conversations, and the number of lines that are none."""
+    """The records by prompt, without their conversations and messages, and the number of lines that are none."""
     rows, broken = [], 0
     for _, record in records_at(out):
         if record is None:
             broken += 1
         else:
-            rows.append({name: value for name, value in record.items() if name != "conversations"})
+            rows.append({name: value for name, value in record.items() if name not in _LARGE})
     return sorted(rows, key=lambda row: int(row["prompt_index"])), broken
 
 
@@ -133,7 +136,7 @@ def _record(line: bytes) -> Row | None:
     except ValueError:
         return None
     whole = isinstance(found, dict) and isinstance(found.get("conversations"), list)
-    return found if whole and isinstance(found.get("prompt_index"), int) else None
+    return upgrade_row(found) if whole and isinstance(found.get("prompt_index"), int) else None
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

@@ -132,7 +132,7 @@ async def test_settings_of_the_run_are_those_of_the_rest_of_it(tmp_path: Path) -
     run = config(tmp_path, plans, *entries, backend_options=options, max_turns=2, workers=1)
     await cancelled_after(run, 1)
     result = await resume_batch(run.out, model=run.model)
-    assert [(r["finish"], r["solved"]) for r in read_records(run.out)] == [("max_turns", True)] * 3
+    assert [(r["finish"], r["solved"]) for r in read_records(run.out)] == [("max_turns", "solved")] * 3
     assert (result.kept, result.complete) == (1, True)
 
 

@@ -66,7 +66,7 @@ async def test_solved_unsolved_and_unchecked(tmp_path: Path, backend: BackendCas
     written = lines(tmp_path)
     assert written == [*read_records(tmp_path / "out")]
     by_prompt = {record["prompt_index"]: record for record in written}
-    assert [by_prompt[index]["solved"] for index in range(4)] == [True, False, None, True]
+    assert [by_prompt[index]["solved"] for index in range(4)] == ["solved", "unsolved", "unchecked", "solved"]
     assert all(record["trainable"] and record["isolation"] and record["sandbox"] for record in written)
     assert by_prompt[0]["id"] == "g"
     assert by_prompt[1]["check"]["exit_code"] == 1
@@ -134,7 +134,7 @@ async def test_check_that_hangs_is_not_scored(tmp_path: Path) -> None:
     run = config(tmp_path, {"p": ["done"]}, {"prompt": "p", "check": "sleep 60"}, check_timeout_s=0.5)
     await run_batch(run)
     (record,) = read_records(run.out)
-    assert (record["solved"], record["check"]["timed_out"], record["trainable"]) == (None, True, False)
+    assert (record["solved"], record["check"]["timed_out"], record["trainable"]) == ("unscored", True, False)
     assert record["attempts"] == 1
 
 
@@ -142,7 +142,12 @@ async def test_broken_task_is_not_scored(tmp_path: Path) -> None:
     run = config(tmp_path, {"p": ["done"]}, {"prompt": "p", "cwd": "nowhere", "check": "true"})
     await run_batch(run)
     (record,) = read_records(run.out)
-    assert (record["trainable"], record["solved"], record["cause"], record["finish"]) == (False, None, "task", "infra")
+    assert (record["trainable"], record["solved"], record["cause"], record["finish"]) == (
+        False,
+        "unscored",
+        "task",
+        "infra",
+    )
     assert record["api_calls"] == 0
 
 
@@ -164,8 +169,8 @@ async def test_box_that_dies_spoils_its_own_prompt_only(tmp_path: Path) -> None:
     await run_batch(run)
     first, second = read_records(run.out)
     assert [(r["trainable"], r["solved"], r["finish"]) for r in (first, second)] == [
-        (False, None, "infra"),
-        (True, True, "answered"),
+        (False, "unscored", "infra"),
+        (True, "solved", "answered"),
     ]
     assert first["cause"] == "infra"
 
@@ -191,7 +196,7 @@ async def test_infrastructure_failure_is_tried_again(
     result = await run_batch(run)
     (record,) = read_records(run.out)
     assert (record["trainable"], record["attempts"], result.unscored) == (trainable, attempts, int(not trainable))
-    assert record["solved"] is (True if trainable else None)
+    assert record["solved"] == ("solved" if trainable else "unscored")
 
 
 async def test_cancelled_run_keeps_what_it_has_and_ends_its_boxes(tmp_path: Path, backend: BackendCase) -> None:
@@ -312,7 +317,7 @@ async def test_check_files_and_kept_files_of_a_prompt(tmp_path: Path) -> None:
     run = config(tmp_path, {"p": cheat, "q": cheat}, *prompts)
     await run_batch(run)
     solved = {record["prompt_index"]: record["solved"] for record in read_records(run.out)}
-    assert solved == {0: True, 1: False}
+    assert solved == {0: "solved", 1: "unsolved"}
 
 
 async def test_one_request_that_is_forbidden_stops_no_run(tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def test_batch_run_show_and_report(tmp_path: Path) -> None:
     assert "[2/2]" in done.stderr
     assert (refused.returncode, "has results of an earlier run" in refused.stderr) == (2, True)
     shown = run("batch", "show", str(out), "--json")
-    assert [record["solved"] for record in json.loads(shown.stdout)] == [True, False]
+    assert [record["solved"] for record in json.loads(shown.stdout)] == ["solved", "unsolved"]
     (out / "report.html").unlink()
     assert json.loads(run("batch", "report", str(out), "--json").stdout) == {"report": str(out / "report.html")}
     assert (out / "report.html").stat().st_size > 5000
@@ -223,7 +223,7 @@ def test_signal_ends_with_all_boxes_gone_and_partial_results(tmp_path: Path, num
                 process.kill()
     assert process.returncode == 130, errors
     records = [json.loads(line) for line in (out / "trajectories.jsonl").read_text().splitlines()]
-    assert [record["solved"] for record in records] == [True]
+    assert [record["solved"] for record in records] == ["solved"]
     assert (out / "report.html").exists()
     boxes: list[dict[str, Any]] = json.loads(run("ps", "--json").stdout)
     assert [box for box in boxes if box["labels"]["run_id"] == tmp_path.name] == []

@@ -63,6 +63,6 @@ def test_broken_call_stands_as_the_model_wrote_it() -> None:
     assert gpt_value(message) == "<think>\n</think>\n<tool_call>\n{'name': oops\n</tool_call>"
 
 
-def test_every_known_tool_is_in_the_stats() -> None:
+def test_stats_have_every_offered_tool() -> None:
     stats = tool_stats([("a", True), ("a", False), ("ghost", True)], ["b", "a"])
     assert stats == {"a": {"count": 2, "success": 1, "failure": 1}, "b": {"count": 0, "success": 0, "failure": 0}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from pathlib import Path
 from typing import Any, cast
@@ -16,10 +17,11 @@ from hermes_batch.record import Record
 from hermes_batch.run import BatchResult
 
 
-def record(name: str, solved: bool | None, **more: Any) -> Record:
-    fields = {"prompt_index": 0, "id": name, "solved": solved, "trainable": solved is not None, "tool_calls": 2}
+def record(name: str, solved: bool | None, errors: tuple[dict[str, Any], ...] = (), **more: Any) -> Record:
+    word = "unscored" if solved is None else "solved" if solved else "unsolved"
+    fields = {"prompt_index": 0, "id": name, "solved": word, "trainable": solved is not None, "tool_calls": 2}
     fields |= {"seconds": 1.25, "isolation": "uid", "finish": "answered", "cause": "policy", "turns": 3}
-    return cast("Record", {**fields, **more})
+    return cast("Record", {**fields, "errors": json.dumps(errors), **more})
 
 
 def shown(terminal: bool, *records: Record, total: int) -> str:
@@ -79,10 +81,10 @@ def test_reason_of_an_unscored_prompt_is_told_as_it_ends_in_the_table_and_in_the
     tool = error("timeout", "a tool call", "tool")
     text = shown(
         False,
-        record("solved", True, errors=[error("AcquireTimeout", "of no interest")]),
-        record("died", None, errors=[error("SandboxDied", "out of\n\x1b[31mmemory"), tool]),
-        record("gone", None, errors=[error("SandboxDied", "removed")]),
-        record("deaf", None, errors=[tool, error("ModelError", "no connection", "model")]),
+        record("solved", True, errors=(error("AcquireTimeout", "of no interest"),)),
+        record("died", None, errors=(error("SandboxDied", "out of\n\x1b[31mmemory"), tool)),
+        record("gone", None, errors=(error("SandboxDied", "removed"),)),
+        record("deaf", None, errors=(tool, error("ModelError", "no connection", "model"))),
         record("off", None, finish="cancelled", cause="cancelled"),
         total=5,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,12 @@ from hermes_agent import (
     Verdict,
 )
 from hermes_agent.models.scripted import call
+from hermes_batch.columns import JSON_COLUMNS
 from hermes_batch.dataset import Task
-from hermes_batch.record import Record, make_record, screenshots_of
+from hermes_batch.record import MadeRecord, Record, make_record
 from hermes_batch.trajectories import Trajectories
 from hermes_exec.errors import ErrorCause
-from hermes_exec.tools import KNOWN_TOOLS, ToolResult
+from hermes_exec.tools import ToolResult
 from tests.unit.agent.toolboxes import FunctionTools, result
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +39,10 @@ SOLVED = Verdict(1.0, solved=True, exit_code=0, output="1 passed")
 class Terminal(FunctionTools):
     @property
     def schemas(self) -> list[dict[str, Any]]:
-        return [{"type": "function", "function": {"name": "terminal", "parameters": {"type": "object"}}}]
+        return [
+            {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
+            for name in ("terminal", "my_own")
+        ]
 
 
 async def tool(arguments: dict[str, Any]) -> ToolResult:
@@ -47,10 +53,15 @@ async def episode(*steps: Completion | str | Exception) -> Episode:
     return await AgentLoop(ScriptedModel(steps), Terminal(tool), max_turns=3).run("go")
 
 
-def record(of: Episode | None, **more: Any) -> Record:
+def make(of: Episode | None, **more: Any) -> MadeRecord:
     cause = more.pop("cause", ErrorCause.INFRA if of is None else of.cause)
-    made = RolloutResult(of, cause=cause, isolation="namespaces", sandbox="local-1", seconds=1.23456, **more)
-    return make_record(TASK, made, model="m", toolsets=["terminal"], backend="local", image="")
+    result = RolloutResult(of, cause=cause, isolation="namespaces", sandbox="local-1", seconds=1.23456, **more)
+    begin = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "go"}]
+    return make_record(TASK, begin, result, model="m", toolsets=["terminal"], backend="local", image="")
+
+
+def record(of: Episode | None, **more: Any) -> Record:
+    return make(of, **more).record
 
 
 async def test_fields_of_the_hermes_batch_runner() -> None:
@@ -64,28 +75,29 @@ async def test_fields_of_the_hermes_batch_runner() -> None:
     assert (made["prompt_index"], made["completed"], made["partial"], made["api_calls"]) == (3, True, False, 2)
     assert set(made["metadata"]) == {"batch_num", "timestamp", "model"}
     assert [turn["from"] for turn in made["conversations"]] == ["system", "human", "gpt", "tool", "gpt"]
-    assert made["tool_stats"].keys() == made["tool_error_counts"].keys() == set(KNOWN_TOOLS)
-    assert made["tool_stats"]["terminal"] == {"count": 2, "success": 1, "failure": 1}
-    assert made["tool_stats"]["write_file"] == {"count": 0, "success": 0, "failure": 0}
-    assert made["tool_error_counts"]["terminal"] == 1
-    assert made["unknown_tools"] == ["ghost", "web_search"]
+    assert json.loads(made["tool_stats"]) == {
+        "my_own": {"count": 0, "success": 0, "failure": 0},
+        "terminal": {"count": 2, "success": 1, "failure": 1},
+    }
+    assert json.loads(made["tool_error_counts"]) == {"my_own": 0, "terminal": 1}
+    assert json.loads(made["unknown_tools"]) == ["ghost", "web_search"]
     assert made["check"] == {"exit_code": 0, "timed_out": False, "output": "1 passed"}
-    assert (made["finish"], made["cause"], made["trainable"], made["solved"]) == ("answered", "policy", True, True)
+    assert (made["finish"], made["cause"], made["trainable"], made["solved"]) == ("answered", "policy", True, "solved")
     assert made["seconds"] == 1.235
 
 
 async def test_infra_failure_is_never_a_score() -> None:
     made = record(await episode("done"), verdict=SOLVED, error=FAILURE, cause=ErrorCause.INFRA)
-    assert (made["finish"], made["cause"], made["trainable"], made["solved"]) == ("infra", "infra", False, None)
+    assert (made["finish"], made["cause"], made["trainable"], made["solved"]) == ("infra", "infra", False, "unscored")
     assert (made["completed"], made["partial"]) == (False, True)
-    assert made["errors"] == [{"turn": 1, "where": "infra", "kind": "SandboxDied", "message": "gone"}]
+    assert json.loads(made["errors"]) == [{"turn": 1, "where": "infra", "kind": "SandboxDied", "message": "gone"}]
 
 
 async def test_a_check_without_a_verdict_is_told_and_not_scored() -> None:
     late = CheckFailed("the check took longer than 60 s")
     made = record(await episode("done"), error=EpisodeError(1, "infra", "CheckFailed", str(late)), exception=late)
-    assert (made["finish"], made["trainable"], made["solved"]) == ("infra", False, None)
-    assert made["check"] == {"exit_code": None, "timed_out": True, "output": ""}
+    assert (made["finish"], made["trainable"], made["solved"]) == ("infra", False, "unscored")
+    assert made["check"] == {"exit_code": -1, "timed_out": True, "output": ""}
 
 
 async def test_model_error_is_never_a_score() -> None:
@@ -94,31 +106,63 @@ async def test_model_error_is_never_a_score() -> None:
         "model_error",
         "provider",
         False,
-        None,
+        "unscored",
     )
-    assert [error["kind"] for error in made["errors"]] == ["ModelError"]
+    assert [error["kind"] for error in json.loads(made["errors"])] == ["ModelError"]
 
 
 async def test_prompt_that_never_had_a_slot() -> None:
     made = record(None, error=FAILURE, cause=ErrorCause.PROVIDER)
     assert (made["finish"], made["cause"], made["trainable"], made["api_calls"]) == ("infra", "provider", False, 0)
     assert [turn["from"] for turn in made["conversations"]] == ["system", "human"]
+    assert made["conversations"][0]["value"].endswith("be brief")
+    assert [message["content"] for message in json.loads(made["messages"])] == ["be brief", "go"]
+    assert (made["tools"], made["tool_stats"], made["solved"]) == ("[]", "{}", "unscored")
+
+
+async def test_messages_and_tools_are_those_that_the_model_was_sent() -> None:
+    arguments = '{"x": 1.10}'
+    asked = Completion("  two", (call("terminal", {})._replace(arguments=arguments),), reasoning="hm\n")
+    model = ScriptedModel([asked, "done"])
+    made = record(await AgentLoop(model, Terminal(tool), max_turns=3).run("go"))
+    messages = json.loads(made["messages"])
+    assert messages[:-1] == list(model.requests[1].messages)
+    assert (messages[1]["content"], messages[1]["reasoning_content"]) == ("  two", "hm\n")
+    assert messages[1]["tool_calls"][0]["function"]["arguments"] == arguments
+    assert json.loads(made["tools"]) == list(model.requests[1].tools)
+    assert (made["exportable"], made["export_problem"], made["solved"]) == (True, "", "unchecked")
+
+
+async def test_a_rendering_that_would_re_read_otherwise_is_not_exportable() -> None:
+    made = record(await episode(Completion("A call is <tool_call>{}</tool_call>.")))
+    assert not made["exportable"]
+    assert made["export_problem"] == "message 2 (assistant) quotes <tool_call> in its text"
 
 
 async def test_images_of_results_are_files_beside_the_records(tmp_path: Path) -> None:
     async def picture(arguments: dict[str, Any]) -> ToolResult:
-        return replace(result("{}"), images=(b"\x89PNG %d" % arguments["x"],))
+        return replace(result("{}"), images=(b"\x89PNG %d" % arguments["x"],), shows_images=True)
 
     calls = Completion("", (call("terminal", {"x": 1}), call("terminal", {"x": 2})))
-    seen = await AgentLoop(ScriptedModel([calls, "done"]), Terminal(picture)).run("go")
-    made, images = record(seen), [image for _, image in screenshots_of(TASK, seen)]
-    assert made["screenshots"] == [
-        {"tool_call_id": call.call_id, "path": f"screenshots/3-{at}.png"} for at, call in enumerate(seen.tool_calls, 1)
-    ]
+    jpeg = {"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{b64encode(b'jpeg').decode()}"}}
+    far = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+    begin = [{"role": "user", "content": [{"type": "text", "text": "look"}, jpeg, far]}]
+    seen = await AgentLoop(ScriptedModel([calls, "done"]), Terminal(picture)).run(begin)
+    made, images = make(seen)
+    ids = [call.call_id for call in seen.tool_calls]
+    shots = [{"tool_call_id": ids[at], "path": f"screenshots/3-{at + 1}.png"} for at in range(2)]
+    assert json.loads(made["screenshots"]) == [*shots, {"tool_call_id": "", "path": "screenshots/3-3.jpeg"}]
+    messages = json.loads(made["messages"])
+    addresses = [part["image_url"]["url"] for part in messages[0]["content"][1:]]
+    assert addresses == ["screenshots/3-3.jpeg", "https://example.com/a.png"]
+    assert messages[2]["content"][1]["image_url"]["url"] == "screenshots/3-1.png"
+    assert "an image" not in made["export_problem"]
+    assert (made["exportable"], "base64" in json.dumps(made)) == (False, False)
     with Trajectories.create(tmp_path, overwrite=False) as lines:
         await lines.append(made, images)
-        await lines.append(record(None, error=FAILURE))
-    assert [(tmp_path / shot["path"]).read_bytes() for shot in made["screenshots"]] == [b"\x89PNG 1", b"\x89PNG 2"]
+        await lines.append(*make(None, error=FAILURE))
+    files = {path.name: path.read_bytes() for path in (tmp_path / "screenshots").iterdir()}
+    assert files == {"3-1.png": b"\x89PNG 1", "3-2.png": b"\x89PNG 2", "3-3.jpeg": b"jpeg"}
     (tmp_path / "screenshots" / "mine.png").write_bytes(b"")
     with Trajectories.create(tmp_path, overwrite=True):
         assert [path.name for path in (tmp_path / "screenshots").iterdir()] == ["mine.png"]
@@ -128,9 +172,9 @@ async def test_images_of_results_are_files_beside_the_records(tmp_path: Path) ->
         assert (tmp_path / "other" / "screenshots" / "1-1.png").exists()
 
 
-async def test_every_record_has_the_same_fields() -> None:
+async def test_every_record_has_the_same_fields_of_the_same_types() -> None:
     full, empty = record(await episode("done"), verdict=SOLVED), record(None, error=FAILURE)
     assert list(full) == list(empty)
-    assert {name: type(value) for name, value in full.items() if name != "solved"} == {
-        name: type(value) for name, value in empty.items() if name != "solved"
-    }
+    types = {name: type(value) for name, value in full.items()}
+    assert types == {name: type(value) for name, value in empty.items()}
+    assert {types[name] for name in JSON_COLUMNS} == {str}

@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hermes_batch.record import SCREENSHOTS
+from hermes_batch.columns import decode_list
+from hermes_batch.images import SCREENSHOTS
 from hermes_batch.report.html import Markup, element, escape
 
 _MOST_BYTES = 30 << 20
+_KINDS = {".jpeg": "jpeg", ".jpg": "jpeg", ".gif": "gif", ".webp": "webp"}
 
 
 class Images:
@@ -22,10 +24,11 @@ class Images:
         self._left = _MOST_BYTES
 
     def of(self, record: Mapping[str, Any]) -> Mapping[str, Sequence[Markup]]:
-        """Those of a record, by the id of the call whose result they are of."""
+        """Return those of a record, by the id of the call whose result they are of, and those of the prompt by path."""
         found: defaultdict[str, list[Markup]] = defaultdict(list)
-        for screenshot in record.get("screenshots") or ():
-            found[str(screenshot.get("tool_call_id"))].append(self._shown(str(screenshot.get("path"))))
+        for screenshot in decode_list(record, "screenshots"):
+            path = str(screenshot.get("path"))
+            found[str(screenshot.get("tool_call_id") or path)].append(self._shown(path))
         return found
 
     def _shown(self, path: str) -> Markup:
@@ -36,6 +39,7 @@ class Images:
         if len(png) > self._left:
             return element("span", f"in {path}", cls="quiet")
         self._left -= len(png)
-        source = f"data:image/png;base64,{b64encode(png).decode()}"
+        kind = _KINDS.get(Path(path).suffix, "png")
+        source = f"data:image/{kind};base64,{b64encode(png).decode()}"
         image = Markup(f'<img alt="{escape(path)}" src="{source}">')
         return element("details", element("summary", "Screenshot"), image, cls="folded")

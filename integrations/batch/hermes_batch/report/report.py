@@ -162,7 +162,8 @@ def _filter(tally: Tally) -> Markup:
 def _episode(record: Mapping[str, Any], images: Images) -> Markup:
     word = outcome(record)
     kind = word if word in {"solved", "unsolved", "unscored"} else "other"
-    prompt = next((str(turn.get("value", "")) for turn in record["conversations"] if turn.get("from") == "human"), "")
+    turns = (turn for turn in record["conversations"] if isinstance(turn, dict) and turn.get("from") == "human")
+    prompt = next((str(turn.get("value", "")) for turn in turns), "")
     calls, seconds = int(record.get("tool_calls", 0)), float(record.get("seconds", 0))
     facts = f"{calls} call{'' if calls == 1 else 's'} · {seconds:.1f} s"
     summary = element(

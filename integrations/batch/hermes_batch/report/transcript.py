@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
-from hermes_agent.messages import ToolCall
-from hermes_agent.parsers import get_parser
-from hermes_batch.report.html import Markup, element, join
+from hermes_agent.messages import Message, ToolCall, called, image_parts, message_text
+from hermes_batch.columns import decode_list
+from hermes_batch.report.html import Markup, element, escape, join
 
 _LONGEST = 20_000
 _LONG = {"snapshot": "Snapshot", "changes": "Changes"}
 """Fields of results that are shown as they are, with their titles."""
 _LONG_LINES = 12
 """Code, output and snapshots above this are folded."""
-_RESPONSE = re.compile(r"<tool_response>\n(.*)\n</tool_response>")
 
 
 def transcript(record: Mapping[str, Any], images: Mapping[str, Sequence[Markup]]) -> Markup:
-    """Every turn of the record but the system prompt, which stands folded at the top, then check, errors and facts.
-    `images` are those of results, by the id of their call.
+    """Return the tools, which stand folded at the top, every message, then check, errors and facts. `images` are those
+    of results, by the id of their call, and those of the prompt, by their path.
     """
-    turns = [turn for turn in record["conversations"] if isinstance(turn, dict)]
+    messages = [message for message in decode_list(record, "messages") if isinstance(message, dict)]
+    tools = decode_list(record, "tools")
     return element(
         "div",
-        *(_turn(turn, images) for turn in turns),
+        *([_folded("Tools", json.dumps(tools, ensure_ascii=False, indent=2))] if tools else []),
+        *(_turn(role, list(turn), images) for role, turn in groupby(messages, lambda message: message.get("role"))),
         _check(record),
         _errors(record),
         _facts(record),
@@ -34,30 +35,36 @@ def transcript(record: Mapping[str, Any], images: Mapping[str, Sequence[Markup]]
     )
 
 
-def _turn(turn: Mapping[str, Any], images: Mapping[str, Sequence[Markup]]) -> Markup:
-    said, value = str(turn.get("from", "")), str(turn.get("value", ""))
-    if said == "system":
-        return _folded("System prompt", value)
-    if said == "gpt":
-        parsed = get_parser("hermes")(value, ())
-        thought = _folded("Thinking", parsed.reasoning) if parsed.reasoning else Markup("")
-        text = element("p", _cut(parsed.content), cls="said") if parsed.content else Markup("")
-        return element(
-            "div", element("h4", "Model"), thought, text, *(_call(call) for call in parsed.tool_calls), cls="turn model"
-        )
-    if said == "tool":
-        responses = [_response(text, images) for text in _RESPONSE.findall(value)] or [_block(value)]
+def _turn(role: object, messages: Sequence[Message], images: Mapping[str, Sequence[Markup]]) -> Markup:
+    """Neighbouring messages of one role."""
+    if role == "assistant":
+        return join(*map(_said, messages))
+    if role == "tool":
+        responses = [_response(message, images) for message in messages]
         return element("div", element("h4", "Result"), *responses, cls="turn result")
+    if role == "system":
+        return join(*(_folded("System prompt", message_text(message)) for message in messages))
+    title = "Task" if role == "user" else str(role)
+    return join(*(_asked(title, message, images) for message in messages))
+
+
+def _said(message: Message) -> Markup:
+    reasoning, content = str(message.get("reasoning_content") or ""), message_text(message)
+    thought = _folded("Thinking", reasoning) if reasoning.strip() else Markup("")
+    text = element("p", _cut(content), cls="said") if content.strip() else Markup("")
+    return element("div", element("h4", "Model"), thought, text, *map(_call, called(message)), cls="turn model")
+
+
+def _asked(title: str, message: Message, images: Mapping[str, Sequence[Markup]]) -> Markup:
+    addresses = [str(part["image_url"].get("url")) for part in image_parts(message)]
+    pictures = [picture for address in addresses for picture in images.get(address, [escape(address)])]
     return element(
-        "div",
-        element("h4", "Task" if said == "human" else said),
-        element("p", _cut(value), cls="said"),
-        cls="turn task",
+        "div", element("h4", title), element("p", _cut(message_text(message)), cls="said"), *pictures, cls="turn task"
     )
 
 
 def _call(call: ToolCall) -> Markup:
-    if call.error is not None:
+    if not call.name:
         return element("div", element("span", "not understood", cls="name bad"), _block(call.arguments), cls="call")
     try:
         arguments = json.loads(call.arguments)
@@ -79,15 +86,15 @@ def _call(call: ToolCall) -> Markup:
     return element("div", element("span", call.name, cls="name"), shown, cls="call")
 
 
-def _response(text: str, images: Mapping[str, Sequence[Markup]]) -> Markup:
+def _response(message: Message, images: Mapping[str, Sequence[Markup]]) -> Markup:
+    text = message_text(message)
+    pictures = images.get(str(message.get("tool_call_id")), ())
     try:
-        response = json.loads(text)
-        content = response.get("content")
-    except (ValueError, AttributeError):
-        return _block(text)
-    pictures = images.get(str(response.get("tool_call_id")), ())
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        content = text
     if not isinstance(content, dict):
-        return join(_block(_plain(content)), *pictures)
+        return join(_block(text), *pictures)
     code = content.get("exit_code")
     marks = [element("span", f"exit {code}", cls="exit" if code == 0 else "exit bad")] if code is not None else []
     if content.get("error"):
@@ -109,20 +116,19 @@ def _block_or_long(title: str, text: str) -> Markup:
 
 
 def _check(record: Mapping[str, Any]) -> Markup:
-    check = record.get("check") or {}
-    if record.get("solved") is None and check.get("exit_code") is None:
+    check, solved = record.get("check") or {}, record.get("solved") == "solved"
+    checked = check.get("exit_code", -1) >= 0
+    if not checked and record.get("solved") not in ("solved", "unsolved"):
         return Markup("")
-    ended = "was not run" if check.get("exit_code") is None else f"ended with {check['exit_code']}"
+    ended = f"ended with {check['exit_code']}" if checked else "was not run"
     line = "The check " + (f"{ended} (timed out)" if check.get("timed_out") else ended)
     output = _block(str(check["output"])) if check.get("output") else Markup("")
-    cls = "check good" if record.get("solved") else "check bad"
-    return element(
-        "div", element("b", "Solved. " if record.get("solved") else "Not solved. "), line + ".", output, cls=cls
-    )
+    verdict = element("b", "Solved. " if solved else "Not solved. ")
+    return element("div", verdict, line + ".", output, cls="check good" if solved else "check bad")
 
 
 def _errors(record: Mapping[str, Any]) -> Markup:
-    items = [error for error in record.get("errors") or () if isinstance(error, dict)]
+    items = [error for error in decode_list(record, "errors") if isinstance(error, dict)]
     if not items:
         return Markup("")
     rows = (
@@ -141,6 +147,7 @@ def _facts(record: Mapping[str, Any]) -> Markup:
         ("ended by", record.get("finish")),
         ("cause", record.get("cause")),
         ("trainable", "yes" if record.get("trainable") else "no"),
+        ("exportable", "yes" if record.get("exportable") else f"no: {record.get('export_problem', '')}"),
         ("turns", record.get("turns")),
         ("tokens", f"{record.get('prompt_tokens', 0):,} read, {record.get('completion_tokens', 0):,} written"),
         ("isolation", record.get("isolation") or "no slot"),

@@ -1,0 +1,194 @@
+"""Reads ShareGPT turns back into messages, and says whether a rendering holds all of a conversation."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from json.decoder import JSONDecoder
+from typing import Any, NamedTuple
+
+from hermes_agent.messages import Message, ToolCall, called, message_text
+from hermes_agent.trajectories.sharegpt import Turn, system_prompt
+
+_NOT_TEXT = frozenset({"reasoning_details", "extra_content"})
+"""Fields of messages with which a provider recognises its own answers: they are no text of the conversation."""
+_TOLD = frozenset({"role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name"})
+_QUOTED = re.compile(r"</?(?:think|tool_call|tool_response)>")
+_ESCAPED = re.compile(r"\\u003c(?=/?(?:think|tool_call|tool_response)>)")
+_END_OF_PROMPT = system_prompt(()).rpartition("</tools>\n")[2]
+_DECODER = JSONDecoder()
+_SPACE = re.compile(r"[ \t\n\r]*")
+
+
+def read_sharegpt(turns: Sequence[Turn]) -> list[Message]:
+    """Return the messages that ShareGPT turns of `sharegpt` stand for.
+
+    A `<think>` block ends at the first closing tag and a call begins at every `<tool_call>`, whoever wrote it. The ids
+    of calls are those of the results after them, by their places. A block that is no call is a call without a name,
+    with its text as the arguments. Nothing is raised: other turns of this kind are read as well as possible.
+    """
+    messages: list[Message] = []
+    for index, turn in enumerate(turns):
+        said, value = turn["from"], turn["value"]
+        if said == "gpt":
+            messages.append(_read_gpt(value))
+        elif said == "tool":
+            results = [_read_response(body) for body in _bodies(value, "tool_response")[1]]
+            if messages:
+                messages[-1] = _with_ids(messages[-1], [str(result["tool_call_id"]) for result in results])
+            messages += results
+        elif said == "system" and index == 0:
+            prompt, whole, told = value.partition(_END_OF_PROMPT)
+            if told or not whole:
+                messages.append({"role": "system", "content": told.removeprefix("\n\n") if whole else prompt})
+        else:
+            messages.append({"role": "user" if said == "human" else said, "content": value})
+    return messages
+
+
+def export_problem(messages: Sequence[Message], turns: Sequence[Turn]) -> str:
+    """Return why these turns, read back, are not these messages; empty when they are.
+
+    Compared are roles, texts, thinking, calls with their ids and the text of their arguments, and results. Markup that
+    an assistant's text or thinking quotes is a problem however it is read: other readers take it for thinking or calls.
+    """
+    for number, message in enumerate(messages, 1):
+        if why := _not_held(message):
+            return f"message {number} ({message.get('role')}) {why}"
+    read = [_Facts.of(message) for message in read_sharegpt(turns)]
+    if len(read) != len(messages):
+        return f"{len(messages)} messages re-read as {len(read)}"
+    for number, (message, found) in enumerate(zip(messages, read, strict=True), 1):
+        facts = _Facts.of(message)
+        for name, was, now in zip(_Facts._fields, facts, found, strict=True):
+            if was != now:
+                return f"message {number} ({message.get('role')}) would re-read with {name.replace('_', ' ')}"
+    return ""
+
+
+def _not_held(message: Message) -> str:
+    """What of a message no turn can hold."""
+    content = message.get("content")
+    if isinstance(content, list):
+        kinds = [str(part.get("type")) if isinstance(part, Mapping) else "unknown" for part in content]
+        if other := next((kind for kind in kinds if kind != "text"), None):
+            return f"has a part of the type {other}, and turns are text"
+        if len(kinds) > 1:
+            return "is in several parts, and a turn is one text"
+    if other := next((name for name in message if name not in _TOLD | _NOT_TEXT and message[name] is not None), None):
+        return f"has the field {other}, which turns do not have"
+    if message.get("role") != "assistant":
+        return ""
+    broken = [call.arguments for call in called(message) if not call.name]
+    for part, text in (
+        ("text", message_text(message)),
+        ("thinking", str(message.get("reasoning_content") or "")),
+        *(("broken call", text) for text in broken),
+    ):
+        if quoted := _QUOTED.search(text):
+            return f"quotes {quoted.group()} in its {part}"
+    return ""
+
+
+class _Facts(NamedTuple):
+    """All of a message that a rendering has to hold."""
+
+    another_role: str
+    another_text: str
+    other_thinking: str
+    other_calls: list[ToolCall]
+    another_id_or_name: tuple[str, str]
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> _Facts:
+        """Return those of a message; a field that is missing, None or empty is the same."""
+        names = (str(message.get("tool_call_id") or ""), str(message.get("name") or ""))
+        thoughts = str(message.get("reasoning_content") or "")
+        return cls(str(message.get("role")), message_text(message), thoughts, called(message), names)
+
+
+def _read_gpt(value: str) -> Message:
+    thought, closed, rest = value.removeprefix("<think>\n").partition("</think>")
+    if not (closed and value.startswith("<think>\n")):
+        thought, rest = "", value
+    content, bodies = _bodies(rest, "tool_call")
+    message: Message = {"role": "assistant", "content": content}
+    if thought:
+        message["reasoning_content"] = thought.removesuffix("\n")
+    if calls := [_read_call(body) for body in bodies]:
+        message["tool_calls"] = [
+            {"id": "", "type": "function", "function": {"name": name, "arguments": arguments}}
+            for name, arguments in calls
+        ]
+    return message
+
+
+def _bodies(text: str, tag: str) -> tuple[str, list[str]]:
+    """The text around blocks, and what is in the blocks."""
+    before, *blocks = text.split(f"<{tag}>")
+    texts, bodies = [before.removeprefix("\n")], []
+    if blocks:
+        texts[0] = texts[0].removesuffix("\n")
+    for block in blocks:
+        body, _, after = block.partition(f"</{tag}>")
+        bodies.append(body.removeprefix("\n").removesuffix("\n"))
+        texts.append(after.removesuffix("\n"))
+    return "".join(texts), bodies
+
+
+def _read_call(body: str) -> tuple[str, str]:
+    """The name and the arguments of a call."""
+    whole = _ESCAPED.sub("<", body)
+    members = dict(_members(whole))
+    name = _text(members.get("name", ""))
+    return (name, _text(members["arguments"])) if name and "arguments" in members else ("", body)
+
+
+def _read_response(body: str) -> Message:
+    members = {name: _text(raw) for name, raw in _members(_ESCAPED.sub("<", body))}
+    known = {name: members.get(name, "") for name in ("tool_call_id", "name")}
+    return {"role": "tool", **known, "content": members.get("content", body)}
+
+
+def _with_ids(message: Message, ids: Sequence[str]) -> Message:
+    """The message with these ids for its calls, as far as they go."""
+    calls = message.get("tool_calls") or []
+    given = [*ids, *[""] * len(calls)]
+    return {**message, "tool_calls": [{**call, "id": given[at]} for at, call in enumerate(calls)]} if calls else message
+
+
+def _text(raw: str) -> str:
+    """The text of a JSON string; any other value as it is written."""
+    if not raw.lstrip().startswith('"'):
+        return raw
+    text = json.loads(raw)
+    return text if isinstance(text, str) else raw
+
+
+def _members(text: str) -> Iterator[tuple[str, str]]:
+    """The names and values of a JSON object, each value as it is written; nothing when it is not whole."""
+    members: list[tuple[str, str]] = []
+    at = _skip(text, 0)
+    try:
+        while text[at] != "}":
+            if text[at] != ("," if members else "{"):
+                return
+            if text[at := _skip(text, at + 1)] == "}" and not members:
+                return
+            name, at = _DECODER.raw_decode(text, at)
+            if not isinstance(name, str) or text[at := _skip(text, at)] != ":":
+                return
+            start = at + 1
+            _, end = _DECODER.raw_decode(text, _skip(text, start))
+            at = _skip(text, end)
+            members.append((name, text[start:at].removeprefix(" ")))
+    except (IndexError, ValueError, RecursionError):
+        return
+    if _skip(text, at + 1) == len(text):
+        yield from members
+
+
+def _skip(text: str, at: int) -> int:
+    """The position of the next character that is no white space of JSON."""
+    return space.end() if (space := _SPACE.match(text, at)) else at

@@ -1,0 +1,83 @@
+"""The images of an episode as files: a record names their paths, and messages have those instead of the images."""
+
+from __future__ import annotations
+
+import binascii
+import re
+from base64 import b64decode
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypedDict
+
+from hermes_agent import CallRecord
+from hermes_agent.messages import Message
+
+SCREENSHOTS = "screenshots"
+IMAGE_NAME = re.compile(r"\d+-\d+\.[a-z0-9]+")
+"""The names that `take_images` gives."""
+_DATA_URL = re.compile(r"data:image/([a-z0-9]+)(?:\+[a-z]+)?;base64,(.*)", re.DOTALL)
+
+
+class Screenshot(TypedDict):
+    """An image: `path` is that of its file beside the trajectories, `tool_call_id` the call whose result it is of
+    (empty: the prompt's own).
+    """
+
+    tool_call_id: str
+    path: str
+
+
+class TakenImages(NamedTuple):
+    """The messages with paths instead of images, the images in the order of the conversation, and the bytes of each
+    path.
+    """
+
+    messages: list[Message]
+    screenshots: list[Screenshot]
+    files: dict[str, bytes]
+
+
+def take_images(index: int, messages: Sequence[Message], calls: Iterable[CallRecord]) -> TakenImages:
+    """Take the images out of the messages of prompt `index`, and out of the results of its calls, which have images
+    that the model was not shown too.
+    """
+    taken = TakenImages([], [], {})
+    paths: dict[tuple[str, bytes], str] = {}
+
+    def path_of(call_id: str, image: bytes, kind: str) -> str:
+        if (call_id, image) not in paths:
+            path = f"{SCREENSHOTS}/{index}-{len(paths) + 1}.{kind}"
+            paths[call_id, image] = path
+            taken.files[path] = image
+            taken.screenshots.append({"tool_call_id": call_id, "path": path})
+        return paths[call_id, image]
+
+    for call in calls:
+        for image in call.images:
+            path_of(call.call_id, image, "png")
+    for message in messages:
+        content = message.get("content")
+        if not isinstance(content, list):
+            taken.messages.append(message)
+            continue
+        call_id, parts = str(message.get("tool_call_id") or ""), []
+        for part in content:
+            found = _image_of(part)
+            parts.append(part if found is None else _with_path(part, path_of(call_id, found[1], found[0])))
+        taken.messages.append({**message, "content": parts})
+    return taken
+
+
+def _image_of(part: object) -> tuple[str, bytes] | None:
+    """The kind and the bytes of a part that is an image and no address of one."""
+    if not isinstance(part, dict) or part.get("type") != "image_url":
+        return None
+    address = part.get("image_url")
+    data = _DATA_URL.fullmatch(str(address.get("url"))) if isinstance(address, dict) else None
+    try:
+        return None if data is None else (data.group(1), b64decode(data.group(2), validate=True))
+    except binascii.Error:
+        return None
+
+
+def _with_path(part: Message, path: str) -> Message:
+    return {**part, "image_url": {**part["image_url"], "url": path}}
