@@ -33,9 +33,10 @@ class Hooks:
     """Functions, sync or async, that an `AgentLoop` calls. One that raises ends its episode (`finish="infra"`).
 
     `before_call(call)` may block the call: a text that it returns is the reason, which the model is told in place of a
-    result. `after_call(call, result)` may return another `ToolResult` in the place of the result. Calls of a turn run
-    in parallel, and so do these. `on_notice(text)` may return another text for what a background process has to tell,
-    its output included. `on_turn(turn)` sees each turn when its calls have ended.
+    result. `after_call(call, result)` may return another `ToolResult` in the place of the result. Both run where their
+    call runs: side by side for calls that run side by side (`AgentLoop(parallel_calls=…)`), else one after another, so
+    that `before_call` runs when all earlier calls have ended. `on_notice(text)` may return another text for what a
+    background process has to tell, its output included. `on_turn(turn)` sees each turn when its calls have ended.
     """
 
     before_call: BeforeCall | None = None

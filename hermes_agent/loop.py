@@ -18,7 +18,7 @@ from hermes_agent.history import History
 from hermes_agent.hooks import HookError, Hooks, ask
 from hermes_agent.messages import Completion, Message, checked_completion
 from hermes_agent.models.base import Model, ModelSession, SessionModel, open_session
-from hermes_agent.turn import BlockingTools, Tools, ToolTurns
+from hermes_agent.turn import BlockingTools, ParallelCalls, Tools, ToolTurns
 from hermes_exec.errors import ConfigError, ErrorCause
 
 _LOG = logging.getLogger(__name__)
@@ -43,9 +43,10 @@ class AgentLoop(Generic[ToolsT_co]):
     """Lets a model work with a toolbox until it answers without asking for a tool.
 
     `temperature` (default 1.0), `max_tokens` (of one completion; default None: the model's own) and `sampling` (further
-    parameters) go to the model. The calls of a turn run in parallel, at most `parallel_calls` at a time (default 16),
-    or one after another with `sequential=True`; their results are in the order of the calls, and calls to the same
-    shell are made in that order.
+    parameters) go to the model. `parallel_calls` says which calls of a turn run at the same time: with "safe" (the
+    default) neighbouring calls that only read run side by side and every other call runs alone, in order; with "all"
+    all run at once; both at most 16 at a time. A number means all at once, at most so many; 1 is one after another.
+    Results are in the order of the calls, and calls are begun in that order, so that commands of one shell keep it.
 
     Bounds of an episode, each None for no bound: `max_turns` completions (default 30, never None), `max_tool_calls`
     calls (those over it are answered with an error), `deadline_s` seconds in all (outages of the model's endpoint do
@@ -70,8 +71,7 @@ class AgentLoop(Generic[ToolsT_co]):
         *,
         sampling: Mapping[str, Any] | None = None,
         final_answer: bool = False,
-        parallel_calls: int = 16,
-        sequential: bool = False,
+        parallel_calls: ParallelCalls = "safe",
         deadline_s: float | None = None,
         max_tokens_total: int | None = None,
         max_cost: float | None = None,
@@ -86,7 +86,7 @@ class AgentLoop(Generic[ToolsT_co]):
                 raise ConfigError(f"{name} is a function, not {part!r}")
         if taken := _OWN.intersection(sampling or ()):
             raise ConfigError(f"sampling has {', '.join(sorted(taken))}, which the loop itself gives")
-        _check_least(1, max_turns=max_turns, parallel_calls=parallel_calls, max_tokens=max_tokens)
+        _check_least(1, max_turns=max_turns, max_tokens=max_tokens)
         _check_least(0, max_tool_calls=max_tool_calls, temperature=temperature)
         _check_above_zero(
             deadline_s=deadline_s,
@@ -104,7 +104,7 @@ class AgentLoop(Generic[ToolsT_co]):
         self._tool_turns = ToolTurns(
             tools,
             self._hooks,
-            parallel=1 if sequential else parallel_calls,
+            parallel_calls=parallel_calls,
             max_calls=max_tool_calls,
             max_seconds=max_tool_seconds,
         )

@@ -1,12 +1,13 @@
-"""The tool calls of one turn: in parallel, with their results in order and every failure recorded."""
+"""The tool calls of one turn: in order, reads side by side, with every failure recorded."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from itertools import groupby
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import anyio
 import anyio.lowlevel
@@ -14,10 +15,18 @@ import anyio.lowlevel
 from hermes_agent.history import History
 from hermes_agent.hooks import Hooks, ask
 from hermes_agent.messages import Answer, ToolCall
-from hermes_exec.errors import ErrorCause, ExecError
+from hermes_exec.errors import ConfigError, ErrorCause, ExecError
 from hermes_exec.tools import Notice, Toolbox, ToolResult
 
 R = TypeVar("R")
+ParallelCalls = Literal["safe", "all"] | int
+"""Which calls of one turn run at the same time.
+
+`safe`: neighbouring calls that only read run side by side; every other call runs alone, in the order of the calls.
+`all`: all at once. Both run at most 16 calls at a time. A number: all at once, at most so many; 1 is one after another.
+"""
+
+_AT_ONCE = 16
 _NO_CALLS_LEFT = "The number of tool calls is used up; this one was not made. Give your final answer now."
 
 
@@ -45,6 +54,9 @@ class Tools(Protocol):
         """Earlier results are no longer in the model's context."""
         ...
 
+    # Optional: `reads_only(name: str) -> bool`, whether the tool of this name changes nothing. Without it no tool only
+    # reads.
+
 
 @runtime_checkable
 class BlockingTools(Protocol):
@@ -69,15 +81,25 @@ class _Failed(Exception):
 
 
 class ToolTurns:
-    """Makes the calls of an episode, turn by turn: at most `parallel` at a time, `max_calls` in all, for `max_seconds`
-    in all (None: no bound).
+    """Makes the calls of an episode, turn by turn: at the same time as `parallel_calls` says, `max_calls` in all, for
+    `max_seconds` in all (None: no bound).
+
+    Raises:
+        ConfigError: `parallel_calls` is none of its values.
     """
 
     def __init__(
-        self, tools: Tools, hooks: Hooks, *, parallel: int, max_calls: int | None, max_seconds: float | None
+        self,
+        tools: Tools,
+        hooks: Hooks,
+        *,
+        parallel_calls: ParallelCalls,
+        max_calls: int | None,
+        max_seconds: float | None,
     ) -> None:
         self._tools, self._hooks = tools, hooks
-        self._parallel, self._max_calls, self._max_seconds = parallel, max_calls, max_seconds
+        self._parallel_calls = parse_parallel_calls(parallel_calls)
+        self._max_calls, self._max_seconds = max_calls, max_seconds
 
     async def work(self, history: History) -> ErrorCause | None:
         """Make the calls that the last completion asked for and write their results into the history, and what
@@ -116,30 +138,30 @@ class ToolTurns:
         answers: list[Answer | None] = [None] * len(calls)
         results: dict[int, ToolResult] = {}
         failures: list[_Failed] = []
-        limiter = anyio.Semaphore(self._parallel)
 
-        async def one(index: int, call: ToolCall) -> None:
-            async with limiter:
-                try:
-                    outcome = await self._made(history, call, history.result_ids[index])
-                except _Failed as failure:
-                    failures.append(failure)
-                    group.cancel_scope.cancel()
-                    return
+        async def one(index: int, place: _Place) -> None:
+            try:
+                outcome = await self._made(history, calls[index], history.result_ids[index], place)
+            except _Failed as failure:
+                failures.append(failure)
+                group.cancel_scope.cancel()
+                return
+            finally:
+                place.leave()
             if isinstance(outcome, ToolResult):
                 results[index] = outcome
             answers[index] = outcome if isinstance(outcome, Answer) else _answer(outcome)
 
         try:
-            async with anyio.create_task_group() as group:
-                for index, call in enumerate(calls):
-                    answers[index] = _not_made(call, index, calls_left)
-                    if answers[index] is None:
-                        group.start_soon(one, index, call)
-                        # Calls of one turn that share a session queue up for it in this order, on trio too.
-                        await anyio.lowlevel.checkpoint()
-            if failures:
-                raise failures[0]
+            for index, call in enumerate(calls):
+                answers[index] = _not_made(call, index, calls_left)
+            for side_by_side in self._segments(calls, [answer is None for answer in answers]):
+                places = _Places(_AT_ONCE if isinstance(self._parallel_calls, str) else self._parallel_calls)
+                async with anyio.create_task_group() as group:
+                    for index in side_by_side:
+                        group.start_soon(one, index, await places.take())
+                if failures:
+                    raise failures[0]
             order = sorted(results)
             fitted = await self._tools.fit_turn([results[index] for index in order]) if order else ()
             for index, result in zip(order, fitted, strict=True):
@@ -149,9 +171,28 @@ class ToolTurns:
             for call, answer in zip(calls, answers, strict=True):
                 history.add_answer(call, answer or _refused("ended", "The episode ended before this call did."))
 
-    async def _made(self, history: History, call: ToolCall, call_id: str) -> ToolResult | Answer:
+    def _segments(self, calls: Sequence[ToolCall], runs: Sequence[bool]) -> Iterator[list[int]]:
+        """Return the calls that run, by their numbers: those of one list at the same time, list after list."""
+        indexes = [index for index, does_run in enumerate(runs) if does_run]
+        if self._parallel_calls != "safe":
+            yield indexes
+            return
+        for reads, neighbours in groupby(indexes, key=lambda index: self._reads_only(calls[index].name)):
+            if reads:
+                yield list(neighbours)
+            else:
+                yield from ([index] for index in neighbours)
+
+    def _reads_only(self, name: str) -> bool:
+        reads_only = getattr(self._tools, "reads_only", None)
+        return reads_only is not None and reads_only(name) is True
+
+    async def _made(self, history: History, call: ToolCall, call_id: str, place: _Place) -> ToolResult | Answer:
+        def make() -> Awaitable[ToolResult]:
+            return self._tools.call(call.name, call.arguments, call_id=call_id)
+
         try:
-            made = await self._hooked(call, lambda: self._tools.call(call.name, call.arguments, call_id=call_id))
+            made = await self._hooked(call, make, place.begin)
         except Exception as error:
             if not isinstance(error, ExecError) or error.cause is not ErrorCause.POLICY:
                 raise _Failed(history.add_failure(error)) from error
@@ -160,9 +201,17 @@ class ToolTurns:
             return Answer(message, ok=False, error_kind=type(error).__name__)
         return _refused("blocked", made) if isinstance(made, str) else made
 
-    async def _hooked(self, call: ToolCall, make: Callable[[], Awaitable[ToolResult]]) -> ToolResult | str:
-        """The result of a call with the hooks around it, or why one of them blocks it."""
+    async def _hooked(
+        self,
+        call: ToolCall,
+        make: Callable[[], Awaitable[ToolResult]],
+        begin: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint,
+    ) -> ToolResult | str:
+        """Return the result of a call with the hooks around it, or why one of them blocks it. `begin` waits for the
+        turn of the call.
+        """
         reason = await ask("before_call", self._hooks.before_call, call, kind=str)
+        await begin()
         if reason is not None:
             return reason
         result = await make()
@@ -184,6 +233,53 @@ class ToolTurns:
         call = ToolCall(f"code_{history.calls_of_code}", name, json.dumps(arguments, ensure_ascii=False))
         made = await self._hooked(call, make)
         return _not_carried_out(name, "blocked", made) if isinstance(made, str) else made
+
+
+class _Places:
+    """The calls that run at the same time: at most `at_once`, each begun after the call before it."""
+
+    def __init__(self, at_once: int) -> None:
+        self._free = anyio.Semaphore(at_once)
+        self._last = anyio.Event()
+        self._last.set()
+
+    async def take(self) -> _Place:
+        """Wait for room and return the next place."""
+        await self._free.acquire()
+        place = _Place(self._last, self._free)
+        self._last = place.begun
+        return place
+
+
+class _Place:
+    """The place of one call among those that run at the same time."""
+
+    def __init__(self, before: anyio.Event, free: anyio.Semaphore) -> None:
+        self._before, self._free = before, free
+        self.begun = anyio.Event()
+
+    async def begin(self) -> None:
+        """Wait until the call before has begun, or was blocked in its turn."""
+        await self._before.wait()
+        self.begun.set()
+
+    def leave(self) -> None:
+        """Make room for another call."""
+        self._free.release()
+
+
+def parse_parallel_calls(given: object) -> ParallelCalls:
+    """Return the value of `parallel_calls` that this is; a number may be text, as flags of a command line are.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if given == "safe" or given == "all":
+        return given
+    number = int(given) if isinstance(given, str) and given.isdecimal() else given
+    if isinstance(number, int) and not isinstance(number, bool) and number >= 1:
+        return number
+    raise ConfigError(f"parallel_calls is 'safe', 'all' or a number from 1, not {given!r}")
 
 
 def _not_carried_out(name: str, kind: str, message: str) -> ToolResult:

@@ -58,6 +58,15 @@ Sampling = Annotated[
         """'provider={"order": ["x"]}'; may be repeated.""",
     ),
 ]
+ParallelCallsOption = Annotated[
+    str,
+    typer.Option(
+        "--parallel-calls",
+        metavar="safe|all|N",
+        help="Calls of one turn: `safe` runs only neighbouring reads side by side, `all` or a number all (at most N) "
+        "at once, 1 one after another.",
+    ),
+]
 MaxToolCalls = Annotated[int | None, typer.Option("--max-tool-calls", min=0, help="Tool calls of an episode.")]
 Deadline = Annotated[float | None, typer.Option("--deadline", metavar="SECONDS", help="Longest time of an episode.")]
 MaxTokensTotal = Annotated[

@@ -48,8 +48,8 @@ class Toolbox:
     gives a blocking toolbox: the same names, values instead of awaitables.
 
     The terminal is one shell session a Toolbox. Background processes belong to the slot: another Toolbox of the same
-    slot sees them, and closing a Toolbox ends nothing. Calls may run at the same time; commands of the session and
-    writes of files take turns.
+    slot sees them, and closing a Toolbox ends nothing. Calls may run at the same time; commands of the session, and
+    writes of files, take turns in the order of their calls.
 
     Raises ConfigError for an unknown name, for a single tool that this package does not have, and when nothing would be
     left. Tools that a toolset names and this package does not have are left out, and listed in `unavailable`.
@@ -136,6 +136,14 @@ class Toolbox:
         """The names of the tools."""
         return tuple(self._schemas)
 
+    def reads_only(self, name: str) -> bool:
+        """Whether the tool of this name changes nothing, so that its calls may run side by side; False for a name that
+        is no tool of this Toolbox.
+        """
+        if name not in self._schemas:
+            return False
+        return self._host[name].reads_only if name in self._host else REGISTRY[name].reads_only
+
     async def call(
         self, name: str, arguments: str | bytes | Mapping[str, object] | None = None, call_id: str | None = None
     ) -> ToolResult:
@@ -175,8 +183,6 @@ class Toolbox:
         self, name: str, arguments: str | bytes | Mapping[str, object] | None, call_id: str, started: float
     ) -> ToolResult:
         outcome = await self._outcome(name, arguments)
-        if name != "search_files":
-            self._state.searches.interrupt()
         kind = outcome.error_kind
         duration_s = time.monotonic() - started
         return ToolResult(
@@ -222,6 +228,19 @@ class Toolbox:
         await self.aclose()
 
     async def _outcome(self, name: str, arguments: str | bytes | Mapping[str, object] | None) -> Outcome:
+        state = self._state
+        if name in self._host or not self.reads_only(name):
+            outcome = await self._execute(name, arguments)
+            state.searches.interrupt()
+            return outcome
+        with state.reads.place() as first:
+            outcome = await self._execute(name, arguments)
+            await first.wait()
+            if name != "search_files":
+                state.searches.interrupt()
+            return outcome if outcome.settle is None else outcome.settle()
+
+    async def _execute(self, name: str, arguments: str | bytes | Mapping[str, object] | None) -> Outcome:
         try:
             schema = self._schemas.get(name)
             if schema is None:
@@ -291,6 +310,10 @@ class BlockingToolbox(Toolbox):
     ) -> ToolResult:
         """As `Toolbox.call`."""
         return call(self.portal, partial(self.wrapped.call, name, arguments, call_id))
+
+    def reads_only(self, name: str) -> bool:
+        """As `Toolbox.reads_only`."""
+        return self.wrapped.reads_only(name)
 
     def fit_turn(self, results: Sequence[ToolResult], limit_chars: int | None = None) -> list[ToolResult]:  # type: ignore[override]
         """As `Toolbox.fit_turn`."""

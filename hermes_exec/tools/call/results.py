@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 
 class Outcome(NamedTuple):
-    """What a tool function returns: the result as data, the kind of trouble the model had, if any, and PNG images."""
+    """What a tool function returns: the result as data, the kind of trouble the model had, if any, and PNG images.
+
+    `settle` is for a tool that only reads: it compares the outcome with earlier ones and returns the final outcome. It
+    is called when all reads that came before have settled, so that reads side by side compare in order of arrival.
+    """
 
     data: dict[str, object]
     error_kind: str | None = None
     images: tuple[bytes, ...] = ()
+    settle: Callable[[], Outcome] | None = None
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,9 @@ _TYPES = types.MappingProxyType(
 
 @dataclass(frozen=True)
 class HostTool:
-    """A function of the host that a model may call. It has the rights of this process: `@tool` makes one."""
+    """A function of the host that a model may call. It has the rights of this process: `@tool` makes one. `reads_only`
+    says that it changes nothing, so that it may run beside other calls that only read.
+    """
 
     name: str
     description: str
@@ -34,6 +36,7 @@ class HostTool:
     function: Callable[..., object]
     example: str = "{}"
     timeout_s: float | None = TIMEOUT_S
+    reads_only: bool = False
     runs_on: str = field(default="host", init=False)
 
     @property
@@ -73,6 +76,7 @@ def tool(
     description: str | None = None,
     parameters: Mapping[str, object] | None = None,
     timeout_s: float | None = TIMEOUT_S,
+    reads_only: bool = False,
 ) -> Callable[[Callable[..., object]], HostTool]: ...
 def tool(
     function: Callable[..., object] | None = None,
@@ -82,6 +86,7 @@ def tool(
     description: str | None = None,
     parameters: Mapping[str, object] | None = None,
     timeout_s: float | None = TIMEOUT_S,
+    reads_only: bool = False,
 ) -> HostTool | Callable[[Callable[..., object]], HostTool]:
     """Make a host-side tool of a function, to be passed in `Toolbox(…, tools=[…])`; usable as `@tool` and as
     `@tool(name=…)`.
@@ -90,8 +95,9 @@ def tool(
     `parameters` is a JSON schema of the arguments; without it one is made from the signature (str, int, float, bool,
     list, dict, list[str], Literal, and `| None` or a default for optional ones). It returns a dict (the result as data)
     or any JSON value (given as `result`); an exception becomes an error result with its type and message, and so does a
-    call that takes longer than `timeout_s` (default 300; None: no limit). Raises ConfigError for a signature that no
-    schema can be made from.
+    call that takes longer than `timeout_s` (default 300; None: no limit). `reads_only=True` declares that it changes
+    nothing: an agent may then run it beside neighbouring calls that only read (default: it runs alone). Raises
+    ConfigError for a signature that no schema can be made from.
     """
     limit_s = checked_timeout(timeout_s)
 
@@ -100,7 +106,7 @@ def tool(
         required = schema.get("required")
         example = to_json({str(key): "…" for key in (required if isinstance(required, list) else [])})
         text = description if description is not None else inspect.getdoc(declared) or ""
-        return HostTool(name or declared.__name__, text, schema, declared, example, limit_s)
+        return HostTool(name or declared.__name__, text, schema, declared, example, limit_s, reads_only)
 
     return declare if function is None else declare(function)
 

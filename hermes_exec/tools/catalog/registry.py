@@ -18,29 +18,32 @@ from hermes_exec.tools.terminal.terminal import terminal
 
 
 class Entry(NamedTuple):
-    """A built-in tool: its function, and the number fields that are moved into their range instead of refused."""
+    """A built-in tool: its function, the number fields that are moved into their range instead of refused, and whether
+    it only reads.
+    """
 
     run: Tool
     clamped: frozenset[str] = frozenset()
+    reads_only: bool = False
 
 
 REGISTRY: Mapping[str, Entry] = MappingProxyType(
     {
         "terminal": Entry(terminal),
         "process": Entry(process),
-        "read_file": Entry(read_file, frozenset({"offset", "limit"})),
+        "read_file": Entry(read_file, frozenset({"offset", "limit"}), reads_only=True),
         "write_file": Entry(write_file),
         "patch": Entry(patch),
-        "search_files": Entry(search_files, frozenset({"limit", "offset", "context"})),
+        "search_files": Entry(search_files, frozenset({"limit", "offset", "context"}), reads_only=True),
         "execute_code": Entry(execute_code),
         "browser_navigate": Entry(browser.navigate),
-        "browser_snapshot": Entry(browser.snapshot),
+        "browser_snapshot": Entry(browser.snapshot, reads_only=True),
         "browser_click": Entry(browser.click),
         "browser_type": Entry(browser.type_text),
         "browser_scroll": Entry(browser.scroll),
         "browser_back": Entry(browser.back),
         "browser_press": Entry(browser.press),
-        "browser_get_images": Entry(browser.get_images),
+        "browser_get_images": Entry(browser.get_images, reads_only=True),
         "browser_vision": Entry(browser.vision),
         "browser_console": Entry(browser.console),
         "browser_cdp": Entry(browser.cdp),

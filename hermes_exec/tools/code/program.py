@@ -81,9 +81,9 @@ class Program:
             text = _START.format(absent=self._absent, folder="", program=self.name)
             self._process = await state.slot.spawn(text, cwd=self.folder, env=env, output_limit_bytes=LOG_BYTES)
             return
-        await state.open_session()
         text = _START.format(absent=self._absent, folder=f":{self.folder}", program=f"{self.folder}/{self.name}")
-        self._process = await state.session.spawn(text, cwd=state.back_to, env=env, output_limit_bytes=LOG_BYTES)
+        async with state.shell() as session:
+            self._process = await session.spawn(text, cwd=state.back_to, env=env, output_limit_bytes=LOG_BYTES)
 
     async def found_no_python(self, result: RunResult) -> bool:
         """Tell whether it ended because there is no Python."""

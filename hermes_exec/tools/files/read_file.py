@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import posixpath
+from functools import partial
 from typing import Any
 
 import anyio.to_thread
@@ -46,11 +47,6 @@ async def read_file(state: ToolState, arguments: dict[str, Any]) -> Outcome:
             if refusal is not None:
                 return refusal
     page = reader.page()
-    state.views.saw(path, page.fingerprint)
-    if state.options.skip_unchanged_reads and not state.calls_of_code:
-        repeats = state.views.repeats(Page(path, offset, limit), page.fingerprint)
-        if repeats:
-            return _unchanged(shown, repeats)
     data: dict[str, object] = {
         "content": page.content,
         "total_lines": page.total_lines,
@@ -78,6 +74,16 @@ async def read_file(state: ToolState, arguments: dict[str, Any]) -> Outcome:
             f"This file is large ({stat.size:,} bytes). Read only the section you need with offset and limit, or "
             "use search_files."
         )
+    return Outcome(data, settle=partial(_settle, state, shown, Page(path, offset, limit), page.fingerprint, data))
+
+
+def _settle(state: ToolState, shown: str, page: Page, fingerprint: bytes, data: dict[str, object]) -> Outcome:
+    """Note what the model has seen now, and give no text that it has seen before."""
+    state.views.saw(page.path, fingerprint)
+    if state.options.skip_unchanged_reads and not state.calls_of_code:
+        repeats = state.views.repeats(page, fingerprint)
+        if repeats:
+            return _unchanged(shown, repeats)
     return Outcome(data)
 
 

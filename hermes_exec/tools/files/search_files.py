@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -62,7 +63,7 @@ async def search_files(state: ToolState, arguments: dict[str, Any]) -> Outcome:
         }
     if found.errors:
         data["warning"] = f"{data.get('warning', '')} Not searched: {'; '.join(found.errors[:5])}".strip()
-    return _limit_repetition(state, arguments, data)
+    return Outcome(data, settle=partial(_limit_repetition, state, arguments, data))
 
 
 async def _search(state: ToolState, arguments: dict[str, Any], names: bool, mode: str) -> SearchResult:

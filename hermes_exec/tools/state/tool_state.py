@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from hermes_exec.tools.call.failure import ToolFailure
 from hermes_exec.tools.call.results import Outcome, ToolResult
 from hermes_exec.tools.catalog.schemas import JsonObject
 from hermes_exec.tools.options import ToolOptions
+from hermes_exec.tools.state.line import Line
 from hermes_exec.tools.state.seen import FileViews, Repetition
 from hermes_exec.tools.state.watch import Rate, Watch
 
@@ -39,9 +41,10 @@ class ToolState:
     killed_here: set[str] = field(default_factory=set)
     failed_patches: dict[str, int] = field(default_factory=dict)
     writing: anyio.Lock = field(default_factory=anyio.Lock)
-    turn: anyio.Lock = field(default_factory=anyio.Lock)
+    reads: Line = field(default_factory=Line)
+    """The calls under way that only read, in the order in which they came."""
     back_to: str | None = None
-    """The directory to go back to, when the last command had one of its own. `turn` guards it."""
+    """The directory to go back to, when the last command had one of its own. `shell` guards it."""
     resets: int = 0
     """How often the slot had been reset when this state was new: nothing of it holds after the next time."""
     call_tool: CallTool | None = None
@@ -55,20 +58,20 @@ class ToolState:
     """Why that of the call before is there no more, if nobody was told."""
     turn_of_code: anyio.Lock = field(default_factory=anyio.Lock)
     _session: Session | None = None
-    _opened: bool = False
+    _shell: anyio.Lock = field(default_factory=anyio.Lock)
 
-    @property
-    def session(self) -> Session:
-        """The one shell session of this Toolbox; made at first use."""
-        if self._session is None:
-            self._session = self.slot.session()
-        return self._session
+    @asynccontextmanager
+    async def shell(self) -> AsyncIterator[Session]:
+        """Hold the one shell session of this Toolbox alone, in order of arrival. The first holder starts it.
 
-    async def open_session(self) -> None:
-        """Start the session. Raises ConfigError where the slot can have none, as without a shell."""
-        if not self._opened:
-            await self.session.open()
-            self._opened = True
+        Raises:
+            ConfigError: the slot can have no session, as without a shell.
+        """
+        async with self._shell:
+            if self._session is None:
+                self._session = self.slot.session()
+            await self._session.open()
+            yield self._session
 
     @property
     def cwd(self) -> str:

@@ -7,21 +7,20 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from hermes_exec.tools.state.tool_state import ToolState
-
 if TYPE_CHECKING:
     from hermes_exec.results import RunResult
+    from hermes_exec.slot.session import Session
 
 _CLEANUP_S = 5.0
 
 
-async def run_in_pty(state: ToolState, command: str, workdir: str | None, timeout_s: float) -> RunResult:
+async def run_in_pty(
+    session: Session, command: str, workdir: str | None, timeout_s: float, *, limit_bytes: int
+) -> RunResult:
     """Run `command` with a terminal as its stdin, stdout and stderr; end its tree after `timeout_s`. It starts from
     the session's state and keeps none.
     """
-    process = await state.session.spawn(
-        command, cwd=workdir, pty=True, output_limit_bytes=state.options.terminal_output_chars * 4
-    )
+    process = await session.spawn(command, cwd=workdir, pty=True, output_limit_bytes=limit_bytes)
     timed_out = False
     try:
         try:

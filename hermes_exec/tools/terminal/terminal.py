@@ -23,6 +23,7 @@ from hermes_exec.tools.terminal.pty import run_in_pty
 if TYPE_CHECKING:
     from hermes_exec.results import RunResult
     from hermes_exec.slot.process import Process
+    from hermes_exec.slot.session import Session
 
 TIMEOUT_EXIT_CODE = 124
 OUT_OF_MEMORY_EXIT_CODE = 137
@@ -39,9 +40,9 @@ async def terminal(state: ToolState, arguments: dict[str, Any]) -> Outcome:
     if "\0" in command:
         raise ToolFailure("bad_value", "'command' contains a NUL byte.")
     workdir = state.resolve(arguments["workdir"], "workdir") if arguments.get("workdir") else None
-    await state.open_session()
     if arguments["background"]:
-        return await _start(state, command, workdir, arguments)
+        async with state.shell() as session:
+            return await _start(state, session, command, workdir, arguments)
     timeout_s = arguments.get("timeout") or state.options.terminal_timeout_s
     longest = state.options.terminal_max_timeout_s
     if timeout_s > longest:
@@ -57,15 +58,15 @@ async def terminal(state: ToolState, arguments: dict[str, Any]) -> Outcome:
 
 async def _run(state: ToolState, command: str, workdir: str | None, timeout_s: int, *, pty: bool) -> RunResult:
     """Run in the session. A `workdir` is for this command alone: the next one starts where the one before it ended."""
-    async with state.turn:
+    limit_bytes = state.options.terminal_output_chars * 4
+    async with state.shell() as session:
         with _in_directory(state, workdir):
-            if pty:
-                return await run_in_pty(state, command, workdir or state.back_to, timeout_s)
             cwd = workdir or state.back_to
+            if pty:
+                return await run_in_pty(session, command, cwd, timeout_s, limit_bytes=limit_bytes)
             if workdir is not None:
                 state.back_to = state.cwd
-            limit_bytes = state.options.terminal_output_chars * 4
-            result = await state.session.run(
+            result = await session.run(
                 command,
                 timeout_s=timeout_s,
                 cwd=cwd,
@@ -148,7 +149,9 @@ async def _keep(state: ToolState, text: str) -> str | None:
     return path
 
 
-async def _start(state: ToolState, command: str, workdir: str | None, arguments: dict[str, Any]) -> Outcome:
+async def _start(
+    state: ToolState, session: Session, command: str, workdir: str | None, arguments: dict[str, Any]
+) -> Outcome:
     if await running_count(state.slot) >= state.options.max_running_processes:
         message = (
             f"{state.options.max_running_processes} background processes are running already. End some with "
@@ -157,7 +160,7 @@ async def _start(state: ToolState, command: str, workdir: str | None, arguments:
         raise ToolFailure("too_many_processes", message, output="", exit_code=-1)
     session_id = "proc_" + secrets.token_hex(6)
     with _in_directory(state, workdir):
-        process = await state.session.spawn(
+        process = await session.spawn(
             command,
             cwd=workdir or state.back_to,
             stdin=True,

@@ -13,6 +13,7 @@ from atroposlib.envs.base import BaseEnvConfig
 from pydantic import ConfigDict, Field, field_serializer, field_validator, model_validator
 
 from hermes_agent import get_parser
+from hermes_agent.turn import ParallelCalls, parse_parallel_calls
 from hermes_atropos.seed_names import SeedNames, translate
 from hermes_exec import ConfigError, Limits, PoolConfig, SandboxPool, config_types
 from hermes_exec.config import masked_settings, named_backends, read_config, secret_fields
@@ -65,6 +66,9 @@ class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
     toolset_seed: int = Field(0, description="Seed of the draws")
     system_prompt: str | None = Field(None, description="Goes before the item's prompt")
     max_agent_turns: int = Field(30, ge=1, description="Completions of an episode at most")
+    parallel_calls: ParallelCalls = Field(
+        "safe", description="Calls of one turn: safe (neighbouring reads side by side), all at once, or at most so many"
+    )
     max_tokens_per_turn: int | None = Field(None, ge=1, description="Tokens of a completion (None: what is left)")
     agent_temperature: float = Field(1.0, ge=0, description="Sampling temperature")
     sampling: str = Field("", description="Further sampling parameters, as a JSON object")
@@ -113,6 +117,11 @@ class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
         if not isinstance(given, dict):
             raise ValueError("is no JSON object")
         return text
+
+    @field_validator("parallel_calls", mode="before")
+    @classmethod
+    def _of_calls(cls, given: object) -> ParallelCalls:
+        return parse_parallel_calls(given)
 
     @field_validator("sampling")
     @classmethod

@@ -271,6 +271,7 @@ class Rolling(Generic[ItemT]):
             loop={
                 "max_turns": config.max_agent_turns,
                 "max_tokens": config.max_tokens_per_turn,
+                "parallel_calls": config.parallel_calls,
                 "temperature": config.agent_temperature,
                 "sampling": config.further_sampling,
                 "deadline_s": config.deadline_s,

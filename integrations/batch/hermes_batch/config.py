@@ -12,13 +12,14 @@ from hermes_agent import CommandCheck, Message, Model, Rollout, Scoring, Session
 from hermes_agent.models.embedded.embedded import EMBEDDED_NAME
 from hermes_agent.models.named import EMBEDDED, named_model
 from hermes_agent.scoring import Files, ScoreIn
+from hermes_agent.turn import ParallelCalls, parse_parallel_calls
 from hermes_batch.dataset import Task
 from hermes_exec import BackendConfig, ConfigError, SandboxPool, config_type
 from hermes_exec.config import ConfigModel
 from hermes_exec.tools import Draw, ToolOptions, draw_toolsets, select
 
 _LOOP = (
-    *("max_turns", "max_tool_calls", "temperature", "max_tokens"),
+    *("max_turns", "max_tool_calls", "parallel_calls", "temperature", "max_tokens"),
     *("deadline_s", "max_tokens_total", "max_cost", "max_tool_seconds"),
 )
 """The settings that are arguments of `AgentLoop`."""
@@ -37,6 +38,7 @@ class BatchConfig(ConfigModel):
     time. `limit` takes only the first prompts. `seed` makes the sampling of prompt i start from seed + i, where the
     model has seeds. `max_tokens` bounds one completion, `temperature` and `sampling` go to the model. `max_turns`,
     `max_tool_calls`, `deadline_s`, `max_tokens_total`, `max_cost` and `max_tool_seconds` bound an episode (see
+    `AgentLoop`); `parallel_calls` says which calls of a turn run at the same time ("safe", "all" or a number, see
     `AgentLoop`). `score_in` and `check_timeout_s` are for the checks (see `hermes_agent.Scoring`); a prompt's own
     `score_in` wins. With a `distribution` the toolsets of each prompt are drawn from it, with `seed` (default 0) and
     the prompt's index, instead of `toolsets`; `strict` refuses toolsets that have no tool here. `tool_options` are
@@ -65,6 +67,7 @@ class BatchConfig(ConfigModel):
     workers: Annotated[int, Field(ge=1)] = 4
     max_turns: Annotated[int, Field(ge=1)] = 30
     max_tool_calls: Annotated[int, Field(ge=0)] | None = None
+    parallel_calls: ParallelCalls = "safe"
     deadline_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     max_tokens_total: Annotated[int, Field(ge=1)] | None = None
     max_cost: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -82,6 +85,11 @@ class BatchConfig(ConfigModel):
     check_timeout_s: Annotated[float, Field(gt=0)] = 60.0
     score_in: ScoreIn = "sealed"
     overwrite: bool = False
+
+    @field_validator("parallel_calls", mode="before")
+    @classmethod
+    def _of_calls(cls, value: object) -> ParallelCalls:
+        return parse_parallel_calls(value)
 
     @field_validator("tool_options")
     @classmethod

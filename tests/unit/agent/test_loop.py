@@ -9,6 +9,7 @@ from copy import deepcopy
 from typing import Any, TypeVar, cast
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -19,6 +20,7 @@ from hermes_agent import (
     Completion,
     ContextExceeded,
     Episode,
+    Hooks,
     ModelError,
     ScriptedModel,
     TokenUsage,
@@ -27,6 +29,7 @@ from hermes_agent import (
 from hermes_agent.loop import LAST_WORDS
 from hermes_agent.messages import FinishReason
 from hermes_agent.models.scripted import call
+from hermes_agent.turn import ParallelCalls
 from hermes_exec.errors import ChannelLost, ConfigError, ErrorCause, SandboxDied
 from hermes_exec.tools import Notice, ToolResult
 from tests.unit.agent.toolboxes import FunctionTools, echo, result
@@ -35,8 +38,10 @@ pytestmark = [pytest.mark.anyio, pytest.mark.sample]
 R = TypeVar("R")
 
 
-def ask(*xs: object, content: str = "", reasoning: str | None = None, finish: FinishReason = "stop") -> Completion:
-    calls = tuple(call("do", {"x": x}, call_id=f"c{x}") for x in xs)
+def ask(
+    *xs: object, content: str = "", reasoning: str | None = None, finish: FinishReason = "stop", name: str = "do"
+) -> Completion:
+    calls = tuple(call(name, {"x": x}, call_id=f"c{x}") for x in xs)
     return Completion(content, calls, reasoning, finish, TokenUsage(10, 5, 1))
 
 
@@ -67,7 +72,8 @@ async def test_history_is_append_only() -> None:
         assert longer[: len(shorter)] == shorter
 
 
-async def test_calls_of_a_turn_run_in_parallel_with_results_in_order() -> None:
+@pytest.mark.parametrize(("name", "parallel_calls"), [("look", "safe"), ("do", "all"), ("do", 3)])
+async def test_calls_side_by_side_have_results_in_order(name: str, parallel_calls: ParallelCalls) -> None:
     gate = {name: anyio.Event() for name in "abc"}
 
     async def one_after_another_backwards(arguments: dict[str, Any]) -> str:
@@ -79,10 +85,105 @@ async def test_calls_of_a_turn_run_in_parallel_with_results_in_order() -> None:
 
     tools = FunctionTools(one_after_another_backwards)
     with anyio.fail_after(5):
-        episode = await AgentLoop(ScriptedModel([ask("a", "b", "c"), "done"]), tools).run("go")
+        model = ScriptedModel([ask("a", "b", "c", name=name), "done"])
+        episode = await AgentLoop(model, tools, parallel_calls=parallel_calls).run("go")
     assert results(episode) == [f'{{"output": "{name}"}}' for name in "abc"]
     assert [m["tool_call_id"] for m in episode.messages if m["role"] == "tool"] == ["ca", "cb", "cc"]
     assert [json.loads(arguments)["x"] for _, arguments, _ in tools.calls] == ["a", "b", "c"]
+
+
+class Recorder:
+    """Notes when calls begin and end. Reads side by side wait for each other."""
+
+    def __init__(self, side_by_side: Sequence[set[int]] = ()) -> None:
+        self.log: list[str] = []
+        self._meets = [(set(numbers), anyio.Event()) for numbers in side_by_side]
+
+    async def __call__(self, arguments: dict[str, Any]) -> str:
+        number = arguments["x"]
+        self.log.append(f"+{number}")
+        await anyio.lowlevel.checkpoint()
+        for waited_for, all_there in self._meets:
+            if number in waited_for:
+                waited_for.discard(number)
+                if not waited_for:
+                    all_there.set()
+                await all_there.wait()
+        self.log.append(f"-{number}")
+        return str(number)
+
+
+@pytest.mark.parametrize(
+    ("names", "side_by_side"),
+    [
+        ("do do do do", []),
+        ("do look do look", []),
+        ("look look do look look", [{0, 1}, {3, 4}]),
+        ("look broken look do", [{0, 2}]),
+        ("do do look look unknown look", [{2, 3}]),
+    ],
+)
+async def test_safe_runs_neighbouring_reads_side_by_side_and_all_else_alone(
+    names: str, side_by_side: list[set[int]]
+) -> None:
+    calls = tuple(
+        call(name, {"x": number})._replace(error="not understood" if name == "broken" else None)
+        for number, name in enumerate(names.split())
+    )
+    recorder = Recorder(side_by_side)
+    with anyio.fail_after(60):
+        episode = await AgentLoop(ScriptedModel([Completion("", calls), "ok"]), FunctionTools(recorder)).run("x")
+    beside = {number: group for group in side_by_side for number in group}
+    under_way: set[int] = set()
+    for sign, number in ((entry[0], int(entry[1:])) for entry in recorder.log):
+        if sign == "+":
+            assert under_way <= beside.get(number, set()), recorder.log
+            under_way.add(number)
+        else:
+            under_way.discard(number)
+    begun = [int(entry[1:]) for entry in recorder.log if entry[0] == "+"]
+    assert begun == [number for number, name in enumerate(names.split()) if name != "broken"]
+    assert [record.arguments for record in episode.tool_calls] == [made.arguments for made in calls]
+    assert [record.ok for record in episode.tool_calls] == [name != "broken" for name in names.split()]
+
+
+async def test_toolbox_without_reads_only_reads_nothing() -> None:
+    class Plain(FunctionTools):
+        reads_only = None  # type: ignore[assignment]
+
+    recorder = Recorder()
+    await AgentLoop(ScriptedModel([ask(1, 2, name="look"), "ok"]), Plain(recorder)).run("x")
+    assert recorder.log == ["+1", "-1", "+2", "-2"]
+
+
+@pytest.mark.parametrize("parallel_calls", ["all", 8])
+async def test_calls_at_once_begin_in_order_whatever_their_hooks_take(parallel_calls: ParallelCalls) -> None:
+    asked_last = anyio.Event()
+
+    async def before_call(made: ToolCall) -> str | None:
+        number = json.loads(made.arguments)["x"]
+        if number == 5:
+            asked_last.set()
+        if number < 3:
+            await asked_last.wait()
+        return "no" if number == 4 else None
+
+    recorder = Recorder([{0, 1, 2, 3, 5}])
+    with anyio.fail_after(60):
+        loop = AgentLoop(
+            ScriptedModel([ask(*range(6)), "ok"]),
+            FunctionTools(recorder),
+            parallel_calls=parallel_calls,
+            hooks=Hooks(before_call=before_call),
+        )
+        await loop.run("x")
+    assert recorder.log[:5] == ["+0", "+1", "+2", "+3", "+5"]
+
+
+@pytest.mark.parametrize("given", [0, -1, 1.5, True, None, "", "none", "0", "-1", "SAFE"])
+async def test_parallel_calls_that_is_none_of_its_values_is_refused(given: object) -> None:
+    with pytest.raises(ConfigError, match="parallel_calls is 'safe', 'all' or a number from 1"):
+        AgentLoop(ScriptedModel([]), FunctionTools(echo), parallel_calls=given)  # type: ignore[arg-type]
 
 
 async def test_max_turns_ends_with_a_final_answer() -> None:
@@ -275,7 +376,8 @@ async def test_infra_ends_the_episode_unscored_and_ends_the_siblings(error: Exce
         return ""
 
     with anyio.fail_after(5):
-        episode = await AgentLoop(ScriptedModel([ask(1, 2, 3)]), FunctionTools(tool)).run("x")
+        loop = AgentLoop(ScriptedModel([ask(1, 2, 3)]), FunctionTools(tool), parallel_calls="all")
+        episode = await loop.run("x")
     assert (episode.finish, episode.cause, episode.trainable) == ("infra", cause, False)
     assert ended == [3]
     assert [(record.ok, record.executed) for record in episode.tool_calls] == [
@@ -410,7 +512,6 @@ async def test_what_is_no_model_and_no_toolbox_is_refused() -> None:
         {"max_turns": 0},
         {"max_tool_calls": -1},
         {"max_tokens": 0},
-        {"parallel_calls": 0},
         {"temperature": -0.1},
         {"temperature": math.nan},
         {"temperature": math.inf},

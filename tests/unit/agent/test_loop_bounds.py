@@ -89,7 +89,7 @@ async def test_calls_one_after_another() -> None:
         return ""
 
     calls = tuple(call("do", {"x": x}) for x in range(4))
-    await AgentLoop(ScriptedModel([Completion("", calls), "ok"]), FunctionTools(tool), sequential=True).run("x")
+    await AgentLoop(ScriptedModel([Completion("", calls), "ok"]), FunctionTools(tool), parallel_calls=1).run("x")
     assert order == [f"{sign}{x}" for x in range(4) for sign in "+-"]
 
 

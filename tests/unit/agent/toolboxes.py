@@ -14,7 +14,7 @@ def result(content: str, *, ok: bool = True, error_kind: str | None = None, name
 
 
 class FunctionTools:
-    """One tool, `do`, that is an async function of its arguments."""
+    """One tool, `do`, that is an async function of its arguments; by the name `look` it only reads."""
 
     def __init__(self, function: Callable[[dict[str, Any]], Awaitable[str | ToolResult]]) -> None:
         self._function = function
@@ -26,6 +26,9 @@ class FunctionTools:
         return [
             {"type": "function", "function": {"name": "do", "description": "Do it", "parameters": {"type": "object"}}}
         ]
+
+    def reads_only(self, name: str) -> bool:
+        return name == "look"
 
     async def call(self, name: str, arguments: str, call_id: str | None = None) -> ToolResult:
         self.calls.append((name, arguments, call_id))

@@ -45,6 +45,14 @@ def test_a_negative_number_is_a_value(flags: tuple[str, ...]) -> None:
     assert read(*flags)[0].max_num_workers == -1
 
 
+@pytest.mark.parametrize(("text", "value"), [("safe", "safe"), ("all", "all"), ("3", 3)])
+def test_parallel_calls_is_a_flag(text: str, value: object) -> None:
+    assert read()[0].parallel_calls == "safe"
+    assert read("--env.parallel_calls", text)[0].parallel_calls == value
+    with pytest.raises(ConfigError, match=r"env\.parallel_calls: parallel_calls is 'safe', 'all' or a number from 1"):
+        read("--env.parallel_calls", "0")
+
+
 def test_process_writes_to_a_file_and_asks_for_no_wandb() -> None:
     config, _ = read(command="process")
     assert config.data_path_to_save_groups == "data/terminal_test.jsonl"

@@ -1,0 +1,32 @@
+"""The order of calls that run side by side."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import anyio
+
+
+class Line:
+    """Calls under way, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._places: deque[anyio.Event] = deque()
+
+    @contextmanager
+    def place(self) -> Iterator[anyio.Event]:
+        """Join the line until the end of the block. The event is set when all calls that came before have left."""
+        first = anyio.Event()
+        self._places.append(first)
+        self._call_first()
+        try:
+            yield first
+        finally:
+            self._places.remove(first)
+            self._call_first()
+
+    def _call_first(self) -> None:
+        if self._places:
+            self._places[0].set()

@@ -1,0 +1,34 @@
+"""Which calls of a turn run at the same time: a setting of a batch run, kept for its resumption."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes_agent.turn import ParallelCalls
+from hermes_batch import BatchConfig, Task
+from hermes_batch.settings import recorded_config, write_settings
+from hermes_exec import ConfigError
+
+
+def config(tmp_path: Path, **more: Any) -> BatchConfig:
+    return BatchConfig(dataset=tmp_path / "prompts.jsonl", out=tmp_path, model="m", **more)
+
+
+@pytest.mark.parametrize("given", ["safe", "all", 1, 7])
+def test_parallel_calls_reaches_the_loop_and_is_recorded(given: ParallelCalls, tmp_path: Path) -> None:
+    write_settings(config(tmp_path, parallel_calls=given), prompts=1, records=0, seconds=0)
+    resumed = recorded_config(tmp_path)
+    assert resumed.rollout(Task(index=0, line=1, prompt="go")).loop["parallel_calls"] == given
+
+
+def test_parallel_calls_default_is_safe(tmp_path: Path) -> None:
+    assert config(tmp_path).rollout(Task(index=0, line=1, prompt="go")).loop["parallel_calls"] == "safe"
+
+
+@pytest.mark.parametrize("given", [0, True, "some", 2.5, None])
+def test_parallel_calls_refuses_other_values(given: object, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="parallel_calls is 'safe', 'all' or a number from 1"):
+        BatchConfig.of({"dataset": tmp_path / "p", "out": tmp_path, "model": "m", "parallel_calls": given})
