@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -13,13 +13,9 @@ from hermes_agent.models.chat_answer import read_answer
 from hermes_agent.models.chat_text import as_text, leading_system
 from hermes_agent.models.endpoint import Endpoint, EndpointStatus
 from hermes_agent.parsers import get_parser, get_renderer
+from hermes_agent.parsers.unread import unread_calls
 from hermes_exec.errors import ConfigError, ErrorCause
 
-_LOG = logging.getLogger(__name__)
-_TAGS = (
-    *("<tool_call>", "<longcat_tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<｜tool▁call", "<｜DSML｜"),
-    *("<|tool_call_begin|>", "<function="),
-)
 _OF_TOOLS = ("tool_choice", "parallel_tool_calls")
 
 
@@ -74,7 +70,6 @@ class OpenAIModel:
         self._render = get_renderer(parser) if parser and text_tools else None
         self._prefill = [dict(message) for message in prefill]
         self._sampling = dict(sampling or {})
-        self._warned = False
 
     @property
     def status(self) -> EndpointStatus:
@@ -86,7 +81,11 @@ class OpenAIModel:
     ) -> Completion:
         """One completion; see `Model.complete`. AccessRefused for a refused key or an empty quota."""
         body = self._body(messages, tools, {**self._sampling, **sampling})
-        return await self._endpoint.post("/chat/completions", body, lambda answer: self._read(answer, tools))
+        # Told to call nothing, a server hands through as text what its parser would have read.
+        may_call = sampling.get("tool_choice") != "none"
+        return await self._endpoint.post(
+            "/chat/completions", body, lambda answer: self._read(answer, tools, may_call=may_call)
+        )
 
     async def aclose(self) -> None:
         """Close the connections of this event loop. The model can be used again afterwards."""
@@ -113,17 +112,13 @@ class OpenAIModel:
         whole = [*messages[:at], *self._prefill, *messages[at:]]
         return _images_by_the_user(whole) if self._render is None else as_text(whole, tools, self._render)
 
-    def _read(self, answer: object, tools: Sequence[Mapping[str, Any]]) -> Completion:
+    def _read(self, answer: object, tools: Sequence[Mapping[str, Any]], *, may_call: bool) -> Completion:
         parse = self._parse
         completion = read_answer(answer, None if parse is None else lambda text: parse(text, tools))
-        if parse is None and tools and not completion.tool_calls and not self._warned:
-            self._warn_of_calls_in(completion.content or "")
-        return completion
-
-    def _warn_of_calls_in(self, text: str) -> None:
-        if tag := next((tag for tag in _TAGS if tag in text), None):
-            self._warned = True
-            _LOG.warning("%s writes calls as text (%s); give the parser of its format: parser=…", self.model, tag)
+        if completion.tool_calls or not may_call:
+            return completion
+        unread = unread_calls(completion.content, tools, model=self.model)
+        return completion if unread is None else replace(completion, problems=(*completion.problems, unread))
 
 
 def _images_by_the_user(messages: Sequence[Message]) -> list[Message]:

@@ -11,6 +11,7 @@ from hermes_agent.errors import ContextExceeded, ModelError
 from hermes_agent.messages import Completion, Message, TokenUsage, TurnTokens, called
 from hermes_agent.models.endpoint import BadAnswer
 from hermes_agent.parsers import Parser, get_parser
+from hermes_agent.parsers.unread import unread_calls
 from hermes_agent.tokens.answers import Sampled, sampled
 from hermes_agent.tokens.samplers import Sampler
 from hermes_agent.tokens.template import ChatTemplate
@@ -134,6 +135,9 @@ class TokenSession:
         except ValueError as error:
             raise ModelError(f"the sampled ids are of another tokenizer: {error}", cause=ErrorCause.CONFIG) from error
         parsed = self._parser(text, self._tools)
+        if not parsed.tool_calls:
+            # Only a warning: a policy that leaves its format must not escape its reward.
+            unread_calls(parsed.content, self._tools, model="the model on tokens")
         ended = answer.ids[-1] in self._template.end_ids
         cut = not ended and (answer.finish == "length" or len(answer.ids) >= max_tokens)
         return Completion(

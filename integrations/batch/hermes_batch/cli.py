@@ -149,6 +149,7 @@ def resume(
     out: _Out,
     base_url: Annotated[str | None, typer.Option("--base-url", help="Where the endpoint is now.")] = None,
     api_key: ApiKey = "none",
+    parser: Parser = None,
     workers: Annotated[int | None, typer.Option("--workers", "-w", min=1, help="Prompts worked on at a time.")] = None,
     option: Options = None,
     as_json: AsJson = False,
@@ -163,7 +164,7 @@ def resume(
 
     from hermes_batch.run import resume_batch
 
-    given: dict[str, Any] = {"base_url": base_url, "workers": workers}
+    given: dict[str, Any] = {"base_url": base_url, "parser": parser, "workers": workers}
     changes = {name: value for name, value in given.items() if value is not None}
     changes |= _pool_settings(parse_options(option))
     work = partial(resume_batch, out, api_key=SecretStr(api_key), **changes)

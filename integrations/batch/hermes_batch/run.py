@@ -23,8 +23,10 @@ from hermes_agent import (
     Rollout,
     RolloutResult,
     SessionModel,
+    Turn,
 )
 from hermes_agent.models.endpoint import EndpointStatus
+from hermes_agent.parsers.unread import UNREAD_CALLS
 from hermes_batch.config import BatchConfig
 from hermes_batch.dataset import Task, read_dataset
 from hermes_batch.record import MadeRecord, Record, make_record
@@ -83,6 +85,7 @@ OnStart = Callable[[BatchResult], None]
 OnRecord = Callable[[BatchResult, Record], None]
 OnEndpoint = Callable[[EndpointStatus], None]
 _LOOK_S = 1.0
+_FIRST_ANSWERS = 8
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _LOG = logging.getLogger(__name__)
 
@@ -114,7 +117,8 @@ async def run_batch(
     model's endpoint does.
 
     Raises ConfigError (dataset, settings, an `out` that has results already; and in the middle of the run when the
-    model's endpoint refuses the key or its quota is used up), BackendUnavailable, ImageError.
+    model's endpoint refuses the key or its quota is used up, or when the first eight answers, or all where there are
+    fewer, have calls that no parser has read), BackendUnavailable, ImageError.
     """
     tasks = _checked(config)
     _refuse_results(config)
@@ -200,6 +204,8 @@ class _Run:
         """Whether the model has given an answer."""
         self._back: anyio.Event | None = None
         """Set when the endpoint, which is away now, gives something again; None while it is not away."""
+        self._first_answers: list[str | None] = []
+        """Of each of the first answers, the calls in it that no parser has read."""
         self._asking = False
         """Whether a worker finds out, with its prompt, if the endpoint is back."""
 
@@ -231,6 +237,7 @@ class _Run:
                 async with anyio.create_task_group() as workers:
                     for _ in range(self._workers):
                         workers.start_soon(self._worker, lines)
+                self._check_first_answers()
                 whole.cancel_scope.cancel()
         except ExceptionGroup as errors:
             # A full disk, or what the caller's on_record raised: all workers met the same trouble.
@@ -281,12 +288,14 @@ class _Run:
         self._result.tally.add(record)
         if self._told.on_record is not None:
             self._told.on_record(self._result, record)
+        if len(self._first_answers) == _FIRST_ANSWERS:
+            self._check_first_answers()
 
     async def _try(self, rollout: Rollout) -> tuple[RolloutResult, int]:
         """Work on a prompt, again on another sandbox where infrastructure failed. Return what came of the last attempt
         and the number of attempts. Raises ConfigError when the endpoint refuses every request, not this one alone.
         """
-        hooks = Hooks(before_call=self._hear, on_turn=self._hear)
+        hooks = Hooks(before_call=self._hear, on_turn=self._hear_turn)
         rollout = replace(rollout, loop={**rollout.loop, "hooks": hooks})
         attempts = 1
         while True:
@@ -301,6 +310,21 @@ class _Run:
     def _hear(self, _: object) -> None:
         self._heard = True
         self._end_outage()
+
+    def _hear_turn(self, turn: Turn) -> None:
+        self._hear(turn)
+        if len(self._first_answers) < _FIRST_ANSWERS:
+            unread = (problem.message for problem in turn.completion.problems if problem.kind == UNREAD_CALLS)
+            self._first_answers.append(next(unread, None))
+
+    def _check_first_answers(self) -> None:
+        """Raise ConfigError when the first answers all have calls that no parser has read."""
+        answers = self._first_answers
+        if answers and all(answers):
+            raise ConfigError(
+                f"the run was stopped after {len(answers)} answers with calls that nothing reads: {answers[0]}; give "
+                f"the parser and go on: hermes-exec batch resume {self._config.out} --parser …"
+            )
 
     def _begin_outage(self, why: str) -> None:
         if self._config.on_outage == "stop" or not self._heard:

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from examples.demo.leftovers import ProcessWatch, boxes_of
-from hermes_batch import BatchConfig, BatchResult, Record, read_records, run_batch
+from hermes_batch import BatchConfig, BatchResult, Record, read_records, resume_batch, run_batch
 from hermes_exec.backends.registry import make_backend
 from hermes_exec.errors import ConfigError, ImageError
 from hermes_exec.tools import draw_toolsets
@@ -330,6 +330,39 @@ async def test_one_request_that_is_forbidden_stops_no_run(tmp_path: Path) -> Non
         result = await run_batch(run)
     assert [record["finish"] for record in read_records(run.out)] == ["answered", "model_error", "answered"]
     assert result.unscored == 1
+
+
+HERMES = '<tool_call>{"name": "terminal", "arguments": {"command": "ls"}}</tool_call>'
+
+
+@pytest.mark.parametrize("parser", [None, "mistral"])
+@pytest.mark.parametrize(("prompts", "answered"), [(3, 3), (40, 8)])
+async def test_calls_that_no_parser_reads_stop_the_run(
+    tmp_path: Path, parser: str | None, prompts: int, answered: int
+) -> None:
+    file = dataset(tmp_path, *({"prompt": f"p{n}", "check": "true"} for n in range(prompts)))
+    with endpoint(*[ok({"content": HERMES})] * prompts) as server:
+        run = BatchConfig(
+            dataset=file, out=tmp_path / "out", model="m", base_url=server.base_url, parser=parser, workers=1
+        )
+        with pytest.raises(ConfigError, match=r"'hermes'.*batch resume .*/out --parser"):
+            await run_batch(run)
+        assert len(server.requests) == answered
+        records = list(read_records(run.out))
+        assert {(record["trainable"], record["solved"]) for record in records} == {(False, None)}
+        assert "unread_calls" in str(records[0]["errors"])
+        server.answers[:] = [ok({"content": text}) for _ in range(prompts) for text in (HERMES, "done")]
+        result = await resume_batch(run.out, parser="hermes")
+    assert (result.solved, result.tool_calls, result.unscored) == (prompts, prompts, 0)
+
+
+async def test_one_answer_that_is_read_stops_no_run(tmp_path: Path) -> None:
+    file = dataset(tmp_path, *({"prompt": f"p{n}"} for n in range(9)))
+    texts = ["done", *[HERMES] * 8]
+    with endpoint(*(ok({"content": text}) for text in texts)) as server:
+        run = BatchConfig(dataset=file, out=tmp_path / "out", model="m", base_url=server.base_url, workers=1)
+        result = await run_batch(run)
+    assert (result.complete, result.unscored) == (True, 8)
 
 
 @pytest.mark.parametrize(("status", "answered"), [(401, 0), (403, 0), (404, 0), (401, 1), (402, 1)])

@@ -109,6 +109,20 @@ def test_agent_without_an_endpoint_ends_with_infra() -> None:
     assert f"{url} gave nothing for 2 s, the last time: no connection" in done.stderr
 
 
+def test_forgotten_parser_is_told_and_ends_with_usage(tmp_path: Path) -> None:
+    said = ok({"content": '<tool_call>{"name": "terminal", "arguments": {"command": "ls"}}</tool_call>'})
+    with endpoint(said, said, said) as server:
+        url = ("--model", "m", "--base-url", server.base_url)
+        agent = run("agent", "x", *url, "--json")
+        batch = run("batch", "run", str(prompts(tmp_path, "a", "b")), "--out", str(tmp_path / "out"), *url)
+    warning = "WARNING hermes_agent.parsers.unread: m writes calls as text, in the format 'hermes'"
+    assert warning in agent.stderr
+    assert json.loads(agent.stdout)["trainable"] is False
+    assert warning in batch.stderr
+    assert batch.returncode == 2
+    assert "ConfigError: the run was stopped after 2 answers with calls that nothing reads" in batch.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [

@@ -188,6 +188,53 @@ async def test_calls_in_plain_text_are_read_by_the_parser() -> None:
     assert (untouched.tool_calls, untouched.content) == ((), said["content"])
 
 
+QUOTED = 'Models write <tool_call>{"name": "other", "arguments": {}}</tool_call>.'
+
+
+@pytest.mark.parametrize(
+    ("text", "parser", "form"),
+    [
+        (CALL, None, "hermes"),
+        (CALL, "mistral", "hermes"),
+        ("[TOOL_CALLS]do{}", "hermes", "mistral"),
+        ("<tool_call><function=do>\n</function></tool_call>", "hermes", None),
+        ("<tool_call><function=do>\n</function></tool_call>", "kimi_k2", "qwen3_coder"),
+        ('{"name": "do", "parameters": {}}', None, "llama3_json"),
+        (QUOTED, None, None),
+        (QUOTED, "mistral", None),
+        ("<tool_call> is a tag", None, None),
+        ('{"answer": 42}', None, None),
+    ],
+)
+async def test_calls_that_no_parser_reads_are_a_problem(
+    text: str,
+    parser: str | None,
+    form: str | None,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hermes_agent.parsers.unread._WARNED", set())
+    with endpoint(ok({"content": text}), ok({"content": text})) as server:
+        async with model(server.base_url, parser=parser) as made:
+            done = await made.complete(ASK, TOOLS)
+            assert (await made.complete(ASK, [])).problems == ()
+    assert [(each.kind, each.trainable) for each in done.problems] == ([("unread_calls", False)] if form else [])
+    assert [f"give parser={form!r}" in record.getMessage() for record in caplog.records] == ([True] if form else [])
+
+
+async def test_calls_of_a_closing_answer_are_no_problem() -> None:
+    with endpoint(ok({"content": CALL})) as server:
+        async with model(server.base_url) as made:
+            assert (await made.complete(ASK, TOOLS, tool_choice="none")).problems == ()
+
+
+async def test_episode_with_calls_that_no_parser_reads_is_not_trainable() -> None:
+    with endpoint(ok({"content": CALL})) as server:
+        async with model(server.base_url) as made:
+            episode = await AgentLoop(made, FunctionTools(echo)).run(ASK)
+    assert (episode.finish, episode.trainable, episode.errors[0].kind) == ("answered", False, "unread_calls")
+
+
 async def test_text_mode_needs_no_tools_of_the_endpoint() -> None:
     system = {"role": "system", "content": "be brief"}
     cut = '<tool_call>{"name": "do", "arg</tool_call>'
