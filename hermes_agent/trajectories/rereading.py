@@ -9,7 +9,8 @@ from json.decoder import JSONDecoder
 from typing import Any, NamedTuple
 
 from hermes_agent.messages import Message, ToolCall, called, message_text
-from hermes_agent.trajectories.sharegpt import Turn, system_prompt
+from hermes_agent.parsers import get_parser
+from hermes_agent.trajectories.sharegpt import Turn, gpt_value, system_prompt
 
 _NOT_TEXT = frozenset({"reasoning_details", "extra_content"})
 """Fields of messages with which a provider recognises its own answers: they are no text of the conversation."""
@@ -52,6 +53,7 @@ def export_problem(messages: Sequence[Message], turns: Sequence[Turn]) -> str:
 
     Compared are roles, texts, thinking, calls with their ids and the text of their arguments, and results. Markup that
     an assistant's text or thinking quotes is a problem however it is read: other readers take it for thinking or calls.
+    So is what the parser of the Hermes format reads otherwise, such as the end of a turn in a text.
     """
     for number, message in enumerate(messages, 1):
         if why := _not_held(message):
@@ -64,7 +66,24 @@ def export_problem(messages: Sequence[Message], turns: Sequence[Turn]) -> str:
         for name, was, now in zip(_Facts._fields, facts, found, strict=True):
             if was != now:
                 return f"message {number} ({message.get('role')}) would re-read with {name.replace('_', ' ')}"
+        if facts.another_role == "assistant" and not _parses(message):
+            return f"message {number} (assistant) would be parsed otherwise by a parser of the Hermes format"
     return ""
+
+
+def _parses(message: Message) -> bool:
+    """Whether the parser of the Hermes format finds the texts and calls of an assistant message in its rendering."""
+    parsed, calls = get_parser("hermes")(gpt_value(message), ()), called(message)
+    texts = (parsed.content or "", parsed.reasoning or "")
+    return (
+        [text.strip() for text in texts] == [text.strip() for text in (message_text(message), _thinking(message))]
+        and len(parsed.tool_calls) == len(calls)
+        and all(read.name in ("", call.name) for read, call in zip(parsed.tool_calls, calls, strict=True))
+    )
+
+
+def _thinking(message: Mapping[str, Any]) -> str:
+    return str(message.get("reasoning_content") or "")
 
 
 def _not_held(message: Message) -> str:
@@ -83,7 +102,7 @@ def _not_held(message: Message) -> str:
     broken = [call.arguments for call in called(message) if not call.name]
     for part, text in (
         ("text", message_text(message)),
-        ("thinking", str(message.get("reasoning_content") or "")),
+        ("thinking", _thinking(message)),
         *(("broken call", text) for text in broken),
     ):
         if quoted := _QUOTED.search(text):
@@ -104,8 +123,7 @@ class _Facts(NamedTuple):
     def of(cls, message: Mapping[str, Any]) -> _Facts:
         """Return those of a message; a field that is missing, None or empty is the same."""
         names = (str(message.get("tool_call_id") or ""), str(message.get("name") or ""))
-        thoughts = str(message.get("reasoning_content") or "")
-        return cls(str(message.get("role")), message_text(message), thoughts, called(message), names)
+        return cls(str(message.get("role")), message_text(message), _thinking(message), called(message), names)
 
 
 def _read_gpt(value: str) -> Message:
