@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from hermes_agent.messages import Message, TokenUsage, TurnTokens, message_text
+from hermes_agent.messages import CallState, Message, TokenUsage, TurnTokens, message_text
 from hermes_agent.trajectories.rereading import export_problem
 from hermes_agent.trajectories.sharegpt import Turn, sharegpt
 from hermes_exec.errors import ErrorCause
@@ -40,9 +40,10 @@ service counts in it; nor is a context that was full before the first turn.
 
 @dataclass(frozen=True)
 class CallRecord:
-    """One tool call and what came of it. `executed` is False for a call that never reached the toolbox: not
-    understood, blocked, over a budget, or called off. `runs_on` says where the tool works; `images` are the PNG images
-    of its result, whether the model was shown them or not.
+    """One tool call and its result. `state` is how far it came: `not_begun` (malformed, blocked, over a budget, or the
+    episode ended before), `begun` (the episode ended while it ran: it may have had effects), or `ended`. `duration_s`
+    is the time that it ran. `runs_on` says where the tool works; `images` are the PNG images of its result, whether the
+    model was shown them or not.
     """
 
     turn: int
@@ -53,7 +54,7 @@ class CallRecord:
     ok: bool
     error_kind: str | None
     duration_s: float
-    executed: bool = True
+    state: CallState = "ended"
     runs_on: Literal["slot", "host"] = "slot"
     images: tuple[bytes, ...] = ()
 
@@ -87,8 +88,8 @@ class EpisodeError:
 
 
 class CallCounts(NamedTuple):
-    """Calls of an episode: all that the model wrote, those that fit a schema, and those that were carried out, by
-    whether the tool did what was asked.
+    """Calls of an episode: all that the model wrote, those that fit a schema, and those that were begun, by whether the
+    tool did what was asked.
     """
 
     attempted: int
@@ -132,7 +133,7 @@ class Episode:
     def counts(self) -> CallCounts:
         """How many calls the model wrote, and what became of them."""
         calls = self.tool_calls
-        executed = [call for call in calls if call.executed]
+        executed = [call for call in calls if call.state != "not_begun"]
         return CallCounts(
             attempted=len(calls),
             schema_valid=sum(call.schema_valid for call in calls),

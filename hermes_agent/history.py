@@ -85,13 +85,13 @@ class History:
                 answer.ok,
                 answer.error_kind,
                 answer.duration_s,
-                executed=answer.executed,
+                state=answer.state,
                 runs_on="host" if call.name in self._on_host else "slot",
                 images=answer.images,
             )
         )
         self.refused = self.refused or answer.error_kind == "no_calls_left"
-        if not answer.executed:
+        if answer.state != "ended":
             self._errors.append(EpisodeError(self.turns, "call", answer.error_kind or "", call.error or answer.content))
 
     def add_notices(self, texts: Sequence[str]) -> None:

@@ -30,7 +30,8 @@ OnTurn = Callable[[Turn], Awaitable[None] | None]
 
 @dataclass(frozen=True)
 class Hooks:
-    """Functions, sync or async, that an `AgentLoop` calls. One that raises ends its episode (`finish="infra"`).
+    """Functions, sync or async, that an `AgentLoop` calls. One that raises ends its episode (`finish="infra"`). The
+    record of a call for which `after_call` raised has the result that the tool gave.
 
     `before_call(call)` may block the call: a text that it returns is the reason, which the model is told in place of a
     result. `after_call(call, result)` may return another `ToolResult` in the place of the result. Both run where their

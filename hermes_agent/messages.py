@@ -178,15 +178,23 @@ def called(message: Mapping[str, Any]) -> list[ToolCall]:
     ]
 
 
+CallState = Literal["not_begun", "begun", "ended"]
+"""How far a call came.
+
+`not_begun`: the toolbox was not asked: the call was malformed, refused, or the episode ended before. `begun`: the
+toolbox was asked, and the episode ended before the call did: it may have had effects. `ended`: it has its result.
+"""
+
+
 class Answer(NamedTuple):
-    """What a call is answered with. `executed` is False when it never reached the toolbox; `images` are PNG images,
-    which the model is shown if `shows_images`.
+    """What a call is answered with. `state` is how far the call came; `images` are PNG images, which the model is shown
+    if `shows_images`.
     """
 
     content: str
     ok: bool
     error_kind: str | None
     duration_s: float = 0.0
-    executed: bool = True
+    state: CallState = "ended"
     images: tuple[bytes, ...] = ()
     shows_images: bool = False

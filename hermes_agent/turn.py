@@ -14,7 +14,7 @@ import anyio.lowlevel
 
 from hermes_agent.history import History
 from hermes_agent.hooks import Hooks, ask
-from hermes_agent.messages import Answer, ToolCall
+from hermes_agent.messages import Answer, CallState, ToolCall
 from hermes_exec.errors import ConfigError, ErrorCause, ExecError
 from hermes_exec.tools import Notice, Toolbox, ToolResult
 
@@ -138,12 +138,14 @@ class ToolTurns:
         answers: list[Answer | None] = [None] * len(calls)
         results: dict[int, ToolResult] = {}
         failures: list[_Failed] = []
+        places: dict[int, _Place] = {}
 
         async def one(index: int, place: _Place) -> None:
             try:
                 outcome = await self._made(history, calls[index], history.result_ids[index], place)
             except _Failed as failure:
                 failures.append(failure)
+                answers[index] = None if place.result is None else _answer(place.result)
                 group.cancel_scope.cancel()
                 return
             finally:
@@ -156,10 +158,11 @@ class ToolTurns:
             for index, call in enumerate(calls):
                 answers[index] = _not_made(call, index, calls_left)
             for side_by_side in self._segments(calls, [answer is None for answer in answers]):
-                places = _Places(_AT_ONCE if isinstance(self._parallel_calls, str) else self._parallel_calls)
+                line = _Places(_AT_ONCE if isinstance(self._parallel_calls, str) else self._parallel_calls)
                 async with anyio.create_task_group() as group:
                     for index in side_by_side:
-                        group.start_soon(one, index, await places.take())
+                        places[index] = await line.take()
+                        group.start_soon(one, index, places[index])
                 if failures:
                     raise failures[0]
             order = sorted(results)
@@ -168,8 +171,8 @@ class ToolTurns:
                 answers[index] = _answer(result)
         finally:
             # Also on cancellation: the calls that ended have had their effects.
-            for call, answer in zip(calls, answers, strict=True):
-                history.add_answer(call, answer or _refused("ended", "The episode ended before this call did."))
+            for index, (call, answer) in enumerate(zip(calls, answers, strict=True)):
+                history.add_answer(call, answer or _unfinished(places.get(index)))
 
     def _segments(self, calls: Sequence[ToolCall], runs: Sequence[bool]) -> Iterator[list[int]]:
         """Return the calls that run, by their numbers: those of one list at the same time, list after list."""
@@ -188,8 +191,10 @@ class ToolTurns:
         return reads_only is not None and reads_only(name) is True
 
     async def _made(self, history: History, call: ToolCall, call_id: str, place: _Place) -> ToolResult | Answer:
-        def make() -> Awaitable[ToolResult]:
-            return self._tools.call(call.name, call.arguments, call_id=call_id)
+        async def make() -> ToolResult:
+            place.begun_at = anyio.current_time()
+            place.result = await self._tools.call(call.name, call.arguments, call_id=call_id)
+            return place.result
 
         try:
             made = await self._hooked(call, make, place.begin)
@@ -252,11 +257,13 @@ class _Places:
 
 
 class _Place:
-    """The place of one call among those that run at the same time."""
+    """The place of one call among those that run at the same time, and how far the call came."""
 
     def __init__(self, before: anyio.Event, free: anyio.Semaphore) -> None:
         self._before, self._free = before, free
         self.begun = anyio.Event()
+        self.begun_at: float | None = None
+        self.result: ToolResult | None = None
 
     async def begin(self) -> None:
         """Wait until the call before has begun, or was blocked in its turn."""
@@ -311,6 +318,18 @@ def _answer(result: ToolResult) -> Answer:
     )
 
 
-def _refused(kind: str, message: str) -> Answer:
+def _refused(kind: str, message: str, state: CallState = "not_begun", duration_s: float = 0.0) -> Answer:
     text = json.dumps({"error": message, "error_kind": kind}, ensure_ascii=False)
-    return Answer(text, ok=False, error_kind=kind, executed=False)
+    return Answer(text, ok=False, error_kind=kind, duration_s=duration_s, state=state)
+
+
+def _unfinished(place: _Place | None) -> Answer:
+    """Return the answer of a call that has none when its episode ends."""
+    if place is None or place.begun_at is None:
+        return _refused("not_begun", "The episode ended before this call began.")
+    if place.result is None:
+        message = "The episode ended while this call ran. It may have had effects."
+        return _refused("interrupted", message, "begun", anyio.current_time() - place.begun_at)
+    # What `after_call` was to change of the result is not known: the result itself must not be shown.
+    message = "The call ended, and the episode ended before its result was passed on."
+    return _refused("interrupted", message, "ended", place.result.duration_s)

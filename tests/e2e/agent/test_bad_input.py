@@ -51,7 +51,7 @@ async def test_calls_without_end() -> None:
     done = await episode(*[forever] * 50, max_turns=20)
     assert (done.finish, done.turns, done.trainable) == ("max_turns", 20, True)
     at_once = await episode(forever * 3000, "done", max_tool_calls=5)
-    assert sum(made.executed for made in at_once.tool_calls) == 5
+    assert sum(made.state == "ended" for made in at_once.tool_calls) == 5
     assert at_once.finish == "max_turns"
 
 

@@ -34,7 +34,7 @@ async def test_a_blocked_call_is_not_made_and_the_model_hears_why() -> None:
     episode = await loop.run("x")
     assert [json.loads(arguments)["x"] for _, arguments, _ in tools.calls] == [1]
     assert json.loads(episode.messages[-2]["content"]) == {"error": "not on a Sunday", "error_kind": "blocked"}
-    assert [(c.executed, c.error_kind) for c in episode.tool_calls] == [(True, None), (False, "blocked")]
+    assert [(c.state, c.error_kind) for c in episode.tool_calls] == [("ended", None), ("not_begun", "blocked")]
     assert (episode.finish, episode.trainable) == ("answered", True)
 
 
@@ -76,6 +76,35 @@ async def test_a_hook_that_raises_ends_its_episode_unscored(name: str) -> None:
     assert (episode.finish, episode.cause, episode.trainable) == ("infra", ErrorCause.CONFIG, False)
     assert f"the hook {name} raised ValueError: a bug" in episode.errors[0].message
     assert episode.messages[0] == {"role": "user", "content": "x"}
+
+
+@pytest.mark.parametrize(("name", "state"), [("before_call", "not_begun"), ("after_call", "ended")])
+async def test_call_whose_hook_raised_is_recorded_as_far_as_it_came(name: str, state: str) -> None:
+    def broken(*given: object) -> None:
+        raise ValueError("a bug")
+
+    tools = FunctionTools(echo)
+    loop = AgentLoop(ScriptedModel([work(1), "ok"]), tools, hooks=Hooks(**{name: broken}))
+    (record,) = (await loop.run("x")).tool_calls
+    assert (record.state, len(tools.calls)) == (state, 1 if state == "ended" else 0)
+    assert (record.ok, record.content == '{"output": "1"}') == (state == "ended", state == "ended")
+
+
+async def test_result_that_after_call_has_not_passed_is_not_shown() -> None:
+    async def forever(made: ToolCall, given: ToolResult) -> None:
+        await anyio.sleep_forever()
+
+    loop = AgentLoop(
+        ScriptedModel([work(6172839), "ok"]),
+        FunctionTools(echo),
+        max_tool_seconds=0.1,
+        hooks=Hooks(after_call=forever),
+    )
+    episode = await loop.run("x")
+    (record,) = episode.tool_calls
+    assert (episode.finish, episode.trainable, record.state, record.ok) == ("budget", True, "ended", False)
+    assert "6172839" not in record.content
+    assert "6172839" not in episode.messages[-1]["content"]
 
 
 async def test_a_hook_may_wait_and_is_cancelled_with_its_episode() -> None:

@@ -57,7 +57,7 @@ async def test_answer_ends_the_episode() -> None:
     assert episode.reasoning == ("hm", None)
     assert episode.messages[1]["reasoning_content"] == "hm"
     assert episode.usage == TokenUsage(30, 7, 2)
-    assert [(r.turn, r.name, r.ok, r.executed) for r in episode.tool_calls] == [(1, "do", True, True)]
+    assert [(r.turn, r.name, r.ok, r.state) for r in episode.tool_calls] == [(1, "do", True, "ended")]
     assert episode.errors == ()
 
 
@@ -380,12 +380,28 @@ async def test_infra_ends_the_episode_unscored_and_ends_the_siblings(error: Exce
         episode = await loop.run("x")
     assert (episode.finish, episode.cause, episode.trainable) == ("infra", cause, False)
     assert ended == [3]
-    assert [(record.ok, record.executed) for record in episode.tool_calls] == [
-        (True, True),
-        (False, False),
-        (False, False),
+    assert [(record.ok, record.state) for record in episode.tool_calls] == [
+        (True, "ended"),
+        (False, "begun"),
+        (False, "begun"),
     ]
     assert [e.kind for e in episode.errors if e.where == "infra"] == [type(error).__name__]
+
+
+async def test_failure_leaves_later_calls_not_begun() -> None:
+    async def tool(arguments: dict[str, Any]) -> str:
+        if arguments["x"] == 2:
+            raise ChannelLost("gone")
+        return "first"
+
+    model = ScriptedModel([ask(1, 2, 3)])
+    episode = await AgentLoop(model, FunctionTools(tool)).run("x")
+    assert [record.state for record in episode.tool_calls] == ["ended", "begun", "not_begun"]
+    assert [(e.where, e.kind) for e in episode.errors] == [
+        ("infra", "ChannelLost"),
+        ("call", "interrupted"),
+        ("call", "not_begun"),
+    ]
 
 
 async def test_box_that_its_tenant_ended_is_the_models_doing() -> None:
@@ -395,6 +411,7 @@ async def test_box_that_its_tenant_ended_is_the_models_doing() -> None:
     episode = await AgentLoop(ScriptedModel([ask(1), "oh"]), FunctionTools(tool)).run("x")
     assert (episode.finish, episode.trainable) == ("answered", True)
     assert [(e.where, e.kind) for e in episode.errors] == [("tool", "SandboxDied")]
+    assert [record.state for record in episode.tool_calls] == ["ended"]
 
 
 async def test_failing_tool_is_a_result() -> None:
@@ -414,7 +431,7 @@ async def test_cancel_ends_with_an_episode() -> None:
         await anyio.sleep_forever()
         return ""
 
-    loop = AgentLoop(ScriptedModel([ask(1)]), FunctionTools(tool))
+    loop = AgentLoop(ScriptedModel([ask(1, 2)]), FunctionTools(tool))
     episodes: list[Episode] = []
 
     async def run() -> None:
@@ -427,6 +444,7 @@ async def test_cancel_ends_with_an_episode() -> None:
             loop.cancel()
     assert [(e.finish, e.cause, e.trainable) for e in episodes] == [("cancelled", ErrorCause.CANCELLED, False)]
     assert episodes[0].messages[-1]["role"] == "tool"
+    assert [record.state for record in episodes[0].tool_calls] == ["begun", "not_begun"]
     loop.cancel()
 
 

@@ -54,8 +54,10 @@ async def test_tool_seconds_end_a_call_and_the_episode() -> None:
     with anyio.fail_after(10):
         episode = await AgentLoop(ScriptedModel([WORK] * 9), tools, max_tool_seconds=0.2).run("x")
     assert (episode.finish, episode.trainable, episode.turns) == ("budget", True, 2)
-    assert [record.executed for record in episode.tool_calls] == [True, False]
-    assert "ended before this call" in episode.messages[-1]["content"]
+    assert [record.state for record in episode.tool_calls] == ["ended", "begun"]
+    assert "ended while this call ran" in episode.messages[-1]["content"]
+    assert episode.tool_calls[1].duration_s > 0.1
+    assert episode.counts == (2, 2, 1, 1)
 
 
 @pytest.mark.parametrize("slow", ["model", "tool"])
@@ -77,6 +79,7 @@ async def test_deadline_ends_with_what_exists(slow: str) -> None:
         episode = await AgentLoop(Slow(), FunctionTools(tool), deadline_s=0.2).run("x")
     assert (episode.finish, episode.cause, episode.trainable) == ("deadline", ErrorCause.BUDGET, False)
     assert [message["role"] for message in episode.messages] == ["user", "assistant", "tool"]
+    assert [record.state for record in episode.tool_calls] == ["ended" if slow == "model" else "begun"]
 
 
 async def test_calls_one_after_another() -> None:

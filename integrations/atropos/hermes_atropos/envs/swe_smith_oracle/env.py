@@ -124,7 +124,7 @@ class SweSmithOracleEnv(SandboxAgentEnv[Prepared]):
 
     async def compute_reward(self, item: Prepared, result: Episode, ctx: ToolContext) -> Verdict:
         """1.0 when all demanded tests pass. Raises CheckFailed when the verifier itself does not work in the slot."""
-        if not any(call.executed for call in result.tool_calls):
+        if all(call.state == "not_begun" for call in result.tool_calls):
             return Verdict(0.0, solved=False, output="no tool was called")
         return await judged(ctx.slot, item, demanded(item.instance, self.config))
 
