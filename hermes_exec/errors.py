@@ -79,7 +79,8 @@ class ConfigError(ExecError, ValueError):
 
 class BackendUnavailable(ExecError):
     """Raised when a backend cannot be used here: not installed, no daemon, no credentials. The message ends with the
-    command that mends it. One that is ``retryable`` says that it was there, and is away for now.
+    command that mends it. One that is ``retryable`` says that it was there and is away for now, or that it did not
+    answer in time, which proves nothing; its cause is ``infra``.
     """
 
     default_cause = ErrorCause.CONFIG

@@ -243,7 +243,10 @@ func runDetached(command string, args []string) int {
 
 func newServer(base string, shared []string, network string, filter bool, lease time.Duration,
 	logger *log.Logger) (*serve.Server, error) {
-	facts := isolation.Probe()
+	facts, err := isolation.Probe()
+	if err != nil {
+		return nil, err
+	}
 	manager, err := slots.NewManager(base, facts, selfExe())
 	if err != nil {
 		return nil, err
@@ -273,7 +276,12 @@ func runProbe() int {
 	initproc.Init(initproc.Options{})
 	out := json.NewEncoder(os.Stdout)
 	out.SetIndent("", "  ")
-	if err := out.Encode(isolation.Probe()); err != nil {
+	facts, err := isolation.Probe()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "runner probe:", err)
+		return 1
+	}
+	if err := out.Encode(facts); err != nil {
 		return 1
 	}
 	return 0

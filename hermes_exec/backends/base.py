@@ -288,9 +288,12 @@ class Remarkable(Protocol):
         """
 
 
-def away_for_now(error: BackendUnavailable) -> None:
-    """Mark the error of an engine that has answered before: whoever waits for a box goes on waiting."""
+def away_for_now(error: BackendUnavailable) -> BackendUnavailable:
+    """Return the error, marked as that of an engine that has answered before, or that did not answer in time, which
+    proves nothing: whoever waits for a sandbox goes on waiting.
+    """
     error.cause, error.retryable = ErrorCause.INFRA, True
+    return error
 
 
 async def why_not_ended(end: Callable[[], Awaitable[object]]) -> ExecError | OSError | None:

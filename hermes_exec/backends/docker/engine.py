@@ -111,7 +111,8 @@ class Engine:
         """As ``call`` in the calling thread; no answer is waited for longer than `within_s` from now.
 
         Raises:
-            ExecError: as ``mapped``; BackendUnavailable is retryable when the daemon has answered before.
+            ExecError: as ``mapped``; BackendUnavailable is retryable when the daemon has answered before, or did not
+                answer in time.
         """
         token = ANSWERED_UNTIL.set(time.monotonic() + within_s)
         try:
@@ -169,7 +170,9 @@ def mapped() -> Iterator[None]:
             raise ConfigError(f"Docker refuses the configuration: {said}") from error
         raise LaunchError(f"Docker answered with {status}: {said}") from error
     except (DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-        raise BackendUnavailable(unavailable(error)) from error
+        away = BackendUnavailable(unavailable(error))
+        # Silence says nothing about the configuration.
+        raise away_for_now(away) if "timed out" in str(error).lower() else away from error
 
 
 def unavailable(error: BaseException) -> str:

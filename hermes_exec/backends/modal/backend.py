@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo
+from hermes_exec.backends.base import Labels, LaunchSpec, Reaped, ReapFilter, SandboxInfo, away_for_now
 from hermes_exec.backends.dockerfile import folder_of
 from hermes_exec.backends.modal.client import ANSWER_S, Client
 from hermes_exec.backends.modal.config import DAY_S, ModalConfig
@@ -56,7 +56,8 @@ class ModalBackend:
         try:
             await self._client.call(self._client.hello)
         except LaunchError as error:
-            raise BackendUnavailable(f"Modal is not to be had now, try again later: {error}") from error
+            away = BackendUnavailable(f"Modal is not to be had now, try again later: {error}")
+            raise away_for_now(away) from error
 
     async def launch(self, spec: LaunchSpec, labels: Labels) -> ModalSandbox:
         """See ``Backend.launch``."""

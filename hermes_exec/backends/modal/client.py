@@ -17,6 +17,7 @@ import anyio
 import anyio.to_thread
 from anyio.from_thread import start_blocking_portal
 
+from hermes_exec.backends.base import away_for_now
 from hermes_exec.errors import (
     BackendUnavailable,
     ConfigError,
@@ -62,7 +63,7 @@ class Client:
             import modal
 
             told = f"Modal did not answer within {within_s:g} s at {modal.config.config['server_url']}"
-            raise BackendUnavailable(f"{told}: is there a network, and MODAL_SERVER_URL right?")
+            raise away_for_now(BackendUnavailable(f"{told}: is there a network, and MODAL_SERVER_URL right?"))
 
     def call_now(self, work: Callable[[], Awaitable[T]], within_s: float) -> T:
         """The same in this thread."""

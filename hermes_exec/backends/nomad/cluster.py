@@ -179,7 +179,9 @@ class Cluster:
             stranger = self.client(token=str(uuid.uuid4()))
             with self._mapped():
                 stranger.jobs.get_jobs(prefix=PREFIX)
-        except ExecError:
+        except BackendUnavailable as error:
+            if DENIED not in str(error):  # no answer is no proof of ACLs
+                raise
             return False
         return True
 
@@ -261,7 +263,7 @@ class Cluster:
     def _away(self, error: object) -> BackendUnavailable:
         told = f"Nomad does not answer at {self.address}: set address or NOMAD_ADDR, and look at its TLS settings"
         away = BackendUnavailable(f"{told} ({error})")
-        if self._answered:
+        if self._answered or "timed out" in str(error):
             away_for_now(away)
         return away
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from hermes_exec.backends.base import LaunchSpec
+from hermes_exec.backends.base import LaunchSpec, away_for_now
 from hermes_exec.backends.box_directory import BoxDirectory
 from hermes_exec.backends.process import SYSTEM_PATH
 from hermes_exec.backends.singularity.config import SingularityConfig
@@ -71,7 +71,10 @@ def find_engine(binary: str | None) -> Engine:
         )
     try:
         done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=ANSWER_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired as error:
+        late = f"{path} --version did not answer within {ANSWER_S:g} s"
+        raise away_for_now(BackendUnavailable(late)) from error
+    except OSError as error:
         raise BackendUnavailable(f"{path} cannot be started: {error}") from error
     told = re.match(r"(apptainer|singularity-ce) version (\d+)\.(\d+)", done.stdout)
     if told is None or (version := (int(told[2]), int(told[3]))) < OLDEST[told[1]]:

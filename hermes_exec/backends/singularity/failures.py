@@ -25,6 +25,10 @@ def explain(log: str) -> ExecError:
     """The error for what the engine, or the runner in the box, has said last."""
     said = " ".join(word.strip() for word in WORDS.findall(log))[-1000:] or log.strip()[-1000:] or "it said nothing"
     low = said.lower()
+    if "no space left" in low or "disk quota" in low:
+        return QuotaExceeded(f"there is no room for another box: {said}")
+    if re.search(r"timed out|timeout|deadline exceeded|temporarily unavailable|cannot allocate memory", low):
+        return LaunchError(f"the box did not start this time: {said}")  # no property of the host
     if re.search(r"squashfuse|/dev/fuse|fuse2fs|failed to mount squashfs|mount.*squashfs|no loop device", low):
         return ImageError(
             f"this user cannot mount the file of the image here ({said}): give access to /dev/fuse and install "
@@ -49,8 +53,6 @@ def explain(log: str) -> ExecError:
         )
     if re.search(r"architecture|exec format error", low):
         return ImageError(f"the image is not for this machine: {said}")
-    if "no space left" in low or "disk quota" in low:
-        return QuotaExceeded(f"there is no room for another box: {said}")
     if re.search(r"could not open image|no such file or directory|image format|not a valid image", low):
         return ImageError(f"the image cannot be opened: {said}")
     if "exist in container" in low:

@@ -34,6 +34,7 @@ Progress = Callable[[PullProgress], None]
 ARCHIVES = ("docker-archive:", "oci-archive:")
 TRANSPORTS = (*ARCHIVES, "docker-daemon:", "oci:")
 GRACE_S = 5.0
+DAEMON_S = 30.0
 SAID_BYTES = 4096
 
 
@@ -166,9 +167,13 @@ def _content(name: str) -> str:
 
 def _daemon_image(reference: str) -> str:
     done = None
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+    try:
         argv = ["docker", "image", "inspect", "--format", "{{.Id}}", reference]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=DAEMON_S, check=False)
+    except subprocess.TimeoutExpired as error:  # by its name alone an image that was kept before would be taken for it
+        raise LaunchTimeout(f"the Docker daemon did not describe {reference!r} within {DAEMON_S:g} s") from error
+    except OSError:
+        pass
     return done.stdout.strip() if done is not None and done.returncode == 0 else reference
 
 

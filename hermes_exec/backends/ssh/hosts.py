@@ -68,9 +68,7 @@ class Hosts:
                 return made
             rest = [known for known in rest if known is not chosen and known.left_out_until <= self._clock()]
         away = self._away()
-        if isinstance(away, BackendUnavailable):
-            away_for_now(away)
-        raise away
+        raise away_for_now(away) if isinstance(away, BackendUnavailable) else away
 
     def _due(self) -> list[Known]:
         """Those that are not left out; when all are, the one that is so for the shortest time."""
@@ -103,7 +101,7 @@ class Hosts:
         for known in due:
             if known.host not in answers and known.failed_at < began:
                 told = f"ssh {known.host.name}: no answer within {patience_s:g} s after that of another host"
-                self._leave_out(known, BackendUnavailable(told), began)
+                self._leave_out(known, away_for_now(BackendUnavailable(told)), began)
         if not answers:
             raise self._away()
         return answers
@@ -128,7 +126,10 @@ class Hosts:
         errors = [known.error for known in self.known if known.error is not None]
         kinds = {type(error) if isinstance(error, ExecError) else LaunchError for error in errors}
         kind = kinds.pop() if len(kinds) == 1 else LaunchError
-        return kind("; ".join(dict.fromkeys(map(str, errors))))
+        away = kind("; ".join(dict.fromkeys(map(str, errors))))
+        if isinstance(away, BackendUnavailable) and any(isinstance(e, ExecError) and e.retryable for e in errors):
+            away_for_now(away)
+        return away
 
 
 def _pause_s(failures: int) -> float:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from hermes_exec.aio.streams import FdStream
+from hermes_exec.backends.base import away_for_now
 from hermes_exec.backends.ssh.config import SSHHost
 from hermes_exec.errors import BackendUnavailable
 
@@ -73,6 +74,7 @@ NEW = (
     "its host key is not known: compare it, then {scan} >> ~/.ssh/known_hosts (or the file of known_hosts=), or "
     "host_keys='accept-new'"
 )
+SILENT = "it does not answer"
 REASONS = (
     ("REMOTE HOST IDENTIFICATION HAS CHANGED|BadHostKey", CHANGED),
     (r"No \S+ host key is known|Host key verification failed|not found in known_hosts", NEW),
@@ -83,7 +85,7 @@ REASONS = (
     ("Permission denied|uthentication", "it does not let us in: ssh-copy-id {name}, or give identity_file"),
     ("ould not resolve|Name or service not known|nodename nor servname", "its name is not known"),
     ("onnection refused|Unable to connect", "no SSH server listens there"),
-    ("imed out|timeout|No route to host|unreachable", "it does not answer"),
+    ("imed out|timeout|No route to host|unreachable", SILENT),
     ("", "the connection failed"),
 )
 """What clients say, and what it means; the first that matches."""
@@ -115,4 +117,5 @@ def unavailable(host: SSHHost, said: str) -> BackendUnavailable:
     told = " ".join(line for line in said.splitlines() if line.strip() and not line.startswith("@"))[-500:]
     entry = host.host if host.port in {None, 22} else f"[{host.host}]:{host.port}"
     scan = " ".join(("ssh-keyscan", *(() if host.port is None else ("-p", str(host.port))), host.host))
-    return BackendUnavailable(f"ssh {host.name}: {reason.format(name=host.name, entry=entry, scan=scan)} ({told})")
+    error = BackendUnavailable(f"ssh {host.name}: {reason.format(name=host.name, entry=entry, scan=scan)} ({told})")
+    return away_for_now(error) if reason is SILENT else error

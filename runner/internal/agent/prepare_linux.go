@@ -89,7 +89,7 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	return isolation.Ready{PID: os.Getpid(), SetupMS: float64(time.Since(began).Microseconds()) / 1000}, nil
 }
 
-func cannotIsolate(err error) error { return &ipc.Error{Kind: "isolation", Message: err.Error()} }
+func cannotIsolate(err error) error { return ipc.Refused(err) }
 
 // neededCaps are what the agent needs to start commands as the slot's user and
 // to kill them.

@@ -2,12 +2,14 @@ package isolation
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"hermes-exec/runner/internal/initproc"
+	"hermes-exec/runner/internal/ipc"
 )
 
 var bwrapPlaces = []string{"/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap"}
@@ -50,6 +52,9 @@ func tryBwrap(root bool) (path string, priceMS float64, err error) {
 	state, err := wait(p)
 	if err != nil {
 		return "", 0, err
+	}
+	if killed(state) {
+		return "", 0, fmt.Errorf("the trial ended with %s: %w", state, ipc.ErrLack)
 	}
 	if !state.Success() {
 		return "", 0, errors.New("the trial ended with " + state.String())

@@ -4,8 +4,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
+	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/proc"
 )
 
@@ -63,5 +65,28 @@ func TestEtcIsAnAllowList(t *testing.T) {
 				t.Errorf("%s is on the list", name)
 			}
 		}
+	}
+}
+
+// With no descriptor left nothing can be tried, which says nothing about the box.
+func TestTrialWithoutMeansProvesNothing(t *testing.T) {
+	var before syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	none := syscall.Rlimit{Cur: 0, Max: before.Max}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none); err != nil {
+		t.Fatal(err)
+	}
+	facts, err := Probe()
+	_, trial := tryNamespaces(WaySelf)
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	if !ipc.Lacks(err) {
+		t.Errorf("%v, %+v", err, facts)
+	}
+	if !ipc.Lacks(trial) {
+		t.Error(trial)
 	}
 }

@@ -9,10 +9,10 @@ import (
 
 // Probe on a system other than Linux: slots share everything, and only process
 // groups keep commands apart.
-func Probe() Facts {
+func Probe() (Facts, error) {
 	const why = "only on Linux"
 	return Facts{Highest: None, Reasons: map[string]string{Namespaces: why, UID: why}, Cgroup: "none",
-		Root: os.Geteuid() == 0, IDs: IDRange{First: 0, Count: 65536}}
+		Root: os.Geteuid() == 0, IDs: IDRange{First: 0, Count: 65536}}, nil
 }
 
 // ProbeArg and NoopArg are trials that do not exist here.

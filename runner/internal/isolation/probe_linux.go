@@ -13,6 +13,7 @@ import (
 
 	"hermes-exec/runner/internal/cgroup"
 	"hermes-exec/runner/internal/initproc"
+	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/rights"
 )
 
@@ -23,16 +24,22 @@ const SelfExe = "/proc/self/exe"
 // started in, what a slot needs; see ProbeChild.
 const ProbeArg = "--probe"
 
-// Probe tries what this box allows.
-func Probe() Facts {
+// Probe tries what this box allows. The error is of a trial that came to no
+// result for want of memory, processes or room: it proves nothing.
+func Probe() (Facts, error) {
 	f := Facts{Reasons: map[string]string{}, Root: os.Geteuid() == 0, IDs: mappedIDs(), LandlockABI: LandlockABI()}
 	f.Cgroup, f.Cgroups = cgroup.Probe()
 	f.Caps, _ = rights.EffectiveCaps()
-	f.Switch, f.Setgroups, f.Reasons[UID] = probeSwitch(f)
-	if f.Switch {
-		delete(f.Reasons, UID)
+	switched := probeSwitch(f)
+	if ipc.Lacks(switched) {
+		return f, unknown(switched)
 	}
-	probeNamespaces(&f)
+	if f.Switch, f.Setgroups = switched == nil, switched == nil; !f.Switch {
+		f.Reasons[UID] = switched.Error()
+	}
+	if err := probeNamespaces(&f); err != nil {
+		return f, err
+	}
 	switch {
 	case f.Way != WayNone:
 		f.Highest = Namespaces
@@ -42,7 +49,7 @@ func Probe() Facts {
 	default:
 		f.Highest = None
 	}
-	return f
+	return f, nil
 }
 
 // mappedIDs is the longest run of uids that this process's user namespace has.
@@ -67,22 +74,19 @@ func mappedIDs() IDRange {
 }
 
 // probeSwitch becomes another user for a moment, on a thread of its own.
-func probeSwitch(f Facts) (can, setgroups bool, reason string) {
+func probeSwitch(f Facts) error {
 	if !f.Root {
-		return false, false, "the runner is not root"
+		return errors.New("the runner is not root")
 	}
 	if f.IDs.Count < 65536 {
-		return false, false, fmt.Sprintf("only %d uids exist in this user namespace", f.IDs.Count)
+		return fmt.Errorf("only %d uids exist in this user namespace", f.IDs.Count)
 	}
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
 		done <- trySwitch(f.IDs.First + f.IDs.Count/2)
 	}()
-	if err := <-done; err != nil {
-		return false, false, err.Error()
-	}
-	return true, true, ""
+	return <-done
 }
 
 func trySwitch(uid uint32) error {
@@ -109,8 +113,15 @@ func trySwitch(uid uint32) error {
 }
 
 // probeNamespaces finds the first way that works.
-func probeNamespaces(f *Facts) {
+func probeNamespaces(f *Facts) error {
 	var reasons []string
+	var lack error
+	failed := func(way Way, err error) {
+		reasons = append(reasons, string(way)+": "+err.Error())
+		if ipc.Lacks(err) {
+			lack = err
+		}
+	}
 	ways := []Way{WaySelf}
 	if f.Root {
 		ways = []Way{WayDirect, WayIdentity}
@@ -128,17 +139,25 @@ func probeNamespaces(f *Facts) {
 			f.Way, f.Loopback = way, loopback
 			f.UserNamespace = f.UserNamespace || way != WayDirect
 			f.PriceMS = float64(time.Since(began).Microseconds()) / 1000
-			return
+			return nil
 		}
-		reasons = append(reasons, string(way)+": "+err.Error())
+		failed(way, err)
 	}
 	path, price, err := tryBwrap(f.Root)
 	if err == nil {
 		f.Way, f.Loopback, f.BwrapPath, f.Bubblewrap, f.PriceMS = WayBwrap, true, path, true, price
-		return
+		return nil
 	}
-	reasons = append(reasons, "bubblewrap: "+err.Error())
+	failed("bubblewrap", err)
+	if lack != nil {
+		return unknown(lack)
+	}
 	f.Reasons[Namespaces] = strings.Join(reasons, "; ")
+	return nil
+}
+
+func unknown(lack error) error {
+	return fmt.Errorf("isolation: it is not known what this box allows: %w", lack)
 }
 
 // tryNamespaces starts this program in namespaces and lets it mount.
@@ -172,10 +191,20 @@ func tryIn(way Way, args ...string) (loopback bool, err error) {
 		return true, nil
 	case state.Success() && string(said) == verdictNoLoopback:
 		return false, nil
+	case state.ExitCode() == lackCode:
+		return false, fmt.Errorf("%s: %w", said, ipc.ErrLack)
+	case len(said) == 0 && (killed(state) || state.ExitCode() == crashCode):
+		return false, fmt.Errorf("the trial ended with %s: %w", state, ipc.ErrLack)
 	case len(said) == 0:
 		return false, fmt.Errorf("the trial ended with %s", state)
 	}
 	return false, errors.New(string(said))
+}
+
+// killed says whether a process was ended by SIGKILL, as without memory.
+func killed(state *os.ProcessState) bool {
+	ws, ok := state.Sys().(syscall.WaitStatus)
+	return ok && ws.Signaled() && ws.Signal() == syscall.SIGKILL
 }
 
 func wait(p *os.Process) (*os.ProcessState, error) {
@@ -183,9 +212,13 @@ func wait(p *os.Process) (*os.ProcessState, error) {
 	return p.Wait()
 }
 
+// plain is the errno of a clone. ENOSPC is a limit on namespaces, such as 0.
 func plain(err error) error {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
+		if errno == syscall.ENOSPC {
+			return errors.New("clone: " + errno.Error())
+		}
 		return fmt.Errorf("clone: %w", errno)
 	}
 	return err
@@ -201,6 +234,9 @@ func ProbeChild(folder string) int {
 	}
 	if err := try(); err != nil {
 		fmt.Fprint(out, err.Error())
+		if ipc.Lacks(err) {
+			return lackCode
+		}
 		return 1
 	}
 	if loopback := loopbackUp(); loopback != nil {
@@ -214,6 +250,8 @@ func ProbeChild(folder string) int {
 const (
 	verdictOK         = "ok"
 	verdictNoLoopback = "no loopback"
+	lackCode          = 3 // exit code of a trial that had too little of something
+	crashCode         = 2 // that of a program which Go's runtime aborts, as without memory or threads
 )
 
 func tryMounts() error {

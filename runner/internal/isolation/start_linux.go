@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 
+	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/rights"
 )
 
@@ -44,12 +45,17 @@ func startSelf(network bool, argv []string, files []*os.File) (*os.Process, erro
 		return nil, err
 	}
 	said, _ := io.ReadAll(io.LimitReader(r, 4096))
-	if _, err := between.Wait(); err != nil {
+	state, err := between.Wait()
+	if err != nil {
 		return nil, err
 	}
 	pid, err := strconv.Atoi(string(said))
 	if err != nil {
-		return nil, errors.New(strings.TrimSpace("clone: " + string(said)))
+		err = errors.New(strings.TrimSpace("clone: " + string(said)))
+		if code := state.ExitCode(); killed(state) || code == lackCode || code == crashCode {
+			err = fmt.Errorf("%w: %w", err, ipc.ErrLack)
+		}
+		return nil, err
 	}
 	return os.FindProcess(pid)
 }
@@ -65,6 +71,9 @@ func Enter(args []string) int {
 	pid, err := syscall.ForkExec(SelfExe, argv, &syscall.ProcAttr{Dir: "/", Files: []uintptr{0, 1, 2, 3}, Sys: attr})
 	if err != nil {
 		fmt.Fprint(out, err.Error())
+		if ipc.Lacks(plain(err)) {
+			return lackCode
+		}
 		return 1
 	}
 	fmt.Fprint(out, pid)

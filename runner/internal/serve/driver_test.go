@@ -40,7 +40,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-var probed = sync.OnceValue(isolation.Probe)
+var probed = sync.OnceValue(func() isolation.Facts {
+	facts, err := isolation.Probe()
+	if err != nil {
+		panic(err)
+	}
+	return facts
+})
 
 // passableDir is a directory that a slot's user can reach.
 func passableDir(t testing.TB) string {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
-	"syscall"
 
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/ipc"
@@ -42,11 +41,11 @@ const crash = "exit status 2"
 func (s *slot) boot(ctx context.Context) (h *Agent, again bool, err error) {
 	if s.setup.View.Layer != "" {
 		if err := s.freshLayer(); err != nil {
-			return nil, false, failure(whyNot(err), "the slot's layer cannot be made: %v", err)
+			return nil, false, failure(refusal(err), "the slot's layer cannot be made: %v", err)
 		}
 	}
 	if h, err = s.launch(); err != nil {
-		return nil, false, failure(whyNot(err), "the slot's init cannot be started: %v", err)
+		return nil, false, failure(refusal(err), "the slot's init cannot be started: %v", err)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, s.m.setupTimeout, errSlowSetup)
 	defer cancel()
@@ -65,22 +64,19 @@ func (s *slot) boot(ctx context.Context) (h *Agent, again bool, err error) {
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
-		return nil, false, failure(whyNot(err), "the slot's init did not get ready: %v (%s)", err, h.how)
+		// The time that it took and the signal that ended it say nothing about what the box allows.
+		return nil, false, failure("exhausted", "the slot's init did not get ready: %v (%s)", err, h.how)
 	}
 	return h, false, nil
 }
 
 var errSlowSetup = errors.New("it took too long: the box may have too little of the processors")
 
-// whyNot distinguishes a box that is full from one in which no agent can run.
-func whyNot(err error) string {
-	for _, lack := range []syscall.Errno{syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE} {
-		if errors.Is(err, lack) {
-			return "exhausted"
-		}
-	}
-	if boxFull() {
-		return "exhausted" // it could not make its threads
+// refusal returns the kind of an error of the kernel: "exhausted" where the same
+// may succeed later, "isolation" where the box does not allow it.
+func refusal(err error) string {
+	if ipc.Lacks(err) || boxFull() { // without room for processes it could not make its threads
+		return "exhausted"
 	}
 	return "isolation"
 }

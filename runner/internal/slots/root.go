@@ -7,34 +7,56 @@ import (
 	"path/filepath"
 	"sync"
 
+	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/rights"
 )
 
-// roots finds out, once a box, whether its slots can have roots of their own.
+// roots is what a box has found out about roots of their own for its slots. Only
+// what proves something is kept: a trial that lacked memory or room is repeated.
 type roots struct {
-	try, read sync.Once
-	image     *isolation.Image
-	err       error
+	mu     sync.Mutex
+	tried  bool
+	refuse error
+	image  *isolation.Image
 }
 
 // ownRoots gives what is below the slots' roots of their own, or why they
-// cannot have any. The box's folders are to stay as they are from then on; for
-// the slot that prepares them there is nothing below yet.
+// cannot have any. The box's directories are to stay as they are from then on;
+// for the slot that prepares them there is nothing below yet.
 func (m *Manager) ownRoots(setup bool) (*isolation.Image, error) {
 	r := &m.roots
-	r.try.Do(func() {
-		trial := filepath.Join(m.base, "trial")
-		if r.err = os.Mkdir(trial, 0o700); r.err == nil {
-			r.err = isolation.TryOwnRoot(m.facts, trial)
-			_ = os.RemoveAll(trial)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.tried {
+		if err := m.tryOwnRoot(); ipc.Lacks(err) {
+			return nil, err
+		} else {
+			r.tried, r.refuse = true, err
 		}
-	})
-	if r.err != nil || setup {
-		return &isolation.Image{}, r.err
 	}
-	r.read.Do(func() { r.image, r.err = isolation.ReadImage(m.home(), m.shared, filepath.Join(m.base, "image")) })
-	return r.image, r.err
+	if r.refuse != nil || setup {
+		return &isolation.Image{}, r.refuse
+	}
+	if r.image == nil {
+		at := filepath.Join(m.base, "image")
+		image, err := isolation.ReadImage(m.home(), m.shared, at)
+		if ipc.Lacks(err) {
+			_ = os.RemoveAll(at)
+			return nil, err
+		}
+		r.image, r.refuse = image, err
+	}
+	return r.image, r.refuse
+}
+
+func (m *Manager) tryOwnRoot() error {
+	trial := filepath.Join(m.base, "trial")
+	if err := os.Mkdir(trial, 0o700); err != nil {
+		return err
+	}
+	defer os.RemoveAll(trial)
+	return isolation.TryOwnRoot(m.facts, trial)
 }
 
 // imageUser makes a slot with a root of its own the image's user's, with the

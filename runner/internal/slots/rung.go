@@ -52,6 +52,9 @@ func (s *rung) choose(p CreateParams) error {
 	}
 	if p.OwnRoot {
 		image, err := s.m.ownRoots(p.Setup)
+		if ipc.Lacks(err) {
+			return failure("exhausted", "a root of its own cannot be made for the slot now: %v", err)
+		}
 		if err != nil {
 			return failure("own_root", "a slot cannot have a root of its own here: %v", err)
 		}

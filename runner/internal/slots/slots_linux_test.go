@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -45,8 +46,9 @@ func TestAgentThatDoesNotGetReadyIsGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.setupTimeout = 200 * time.Millisecond
-	if _, err := b.Agent(context.Background(), "a"); err == nil || !strings.Contains(err.Error(), "it took too long") {
-		t.Error(err)
+	_, err := b.Agent(context.Background(), "a")
+	if kind(err) != "exhausted " || !strings.Contains(err.Error(), "it took too long") {
+		t.Error(kind(err), err)
 	}
 	b.setupTimeout = setupTimeout
 	if out := b.sh("a", "echo on"); out != "on" {
@@ -54,7 +56,53 @@ func TestAgentThatDoesNotGetReadyIsGivenUp(t *testing.T) {
 	}
 }
 
-var probed = sync.OnceValue(isolation.Probe)
+// An agent that somebody kills before it is ready, such as the kernel for want
+// of memory, says nothing about what the box allows.
+func TestAgentKilledBeforeItIsReadyIsNoMatterOfIsolation(t *testing.T) {
+	b := newBox(t, probed())
+	b.create(CreateParams{Slot: "a", Level: isolation.None, Network: true})
+	if err := os.WriteFile(stillFile(os.Getpid()), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	failed := make(chan error)
+	go func() {
+		_, err := b.Agent(context.Background(), "a")
+		failed <- err
+	}()
+	for {
+		select {
+		case err := <-failed:
+			if kind(err) != "exhausted " || !strings.Contains(err.Error(), "signal 9") {
+				t.Error(kind(err), err)
+			}
+			return
+		default:
+		}
+		if _, err := os.Lstat(stillFile(os.Getpid())); err == nil {
+			continue // it has not come as far
+		}
+		children, err := filepath.Glob("/proc/self/task/*/children")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range children {
+			pids, _ := os.ReadFile(file)
+			for pid := range strings.FieldsSeq(string(pids)) {
+				if n, err := strconv.Atoi(pid); err == nil {
+					_ = syscall.Kill(n, syscall.SIGKILL)
+				}
+			}
+		}
+	}
+}
+
+var probed = sync.OnceValue(func() isolation.Facts {
+	facts, err := isolation.Probe()
+	if err != nil {
+		panic(err)
+	}
+	return facts
+})
 
 // box is a Manager with what is needed to run commands in its slots.
 type box struct {
@@ -234,7 +282,10 @@ func eachRung(t *testing.T, test func(t *testing.T, b *box, facts SlotFacts)) {
 
 func TestProbeFacts(t *testing.T) {
 	began := time.Now()
-	f := isolation.Probe()
+	f, err := isolation.Probe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	took := time.Since(began)
 	text, _ := json.Marshal(f)
 	t.Logf("%s way=%s price=%.1f ms, probe %v", text, f.Way, f.PriceMS, took)

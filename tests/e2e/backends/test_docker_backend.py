@@ -107,6 +107,21 @@ async def test_an_engine_that_does_not_share_our_files_gets_the_runner(
     assert containers(engine, run_id) == []
 
 
+async def test_slow_runners_say_nothing_of_where_the_engine_is(
+    docker_image: Image, engine: DockerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = backend()
+    with monkeypatch.context() as slow:
+        slow.setattr(delivery, "PATIENCE_S", 0.0)
+        for _ in range(delivery.MISSES - 1):
+            async with box(made, LaunchSpec(image=docker_image("busybox"))) as opened:
+                assert (await opened.run("/bin/sh", "-c", "echo here")).stdout == b"here\n"
+    async with box(made, LaunchSpec(image=docker_image("busybox"))) as opened:
+        mounts = {m["Destination"] for m in engine.containers.get(opened.sandbox.id).attrs["Mounts"]}
+        assert RUNNER in mounts
+    assert made._delivery._called
+
+
 async def test_a_folder_of_the_user_that_is_not_there_says_nothing_of_our_files(
     docker_image: Image, engine: DockerClient
 ) -> None:
