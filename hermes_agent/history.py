@@ -21,6 +21,7 @@ from hermes_agent.messages import (
     ToolCall,
     TurnTokens,
     assistant_message,
+    called,
     content_of,
     image_parts,
     message_text,
@@ -48,7 +49,7 @@ class History:
         self.tool_seconds = 0.0
         self._tools = tuple(dict(tool) for tool in tools)
         self._on_host = {str(tool["function"]["name"]) for tool in tools if tool.get("runs_on") == "host"}
-        self._ids: set[str] = set()
+        self._ids = {call.id for message in begin for call in called(message)}
         self._reasoning: list[str | None] = []
         self._tokens: list[TurnTokens] = []
         self._errors: list[EpisodeError] = []

@@ -46,9 +46,12 @@ _Out = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a run.")
 
 @app.command("run", epilog="Example: hermes-exec batch run prompts.jsonl --out runs/a --model embedded --workers 8")
 def run(
-    dataset: Annotated[Path, typer.Argument(metavar="PROMPTS", help="JSONL file with an entry `prompt` in each line.")],
+    dataset: Annotated[Path, typer.Argument(metavar="PROMPTS", help="File of prompts: JSON lines, or a JSON array.")],
     out: Annotated[Path, typer.Option("--out", help="Directory for trajectories.jsonl, report.html and run.json.")],
     model: ModelName,
+    extra: Annotated[
+        str, typer.Option("--extra", help="Unknown entries of a prompt: `refuse`, or keep them in its `metadata`.")
+    ] = "refuse",
     base_url: BaseUrl = None,
     api_key: ApiKey = "none",
     parser: Parser = None,
@@ -108,6 +111,7 @@ def run(
 
     settings: dict[str, Any] = {
         "dataset": dataset,
+        "extra": extra,
         "out": out,
         "model": model,
         "base_url": base_url,

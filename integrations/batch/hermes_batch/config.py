@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, SecretStr, field_validator
 
-from hermes_agent import CommandCheck, Message, Model, Rollout, Scoring, SessionModel
+from hermes_agent import CommandCheck, Model, Rollout, Scoring, SessionModel
 from hermes_agent.models.embedded.embedded import EMBEDDED_NAME
 from hermes_agent.models.named import EMBEDDED, named_model
 from hermes_agent.scoring import Files, ScoreIn
 from hermes_agent.turn import ParallelCalls, parse_parallel_calls
-from hermes_batch.dataset import Task
+from hermes_batch.dataset import Extra, Task
 from hermes_exec import BackendConfig, ConfigError, SandboxPool, config_type
 from hermes_exec.config import ConfigModel
 from hermes_exec.tools import Draw, ToolOptions, draw_toolsets, select
@@ -28,7 +28,8 @@ _LOOP = (
 class BatchConfig(ConfigModel):
     """The settings of `run_batch`.
 
-    `dataset` is a JSONL file (see `hermes_batch.dataset`), `out` the directory of the results. `model` is a name for
+    `dataset` is a file of prompts (see `hermes_batch.dataset`), `extra` says what becomes of unknown entries in it
+    ("refuse", or "metadata": they are kept in the record), `out` is the directory of the results. `model` is a name for
     `OpenAIModel` (with `base_url`, `api_key`, `parser`, `text_tools`, `max_retries`, `wait_outage_s`), "embedded", or a
     model object. A request waits up to `wait_outage_s` seconds for an endpoint that is away; then its prompt returns to
     the queue, and the run waits on (`on_outage="wait"`) or stops with the rest undone ("stop"; so it does, too, where
@@ -49,6 +50,7 @@ class BatchConfig(ConfigModel):
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     dataset: Path
+    extra: Extra = "refuse"
     out: Path
     model: Any
     base_url: str | None = None
@@ -141,7 +143,9 @@ class BatchConfig(ConfigModel):
 
     def rollout(self, task: Task) -> Rollout:
         """What is to be done for a prompt."""
-        told: list[Message] = [] if self.system_prompt is None else [{"role": "system", "content": self.system_prompt}]
+        messages = task.beginning
+        if self.system_prompt is not None and messages[0]["role"] != "system":
+            messages = [{"role": "system", "content": self.system_prompt}, *messages]
         files: Files = {**({} if task.tree is None else {".": task.tree}), **task.files}
         scoring = None
         if task.check is not None:
@@ -150,7 +154,7 @@ class BatchConfig(ConfigModel):
             scoring = Scoring(check=check, files=task.check_files, score_in=score_in, keep=task.keep)
         seed = {} if self.seed is None else {"seed": self.seed + task.index}
         return Rollout(
-            messages=[*told, {"role": "user", "content": task.prompt}],
+            messages=messages,
             files=files,
             cwd=task.cwd,
             toolsets=self.toolsets_of(task),

@@ -1,10 +1,12 @@
 """Reads and validates a file of prompts, before anything is started.
 
-One JSON object a line, blank lines aside. `prompt` is required; known besides: `id`; `image` or `docker_image` (the
-container image of this prompt); `cwd` (where the terminal starts); `tree` (a directory beside the file whose content
-is put into the workspace); `files` (path in the workspace to text); `check` (a shell command that is run after the
-episode; where it ends with 0 the task is solved), with `check_files` (path to text, put in when it runs, over what the
-model left), `score_in` and `keep` (see `hermes_agent.Scoring`). Other entries are left alone.
+One JSON object a line, blank lines aside, or one JSON array of objects. `prompt` is required, or `messages` (the
+conversation so far, in OpenAI form); known besides: `id`; `image` or `docker_image` (the container image of this
+prompt); `cwd` (where the terminal starts); `tree` (a directory beside the file whose content is put into the
+workspace); `files` (path in the workspace to text); `check` (a shell command that is run after the episode; where it
+ends with 0 the task is solved), with `check_files` (path to text, put in when it runs, over what the model left),
+`score_in` and `keep` (see `hermes_agent.Scoring`); `metadata` (an object that the record has too). An entry that is
+null is as none. Any other entry is an error.
 """
 
 from __future__ import annotations
@@ -12,30 +14,38 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
+from hermes_agent import Message
 from hermes_agent.scoring import ScoreIn, check_inside
+from hermes_batch.beginning import check_messages
+from hermes_batch.rows import Row, parse_rows
+from hermes_exec.config import nearest
 from hermes_exec.errors import ConfigError
+
+Extra = Literal["refuse", "metadata"]
+"""What becomes of an unknown entry of a prompt: it is an error, or part of its `metadata`."""
 
 _REPORTED = 10
 Paths = TypeVar("Paths", dict[str, str], list[str] | None)
 
 
 class Task(BaseModel):
-    """One line of the file. `index` counts prompts from 0, `line` the lines of the file from 1.
+    """One prompt of the file. `index` counts prompts from 0, `line` the lines of the file from 1.
 
     `digest` stands for all that the line asks: a record is of this task when it has the same index and digest.
     """
 
-    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     index: int
     line: int
     digest: str = ""
-    prompt: str = Field(min_length=1)
+    prompt: str | None = Field(default=None, min_length=1)
+    messages: list[Message] | None = None
     id: str | None = None
     image: str | None = Field(default=None, min_length=1)
     docker_image: str | None = Field(default=None, min_length=1)
@@ -46,11 +56,27 @@ class Task(BaseModel):
     check_files: dict[str, str] = Field(default_factory=dict)
     score_in: ScoreIn | None = None
     keep: list[str] | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """The id, or one made of the index."""
         return self.id if self.id is not None else f"task-{self.index}"
+
+    @property
+    def beginning(self) -> list[Message]:
+        """The messages that begin the conversation."""
+        return self.messages or [{"role": "user", "content": self.prompt or ""}]
+
+    @field_validator("id", mode="before")
+    @classmethod
+    def _named(cls, name: object) -> object:
+        return str(name) if isinstance(name, int) and not isinstance(name, bool) else name
+
+    @field_validator("messages")
+    @classmethod
+    def _answerable(cls, messages: list[Message] | None) -> list[Message] | None:
+        return None if messages is None else check_messages(messages)
 
     @field_validator("prompt", "check")
     @classmethod
@@ -70,9 +96,11 @@ class Task(BaseModel):
 
     @model_validator(mode="after")
     def _together(self) -> Task:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("prompt and messages: one of them, and not both")
         if self.image and self.docker_image and self.image != self.docker_image:
             raise ValueError("image and docker_image differ")
-        if self.keep is not None and self.score_in == "slot":
+        if self.keep is not None and self.score_in not in (None, "sealed"):
             raise ValueError("keep is for score_in 'sealed'")
         if self.check is None and (self.check_files or self.score_in or self.keep is not None):
             raise ValueError("check_files, score_in and keep belong to a check, and there is none")
@@ -84,21 +112,29 @@ class Task(BaseModel):
         return self.image or self.docker_image
 
 
-def read_dataset(path: Path, limit: int | None = None) -> list[Task]:
-    """The prompts of a file, at most `limit` of them. Raises ConfigError that names the lines that are wrong."""
+_PROMPT = Task.model_fields.keys() - {"index", "line", "digest"}
+"""The entries of a prompt."""
+
+
+def read_dataset(path: Path, limit: int | None = None, extra: Extra = "refuse") -> list[Task]:
+    """Return the prompts of a file, at most `limit` of them.
+
+    Unknown entries are errors, or with `extra="metadata"` part of the prompt's metadata. Raises ConfigError that names
+    the lines that are wrong.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot read the dataset {path}: {error.strerror or error}") from error
     tasks: list[Task] = []
     wrong: list[str] = []
-    for number, raw in enumerate(data.split(b"\n"), 1):
-        if not raw.strip():
-            continue
+    for line, row, why in parse_rows(data):
         try:
-            tasks.append(_task(raw, number, len(tasks), path.parent))
+            if why:
+                raise ValueError(why)
+            tasks.append(_task(row, line, len(tasks), path.parent, extra))
         except ValueError as error:
-            wrong.append(f"line {number}: {error}")
+            wrong.append(f"line {line}: {error}")
     if wrong:
         more = f"\n… and {len(wrong) - _REPORTED} more" if len(wrong) > _REPORTED else ""
         raise ConfigError(f"the dataset {path} is wrong:\n" + "\n".join(wrong[:_REPORTED]) + more)
@@ -107,29 +143,34 @@ def read_dataset(path: Path, limit: int | None = None) -> list[Task]:
     return tasks[:limit]
 
 
-def _task(raw: bytes, line: int, index: int, beside: Path) -> Task:
+def _task(row: Row, line: int, index: int, beside: Path, extra: Extra) -> Task:
+    unknown = row.keys() - _PROMPT
+    if unknown and extra == "refuse":
+        name = min(unknown, key=[*row].index)
+        raise ValueError(f"has an unknown entry {name!r}; {nearest(name, _PROMPT)} (--extra metadata keeps it)")
+    entries = {name: value for name, value in row.items() if name in _PROMPT and value is not None}
+    if unknown:
+        entries["metadata"] = _with_unknown(entries.get("metadata", {}), {name: row[name] for name in unknown})
+    if not entries.keys() & {"prompt", "messages"}:
+        raise ValueError(f"has no entry prompt or messages (it has {', '.join(sorted(row)) or 'none'})")
     try:
-        entry = json.loads(raw.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"is not UTF-8 (byte {error.start})") from error
-    except json.JSONDecodeError as error:
-        raise ValueError(f"is not JSON: {error.msg} (column {error.colno})") from error
-    except RecursionError as error:
-        raise ValueError("is nested too deeply") from error
-    if not isinstance(entry, dict):
-        raise ValueError("is not a JSON object")
-    if "prompt" not in entry:
-        raise ValueError(f"has no entry prompt (it has {', '.join(sorted(entry)) or 'none'})")
-    try:
-        task = Task.model_validate({**entry, "index": index, "line": line, "digest": _digest(entry)})
+        task = Task.model_validate({**entries, "index": index, "line": line, "digest": _digest(row)})
     except ValidationError as error:
         raise ValueError("; ".join(_told(detail) for detail in error.errors())) from error
     return task if task.tree is None else task.model_copy(update={"tree": _tree(beside, task.tree)})
 
 
-def _digest(entry: dict[str, object]) -> str:
-    """The digest of the known entries, whatever their order; of a tree only the name counts."""
-    asked = {name: value for name, value in entry.items() if name in Task.model_fields}
+def _with_unknown(metadata: object, unknown: Row) -> object:
+    if not isinstance(metadata, dict):
+        return metadata
+    if doubled := metadata.keys() & unknown.keys():
+        raise ValueError(f"has the entry {min(doubled)!r} beside metadata and in it")
+    return {**metadata, **unknown}
+
+
+def _digest(row: Row) -> str:
+    """The digest of what is asked, whatever the order of the entries; of a tree only the name counts."""
+    asked = {name: value for name, value in row.items() if name in _PROMPT and name != "metadata"}
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:32]
 
 

@@ -174,7 +174,7 @@ def make_record(
         "isolation": result.isolation,
         "sandbox": result.sandbox,
         "task_digest": task.digest,
-        "task_metadata": {},
+        "task_metadata": task.metadata,
     }
     masked = mask(record)
     texts = {name: dump(masked[name]) for name in JSON_COLUMNS}

@@ -358,7 +358,7 @@ class _Run:
 
 
 def _checked(config: BatchConfig) -> list[Task]:
-    tasks = read_dataset(config.dataset, config.limit)
+    tasks = read_dataset(config.dataset, config.limit, config.extra)
     without = [task.name for task in tasks if not select(config.toolsets_of(task)).tools]
     if without and config.distribution is None:
         raise ConfigError(f"no tool of the toolsets {', '.join(config.toolsets) or '(none)'} is available")

@@ -105,7 +105,7 @@ async def test_prompts_that_were_added_are_worked_on(tmp_path: Path) -> None:
     asked = Asked({"a": ["done"], "b": ["done"]})
     run = config(tmp_path, {}, {"prompt": "a"}, model=asked.model)
     await run_batch(run)
-    dataset(tmp_path, {"prompt": "a", "note": "not asked of anybody"}, {"prompt": "b"}, {"prompt": "a"})
+    dataset(tmp_path, {"prompt": "a", "metadata": {"note": "not asked of anybody"}}, {"prompt": "b"}, {"prompt": "a"})
     result = await resume_batch(run.out, model=asked.model)
     assert (result.complete, result.kept, sorted(indexes(tmp_path))) == (True, 1, [0, 1, 2])
     assert asked.turns == {"a": 2, "b": 1}

@@ -376,3 +376,35 @@ async def test_an_endpoint_that_refuses_everybody_stops_the_run(tmp_path: Path, 
             await run_batch(run)
     assert len(server.requests) == answered + 1
     assert len(list(read_records(run.out))) == answered
+
+
+async def test_messages_and_metadata_of_a_prompt(tmp_path: Path) -> None:
+    call = {"id": "call_0", "type": "function", "function": {"name": "terminal", "arguments": '{"command": "ls"}'}}
+    beginning: list[dict[str, Any]] = [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "what is here?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_0", "content": '{"output": "a"}'},
+    ]
+    prompts = tmp_path / "prompts.json"
+    row = {"messages": beginning, "id": 7, "level": 2, "metadata": {"source": "x"}, "check": "[ -e b ]"}
+    prompts.write_text(json.dumps([row], indent=2))
+    asked = {"tool_calls": [{**call, "function": {"name": "terminal", "arguments": '{"command": "touch b"}'}}]}
+    with endpoint(ok(asked), ok({"content": "done"})) as server:
+        run = BatchConfig(
+            dataset=prompts,
+            extra="metadata",
+            out=tmp_path / "run",
+            model="m",
+            base_url=server.base_url,
+            system_prompt="-",
+        )
+        await run_batch(run)
+    (record,) = read_records(run.out)
+    assert (record["id"], record["solved"], record["tool_calls"]) == ("7", "solved", 1)
+    assert json.loads(record["task_metadata"]) == {"source": "x", "level": 2}
+    messages = json.loads(record["messages"])
+    assert messages[:4] == beginning
+    ids = [call["id"] for message in messages for call in message.get("tool_calls", ())]
+    assert len(set(ids)) == 2
+    assert record["exportable"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_batch import read_dataset
+from hermes_batch import BatchConfig, read_dataset
 from hermes_exec.errors import ConfigError
 
 
@@ -19,7 +19,7 @@ def write(folder: Path, *lines: object) -> Path:
 
 def test_prompts_in_order_with_their_lines(tmp_path: Path) -> None:
     named = {"prompt": "b", "id": "B", "check": "true"}
-    path = write(tmp_path, {"prompt": "a", "extra": 1}, "", named, "  ", {"prompt": "c"})
+    path = write(tmp_path, {"prompt": "a"}, "", named, "  ", {"prompt": "c"})
     tasks = read_dataset(path)
     read = [(t.index, t.line, t.prompt, t.name) for t in tasks]
     assert read == [(0, 1, "a", "task-0"), (1, 3, "b", "B"), (2, 5, "c", "task-2")]
@@ -27,7 +27,7 @@ def test_prompts_in_order_with_their_lines(tmp_path: Path) -> None:
 
 
 def test_digest_is_of_what_is_asked_not_of_how_it_is_written(tmp_path: Path) -> None:
-    lines = ('{"prompt": "a", "check": "true"}', '{"check":"true", "prompt":"a", "note": 1}', {"prompt": "a"})
+    lines = ('{"prompt": "a", "check": "true"}', '{"check":"true", "prompt":"a", "metadata": {}}', {"prompt": "a"})
     digests = [task.digest for task in read_dataset(write(tmp_path, *lines))]
     assert digests[0] == digests[1] != digests[2]
 
@@ -37,7 +37,19 @@ def test_digest_is_of_what_is_asked_not_of_how_it_is_written(tmp_path: Path) -> 
     [
         ('{"prompt": "a"', "line 2: is not JSON"),
         ('["a"]', "line 2: is not a JSON object"),
-        ('{"promt": "a"}', "line 2: has no entry prompt.*promt"),
+        ('{"promt": "a"}', "line 2: has an unknown entry 'promt'; did you mean 'prompt'"),
+        (
+            '{"prompt": "a", "chek": "true"}',
+            "line 2: has an unknown entry 'chek'; did you mean 'check'.*--extra metadata",
+        ),
+        ('{"prompt": "a", "line": 1}', "line 2: has an unknown entry 'line'"),
+        ('{"check": "true"}', r"line 2: has no entry prompt or messages \(it has check\)"),
+        ('{"prompt": null}', "line 2: has no entry prompt or messages"),
+        ('{"prompt": "a", "prompt": "b"}', "line 2: has the entry 'prompt' twice"),
+        ('{"prompt": "a", "id": true}', "line 2: id"),
+        ('{"prompt": "a", "id": 1.5}', "line 2: id"),
+        ('{"prompt": "a", "metadata": ["x"]}', "line 2: metadata"),
+        ('{"prompt": "a", "messages": [{"role": "user", "content": "b"}]}', "line 2: prompt and messages: one of them"),
         ('{"prompt": ""}', "line 2: prompt"),
         ('{"prompt": " \\n"}', "line 2: prompt: is blank"),
         ('{"prompt": 3}', "line 2: prompt"),
@@ -84,3 +96,109 @@ def test_file_without_a_prompt(tmp_path: Path, text: str) -> None:
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.jsonl: No such file"):
         read_dataset(tmp_path / "nowhere.jsonl")
+
+
+def test_unknown_entries_are_kept_as_metadata_where_that_is_asked(tmp_path: Path) -> None:
+    rows = ({"prompt": "a", "chek": None, "metadata": {"x": 1}}, {"prompt": "a"})
+    tasks = read_dataset(write(tmp_path, *rows), extra="metadata")
+    assert [task.metadata for task in tasks] == [{"x": 1, "chek": None}, {}]
+    assert tasks[0].digest == tasks[1].digest
+    with pytest.raises(ConfigError, match="line 1: has the entry 'x' beside metadata and in it"):
+        read_dataset(write(tmp_path, {"prompt": "a", "x": 2, "metadata": {"x": 1}}), extra="metadata")
+
+
+def test_ids_may_be_integers_and_null_is_nothing(tmp_path: Path) -> None:
+    nulls = {"id": None, "files": None, "check": None, "check_files": None, "messages": None, "metadata": None}
+    tasks = read_dataset(write(tmp_path, {"prompt": "a", "id": 7}, {"prompt": "b", **nulls}))
+    assert [(task.name, task.files, task.metadata) for task in tasks] == [("7", {}, {}), ("task-1", {}, {})]
+
+
+@pytest.mark.parametrize("form", ["lines", "array"])
+def test_byte_order_mark_is_no_content(tmp_path: Path, form: str) -> None:
+    rows = [{"prompt": "a"}, {"prompt": "é"}]
+    text = json.dumps(rows) if form == "array" else "\r\n".join(json.dumps(row) for row in rows)
+    path = tmp_path / "prompts.json"
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert [task.prompt for task in read_dataset(path)] == ["a", "é"]
+
+
+def test_array_has_its_rows_with_their_lines(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.json"
+    path.write_text('\n [\n{"prompt": "a"},\n\n{"prompt":\n"b"}, {"prompt": "c"}\n]\n')
+    assert [(task.index, task.line, task.prompt) for task in read_dataset(path)] == [
+        (0, 3, "a"),
+        (1, 5, "b"),
+        (2, 6, "c"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[\n{"prompt": "a"},\n{"prompt": 1},\n"x"]', r"(?s)line 3: prompt.*\nline 4: is not a JSON object"),
+        ('[{"prompt": "a"}\n{"prompt": "b"}]', "line 2: is not JSON: Expecting ',' or ']'"),
+        ('[{"prompt": "a"},\n', "line 2: is not JSON"),
+        ('[{"prompt": "a"}]\n{"prompt": "b"}', "line 2: is not JSON: Extra data after the array"),
+        ('[{"prompt": "a"},\n{"id": 1, "id": 2}]', "line 2: has the entry 'id' twice"),
+        ("[]", "has no prompt"),
+        ("[" * 100_000, "line 1: is"),
+        ('[{"prompt": "a"},\n{"prompt": "\udcff"}]', "line 2: is not UTF-8"),
+    ],
+)
+def test_wrong_arrays_are_told_with_the_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "prompts.json"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ConfigError, match=message):
+        read_dataset(path)
+
+
+USER = {"role": "user", "content": "go"}
+CALL = {"id": "c1", "type": "function", "function": {"name": "terminal", "arguments": "{}"}}
+CALLING = {"role": "assistant", "content": None, "tool_calls": [CALL], "refusal": None}
+RESULT = {"role": "tool", "tool_call_id": "c1", "content": "x"}
+SEEN = [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]
+
+
+def test_messages_begin_the_conversation(tmp_path: Path) -> None:
+    messages = [{"role": "system", "content": "s"}, USER, CALLING, RESULT, {"role": "user", "content": SEEN}]
+    (task,) = read_dataset(write(tmp_path, {"messages": messages}))
+    calling = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+    assert task.beginning == [*messages[:2], calling, *messages[3:]]
+    config = BatchConfig(dataset=tmp_path, out=tmp_path, model="m", system_prompt="run")
+    assert config.rollout(task).messages == task.beginning
+    (task,) = read_dataset(write(tmp_path, {"messages": [USER]}))
+    assert config.rollout(task).messages == [{"role": "system", "content": "run"}, USER]
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([], "are none"),
+        ({}, ""),
+        (["go"], ""),
+        ([{"content": "go"}], "message 1 has the role None"),
+        ([{"role": "asistant", "content": "go"}], "message 1 has the role 'asistant'; did you mean 'assistant'"),
+        ([{**USER, "contnt": "x"}], "message 1 has an unknown entry 'contnt'; did you mean 'content'"),
+        ([{"role": "user"}], "message 1 has no content"),
+        ([{"role": "user", "content": 3}], "message 1 has content that is neither"),
+        ([{"role": "system", "content": SEEN}, USER], "message 1 has a part of content that is neither"),
+        ([{"role": "user", "content": "  "}], "end with a blank message"),
+        ([{"role": "user", "content": "a\0b"}], "message 1 has a NUL byte"),
+        ([USER, {"role": "assistant", "content": "done"}], "do not end with a message of the user or a tool"),
+        ([{"role": "system", "content": "go"}], "do not end with a message of the user or a tool"),
+        ([USER, CALLING], "have no result of the call 'c1'"),
+        ([USER, CALLING, USER], "message 3 comes before the result of the call 'c1'"),
+        ([USER, RESULT], "message 2 is the result of no call before it: 'c1'"),
+        ([USER, CALLING, RESULT, RESULT], "message 4 is the result of no call before it"),
+        ([USER, CALLING, {"role": "tool", "content": "x"}], "message 3 has no tool_call_id"),
+        ([USER, {**CALLING, "tool_calls": {}}], "message 2 has tool_calls that are no list"),
+        ([USER, {**CALLING, "tool_calls": [{"id": "a"}]}], "message 2 has a call without an id and a function"),
+        (
+            [USER, {**CALLING, "tool_calls": [{**CALL, "function": {"name": "x", "arguments": {}}}]}, RESULT],
+            "message 2 has a call whose arguments are not the text of a JSON object",
+        ),
+    ],
+)
+def test_wrong_messages_are_told(tmp_path: Path, messages: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"line 1: messages.*{message}"):
+        read_dataset(write(tmp_path, {"messages": messages}))

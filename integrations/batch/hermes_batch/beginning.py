@@ -1,0 +1,119 @@
+"""Checks the messages with which a prompt begins: the conversation so far, in OpenAI form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hermes_agent import Message
+from hermes_agent.messages import image_parts, message_text
+from hermes_exec.config import nearest
+
+_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "system": ("role", "content", "name"),
+    "user": ("role", "content", "name"),
+    "assistant": ("role", "content", "name", "reasoning_content", "reasoning_details", "tool_calls"),
+    "tool": ("role", "content", "name", "tool_call_id"),
+}
+"""The roles, and what a message of each may have."""
+_CALL = ("id", "type", "function", "extra_content")
+_FUNCTION = ("name", "arguments")
+
+
+def check_messages(messages: Sequence[object]) -> list[Message]:
+    """Return the messages without entries that are null.
+
+    Raises ValueError, with the number of the message from 1, for what no chat completion interface takes: an unknown
+    role or entry, content of a wrong type, a result of no call or a call without a result, and for messages that do not
+    end with one that the model can answer.
+    """
+    if not messages:
+        raise ValueError("are none")
+    checked: list[Message] = []
+    waiting: list[str] = []
+    for number, message in enumerate(messages, 1):
+        try:
+            checked.append(_checked(message))
+            _check_place(checked[-1], waiting)
+        except ValueError as error:
+            raise ValueError(f"message {number} {error}") from None
+    if waiting:
+        raise ValueError(f"have no result of the call {waiting[0]!r}")
+    if checked[-1]["role"] not in ("user", "tool"):
+        raise ValueError("do not end with a message of the user or a tool, which the model could answer")
+    if checked[-1]["role"] == "user" and not message_text(checked[-1]).strip() and not image_parts(checked[-1]):
+        raise ValueError("end with a blank message")
+    return checked
+
+
+def _checked(message: object) -> Message:
+    if not isinstance(message, dict):
+        raise ValueError("is not a JSON object")
+    role = message.get("role")
+    if not isinstance(role, str) or role not in _FIELDS:
+        raise ValueError(f"has the role {role!r}; {nearest(str(role), _FIELDS)}")
+    checked = {name: value for name, value in message.items() if value is not None}
+    _check_names(checked, _FIELDS[role])
+    for name in ("name", "reasoning_content", "tool_call_id"):
+        if not isinstance(checked.get(name, ""), str):
+            raise ValueError(f"has {name}, which is a text, of another type")
+    if role == "tool" and not checked.get("tool_call_id"):
+        raise ValueError("has no tool_call_id")
+    if "tool_calls" in checked:
+        _check_calls(checked["tool_calls"])
+    if "content" not in checked and not checked.get("tool_calls"):
+        raise ValueError("has no content")
+    _check_content(role, checked.setdefault("content", ""))
+    if "\0" in message_text(checked):
+        raise ValueError("has a NUL byte")
+    return checked
+
+
+def _check_names(entry: Mapping[str, Any], known: Sequence[str]) -> None:
+    for name in entry:
+        if name not in known:
+            raise ValueError(f"has an unknown entry {name!r}; {nearest(name, known)}")
+
+
+def _check_content(role: str, content: object) -> None:
+    if isinstance(content, str):
+        return
+    if not isinstance(content, list):
+        raise ValueError("has content that is neither a text nor a list of parts")
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "text" and isinstance(part.get("text"), str):
+            continue
+        image = part.get("image_url") if kind == "image_url" and role in ("user", "tool") else None
+        if not (isinstance(image, dict) and isinstance(image.get("url"), str)):
+            raise ValueError(
+                'has a part of content that is neither {"type": "text", "text": …} nor, of the user or a tool, '
+                '{"type": "image_url", "image_url": {"url": …}}'
+            )
+
+
+def _check_calls(calls: object) -> None:
+    if not isinstance(calls, list):
+        raise ValueError("has tool_calls that are no list")
+    for call in calls:
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(call.get("id"), str) or not call["id"]:
+            raise ValueError("has a call without an id and a function")
+        _check_names(call, _CALL)
+        _check_names(function, _FUNCTION)
+        if not isinstance(function.get("name"), str) or not function["name"]:
+            raise ValueError("has a call whose function has no name")
+        if not isinstance(function.get("arguments"), str):
+            raise ValueError("has a call whose arguments are not the text of a JSON object")
+        call.setdefault("type", "function")
+
+
+def _check_place(message: Message, waiting: list[str]) -> None:
+    """Check that results come right after their calls; `waiting` are the ids of calls without a result yet."""
+    if message["role"] == "tool":
+        if message["tool_call_id"] not in waiting:
+            raise ValueError(f"is the result of no call before it: {message['tool_call_id']!r}")
+        waiting.remove(message["tool_call_id"])
+    elif waiting:
+        raise ValueError(f"comes before the result of the call {waiting[0]!r}")
+    waiting += [str(call["id"]) for call in message.get("tool_calls") or ()]

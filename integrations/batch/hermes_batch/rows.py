@@ -1,0 +1,102 @@
+"""Reads the rows of a file of prompts, as JSON lines or as one JSON array, each with the number of its line."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+Row = dict[str, object]
+_SPACE = re.compile(r"[ \t\n\r]*")
+
+
+class Found(NamedTuple):
+    """A row, or what is wrong with it."""
+
+    line: int
+    row: Row
+    error: str = ""
+
+
+def parse_rows(data: bytes) -> Iterator[Found]:
+    """Return the rows of a file in their order. A byte order mark and blank lines are no rows.
+
+    A file that begins with `[` is one JSON array of rows, on as many lines as it likes; after an element that is no
+    JSON, the rest of it cannot be read. Any other file has one row a line.
+    """
+    data = data.removeprefix(codecs.BOM_UTF8)
+    if data.lstrip()[:1] == b"[":
+        yield from _rows_of_array(data)
+        return
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            yield _found(number, _DECODER.decode(_text(line)))
+        except ValueError as error:
+            yield Found(number, {}, _explain(error))
+        except RecursionError:
+            yield Found(number, {}, "is nested too deeply")
+
+
+def _rows_of_array(data: bytes) -> Iterator[Found]:
+    text, at, line, counted = "", 0, 1, 0
+    try:
+        text = _text(data)
+        at = _skip(text, text.index("[") + 1)
+        while text[at : at + 1] != "]":
+            line, counted = line + text.count("\n", counted, at), at
+            value, end = _DECODER.raw_decode(text, at)
+            yield _found(line, value)
+            at = _skip(text, end)
+            if text[at : at + 1] == ",":
+                at = _skip(text, at + 1)
+            elif text[at : at + 1] != "]":
+                raise json.JSONDecodeError("Expecting ',' or ']'", text, at)
+        at = _skip(text, at + 1)
+        if at < len(text):
+            raise json.JSONDecodeError("Extra data after the array", text, at)
+    except json.JSONDecodeError as error:
+        yield Found(error.lineno, {}, _explain(error))
+    except UnicodeDecodeError as error:
+        yield Found(data.count(b"\n", 0, error.start) + 1, {}, _explain(error))
+    except ValueError as error:
+        yield Found(line, {}, _explain(error))
+    except RecursionError:
+        yield Found(line, {}, "is nested too deeply")
+
+
+def _found(line: int, value: object) -> Found:
+    return Found(line, value) if isinstance(value, dict) else Found(line, {}, "is not a JSON object")
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8")
+
+
+def _skip(text: str, at: int) -> int:
+    """The position of the next character that is no white space of JSON."""
+    return space.end() if (space := _SPACE.match(text, at)) else at
+
+
+def _explain(error: ValueError) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return f"is not UTF-8 (byte {error.start})"
+    if isinstance(error, json.JSONDecodeError):
+        return f"is not JSON: {error.msg} (column {error.colno})"
+    return str(error)
+
+
+def _unique(pairs: list[tuple[str, object]]) -> Row:
+    """Raise ValueError for a name that is there twice: it is not clear which value is meant."""
+    row: Row = {}
+    for name, value in pairs:
+        if name in row:
+            raise ValueError(f"has the entry {name!r} twice")
+        row[name] = value
+    return row
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique)
