@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import math
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,6 +13,7 @@ from typing import BinaryIO, Literal, NamedTuple, get_args
 import anyio
 
 from hermes_agent.episode import Episode
+from hermes_agent.rewards import show_value, to_bool, to_float
 from hermes_exec import KillReceipt, Slot
 from hermes_exec.errors import ConfigError, ErrorCause, ExecError
 
@@ -128,7 +128,7 @@ async def score(
             if within.cancelled_caught:
                 raise _InTheWay(f"what the model left could not be taken out within {scoring.seal_timeout_s:g} s")
         await _put_over(slot, scoring.files)
-        return _verdict(await scoring.check(slot, episode)), killed
+        return check_verdict(await scoring.check(slot, episode), "a check"), killed
     except (ExecError, _InTheWay) as error:
         if isinstance(error, ExecError) and error.cause is not ErrorCause.POLICY:
             raise
@@ -136,10 +136,23 @@ async def score(
         return Verdict(0.0, solved=False, output=told), killed
 
 
-def _verdict(given: object) -> Verdict:
-    if not isinstance(given, Verdict) or not math.isfinite(given.reward):
-        raise TypeError(f"a check gives a Verdict with a finite reward, not {given!r}")
-    return given
+def check_verdict(verdict: object, author: str) -> Verdict:
+    """Return a verdict with plain values: its reward and `solved` may be scalars of numpy or torch.
+
+    Raises:
+        ConfigError: it is no verdict, its reward is not a finite number, or `solved` is neither true nor false; the
+            message begins with `author`.
+    """
+    if not isinstance(verdict, Verdict):
+        raise ConfigError(f"{author} returns a Verdict, not {show_value(verdict)}")
+    part = "a finite reward"
+    try:
+        reward = to_float(verdict.reward)
+        part = "a solved of True or False"
+        solved = to_bool(verdict.solved)
+    except ValueError as error:
+        raise ConfigError(f"{author} returns a Verdict with {part}: {error}") from None
+    return verdict._replace(reward=reward, solved=solved)
 
 
 class _InTheWay(Exception):

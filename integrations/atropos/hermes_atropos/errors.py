@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from hermes_exec import ExecError
+from hermes_exec import ConfigError, ExecError
 
 
 class EnvironmentStopped(ExecError):
     """Raised when an environment ends because it can no longer fill groups; the message has the last causes."""
+
+
+class EnvironmentMistake(ConfigError):
+    """Raised when the code of an environment is wrong, such as a reward that is not a finite number: no other rollout
+    would come out better, and the run ends.
+    """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 from atroposlib.envs.base import ScoredDataGroup
 
 from hermes_agent import Message, RolloutResult
+from hermes_agent.rewards import show_value
 from hermes_agent.tokens import TokenSequence, sequence
 from hermes_exec import ConfigError
 
@@ -102,30 +104,87 @@ def _messages(result: RolloutResult) -> list[Message]:
     which are in some datasets and which models write, are replaced: neither it nor a file takes them.
     """
     assert result.episode is not None
-    return [_writable({**message, "content": message.get("content") or ""}) for message in result.episode.messages]
+    return [to_json({**message, "content": message.get("content") or ""}) for message in result.episode.messages]
 
 
-def _writable(data: Any) -> Any:  # noqa: ANN401 - JSON
+_WITHOUT_FRACTION = frozenset({int, bool, str, type(None)})
+_NUMBERS = frozenset({int, float})
+
+
+def to_json(data: Any) -> Any:  # noqa: ANN401 - JSON
+    """Return data as JSON has it: numbers, arrays and tensors of numpy and torch become numbers and lists. What cannot
+    be converted stays as it is, and `find_odd_value` names it.
+    """
     if isinstance(data, str):
-        return data.encode("utf-8", "replace").decode()
+        return str(data.encode("utf-8", "replace").decode())
     if isinstance(data, Mapping):
-        return {_writable(name): _writable(value) for name, value in data.items()}
-    return [_writable(value) for value in data] if isinstance(data, list | tuple) else data
+        return {to_json(name): to_json(value) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        # Token ids, of which there are the most, are looked at together: fifty times as fast.
+        return list(data) if set(map(type, data)) <= _NUMBERS else [to_json(value) for value in data]
+    if data is None or isinstance(data, int):
+        return data
+    try:
+        listed = data.tolist() if hasattr(data, "tolist") else data
+        if isinstance(listed, list):
+            return to_json(listed)
+        return listed if isinstance(listed, int) or not hasattr(listed, "__float__") else float(listed)
+    except Exception:  # noqa: BLE001 - of a foreign object, such as a tensor without data
+        return data
+
+
+def find_odd_value(data: object, place: str = "") -> str | None:
+    """Return the first place at which there is a number that is not finite, or what JSON does not have; None where
+    there is no such place. The server of atropos takes NaN, and from then on gives its trainer no batch.
+    """
+    if isinstance(data, float):
+        return None if math.isfinite(data) else f"{place} is {data}, which is not a finite number"
+    if isinstance(data, list | tuple):
+        kinds = set(map(type, data))
+        if kinds <= _WITHOUT_FRACTION or (kinds == {float} and all(map(math.isfinite, data))):
+            return None
+        odd = (find_odd_value(value, f"{place}[{number}]") for number, value in enumerate(data))
+        return next(filter(None, odd), None)
+    if isinstance(data, Mapping):
+        odd = (find_odd_value(value, f"{place}.{name}" if place else str(name)) for name, value in data.items())
+        return next(filter(None, odd), None)
+    if data is None or isinstance(data, int | str):
+        return None
+    return f"{place} is {show_value(data)}, which JSON does not have"
 
 
 def problem(group: Mapping[str, Any], group_size: int) -> str | None:
     """What is wrong with a group that is to be sent, also after `postprocess_histories`; None where nothing is. The
     server takes lists of any length, and one odd group blocks every batch after it.
     """
+    odd = find_odd_value(group)
+    if odd is not None:
+        return odd
     tokens, masks = group.get("tokens") or [], group.get("masks") or []
     if len(tokens) != group_size:
         return f"it has {len(tokens)} sequences instead of {group_size}"
-    for name in ("masks", "scores", "inference_logprobs", "messages"):
-        needed = name in ("masks", "scores")
-        if (needed or group.get(name) is not None) and len(group.get(name) or ()) != len(tokens):
-            return f"its {name} are of {len(group.get(name) or ())} sequences instead of {len(tokens)}"
+    for name in ("masks", "scores", "inference_logprobs", "messages", "advantages", "ref_logprobs"):
+        values = group.get(name)
+        if values is None and name not in ("masks", "scores"):
+            continue
+        if values == [] and name in ("advantages", "ref_logprobs"):  # as atroposlib says none of them
+            continue
+        if len(values or ()) != len(tokens):
+            return f"its {name} are of {len(values or ())} sequences instead of {len(tokens)}"
     for number, ids in enumerate(tokens):
         logprobs = (group.get("inference_logprobs") or [ids] * group_size)[number]
         if not len(ids) == len(masks[number]) == len(logprobs):
             return f"sequence {number} has {len(ids)} ids, a mask of {len(masks[number])}, {len(logprobs)} logprobs"
+    return _wrong_kind(group)
+
+
+def _wrong_kind(group: Mapping[str, Any]) -> str | None:
+    """What of a group is not of the types that the server of atropos takes; it answers 422, and the group is lost."""
+    if not set(map(type, group["scores"])) <= _NUMBERS | {bool}:
+        return f"its scores are {show_value(group['scores'])}, not numbers"
+    kinds = {"tokens": {int}, "masks": {int}, **dict.fromkeys(("inference_logprobs", "advantages"), _NUMBERS)}
+    for name, allowed in kinds.items():
+        for number, values in enumerate(group.get(name) or ()):
+            if not isinstance(values, list | tuple) or not set(map(type, values)) <= allowed:
+                return f"{name}[{number}] is no list of {'whole ' if allowed == {int} else ''}numbers"
     return None

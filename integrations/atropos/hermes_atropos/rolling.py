@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
@@ -23,11 +24,13 @@ from hermes_agent import (
     Verdict,
 )
 from hermes_agent.models.base import SessionModel
+from hermes_agent.rewards import show_value, to_float
+from hermes_agent.scoring import check_verdict
 from hermes_agent.tokens import ChatTemplate
 from hermes_atropos.context import ToolContext
-from hermes_atropos.errors import EnvironmentStopped
+from hermes_atropos.errors import EnvironmentMistake, EnvironmentStopped
 from hermes_atropos.evaluation import Evaluated, failure_of
-from hermes_atropos.groups import Finished, Group, KeptGroups, finished, problem, scored
+from hermes_atropos.groups import Finished, Group, KeptGroups, find_odd_value, finished, problem, scored, to_json
 from hermes_atropos.loop_watch import LoopWatch
 from hermes_atropos.metrics import Tally
 from hermes_atropos.servers import ServerKind, Servers, make_model
@@ -150,6 +153,8 @@ class Rolling(Generic[ItemT]):
         while True:
             result = await rollout.run(self._env.pool, model)
             known = result.reward is not None or result.finish == "deadline"
+            if isinstance(result.exception, EnvironmentMistake):
+                self._stop(_why(result), ErrorCause.CONFIG)
             if known or _never_better(result) or rerolls >= config.max_rerolls:
                 return result
             rerolls += 1
@@ -168,8 +173,19 @@ class Rolling(Generic[ItemT]):
             name=str(self._env.server.servers[0].config.model_name),
         )
 
-    def unusable(self, group: Mapping[str, Any], limit: int) -> bool:
-        """Whether a group must not be sent, which is counted; `limit` is the trainer's of a sequence (0: none)."""
+    def unusable(self, group: MutableMapping[str, Any], limit: int) -> bool:
+        """Whether a group must not be sent, which is counted; `limit` is the trainer's of a sequence (0: none).
+
+        The numbers of numpy and torch in it become Python's. One that is not finite is a mistake of
+        `postprocess_histories`, and ends the run.
+        """
+        for name in group:
+            group[name] = to_json(group[name])
+        odd = find_odd_value(group)
+        if odd is not None:
+            author = f"{type(self._env).__name__}.postprocess_histories"
+            self._drop(ErrorCause.CONFIG, f"a group: {author}: {odd}", final=True)
+            return True
         size = int((group.get("group_overrides") or {}).get("group_size") or self._env.config.group_size)
         why = problem(group, size)
         longest = max(map(len, group.get("tokens") or ()), default=0)
@@ -243,18 +259,23 @@ class Rolling(Generic[ItemT]):
 
         async def prepare(slot: Slot) -> None:
             ctx = ToolContext(slot)
-            made = await env.setup_trajectory_workspace(item, trajectory_id=trajectory_id, exec_tool=ctx.exec_tool)
+            with _code_of(env, "setup_trajectory_workspace"):
+                made = await env.setup_trajectory_workspace(item, trajectory_id=trajectory_id, exec_tool=ctx.exec_tool)
             meta.clear()
             meta.update(made or {})
 
         async def check(slot: Slot, episode: Episode) -> Verdict:
             ctx = ToolContext(slot, meta=meta)
             if not env.verifies:
-                return _verdict(await env.compute_reward(item, episode, ctx))
-            reward, _ = await env.verify_and_score_trajectory(
-                item, episode, trajectory_id=trajectory_id, exec_tool=ctx.exec_tool, workspace_meta=meta
-            )
-            return _verdict(reward)
+                with _code_of(env, "compute_reward"):
+                    return _verdict(await env.compute_reward(item, episode, ctx))
+            with _code_of(env, "verify_and_score_trajectory"):
+                given: Any = await env.verify_and_score_trajectory(
+                    item, episode, trajectory_id=trajectory_id, exec_tool=ctx.exec_tool, workspace_meta=meta
+                )
+                if not isinstance(given, tuple) or len(given) != 2:
+                    raise EnvironmentMistake(f"it returns a reward and a mapping, not {show_value(given)}")
+                return _verdict(given[0])
 
         return Rollout(
             messages=_messages(env.format_prompt(item), config.system_prompt),
@@ -283,7 +304,7 @@ class Rolling(Generic[ItemT]):
         told = f"{type(error).__name__}: {error}"
         if isinstance(error, _Unfilled):
             # What is wrong for the first group, and not with the model, the machine or its item, is so for all.
-            final = error.refused or (not self.filled and error.settled)
+            final = error.mistake or error.refused or (not self.filled and error.settled)
             self._drop(error.cause, f"group {group.number}: {error}", final=final)
         elif isinstance(error, ExecError):
             settled = not error.retryable and self._env.sandbox_spec(item).image is None
@@ -303,8 +324,13 @@ class Rolling(Generic[ItemT]):
         if final or len(self._failures) >= self._env.config.max_failed_groups:
             # Each cause once, of the last group that had it.
             last = "\n  ".join({one.partition(": ")[2]: one for one in self._failures[-3:]}.values())
-            self._stopped = EnvironmentStopped(f"groups in a row that were dropped: {len(self._failures)}\n  {last}")
-            self._scope.cancel()
+            cause = ErrorCause.CONFIG if kind is ErrorCause.CONFIG else None
+            self._stop(f"groups in a row that were dropped: {len(self._failures)}\n  {last}", cause)
+
+    def _stop(self, why: str, cause: ErrorCause | None) -> None:
+        """End the run."""
+        self._stopped = EnvironmentStopped(why, cause=cause)
+        self._scope.cancel()
 
 
 class _Unfilled(Exception):
@@ -316,6 +342,7 @@ class _Unfilled(Exception):
         errors = () if result.episode is None else result.episode.errors
         self.refused = any(one.kind == AccessRefused.__name__ for one in errors)
         """A refused key is refused for every group."""
+        self.mistake = isinstance(result.exception, EnvironmentMistake)
         self.settled = result.cause is ErrorCause.CONFIG or _is_bug(result)
 
 
@@ -351,14 +378,38 @@ def _why(result: RolloutResult) -> str:
     """What kept a rollout from being of use."""
     error = failure_of(result)
     told = result.finish if error is None else f"{result.finish}: {error.kind}: {error.message}"
-    if _is_bug(result) and error is not None:
+    if isinstance(result.exception, EnvironmentMistake):
+        told = f"the code of the environment: {result.exception}"
+    elif _is_bug(result) and error is not None:
         told = f"the code of the environment: {error.kind}: {error.message}"
     return told + (", which --env.max_token_length bounds" if _too_long(result) else "")
 
 
 def _verdict(given: object) -> Verdict:
-    if isinstance(given, Verdict):
-        return given
-    if not isinstance(given, int | float):
-        raise TypeError(f"a reward is a number or a Verdict, not {given!r}")
-    return Verdict(float(given), solved=given >= 1)
+    """Return what an environment gives as a reward. Raises EnvironmentMistake where that is no finite number."""
+    try:
+        if isinstance(given, Verdict):
+            return check_verdict(given, "it")
+        reward = to_float(given)
+    except ConfigError as error:
+        raise EnvironmentMistake(str(error)) from None
+    except ValueError as error:
+        raise EnvironmentMistake(f"a reward is a finite number, or a Verdict: {error}") from None
+    return Verdict(reward, solved=reward >= 1)
+
+
+_MISTAKES = (EnvironmentMistake, TypeError, AttributeError, NameError, ImportError)
+"""What code raises that is wrong: another rollout fails as this one did."""
+
+
+@contextmanager
+def _code_of(env: SandboxAgentEnv[Any], method: str) -> Iterator[None]:
+    """Raise EnvironmentMistake, which names the method, where the code of an environment is wrong."""
+    try:
+        yield
+    except _MISTAKES as error:
+        told = str(error)
+        if not isinstance(error, EnvironmentMistake):
+            _LOG.error("%s.%s is wrong", type(env).__name__, method, exc_info=error)
+            told = f"{type(error).__name__}: {error}"
+        raise EnvironmentMistake(f"{type(env).__name__}.{method}: {told}") from error

@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+import numpy as np
 import pytest
 
 from hermes_agent import CommandCheck, Episode, ModelError, Rollout, RolloutResult, Scoring, ScriptedModel, Verdict
@@ -18,6 +19,7 @@ from tests.conftest import BackendCase
 from tests.e2e.agent.plans import PlanModel, Step
 
 pytestmark = pytest.mark.anyio
+INFINITE: Any = np.float32("-inf")
 BOTH: tuple[ScoreIn, ScoreIn] = ("sealed", "slot")
 
 
@@ -214,19 +216,45 @@ async def test_a_scorer_of_ones_own_gives_any_reward() -> None:
         lines = (await slot.files.read_text("made")).count("\n")
         return Verdict(lines / 10, solved=False, output=f"{episode.turns} turns")
 
-    async def nothing(slot: Slot, episode: Episode) -> Verdict:
-        return Verdict(float("nan"), solved=False)
-
     rollout = Rollout(messages="go", scoring=Scoring(check=half))
     async with SandboxPool("local", slots_per_sandbox=1) as pool:
         result = await rollout.run(pool, PlanModel({"go": [["seq 5 > made"], "done"]}))
         broken = await Rollout(messages="go", scoring=Scoring(check=half)).run(pool, PlanModel({"go": ["done"]}))
-        unclear = await Rollout(messages="go", scoring=Scoring(check=nothing)).run(pool, PlanModel({"go": ["done"]}))
     assert (result.reward, result.solved) == (0.5, False)
     assert (broken.finish, broken.reward, broken.cause) == ("infra", None, ErrorCause.INFRA)
-    assert (unclear.finish, unclear.reward) == ("infra", None)
-    assert unclear.error is not None
-    assert "finite reward" in unclear.error.message
+
+
+@pytest.mark.parametrize(
+    ("verdict", "why"),
+    [
+        (Verdict(float("nan"), solved=False), "a finite reward: nan is not a finite number"),
+        (Verdict(INFINITE, solved=False), "a finite reward: np.float32(-inf) is not a finite number"),
+        (Verdict(1.0, solved="no"), "a solved of True or False: 'no' is not a number"),  # type: ignore[arg-type]
+        (0.5, "a check returns a Verdict, not 0.5"),
+    ],
+)
+async def test_scorer_without_a_finite_reward_is_its_authors_error(verdict: Any, why: str) -> None:  # noqa: ANN401
+    async def check(slot: Slot, episode: Episode) -> Verdict:
+        return verdict  # type: ignore[no-any-return]
+
+    async with SandboxPool("local", slots_per_sandbox=1) as pool:
+        result = await Rollout(messages="go", scoring=Scoring(check=check)).run(pool, PlanModel({"go": ["done"]}))
+    assert (result.finish, result.reward, result.cause) == ("infra", None, ErrorCause.CONFIG)
+    assert result.error is not None
+    assert result.error.kind == "ConfigError"
+    assert why in result.error.message
+
+
+async def test_scorer_with_scalars_of_numpy_gives_plain_values() -> None:
+    async def check(slot: Slot, episode: Episode) -> Verdict:
+        reward: Any = np.float32(0.5)
+        solved: Any = np.bool_(True)
+        return Verdict(reward, solved)
+
+    async with SandboxPool("local", slots_per_sandbox=1) as pool:
+        result = await Rollout(messages="go", scoring=Scoring(check=check)).run(pool, PlanModel({"go": ["done"]}))
+    assert (result.reward, result.solved) == (0.5, True)
+    assert (type(result.reward), type(result.solved)) == (float, bool)
 
 
 async def test_what_is_not_trainable_is_not_scored() -> None:
