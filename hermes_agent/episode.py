@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -87,6 +88,23 @@ class EpisodeError:
     message: str
 
 
+_WITHOUT_ERROR = frozenset({"deadline", "cancelled", "content_filter"})
+
+
+def ending_error(finish: str, errors: Iterable[EpisodeError]) -> EpisodeError | None:
+    """Return the error that ended an episode or keeps it from being scored; None where that is no error, as at a
+    deadline.
+
+    Of several failures of a sandbox this is the first: the calls that it called off only follow from it.
+    """
+    known = tuple(errors)
+    infra = next((error for error in known if error.where == "infra"), None)
+    if infra is not None or finish in _WITHOUT_ERROR:
+        return infra
+    # After earlier ones, which are problems of an answer, the model went on.
+    return next((error for error in reversed(known) if error.where == "model"), None)
+
+
 class CallCounts(NamedTuple):
     """Calls of an episode: all that the model wrote, those that fit a schema, and those that were begun, by whether the
     tool did what was asked.
@@ -128,6 +146,11 @@ class Episode:
         """The text of the last message if it is the model's and calls no tool; else None."""
         last = self.messages[-1] if self.messages else {}
         return message_text(last) if last.get("role") == "assistant" and not last.get("tool_calls") else None
+
+    @property
+    def failure(self) -> EpisodeError | None:
+        """The error that ended the episode or keeps it from being scored; None where there is none."""
+        return None if self.trainable else ending_error(self.finish, self.errors)
 
     @property
     def counts(self) -> CallCounts:

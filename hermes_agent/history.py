@@ -124,7 +124,12 @@ class History:
         self._errors.append(EpisodeError(self.turns, where, type(error).__name__, str(error)))
 
     def add_failure(self, error: Exception) -> ErrorCause:
-        """Record what failed besides the model and its tools, and say whose fault that is."""
+        """Record what failed besides the model and its tools, and say whose fault that is.
+
+        A hook whose own use of the slot failed did not fail itself.
+        """
+        if isinstance(error, HookError) and isinstance(error.__cause__, ExecError):
+            error = error.__cause__
         if isinstance(error, ExecError):
             self.add_error("infra", error)
             return error.cause

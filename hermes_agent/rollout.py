@@ -59,6 +59,13 @@ class RolloutResult:
         return "infra" if self.episode is None or self.error is not None else self.episode.finish
 
     @property
+    def failure(self) -> EpisodeError | None:
+        """The error that keeps this from being scored: `error`, or the one that ended the episode. None where no error
+        does.
+        """
+        return self.error if self.error is not None or self.episode is None else self.episode.failure
+
+    @property
     def solved(self) -> bool | None:
         """Whether the task was solved; None where nothing was scored."""
         return None if self.verdict is None or not self.trainable else self.verdict.solved

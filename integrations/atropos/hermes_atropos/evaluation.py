@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes_agent import EpisodeError, RolloutResult
+from hermes_agent import RolloutResult
 from hermes_exec import ConfigError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Evaluated:
         """What a rollout came to."""
         late = result.finish == "deadline"
         verdict, episode = result.verdict, result.episode
-        error = None if result.trainable else failure_of(result)
+        error, unknown = result.failure, result.solved is None and not late
         return cls(
             key=key,
             category=category,
@@ -47,18 +47,11 @@ class Evaluated:
             reward=0.0 if late else result.reward,
             finish=result.finish,
             cause=str(result.cause),
-            error=None if error is None else f"{error.kind}: {error.message}",
+            error=f"{error.kind}: {error.message}" if error is not None else result.finish if unknown else None,
             turns=0 if episode is None else episode.turns,
             seconds=round(result.seconds, 3),
             check_output="" if verdict is None else verdict.output,
         )
-
-
-def failure_of(result: RolloutResult) -> EpisodeError | None:
-    """What kept a rollout from its episode or its score, or else went wrong last in its episode."""
-    if result.error is not None or result.episode is None or not result.episode.errors:
-        return result.error
-    return result.episode.errors[-1]
 
 
 _FIELDS = tuple(field.name for field in fields(Evaluated))

@@ -29,7 +29,7 @@ from hermes_agent.scoring import check_verdict
 from hermes_agent.tokens import ChatTemplate
 from hermes_atropos.context import ToolContext
 from hermes_atropos.errors import EnvironmentMistake, EnvironmentStopped
-from hermes_atropos.evaluation import Evaluated, failure_of
+from hermes_atropos.evaluation import Evaluated
 from hermes_atropos.groups import Finished, Group, KeptGroups, find_odd_value, finished, problem, scored, to_json
 from hermes_atropos.loop_watch import LoopWatch
 from hermes_atropos.metrics import Tally
@@ -376,7 +376,7 @@ def _messages(prompt: str | Sequence[Message], system: str | None) -> list[Messa
 
 def _why(result: RolloutResult) -> str:
     """What kept a rollout from being of use."""
-    error = failure_of(result)
+    error = result.failure
     told = result.finish if error is None else f"{result.finish}: {error.kind}: {error.message}"
     if isinstance(result.exception, EnvironmentMistake):
         told = f"the code of the environment: {result.exception}"

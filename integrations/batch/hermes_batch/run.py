@@ -377,8 +377,9 @@ def _refusal(result: RolloutResult, *, heard: bool) -> str | None:
     episode = result.episode
     if episode is None or episode.finish != "model_error" or episode.cause is not ErrorCause.CONFIG:
         return None
-    last = episode.errors[-1]
-    return last.message if last.kind == AccessRefused.__name__ or not heard else None
+    error = episode.failure
+    assert error is not None
+    return error.message if error.kind == AccessRefused.__name__ or not heard else None
 
 
 def _outage(result: RolloutResult) -> str | None:

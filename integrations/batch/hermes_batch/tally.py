@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from hermes_agent.episode import EpisodeError, ending_error
 from hermes_batch.columns import decode_list
 
 
@@ -71,8 +72,13 @@ def reason(record: Mapping[str, Any]) -> Reason:
     if record.get("trainable", True):
         return Reason("", "")
     errors = [error for error in decode_list(record, "errors") if isinstance(error, dict)]
-    ending = [error for error in errors if error.get("where") in {"model", "infra"}] or errors
-    if not ending:
+    ending = ending_error(str(record.get("finish", "")), map(_episode_error, errors))
+    if ending is None:
         finish, cause = str(record.get("finish", "")), str(record.get("cause", ""))
         return Reason(finish, "" if cause == finish else cause)
-    return Reason(str(ending[-1].get("kind", "")), str(ending[-1].get("message", "")))
+    return Reason(ending.kind, ending.message)
+
+
+def _episode_error(error: Mapping[str, Any]) -> EpisodeError:
+    where, kind, message = (str(error.get(name, "")) for name in ("where", "kind", "message"))
+    return EpisodeError(0, where, kind, message)  # type: ignore[arg-type]  # what a file says

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from hermes_agent import Episode, Verdict
-from hermes_atropos import Evaluated, ExecTool, ToolContext
+from hermes_atropos import EnvironmentStopped, Evaluated, ExecTool, ToolContext
 from hermes_atropos.envs.terminal_test import TRAIN, Task, TerminalTestEnv
 from hermes_exec import ConfigError
 from tests.e2e.atropos.lab import PolicyServer, load, make_env, serving, solve
@@ -89,3 +89,15 @@ async def test_two_evaluations_in_one_folder(tokenizer: Path, tmp_path: Path) ->
         await make_env(First, tokenizer, server.url, data_dir_to_save_evals=str(tmp_path))._run_evaluate()
     (line,) = (tmp_path / "samples.jsonl").read_text().splitlines()
     assert json.loads(line)["solved"] is True
+
+
+async def test_item_of_an_evaluation_without_an_error_tells_how_it_ended(tokenizer: Path) -> None:
+    class Evaluates(TerminalTestEnv):
+        async def evaluate(self, *args: Any, **kwargs: Any) -> None:
+            self.done = await self.evaluate_items(TRAIN[:1], key=lambda item: item.path)
+
+    policy = lambda prompt: "" if "tool_response" in prompt else "<tool_call>{</tool_call>"  # noqa: E731
+    with serving(PolicyServer(load(tokenizer), policy, "openai")) as server:
+        env = make_env(Evaluates, tokenizer, server.url, server_type="openai", max_rerolls=0)
+        with pytest.raises(EnvironmentStopped, match="the last: empty"):
+            await env._run_evaluate()

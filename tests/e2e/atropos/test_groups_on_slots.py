@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +20,7 @@ from tenacity import Future, RetryError
 from hermes_agent import CheckFailed, Episode, Verdict
 from hermes_atropos import EnvironmentStopped, ExecTool, SandboxSpec, ToolContext, loop_watch
 from hermes_atropos.envs.terminal_test import TRAIN, Task, TerminalTestEnv
-from hermes_exec import ConfigError
+from hermes_exec import ConfigError, Lent
 from hermes_exec.tools import tool
 from tests.e2e.atropos.lab import (
     PolicyServer,
@@ -32,6 +34,7 @@ from tests.e2e.atropos.lab import (
     serving,
     solve,
 )
+from tests.e2e.pool.outside import runner_pid
 from tests.unit.agent.tokens.families import DROPS_THINKING, PLAIN
 from tests.unit.agent.tokens.server import SHAPES, Answer, Logged
 
@@ -177,6 +180,45 @@ async def test_groups_that_cannot_be_filled_end_the_run(
     assert not path.exists()
     stats = env.pool.stats()
     assert stats.acquired == stats.released
+
+
+@pytest.mark.parametrize("command", ["process", "evaluate"])
+async def test_cause_of_a_loss_is_the_error_that_came_first(command: str, tokenizer: Path, tmp_path: Path) -> None:
+    """The calls of the turn that did not come to an end are only what followed."""
+    opened, sandboxes = anyio.Event(), set[str]()
+
+    class Watched(TerminalTestEnv):
+        async def setup(self) -> None:
+            await super().setup()
+            opened.set()
+
+        async def evaluate(self, *args: Any, **kwargs: Any) -> None:
+            opened.set()
+            await self.evaluate_items(TRAIN[:1], key=lambda item: item.path)
+
+    policy = lambda _: call("terminal", command="sleep 60") * 3  # noqa: E731
+    rollouts = 4 if command == "process" else 1
+    with serving(PolicyServer(load(tokenizer), policy)) as server:
+        env = make_env(
+            Watched, tokenizer, server.url, group_size=4, slots_per_sandbox=1, max_sandboxes=4, max_rerolls=0,
+            max_failed_groups=1, data_path_to_save_groups=str(tmp_path / "groups.jsonl"),
+        )  # fmt: skip
+
+        async def kill() -> None:
+            await opened.wait()
+            async for event in env.pool.events():
+                if isinstance(event, Lent):
+                    sandboxes.add(str(event.sandbox))
+                    if len(sandboxes) == rollouts:
+                        break
+            await until(lambda: len(server.bodies) == rollouts)
+            os.kill(runner_pid(sandboxes.pop()), signal.SIGKILL)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kill)
+            with pytest.raises(EnvironmentStopped, match=r": SandboxDied: ") as stopped:
+                await (process(env, 1) if command == "process" else env._run_evaluate())
+    assert "ended before" not in str(stopped.value)
 
 
 async def test_an_author_who_asks_for_what_cannot_be_is_told(tokenizer: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hermes_agent import AgentLoop, Completion, Hooks, Message, ScriptedModel, S
 from hermes_agent.context import characters
 from hermes_agent.hooks import Turn
 from hermes_agent.models.scripted import call
-from hermes_exec.errors import ConfigError, ErrorCause
+from hermes_exec.errors import ConfigError, ErrorCause, SandboxDied
 from hermes_exec.tools import Notice, ToolResult
 from tests.unit.agent.toolboxes import FunctionTools, echo
 
@@ -64,6 +64,18 @@ async def test_on_turn_sees_each_turn_with_its_results() -> None:
     await loop.run("x")
     assert [(turn.number, [c.call_id for c in turn.calls]) for turn in turns] == [(1, ["c1", "c2"]), (2, [])]
     assert turns[1].completion.content == "ok"
+
+
+@pytest.mark.parametrize("name", ["before_call", "after_call", "on_turn", "context"])
+async def test_hook_whose_sandbox_died_is_no_mistake_of_the_hook(name: str) -> None:
+    async def hook(*_: object) -> None:
+        raise SandboxDied("gone")
+
+    given: dict[str, Any] = {"context": hook} if name == "context" else {"hooks": Hooks(**{name: hook})}
+    episode = await AgentLoop(ScriptedModel([work(1), "ok"]), FunctionTools(echo), **given).run("x")
+    assert (episode.finish, episode.cause, episode.trainable) == ("infra", ErrorCause.INFRA, False)
+    assert episode.failure is not None
+    assert (episode.failure.kind, episode.failure.message) == ("SandboxDied", "gone")
 
 
 @pytest.mark.parametrize("name", ["before_call", "after_call", "on_turn", "context"])
