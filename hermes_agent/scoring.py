@@ -1,4 +1,4 @@
-"""How an episode is scored: the model's last process is ended, its work is sealed, the check is put in and run."""
+"""Scores an episode: the model's processes are ended, its work is sealed, the check is put in and run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import BinaryIO, Literal, NamedTuple, get_args
 
 import anyio
 
+from hermes_agent.decoys import check_env, remove_decoys
 from hermes_agent.episode import Episode
 from hermes_agent.rewards import show_value, to_bool, to_float
 from hermes_exec import KillReceipt, Slot
@@ -20,7 +21,7 @@ from hermes_exec.errors import ConfigError, ErrorCause, ExecError
 Files = Mapping[str, str | bytes | Path]
 """Path below `slot.workdir` to what shall be there: a text, bytes, or a file or folder of this host."""
 
-ScoreIn = Literal["sealed", "slot"]
+ScoreIn = Literal["sealed", "slot", "live"]
 _SEAL_LIMIT_BYTES = 1 << 30
 _OUTPUT_BYTES = 8192
 _OF_THE_HOST = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE})
@@ -76,14 +77,19 @@ class Scoring:
 
     First every process of the slot is ended. With `score_in="sealed"` (default) what the model made is then taken out,
     the slot is reset, and it is put back: nothing else that the model left, such as programs in its home, in /tmp or in
-    the image's folders, is there when `check` runs. What is taken out is the whole of `slot.workdir`, or only `keep`
-    (paths in it): then the task's own files and set-up are made anew first, and everything else is as it was at the
-    start. More than `seal_limit_bytes` in all (default 1 GiB), or what takes longer than `seal_timeout_s` (default
-    300 s; a million files, folders nested without end), is not taken out: reward 0. With `score_in="slot"` the check
-    runs in the slot as the model left it, for tasks whose state is the machine.
+    the image's directories, is there when `check` runs. What is taken out is the whole of `slot.workdir`, or only
+    `keep` (paths in it): then the task's own files and set-up are made anew first, and everything else is as it was at
+    the start. More than `seal_limit_bytes` in all (default 1 GiB), or what takes longer than `seal_timeout_s` (default
+    300 s; a million files, directories nested without end), is not taken out: reward 0. With `score_in="slot"` the
+    check runs in the slot as the model left it, for tasks whose state is files of the machine. With `score_in="live"`
+    no process is ended: services that the model started answer the check, and a process of the model may act on
+    whatever the check does.
 
-    Then `files` are put in, over whatever is at their paths, and `check` is awaited: a `CommandCheck`, or any function
-    of slot and episode that gives a `Verdict`.
+    Then `files` are put in, over whatever is at their paths. Links in the work directory that lead to them or to a
+    directory above them, bytecode beside them, and modules that Python prefers to them are removed; so are, of sealed
+    work, links that lead to nothing and settings of git repositories that make git run a program. Then `check` is
+    awaited, with `slot.extra_env` set so that neither bytecode of the model is imported nor its git hooks run: a
+    `CommandCheck`, or any function of slot and episode that gives a `Verdict`.
     """
 
     check: Scorer
@@ -95,11 +101,13 @@ class Scoring:
 
     def __post_init__(self) -> None:
         if self.score_in not in get_args(ScoreIn):
-            raise ConfigError(f"score_in is 'sealed' or 'slot', not {self.score_in!r}")
+            raise ConfigError(f"score_in is 'sealed', 'slot' or 'live', not {self.score_in!r}")
         if isinstance(self.keep, str):
             raise ConfigError("keep is a list of paths, not one path")
-        if self.keep is not None and self.score_in == "slot":
-            raise ConfigError("keep says what is taken out of the slot, and with score_in='slot' nothing is")
+        if self.keep is not None and self.score_in != "sealed":
+            raise ConfigError(
+                f"keep says what is taken out of the slot, and with score_in={self.score_in!r} nothing is"
+            )
         for path in (*(self.keep or ()), *self.files):
             check_inside(path)
 
@@ -120,20 +128,26 @@ async def score(
     the ExecError or OSError that kept the check from its verdict.
     """
     killed: KillReceipt | None = None
+    sealed = scoring.score_in == "sealed"
+    roots: Sequence[str] = () if slot.workdir == "/" else (".",)
     try:
-        killed = await slot.kill_all()
-        if scoring.score_in == "sealed":
+        if scoring.score_in != "live":
+            killed = await slot.kill_all()
+        if sealed:
             with anyio.move_on_after(scoring.seal_timeout_s) as within:
-                await _seal(slot, scoring, set_up)
+                roots = await _seal(slot, scoring, set_up)
             if within.cancelled_caught:
                 raise _InTheWay(f"what the model left could not be taken out within {scoring.seal_timeout_s:g} s")
-        await _put_over(slot, scoring.files)
+        await _put_over(slot, scoring.files, roots, sealed=sealed)
+        slot.extra_env = check_env(slot, sealed=sealed, whole=sealed and scoring.keep is None)
         return check_verdict(await scoring.check(slot, episode), "a check"), killed
     except (ExecError, _InTheWay) as error:
         if isinstance(error, ExecError) and error.cause is not ErrorCause.POLICY:
             raise
         told = str(error) if isinstance(error, _InTheWay) else f"{type(error).__name__}: {error}"
         return Verdict(0.0, solved=False, output=told), killed
+    finally:
+        slot.extra_env = {}
 
 
 def check_verdict(verdict: object, author: str) -> Verdict:
@@ -170,12 +184,15 @@ async def put(slot: Slot, files: Files) -> None:
             await slot.files.write_text(path, content)
 
 
-async def _seal(slot: Slot, scoring: Scoring, set_up: Callable[[Slot], Awaitable[None]]) -> None:
-    """Take the work out, reset the slot, put the work back. A second slot would not do: a full pool has none."""
+async def _seal(slot: Slot, scoring: Scoring, set_up: Callable[[Slot], Awaitable[None]]) -> list[str]:
+    """Take the work out, reset the slot, put the work back; return the paths that were put back.
+
+    A second slot would not do: a full pool has none.
+    """
     whole = scoring.keep is None
     if whole and slot.workdir == "/":
         raise ConfigError(
-            "the work directory is /, which cannot be taken out: name the files (keep=), or score_in='slot'"
+            "the work directory is /, which cannot be taken out: name the files (keep=), or say score_in='slot'"
         )
     with ExitStack() as archives:
         taken: dict[str, _Taken | None] = {}
@@ -197,6 +214,8 @@ async def _seal(slot: Slot, scoring: Scoring, set_up: Callable[[Slot], Awaitable
             if work is not None:
                 work.archive.seek(0)
                 await slot.files.restore(work.archive, work.below)
+        return [path for path, work in taken.items() if work is not None]
+    raise AssertionError("unreachable")
 
 
 class _Taken(NamedTuple):
@@ -225,12 +244,13 @@ async def _taken(slot: Slot, path: str, archive: BinaryIO, limit_bytes: int) -> 
     return _Taken(archive, path)
 
 
-async def _put_over(slot: Slot, files: Files) -> None:
-    """Put files in over whatever is there."""
+async def _put_over(slot: Slot, files: Files, roots: Sequence[str], *, sealed: bool) -> None:
+    """Put files in over whatever is there, and remove what the model left to be read in their place."""
     try:
         for path, content in files.items():
             await _clear(slot, path)
             await put(slot, {path: content})
+        await remove_decoys(slot, tuple(files), roots, sealed=sealed)
     except OSError as error:
         mine = isinstance(error, (ExecError, TimeoutError)) or any(
             isinstance(content, Path) and not content.exists() for content in files.values()

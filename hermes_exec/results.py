@@ -166,7 +166,7 @@ class Isolation:
 @dataclass(frozen=True, slots=True)
 class FileStat:
     """Facts of one file. ``mode`` holds the permission bits, ``mtime`` is seconds since the epoch, ``target`` is where
-    a link points.
+    a link points. Two paths of a slot with the same ``id`` are the same file, as long as it exists.
 
     Names that are not UTF-8 hold surrogate escapes (``os.fsencode`` gives the bytes).
     """
@@ -181,6 +181,7 @@ class FileStat:
     mtime: float
     links: int = 1
     target: str | None = None
+    id: str = ""
 
     @property
     def is_dir(self) -> bool:

@@ -12,8 +12,8 @@ from hermes_exec.aio.tasks import run_to_end
 from hermes_exec.channel.encoding import WireBytes, from_wire, shown, to_wire
 from hermes_exec.checks import checked_count, checked_size
 from hermes_exec.errors import ConfigError, OutputLimitExceeded, ProtocolError
-from hermes_exec.results import FileStat, FileWritten, SearchFile, SearchMatch, SearchResult, TreeCopied
-from hermes_exec.slot.answers import integer, items, number, optional_path, texts
+from hermes_exec.results import FileStat, FileType, FileWritten, SearchFile, SearchMatch, SearchResult, TreeCopied
+from hermes_exec.slot.answers import integer, items, number, optional_path, text, texts
 from hermes_exec.slot.command import checked_path
 from hermes_exec.slot.scope import SlotScope
 from hermes_exec.slot.tenancy import Tenancy
@@ -133,15 +133,27 @@ class Files:
         return True
 
     async def list(
-        self, path: RemotePath = ".", recursive: bool = False, limit: int | None = None
+        self,
+        path: RemotePath = ".",
+        recursive: bool = False,
+        limit: int | None = None,
+        *,
+        only: FileType | None = None,
+        follow: bool = False,
     ) -> builtins.list[FileStat]:
-        """What is in a folder, sorted by name, links not followed; with `recursive` everything below it.
+        """Return what is in a directory, sorted by name; with `recursive` everything below it, links not entered.
+
+        `only` leaves out entries of other types. With `follow` a link is described as what it leads to (its `target` is
+        still there), and has the type "link" only where that is nothing.
 
         Raises:
             OutputLimitExceeded: it holds more than 100,000 entries and no `limit` says that fewer are enough.
         """
         most = LIST_LIMIT if limit is None else checked_count(limit, "limit")
-        answer = await self._call("list", path, recursive=bool(recursive), limit=most)
+        if only is not None and only not in FILE_TYPES:
+            raise ConfigError(f"only must be one of {', '.join(FILE_TYPES)}, not {only!r}")
+        kind = {} if only is None else {"only": only}
+        answer = await self._call("list", path, recursive=bool(recursive), limit=most, follow=bool(follow), **kind)
         if limit is None and answer.get("truncated") is True:
             raise OutputLimitExceeded(f"{_shown(path)}: more than {LIST_LIMIT} entries")
         return [_stat(entry) for entry in items(answer, "entries")]
@@ -302,6 +314,7 @@ def _stat(entry: Mapping[str, Any]) -> FileStat:
         mtime=number(entry, "mtime"),
         links=integer(entry, "links"),
         target=optional_path(entry, "target"),
+        id=text(entry, "id"),
     )
 
 

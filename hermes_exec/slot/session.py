@@ -18,7 +18,7 @@ from hermes_exec.checks import checked_timeout
 from hermes_exec.errors import ConfigError, SlotClosed
 from hermes_exec.results import RunResult
 from hermes_exec.slot.answers import SlotFacts, text
-from hermes_exec.slot.command import DEFAULT_OUTPUT_BYTES, DEFAULT_TIMEOUT_S, command_params
+from hermes_exec.slot.command import DEFAULT_OUTPUT_BYTES, DEFAULT_TIMEOUT_S, Environment, command_params
 from hermes_exec.slot.process import Process, start
 from hermes_exec.slot.run import OnOutput, Stdin, execute
 from hermes_exec.slot.scope import SlotScope
@@ -41,7 +41,7 @@ class Session:
         facts: SlotFacts,
         workdir: str,
         cwd: str | PathLike[str] | None,
-        env: Mapping[str, str] | None,
+        env: Environment | None,
     ) -> None:
         self.cwd: str = workdir
         """The directory that the next command starts in."""

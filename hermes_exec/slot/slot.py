@@ -32,7 +32,9 @@ class Slot:
 
     `id` is unique over all pools of this process; `backend` is the backend's name, `image` the image, if any; `network`
     says whether it was given a network, `own_loopback` whether its loopback is not that of a host, and `browser_rules`
-    what its browser may do. Calls may run in parallel. After `pool.release`, every call and handle raises SlotClosed.
+    what its browser may do. `extra_env` are variables that every command, process and session gets besides its `env`;
+    it may be set, and holds for what starts from then on. Calls may run in parallel. After `pool.release`, every call
+    and handle raises SlotClosed.
 
     Every call may raise SandboxDied (the box has ended), OutcomeUnknown (sent, and the answer is lost), ChannelLost
     (not sent: it did not run), ProtocolError and SlotClosed.
@@ -55,6 +57,7 @@ class Slot:
         self.network = network
         self.own_loopback = own_loopback or not network
         self.browser_rules = browser or BrowserConfig()
+        self.extra_env: Environment = {}
         self.id = id
         self.backend = backend
         self.image = image
@@ -127,6 +130,9 @@ class Slot:
         """What the box was found to give."""
         return self._tenancy.facts.isolation
 
+    def _with_extra(self, env: Environment | None) -> Environment | None:
+        return {**self.extra_env, **(env or {})} if self.extra_env else env
+
     async def run(
         self,
         command: Command,
@@ -175,7 +181,7 @@ class Slot:
             self._scope.slot,
             command,
             cwd=cwd,
-            env=env,
+            env=self._with_extra(env),
             user=user,
             output_limit_bytes=output_limit_bytes,
             merge_stderr=merge_stderr,
@@ -267,7 +273,7 @@ class Slot:
             self._scope.slot,
             command,
             cwd=cwd,
-            env=env,
+            env=self._with_extra(env),
             user=user,
             output_limit_bytes=output_limit_bytes,
             merge_stderr=merge_stderr,
@@ -290,10 +296,10 @@ class Slot:
         answer = await scope.call("proc.list", {}, timeout_s=KILL_S)
         return [Process.listed(scope, entry) for entry in items(answer, "processes")]
 
-    def session(self, *, cwd: str | PathLike[str] | None = None, env: dict[str, str] | None = None) -> Session:
+    def session(self, *, cwd: str | PathLike[str] | None = None, env: Environment | None = None) -> Session:
         """A shell whose state lasts between its commands; it starts with its first one (or `async with`)."""
         self._scope.check()
-        return Session(self._scope, self._tenancy.facts, self.workdir, cwd, env)
+        return Session(self._scope, self._tenancy.facts, self.workdir, cwd, self._with_extra(env))
 
     async def processes(self) -> list[ProcessInfo]:
         """What lives in the slot now, whoever started it."""

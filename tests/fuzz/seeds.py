@@ -85,6 +85,7 @@ FILE = {
     "gid": 7,
     "mtime": 1.5e9,
     "links": 1,
+    "id": "fd01:7",
     "target": None,
 }
 FOUND = {

@@ -86,7 +86,12 @@ def run(
     ] = None,
     strict: Strict = False,
     score_in: Annotated[
-        str, typer.Option("--score-in", help="Where checks run: `sealed` (the work alone, in a clean slot) or `slot`.")
+        str,
+        typer.Option(
+            "--score-in",
+            help="Where checks run: `sealed` (the work alone, in a clean slot), `slot` (as it was left) or `live` "
+            "(with its processes).",
+        ),
     ] = "sealed",
     check_timeout: Annotated[float, typer.Option("--check-timeout", metavar="SECONDS", help="Of one check.")] = 60.0,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Only the first prompts.")] = None,

@@ -403,6 +403,18 @@ func TestStatAndList(t *testing.T) {
 	if got := entryPaths(out); len(got) != 2 || got[1] != dir+"/d" || out["truncated"] != true {
 		t.Errorf("%v", out)
 	}
+	if err := os.Symlink("gone", dir+"/n"); err != nil {
+		t.Fatal(err)
+	}
+	id := s["id"]
+	out = must(t, dir, "file.list", m{"path": ".", "only": "link", "follow": true}, "")
+	if got := fmt.Sprint(entryPaths(out)); got != "[l n]" {
+		t.Errorf("%s", got)
+	}
+	l, n := out["entries"].([]any)[0].(map[string]any), out["entries"].([]any)[1].(map[string]any)
+	if l["type"] != "file" || l["name"] != "l" || l["target"] != "d/b" || l["id"] != id || n["type"] != "link" {
+		t.Errorf("%v %v", l, n)
+	}
 	wantErrno(t, dir, "file.list", m{"path": "d/b"}, "ENOTDIR")
 	wantErrno(t, dir, "file.stat", m{"path": "gone"}, "ENOENT")
 }

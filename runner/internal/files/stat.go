@@ -2,6 +2,7 @@ package files
 
 import (
 	"context"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -25,6 +26,7 @@ type Stat struct {
 	GID    int        `json:"gid"`
 	MTime  float64    `json:"mtime"`
 	Links  int64      `json:"links"`
+	ID     string     `json:"id"`
 	Target *ipc.Bytes `json:"target,omitempty"`
 }
 
@@ -62,6 +64,8 @@ func linkCount(info fs.FileInfo) int64 {
 // inode identifies a file on this host for as long as it exists.
 type inode struct{ device, number uint64 }
 
+func (i inode) String() string { return fmt.Sprintf("%x:%x", i.device, i.number) }
+
 func inodeOf(info fs.FileInfo) inode {
 	s := info.Sys().(*syscall.Stat_t)
 	return inode{uint64(s.Dev), s.Ino}
@@ -83,7 +87,8 @@ func newStat(path, real string, info fs.FileInfo) Stat {
 	uid, gid := owner(info)
 	s := Stat{Path: ipc.Bytes(path), Name: ipc.Bytes(baseName(path, info)), Type: typeName(info.Mode()),
 		Size: info.Size(), Mode: unixMode(info),
-		UID: uid, GID: gid, MTime: float64(info.ModTime().UnixNano()) / 1e9, Links: linkCount(info)}
+		UID: uid, GID: gid, MTime: float64(info.ModTime().UnixNano()) / 1e9, Links: linkCount(info),
+		ID: inodeOf(info).String()}
 	if s.Type == "link" {
 		if target, err := os.Readlink(real); err == nil {
 			t := ipc.Bytes(target)
@@ -135,6 +140,8 @@ type lister struct {
 	ctx       context.Context
 	limit     int
 	recursive bool
+	only      string
+	follow    bool
 	names     int
 	bytes     int
 	entries   []Stat
@@ -146,6 +153,8 @@ func listDir(r *request) (any, error) {
 		Path      ipc.Bytes `json:"path"`
 		Recursive bool      `json:"recursive"`
 		Limit     *int      `json:"limit"`
+		Only      string    `json:"only"`
+		Follow    bool      `json:"follow"`
 	}
 	if err := r.decode(&p); err != nil {
 		return nil, err
@@ -154,7 +163,8 @@ func listDir(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := lister{ctx: r.ctx, limit: defaultEntries, recursive: p.Recursive, entries: []Stat{}}
+	l := lister{ctx: r.ctx, limit: defaultEntries, recursive: p.Recursive, only: p.Only, follow: p.Follow,
+		entries: []Stat{}}
 	if p.Limit != nil && *p.Limit > 0 {
 		l.limit = min(*p.Limit, defaultEntries)
 	}
@@ -188,14 +198,29 @@ func (l *lister) folder(shown, real string) error {
 		if err != nil {
 			continue // gone since the folder was read
 		}
-		l.entries = append(l.entries, newStat(child, real+"/"+name, info))
-		l.bytes += len(child) + len(name) + 180
+		if l.only == "" || l.only == typeName(info.Mode()) {
+			l.entries = append(l.entries, l.entry(child, real+"/"+name, info))
+			l.bytes += len(child) + len(name) + 210
+		}
 		if l.recursive && info.IsDir() {
 			// A folder that cannot be read is listed, its contents are not.
 			_ = l.folder(child, real+"/"+name)
 		}
 	}
 	return nil
+}
+
+// entry describes what the link leads to where links are followed. A link that leads to nothing stays a link.
+func (l *lister) entry(shown, real string, info fs.FileInfo) Stat {
+	entry := newStat(shown, real, info)
+	if l.follow && entry.Type == "link" {
+		if followed, err := os.Stat(real); err == nil {
+			target := entry.Target
+			entry = newStat(shown, real, followed)
+			entry.Name, entry.Target = ipc.Bytes(filepath.Base(real)), target
+		}
+	}
+	return entry
 }
 
 func (l *lister) read(path string) ([]string, error) {

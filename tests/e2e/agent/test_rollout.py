@@ -11,7 +11,18 @@ import anyio.to_thread
 import numpy as np
 import pytest
 
-from hermes_agent import CommandCheck, Episode, ModelError, Rollout, RolloutResult, Scoring, ScriptedModel, Verdict
+from hermes_agent import (
+    CommandCheck,
+    Completion,
+    Episode,
+    ModelError,
+    Rollout,
+    RolloutResult,
+    Scoring,
+    ScriptedModel,
+    Verdict,
+)
+from hermes_agent.models.scripted import call
 from hermes_agent.scoring import ScoreIn
 from hermes_exec import SandboxPool, Slot
 from hermes_exec.errors import ConfigError, ErrorCause
@@ -45,6 +56,26 @@ async def test_the_check_decides(backend: BackendCase, score_in: ScoreIn) -> Non
     assert (bad.solved, bad.reward, bad.trainable, bad.cause) == (False, 0.0, True, ErrorCause.POLICY)
     assert modes.verdict is not None
     assert modes.verdict.output.split()[-2:] == ["-rw-r-----", "lrwxrwxrwx"]
+
+
+@pytest.mark.parametrize(("score_in", "reward"), [("live", 1.0), ("slot", 0.0), ("sealed", 0.0)])
+async def test_service_of_the_model_answers_a_live_check(score_in: ScoreIn, reward: float) -> None:
+    """A server that was started in the background, on a UNIX socket: other tests of this machine use its ports."""
+    serve = "import socketserver as s\ns.UnixStreamServer('sock', s.BaseRequestHandler).serve_forever()"
+    start = call("terminal", {"command": "exec python3 serve.py", "background": True})
+    wait = call("terminal", {"command": "until [ -S sock ]; do sleep 0.05; done"})
+    check = "import socket; socket.socket(socket.AF_UNIX).connect('sock')"
+    rollout = Rollout(
+        messages="go",
+        files={"serve.py": serve},
+        toolsets=["terminal"],
+        scoring=Scoring(check=CommandCheck(["python3", "-c", check]), score_in=score_in),
+    )
+    async with SandboxPool("local", slots_per_sandbox=1) as pool:
+        model = ScriptedModel([Completion("", (start,)), Completion("", (wait,)), "done"])
+        result = await rollout.run(pool, model)
+    assert result.reward == reward, result.verdict
+    assert (result.killed is None) == (score_in == "live")
 
 
 async def test_sealed_takes_only_the_work_to_the_check(backend: BackendCase) -> None:
@@ -111,8 +142,8 @@ async def test_keep_brings_the_named_files_into_the_task_as_it_was(tmp_path: Pat
     [
         ("mkdir v1 && echo x > v1/f && ln -s $PWD/v1 current", "grep -q x current/f"),
         (
-            "python3 -m venv --without-pip .venv && ln -s ../x .venv/out",
-            ".venv/bin/python -c 'pass' && [ -L .venv/out ]",
+            "python3 -m venv --without-pip .venv && ln -s bin .venv/scripts && ln -s ../x .venv/out",
+            ".venv/scripts/python -c 'pass' && [ -L .venv/scripts ] && [ ! -L .venv/out ]",
         ),
         (
             "mkdir -p a/b && echo x > a/b/f && ln a/b/f hard && chmod 500 a/b",
@@ -315,13 +346,14 @@ async def test_a_slot_that_is_held_already() -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"score_in": "seald"}, "'sealed' or 'slot'"),
+        ({"score_in": "seald"}, "'sealed', 'slot' or 'live'"),
         ({"keep": "src"}, "a list of paths"),
         ({"keep": ["../src"]}, "no path inside"),
         ({"keep": ["/src"]}, "no path inside"),
         ({"keep": ["."]}, "no path inside"),
         ({"files": {".": Path("checks")}}, "no path inside"),
         ({"keep": ["src"], "score_in": "slot"}, "nothing is"),
+        ({"keep": ["src"], "score_in": "live"}, "nothing is"),
         ({"files": {"/etc/passwd": "x"}}, "no path inside"),
     ],
 )
