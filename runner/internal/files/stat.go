@@ -1,6 +1,7 @@
 package files
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
@@ -30,23 +31,10 @@ type Stat struct {
 	Target *ipc.Bytes `json:"target,omitempty"`
 }
 
-func typeName(mode fs.FileMode) string {
-	switch mode.Type() {
-	case 0:
-		return "file"
-	case fs.ModeDir:
-		return "dir"
-	case fs.ModeSymlink:
-		return "link"
-	case fs.ModeNamedPipe:
-		return "fifo"
-	case fs.ModeSocket:
-		return "socket"
-	case fs.ModeDevice | fs.ModeCharDevice:
-		return "char"
-	}
-	return "block"
-}
+var typeNames = map[fs.FileMode]string{0: "file", fs.ModeDir: "dir", fs.ModeSymlink: "link", fs.ModeNamedPipe: "fifo",
+	fs.ModeSocket: "socket", fs.ModeDevice | fs.ModeCharDevice: "char"}
+
+func typeName(mode fs.FileMode) string { return cmp.Or(typeNames[mode.Type()], "block") }
 
 func unixMode(info fs.FileInfo) uint32 {
 	return uint32(info.Sys().(*syscall.Stat_t).Mode) & 0o7777
@@ -137,11 +125,14 @@ const (
 )
 
 type lister struct {
-	ctx       context.Context
-	limit     int
-	recursive bool
-	only      string
-	follow    bool
+	ctx    context.Context
+	params struct {
+		Path      ipc.Bytes `json:"path"`
+		Recursive bool      `json:"recursive"`
+		Limit     int       `json:"limit"`
+		Only      string    `json:"only"`
+		Follow    bool      `json:"follow"`
+	}
 	names     int
 	bytes     int
 	entries   []Stat
@@ -149,26 +140,18 @@ type lister struct {
 }
 
 func listDir(r *request) (any, error) {
-	var p struct {
-		Path      ipc.Bytes `json:"path"`
-		Recursive bool      `json:"recursive"`
-		Limit     *int      `json:"limit"`
-		Only      string    `json:"only"`
-		Follow    bool      `json:"follow"`
-	}
-	if err := r.decode(&p); err != nil {
+	l := lister{ctx: r.ctx, entries: []Stat{}}
+	if err := r.decode(&l.params); err != nil {
 		return nil, err
 	}
-	path, err := r.resolve(p.Path)
+	if l.params.Limit <= 0 || l.params.Limit > defaultEntries {
+		l.params.Limit = defaultEntries
+	}
+	path, err := r.resolve(l.params.Path)
 	if err != nil {
 		return nil, err
 	}
-	l := lister{ctx: r.ctx, limit: defaultEntries, recursive: p.Recursive, only: p.Only, follow: p.Follow,
-		entries: []Stat{}}
-	if p.Limit != nil && *p.Limit > 0 {
-		l.limit = min(*p.Limit, defaultEntries)
-	}
-	err = l.folder(strings.TrimSuffix(string(p.Path), "/"), path)
+	err = l.folder(strings.TrimSuffix(string(l.params.Path), "/"), path)
 	if canceled := search.Canceled(r.ctx); canceled != nil {
 		err = canceled
 	}
@@ -186,7 +169,7 @@ func (l *lister) folder(shown, real string) error {
 	}
 	defer func() { l.names -= len(names) }()
 	for _, name := range names {
-		if len(l.entries) >= l.limit || l.bytes > maxAnswer || l.ctx.Err() != nil {
+		if len(l.entries) >= l.params.Limit || l.bytes > maxAnswer || l.ctx.Err() != nil {
 			l.truncated = true
 			return nil
 		}
@@ -198,11 +181,15 @@ func (l *lister) folder(shown, real string) error {
 		if err != nil {
 			continue // gone since the folder was read
 		}
-		if l.only == "" || l.only == typeName(info.Mode()) {
-			l.entries = append(l.entries, l.entry(child, real+"/"+name, info))
+		if l.params.Only == "" || l.params.Only == typeName(info.Mode()) {
+			entry := newStat(child, real+"/"+name, info)
+			if l.params.Follow {
+				entry = follow(entry, real+"/"+name)
+			}
+			l.entries = append(l.entries, entry)
 			l.bytes += len(child) + len(name) + 210
 		}
-		if l.recursive && info.IsDir() {
+		if l.params.Recursive && info.IsDir() {
 			// A folder that cannot be read is listed, its contents are not.
 			_ = l.folder(child, real+"/"+name)
 		}
@@ -210,15 +197,12 @@ func (l *lister) folder(shown, real string) error {
 	return nil
 }
 
-// entry describes what the link leads to where links are followed. A link that leads to nothing stays a link.
-func (l *lister) entry(shown, real string, info fs.FileInfo) Stat {
-	entry := newStat(shown, real, info)
-	if l.follow && entry.Type == "link" {
-		if followed, err := os.Stat(real); err == nil {
-			target := entry.Target
-			entry = newStat(shown, real, followed)
-			entry.Name, entry.Target = ipc.Bytes(filepath.Base(real)), target
-		}
+// follow describes what a link leads to; what leads to nothing stays a link.
+func follow(entry Stat, path string) Stat {
+	if info, err := os.Stat(path); err == nil {
+		target := entry.Target
+		entry = newStat(string(entry.Path), path, info)
+		entry.Target = target
 	}
 	return entry
 }
