@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -122,8 +123,9 @@ def checked_completion(given: object) -> Completion:
         if not isinstance(problem, AnswerProblem):
             raise TypeError(f"a problem of the model's Completion is no AnswerProblem, but {problem!r:.100}")
     usage = given.usage
-    if not all(isinstance(count, int | float) for count in (usage.prompt_tokens, usage.completion_tokens, usage.cost)):
-        raise TypeError(f"the usage of the model's Completion is not of numbers: {usage!r:.100}")
+    counts: tuple[object, ...] = (usage.prompt_tokens, usage.completion_tokens, usage.cost)
+    if not all(isinstance(count, int | float) and math.isfinite(count) for count in counts):
+        raise TypeError(f"the usage of the model's Completion is not of finite numbers: {usage!r:.100}")
     return given
 
 

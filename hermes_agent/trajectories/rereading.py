@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from hermes_agent.messages import Message, ToolCall, called, message_text
 from hermes_agent.parsers import get_parser
+from hermes_agent.parsers.json_text import can_be_sent
 from hermes_agent.trajectories.sharegpt import Turn, gpt_value, system_prompt
 
 _NOT_TEXT = frozenset({"reasoning_details", "extra_content"})
@@ -97,6 +98,10 @@ def _not_held(message: Message) -> str:
             return "is in several parts, and a turn is one text"
     if other := next((name for name in message if name not in _TOLD | _NOT_TEXT and message[name] is not None), None):
         return f"has the field {other}, which turns do not have"
+    if not all(
+        map(can_be_sent, (message_text(message), _thinking(message), *(call.arguments for call in called(message))))
+    ):
+        return "has half of a surrogate pair, which no file holds"
     if message.get("role") != "assistant":
         return ""
     broken = [call.arguments for call in called(message) if not call.name]

@@ -13,6 +13,7 @@ from hermes_agent.trajectories.sharegpt import Turn
 _EMPTY: Mapping[str, Any] = {
     "messages": [],
     "tools": [],
+    "calls": [],
     "tool_stats": {},
     "tool_error_counts": {},
     "unknown_tools": [],

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, TypedDict, cast
 
-from hermes_agent import CheckFailed, EpisodeError, RolloutResult, TokenUsage
-from hermes_agent.messages import Message
+from hermes_agent import CallRecord, CheckFailed, EpisodeError, RolloutResult, TokenUsage
+from hermes_agent.messages import CallState, Message
 from hermes_agent.parsers.json_text import dump
 from hermes_agent.trajectories.rereading import export_problem
 from hermes_agent.trajectories.sharegpt import Turn, sharegpt, tool_stats
@@ -34,6 +34,18 @@ class CheckResult(TypedDict):
     exit_code: int
     timed_out: bool
     output: str
+
+
+class CallFacts(TypedDict):
+    """One call of the model: how far it came (`CallState`), and with what success."""
+
+    turn: int
+    tool_call_id: str
+    name: str
+    state: CallState
+    ok: bool
+    error_kind: str | None
+    duration_s: float
 
 
 class Failure(TypedDict):
@@ -81,6 +93,7 @@ class Record(TypedDict):
     check: CheckResult
     turns: int
     tool_calls: int
+    calls: str
     unknown_tools: str
     errors: str
     screenshots: str
@@ -162,6 +175,7 @@ def make_record(
         },
         "turns": 0 if episode is None else episode.turns,
         "tool_calls": 0 if episode is None else len(episode.tool_calls),
+        "calls": [] if episode is None else [_facts(call) for call in episode.tool_calls],
         "unknown_tools": sorted({name for name, _ in calls} - stats.keys()),
         "errors": [_failure(one) for one in errors],
         "screenshots": taken.screenshots,
@@ -187,6 +201,18 @@ def _solved(result: RolloutResult) -> Solved:
     if result.solved is None:
         return "unchecked"
     return "solved" if result.solved else "unsolved"
+
+
+def _facts(call: CallRecord) -> CallFacts:
+    return {
+        "turn": call.turn,
+        "tool_call_id": call.call_id,
+        "name": call.name,
+        "state": call.state,
+        "ok": call.ok,
+        "error_kind": call.error_kind,
+        "duration_s": round(call.duration_s, 6),
+    }
 
 
 def _failure(error: EpisodeError) -> Failure:

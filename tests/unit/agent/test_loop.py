@@ -335,6 +335,7 @@ async def test_model_errors(error: Exception, finish: str, cause: ErrorCause, tr
     [
         *(None, "text", {}, Completion(5), Completion("a", None), Completion("a", usage=None)),  # type: ignore[arg-type]
         *(Completion("a", ({"id": "1"},)), Completion("a", usage=TokenUsage("1", 2))),  # type: ignore[arg-type]
+        Completion("a", usage=TokenUsage(1, 2, cost=math.nan)),
         Completion("a", (ToolCall("1", "do", {}),)),  # type: ignore[arg-type]
         Completion("a", problems=("text was cut",)),  # type: ignore[arg-type]
     ],

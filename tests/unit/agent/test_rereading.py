@@ -161,6 +161,7 @@ def test_ids_of_calls_are_those_of_their_results() -> None:
         ([{"role": "user", "content": [{"type": "text", "text": "see"}, PICTURE]}], "a part of the type image_url"),
         ([{"role": "user", "content": [{"type": "text", "text": "a"}] * 2}], "is in several parts"),
         ([{"role": "developer", "content": "be brief"}], "message 1 (developer) would re-read with another role"),
+        (conversation(arguments='{"x": "\ud800"}'), "message 2 (assistant) has half of a surrogate pair"),
         ([{"role": "user", "content": "x", "audio": {}}], "has the field audio"),
         ([{"role": "user", "content": "x", "name": "bob"}], "would re-read with another id or name"),
     ],

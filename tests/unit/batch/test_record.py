@@ -81,6 +81,10 @@ async def test_fields_of_the_hermes_batch_runner() -> None:
     }
     assert json.loads(made["tool_error_counts"]) == {"my_own": 0, "terminal": 1}
     assert json.loads(made["unknown_tools"]) == ["ghost", "web_search"]
+    assert [(c["name"], c["state"], c["ok"]) for c in json.loads(made["calls"])] == [
+        *(("terminal", "ended", True), ("terminal", "ended", False)),
+        *(("ghost", "ended", False), ("web_search", "ended", False)),
+    ]
     assert made["check"] == {"exit_code": 0, "timed_out": False, "output": "1 passed"}
     assert (made["finish"], made["cause"], made["trainable"], made["solved"]) == ("answered", "policy", True, "solved")
     assert made["seconds"] == 1.235
