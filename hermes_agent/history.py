@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any, Literal
 
 from hermes_agent.episode import TRAINABLE, CallRecord, Episode, EpisodeError, Finish
@@ -58,13 +59,16 @@ class History:
 
     def add_completion(self, completion: Completion) -> None:
         """Begin a turn with what the model said. Its calls become `pending`, each with an id: the model's own as it
-        wrote it where its tokens are kept, else one that no other call of the episode has.
+        wrote it where its tokens are kept or its provider refers to it, else one that no other call of the episode has.
         """
         self.turns += 1
         self.result_ids = [self._unique_id(call.id, index) for index, call in enumerate(completion.tool_calls)]
         as_sampled = completion.tokens is not None
+        details = completion.provider_fields.get("reasoning_details")
+        details = details if isinstance(details, list) else []
+        referred = {detail.get("id") for detail in details if isinstance(detail, dict)}
         self.pending = [
-            call if as_sampled and call.id else call._replace(id=made)
+            call if call.id and (as_sampled or call.id in referred) else call._replace(id=made)
             for call, made in zip(completion.tool_calls, self.result_ids, strict=True)
         ]
         self._add(completion, self.pending)
@@ -165,7 +169,7 @@ class History:
         )
 
     def _add(self, completion: Completion, calls: Sequence[ToolCall]) -> None:
-        self.messages.append(assistant_message(Completion(completion.content, tuple(calls), completion.reasoning)))
+        self.messages.append(deepcopy(assistant_message(replace(completion, tool_calls=tuple(calls)))))
         self._reasoning.append(completion.reasoning)
         self.usage += completion.usage
         for problem in completion.problems:

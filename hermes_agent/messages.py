@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import NoneType
 from typing import Any, Literal, NamedTuple
 
@@ -22,13 +22,14 @@ class ToolCall(NamedTuple):
 
     `arguments` is the text as the model wrote it, which need not be valid JSON. `error` is None for a call that can be
     handed to a toolbox; else it says, for the model, why what it wrote is no call, and `arguments` then holds what it
-    wrote.
+    wrote. `extra_content` is what the provider attached to the call and wants back, such as a signature.
     """
 
     id: str
     name: str
     arguments: str
     error: str | None = None
+    extra_content: object = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ class Completion:
     `content` is the visible text (None or "" when there is none), `tool_calls` what it asked for in its order, broken
     calls included (`ToolCall.error`), `reasoning` the model's thinking when it is told apart. `finish_reason` is
     "length" when `max_tokens` cut the answer, else "stop". `problems` are what was wrong with the answer besides its
-    calls.
+    calls. `provider_fields` are further fields of the message that its provider wants back as they are
+    (`reasoning_details`, `extra_content`): it signs them.
     """
 
     content: str | None
@@ -100,6 +102,7 @@ class Completion:
     raw: str | None = None
     tokens: TurnTokens | None = None
     problems: tuple[AnswerProblem, ...] = ()
+    provider_fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 def checked_completion(given: object) -> Completion:
@@ -112,6 +115,7 @@ def checked_completion(given: object) -> Completion:
         ("usage", (TokenUsage,)),
         ("tokens", (TurnTokens, NoneType)),
         ("problems", (tuple, list)),
+        ("provider_fields", (Mapping,)),
     ):
         if not isinstance(value := getattr(given, name), kinds):
             raise TypeError(f"the {name} of the model's Completion is of type {type(value).__name__}")
@@ -130,16 +134,19 @@ def checked_completion(given: object) -> Completion:
 
 
 def assistant_message(completion: Completion) -> Message:
-    """The message that keeps a completion in the history; nothing of it is left out."""
+    """Return the message that keeps a completion in the history; nothing of it is left out."""
     message: Message = {"role": "assistant", "content": completion.content or ""}
     if completion.reasoning:
         message["reasoning_content"] = completion.reasoning
+    message |= completion.provider_fields
     if completion.tool_calls:
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in completion.tool_calls
-        ]
+        message["tool_calls"] = list(map(_call_part, completion.tool_calls))
     return message
+
+
+def _call_part(call: ToolCall) -> Message:
+    part: Message = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+    return part if call.extra_content is None else {**part, "extra_content": call.extra_content}
 
 
 def tool_message(call: ToolCall, content: str, images: Sequence[bytes] = ()) -> Message:

@@ -26,6 +26,11 @@ Parser = Annotated[str | None, typer.Option("--parser", help="Format of tool cal
 TextTools = Annotated[
     bool, typer.Option("--text-tools", help="Describe tools in the prompt, for endpoints that know none.")
 ]
+RequestTimeout = Annotated[
+    float,
+    typer.Option("--request-timeout", metavar="SECONDS", help="So long without a byte of an answer, and it is lost."),
+]
+Stream = Annotated[bool, typer.Option("--stream/--no-stream", help="Stream answers, or wait for the whole of each.")]
 MaxRetries = Annotated[
     int,
     typer.Option("--max-retries", min=0, help="How often a completion that was lost is asked for again (paid twice)."),

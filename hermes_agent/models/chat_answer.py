@@ -12,6 +12,8 @@ from hermes_agent.messages import Completion, FinishReason, TokenUsage, ToolCall
 from hermes_agent.models.endpoint import BadAnswer
 from hermes_agent.parsers import Parsed
 
+_PROVIDER_FIELDS = ("reasoning_details", "extra_content")
+"""Of OpenRouter, and of Gemini's OpenAI interface."""
 _MOST = 1 << 53
 """The largest number that a usage is taken to tell."""
 
@@ -23,13 +25,14 @@ def read_answer(answer: object, parse: Callable[[str], Parsed] | None) -> Comple
     """
     choice = _choice(answer)
     message = choice["message"]
-    calls = tuple(_call(call, index) for index, call in enumerate(_list(message.get("tool_calls"))))
+    calls = tuple(_call(call, index) for index, call in enumerate(as_list(message.get("tool_calls"))))
     completion = Completion(
         text_of(message.get("content")) or text_of(message.get("refusal")),
         calls,
         _reasoning(message),
         _finish(choice.get("finish_reason")),
         _usage(answer),
+        provider_fields={name: message[name] for name in _PROVIDER_FIELDS if message.get(name)},
     )
     if parse is None or calls or not completion.content:
         return completion
@@ -44,12 +47,12 @@ def read_answer(answer: object, parse: Callable[[str], Parsed] | None) -> Comple
 
 
 def _choice(answer: object) -> Mapping[str, Any]:
-    choices = _list(_mapping(answer).get("choices"))
-    choice = _mapping(choices[0] if choices else None)
+    choices = as_list(as_mapping(answer).get("choices"))
+    choice = as_mapping(choices[0] if choices else None)
     # Routers tell an error of the provider behind them with status 200.
-    told = choice.get("error") or (_mapping(answer).get("error") if not choices else None)
+    told = choice.get("error") or (as_mapping(answer).get("error") if not choices else None)
     if told or choice.get("finish_reason") == "error":
-        raise BadAnswer(f"it is an error: {_mapping(told).get('message') or told}")
+        raise BadAnswer(f"it is an error: {as_mapping(told).get('message') or told}")
     if not isinstance(choice.get("message"), Mapping):
         raise BadAnswer("it has no choice" if not choices else "its choice has no message")
     return choice
@@ -62,15 +65,16 @@ def _finish(reason: object) -> FinishReason:
 
 
 def _call(call: object, index: int) -> ToolCall:
-    function = _mapping(_mapping(call).get("function"))
+    function = as_mapping(as_mapping(call).get("function"))
     name, arguments = function.get("name"), function.get("arguments")
     if not isinstance(arguments, str):
         arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
-    call_id = _mapping(call).get("id")
+    call_id = as_mapping(call).get("id")
     made = ToolCall(
         call_id if isinstance(call_id, str) and call_id else f"call_{index}",
         name if isinstance(name, str) else "",
         well_formed(arguments),
+        extra_content=as_mapping(call).get("extra_content") or None,
     )
     return made if made.name else made._replace(error="This tool call has no name. Name one of the tools")
 
@@ -81,14 +85,14 @@ def _reasoning(message: Mapping[str, Any]) -> str | None:
         text = message.get(name)
         if isinstance(text, str) and text.strip():
             return well_formed(text)
-    return _joined((_mapping(detail) for detail in _list(message.get("reasoning_details"))), "\n")
+    return _joined((as_mapping(detail) for detail in as_list(message.get("reasoning_details"))), "\n")
 
 
 def text_of(content: object) -> str | None:
     """A text, or that of a list of parts."""
     if isinstance(content, str):
         return well_formed(content)
-    return _joined(part for part in map(_mapping, _list(content)) if part.get("type") in ("text", None))
+    return _joined(part for part in map(as_mapping, as_list(content)) if part.get("type") in ("text", None))
 
 
 def _joined(parts: Iterable[Mapping[str, Any]], between: str = "") -> str | None:
@@ -97,7 +101,7 @@ def _joined(parts: Iterable[Mapping[str, Any]], between: str = "") -> str | None
 
 
 def _usage(answer: object) -> TokenUsage:
-    usage = _mapping(_mapping(answer).get("usage"))
+    usage = as_mapping(as_mapping(answer).get("usage"))
     prompt, completion = (int(_number(usage.get(f"{kind}_tokens"))) for kind in ("prompt", "completion"))
     return TokenUsage(prompt, completion, 1, _number(usage.get("cost")))
 
@@ -116,9 +120,11 @@ def well_formed(text: str) -> str:
     return text
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def as_mapping(value: object) -> Mapping[str, Any]:
+    """Return the value if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
-def _list(value: object) -> list[Any]:
+def as_list(value: object) -> list[Any]:
+    """Return the value if it is a list, else an empty one."""
     return value if isinstance(value, list) else []

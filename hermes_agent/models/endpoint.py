@@ -8,15 +8,17 @@ import json
 import logging
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from contextlib import aclosing
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import anyio
 from anyio.lowlevel import RunVar
 
 from hermes_agent.errors import ModelError
+from hermes_agent.models.events import EventDecoder
 from hermes_agent.models.failures import Failure, Kind, lost, refused, silent, unusable
 from hermes_agent.models.gate import EndpointStatus, Gate, forget, gate_of, status_of
 from hermes_exec.errors import ConfigError, ErrorCause
@@ -29,9 +31,28 @@ _LOG = logging.getLogger(__name__)
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _SHOWN_BYTES = 200
+_DONE = "[DONE]"
+_REST_S, _USAGE_S, _CLOSE_S = 0.25, 5.0, 1.0
 T = TypeVar("T")
 
-__all__ = ["BadAnswer", "Endpoint", "EndpointStatus"]
+__all__ = ["Assembler", "BadAnswer", "Endpoint", "EndpointStatus"]
+
+
+class Assembler(Protocol):
+    """Puts an answer together from the events of a stream."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the answer is whole, as far as is known; something about it may follow."""
+        ...
+
+    def add(self, event: object) -> None:
+        """Take the next event. Raises BadAnswer."""
+        ...
+
+    def answer(self, *, ended: bool) -> object:
+        """Return the whole answer; `ended` says whether the stream was closed with `[DONE]`. Raises BadAnswer."""
+        ...
 
 
 class BadAnswer(Exception):
@@ -53,10 +74,10 @@ class Endpoint:
     - A refused key or an empty quota is an AccessRefused for all that wait.
 
     A request is sent again up to `retries` times (default 4) when a completion may have been begun and was lost: other
-    statuses of 500 and more, a broken connection, no answer within `timeout_s` (default 600 s), an answer that cannot
-    be used. Such a completion may be paid for twice; 0 never does that. `connect_timeout_s` (default 10 s) bounds the
-    making of a connection, and `name` stands in errors for the URL. Raises ConfigError for an invalid URL or bound, and
-    when `openai` is not installed.
+    statuses of 500 and more, a broken connection, no byte for `timeout_s` (default 600 s; an answer that is not
+    streamed comes at once, after all of its time), an answer that cannot be used. Such a completion may be paid for
+    twice; 0 never does that. `connect_timeout_s` (default 10 s) bounds the making of a connection, and `name` stands in
+    errors for the URL. Raises ConfigError for an invalid URL or bound, and when `openai` is not installed.
     """
 
     def __init__(
@@ -89,23 +110,37 @@ class Endpoint:
         """How the endpoint does, for all who use it in this event loop."""
         return status_of(self._base_url, self._api_key)
 
-    async def post(self, path: str, body: Mapping[str, Any], read: Callable[[Any], T]) -> T:
+    async def post(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        read: Callable[[Any], T],
+        assemble: Callable[[], Assembler] | None = None,
+    ) -> T:
         """Send `body` as JSON to `path` (a URL, or relative to `base_url`) and return what `read` makes of the answer's
-        JSON; `read` raises BadAnswer for one that cannot be used.
+        JSON; `read` raises BadAnswer for one that cannot be used. An answer that is a stream of events is put together
+        by the Assembler that `assemble` makes.
 
         Raises ModelError when there is no answer, EndpointAway after an outage, AccessRefused, and ContextExceeded when
         the server says that the prompt is too long.
         """
         gate = gate_of(self._base_url, self._api_key, name=self._base_url, user=id(self))
         with gate.holding_deadline():
-            return await self._post(gate, path, _encoded(body), read)
+            return await self._post(gate, path, _encoded(body), read, assemble)
 
-    async def _post(self, gate: Gate, path: str, content: bytes, read: Callable[[Any], T]) -> T:
+    async def _post(
+        self,
+        gate: Gate,
+        path: str,
+        content: bytes,
+        read: Callable[[Any], T],
+        assemble: Callable[[], Assembler] | None,
+    ) -> T:
         tries = 0
         while True:
             try:
                 async with gate.request(self._wait_outage_s):
-                    return self._read(await self._send(path, content), read)
+                    return await self._send(path, content, read, assemble)
             except Failure as caught:
                 failure = caught
             if failure.kind in (Kind.FINAL, Kind.REFUSED):
@@ -127,7 +162,9 @@ class Endpoint:
         if client is not None:
             await client.close()
 
-    async def _send(self, path: str, content: bytes) -> bytes:
+    async def _send(
+        self, path: str, content: bytes, read: Callable[[Any], T], assemble: Callable[[], Assembler] | None
+    ) -> T:
         import openai
 
         try:
@@ -137,8 +174,7 @@ class Endpoint:
             text = f"{self._name}: the client cannot be made: {type(error).__name__}: {error}"
             raise Failure(Kind.FINAL, text, ModelError(text, cause=ErrorCause.CONFIG)) from error
         try:
-            with anyio.fail_after(self._timeout_s):
-                return await _post(client, path, content)
+            return read(await self._exchange(client, path, content, assemble))
         except TimeoutError as error:
             raise silent(self._name, self._timeout_s, error) from error
         except openai.APIConnectionError as error:
@@ -148,15 +184,33 @@ class Endpoint:
             raise refused(self._name, error) from error
         except openai.OpenAIError as error:
             raise unusable(self._name, str(error), error) from error
-
-    def _read(self, content: bytes, read: Callable[[Any], T]) -> T:
-        try:
-            return read(json.loads(content))
-        except (ValueError, RecursionError) as error:
-            begin = " ".join(content[:_SHOWN_BYTES].decode("utf-8", "replace").split())
-            raise unusable(self._name, f"it is no JSON: {begin or 'it is empty'}", error) from error
         except BadAnswer as error:
             raise unusable(self._name, str(error), error) from error
+
+    async def _exchange(
+        self, client: openai.AsyncOpenAI, path: str, content: bytes, assemble: Callable[[], Assembler] | None
+    ) -> object:
+        """Send a request and return its answer, for which it waits as long as something comes at all."""
+        with anyio.fail_after(self._timeout_s) as silence:
+
+            async def arriving(stream: openai.AsyncStream[bytes]) -> AsyncGenerator[bytes]:
+                try:
+                    async for piece in stream.response.aiter_bytes():
+                        silence.deadline = anyio.current_time() + self._timeout_s
+                        yield piece
+                except Exception as error:
+                    raise _connection_error(error, stream) from error
+
+            stream = await _post(client, path, content)
+            try:
+                kind = stream.response.headers.get("content-type", "")
+                async with aclosing(arriving(stream)) as pieces:
+                    if assemble is not None and kind.startswith("text/event-stream"):
+                        return await _assembled(pieces, assemble())
+                    return _json(b"".join([piece async for piece in pieces]))
+            finally:
+                with anyio.move_on_after(_CLOSE_S, shield=True):
+                    await stream.response.aclose()
 
     def _opened(self) -> openai.AsyncOpenAI:
         import openai
@@ -173,13 +227,63 @@ class Endpoint:
         return client
 
 
-async def _post(client: openai.AsyncOpenAI, path: str, content: bytes) -> bytes:
-    """Bytes go out as they are: given messages, the client transforms each of them anew, which takes ten times as long
-    as all the rest of a request.
+async def _assembled(pieces: AsyncIterator[bytes], answer: Assembler) -> object:
+    """Return the answer of a stream. What follows its end is read for a moment: a connection that was read to its end
+    can be used again, but some servers leave a stream open.
     """
+    decoder, ended, wrong = EventDecoder(), False, None
+
+    def take(events: Iterable[str]) -> bool:
+        for data in events:
+            if data == _DONE:
+                return True
+            answer.add(_json(data.encode()))
+        return False
+
+    # Reading is given up by cancelling it: the client's generators end in order then, and not when they are collected.
+    with anyio.CancelScope() as rest:
+        async for piece in pieces:
+            if ended or wrong is not None:
+                continue
+            try:
+                ended = take(decoder.feed(piece))
+            except BadAnswer as error:
+                wrong = error
+                rest.cancel()
+            if (ended or answer.finished) and rest.deadline == math.inf:
+                rest.deadline = anyio.current_time() + (_REST_S if ended else _USAGE_S)
+    if wrong is not None:
+        raise wrong
+    return answer.answer(ended=ended or take(decoder.finish()))
+
+
+def _json(content: bytes) -> object:
+    """Raise BadAnswer for what is no JSON."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        begin = " ".join(content[:_SHOWN_BYTES].decode("utf-8", "replace").split())
+        raise BadAnswer(f"it is no JSON: {begin or 'it is empty'}") from error
+
+
+def _connection_error(error: Exception, stream: openai.AsyncStream[bytes]) -> openai.APIConnectionError:
+    """Return the client's own error for one of the HTTP library below it, of which it has had several."""
+    import openai
+
+    kind = openai.APITimeoutError if type(error).__name__.endswith("Timeout") else openai.APIConnectionError
+    return kind(request=stream.response.request)
+
+
+async def _post(client: openai.AsyncOpenAI, path: str, content: bytes) -> openai.AsyncStream[bytes]:
+    """Bytes go out as they are: given messages, the client transforms each of them anew, which takes ten times as long
+    as all the rest of a request. They come in as they are, too: the client makes an object of each chunk of a stream.
+    """
+    import openai
+
+    kind = openai.AsyncStream[bytes]
     if "content" in _parameters_of_post():
-        return await client.post(path, cast_to=bytes, content=content)
-    return await client.post(path, cast_to=bytes, body=content)
+        return await client.post(path, cast_to=bytes, content=content, stream=True, stream_cls=kind)
+    return await client.post(path, cast_to=bytes, body=content, stream=True, stream_cls=kind)
 
 
 @cache

@@ -22,7 +22,8 @@ def named_model(
     parser: str | None = None,
     text_tools: bool = False,
     prefill: Sequence[Message] = (),
-    timeout_s: float = 600.0,
+    request_timeout_s: float = 600.0,
+    stream: bool = True,
     max_retries: int = 4,
     wait_outage_s: float = 1800.0,
 ) -> EmbeddedModel | OpenAIModel:
@@ -40,7 +41,8 @@ def named_model(
             parser=parser,
             text_tools=text_tools,
             prefill=prefill,
-            timeout_s=timeout_s,
+            timeout_s=request_timeout_s,
+            stream=stream,
             max_retries=max_retries,
             wait_outage_s=wait_outage_s,
         )

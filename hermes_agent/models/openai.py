@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
-from hermes_agent.errors import ModelError
+from hermes_agent.errors import ContextExceeded, ModelError
 from hermes_agent.messages import Completion, Message, content_of, image_parts, message_text
 from hermes_agent.models.chat_answer import read_answer
+from hermes_agent.models.chat_stream import ChunkAssembler
 from hermes_agent.models.chat_text import as_text, leading_system
 from hermes_agent.models.endpoint import Endpoint, EndpointStatus
 from hermes_agent.parsers import get_parser, get_renderer
 from hermes_agent.parsers.unread import unread_calls
 from hermes_exec.errors import ConfigError, ErrorCause
 
+_LOG = logging.getLogger(__name__)
+_REFUSED = frozenset({400, 415, 422, 501})
+"""Statuses with which an endpoint may refuse to stream."""
 _OF_TOOLS = ("tool_choice", "parallel_tool_calls")
+
+
+class _Way(NamedTuple):
+    """How an answer is asked for; `told` says for the log why it is this one."""
+
+    fields: Mapping[str, Any]
+    told: str
+
+
+_WHOLE = _Way({}, "does not stream its answers")
+_STREAMED = (
+    _Way({"stream": True, "stream_options": {"include_usage": True}}, ""),
+    _Way({"stream": True}, "streams its answers, and does not count their tokens"),
+    _WHOLE,
+)
 
 
 class OpenAIModel:
@@ -25,8 +45,10 @@ class OpenAIModel:
     `api_key` is sent as bearer token; endpoints without one take any text. All models with the same `base_url` and
     `api_key` share one back-off and one number of requests in flight: see `Endpoint` for rate limits, outages (waited
     out for up to `wait_outage_s` seconds, default 1800 s) and lost completions, which are asked for again up to
-    `max_retries` times (default 4; they may be paid for twice, which 0 never does). `timeout_s` bounds one request
-    (default 600 s), `connect_timeout_s` its connection (default 10 s).
+    `max_retries` times (default 4; they may be paid for twice, which 0 never does). `timeout_s` bounds silence
+    (default 600 s without a byte of an answer), `connect_timeout_s` the making of a connection (default 10 s). Answers
+    are streamed, so that a long one is no silence; with `stream=False`, or from an endpoint that streams none, an
+    answer comes as a whole, and has `timeout_s` for all of it.
 
     `parser` names the format of calls in plain text (`hermes`, …), for endpoints that hand through what the model
     wrote; None (default) takes only structured calls. With `text_tools=True` the endpoint need not know tools at all:
@@ -48,6 +70,7 @@ class OpenAIModel:
         connect_timeout_s: float = 10.0,
         max_retries: int = 4,
         wait_outage_s: float = 1800.0,
+        stream: bool = True,
         parser: str | None = None,
         text_tools: bool = False,
         prefill: Sequence[Message] = (),
@@ -70,6 +93,7 @@ class OpenAIModel:
         self._render = get_renderer(parser) if parser and text_tools else None
         self._prefill = [dict(message) for message in prefill]
         self._sampling = dict(sampling or {})
+        self._ways: Sequence[_Way] = _STREAMED if stream else (_WHOLE,)
 
     @property
     def status(self) -> EndpointStatus:
@@ -83,9 +107,36 @@ class OpenAIModel:
         body = self._body(messages, tools, {**self._sampling, **sampling})
         # Told to call nothing, a server hands through as text what its parser would have read.
         may_call = sampling.get("tool_choice") != "none"
-        return await self._endpoint.post(
-            "/chat/completions", body, lambda answer: self._read(answer, tools, may_call=may_call)
-        )
+
+        def read(answer: object) -> Completion:
+            return self._read(answer, tools, may_call=may_call)
+
+        ways, at = self._ways, 0
+        while True:
+            try:
+                wanted = {**body, **ways[at].fields}
+                completion = await self._endpoint.post("/chat/completions", wanted, read, ChunkAssembler)
+            except ModelError as error:
+                if ways[at] is ways[-1] or error.status not in _REFUSED or isinstance(error, ContextExceeded):
+                    raise
+                # A refusal of something else is told by the last way.
+                at = at + 1 if "stream_options" in str(error) or "include_usage" in str(error) else len(ways) - 1
+            else:
+                self._settle(ways[at], completion)
+                return completion
+
+    def _settle(self, way: _Way, completion: Completion) -> None:
+        """Keep to a way that the endpoint takes."""
+        if len(self._ways) > 1:
+            self._ways = (way,)
+            if way.told:
+                _LOG.info("%s %s", self.model, way.told)
+            if way.fields and not completion.usage.completion_tokens:
+                _LOG.warning(
+                    "%s streams its answers without counting their tokens, so that no bound of tokens or cost holds; "
+                    "stream=False asks for whole answers",
+                    self.model,
+                )
 
     async def aclose(self) -> None:
         """Close the connections of this event loop. The model can be used again afterwards."""
@@ -97,7 +148,7 @@ class OpenAIModel:
         given = {name: value for name, value in sampling.items() if value is not None}
         given |= given.pop("extra_body", {})
         if given.get("stream"):
-            raise ModelError(f"{self.model}: a completion cannot be streamed", cause=ErrorCause.CONFIG)
+            raise ModelError(f"{self.model}: stream is a setting of OpenAIModel", cause=ErrorCause.CONFIG)
         if given.get("n", 1) != 1:
             raise ModelError(f"{self.model}: n is 1, for only one choice is used", cause=ErrorCause.CONFIG)
         if not tools or self._render is not None:

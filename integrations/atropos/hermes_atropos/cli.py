@@ -50,7 +50,14 @@ _HIDDEN = "****"
 _HOW = frozenset(
     {
         *("use_wandb", "wandb_name", "max_eval_workers", "max_num_workers", "max_rerolls", "max_failed_groups"),
-        *("server_wait_s", "acquire_timeout_s", "worker_timeout", "data_dir_to_save_evals", "backend_options"),
+        *(
+            "request_timeout_s",
+            "server_wait_s",
+            "acquire_timeout_s",
+            "worker_timeout",
+            "data_dir_to_save_evals",
+            "backend_options",
+        ),
         *("pool_config", "slots_per_sandbox", "min_sandboxes", "max_sandboxes", "idle_timeout_s", "max_lifetime_s"),
         *("cpus", "memory_mb", "num_rollouts_to_keep", "num_rollouts_per_group_for_logging", "rollout_server_url"),
     }

@@ -77,6 +77,9 @@ class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
     tool_call_parser: str = Field("hermes", description="Format in which the model writes tool calls")
     chat_template: str | None = Field(None, description="Chat template, or the file of one (default: the tokenizer's)")
     inference_server: InferenceServer = Field("auto", description="auto (as server_type says), or tinker")
+    request_timeout_s: int | None = Field(
+        None, ge=1, description="Seconds of one request to an inference server (None: the server's own timeout)"
+    )
     server_wait_s: float = Field(600.0, ge=0, description="How long inference servers that are away are waited for")
     logprobs: Literal["raw", "temperature", "processed"] | None = Field(
         None, description="Of which distribution the server gives log-probabilities (None: as it starts by itself)"

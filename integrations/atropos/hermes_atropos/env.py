@@ -460,5 +460,6 @@ def _checked_servers(given: object, config: SandboxEnvConfig) -> list[APIServerC
                 f"the server's tokenizer is {server.tokenizer_name!r} and the environment's {config.tokenizer_name!r}: "
                 "the ids of one mean other texts in the other"
             )
-        checked.append(server.model_copy(update={"tokenizer_name": config.tokenizer_name}))
+        timeout = config.request_timeout_s or server.timeout
+        checked.append(server.model_copy(update={"tokenizer_name": config.tokenizer_name, "timeout": timeout}))
     return checked

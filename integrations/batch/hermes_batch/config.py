@@ -30,14 +30,14 @@ class BatchConfig(ConfigModel):
 
     `dataset` is a file of prompts (see `hermes_batch.dataset`), `extra` says what becomes of unknown entries in it
     ("refuse", or "metadata": they are kept in the record), `out` is the directory of the results. `model` is a name for
-    `OpenAIModel` (with `base_url`, `api_key`, `parser`, `text_tools`, `max_retries`, `wait_outage_s`), "embedded", or a
-    model object. A request waits up to `wait_outage_s` seconds for an endpoint that is away; then its prompt returns to
-    the queue, and the run waits on (`on_outage="wait"`) or stops with the rest undone ("stop"; so it does, too, where
-    the endpoint has never answered). A prompt whose slot failed is worked on again, up to `retries` times, before it
-    has a record. `backend`, `image` and
-    `backend_options` go to the pool; a prompt's own image wins over `image`. `workers` prompts are worked on at a
-    time. `limit` takes only the first prompts. `seed` makes the sampling of prompt i start from seed + i, where the
-    model has seeds. `max_tokens` bounds one completion, `temperature` and `sampling` go to the model. `max_turns`,
+    `OpenAIModel` (with `base_url`, `api_key`, `parser`, `text_tools`, `stream`, `max_retries`, `wait_outage_s`, and
+    `request_timeout_s` as its `timeout_s`), "embedded", or a model object. A request waits up to `wait_outage_s`
+    seconds for an endpoint that is away; then its prompt returns to the queue, and the run waits on
+    (`on_outage="wait"`) or stops with the rest undone ("stop"; so it does, too, where the endpoint has never answered).
+    A prompt whose slot failed is worked on again, up to `retries` times, before it has a record. `backend`, `image` and
+    `backend_options` go to the pool; a prompt's own image wins over `image`. `workers` prompts are worked on at a time.
+    `limit` takes only the first prompts. `seed` makes the sampling of prompt i start from seed + i, where the model has
+    seeds. `max_tokens` bounds one completion, `temperature` and `sampling` go to the model. `max_turns`,
     `max_tool_calls`, `deadline_s`, `max_tokens_total`, `max_cost` and `max_tool_seconds` bound an episode (see
     `AgentLoop`); `parallel_calls` says which calls of a turn run at the same time ("safe", "all" or a number, see
     `AgentLoop`). `score_in` and `check_timeout_s` are for the checks (see `hermes_agent.Scoring`); a prompt's own
@@ -57,6 +57,8 @@ class BatchConfig(ConfigModel):
     api_key: SecretStr = SecretStr("none")
     parser: str | None = None
     text_tools: bool = False
+    request_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0
+    stream: bool = True
     max_retries: Annotated[int, Field(ge=0)] = 4
     wait_outage_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1800.0
     on_outage: Literal["wait", "stop"] = "wait"
@@ -120,6 +122,8 @@ class BatchConfig(ConfigModel):
             api_key=key,
             parser=self.parser,
             text_tools=self.text_tools,
+            request_timeout_s=self.request_timeout_s,
+            stream=self.stream,
             max_retries=self.max_retries,
             wait_outage_s=self.wait_outage_s,
         )

@@ -20,7 +20,12 @@ from typing import Any, Literal
 
 from anyio.from_thread import start_blocking_portal
 
+from tests.unit.agent.endpoint import chunks_of, events
+
 FAULTS = ("500", "cut", "reset", "HTML", "empty choices")
+STREAM_FAULTS = ("stream cut", "error in stream", "garbage in stream")
+ODDITIES = ("comments", "CRLF", "several lines", "no DONE", "drips")
+"""How some streams are written; nothing is wrong with them."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,7 @@ class Unkindness:
     away_s: float = 0.0
     away_as: Literal["closed", "503"] = "closed"
     key: str | None = None
+    streams: bool = True
     turns: int = 3
     seed: int = 1
 
@@ -127,10 +133,14 @@ class UnkindServer:
             self.log.throttled += 1
             await _send(writer, 429, _error("slow down"), "retry-after: 1\r\n")
         elif self._random.random() < self._how.faults:
-            await self._fail(writer, self._random.choice(FAULTS), body)
+            faults = (*FAULTS, *STREAM_FAULTS) if self._streams(body) else FAULTS
+            await self._fail(writer, self._random.choice(faults), body)
         else:
             self.log.good += 1
-            await _send(writer, 200, _completion(body, self._how.turns))
+            if self._streams(body):
+                await self._stream(writer, _completion(body, self._how.turns))
+            else:
+                await _send(writer, 200, _completion(body, self._how.turns))
             if self.log.good == self._how.away_after:
                 self._away = asyncio.create_task(self._leave(now))
 
@@ -156,6 +166,13 @@ class UnkindServer:
             case "cut":
                 await _send(writer, 200, _completion(body, self._how.turns), cut=True)
                 raise ConnectionError
+            case "stream cut" | "error in stream" | "garbage in stream":
+                chunks = chunks_of(json.loads(_completion(body, self._how.turns)))[:3]
+                more = {
+                    "error in stream": events([{"error": {"message": "oh no"}}]),
+                    "garbage in stream": b"data: <\n\n",
+                }
+                await _send_events(writer, [events(chunks, done=False) + more.get(kind, b"")])
             case _:
                 with suppress(OSError):
                     writer.get_extra_info("socket").setsockopt(
@@ -163,6 +180,20 @@ class UnkindServer:
                     )
                 writer.transport.abort()
                 raise ConnectionError
+
+    def _streams(self, body: bytes) -> bool:
+        return self._how.streams and json.loads(body).get("stream") is True
+
+    async def _stream(self, writer: asyncio.StreamWriter, answer: bytes) -> None:
+        oddity = self._random.choice((*ODDITIES, ""))
+        line_end = "\r\n" if oddity == "CRLF" else "\n"
+        body = events(chunks_of(json.loads(answer)), done=oddity != "no DONE", line_end=line_end)
+        if oddity == "comments":
+            body = body.replace(b"data: ", b": OPENROUTER PROCESSING\n\ndata: ")
+        if oddity == "several lines":
+            body = body.replace(b', "choices"', b',\ndata: "choices"')
+        size = 50 if oddity == "drips" else len(body)
+        await _send_events(writer, [body[at : at + size] for at in range(0, len(body), size)])
 
     async def _leave(self, now: float) -> None:
         if self._how.away_as == "503":
@@ -176,6 +207,15 @@ class UnkindServer:
 async def _send(writer: asyncio.StreamWriter, status: int, body: bytes, more: str = "", *, cut: bool = False) -> None:
     head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n{more}\r\n"
     writer.write(head.encode() + (body[: len(body) // 2] if cut else body))
+    await writer.drain()
+
+
+async def _send_events(writer: asyncio.StreamWriter, pieces: list[bytes]) -> None:
+    writer.write(b"HTTP/1.1 200 X\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+    for piece in pieces:
+        writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+        await writer.drain()
+    writer.write(b"0\r\n\r\n")
     await writer.drain()
 
 

@@ -1,0 +1,161 @@
+"""A streamed chat completion, put together from its chunks as the whole answer that it would have been."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hermes_agent.models.chat_answer import as_list, as_mapping
+from hermes_agent.models.endpoint import BadAnswer
+
+_TEXTS = ("content", "refusal", "reasoning_content", "reasoning")
+_GROWING = {"reasoning.text": "text", "reasoning.summary": "summary", None: "text"}
+"""The text that comes in pieces, for each type of reasoning detail that has one; others come whole."""
+
+
+class ChunkAssembler:
+    """Takes the chunks of one stream. `answer` is then the answer for `read_answer`.
+
+    Chunks are as OpenAI, vLLM, SGLang, OpenRouter and Gemini write them: `delta.tool_calls` by `index` (and by `id`,
+    because Gemini writes several calls with index 0), texts and `reasoning_details` in pieces, `extra_content` whole,
+    `usage` in any chunk.
+    """
+
+    def __init__(self) -> None:
+        self._texts: dict[str, list[Any]] = {name: [] for name in _TEXTS}
+        self._calls: list[dict[str, Any]] = []
+        self._at: dict[object, dict[str, Any]] = {}
+        """The call that a delta with this index goes on with."""
+        self._details: list[dict[str, Any]] = []
+        self._extra: object = None
+        self._whole: Mapping[str, Any] | None = None
+        self._finish: object = None
+        self._usage: object = None
+        self._begun = False
+
+    @property
+    def finished(self) -> bool:
+        """Whether the reason of the end has come; usage may follow."""
+        return self._finish is not None
+
+    @property
+    def has_usage(self) -> bool:
+        """Whether tokens were counted."""
+        return isinstance(self._usage, Mapping)
+
+    def add(self, chunk: object) -> None:
+        """Take a chunk. Raises BadAnswer for an error in its place."""
+        given = as_mapping(chunk)
+        choices = as_list(given.get("choices"))
+        choice = next((each for each in map(as_mapping, choices) if each.get("index") in (0, None)), {})
+        error = given.get("error") or choice.get("error")
+        if error or given.get("object") == "error" or choice.get("finish_reason") == "error":
+            raise BadAnswer(f"it broke off: {as_mapping(error).get('message') or error or given.get('message')}")
+        if isinstance(given.get("usage"), Mapping):
+            self._usage = given["usage"]
+        if choice.get("finish_reason") is not None:
+            self._finish = choice["finish_reason"]
+        if isinstance(choice.get("delta"), Mapping):
+            self._begun = True
+            self._add_delta(choice["delta"])
+        elif isinstance(choice.get("message"), Mapping):
+            self._whole = choice["message"]
+
+    def answer(self, *, ended: bool) -> dict[str, Any]:
+        """Return the whole answer; `ended` says whether the stream was closed with `[DONE]`.
+
+        Raises BadAnswer when the stream broke off before the answer was whole.
+        """
+        if not self.finished and not (ended and (self._begun or self._whole is not None)):
+            raise BadAnswer(
+                "the stream broke off before the answer was whole" if self._begun else "the stream is empty"
+            )
+        message = dict(self._whole or {}) if not self._begun else self._message()
+        return {"choices": [{"message": message, "finish_reason": self._finish}], "usage": self._usage}
+
+    def _message(self) -> dict[str, Any]:
+        message: dict[str, Any] = {name: _joined(pieces) for name, pieces in self._texts.items() if pieces}
+        if self._calls:
+            message["tool_calls"] = [_whole_call(call) for call in self._calls]
+        if self._details:
+            message["reasoning_details"] = [_joined_detail(detail) for detail in self._details]
+        if self._extra is not None:
+            message["extra_content"] = self._extra
+        return message
+
+    def _add_delta(self, delta: Mapping[str, Any]) -> None:
+        for name, pieces in self._texts.items():
+            piece = delta.get(name)
+            if isinstance(piece, list):
+                pieces += piece
+            elif isinstance(piece, str) and piece:
+                pieces.append(piece)
+        for call in as_list(delta.get("tool_calls")):
+            self._add_call(as_mapping(call))
+        for detail in as_list(delta.get("reasoning_details")):
+            self._add_detail(detail)
+        if delta.get("extra_content") is not None:
+            self._extra = delta["extra_content"]
+
+    def _add_call(self, delta: Mapping[str, Any]) -> None:
+        function = as_mapping(delta.get("function"))
+        name, arguments, index = function.get("name"), function.get("arguments"), delta.get("index")
+        index = index if isinstance(index, int | str) else None
+        call = self._at.get(index) or (self._calls[-1] if index is None and self._calls and not name else None)
+        call_id = delta.get("id") or None
+        if call is None or (name and call["name"] and call_id not in (None, call["id"])):
+            call = {"id": None, "name": "", "arguments": None}
+            self._calls.append(call)
+        if index is not None:
+            self._at[index] = call
+        call["id"] = call["id"] or call_id
+        if isinstance(name, str) and name != call["name"]:
+            # Whole in the first piece; some write it in each, and few in pieces.
+            call["name"] += name
+        if arguments is not None:
+            call["arguments"] = call["arguments"] or []
+            call["arguments"].append(arguments)
+        if delta.get("extra_content") is not None:
+            call["extra_content"] = delta["extra_content"]
+
+    def _add_detail(self, given: object) -> None:
+        if not isinstance(given, Mapping) or not isinstance(given.get("type"), str | None):
+            return
+        grows = _GROWING.get(given.get("type"))
+        detail = self._begun_detail(given) if grows else None
+        if detail is None:
+            detail = {}
+            self._details.append(detail)
+        for name, value in given.items():
+            if name == grows and isinstance(value, str):
+                if not isinstance(detail.get(name), list):
+                    detail[name] = []
+                detail[name].append(value)
+            elif value is not None or name not in detail:
+                detail[name] = value
+
+    def _begun_detail(self, given: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the detail that a piece goes on with: that of its index, without one the last."""
+        among = self._details if given.get("index") is not None else self._details[-1:]
+        key = (given.get("type"), given.get("index"))
+        return next((each for each in among if (each.get("type"), each.get("index")) == key), None)
+
+
+def _joined(pieces: list[Any]) -> object:
+    if all(isinstance(piece, str) for piece in pieces):
+        return "".join(pieces)
+    return [{"type": "text", "text": piece} if isinstance(piece, str) else piece for piece in pieces]
+
+
+def _joined_detail(detail: Mapping[str, Any]) -> dict[str, Any]:
+    name = _GROWING.get(detail.get("type"))
+    return {**detail, name: "".join(detail[name])} if name and isinstance(detail.get(name), list) else dict(detail)
+
+
+def _whole_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    pieces = call["arguments"]
+    arguments = (
+        "".join(pieces) if pieces and all(isinstance(piece, str) for piece in pieces) else (pieces or [None])[-1]
+    )
+    whole = {"id": call["id"], "type": "function", "function": {"name": call["name"], "arguments": arguments}}
+    return whole | ({"extra_content": call["extra_content"]} if "extra_content" in call else {})

@@ -1,0 +1,264 @@
+"""Streamed answers: the same as whole ones, whatever the pieces are; a limit on silence, not on the whole."""
+
+from __future__ import annotations
+
+import json
+import logging
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hermes_agent import AgentLoop, Completion, ContextExceeded, ModelError
+from hermes_agent.models.chat_answer import read_answer
+from hermes_agent.models.chat_stream import ChunkAssembler
+from hermes_agent.models.events import EventDecoder
+from tests.unit.agent.endpoint import EVENTS, Answer, chunks_of, endpoint, events, ok, refusal
+from tests.unit.agent.test_openai_model import ASK, TOOLS, model, tool_call
+from tests.unit.agent.toolboxes import FunctionTools, echo
+
+pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+DETAILS = [
+    {"type": "reasoning.text", "text": "I look at it first.", "signature": "c2ln", "format": "x", "index": 0},
+    {"type": "reasoning.encrypted", "data": "gAAAA==", "id": "c1", "format": "y", "index": 1},
+]
+SIGNED = {**tool_call("do", '{"x": "lång"}'), "extra_content": {"google": {"thought_signature": "c2lnbmVk"}}}
+WHOLE = ok(
+    {"content": "I do it.", "tool_calls": [SIGNED, tool_call("do", "{}", "c2")], "reasoning_details": DETAILS},
+    "tool_calls",
+)
+CHUNKS = chunks_of(json.loads(WHOLE.body))
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hermes_agent.models.endpoint._FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("hermes_agent.models.pace._FIRST_PROBE_S", 0.01)
+
+
+def stream(body: bytes = b"", drips: list[bytes | float] | None = None) -> Answer:
+    return Answer(200, body, EVENTS, drips=drips)
+
+
+async def completed(*answers: Answer, tries: int = 0, **options: Any) -> tuple[Completion, int]:
+    with endpoint(*answers) as server:
+        async with model(server.base_url, max_retries=tries, **options) as made:
+            done = await made.complete(ASK, TOOLS)
+        return done, len(server.requests)
+
+
+def check_whole(done: Completion) -> None:
+    assert done == read_answer(json.loads(WHOLE.body), None)
+    assert (done.usage.prompt_tokens, done.usage.completion_tokens) == (11, 3)
+
+
+async def test_stream_is_asked_for_with_usage_and_read_as_a_whole_answer() -> None:
+    with endpoint(WHOLE, WHOLE) as server:
+        async with model(server.base_url) as made, model(server.base_url, stream=False) as whole:
+            check_whole(await made.complete(ASK, TOOLS))
+            check_whole(await whole.complete(ASK, TOOLS))
+        assert server.streams == [(True, {"include_usage": True}), (None, None)]
+
+
+def with_comments(body: bytes) -> bytes:
+    return body.replace(b"data: ", b": OPENROUTER PROCESSING\n\nevent: message\nid: 3\ndata: ")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        events(CHUNKS, line_end="\r\n"),
+        events(CHUNKS, line_end="\r"),
+        events(CHUNKS, done=False),
+        events(CHUNKS, done=False).rstrip(b"\n"),
+        events(CHUNKS).replace(b"data: ", b"data:"),
+        with_comments(events(CHUNKS)),
+        b"\xef\xbb\xbf" + events(CHUNKS),
+        events(CHUNKS).replace(b', "choices"', b',\ndata: "choices"'),
+        events([*CHUNKS[:-2], {**CHUNKS[-2], "usage": CHUNKS[-1]["usage"]}]),
+    ],
+    ids=["CRLF", "CR", "no DONE", "no last line", "no space", "comments", "BOM", "several lines", "usage at once"],
+)
+async def test_stream_in_every_dialect(body: bytes) -> None:
+    check_whole((await completed(stream(body)))[0])
+
+
+@given(cuts=st.lists(st.integers(0, len(events(CHUNKS)))), line_end=st.sampled_from(["\n", "\r\n", "\r"]))
+def test_stream_may_be_cut_anywhere(cuts: list[int], line_end: str) -> None:
+    body, decoder, assembler = events(CHUNKS, line_end=line_end), EventDecoder(), ChunkAssembler()
+    places = sorted({0, len(body), *cuts})
+    pieces = [body[begin:end] for begin, end in pairwise(places)]
+    data = [each for piece in pieces for each in decoder.feed(piece)]
+    data += decoder.finish()
+    assert data.pop() == "[DONE]"
+    for each in data:
+        assembler.add(json.loads(each))
+    check_whole(read_answer(assembler.answer(ended=True), None))
+
+
+ERROR = {
+    "error": {"code": 502, "message": "bad upstream"},
+    "choices": [{"index": 0, "delta": {}, "finish_reason": "error"}],
+}
+LOST = {
+    "cut": (stream(events(CHUNKS[:5], done=False)), "broke off"),
+    "connection cut": (Answer(200, events(CHUNKS), EVENTS, breaks="cut"), "the connection broke"),
+    "error": (stream(events([*CHUNKS[:5], ERROR])), "bad upstream"),
+    "error of vLLM": (stream(events([*CHUNKS[:5], {"error": {"message": "engine died", "code": 500}}])), "engine died"),
+    "garbage": (stream(events(CHUNKS[:5], done=False) + b"data: <html>\n\n"), "no JSON: <html>"),
+    "cut JSON": (stream(events(CHUNKS, done=False)[:300]), "no JSON"),
+    "nothing": (stream(b""), "the stream is empty"),
+    "comments": (stream(b": PROCESSING\n\n" * 9), "the stream is empty"),
+    "DONE alone": (stream(b"data: [DONE]\n\n"), "the stream is empty"),
+    "null": (stream(b"data: null\n\n"), "the stream is empty"),
+}
+
+
+@pytest.mark.parametrize(("lost", "says"), LOST.values(), ids=LOST)
+async def test_stream_that_breaks_off_is_a_lost_completion(lost: Answer, says: str) -> None:
+    done, requests = await completed(lost, WHOLE, tries=1)
+    check_whole(done)
+    assert requests == 2
+    with pytest.raises(ModelError, match=says):
+        await completed(lost)
+
+
+async def test_long_answer_in_drips_costs_one_request() -> None:
+    body = events(CHUNKS)
+    drips: list[bytes | float] = []
+    for at in range(0, len(body), len(body) // 16):
+        drips += [body[at : at + len(body) // 16], 0.5]
+    done, requests = await completed(stream(drips=drips), timeout_s=2, tries=4)
+    check_whole(done)
+    assert requests == 1
+
+
+async def test_silence_in_the_middle_of_an_answer_is_a_lost_completion() -> None:
+    silent = stream(drips=[events(CHUNKS[:5], done=False), 60.0])
+    done, requests = await completed(silent, WHOLE, timeout_s=1, tries=1)
+    check_whole(done)
+    assert requests == 2
+    with pytest.raises(ModelError, match=r"no byte of an answer within 1 s"):
+        await completed(silent, timeout_s=1)
+
+
+@pytest.mark.parametrize("done", [True, False])
+async def test_stream_that_stays_open_after_its_end_is_whole(done: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hermes_agent.models.endpoint._USAGE_S", 0.5)
+    check_whole((await completed(stream(drips=[events(CHUNKS, done=done), 60.0]), timeout_s=5))[0])
+
+
+async def test_connection_is_used_again_after_a_stream() -> None:
+    with endpoint(WHOLE, WHOLE) as server:
+        async with model(server.base_url) as made:
+            for _ in range(2):
+                await made.complete(ASK, TOOLS)
+        assert server.connections == 1
+
+
+@pytest.mark.parametrize("status", [400, 422])
+async def test_endpoint_that_refuses_to_stream_gives_whole_answers(status: int) -> None:
+    refused = refusal(status, "streaming is not supported")
+    with endpoint(refused, WHOLE, WHOLE) as server:
+        async with model(server.base_url) as made:
+            check_whole(await made.complete(ASK, TOOLS))
+            check_whole(await made.complete(ASK, TOOLS))
+        assert server.streams == [(True, {"include_usage": True}), (None, None), (None, None)]
+
+
+async def test_endpoint_that_refuses_usage_streams_without(caplog: pytest.LogCaptureFixture) -> None:
+    refused = refusal(400, "Extra inputs are not permitted: stream_options")
+    with endpoint(refused, stream(events(CHUNKS[:-1])), stream(events(CHUNKS[:-1]))) as server:
+        async with model(server.base_url) as made:
+            for _ in range(2):
+                assert (await made.complete(ASK, TOOLS)).usage.completion_tokens == 0
+        assert server.streams == [(True, {"include_usage": True}), (True, None), (True, None)]
+    warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warned) == 1
+    assert "without counting their tokens" in warned[0]
+
+
+async def test_endpoint_that_ignores_stream_is_read_as_it_is() -> None:
+    with endpoint(WHOLE, streams=False) as server:
+        async with model(server.base_url) as made:
+            check_whole(await made.complete(ASK, TOOLS))
+
+
+async def test_refusal_of_the_request_itself_is_not_asked_again_once_streams_came() -> None:
+    with endpoint(WHOLE, refusal(400, "bad image")) as server:
+        async with model(server.base_url) as made:
+            await made.complete(ASK, TOOLS)
+            with pytest.raises(ModelError, match="bad image"):
+                await made.complete(ASK, TOOLS)
+        assert len(server.requests) == 2
+
+
+async def test_full_context_is_no_refusal_to_stream() -> None:
+    with endpoint(refusal(400, "x", "context_length_exceeded")) as server:
+        async with model(server.base_url) as made:
+            with pytest.raises(ContextExceeded):
+                await made.complete(ASK, TOOLS)
+        assert len(server.requests) == 1
+
+
+def read(*deltas: dict[str, Any]) -> Completion:
+    assembler = ChunkAssembler()
+    for delta in deltas:
+        assembler.add({"choices": [{"index": 0, "delta": delta}]})
+    return read_answer(assembler.answer(ended=True), None)
+
+
+def piece(
+    index: int | None, call_id: str | None = None, name: str | None = None, arguments: str = ""
+) -> dict[str, Any]:
+    where = {} if index is None else {"index": index}
+    return {"tool_calls": [{**where, "id": call_id, "function": {"name": name, "arguments": arguments}}]}
+
+
+@pytest.mark.parametrize(
+    "deltas",
+    [
+        [piece(0, "a", "do", "{"), piece(1, "b", "go", "{"), piece(0, None, None, "}"), piece(1, None, None, "}")],
+        [piece(0, "a", "do", "{}"), piece(0, "b", "go", "{}")],
+        [piece(None, "a", "do", "{}"), piece(None, "b", "go", "{}")],
+        [piece(None, "a", "do", "{"), piece(None, None, None, "}"), piece(None, "b", "go", "{}")],
+        [piece(0, "a", "do", "{"), piece(0, "a", "do", "}"), piece(1, "b", "go", "{}")],
+        [piece(0, "a", "d"), piece(0, None, "o"), piece(0, None, None, "{}"), piece(1, "b", "go", "{}")],
+        [piece(3, "a", "do", "{}"), piece(7, "b", "go", "{}")],
+    ],
+    ids=["mixed", "Gemini", "no index", "no index, pieces", "name in each", "name in pieces", "holes"],
+)
+def test_calls_are_put_together_by_index_and_id(deltas: list[dict[str, Any]]) -> None:
+    assert [call[:3] for call in read(*deltas).tool_calls] == [("a", "do", "{}"), ("b", "go", "{}")]
+
+
+def test_cut_stream_keeps_what_was_cut() -> None:
+    assembler = ChunkAssembler()
+    assembler.add({"choices": [{"delta": piece(0, "a", "do", '{"x": 1')}]})
+    assembler.add({"choices": [{"delta": {}, "finish_reason": "length"}]})
+    done = read_answer(assembler.answer(ended=False), None)
+    assert (done.finish_reason, done.tool_calls[0].arguments) == ("length", '{"x": 1')
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_what_a_provider_signed_is_sent_back_as_it_was(streamed: bool) -> None:
+    with endpoint(WHOLE, ok({"content": "done"})) as server:
+        async with model(server.base_url, stream=streamed) as made:
+            episode = await AgentLoop(made, FunctionTools(echo)).run("hi")
+        sent = server.requests[1]["messages"][1]
+    assert sent["reasoning_details"] == DETAILS
+    assert sent["tool_calls"][0] == {key: SIGNED[key] for key in ("id", "type", "function", "extra_content")}
+    assert "extra_content" not in sent["tool_calls"][1]
+    assert episode.messages[1] == sent
+
+
+async def test_ids_that_a_signature_names_stay_as_they_are() -> None:
+    """Gateways number the calls of each turn from 0."""
+    with endpoint(WHOLE, WHOLE, ok({"content": "done"})) as server:
+        async with model(server.base_url) as made:
+            episode = await AgentLoop(made, FunctionTools(echo)).run("hi")
+        sent = server.requests[2]["messages"]
+    assert [message.get("tool_call_id") for message in sent if message["role"] == "tool"][0::2] == ["c1", "c1"]
+    assert episode.finish == "answered"
