@@ -40,19 +40,28 @@ def upgrade_row(row: dict[str, Any]) -> dict[str, Any]:
     Rows that were written without `messages` get those that their conversation re-reads as. They are not exportable:
     it is not known whether these are the messages of the episode.
     """
-    if isinstance(row.get("messages"), str) and isinstance(row.get("solved"), str):
+    if all(isinstance(row.get(name), str) for name in (*JSON_COLUMNS, "solved")):
         return row
     turns = [turn for turn in row["conversations"] if isinstance(turn, dict)]
     known = [Turn({"from": str(turn.get("from", "")), "value": str(turn.get("value", ""))}) for turn in turns]
-    solved, trainable = row.get("solved"), bool(row.get("trainable", True))
-    word = ("solved" if solved else "unsolved") if isinstance(solved, bool) else "unchecked"
-    why = "written without its messages"
-    old = {"messages": read_sharegpt(known), "exportable": False, "export_problem": why, "attempts": 1}
-    new = {**old, **row, "solved": word if trainable else "unscored", "check": _check(row.get("check"))}
+    old: dict[str, Any] = {"attempts": 1}
+    if "messages" not in row:
+        old |= {"messages": read_sharegpt(known), "exportable": False, "export_problem": "written without its messages"}
+    new = {**old, **row, "solved": _word(row), "check": _check(row.get("check"))}
     for name, empty in _EMPTY.items():
         value = new.get(name, empty)
         new[name] = value if isinstance(value, str) else dump(empty if value is None else value)
     return new
+
+
+def _word(row: Mapping[str, Any]) -> str:
+    """The verdict as a word; earlier versions wrote true, false or null."""
+    solved = row.get("solved")
+    if isinstance(solved, str):
+        return solved
+    if not row.get("trainable", True):
+        return "unscored"
+    return "unchecked" if solved is None else "solved" if solved else "unsolved"
 
 
 def _check(check: object) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from hermes_agent.messages import Message
 SCREENSHOTS = "screenshots"
 IMAGE_NAME = re.compile(r"\d+-\d+\.[a-z0-9]+")
 """The names that `take_images` gives."""
-_DATA_URL = re.compile(r"data:image/([a-z0-9]+)(?:\+[a-z]+)?;base64,(.*)", re.DOTALL)
+_DATA_URL = re.compile(r"data:image/([a-z0-9]+)(?:\+[a-z]+)?;base64,(.*)", re.DOTALL | re.IGNORECASE)
 
 
 class Screenshot(TypedDict):
@@ -74,7 +74,7 @@ def _image_of(part: object) -> tuple[str, bytes] | None:
     address = part.get("image_url")
     data = _DATA_URL.fullmatch(str(address.get("url"))) if isinstance(address, dict) else None
     try:
-        return None if data is None else (data.group(1), b64decode(data.group(2), validate=True))
+        return None if data is None else (data.group(1).lower(), b64decode(data.group(2), validate=True))
     except binascii.Error:
         return None
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hermes_batch import read_records, write_report
+from hermes_batch import Record, read_records, write_report
 from hermes_batch.columns import JSON_COLUMNS
 from hermes_batch.tally import outcome, reason
 from hermes_batch.trajectories import Trajectories
@@ -16,6 +16,21 @@ from hermes_batch.trajectories import Trajectories
 CALL = '<tool_call>\n{"name": "terminal", "arguments": {"command": "ls"}}\n</tool_call>'
 RESPONSE = '<tool_response>\n{"tool_call_id": "c1", "name": "terminal", "content": {"output": "a"}}\n</tool_response>'
 OLD: dict[str, Any] = {
+    "completed": False,
+    "partial": True,
+    "api_calls": 2,
+    "toolsets_used": ["terminal"],
+    "turns": 2,
+    "tool_calls": 1,
+    "prompt_tokens": 1,
+    "completion_tokens": 1,
+    "seconds": 1.5,
+    "backend": "local",
+    "image": "",
+    "isolation": "uid",
+    "metadata": {"batch_num": 0, "timestamp": "", "model": "m"},
+    "sandbox": "s",
+    "task_digest": "d",
     "prompt_index": 0,
     "conversations": [
         {"from": "system", "value": "be brief"},
@@ -45,6 +60,7 @@ def write(folder: Path, *rows: dict[str, Any]) -> None:
 def test_old_rows_are_read_in_the_columns_of_today(tmp_path: Path) -> None:
     write(tmp_path, OLD)
     (row,) = read_records(tmp_path)
+    assert row.keys() == Record.__annotations__.keys()
     assert {type(row[name]) for name in JSON_COLUMNS} == {str}
     assert (row["solved"], row["check"]["exit_code"], row["exportable"]) == ("unscored", -1, False)
     assert row["export_problem"]
