@@ -182,8 +182,12 @@ func runServe(args []string) int {
 		go server.Follow(func() bool { return os.Getppid() != *parent })
 	}
 	go func() {
-		<-terminations
-		server.End("shutdown", "the runner was told to end")
+		for t := range terminations {
+			if !t.FromInside() || !server.Protected() {
+				server.End("shutdown", "the runner was told to end")
+				return
+			}
+		}
 	}()
 	if err := server.Run(); err != nil {
 		logger.Print(err)

@@ -23,6 +23,8 @@ from hermes_exec.errors import (
 )
 from hermes_exec.results import IsolationLevel, PullProgress
 
+BY_ITSELF = (0, 1, 128, 255)
+"""Exit codes of a runner that ends of its own accord, or could not be started."""
 AWAY_S, AWAY_PAUSE_S = 10.0, 0.5
 """How long an engine that is away is asked again to end a box, and how often."""
 SandboxState = Literal["alive", "dead", "unknown"]

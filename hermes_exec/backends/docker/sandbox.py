@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 
 from hermes_exec.aio.streams import FdStream
-from hermes_exec.backends.base import SandboxStatus, not_opened
+from hermes_exec.backends.base import BY_ITSELF, SandboxStatus, not_opened
 from hermes_exec.backends.docker.container import BASE_DIR, NAME_LABEL, RUNNER
 from hermes_exec.backends.docker.deadline import deadline
 from hermes_exec.backends.docker.engine import Engine, status_of
@@ -99,7 +99,7 @@ class DockerSandbox:
         if code == 137:
             # PID 1 cannot be killed by SIGKILL from inside its own namespace.
             return "outside"
-        if code in {0, 1, 128, 255}:
+        if code in BY_ITSELF:
             return "unknown" if self._made.whole_box else "outside"
         return "tenant" if self._made.whole_box else "unknown"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from hermes_exec.aio.streams import FdStream
-from hermes_exec.backends.base import SandboxStatus, not_opened
+from hermes_exec.backends.base import BY_ITSELF, SandboxStatus, not_opened
 from hermes_exec.backends.modal.client import ANSWER_S, Client
 from hermes_exec.backends.modal.images import RUNNER
 from hermes_exec.backends.modal.stream import Streams
@@ -26,8 +26,6 @@ BASE = f"{STATE_DIR}/box"
 LOG_S = 2.0
 LOG_BYTES = 8192
 LAST_RESORT_S = 10.0
-BY_ITSELF = (0, 1, 128, 255)
-"""Exit codes of a runner that ends of its own accord, or could not be started."""
 
 
 class ModalSandbox:

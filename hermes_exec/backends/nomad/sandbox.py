@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
-from hermes_exec.backends.base import SandboxStatus, not_opened
+from hermes_exec.backends.base import BY_ITSELF, SandboxStatus, not_opened
 from hermes_exec.backends.nomad.cluster import TASK, Cluster, NotThere
 from hermes_exec.backends.nomad.job import program
 from hermes_exec.errors import BackendUnavailable, ExecError, PostMortem, Suspect
@@ -128,7 +128,9 @@ def _suspect(code: int | None, oom: bool, whole_box: bool) -> Suspect:
     if oom:
         return "tenant" if whole_box else "unknown"
     # PID 1 cannot be killed by SIGKILL from inside its own namespace; without a code it was the cluster's doing.
-    return "outside" if code in {None, 137} else "unknown"
+    if code in {None, 137}:
+        return "outside"
+    return "tenant" if whole_box and code not in BY_ITSELF else "unknown"
 
 
 def events_of(allocation: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -158,7 +158,8 @@ class SingularityBackend(HostBackend):
         directory.remember_runner(pid)
         how = "cgroup of the box" if start.with_limits else "not enforced"
         limits = {name: "not enforced" if name == "disk_mb" else how for name in spec.limits.box()}
-        return SingularitySandbox(process, pid, directory, Path(start.runner), limits, self._remove)
+        runner, whole = Path(start.runner), spec.whole_box
+        return SingularitySandbox(process, pid, directory, runner, limits, self._remove, whole_box=whole)
 
     def _remove(self, directory: BoxDirectory) -> None:
         directory.remove(self._remove_as_fakeroot if os.geteuid() != 0 else None)

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from hermes_exec.backends.base import BY_ITSELF
 from hermes_exec.backends.box_directory import BoxDirectory
 from hermes_exec.backends.child_box import ChildBox
 from hermes_exec.errors import PostMortem, Suspect
@@ -29,7 +30,10 @@ class SingularitySandbox(ChildBox):
         program: Path,
         limits: Mapping[str, str],
         remove: Callable[[BoxDirectory], None],
+        *,
+        whole_box: bool,
     ) -> None:
+        self._whole_box = whole_box
         self._remove_directory = remove
         super().__init__(directory.path.name, process, pid, directory, program, base_of(directory), limits)
 
@@ -41,5 +45,7 @@ class SingularitySandbox(ChildBox):
         # Nothing in the box can kill its process 1; what it may have brought about is the end of its memory.
         by_force = code in {137, -9}
         suspect: Suspect = "outside" if by_force and "memory_mb" not in self.limits else "unknown"
+        if self._whole_box and code > 0 and not by_force and code not in BY_ITSELF:
+            suspect = "tenant"
         reason = f"the box ended with exit code {code}" if code >= 0 else f"the engine was ended by signal {-code}"
         return PostMortem(reason, exit_code=code, log_tail=self._directory.log_tail(), suspect=suspect)

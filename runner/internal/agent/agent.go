@@ -72,7 +72,7 @@ func Main(args []string) int {
 	a.begin()
 	initproc.Init(initproc.Options{Procs: 3, GCPercent: 25, Subreaper: true})
 	if os.Getpid() != 1 { // the init of a pid namespace ignores all signals when it is ready
-		initproc.Terminations()
+		initproc.HandleSignals()
 	}
 	syscall.CloseOnExec(linkFD)
 	conn, err := ipc.New(os.NewFile(linkFD, "link"))

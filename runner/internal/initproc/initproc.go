@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"syscall"
 )
@@ -62,32 +63,35 @@ func startThreads(n int) {
 	done.Wait()
 }
 
-// Terminations handles every signal that can be handled, so that none ends
-// this process, and delivers those that ask for an orderly end. Handlers (not
-// "ignore") are used because an ignored signal stays ignored in children.
-func Terminations() <-chan os.Signal {
+// HandleSignals handles every signal that can be handled, so that none ends this
+// process, and does nothing else. Handlers (not "ignore") are used because an
+// ignored signal stays ignored in children.
+func HandleSignals() { handleAllBut() }
+
+// Terminations does the same, and delivers every SIGTERM.
+func Terminations() <-chan Termination {
+	handleAllBut(syscall.SIGTERM)
+	out := make(chan Termination, 1)
+	receiveTerminations(out)
+	return out
+}
+
+func handleAllBut(left ...syscall.Signal) {
 	var all []os.Signal
 	for n := syscall.Signal(1); n <= lastSignal; n++ {
 		switch n {
 		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGCHLD, syscall.SIGURG, syscall.SIGPROF:
 		default:
-			if n < 32 || n > 34 {
+			if (n < 32 || n > 34) && !slices.Contains(left, n) {
 				all = append(all, n)
 			}
 		}
 	}
 	in := make(chan os.Signal, 64)
-	out := make(chan os.Signal, 1)
 	signal.Notify(in, all...)
+	disregard(32, 34) // what the runtime does not handle
 	go func() {
-		for s := range in {
-			if s == syscall.SIGTERM {
-				select {
-				case out <- s:
-				default:
-				}
-			}
+		for range in { // a full channel would be as good
 		}
 	}()
-	return out
 }

@@ -1,4 +1,8 @@
 package initproc
 
+import "syscall"
+
 // IgnoreSignals is for the init of a pid namespace, which only Linux has.
 func IgnoreSignals() {}
+
+func disregard(...syscall.Signal) {}

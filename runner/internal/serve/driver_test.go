@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	// Directories that a slot's user may not enter would be on the way.
 	_ = os.Setenv("PATH", "/usr/local/bin:/usr/bin:/bin")
 	initproc.Init(initproc.Options{Threads: 8, Subreaper: true})
-	initproc.Terminations()
+	initproc.HandleSignals()
 	initproc.ReapOrphans()
 	os.Exit(m.Run())
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"os"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -105,6 +106,11 @@ func (s *Server) Run() error {
 	s.shutDown()
 	return nil
 }
+
+// Protected says whether those inside the sandbox have no business with the
+// runner's end: where it is process 1, and where one of them has the whole
+// sandbox.
+func (s *Server) Protected() bool { return os.Getpid() == 1 || s.slots.Whole() }
 
 // End makes Run return after an orderly end.
 func (s *Server) End(reason, message string) {

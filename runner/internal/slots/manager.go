@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"hermes-exec/runner/internal/ipc"
@@ -40,6 +41,7 @@ type Manager struct {
 	network    string   // whose the network of the box is
 	filter     bool     // the engine does not keep a box from system calls
 
+	whole        atomic.Bool
 	setupTimeout time.Duration // how long an agent may take to get ready
 }
 
@@ -160,6 +162,9 @@ func (m *Manager) Create(ctx context.Context, p CreateParams) (SlotFacts, error)
 		m.mu.Unlock()
 		return SlotFacts{}, errors.Join(err, s.removeTraces())
 	}
+	if s.setup.Level == isolation.Box {
+		m.whole.Store(true)
+	}
 	return s.facts, nil
 }
 
@@ -172,6 +177,9 @@ func (m *Manager) slot(id string) (*slot, error) {
 	}
 	return s, nil
 }
+
+// Whole says whether a slot has, or had, the whole sandbox.
+func (m *Manager) Whole() bool { return m.whole.Load() }
 
 // Facts of a slot, as Create returned them.
 func (m *Manager) Facts(id string) (SlotFacts, error) {

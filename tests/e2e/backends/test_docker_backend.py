@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable
 from functools import partial
@@ -28,7 +30,7 @@ from hermes_exec.backends.owner import own_labels
 from hermes_exec.backends.runner_binary import RunnerBinary
 from hermes_exec.channel import Channel, Conversation
 from hermes_exec.config import Limits
-from hermes_exec.errors import BackendUnavailable, ChannelLost, ConfigError, SandboxDied
+from hermes_exec.errors import BackendUnavailable, ChannelLost, ConfigError, ErrorCause, SandboxDied
 from tests.chaos.containers import pause
 from tests.chaos.daemon import Daemon, own_daemon, possible
 from tests.e2e.backends.boxes import backend, box, until, until_state
@@ -206,6 +208,53 @@ async def test_what_docker_says_of_a_program_that_cannot_start_is_no_frame(
     finally:
         connected.close()
         container.remove(force=True)
+
+
+SIGQUEUE = """
+import ctypes, os, sys
+info = (ctypes.c_int * 32)(int(sys.argv[1]), 0, -1)  # SI_QUEUE, with 0 as its sender
+number = 129 if os.uname().machine == "x86_64" else 138
+sys.exit(ctypes.CDLL(None).syscall(number, 1, int(sys.argv[1]), info))
+"""
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+async def test_signals_from_inside_do_not_end_the_runner_in_order(
+    docker_image: Image, engine: DockerClient, slots: int
+) -> None:
+    image = docker_image("busybox")
+    async with SandboxPool("docker", image=image, slots_per_sandbox=slots) as pool, pool.slot() as slot:
+        for number in range(1, 65):
+            await slot.run(f"kill -{number} 1")
+        await slot.run("for i in $(seq 200); do kill 1; kill -INT 1; done")
+        assert (await slot.run("echo goes on")).stdout == "goes on\n"
+
+
+async def test_the_engine_ends_the_runner_in_order(docker_image: Image, engine: DockerClient) -> None:
+    async with SandboxPool("docker", image=docker_image("busybox")) as pool, pool.slot() as slot:
+        await slot.run("kill 1")
+        container = engine.containers.get(slot.sandbox)
+        began = time.monotonic()
+        container.stop(timeout=30)
+        assert time.monotonic() - began < 20
+        with pytest.raises(SandboxDied) as died:
+            await slot.run("true")
+        mortem = died.value.post_mortem
+        assert mortem is not None
+        assert (mortem.exit_code, died.value.cause) == (0, ErrorCause.INFRA)
+
+
+async def test_a_queued_signal_is_ignored_or_its_sender_is_suspected(docker_image: Image) -> None:
+    async with SandboxPool("docker", image=docker_image("debian"), slots_per_sandbox=1) as pool, pool.slot() as slot:
+        assert slot.isolation.level == "box"
+        sent = await slot.run(["python3", "-c", SIGQUEUE, str(int(signal.SIGTERM))])
+        assert (sent.exit_code, sent.stderr) == (0, "")
+        assert (await slot.run("echo goes on")).stdout == "goes on\n"
+        with pytest.raises(SandboxDied) as died:
+            await slot.run(["python3", "-c", SIGQUEUE, str(int(signal.SIGSEGV))])
+            await slot.run("sleep 20")
+        assert died.value.post_mortem is not None
+        assert (died.value.post_mortem.suspect, died.value.cause) == ("tenant", ErrorCause.POLICY)
 
 
 async def test_killed_container_has_a_post_mortem(docker_image: Image, engine: DockerClient, run_id: str) -> None:

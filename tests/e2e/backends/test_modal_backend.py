@@ -261,6 +261,22 @@ async def test_a_preempted_sandbox_is_told_and_replaced(options: dict[str, Any],
             assert (await slot.run("echo replaced")).stdout == "replaced\n"
 
 
+SIGNAL_EACH_RUNNER = """
+for process in /proc/[0-9]*; do
+  case $(cat $process/comm 2>/dev/null) in exe|runner) kill -{name} ${{process#/proc/}} && echo sent;; esac
+done
+"""
+
+
+async def test_runner_ignores_signals_from_inside(options: dict[str, Any], modal_server: Server) -> None:
+    async with SandboxPool("modal", **options, slots_per_sandbox=1) as pool, pool.slot() as slot:
+        assert slot.isolation.level == "box"
+        for name in ("TERM", "INT", "HUP", "QUIT"):
+            sent = await slot.run(SIGNAL_EACH_RUNNER.format(name=name), user="root")
+            assert "sent" in sent.stdout
+        assert (await slot.run("echo goes on")).stdout == "goes on\n"
+
+
 async def test_a_runner_that_is_killed_inside_is_told(options: dict[str, Any], modal_server: Server) -> None:
     async with SandboxPool("modal", **options, slots_per_sandbox=1) as pool, pool.slot() as slot:
         assert slot.isolation.level == "box"

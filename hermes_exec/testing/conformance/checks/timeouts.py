@@ -213,6 +213,24 @@ async def check_fork_bomb_is_ended(ctx: Context) -> None:
         equal((await ctx.applet("echo", "usable", slot=slot)).stdout, "usable\n", "the slot afterwards")
 
 
+@check("kill", "helper", own_pool=True)
+async def check_signals_to_process_1(ctx: Context) -> None:
+    """No signal from inside a slot ends the runner in order, which would look like an end from outside: it is ignored,
+    or the tenant is told to have ended the sandbox. Fired only in a proven process namespace.
+    """
+    if not ctx.facts.own_pids:
+        raise NotGiven("not fired: the slot is not proven to have its own process namespace")
+    async with ctx.pool() as pool, pool.slot() as slot:
+        try:
+            for number in (1, 2, 3, 10, 12, 15, 15, 34, 64):
+                await ctx.applet("kill", 1, number, slot=slot, timeout_s=20)
+            equal((await ctx.applet("echo", "goes on", slot=slot)).stdout, "goes on\n", "the slot afterwards")
+        except SandboxDied as error:
+            that(slot.isolation.level == "box", f"the tenant of a slot has ended its sandbox: {error}")
+            suspect = error.post_mortem and error.post_mortem.suspect
+            equal(suspect, "tenant", "who is suspected")
+
+
 @check("kill", "helper", own_pool=True, alone=True)
 async def check_kill_everybody(ctx: Context) -> None:
     """`kill -9 -1` inside a slot ends nothing but that slot's own, and is a result: the slot goes on. In a whole box,
