@@ -68,6 +68,10 @@ class TurnTokens:
     restarts: bool = False
 
 
+INVENTED_ANSWER = "invented_answer"
+"""The kind of the problem that an answer was cut where the model went on with what others than it write."""
+
+
 @dataclass(frozen=True)
 class AnswerProblem:
     """Something wrong with an answer that is not one of its calls; an episode records it among its errors.
@@ -103,6 +107,11 @@ class Completion:
     tokens: TurnTokens | None = None
     problems: tuple[AnswerProblem, ...] = ()
     provider_fields: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def cut_at_invention(self) -> bool:
+        """Whether text was left out because the model went on with what others than it write."""
+        return any(problem.kind == INVENTED_ANSWER for problem in self.problems)
 
 
 def checked_completion(given: object) -> Completion:

@@ -10,12 +10,19 @@ from typing import Any
 
 from hermes_agent.messages import Completion, FinishReason, TokenUsage, ToolCall
 from hermes_agent.models.endpoint import BadAnswer
-from hermes_agent.parsers import Parsed
+from hermes_agent.parsers import Parsed, holds_call, read_plain
+from hermes_agent.parsers.base import whole_calls
+from hermes_agent.parsers.problems import call_in_reasoning
 
 _PROVIDER_FIELDS = ("reasoning_details", "extra_content")
 """Of OpenRouter, and of Gemini's OpenAI interface."""
 _MOST = 1 << 53
 """The largest number that a usage is taken to tell."""
+
+_AFTER_INVENTION = (
+    "This tool call was not carried out: in the text before it you wrote a result yourself. Make the call without it "
+    "and wait for the result"
+)
 
 
 def read_answer(answer: object, parse: Callable[[str], Parsed] | None) -> Completion:
@@ -26,24 +33,38 @@ def read_answer(answer: object, parse: Callable[[str], Parsed] | None) -> Comple
     choice = _choice(answer)
     message = choice["message"]
     calls = tuple(_call(call, index) for index, call in enumerate(as_list(message.get("tool_calls"))))
-    completion = Completion(
-        text_of(message.get("content")) or text_of(message.get("refusal")),
-        calls,
-        _reasoning(message),
-        _finish(choice.get("finish_reason")),
-        _usage(answer),
-        provider_fields={name: message[name] for name in _PROVIDER_FIELDS if message.get(name)},
-    )
-    if parse is None or calls or not completion.content:
+    content = text_of(message.get("content")) or text_of(message.get("refusal"))
+    reasoning, finish, usage = _reasoning(message), _finish(choice.get("finish_reason")), _usage(answer)
+    if parse is not None and content and not calls:
+        completion = parse(content).completion(content, finish, usage)
+        completion = replace(completion, reasoning=reasoning or completion.reasoning)
+    else:
+        completion = _structured(content, calls, reasoning, finish, usage)
+    fields = {name: message[name] for name in _PROVIDER_FIELDS if message.get(name)}
+    return _with_reasoning_read(replace(completion, provider_fields=fields), parse)
+
+
+def _structured(
+    content: str | None, calls: tuple[ToolCall, ...], reasoning: str | None, finish: FinishReason, usage: TokenUsage
+) -> Completion:
+    """The completion of an endpoint that took the calls out of the text itself. Text comes before calls: where it goes
+    on with what others than the model write, the calls follow on that.
+    """
+    if finish == "length":
+        calls = whole_calls(calls)
+    read = read_plain(content, ()) if content else None
+    if read is None or not read.problems:
+        return Completion(content, calls, reasoning, finish, usage)
+    calls = tuple(call if call.error else call._replace(error=_AFTER_INVENTION) for call in calls)
+    return Completion(read.content, calls, reasoning, finish, usage, problems=read.problems)
+
+
+def _with_reasoning_read(completion: Completion, parse: Callable[[str], Parsed] | None) -> Completion:
+    """The completion with a problem where all of the answer is thinking, and a call stands in it."""
+    empty = completion.finish_reason == "stop" and not completion.tool_calls and not (completion.content or "").strip()
+    if completion.problems or not empty or not completion.reasoning or not holds_call(completion.reasoning, parse):
         return completion
-    parsed = parse(completion.content)
-    return replace(
-        completion,
-        content=parsed.content,
-        tool_calls=parsed.tool_calls,
-        reasoning=completion.reasoning or parsed.reasoning,
-        raw=completion.content,
-    )
+    return replace(completion, problems=(call_in_reasoning(),))
 
 
 def _choice(answer: object) -> Mapping[str, Any]:

@@ -55,8 +55,7 @@ class ScriptedModel:
                 said = await said
         if isinstance(said, Completion):
             return said
-        parsed = self._parse(str(said), tools)
-        return Completion(parsed.content, parsed.tool_calls, parsed.reasoning, raw=str(said))
+        return self._parse(str(said), tools).completion(str(said))
 
 
 def call(name: str, arguments: Mapping[str, object], *, call_id: str | None = None) -> ToolCall:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import MappingProxyType
 
 from hermes_agent.parsers import bare, deepseek_v3, deepseek_v32, glm, hermes, kimi_k2, longcat, mistral, qwen3_coder
 from hermes_agent.parsers.base import BrokenCall, Format, Parsed, Parser, Renderer
+from hermes_agent.parsers.scan import Family, parser
 from hermes_exec.config import nearest
 from hermes_exec.errors import ConfigError
 
@@ -32,6 +34,12 @@ FORMATS: MappingProxyType[str, Format] = MappingProxyType(
 """The format of each name."""
 
 
+_WITH_TAGS = ("hermes", "longcat", "mistral", "deepseek_v3", "deepseek_v32", "kimi_k2", "qwen3_coder")
+
+read_plain = parser(Family("", {}, thinking=()))
+"""Reads an answer of an endpoint that takes the calls out of it: what the model made up is cut all the same."""
+
+
 def get_parser(name: str) -> Parser:
     """The parser of that format. Raises ConfigError for an unknown name, with the nearest one."""
     return _format(name).parse
@@ -42,6 +50,13 @@ def get_renderer(name: str) -> Renderer:
     return _format(name).render
 
 
+def holds_call(reasoning: str, parse: Callable[[str], Parsed] | None) -> bool:
+    """Whether what looks like a call stands in thinking, in the format of `parse` (None: in any with tags)."""
+    unclosed = f"<think>{reasoning}"
+    read = [parse(unclosed)] if parse else [FORMATS[name].parse(unclosed, ()) for name in _WITH_TAGS]
+    return any(bool(parsed.tool_calls or parsed.problems) for parsed in read)
+
+
 def _format(name: str) -> Format:
     try:
         return FORMATS[name]
@@ -49,4 +64,15 @@ def _format(name: str) -> Format:
         raise ConfigError(f"there is no parser {name!r}; {nearest(name, FORMATS)}") from None
 
 
-__all__ = ["FORMATS", "BrokenCall", "Format", "Parsed", "Parser", "Renderer", "get_parser", "get_renderer"]
+__all__ = [
+    "FORMATS",
+    "BrokenCall",
+    "Format",
+    "Parsed",
+    "Parser",
+    "Renderer",
+    "get_parser",
+    "get_renderer",
+    "holds_call",
+    "read_plain",
+]

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 
 from hermes_agent.messages import ToolCall
 from hermes_agent.parsers.base import Format
-from hermes_agent.parsers.json_call import Bodies
+from hermes_agent.parsers.json_call import broken_bare
 from hermes_agent.parsers.json_list import read_list, read_object
 from hermes_agent.parsers.json_text import Decoded, decode, skip_space
 from hermes_agent.parsers.outside import Stops
 from hermes_agent.parsers.rendering import object_with
 from hermes_agent.parsers.scan import Block, Family, Found, parser
+from hermes_agent.parsers.source import Source
 from hermes_agent.parsers.thinking import THINK
 from hermes_agent.parsers.typed import Toolset
 
 _TAG = "<|python_tag|>"
 _LLAMA_FORM = f'{_TAG}{{"name": "<tool>", "parameters": {{…}}}}'
 _LLAMA_STOPS = Stops((_TAG, *THINK))
-_LLAMA_BODIES = Bodies(None, (_TAG, *THINK))
 _ENDS_OF_TURN = ("<|eom_id|>", "<|eot_id|>")
 
 _FENCE = "```"
@@ -31,6 +31,7 @@ _BEGUN = re.compile(
     r'\{\s*+(?:"type"\s*+:\s*+"function"\s*+,\s*+)?'
     r'"(?:name"\s*+:\s*+(?:"((?:[^"\\]++|\\.)*+)")?|(?:arguments|parameters)"\s*+:)'
 )
+_LINE = re.compile(r"^[ \t]*+\[?+", re.MULTILINE)
 _BETWEEN = re.compile(r"\s*+(?:;\s*+)?")
 
 
@@ -68,20 +69,25 @@ def _sequence(text: str, start: int, stops: Stops, form: str, tools: Toolset) ->
     return Block(position, tuple(found), cut) if found else None
 
 
-def _llama_start(text: str, start: int, tools: Toolset) -> Block | None:
-    return _sequence(text, start, _LLAMA_STOPS, _LLAMA_FORM, tools)
+def _llama_start(source: Source, start: int) -> Block | None:
+    return _sequence(source.text, start, _LLAMA_STOPS, _LLAMA_FORM, source.tools)
 
 
-def _llama_tagged(text: str, start: int, _tools: Toolset) -> Block:
+def _llama_tagged(source: Source, start: int) -> Block:
     """After the tag a call must come, of a tool that there is or not."""
+    text = source.text
     begin = skip_space(text, start)
     if text.startswith("{", begin):
         block = read_object(text, begin, _LLAMA_STOPS, _LLAMA_FORM)
         between = _BETWEEN.match(text, block.end)
         more = _sequence(text, between.end(), _LLAMA_STOPS, _LLAMA_FORM, Toolset(())) if between else None
         return Block(more.end, block.found + more.found, more.cut) if more else block
-    body = _LLAMA_BODIES.failed(text, start, "no JSON object begins here", at_end=begin == len(text))
-    return body.block(Found("", ""), _LLAMA_FORM)
+    return broken_bare(text, start, "no JSON object begins here", _LLAMA_STOPS, _LLAMA_FORM, cut=begin == len(text))
+
+
+def _begins_line(source: Source, start: int) -> bool:
+    """Whether a line from `start` on begins with a call, whatever stands before it."""
+    return any(_begins_call(source.text, line.end(), source.tools) for line in _LINE.finditer(source.text, start))
 
 
 def _list(text: str, start: int, tools: Toolset) -> Block | None:
@@ -92,16 +98,17 @@ def _list(text: str, start: int, tools: Toolset) -> Block | None:
     return read_list(text, start, _JSON_STOPS, _JSON_FORM)
 
 
-def _json_start(text: str, start: int, tools: Toolset) -> Block | None:
-    if text.startswith("[", start):
-        return _list(text, start, tools)
-    return _sequence(text, start, _JSON_STOPS, _JSON_FORM, tools)
+def _json_start(source: Source, start: int) -> Block | None:
+    if source.text.startswith("[", start):
+        return _list(source.text, start, source.tools)
+    return _sequence(source.text, start, _JSON_STOPS, _JSON_FORM, source.tools)
 
 
-def _json_fenced(text: str, start: int, tools: Toolset) -> Block:
+def _json_fenced(source: Source, start: int) -> Block:
     """A code fence with nothing but calls in it; any other is text, up to where it is closed."""
+    text = source.text
     head = _FENCE_HEAD.match(text, start)
-    block = _json_start(text, head.end() if head else start, tools)
+    block = _json_start(source, head.end() if head else start)
     if block is not None:
         after = skip_space(text, block.end)
         closed = text.startswith(_FENCE, after)
@@ -120,6 +127,19 @@ def _render_json(calls: Sequence[ToolCall]) -> str:
 
 
 LLAMA = Format(
-    parser(Family(_LLAMA_FORM, {_TAG: _llama_tagged}, dropped=_ENDS_OF_TURN, start=_llama_start)), _render_llama
+    parser(
+        Family(
+            _LLAMA_FORM,
+            {_TAG: _llama_tagged},
+            dropped=_ENDS_OF_TURN,
+            start=_llama_start,
+            begins_line=_begins_line,
+            only_calls=(_TAG,),
+        )
+    ),
+    _render_llama,
 )
-JSON = Format(parser(Family(_JSON_FORM, {_FENCE: _json_fenced}, start=_json_start)), _render_json)
+JSON = Format(
+    parser(Family(_JSON_FORM, {_FENCE: _json_fenced}, start=_json_start, begins_line=_begins_line, fences=True)),
+    _render_json,
+)

@@ -8,13 +8,23 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from hermes_agent.messages import ToolCall
+from hermes_agent.messages import (
+    INVENTED_ANSWER,
+    AnswerProblem,
+    Completion,
+    FinishReason,
+    TokenUsage,
+    ToolCall,
+    TurnTokens,
+)
+from hermes_agent.parsers.json_text import Decoded, decode_whole
 
 Tools = Sequence[Mapping[str, Any]]
 """Function schemas in OpenAI form; a parser takes the types of arguments from them."""
 
 _ID_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _ID_LENGTH = 9
+_EMPTY_AT_END = re.compile(r"\{\s*+\}\s*+\Z")
 _GOOD_ID = re.compile(r"[0-9A-Za-z]{9}")
 
 
@@ -34,7 +44,7 @@ class Parsed(NamedTuple):
 
     `content` is the text around the calls, before and after them (None when there is none), `reasoning` what the model
     thought, `calls` the well-formed calls in the order of the text, `errors` the broken ones. `cut` says that the text
-    ended inside of a call (which is among `errors`).
+    ended inside of a call (which is among `errors`). `problems` are what was wrong with the text besides its calls.
     """
 
     content: str | None
@@ -42,6 +52,7 @@ class Parsed(NamedTuple):
     calls: tuple[ToolCall, ...] = ()
     errors: tuple[BrokenCall, ...] = ()
     cut: bool = False
+    problems: tuple[AnswerProblem, ...] = ()
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
@@ -52,6 +63,38 @@ class Parsed(NamedTuple):
             merged += islice(whole, broken.place - len(merged))
             merged.append(ToolCall(broken.id, "", broken.text, broken.error))
         return (*merged, *whole)
+
+    def completion(
+        self,
+        raw: str,
+        finish: FinishReason = "stop",
+        usage: TokenUsage = TokenUsage(requests=1),  # noqa: B008 - it is frozen
+        tokens: TurnTokens | None = None,
+    ) -> Completion:
+        """Return the completion whose text `raw` was parsed. In one that the token limit cut, a last call with which
+        the text ends in `{}` is cut, too, and thinking that was not closed is no problem.
+        """
+        calls, problems = self.tool_calls, self.problems
+        if finish == "length":
+            calls = whole_calls(calls) if _EMPTY_AT_END.search(raw) else calls
+            problems = tuple(problem for problem in problems if problem.kind == INVENTED_ANSWER)
+        return Completion(self.content, calls, self.reasoning, finish, usage, raw, tokens, problems)
+
+
+def whole_calls(calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
+    """Return the calls of an answer that the token limit cut. Only the last one can be cut: it is whole when its
+    arguments are an object that is not empty.
+    """
+    if not calls or calls[-1].error is not None or _is_whole(calls[-1].arguments):
+        return calls
+    error = "This tool call was cut off before its end by the limit of tokens, and was not carried out. Send it again"
+    return (*calls[:-1], calls[-1]._replace(error=error))
+
+
+def _is_whole(arguments: str) -> bool:
+    found = decode_whole(arguments)
+    value = found.value if isinstance(found, Decoded) else None
+    return _is_whole(value) if isinstance(value, str) else isinstance(value, dict) and bool(value)
 
 
 Parser = Callable[[str, Tools], Parsed]

@@ -3,71 +3,64 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from hermes_agent.messages import ToolCall
 from hermes_agent.parsers.base import Format, Renderer
-from hermes_agent.parsers.rendering import PLAIN, arguments_of, escaped, plain, tool_of, without
-from hermes_agent.parsers.scan import Block, Family, cut_off, parser
-from hermes_agent.parsers.thinking import THINK
-from hermes_agent.parsers.typed import Toolset, value_of
-from hermes_agent.parsers.values import Values, Written
+from hermes_agent.parsers.nesting import CallTags
+from hermes_agent.parsers.rendering import PLAIN, arguments_of, escaped, plain, tool_of
+from hermes_agent.parsers.scan import Block, Family, parser
+from hermes_agent.parsers.source import Source
+from hermes_agent.parsers.typed import value_of
+from hermes_agent.parsers.values import Piece, Values, Written
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _KEY, _KEY_END, _VALUE, _VALUE_END = "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"
-_ENDS = (_CLOSE, _OPEN, *THINK)
 _FORM = f"{_OPEN}<tool>\n{_KEY}<parameter>{_KEY_END}\n{_VALUE}…{_VALUE_END}\n{_CLOSE}"
-_VALUES = Values(_VALUE_END, (_VALUE,), _ENDS, _CLOSE, _FORM)
-_TAG = re.compile("|".join(re.escape(tag) for tag in (_KEY, _KEY_END, _VALUE, _VALUE_END, *_ENDS)))
-_PAIR = re.compile(rf"([^<>]*+){re.escape(_KEY_END)}\s*+{re.escape(_VALUE)}")
+_TAGS = CallTags(_OPEN, _CLOSE, _FORM)
+_TAG = re.compile(rf"{_KEY}([^<>]*+){_KEY_END}\s*+{_VALUE}")
+_NEXT = rf"{_KEY}[^<>]*+{_KEY_END}\s*+{_VALUE}"
+_VALUES = Values(
+    rf"{_OPEN}\s*+{PLAIN.pattern}\s*+(?={_NEXT})",
+    rf"{_VALUE_END}\s*+(?={_NEXT})",
+    rf"{_VALUE_END}\s*+(?={_CLOSE})",
+    parameter=_TAG,
+    close=_VALUE_END,
+)
+_HEAD = re.compile(rf"\s*+({PLAIN.pattern})\s*+(?:(?={_KEY})|({_CLOSE}))")
 
 
-def _read(text: str, start: int, tools: Toolset) -> Block:
-    mark = _TAG.search(text, start)
-    name = text[start : mark.start()].strip() if mark else ""
-    call = Written(name)
-    if not PLAIN.fullmatch(name):
-        call.wrong("it names no tool")
-    while mark is not None and mark.group() == _KEY:
-        pair = _PAIR.match(text, mark.end())
-        if pair is None:
-            return _VALUES.ended(text, start, mark.end(), f"a key is not followed by {_KEY_END} and {_VALUE}")
-        key, end = pair[1].strip(), _VALUES.end(text, pair.end())
-        if end < 0:
-            return _VALUES.unclosed(text, start, pair.end(), key)
-        types = tools.types(name, key)
-        call.values[key] = value_of(text[pair.end() : end], types, untyped_is_text=False)
-        position = end + len(_VALUE_END)
-        mark = _TAG.search(text, position)
-        if mark and text[position : mark.start()].strip():
-            call.wrong("there is text between its arguments")
-    return _ended(text, start, mark, call)
-
-
-def _ended(text: str, start: int, mark: re.Match[str] | None, call: Written) -> Block:
-    if mark is None:
-        return Block(len(text), (cut_off(text[start:], _FORM),), cut=True)
-    if mark.group() not in _ENDS:
-        return _VALUES.ended(text, start, mark.end(), f"{mark.group()} stands where {_KEY} or {_CLOSE} must be")
-    end = mark.end() if mark.group() == _CLOSE else mark.start()
-    return Block(end, (call.found(text[start : mark.start()], _FORM),))
+def _read(source: Source, start: int) -> Block:
+    text = source.text
+    head = _HEAD.match(text, start)
+    if head is None:
+        return _TAGS.broken(source, start, f"it names no tool, or the name is not followed by {_KEY} or {_CLOSE}")
+    call = Written(head[1])
+    if head[2]:
+        return Block(head.end(), (call.found(text[start : head.start(2)], _FORM),))
+    if _TAG.match(text, head.end()) is None:
+        return _TAGS.broken(source, start, f"a key is not followed by {_KEY_END} and {_VALUE}")
+    values, position = _VALUES.read(source, head.end(), lambda _: False)
+    if not values:
+        return _VALUES.not_closed(source, _TAGS, start)
+    for tag, value in values:
+        types = source.tools.types(call.name, tag[1].strip())
+        call.add(tag[1].strip(), value_of(value, types, untyped_is_text=False))
+    return Block(position + len(_CLOSE), (call.found(text[start:position], _FORM),))
 
 
 def _render(calls: Sequence[ToolCall], *, line: str) -> str:
-    return "\n".join(_written(call, line) for call in calls)
+    return _VALUES.joined(piece for place, call in enumerate(calls) for piece in _written(call, line, place))
 
 
-def _written(call: ToolCall, line: str) -> str:
-    pairs = "".join(
-        f"{_KEY}{plain(key, 'parameter')}{_KEY_END}{line}{_VALUE}{_text(value, key)}{_VALUE_END}{line}"
-        for key, value in arguments_of(call).items()
-    )
-    return f"{_OPEN}{tool_of(call)}{line}{pairs}{_CLOSE}"
-
-
-def _text(value: object, key: str) -> str:
-    return without(value, (_VALUE, _VALUE_END), key) if isinstance(value, str) else escaped(value)
+def _written(call: ToolCall, line: str, place: int) -> Iterator[Piece]:
+    yield Piece(f"{chr(10) if place else ''}{_OPEN}{tool_of(call)}{line}")
+    for key, value in arguments_of(call).items():
+        yield Piece(f"{_KEY}{plain(key, 'parameter')}{_KEY_END}{line}{_VALUE}")
+        yield Piece(value if isinstance(value, str) else escaped(value), value_of=key)
+        yield Piece(f"{_VALUE_END}{line}")
+    yield Piece(_CLOSE)
 
 
 _FAMILY = Family(_FORM, {_OPEN: _read})

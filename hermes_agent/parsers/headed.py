@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from hermes_agent.parsers.json_call import Bodies, call_with, is_empty
-from hermes_agent.parsers.scan import Block, broken, cut_off
+from hermes_agent.parsers.nesting import CallTags
+from hermes_agent.parsers.scan import Block, cut_off
+from hermes_agent.parsers.source import Source
 from hermes_agent.parsers.thinking import THINK
-from hermes_agent.parsers.typed import Toolset
 
 
 class Head(NamedTuple):
@@ -21,44 +22,44 @@ class Head(NamedTuple):
     id: str = ""
 
 
-HeadAt = Callable[[str, int, int, int], Head | None]
-"""Reads the head: the text, where it begins, where the separator begins and where it ends."""
+HeadAt = Callable[[Source, int, int, int], Head | None]
+"""Reads the head: the source, where it begins, where the separator begins and where it ends."""
 
 
 @dataclass(frozen=True)
 class Headed:
     """The tags of one such format; `others` are tags that end a call which is not closed."""
 
+    opening: str
     separator: str
-    close: str
+    closing: str
     others: tuple[str, ...]
     head: HeadAt
     form: str
 
-    def reader(self) -> Callable[[str, int, Toolset], Block]:
+    def reader(self) -> Callable[[Source, int], Block]:
         """Reads one call."""
-        others = (*self.others, *THINK)
-        bodies = Bodies(self.close, others)
-        tag = re.compile("|".join(re.escape(tag) for tag in (self.separator, self.close, *others)))
+        others = (self.opening, *self.others, *THINK)
+        tags = CallTags(self.opening, self.closing, self.form, strings=True)
+        bodies = Bodies(tags, others)
+        tag = re.compile("|".join(re.escape(tag) for tag in (self.separator, self.closing, *others)))
 
-        def read(text: str, start: int, _tools: Toolset) -> Block:
+        def read(source: Source, start: int) -> Block:
+            text = source.text
             mark = tag.search(text, start)
             if mark is None:
                 return Block(len(text), (cut_off(text[start:], self.form),), cut=True)
             if mark.group() != self.separator:
-                end = mark.end() if mark.group() == self.close else mark.start()
-                return Block(end, (broken(text[start : mark.start()], f"it has no {self.separator}", self.form),))
-            head = self.head(text, start, mark.start(), mark.end())
-            begin = mark.end() if head is None else head.arguments
-            if head is not None and is_empty(text, begin, self.close):
-                end = text.index(self.close, begin) + len(self.close)
+                return tags.broken(source, start, f"it has no {self.separator}")
+            head = self.head(source, start, mark.start(), mark.end())
+            if head is None:
+                return tags.broken(source, start, "it names no tool")
+            if is_empty(text, head.arguments, self.closing):
+                end = text.index(self.closing, head.arguments) + len(self.closing)
                 return Block(end, (call_with(head.name, {}, "", self.form)._replace(id=head.id),))
-            body = bodies.read(text, begin)
-            whole = text[start : body.end].removesuffix(self.close)
-            if head is None and not body.cut:
-                return Block(body.end, (broken(whole, "it names no tool", self.form),))
-            named = head or Head("", begin)
-            found = call_with(named.name, body.value, whole, self.form)
-            return body._replace(text=whole).block(found._replace(id=named.id) if not found.error else found, self.form)
+            body = bodies.read(source, start, head.arguments)
+            whole = text[start : body.end].removesuffix(self.closing)
+            found = call_with(head.name, body.value, whole, self.form)
+            return body.block(found if found.error else found._replace(id=head.id))
 
         return read

@@ -6,80 +6,96 @@ import re
 from typing import NamedTuple
 
 from hermes_agent.parsers.base import good_id
-from hermes_agent.parsers.json_text import Decoded, can_be_sent, decode, decode_whole, dump, skip_space
+from hermes_agent.parsers.json_text import Decoded, Undecodable, can_be_sent, decode, decode_whole, dump, skip_space
+from hermes_agent.parsers.nesting import CallTags
 from hermes_agent.parsers.outside import Stops
 from hermes_agent.parsers.scan import Block, Found, broken, cut_off
+from hermes_agent.parsers.source import Source
 
 _FENCE_END = "```"
 _FENCE = re.compile(r"```(?:json)?\s*+")
+_ARGUMENTS = frozenset({"arguments", "parameters"})
+_OUTER = _ARGUMENTS | {"name", "id", "type"}
 
 
 class Body(NamedTuple):
-    """A JSON value between tags: what was decoded, or `why` it is none; the text that it was, and where that ends."""
+    """The JSON value that begins a block, and the block that it is without its call: `broken` where it has none."""
 
     end: int
     text: str
     value: object = None
-    why: str | None = None
-    cut: bool = False
+    broken: Block | None = None
 
-    def block(self, found: Found, form: str) -> Block:
-        """The block of this one call; `found` when the value could be decoded."""
-        if self.cut:
-            return Block(self.end, (cut_off(self.text, form),), cut=True)
-        return Block(self.end, (found if self.why is None else broken(self.text, self.why, form),))
+    def block(self, found: Found) -> Block:
+        """Return the block with this one call, which the value stands for."""
+        return self.broken or Block(self.end, (found,))
 
 
 class Bodies:
-    """Reads JSON values that end with the tag `close` (None: where the JSON ends) or before one of `others`."""
+    """Reads JSON values that end with the closing tag of `tags`, or before one of `others`."""
 
-    def __init__(self, close: str | None, others: tuple[str, ...]) -> None:
-        self._close = close
-        self._others = others
-        self._stops = Stops((close, *others) if close else others)
+    def __init__(self, tags: CallTags, others: tuple[str, ...]) -> None:
+        self._tags, self._others = tags, others
 
-    def read(self, text: str, start: int) -> Body:
-        """The value that begins here, in a json code fence or not. A broken one ends at the next tag outside of
-        strings, so that the calls after it are not lost.
+    def read(self, source: Source, start: int, begin: int) -> Body:
+        """Return the value that begins at `begin`, in a JSON code fence or not, of the call whose opening tag ends at
+        `start`.
         """
-        begin = skip_space(text, start)
-        if fence := _FENCE.match(text, begin):
-            begin = fence.end()
+        text = source.text
+        begin, fenced = _after_fence(text, begin)
         found = decode(text, begin)
         if not isinstance(found, Decoded):
-            return self.failed(text, start, found.why, at_end=found.at_end)
+            cut = True if found.at_end else None
+            return Body(begin, "", broken=self._tags.broken(source, start, found.why, cut=cut))
         after = skip_space(text, found.end)
-        if fence and _FENCE_END.startswith(closing := text[after : after + len(_FENCE_END)]):
-            after = skip_space(text, after + len(closing))
+        if fenced:
+            after = _after_fence_end(text, after)
         end = self._closed(text, after)
         if end < 0:
-            failed = self.failed(text, start, f"there is text after its JSON object (at character {after - begin})")
-            return failed._replace(cut=False)
+            why = f"there is text after its JSON object (at character {after - begin})"
+            return Body(begin, "", broken=self._tags.broken(source, start, why, cut=False))
         return Body(end, text[begin : found.end], found.value)
 
     def _closed(self, text: str, after: int) -> int:
         """Where a value is over that ends here; -1 when there is other text."""
-        if self._close is None or text.startswith(self._others, after):
+        if text.startswith(self._others, after):
             return after
-        if text.startswith(self._close, after):
-            return after + len(self._close)
+        close = self._tags.closing
+        if text.startswith(close, after):
+            return after + len(close)
         # A stop sequence takes the closing tag away; the object is whole all the same.
-        return len(text) if self._close.startswith(text[after : after + len(self._close)]) else -1
+        return len(text) if close.startswith(text[after : after + len(close)]) else -1
 
-    def failed(self, text: str, start: int, why: str, *, at_end: bool = False) -> Body:
-        """What begins here and cannot be read."""
-        end = self._stops.outside(text, start)
-        if end == len(text) and not (at_end and not self._ends_closed(text)):
-            end = self._stops.nearest(text, start)
-        if end < 0 and self._close is None and not at_end:
-            return Body(len(text), text[start:], why=why)
-        if end in (-1, len(text)):
-            return Body(len(text), text[start:], why=why, cut=True)
-        closed = self._close is not None and text.startswith(self._close, end)
-        return Body(end + len(self._close or "") if closed else end, text[start:end], why=why)
 
-    def _ends_closed(self, text: str) -> bool:
-        return self._close is not None and text.rstrip().endswith(self._close)
+def read_bare(text: str, start: int, begin: int, stops: Stops, form: str) -> Body:
+    """Return the value that begins at `begin`, of a call that begins at `start` and has no closing tag: it ends with
+    the value.
+    """
+    first, fenced = _after_fence(text, begin)
+    found = decode(text, first)
+    if isinstance(found, Decoded):
+        after = _after_fence_end(text, skip_space(text, found.end)) if fenced else found.end
+        return Body(after, text[first : found.end], found.value)
+    return Body(first, "", broken=broken_bare(text, start, found.why, stops, form, cut=found.at_end))
+
+
+def broken_bare(text: str, start: int, why: str, stops: Stops, form: str, *, cut: bool = False) -> Block:
+    """Return a broken call without a closing tag: it ends before the next of the tags at which no bracket is open."""
+    end, is_open = stops.balanced(text, start)
+    if end == len(text) and (cut or is_open):
+        return Block(end, (cut_off(text[start:], form),), cut=True)
+    return Block(end, (broken(text[start:end], why, form),))
+
+
+def _after_fence(text: str, position: int) -> tuple[int, bool]:
+    begin = skip_space(text, position)
+    fence = _FENCE.match(text, begin)
+    return (fence.end(), True) if fence else (begin, False)
+
+
+def _after_fence_end(text: str, position: int) -> int:
+    closing = text[position : position + len(_FENCE_END)]
+    return skip_space(text, position + len(closing)) if _FENCE_END.startswith(closing) else position
 
 
 def is_empty(text: str, start: int, close: str) -> bool:
@@ -89,29 +105,36 @@ def is_empty(text: str, start: int, close: str) -> bool:
 
 def call_of(value: object, text: str, form: str) -> Found:
     """The call that an object with `name` and `arguments` (or `parameters`) stands for."""
+    if isinstance(value, list):
+        return broken(text, "it is a list; each call has a block of its own", form)
     if not isinstance(value, dict) or not isinstance(name := value.get("name"), str) or not name.strip():
         return Found("", text, "", f"This tool call has no name. Write {form}")
-    given = value.get("arguments") if "arguments" in value else value.get("parameters")
-    return call_with(name.strip(), given, text, form)._replace(id=good_id(value.get("id")))
+    keys = _ARGUMENTS & value.keys()
+    if len(keys) > 1:
+        return broken(text, 'it has both "arguments" and "parameters"', form)
+    other = next((key for key in value if key not in _OUTER), None)
+    if other is not None:
+        why = f"{other!r} stands beside the name" if keys else f'"arguments" is missing; {other!r} belongs into it'
+        return broken(text, why, form)
+    arguments = value[next(iter(keys))] if keys else None
+    return call_with(name.strip(), arguments, text, form)._replace(id=good_id(value.get("id")))
 
 
 def call_with(name: str, given: object, text: str, form: str) -> Found:
     """A call of this name. Arguments that were encoded twice stay the text that they are."""
     try:
-        arguments = _arguments(given)
+        return _call_with(name, given, text, form)
     except RecursionError:
         return broken(text, "its JSON is nested too deeply", form)
-    if arguments is None:
-        return broken(text, "its arguments are no JSON object", form)
-    return Found(name, arguments)
 
 
-def _arguments(given: object) -> str | None:
+def _call_with(name: str, given: object, text: str, form: str) -> Found:
     if given is None or (isinstance(given, str) and not given.strip()):
-        return "{}"
+        return Found(name, "{}")
     if isinstance(given, dict):
-        return dump(given)
+        return Found(name, dump(given))
     inner = decode_whole(given) if isinstance(given, str) else None
     if not isinstance(inner, Decoded) or not isinstance(inner.value, dict):
-        return None
-    return given if isinstance(given, str) and can_be_sent(given) else dump(inner.value)
+        why = f": {inner.why}" if isinstance(inner, Undecodable) else ""
+        return broken(text, f"its arguments are no JSON object{why}", form)
+    return Found(name, given if isinstance(given, str) and can_be_sent(given) else dump(inner.value))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 from hermes_agent.parsers.json_call import call_of
 from hermes_agent.parsers.json_text import Decoded, decode, skip_space
 from hermes_agent.parsers.outside import Stops, balanced_end, element_end
@@ -11,14 +9,10 @@ from hermes_agent.parsers.scan import Block, Found, broken, cut_off
 
 
 class _List:
-    """One list; `limit` is where it ends at the latest, looked for once and only when an element is broken."""
+    """One list."""
 
     def __init__(self, text: str, start: int, stops: Stops, form: str) -> None:
         self._text, self._start, self._stops, self._form = text, start, stops, form
-
-    @cached_property
-    def limit(self) -> int:
-        return self._stops.outside(self._text, self._start)
 
     def read(self) -> Block:
         text = self._text
@@ -48,15 +42,13 @@ class _List:
         return self._broken(start, f"there is text after its JSON object (at character {after - start})")
 
     def _broken(self, start: int, why: str, *, at_end: bool = False) -> Block:
-        end = element_end(self._text, start, self.limit)
-        if end < 0 and self.limit == len(self._text):
-            nearest = self._stops.nearest(self._text, start)
-            if at_end or nearest < 0:
-                return Block(self.limit, (cut_off(self._text[start:], self._form),), cut=True)
-            end = nearest
-        end = self.limit if end < 0 else end
-        inside = self._text[start:end]
-        return Block(end, (broken(inside, why, self._form),) if inside.strip() else ())
+        """A broken element. One that is not closed takes the rest of the text with it."""
+        text = self._text
+        end = element_end(text, start, len(text))
+        if end < 0 and (at_end or self._stops.nearest(text, start) < 0):
+            return Block(len(text), (cut_off(text[start:], self._form),), cut=True)
+        end = len(text) if end < 0 else end
+        return Block(end, (broken(text[start:end], why, self._form),) if text[start:end].strip() else ())
 
 
 def read_list(text: str, start: int, stops: Stops, form: str) -> Block:
@@ -65,16 +57,12 @@ def read_list(text: str, start: int, stops: Stops, form: str) -> Block:
 
 
 def read_object(text: str, start: int, stops: Stops, form: str) -> Block:
-    """The object whose bracket opens here. A broken one ends where its bracket is closed, or before a stop."""
+    """The object whose bracket opens here. A broken one ends where its bracket is closed, or with the text."""
     found = decode(text, start)
     if isinstance(found, Decoded):
         return Block(found.end, (call_of(found.value, text[start : found.end], form),))
-    limit = stops.outside(text, start)
-    end = balanced_end(text, start, limit)
-    if end < 0 and limit == len(text):
-        nearest = stops.nearest(text, start)
-        if found.at_end or nearest < 0:
-            return Block(limit, (cut_off(text[start:], form),), cut=True)
-        limit = nearest
-    end = limit if end < 0 else end
+    end = balanced_end(text, start, len(text))
+    if end < 0 and (found.at_end or stops.nearest(text, start) < 0):
+        return Block(len(text), (cut_off(text[start:], form),), cut=True)
+    end = len(text) if end < 0 else end
     return Block(end, (broken(text[start:end], found.why, form),))

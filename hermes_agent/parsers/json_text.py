@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
+
+from hermes_exec.tools import read_json
 
 _FIRST_WINDOW = 512
 _LONGEST_TOKEN = 16
@@ -25,20 +26,6 @@ class Undecodable(NamedTuple):
 
     why: str
     at_end: bool = False
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON value")
-
-
-def _finite(text: str) -> float:
-    if math.isfinite(number := float(text)):
-        return number
-    raise ValueError("a number is too large")
-
-
-# Raw line breaks in strings are what small models write; the meaning is not in doubt.
-_DECODER = json.JSONDecoder(strict=False, parse_constant=_no_constant, parse_float=_finite)
 
 
 def skip_space(text: str, position: int) -> int:
@@ -64,7 +51,7 @@ def decode(text: str, position: int) -> Decoded | Undecodable:
 def _decode_window(window: str, *, whole: bool) -> Decoded | Undecodable | None:
     """The value at the beginning of a window; None when what comes after the window matters."""
     try:
-        value, end = _DECODER.raw_decode(window)
+        value, end = read_json(window)
     except RecursionError:
         return Undecodable("its JSON is nested too deeply")
     except json.JSONDecodeError as error:

@@ -10,17 +10,24 @@ from hermes_agent.parsers.base import Format
 from hermes_agent.parsers.headed import Head, Headed
 from hermes_agent.parsers.rendering import PLAIN, arguments_of, json_of, tool_of
 from hermes_agent.parsers.scan import Family, parser
+from hermes_agent.parsers.source import Source
 
 _SECTION, _SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+# The models write it in the singular, too.
+_SECTIONS = (_SECTION, "<|tool_call_section_begin|>")
+_SECTION_ENDS = (_SECTION_END, "<|tool_call_section_end|>")
 _CALL, _CALL_END, _ARGUMENTS = "<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_call_argument_begin|>"
 _FORM = f"{_SECTION}{_CALL}functions.<tool>:0{_ARGUMENTS}{{…}}{_CALL_END}{_SECTION_END}"
 _ID = re.compile(rf"(?:functions\.)?+({PLAIN.pattern}):[0-9]+")
 
 
-def _head(text: str, start: int, separator: int, end: int) -> Head | None:
-    identity = text[start:separator].strip()
-    found = _ID.fullmatch(identity)
-    return Head(found[1], end, identity) if found else None
+def _head(source: Source, start: int, separator: int, end: int) -> Head | None:
+    """The id, or without a number the name alone where there is such a tool."""
+    identity = source.text[start:separator].strip()
+    if found := _ID.fullmatch(identity):
+        return Head(found[1], end, identity)
+    name = identity.removeprefix("functions.")
+    return Head(name, end) if PLAIN.fullmatch(name) and source.tools.may_call(name) else None
 
 
 def _id(call: ToolCall, place: int) -> str:
@@ -37,5 +44,10 @@ def render(calls: Sequence[ToolCall]) -> str:
     return f"{_SECTION}{written}{_SECTION_END}" if calls else ""
 
 
-_READ = Headed(_ARGUMENTS, _CALL_END, (_CALL, _SECTION, _SECTION_END), _head, _FORM).reader()
-FORMAT = Format(parser(Family(_FORM, {_CALL: _READ}, (_SECTION,), (_SECTION_END, _CALL_END))), render)
+_READ = Headed(_CALL, _ARGUMENTS, _CALL_END, (*_SECTIONS, *_SECTION_ENDS), _head, _FORM).reader()
+FORMAT = Format(
+    parser(
+        Family(_FORM, {_CALL: _READ}, _SECTIONS, (*_SECTION_ENDS, _CALL_END), only_calls=(*_SECTIONS, _CALL)),
+    ),
+    render,
+)

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from hermes_agent.parsers.hermes import tagged
 
-FORMAT = tagged("longcat_tool_call")
+FORMAT = tagged("longcat_tool_call", ("<longcat_tool_response>",))

@@ -7,25 +7,25 @@ from collections.abc import Sequence
 
 from hermes_agent.messages import ToolCall
 from hermes_agent.parsers.base import Format, good_id
-from hermes_agent.parsers.json_call import Bodies, call_with
+from hermes_agent.parsers.json_call import broken_bare, call_with, read_bare
 from hermes_agent.parsers.json_list import read_list, read_object
 from hermes_agent.parsers.json_text import skip_space
 from hermes_agent.parsers.outside import Stops
 from hermes_agent.parsers.rendering import PLAIN, arguments_of, json_of, tool_of
 from hermes_agent.parsers.scan import Block, Family, cut_off, parser
+from hermes_agent.parsers.source import Source
 from hermes_agent.parsers.thinking import BRACKETS, THINK
-from hermes_agent.parsers.typed import Toolset
 
 _CALLS, _ID, _ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 _FORM = f"{_CALLS}<tool>{_ARGUMENTS}{{…}}"
 _THINKING = (THINK, BRACKETS)
 _OTHERS = (_CALLS, *THINK, *BRACKETS)
 _STOPS = Stops(_OTHERS)
-_BODIES = Bodies(None, _OTHERS)
 _HEAD = re.compile(rf"({PLAIN.pattern})\s*+(?:\[CALL_ID\]\s*+([A-Za-z0-9]*+)\s*+)?(?:\[ARGS\])?\s*+")
 
 
-def _read(text: str, start: int, _tools: Toolset) -> Block:
+def _read(source: Source, start: int) -> Block:
+    text = source.text
     begin = skip_space(text, start)
     if text.startswith("{", begin):
         return read_object(text, begin, _STOPS, _FORM)
@@ -35,11 +35,9 @@ def _read(text: str, start: int, _tools: Toolset) -> Block:
     if begin == len(text) or (head and _cut_after(text, head.end())):
         return Block(len(text), (cut_off(text[start:], _FORM),), cut=True)
     if head is None:
-        return _BODIES.failed(text, start, "it names no tool").block(call_with("", {}, "", _FORM), _FORM)
-    body = _BODIES.read(text, head.end())
-    whole = text[begin : body.end]
-    found = call_with(head[1], body.value, whole, _FORM)._replace(id=good_id(head[2]))
-    return body._replace(text=whole).block(found, _FORM)
+        return broken_bare(text, start, "it names no tool", _STOPS, _FORM)
+    body = read_bare(text, begin, head.end(), _STOPS, _FORM)
+    return body.block(call_with(head[1], body.value, text[begin : body.end], _FORM)._replace(id=good_id(head[2])))
 
 
 def _cut_after(text: str, position: int) -> bool:
@@ -57,4 +55,4 @@ def render(calls: Sequence[ToolCall]) -> str:
     return "".join(_written(call) for call in calls)
 
 
-FORMAT = Format(parser(Family(_FORM, {_CALLS: _read}, thinking=_THINKING)), render)
+FORMAT = Format(parser(Family(_FORM, {_CALLS: _read}, thinking=_THINKING, only_calls=(_CALLS,))), render)

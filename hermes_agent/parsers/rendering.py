@@ -55,13 +55,6 @@ def plain(name: str, what: str = "name") -> str:
     return name
 
 
-def without(text: str, tags: tuple[str, ...], parameter: str) -> str:
-    """The text of an argument. ValueError when it has a tag that would end it."""
-    if held := next((tag for tag in tags if tag in text), None):
-        raise ValueError(f"the format cannot carry the value of {parameter!r}: it has {held!r} in it")
-    return text
-
-
 def escaped(value: object) -> str:
     """A value as JSON in which no tag can be read."""
     return json_of(value).replace("<", "\\u003c")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
-from hermes_agent.messages import ToolCall
+from hermes_agent.messages import AnswerProblem, ToolCall
 from hermes_agent.parsers.base import BrokenCall, Parsed, Parser, Tools, made_id
 from hermes_agent.parsers.json_text import skip_space
-from hermes_agent.parsers.thinking import THINK, Thinking, thought_at
+from hermes_agent.parsers.problems import OTHERS, fenced_call, invented_answer, unclosed_thinking
+from hermes_agent.parsers.quoting import Quoting, ends_in_fence, without_fences
+from hermes_agent.parsers.source import Source
+from hermes_agent.parsers.thinking import THINK, Thinking
 from hermes_agent.parsers.typed import Toolset
 
 _SHORTEST_BEGUN_TAG = 5
@@ -38,10 +42,10 @@ class Block(NamedTuple):
     cut: bool = False
 
 
-Read = Callable[[str, int, Toolset], Block]
+Read = Callable[[Source, int], Block]
 """Reads the block that begins before this position, right after the mark."""
 
-Start = Callable[[str, int, Toolset], Block | None]
+Start = Callable[[Source, int], Block | None]
 """Reads a block that begins at this position with no mark at all; None when none does."""
 
 
@@ -51,7 +55,9 @@ class Family:
 
     `form` is the correct form, to be shown to a model. `openings` are the marks at which a call begins, each with what
     reads it; `sections` those that begin a list of calls, `dropped` tags without a meaning of their own. `start` reads
-    calls with which a text begins without any mark.
+    calls with which a text begins without any mark, and `begins_line` says whether one begins a line from a position
+    on. `only_calls` are marks that can begin nothing but calls, not even in thinking. `others` are tags of this family
+    that begin what others than the model write. `fences` says that a code fence is a form of calls.
     """
 
     form: str
@@ -59,13 +65,36 @@ class Family:
     sections: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     start: Start | None = None
+    begins_line: Callable[[Source, int], bool] | None = None
     thinking: tuple[Thinking, ...] = (THINK,)
+    only_calls: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    fences: bool = False
+
+    @cached_property
+    def only_call(self) -> re.Pattern[str]:
+        """Finds the first of `only_calls`."""
+        return any_of(self.only_calls)
+
+    @cached_property
+    def begins(self) -> re.Pattern[str]:
+        """Finds where a call or a list of calls begins."""
+        return any_of({*self.openings, *self.sections})
+
+    @cached_property
+    def thinks(self) -> re.Pattern[str]:
+        """Finds where thinking is opened or closed."""
+        return any_of(tag for kind in self.thinking for tag in kind)
 
     def marks(self) -> re.Pattern[str]:
         """Finds every tag that means something between calls."""
         thinking = (tag for kind in self.thinking for tag in kind)
-        known = {*self.openings, *self.sections, *self.dropped, *thinking}
-        return re.compile("|".join(re.escape(tag) for tag in sorted(known, key=len, reverse=True)))
+        return any_of({*self.openings, *self.sections, *self.dropped, *thinking, *self.others, *OTHERS})
+
+
+def any_of(tags: Iterable[str]) -> re.Pattern[str]:
+    """Finds the first of these tags; of two that begin alike the longer one."""
+    return re.compile("|".join(re.escape(tag) for tag in sorted(tags, key=len, reverse=True)) or r"(?!)")
 
 
 def parser(family: Family) -> Parser:
@@ -73,7 +102,7 @@ def parser(family: Family) -> Parser:
     marks = family.marks()
 
     def parse(text: str, tools: Tools) -> Parsed:
-        return _Scan(family, marks, text, Toolset(tools or ())).parsed()
+        return _Scan(family, marks, Source(text, Toolset(tools or ()))).parsed()
 
     return parse
 
@@ -90,14 +119,21 @@ def cut_off(text: str, form: str) -> Found:
 
 
 class _Scan:
-    def __init__(self, family: Family, marks: re.Pattern[str], text: str, tools: Toolset) -> None:
-        self._family, self._marks, self._text, self._tools = family, marks, text, tools
+    def __init__(self, family: Family, marks: re.Pattern[str], source: Source) -> None:
+        self._family, self._marks, self._source, self._text = family, marks, source, source.text
         self._closing = {kind.open: kind.close for kind in family.thinking}
+        self._others = {*OTHERS, *family.others}
+        self._quoting = Quoting()
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._found: list[Found] = []
+        self._problems: list[AnswerProblem] = []
         self._position = 0
         self._cut = self._opened = False
+        # Thinking is not closed from here on.
+        self._unclosed_from = len(self._text) + 1
+        # The number of the code fence in which a call is quoted, and whether a fence is read as calls.
+        self._quoted_in, self._reads_fence = 0, False
         # Nothing was written yet but white space and thinking.
         self._fresh = self._blank = True
 
@@ -113,45 +149,121 @@ class _Scan:
             self._position = mark.end()
             self._meet(mark.group(), mark.start())
         self._end()
-        content = _ENDS.sub("", "".join(self._content)).strip() or None
+        content = "".join(self._content)
+        if self._reads_fence and not without_fences(content).strip():
+            content = ""
+        content_or_none = _ENDS.sub("", content).strip() or None
         reasoning = "\n".join(part.strip() for part in self._reasoning).strip() or None
-        return _with_ids(self._text, self._found, Parsed(content, reasoning, cut=self._cut))
+        parsed = Parsed(content_or_none, reasoning, cut=self._cut, problems=tuple(self._problems))
+        return _with_ids(self._text, self._found, parsed)
 
     def _began(self) -> bool:
         self._fresh = False
         if self._family.start is None:
             return False
         start = skip_space(self._text, self._position)
-        block = self._family.start(self._text, start, self._tools)
+        block = self._family.start(self._source, start)
         if block is not None:
             self._take(start, block)
         return block is not None
 
     def _write(self, part: str) -> None:
         self._content.append(part)
+        self._quoting.write(part)
         self._blank = self._blank and (not part or part.isspace())
 
     def _meet(self, tag: str, start: int) -> None:
-        if read := self._family.openings.get(tag):
-            self._take(start, read(self._text, self._position, self._tools))
-        elif tag in self._closing:
-            thought = thought_at(self._text, self._position, self._closing[tag])
-            self._reasoning.append(thought.text)
-            self._position = thought.end
-            self._after_thinking()
+        read = self._family.openings.get(tag)
+        if tag in self._closing:
+            self._think(self._closing[tag])
+        elif tag in self._closing.values():
+            self._close_thinking(start)
+        elif self._is_quoted(tag):
+            self._write(tag)
+        elif tag in self._others:
+            self._meet_others(tag, start)
+        elif read is not None:
+            self._take(start, read(self._source, self._position))
         elif tag in self._family.sections:
             self._section(start)
-        elif tag not in self._family.dropped and not self._opened:
-            # The chat template had opened the thinking.
-            self._content, self._found, self._reasoning = [], [], [self._text[:start]]
-            self._cut, self._blank = False, True
-            self._after_thinking()
+
+    def _is_quoted(self, tag: str) -> bool:
+        """Whether the tag stands in code of the content. A code fence that is the whole answer, and in which there are
+        calls alone, is a way of some models to write calls.
+        """
+        if self._family.fences or self._reads_fence:
+            return False
+        if not self._quoting.in_fence:
+            return self._quoting.in_code(self._text, self._position)
+        if tag in self._others:
+            return True
+        begins = tag in self._family.openings or tag in self._family.sections
+        if begins and self._quoting.in_first_fence and ends_in_fence(self._text, self._position):
+            self._reads_fence = True
+            return False
+        self._quoted_in = self._quoting.fences if begins else self._quoted_in
+        return True
+
+    def _think(self, close: str) -> None:
+        start = self._position
+        end = -1 if start >= self._unclosed_from else self._text.find(close, start)
+        if end >= 0:
+            self._position = end + len(close)
+        else:
+            self._unclosed_from = min(self._unclosed_from, start)
+            call = self._family.only_call.search(self._text, start)
+            end = self._position = len(self._text) if call is None else call.start()
+            if call is None and self._holds_call(start):
+                self._problems.append(unclosed_thinking(close))
+        self._reasoning.append(self._text[start:end])
+        self._after_thinking()
+
+    def _holds_call(self, start: int) -> bool:
+        """Whether something from here on looks like a call."""
+        if self._family.begins_line is None:
+            return self._family.begins.search(self._text, start) is not None
+        only = self._family.only_call.search(self._text, start)
+        return only is not None or self._family.begins_line(self._source, start)
+
+    def _close_thinking(self, start: int) -> None:
+        """A closing tag without an opening one says that the chat template had opened the thinking."""
+        if self._opened:
+            return
+        self._content, self._found, self._reasoning = [], [], [self._text[:start]]
+        self._quoting, self._quoted_in, self._reads_fence = Quoting(), 0, False
+        self._cut, self._blank = False, True
+        self._after_thinking()
 
     def _after_thinking(self) -> None:
         self._opened = True
         self._fresh = self._blank and not self._found
 
+    def _closes_template(self, start: int) -> int:
+        """Where thinking is closed that the chat template had opened, after this position; -1 where it is not."""
+        if self._opened:
+            return -1
+        found = self._family.thinks.search(self._text, start)
+        return found.start() if found and found.group() not in self._closing else -1
+
+    def _meet_others(self, tag: str, start: int) -> None:
+        """What others than the model write, and all after it, is left out: the model made it up."""
+        if _ENDS.match(self._text, start):
+            self._position = len(self._text)
+        elif (closing := self._closes_template(start)) >= 0:
+            self._position = closing
+        else:
+            unread = not self._found and self._holds_call(start)
+            self._problems.append(invented_answer(tag, self._text[start:], unread=unread))
+            self._position = len(self._text)
+
     def _take(self, start: int, block: Block) -> None:
+        if self._quoting.in_code(self._text, block.end) and not self._family.fences:
+            block = Block(block.end)
+        unclosed = block.end == len(self._text) and bool(block.found) and block.found[-1].error is not None
+        if unclosed and (closing := self._closes_template(start)) >= 0:
+            # The tag was only named, in thinking that the chat template had opened.
+            self._position = closing
+            return
         if not block.found:
             self._write(self._text[start : block.end])
         self._found += block.found
@@ -172,11 +284,15 @@ class _Scan:
         """A tag that the token limit cut is no content."""
         tail = self._text[self._position :]
         tags = (*self._family.openings, *self._family.sections)
-        begun = max((_begun(tail, tag) for tag in tags), key=len)
-        if begun:
+        begun = max((_begun(tail, tag) for tag in tags), key=len, default="")
+        if begun and not self._quoting.in_fence:
             self._found.append(cut_off(begun, self._family.form))
             tail, self._cut = tail[: -len(begun)], True
         self._write(tail)
+        if self._quoted_in and not self._found and self._quoted_in == self._quoting.fences:
+            self._quoting.write("\n")
+            if self._quoting.ends_with_fence:
+                self._problems.append(fenced_call(self._family.form))
 
 
 def _begun(tail: str, tag: str) -> str:

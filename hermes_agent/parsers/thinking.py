@@ -7,7 +7,8 @@ Thinking is taken out where the text is gone through from mark to mark (`scan`),
 - a call inside of thinking is never looked at;
 - a closing tag without an opening one says that the chat template had opened it: all before it was thinking, also what
   looked like calls;
-- thinking that is never closed reaches to the end.
+- thinking that is never closed reaches to a token that can only begin a call, else to the end of the text; what looks
+  like a call in there is a problem of the answer (`problems`), for it cannot be known whether it is one.
 """
 
 from __future__ import annotations
@@ -24,16 +25,3 @@ class Thinking(NamedTuple):
 
 THINK = Thinking("<think>", "</think>")
 BRACKETS = Thinking("[THINK]", "[/THINK]")
-
-
-class Thought(NamedTuple):
-    """What was thought, and where the text goes on."""
-
-    text: str
-    end: int
-
-
-def thought_at(text: str, start: int, close: str) -> Thought:
-    """The thinking that begins after an opening tag."""
-    end = text.find(close, start)
-    return Thought(text[start:], len(text)) if end < 0 else Thought(text[start:end], end + len(close))

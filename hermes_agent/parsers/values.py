@@ -1,13 +1,22 @@
-"""Arguments that are written one by one between tags: what is read of such a call."""
+"""Arguments that are written one by one between tags, without any escape: where each of them ends.
+
+A value may quote tags, and whole calls. So a closing tag ends a value only where the call goes on after it as a call
+must: with another parameter or with its end. Calls nest: what is quoted as a whole call is inside of the value. Where
+that leaves a value without an end, or tags without a beginning, it cannot be told what is quoted, and nothing runs.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hermes_agent.parsers.json_call import call_with
-from hermes_agent.parsers.outside import Stops
-from hermes_agent.parsers.scan import Block, Found, broken, cut_off
+from hermes_agent.parsers.json_text import skip_space
+from hermes_agent.parsers.nesting import CallTags, Step, pair
+from hermes_agent.parsers.scan import Block, Found, broken
+from hermes_agent.parsers.source import Source
 
 
 @dataclass
@@ -17,6 +26,12 @@ class Written:
     name: str
     values: dict[str, object] = field(default_factory=dict)
     why: str | None = None
+
+    def add(self, parameter: str, value: object) -> None:
+        """Add an argument. One that is there already makes a broken call: it is not clear which value is meant."""
+        if parameter in self.values:
+            self.wrong(f"it has the parameter {parameter!r} twice")
+        self.values[parameter] = value
 
     def wrong(self, why: str) -> None:
         """Take note of it; the rest is still read, for the call to end where it does."""
@@ -29,32 +44,126 @@ class Written:
         return call_with(self.name, self.values, text, form)
 
 
+class Ending(NamedTuple):
+    """Where a value may end: before `start`, with the call going on at `end`. `unclosed` is the parameter that begins
+    there although the value before has no closing tag.
+    """
+
+    start: int
+    end: int
+    unclosed: str | None = None
+
+
+class Piece(NamedTuple):
+    """A part of a rendered call; `value_of` names the parameter whose value ends with it."""
+
+    text: str
+    value_of: str | None = None
+
+
+class Value(NamedTuple):
+    """One argument as it was written: the match of its opening tag, with the name as group 1, and its text."""
+
+    tag: re.Match[str]
+    text: str
+
+
 class Values:
-    """Finds where values end. A tag of `nested` inside of a value says that it was never closed."""
+    """The values of calls of one format.
 
-    def __init__(self, close: str, nested: tuple[str, ...], stops: tuple[str, ...], last: str, form: str) -> None:
-        self.close = close
-        self._next = re.compile("|".join(re.escape(tag) for tag in (close, *nested)))
-        self._stops = Stops(stops)
-        self._last, self._form = last, form
+    `begin`, `go_on` and `end` are patterns of what stands before the first value of a call (its head, up to where the
+    first parameter begins), between two values and after the last one (its closing tag, up to where the call ends).
+    `parameter` matches the opening tag of a value. `unclosed` is a pattern of a parameter that may begin without a
+    closing tag before it, with its name as the group `name`.
+    """
 
-    def end(self, text: str, start: int) -> int:
-        """Where the closing tag of the value begins that begins here; -1 when the value is not closed."""
-        found = self._next.search(text, start)
-        return found.start() if found and found.group() == self.close else -1
+    def __init__(
+        self, begin: str, go_on: str, end: str, *, parameter: re.Pattern[str], close: str, unclosed: str = ""
+    ) -> None:
+        names = f"(?P<begin>{begin})|(?P<end>{end})|(?P<go_on>{go_on})"
+        self._steps = re.compile(f"{names}|(?P<unclosed>{unclosed})" if unclosed else names)
+        self._parameter, self._close = parameter, close
 
-    def unclosed(self, text: str, begin: int, start: int, parameter: str) -> Block:
-        """The call that begins at `begin`, with a value from `start` on that is not closed. What comes after the call
-        is kept where the text goes on after the value.
+    def read(self, source: Source, start: int, may_begin: Callable[[str], bool]) -> tuple[list[Value], int]:
+        """Return the values of the call whose first parameter begins at `start`, and where the text goes on after
+        them; no values when it cannot be told where they end. `may_begin` says of a name whether such a parameter may
+        begin before the last value was closed.
         """
-        if self._next.search(text, start) is None and not text.rstrip().endswith(self._last):
-            return Block(len(text), (cut_off(text[begin:], self._form),), cut=True)
-        return self.ended(text, begin, start, f"the value of {parameter!r} is not closed with {self.close}")
+        text, position = source.text, start
+        values: list[Value] = []
+        tag = self._parameter.match(text, position)
+        for ending in source.once(self._calls).get(start, ()):
+            if tag is None:
+                break
+            unclosed = ending.unclosed
+            if ending.start < tag.end() or (unclosed is not None and not _is_new(unclosed, tag, values, may_begin)):
+                continue
+            values.append(Value(tag, text[tag.end() : ending.start]))
+            position = skip_space(text, ending.end)
+            tag = self._parameter.match(text, position)
+        return values, position
 
-    def ended(self, text: str, begin: int, position: int, why: str) -> Block:
-        """A broken call that ends at the next tag that can end one; without any the token limit cut it."""
-        end = self._stops.nearest(text, position)
-        if end < 0:
-            return Block(len(text), (cut_off(text[begin:], self._form),), cut=True)
-        found = broken(text[begin:end], why, self._form)
-        return Block(end + len(self._last) if text.startswith(self._last, end) else end, (found,))
+    def not_closed(self, source: Source, tags: CallTags, begin: int) -> Block:
+        """Return the broken call whose opening tag ends at `begin` when its values have no ends: what comes after it
+        may be a part of a value.
+        """
+        why = f"a value ends with {self._close} where the call goes on or ends after it"
+        return tags.unclosed(source, begin, why, cut=True)
+
+    def joined(self, pieces: Iterable[Piece]) -> str:
+        """Return the text of these pieces. Raises ValueError when a value would be read as something else."""
+        parts = list(pieces)
+        text = "".join(part.text for part in parts)
+        meant: list[tuple[int, str]] = []
+        position = 0
+        for part in parts:
+            position += len(part.text)
+            if part.value_of is not None:
+                meant.append((position, part.value_of))
+        read = self._outermost(text)
+        for place, (end, parameter) in enumerate(meant):
+            if place == len(read) or read[place] != end:
+                raise ValueError(f"the format cannot carry the value of {parameter!r}: tags in it would end it")
+        if len(read) > len(meant):
+            raise ValueError(f"the format cannot carry the value of {meant[-1][1]!r}: tags in it would end it")
+        return text
+
+    def _calls(self, text: str) -> Mapping[int, Sequence[Ending]]:
+        """The endings of each call, by where its first parameter begins, in one go through the text."""
+        steps: list[Step] = []
+        opened: list[list[Ending]] = [[]]
+        calls: dict[int, list[Ending]] = {}
+        for step in self._steps.finditer(text):
+            kind = step.lastgroup
+            if kind == "begin":
+                opened.append([])
+                calls[step.end()] = opened[-1]
+            else:
+                opened[-1].append(_ending(step))
+            steps.append(Step(step.end(), 1 if kind == "begin" else -1 if kind == "end" else 0))
+            if kind == "end" and len(opened) > 1:
+                opened.pop()
+        whole = pair(steps)
+        return {start: endings for start, endings in calls.items() if start in whole}
+
+    def _outermost(self, text: str) -> list[int]:
+        """Where the values end of the calls that stand in no other; all that ends outside of calls too."""
+        depth, ends = 0, []
+        for step in self._steps.finditer(text):
+            if step.lastgroup == "begin":
+                depth += 1
+                continue
+            if depth <= 1:
+                ends.append(step.start())
+            if step.lastgroup == "end":
+                depth -= 1
+        return ends
+
+
+def _is_new(name: str, tag: re.Match[str], values: Sequence[Value], may_begin: Callable[[str], bool]) -> bool:
+    return may_begin(name) and name not in (tag[1], *(value.tag[1] for value in values))
+
+
+def _ending(step: re.Match[str]) -> Ending:
+    unclosed = step.lastgroup == "unclosed"
+    return Ending(step.start(), step.start() if unclosed else step.end(), step["name"] if unclosed else None)

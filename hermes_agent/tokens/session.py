@@ -42,7 +42,8 @@ class TokenSession:
     that came since.
 
     The messages are compared with those of the call before: where they only go on, so do the ids; where an earlier one
-    was changed or left out, the whole is rendered anew, and the turn says so (`TurnTokens.restarts`). Nothing changes
+    was changed or left out, or an answer was cut because it went on with what others write, the whole is rendered anew,
+    and the turn says so (`TurnTokens.restarts`). Nothing changes
     before a sample is there, so asking again after an error, or for another answer to the same messages, adds nothing
     twice.
 
@@ -93,7 +94,8 @@ class TokenSession:
         # The state before is for another answer to the same messages, when the last one was thrown away.
         try:
             for state in (self._state, self._before):
-                if state.own is None:
+                # The ids of an answer that was cut have what is no longer in its message.
+                if state.own is None or state.own.cut_at_invention:
                     continue
                 new = _continued(state, state.own, messages)
                 if new is not None:
@@ -140,14 +142,11 @@ class TokenSession:
             unread_calls(parsed.content, self._tools, model="the model on tokens")
         ended = answer.ids[-1] in self._template.end_ids
         cut = not ended and (answer.finish == "length" or len(answer.ids) >= max_tokens)
-        return Completion(
-            parsed.content,
-            parsed.tool_calls,
-            parsed.reasoning,
+        return parsed.completion(
+            text,
             "length" if cut else "stop",
             TokenUsage(prompt_tokens, len(answer.ids), 1),
-            raw=text,
-            tokens=TurnTokens(step.added, answer.ids, answer.logprobs, step.restarts),
+            TurnTokens(step.added, answer.ids, answer.logprobs, step.restarts),
         )
 
 

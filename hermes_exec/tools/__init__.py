@@ -1,6 +1,7 @@
 """Tool calls of a model, carried out in a slot: `Toolbox` and what belongs to it."""
 
 from hermes_exec.tools.call.failure import ToolFailure
+from hermes_exec.tools.call.json_reader import read_json
 from hermes_exec.tools.call.results import ToolResult
 from hermes_exec.tools.catalog.distributions import DISTRIBUTIONS, Draw, draw_toolsets, list_distributions
 from hermes_exec.tools.catalog.host import HostTool, tool
@@ -25,6 +26,7 @@ __all__ = [
     "Toolbox",
     "draw_toolsets",
     "list_distributions",
+    "read_json",
     "schemas",
     "select",
     "tool",

@@ -97,10 +97,7 @@ class EmbeddedModel:
         usage = TokenUsage(told.prompt_tokens, told.completion_tokens, 1)
         if sampling.get("tool_choice") == "none":
             return Completion(told.text.strip(), finish_reason="length" if told.cut else "stop", usage=usage)
-        parsed = self._parse(told.text, tools)
-        return Completion(
-            parsed.content, parsed.tool_calls, parsed.reasoning, "length" if told.cut else "stop", usage, raw=told.text
-        )
+        return self._parse(told.text, tools).completion(told.text, "length" if told.cut else "stop", usage)
 
     def _turns(self) -> anyio.CapacityLimiter:
         try:

@@ -8,10 +8,7 @@ import json
 from collections.abc import Mapping
 
 from hermes_exec.tools.call.failure import ToolFailure
-
-
-class _DuplicateKey(ValueError):
-    pass
+from hermes_exec.tools.call.json_reader import DuplicateKey, read_json
 
 
 def parse_arguments(raw: str | bytes | Mapping[str, object] | None) -> dict[str, object]:
@@ -43,12 +40,14 @@ def parse_arguments(raw: str | bytes | Mapping[str, object] | None) -> dict[str,
 
 def _load(text: str) -> object:
     try:
-        return json.loads(text, strict=False, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+        value, end = read_json(text, len(text) - len(text.lstrip()))
+        if text[end:].strip():
+            raise json.JSONDecodeError("Extra data", text, end + len(text[end:]) - len(text[end:].lstrip()))
     except json.JSONDecodeError as error:
         raise ToolFailure("malformed_json", _explain(text, error)) from None
-    except _DuplicateKey as error:
+    except DuplicateKey as error:
         message = (
-            f"The arguments name the key {error.args[0]!r} twice, so it is not clear which value is meant. "
+            f"The arguments name the key {error.key!r} twice, so it is not clear which value is meant. "
             "Name each key once."
         )
         raise ToolFailure("malformed_json", message) from None
@@ -57,18 +56,7 @@ def _load(text: str) -> object:
     except ValueError as error:
         said = str(error).partition(";")[0]  # the rest is advice for programmers
         raise ToolFailure("malformed_json", f"The arguments are not valid JSON: {said}.") from None
-
-
-def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        names = [key for key, _ in pairs]
-        raise _DuplicateKey(next(name for name in names if names.count(name) > 1))
-    return result
-
-
-def _no_constant(name: str) -> object:
-    raise ValueError(f"{name} is no JSON value")
+    return value
 
 
 def _explain(text: str, error: json.JSONDecodeError) -> str:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from atroposlib.envs.base import ScoredDataGroup
 
 from hermes_agent import Message, RolloutResult
+from hermes_agent.messages import INVENTED_ANSWER
 from hermes_agent.rewards import show_value
 from hermes_agent.tokens import TokenSequence, sequence
 from hermes_exec import ConfigError
@@ -59,14 +60,18 @@ class KeptGroups:
 
 
 def finished(result: RolloutResult) -> Finished | None:
-    """A rollout that can be trained on; None where it cannot be.
+    """A rollout that can be trained on; None where it cannot be, also where its ids are not one sequence because an
+    answer was cut at text that others than the model write.
 
-    Raises ConfigError where its model told no ids, or its ids are no one sequence.
+    Raises ConfigError where its model told no ids, or its ids are no one sequence for another reason.
     """
     if result.reward is None or result.episode is None:
         return None
     if result.episode.tokens is None:
         raise ConfigError("the model told no token ids")
+    cut = any(error.kind == INVENTED_ANSWER for error in result.episode.errors)
+    if cut and any(turn.restarts for turn in result.episode.tokens[1:]):
+        return None
     try:
         return Finished(result, sequence(result.episode.tokens), result.reward)
     except ValueError as error:

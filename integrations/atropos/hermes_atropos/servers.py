@@ -245,7 +245,7 @@ class _ChatSession:
     def _parsed(self, _text: str, _tools: Tools) -> Parsed:
         """The server's answer, in the place of what could be read in its encoded text."""
         answer = self._answer
-        return Parsed(answer.content, answer.reasoning, answer.tool_calls)
+        return Parsed(answer.content, answer.reasoning, answer.tool_calls, problems=answer.problems)
 
 
 def make_model(

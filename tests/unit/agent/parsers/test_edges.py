@@ -220,15 +220,13 @@ def test_glm_needs_no_line_breaks() -> None:
 
 
 @pytest.mark.parametrize("name", TYPED)
-def test_value_that_is_never_closed_does_not_swallow_the_next_call(name: str) -> None:
+def test_value_that_is_never_closed_may_hold_what_follows(name: str) -> None:
     closing = {"deepseek_v32": "</｜DSML｜parameter>", "qwen3_coder": "</parameter>"}.get(name, "</arg_value>")
     bad = call(name, "a", content="x").replace(closing, "")
-    parsed = parse(name, bad + "\n" + call(name, "b", content="y"))
-    assert made(parsed) == [("b", {"content": "y"})]
-    assert len(parsed.errors) == 1
-    assert not parsed.cut
-    alone = parse(name, bad)
-    assert (alone.calls, len(alone.errors), alone.cut) == ((), 1, name == "deepseek_v32")
+    for text in (bad, bad + "\n" + call(name, "rm", content="y")):
+        parsed = parse(name, text)
+        assert (parsed.calls, len(parsed.errors), parsed.content) == ((), 1, None)
+        assert parsed.cut == (name == "deepseek_v32")
 
 
 @pytest.mark.parametrize("text", ['{"name": "Ada", "age": 3}', '{"a": 1}', "[1, 2]", '[{"name": "Ada"}]', '{"name": "'])

@@ -19,11 +19,44 @@ def test_call_inside_of_thinking_is_not_executed(name: str) -> None:
     assert (parsed.content, parsed.errors) == (None, ())
 
 
+ONLY_CALLS = [name for name in NAMES if name.startswith(("deepseek", "kimi", "llama", "mistral"))]
+"""Families whose calls begin with a token that means nothing else."""
+
+
+@pytest.mark.parametrize("name", ONLY_CALLS)
+def test_token_that_can_only_begin_a_call_ends_thinking(name: str) -> None:
+    parsed = parse(name, f"<think>I list it. {call(name, 'ls')}")
+    assert (made(parsed), parsed.reasoning, parsed.content) == ([("ls", {})], "I list it.", None)
+    assert (parsed.errors, parsed.problems) == ((), ())
+
+
+@pytest.mark.parametrize("name", ONLY_CALLS)
+def test_token_of_calls_does_not_end_thinking_that_is_closed_later(name: str) -> None:
+    parsed = parse(name, f"<think>maybe {call(name, 'rm')} or not</think>{call(name, 'ls')}")
+    assert (made(parsed), parsed.problems) == ([("ls", {})], ())
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - {*ONLY_CALLS}))
+@pytest.mark.parametrize("before", ["", "<think>a</think>b"])
+def test_call_in_thinking_that_is_never_closed_is_a_problem_that_the_model_sees(name: str, before: str) -> None:
+    parsed = parse(name, f"{before}<think>maybe {call(name, 'rm')}")
+    assert (parsed.tool_calls, parsed.content, parsed.cut) == ((), "b" if before else None, False)
+    (problem,) = parsed.problems
+    assert (problem.kind, problem.trainable) == ("unclosed_thinking", False)
+    assert "</think>" in (problem.notice or "")
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_thinking_that_is_never_closed_hides_all_after_it(name: str) -> None:
-    parsed = parse(name, f"<think>maybe {call(name, 'rm')}")
-    assert (parsed.tool_calls, parsed.content, parsed.cut) == ((), None, False)
-    assert (parsed.reasoning or "").startswith("maybe")
+def test_thinking_that_is_never_closed_without_a_call_is_no_problem(name: str) -> None:
+    parsed = parse(name, 'a<think>b {"x": 1}\n{"name": "Ada"}')
+    assert (parsed.content, parsed.tool_calls, parsed.problems) == ("a", (), ())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_thinking_that_the_token_limit_cut_is_no_problem(name: str) -> None:
+    text = f"<think>maybe {call(name, 'rm')} or"
+    if name not in ONLY_CALLS:
+        assert parse(name, text).completion(text, "length").problems == ()
 
 
 @pytest.mark.parametrize("name", NAMES)

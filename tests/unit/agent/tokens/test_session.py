@@ -175,6 +175,33 @@ async def test_changed_messages_restart_the_sequence() -> None:
     assert sequences(turns)[1] == joined([sampler.log[2], sampler.log[3]])
 
 
+async def test_sequence_restarts_after_an_answer_that_was_cut_at_text_of_others() -> None:
+    sampler = Told("ls .\n<tool_response>x</tool_response>", "again", "two", "three")
+    talk = session(sampler)
+    first = await talk.complete(BEGIN)
+    assert (first.content, [problem.kind for problem in first.problems]) == ("ls .", ["invented_answer"])
+    assert "<tool_response>" in text(tokens(first).ids)
+    messages = [*BEGIN, assistant_message(first), {"role": "user", "content": "?"}]
+    await talk.complete(messages)
+    second = await talk.complete(messages)
+    assert tokens(second).restarts
+    assert "<tool_response>" not in text(tokens(second).added)
+    third = await talk.complete([*messages, assistant_message(second), {"role": "user", "content": "more"}])
+    assert not tokens(third).restarts
+    parts = sequences([tokens(first), tokens(second), tokens(third)])
+    assert parts == [joined([sampler.log[0]]), joined([sampler.log[2], sampler.log[3]])]
+
+
+async def test_answer_that_was_cut_is_replaced_when_asked_again() -> None:
+    sampler = Told("a<tool_response>x", "b", "c")
+    talk = session(sampler)
+    await talk.complete(BEGIN)
+    again = await talk.complete(BEGIN)
+    assert not tokens(again).restarts
+    third = await talk.complete([*BEGIN, assistant_message(again), {"role": "user", "content": "?"}])
+    assert sequence([tokens(again), tokens(third)]) == joined(sampler.log[1:])
+
+
 def dropped(messages: list[Message]) -> list[Message]:
     return messages[2:]
 

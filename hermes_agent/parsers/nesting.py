@@ -1,0 +1,108 @@
+"""Pairs the opening and closing tags of calls, so that a call which is quoted in another one stays inside of it.
+
+A call ends at the closing tag that pairs with its opening one. Where more closing tags follow than opening ones, it
+cannot be told where the call ends: one of those tags may stand in a text that the call quotes.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
+from math import inf
+from typing import NamedTuple
+
+from hermes_agent.parsers.outside import STRING
+from hermes_agent.parsers.scan import Block, broken, cut_off
+from hermes_agent.parsers.source import Source
+
+
+class Step(NamedTuple):
+    """A tag at which nesting changes: where it ends, and 1 for an opening tag, -1 for a closing one, else 0."""
+
+    end: int
+    change: int
+
+
+def pair(steps: Iterable[Step]) -> Mapping[int, int]:
+    """Map the end of each opening tag to the end of the closing tag that pairs with it. Opening tags without one are
+    left out, and so are those after which more is closed than opened.
+    """
+    known = list(steps)
+    depths = list(accumulate(step.change for step in known))
+    paired: dict[int, int] = {}
+    # The end of the next tag after which the depth is this one, and the lowest depth of all that follows.
+    next_at: dict[int, int] = {}
+    lowest: float = inf
+    for step, depth in zip(reversed(known), reversed(depths), strict=True):
+        if step.change > 0 and lowest == depth - 1:
+            paired[step.end] = next_at[depth - 1]
+        next_at[depth], lowest = step.end, min(lowest, depth)
+    return paired
+
+
+class _Depths:
+    """How deep the tags of a text are nested after each of them."""
+
+    def __init__(self, steps: Iterable[Step]) -> None:
+        known = list(steps)
+        self._ends = [step.end for step in known]
+        self._depths = [0, *accumulate(step.change for step in known)]
+        self._lowest = list(accumulate(reversed(self._depths), min))[::-1]
+
+    def pair_up(self, position: int) -> bool:
+        """Whether no closing tag after this position is without an opening one."""
+        place = bisect_right(self._ends, position)
+        return self._lowest[place] >= self._depths[place]
+
+
+class CallTags:
+    """The tags around the calls of a format. With `strings` what stands between is JSON, in whose strings tags are
+    text.
+    """
+
+    def __init__(self, opening: str, closing: str, form: str, *, strings: bool = False) -> None:
+        self.closing = closing
+        self._form = form
+        tags = f"(?P<opening>{re.escape(opening)})|(?P<closing>{re.escape(closing)})"
+        self._tags = re.compile(tags)
+        self._steps = re.compile(rf'{tags}|\\[\\"]?|{STRING}', re.DOTALL) if strings else self._tags
+
+    def end(self, source: Source, start: int) -> int:
+        """Return where the call ends whose opening tag ends at `start`; -1 where it cannot be told."""
+        depth = 1
+        for step in self._steps.finditer(source.text, start):
+            depth += _change(step)
+            if depth == 0:
+                return step.end() if source.once(self._closings).pair_up(step.end()) else -1
+        return -1
+
+    def _closings(self, text: str) -> _Depths:
+        return _Depths(Step(tag.end(), _change(tag)) for tag in self._tags.finditer(text))
+
+    def broken(self, source: Source, start: int, why: str, *, cut: bool | None = None) -> Block:
+        """Return the broken call whose opening tag ends at `start`. Without a closing tag of its own it reaches to the
+        end of the text: what looks like a call in there may be a part of it.
+        """
+        end = self.end(source, start)
+        return self.unclosed(source, start, why, cut=cut) if end < 0 else self._until(source, start, end, why)
+
+    def unclosed(self, source: Source, start: int, why: str, *, cut: bool | None = None) -> Block:
+        """Return the broken call that begins at `start` and reaches to the end of the text. `cut` says whether the text
+        ended within it (default: where no closing tag follows); a text that ends with a closing tag was not cut.
+        """
+        text = source.text
+        if cut is None:
+            cut = text.find(self.closing, start) < 0
+        if cut and not text.rstrip().endswith(self.closing):
+            return Block(len(text), (cut_off(text[start:], self._form),), cut=True)
+        return self._until(source, start, len(text), why)
+
+    def _until(self, source: Source, start: int, end: int, why: str) -> Block:
+        inside = source.text[start:end].rstrip().removesuffix(self.closing)
+        return Block(end, (broken(inside, why, self._form),))
+
+
+def _change(tag: re.Match[str]) -> int:
+    return {"opening": 1, "closing": -1}.get(tag.lastgroup or "", 0)

@@ -1,0 +1,88 @@
+"""What stands in a Markdown code fence, or in inline code, of an answer: it is quoted, and no call."""
+
+from __future__ import annotations
+
+import re
+
+_FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})([^`]*)")
+_FENCE_LINE = re.compile(r"^[ \t]*(?:`{3,}|~{3,})[^\n`]*$", re.MULTILINE)
+_CLOSING_LINE = re.compile(r"^[ \t]*(?:`{3,}|~{3,})[ \t]*$", re.MULTILINE)
+_TICKS = re.compile(r"`+")
+_LONGEST_LINE = 100
+"""As much of a line as is looked at for a fence."""
+
+_LONGEST_CODE = 2000
+"""How far inline code may reach, so that no text is gone through for each of its tags."""
+
+
+class Quoting:
+    """Goes along with the content of an answer, part by part."""
+
+    def __init__(self) -> None:
+        self.fences = 0
+        self._fence = self._line = ""
+        self._ticks = self._lines = 0
+        self._last_line_closes = False
+
+    def write(self, part: str) -> None:
+        """Go on with this part of the content."""
+        first, *more = part.split("\n")
+        self._add(first)
+        for line in more:
+            self._end_line()
+            self._add(line)
+
+    @property
+    def in_fence(self) -> bool:
+        """Whether the content has come to the inside of a code fence, closed or not."""
+        return bool(self._fence) or _FENCE.match(self._line) is not None
+
+    @property
+    def in_first_fence(self) -> bool:
+        """Whether nothing but the beginning of the code fence was written yet."""
+        return bool(self._fence) and self._lines == 1 and not self._line.strip()
+
+    @property
+    def ends_with_fence(self) -> bool:
+        """Whether the last thing that was written is a code fence, closed or not."""
+        line = self._line.strip()
+        return bool(self._fence) or (self._last_line_closes and not line)
+
+    def in_code(self, text: str, *after: int) -> bool:
+        """Whether inline code has begun in this line and is closed in it after one of these positions of the text."""
+        return self._ticks % 2 == 1 and any(_closes_in_line(text, position) for position in after)
+
+    def _add(self, part: str) -> None:
+        if len(self._line) < _LONGEST_LINE:
+            self._line += part[:_LONGEST_LINE]
+        self._ticks += len(_TICKS.findall(part))
+
+    def _end_line(self) -> None:
+        fence = _FENCE.fullmatch(self._line)
+        blank = not self._line.strip()
+        closes = bool(self._fence and fence and fence[1].startswith(self._fence) and not fence[2].strip())
+        if closes:
+            self._fence = ""
+        elif fence and not self._fence:
+            self._fence = fence[1]
+            self.fences += 1
+        if not blank:
+            self._last_line_closes = closes
+        self._lines += not blank
+        self._line, self._ticks = "", 0
+
+
+def _closes_in_line(text: str, position: int) -> bool:
+    tick = text.find("`", position, position + _LONGEST_CODE)
+    return tick >= 0 and text.find("\n", position, tick) < 0
+
+
+def ends_in_fence(text: str, position: int) -> bool:
+    """Whether the text ends with the code fence in which this position stands, closed or not."""
+    closing = _CLOSING_LINE.search(text, position)
+    return closing is None or not text[closing.end() :].strip()
+
+
+def without_fences(content: str) -> str:
+    """The content without the lines that begin and end code fences."""
+    return _FENCE_LINE.sub("", content)

@@ -1,0 +1,26 @@
+"""A text that is read, the tools that it may call, and what is worked out once for all of the text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+from hermes_agent.parsers.typed import Toolset
+
+T = TypeVar("T")
+
+
+class Source:
+    """One text under a parser."""
+
+    def __init__(self, text: str, tools: Toolset) -> None:
+        self.text, self.tools = text, tools
+        self._worked_out: dict[object, object] = {}
+
+    def once(self, work_out: Callable[[str], T]) -> T:
+        """Return `work_out(text)`, which is computed at the first request only: readers of calls ask for it at each
+        call, and a text may have thousands.
+        """
+        if work_out not in self._worked_out:
+            self._worked_out[work_out] = work_out(self.text)
+        return cast("T", self._worked_out[work_out])

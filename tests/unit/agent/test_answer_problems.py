@@ -1,0 +1,165 @@
+"""What an endpoint answers that is cut, made up or swallowed: nothing of it runs, and the record says so."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from hermes_agent import AgentLoop, Episode, OpenAIModel, ScriptedModel
+from hermes_agent.parsers import FORMATS
+from tests.unit.agent.endpoint import endpoint, ok
+from tests.unit.agent.parsers.families import BARE, NAMES, call
+from tests.unit.agent.toolboxes import FunctionTools
+
+pytestmark = [pytest.mark.anyio, pytest.mark.sample]
+
+
+class Log(FunctionTools):
+    """A toolbox that keeps what was run."""
+
+    def __init__(self) -> None:
+        super().__init__(self._run)
+        self.ran: list[dict[str, Any]] = []
+
+    async def _run(self, arguments: dict[str, Any]) -> str:
+        self.ran.append(arguments)
+        return "ok"
+
+
+def asked(arguments: object, name: str = "do") -> dict[str, Any]:
+    return {"id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+async def run(*answers: tuple[dict[str, Any], str], parser: str | None = None) -> tuple[Episode, Log]:
+    """An episode in which the endpoint gives these messages and finish reasons, then says done."""
+    tools = Log()
+    replies = [ok(message, finish) for message, finish in answers]
+    with endpoint(*replies, ok({"content": "done"})) as server:
+        model = OpenAIModel("m", base_url=server.base_url, parser=parser)
+        episode = await AgentLoop(model, tools).run("go")
+        await model.aclose()
+    return episode, tools
+
+
+def kinds(episode: Episode) -> list[str]:
+    return [error.kind for error in episode.errors if error.where == "model"]
+
+
+@pytest.mark.parametrize("arguments", ["", "{}", " { } ", None, {}, '"{}"', '{"x": ', '{"x": "a', "null"])
+async def test_last_structured_call_that_length_cut_does_not_run(arguments: object) -> None:
+    episode, tools = await run(({"content": None, "tool_calls": [asked('{"x": 1}'), asked(arguments)]}, "length"))
+    assert (episode.finish, episode.trainable, tools.ran) == ("answered", True, [{"x": 1}])
+    whole, cut = episode.tool_calls
+    assert (whole.ok, cut.state, cut.error_kind) == (True, "not_begun", "malformed_call")
+    assert "cut off" in json.loads(cut.content)["error"]
+
+
+WHOLE = [("length", '{"x": 2}'), ("stop", "{}")]
+
+
+@pytest.mark.parametrize(("finish", "arguments"), WHOLE)
+async def test_structured_call_that_is_whole_runs(finish: str, arguments: str) -> None:
+    episode, tools = await run(({"content": None, "tool_calls": [asked("{}"), asked(arguments)]}, finish))
+    assert tools.ran == [{}, {"x": 2} if finish == "length" else {}]
+    assert episode.errors == ()
+
+
+@pytest.mark.parametrize(
+    ("parser", "text"),
+    [
+        ("mistral", "[TOOL_CALLS]do[ARGS]{}"),
+        ("kimi_k2", "<|tool_calls_section_begin|><|tool_call_begin|>functions.do:0<|tool_call_argument_begin|>{}"),
+        ("deepseek_v31", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>do<｜tool▁sep｜>{}"),
+    ],
+)
+async def test_call_in_text_that_length_may_have_cut_does_not_run(parser: str, text: str) -> None:
+    episode, tools = await run(({"content": text}, "length"), parser=parser)
+    assert (tools.ran, episode.finish) == ([], "answered")
+    assert "cut off" in json.loads(episode.tool_calls[0].content)["error"]
+    _, tools = await run(({"content": text}, "stop"), parser=parser)
+    assert tools.ran == [{}]
+
+
+@pytest.mark.parametrize("parser", [name for name in NAMES if name != "mistral"])
+async def test_call_in_text_with_its_end_is_whole(parser: str) -> None:
+    _, tools = await run(({"content": call(parser, "do")}, "length"), parser=parser)
+    assert tools.ran == [{}]
+
+
+@pytest.mark.parametrize("parser", [None, *NAMES])
+async def test_call_in_reasoning_alone_is_told_to_the_model(parser: str | None) -> None:
+    reasoning = f"I list it.\n{call(parser or 'hermes', 'do')}"
+    episode, tools = await run(({"content": "", "reasoning_content": reasoning}, "stop"), parser=parser)
+    assert (episode.finish, episode.answer, episode.trainable, tools.ran) == ("answered", "done", False, [])
+    assert kinds(episode) == ["call_in_reasoning"]
+    assert [message["role"] for message in episode.messages] == ["user", "assistant", "user", "assistant"]
+    assert "not carried out" in episode.messages[2]["content"]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in BARE])
+async def test_call_of_any_format_in_reasoning_alone_is_told_without_a_parser(name: str) -> None:
+    message = {"content": None, "reasoning_content": f"I list it.\n{call(name, 'do')}"}
+    episode, _ = await run((message, "stop"))
+    assert (kinds(episode), episode.trainable) == (["call_in_reasoning"], False)
+
+
+@pytest.mark.parametrize(
+    ("message", "finish", "end"),
+    [
+        ({"content": "", "reasoning_content": "hm"}, "stop", "empty"),
+        ({"content": "so", "reasoning_content": call("hermes", "do")}, "stop", "answered"),
+        ({"content": "", "reasoning_content": call("hermes", "do")}, "length", "max_tokens"),
+    ],
+)
+async def test_reasoning_that_is_no_problem(message: dict[str, Any], finish: str, end: str) -> None:
+    episode, _ = await run((message, finish), parser="hermes")
+    assert (episode.finish, episode.errors) == (end, ())
+
+
+@pytest.mark.parametrize("parser", ["hermes", "glm45", "glm47", "qwen3_coder", "longcat", "json"])
+async def test_call_in_thinking_that_is_never_closed_is_told_to_the_model(parser: str) -> None:
+    text = f"<think>I list it.\n{call(parser, 'do')}"
+    episode, tools = await run(({"content": text}, "stop"), parser=parser)
+    assert (episode.finish, episode.answer, episode.trainable, tools.ran) == ("answered", "done", False, [])
+    assert kinds(episode) == ["unclosed_thinking"]
+    assert "</think>" in episode.messages[2]["content"]
+
+
+@pytest.mark.parametrize("parser", NAMES)
+async def test_call_after_an_invented_answer_does_not_run(parser: str) -> None:
+    first, second = call(parser, "do", x="one"), call(parser, "do", x="two")
+    text = f"{first}\n<tool_response>KEY=1</tool_response>\nThe key is 1.\n{second}"
+    episode, tools = await run(({"content": text}, "stop"), parser=parser)
+    assert (tools.ran, episode.trainable, kinds(episode)) == ([{"x": "one"}], True, ["invented_answer"])
+    assert "KEY" not in json.dumps(episode.messages)
+    assert "KEY" in episode.errors[0].message
+
+
+@pytest.mark.parametrize("parser", [None, "hermes"])
+async def test_structured_call_after_an_invented_answer_does_not_run(parser: str | None) -> None:
+    message = {"content": "I look.\n<tool_response>KEY=1</tool_response>", "tool_calls": [asked('{"x": 1}')]}
+    episode, tools = await run((message, "tool_calls"), parser=parser)
+    assert (tools.ran, kinds(episode)) == ([], ["invented_answer"])
+    assert episode.messages[1]["content"] == "I look."
+    assert "wrote a result yourself" in json.loads(episode.tool_calls[0].content)["error"]
+
+
+async def test_answer_of_an_endpoint_that_reads_calls_itself_is_cut_too() -> None:
+    episode, _ = await run(({"content": "Done.<|im_end|>\n<|im_start|>user\nThanks"}, "stop"))
+    assert (episode.finish, episode.answer, kinds(episode)) == ("answered", "Done.", ["invented_answer"])
+    text = "  Done.\n```\n<tool_response>x</tool_response>\n```\n"
+    episode, _ = await run(({"content": text}, "stop"))
+    assert (episode.answer, episode.errors) == (text, ())
+
+
+@pytest.mark.parametrize("parser", sorted({*FORMATS} - {*BARE}))
+async def test_call_in_a_fence_at_the_end_is_told_and_may_be_made_again(parser: str) -> None:
+    tools = Log()
+    fenced = f"I look.\n```\n{call(parser, 'do')}\n```"
+    model = ScriptedModel([fenced, call(parser, "do"), "ok"], parser=parser)
+    episode = await AgentLoop(model, tools).run("go")
+    assert (episode.finish, episode.trainable, tools.ran) == ("answered", True, [{}])
+    assert kinds(episode) == ["fenced_call"]
+    assert "without the fence" in episode.messages[2]["content"]
