@@ -108,6 +108,7 @@ def agent(
     """
     from hermes_agent import Hooks, Rollout
     from hermes_agent.models.named import named_model
+    from hermes_agent.turn import parse_parallel_calls
     from hermes_exec.tools import ToolOptions, select
 
     if not task.strip():
@@ -141,7 +142,7 @@ def agent(
             "max_tokens": max_tokens,
             "sampling": parse_sampling(sampling),
             "max_tool_calls": max_tool_calls,
-            "parallel_calls": parallel_calls,
+            "parallel_calls": parse_parallel_calls(parallel_calls),
             "deadline_s": deadline,
             "max_tokens_total": max_tokens_total,
             "max_cost": max_cost,

@@ -113,6 +113,30 @@ def _told(*expected: str) -> Callable[[Results], bool]:
 
 _APPENDS = tuple(sh(f"echo {number} >> log") for number in range(6))
 _KERNEL = ToolOptions(code_mode="kernel")
+_CALLS_OF_CODE = """
+from hermes_tools import patch, read_file, search_files, terminal, write_file
+wrong = 0
+for number in range(6):
+    write_file('f', f'n{number}\\n')
+    wrong += f'n{number}' not in read_file('f')['content']
+    terminal(f'mkdir -p d{number} && cd d{number} && echo m{number} > f')
+    wrong += f'm{number}' not in read_file('f')['content']
+    patch(path='f', old_string='m', new_string='k', mode='replace')
+    wrong += terminal('cat f; cd ..')['output'] != f'k{number}\\n'
+    wrong += search_files('.', path='f')['total_count'] != 1
+print(wrong)
+"""
+_CALLS_AFTER_CODE = """
+import threading
+from hermes_tools import terminal
+begun = threading.Event()
+def call_on():
+    while True:
+        terminal('echo once >> log')
+        begun.set()
+threading.Thread(target=call_on, daemon=True).start()
+came = begun.wait(30)
+"""
 _ENTER = sh("mkdir deep && cd deep && echo new > f")
 
 SPECIAL: dict[str, Turn] = {
@@ -144,6 +168,13 @@ SPECIAL: dict[str, Turn] = {
     "kernel kernel": Turn((code("x = 'new'"), code("print(x)")), _outputs("", "new"), options=_KERNEL),
     "kernel read_file": Turn(
         (WRITERS["execute_code"]("old", "new"), read()), lambda r: shows(r[1], "new"), options=_KERNEL
+    ),
+    "calls of code": Turn((code(_CALLS_OF_CODE),), _outputs("0")),
+    "calls of code in a kernel": Turn((code(_CALLS_OF_CODE),), _outputs("0"), options=_KERNEL),
+    "calls of code that has ended": Turn(
+        (code(_CALLS_AFTER_CODE), sh("cp log before; sleep 0.3; cmp log before && echo same")),
+        _outputs("", "same"),
+        options=_KERNEL,
     ),
     "background process": Turn(
         (sh("sleep 100", background=True), call("process", {"action": "list"})),
@@ -186,10 +217,39 @@ SAMPLE = (
     "write_file run",
     "cd read_file",
     "cd background",
+    "calls of code",
+    "calls of code in a kernel",
+    "calls of code that has ended",
     "read_file read_file",
     "search_files read_file search_files",
 )
 """Those that every run of the tests tries."""
+
+
+class TurnModel:
+    """Asks for the calls of a turn, then answers. `wrong` are the results that were not right, `asked` counts turns."""
+
+    model = "turn"
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self.asked = 0
+        self.wrong: list[Results] = []
+
+    def answer(self, messages: Sequence[Mapping[str, Any]]) -> Completion:
+        """Return the completion that follows these messages."""
+        results = [json.loads(message["content"]) for message in messages if message["role"] == "tool"]
+        if not results:
+            self.asked += 1
+            return Completion("", self._turn.calls)
+        if not self._turn.is_right(results):
+            self.wrong.append(results)
+        return Completion("done")
+
+    async def complete(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], **sampling: object
+    ) -> Completion:
+        return self.answer(messages)
 
 
 def host_tools(slot: Slot) -> tuple[HostTool, HostTool]:

@@ -243,7 +243,15 @@ def test_signal_ends_with_all_boxes_gone_and_partial_results(tmp_path: Path, num
     assert [box for box in boxes if box["labels"]["run_id"] == tmp_path.name] == []
 
 
-@pytest.mark.parametrize("arguments", ["batch run nowhere.jsonl --out o --model m", "batch show nowhere"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "batch run nowhere.jsonl --out o --model m",
+        "batch show nowhere",
+        "batch run prompts.jsonl --out o --model embedded --parallel-calls nowhere",
+        "agent go --model m --base-url http://localhost/v1 --parallel-calls nowhere",
+    ],
+)
 def test_wrong_usage(arguments: str) -> None:
     done = run(*arguments.split())
     assert done.returncode == 2
