@@ -30,7 +30,10 @@ RequestTimeout = Annotated[
     float,
     typer.Option("--request-timeout", metavar="SECONDS", help="So long without a byte of an answer, and it is lost."),
 ]
-Stream = Annotated[bool, typer.Option("--stream/--no-stream", help="Stream answers, or wait for the whole of each.")]
+Stream = Annotated[
+    bool | None,
+    typer.Option("--stream/--no-stream", help="Stream answers, or wait for all of each (default: of short ones)."),
+]
 MaxRetries = Annotated[
     int,
     typer.Option("--max-retries", min=0, help="How often a completion that was lost is asked for again (paid twice)."),

@@ -196,7 +196,9 @@ class Endpoint:
             async def arriving(stream: openai.AsyncStream[bytes]) -> AsyncGenerator[bytes]:
                 try:
                     async for piece in stream.response.aiter_bytes():
-                        silence.deadline = anyio.current_time() + self._timeout_s
+                        # A timer for each of thousands of pieces would cost more than reading them.
+                        if silence.deadline < (latest := anyio.current_time() + self._timeout_s) - self._timeout_s / 20:
+                            silence.deadline = latest
                         yield piece
                 except Exception as error:
                     raise _connection_error(error, stream) from error

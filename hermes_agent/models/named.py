@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from hermes_agent.messages import Message
 from hermes_agent.models.embedded.embedded import EmbeddedModel
@@ -23,7 +24,7 @@ def named_model(
     text_tools: bool = False,
     prefill: Sequence[Message] = (),
     request_timeout_s: float = 600.0,
-    stream: bool = True,
+    stream: bool | Literal["auto"] = "auto",
     max_retries: int = 4,
     wait_outage_s: float = 1800.0,
 ) -> EmbeddedModel | OpenAIModel:

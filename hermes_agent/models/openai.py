@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from hermes_agent.errors import ContextExceeded, ModelError
 from hermes_agent.messages import Completion, Message, content_of, image_parts, message_text
@@ -21,6 +21,8 @@ from hermes_exec.errors import ConfigError, ErrorCause
 _LOG = logging.getLogger(__name__)
 _REFUSED = frozenset({400, 415, 422, 501})
 """Statuses with which an endpoint may refuse to stream."""
+_SLOW_TOKENS_PER_S = 4
+"""So many tokens of an answer come in a second at least, also from a server that is busy."""
 _OF_TOOLS = ("tool_choice", "parallel_tool_calls")
 
 
@@ -47,8 +49,9 @@ class OpenAIModel:
     out for up to `wait_outage_s` seconds, default 1800 s) and lost completions, which are asked for again up to
     `max_retries` times (default 4; they may be paid for twice, which 0 never does). `timeout_s` bounds silence
     (default 600 s without a byte of an answer), `connect_timeout_s` the making of a connection (default 10 s). Answers
-    are streamed, so that a long one is no silence; with `stream=False`, or from an endpoint that streams none, an
-    answer comes as a whole, and has `timeout_s` for all of it.
+    are streamed, so that a long one is no silence. With `stream=False`, or from an endpoint that streams none, an
+    answer comes as a whole, and has `timeout_s` for all of it. So it is with "auto" (default) where `max_tokens` is at
+    most four times `timeout_s`: a short answer is soon whole, and a stream costs ten times as much of this process.
 
     `parser` names the format of calls in plain text (`hermes`, …), for endpoints that hand through what the model
     wrote; None (default) takes only structured calls. With `text_tools=True` the endpoint need not know tools at all:
@@ -70,7 +73,7 @@ class OpenAIModel:
         connect_timeout_s: float = 10.0,
         max_retries: int = 4,
         wait_outage_s: float = 1800.0,
-        stream: bool = True,
+        stream: bool | Literal["auto"] = "auto",
         parser: str | None = None,
         text_tools: bool = False,
         prefill: Sequence[Message] = (),
@@ -94,6 +97,7 @@ class OpenAIModel:
         self._prefill = [dict(message) for message in prefill]
         self._sampling = dict(sampling or {})
         self._ways: Sequence[_Way] = _STREAMED if stream else (_WHOLE,)
+        self._short_tokens = _SLOW_TOKENS_PER_S * timeout_s if stream == "auto" else 0.0
 
     @property
     def status(self) -> EndpointStatus:
@@ -111,7 +115,9 @@ class OpenAIModel:
         def read(answer: object) -> Completion:
             return self._read(answer, tools, may_call=may_call)
 
-        ways, at = self._ways, 0
+        limit = body.get("max_tokens") or body.get("max_completion_tokens")
+        short = isinstance(limit, int) and limit <= self._short_tokens
+        ways, at = (_WHOLE,) if short else self._ways, 0
         while True:
             try:
                 wanted = {**body, **ways[at].fields}
@@ -122,21 +128,21 @@ class OpenAIModel:
                 # A refusal of something else is told by the last way.
                 at = at + 1 if "stream_options" in str(error) or "include_usage" in str(error) else len(ways) - 1
             else:
-                self._settle(ways[at], completion)
+                if len(ways) > 1:
+                    self._settle(ways[at], completion)
                 return completion
 
     def _settle(self, way: _Way, completion: Completion) -> None:
         """Keep to a way that the endpoint takes."""
-        if len(self._ways) > 1:
-            self._ways = (way,)
-            if way.told:
-                _LOG.info("%s %s", self.model, way.told)
-            if way.fields and not completion.usage.completion_tokens:
-                _LOG.warning(
-                    "%s streams its answers without counting their tokens, so that no bound of tokens or cost holds; "
-                    "stream=False asks for whole answers",
-                    self.model,
-                )
+        self._ways = (way,)
+        if way.told:
+            _LOG.info("%s %s", self.model, way.told)
+        if way.fields and not completion.usage.completion_tokens:
+            _LOG.warning(
+                "%s streams its answers without counting their tokens, so that no bound of tokens or cost holds; "
+                "stream=False asks for whole answers",
+                self.model,
+            )
 
     async def aclose(self) -> None:
         """Close the connections of this event loop. The model can be used again afterwards."""
@@ -147,7 +153,7 @@ class OpenAIModel:
     ) -> dict[str, Any]:
         given = {name: value for name, value in sampling.items() if value is not None}
         given |= given.pop("extra_body", {})
-        if given.get("stream"):
+        if "stream" in given:
             raise ModelError(f"{self.model}: stream is a setting of OpenAIModel", cause=ErrorCause.CONFIG)
         if given.get("n", 1) != 1:
             raise ModelError(f"{self.model}: n is 1, for only one choice is used", cause=ErrorCause.CONFIG)

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 import aiohttp
@@ -206,7 +207,8 @@ class _ChatSession:
         self._messages = messages
         # These are for the request alone: the server counts an answer's tokens otherwise than is counted here.
         self._wanted = {name: sampling.pop(name, None) for name in ("max_tokens", "tool_choice")}
-        return await self._session.complete(messages, **sampling)
+        completion = await self._session.complete(messages, **sampling)
+        return replace(completion, provider_fields=self._answer.provider_fields)
 
     async def aclose(self) -> None:
         """Nothing: the servers go on."""

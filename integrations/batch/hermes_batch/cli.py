@@ -59,7 +59,7 @@ def run(
     parser: Parser = None,
     text_tools: TextTools = False,
     request_timeout: RequestTimeout = 600.0,
-    stream: Stream = True,
+    stream: Stream = None,
     max_retries: MaxRetries = 4,
     wait_outage: WaitOutage = 1800.0,
     on_outage: Annotated[
@@ -128,7 +128,7 @@ def run(
         "parser": parser,
         "text_tools": text_tools,
         "request_timeout_s": request_timeout,
-        "stream": stream,
+        "stream": "auto" if stream is None else stream,
         "max_retries": max_retries,
         "wait_outage_s": wait_outage,
         "on_outage": on_outage,

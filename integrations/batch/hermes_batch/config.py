@@ -58,7 +58,7 @@ class BatchConfig(ConfigModel):
     parser: str | None = None
     text_tools: bool = False
     request_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0
-    stream: bool = True
+    stream: bool | Literal["auto"] = "auto"
     max_retries: Annotated[int, Field(ge=0)] = 4
     wait_outage_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1800.0
     on_outage: Literal["wait", "stop"] = "wait"

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.agent.plans import Step, wire
-from tests.unit.agent.endpoint import endpoint, ok
+from tests.unit.agent.endpoint import EVENTS, chunks_of, endpoint, events, ok
+from tests.unit.agent.endpoint import Answer as Wire
 from tests.unit.agent.tokens.server import Answer, serving
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -107,6 +108,25 @@ def test_agent_without_an_endpoint_ends_with_infra() -> None:
     assert done.returncode == 3
     assert f"WARNING hermes_agent.models.gate: {url} gives nothing: no connection" in done.stderr
     assert f"{url} gave nothing for 2 s, the last time: no connection" in done.stderr
+
+
+def test_answer_that_comes_slowly_costs_one_request(tmp_path: Path) -> None:
+    body = events(chunks_of(json.loads(ok({"content": "It is done."}).body)))
+    drips: list[bytes | float] = []
+    for at in range(0, len(body), len(body) // 8):
+        drips += [body[at : at + len(body) // 8], 0.5]
+    slow = Wire(200, b"", EVENTS, drips=drips)
+    late = Wire(200, b"", {"content-type": "application/json"}, drips=[4.0, ok({"content": "late"}).body])
+    with endpoint(slow, slow, late) as server:
+        url = ("--model", "m", "--base-url", server.base_url, "--request-timeout", "2", "--max-retries", "0")
+        agent = run("agent", "x", *url)
+        batch = run("batch", "run", str(prompts(tmp_path, "a")), "--out", str(tmp_path / "out"), *url, "--json")
+        whole = run("agent", "x", *url, "--no-stream")
+        asked = [stream for stream, _ in server.streams]
+    assert (agent.returncode, agent.stdout) == (0, "It is done.\n"), agent.stderr
+    assert batch.returncode == 0, batch.stderr
+    assert (whole.returncode, "no byte of an answer within 2 s" in whole.stderr) == (3, True)
+    assert asked == [True, True, None]
 
 
 def test_forgotten_parser_is_told_and_ends_with_usage(tmp_path: Path) -> None:

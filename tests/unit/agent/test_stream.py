@@ -62,6 +62,17 @@ async def test_stream_is_asked_for_with_usage_and_read_as_a_whole_answer() -> No
         assert server.streams == [(True, {"include_usage": True}), (None, None)]
 
 
+@pytest.mark.parametrize(
+    ("stream", "max_tokens", "streams"),
+    [("auto", None, True), ("auto", 32_000, True), ("auto", 2_400, False), (True, 100, True), (False, None, False)],
+)
+async def test_short_answers_are_not_streamed_by_default(stream: object, max_tokens: int | None, streams: bool) -> None:
+    with endpoint(WHOLE) as server:
+        async with model(server.base_url, stream=stream) as made:
+            check_whole(await made.complete(ASK, TOOLS, max_tokens=max_tokens))
+        assert server.streams[0][0] is (True if streams else None)
+
+
 def with_comments(body: bytes) -> bytes:
     return body.replace(b"data: ", b": OPENROUTER PROCESSING\n\nevent: message\nid: 3\ndata: ")
 
