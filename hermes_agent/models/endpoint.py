@@ -239,7 +239,7 @@ async def _assembled(pieces: AsyncIterator[bytes], answer: Assembler) -> object:
         for data in events:
             if data == _DONE:
                 return True
-            answer.add(_json(data.encode()))
+            answer.add(_json(data))
         return False
 
     # Reading is given up by cancelling it: the client's generators end in order then, and not when they are collected.
@@ -259,12 +259,13 @@ async def _assembled(pieces: AsyncIterator[bytes], answer: Assembler) -> object:
     return answer.answer(ended=ended or take(decoder.finish()))
 
 
-def _json(content: bytes) -> object:
+def _json(content: bytes | str) -> object:
     """Raise BadAnswer for what is no JSON."""
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
-        begin = " ".join(content[:_SHOWN_BYTES].decode("utf-8", "replace").split())
+        shown = content[:_SHOWN_BYTES]
+        begin = " ".join((shown.decode("utf-8", "replace") if isinstance(shown, bytes) else shown).split())
         raise BadAnswer(f"it is no JSON: {begin or 'it is empty'}") from error
 
 

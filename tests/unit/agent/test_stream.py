@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -12,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes_agent import AgentLoop, Completion, ContextExceeded, ModelError
+from hermes_agent.messages import assistant_message
 from hermes_agent.models.chat_answer import read_answer
 from hermes_agent.models.chat_stream import ChunkAssembler
+from hermes_agent.models.endpoint import BadAnswer
 from hermes_agent.models.events import EventDecoder
 from tests.unit.agent.endpoint import EVENTS, Answer, chunks_of, endpoint, events, ok, refusal
 from tests.unit.agent.test_openai_model import ASK, TOOLS, model, tool_call
@@ -273,3 +276,31 @@ async def test_ids_that_a_signature_names_stay_as_they_are() -> None:
         sent = server.requests[2]["messages"]
     assert [message.get("tool_call_id") for message in sent if message["role"] == "tool"][0::2] == ["c1", "c1"]
     assert episode.finish == "answered"
+
+
+NAMES = (
+    *("choices", "delta", "message", "index", "tool_calls", "function", "name", "arguments", "id", "type", "text"),
+    *("reasoning_details", "reasoning", "content", "extra_content", "usage", "finish_reason", "error", "object"),
+)
+LEAVES = (
+    st.none() | st.booleans() | st.integers(-1, 2) | st.floats() | st.sampled_from(["", "x", "error", "reasoning.text"])
+)
+JSON = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=5)
+)
+CHOICE = st.fixed_dictionaries({}, optional=dict.fromkeys(("delta", "message", "index", "finish_reason"), JSON))
+CHUNK = st.fixed_dictionaries({"choices": st.lists(CHOICE, max_size=2)}, optional={"usage": JSON, "error": JSON}) | JSON
+DELTA = st.dictionaries(st.sampled_from(NAMES), JSON, max_size=4)
+CALLS = st.fixed_dictionaries({"tool_calls": st.lists(st.dictionaries(st.sampled_from(NAMES), JSON), max_size=3)})
+
+
+@given(st.lists(CHUNK | (DELTA | CALLS).map(lambda delta: {"choices": [{"delta": delta}]}), max_size=6))
+def test_hostile_chunks_are_an_answer_or_none(chunks: list[Any]) -> None:
+    assembler = ChunkAssembler()
+    with suppress(BadAnswer):
+        for chunk in chunks:
+            assembler.add(chunk)
+        done = read_answer(assembler.answer(ended=True), None)
+        assert all(isinstance(part, str) for call in done.tool_calls for part in call[:3])
+        assert done.content is None or isinstance(done.content, str)
+        assistant_message(done)

@@ -7,11 +7,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import aiohttp
+import anyio
 import pytest
 import tenacity
 from atroposlib.envs.server_handling.server_manager import ServerManager
 
 from hermes_agent import AccessRefused, ModelError
+from hermes_agent.deadline import episode_deadline
 from hermes_atropos.servers import Servers, ServerSampler
 from hermes_exec import ErrorCause
 
@@ -129,3 +131,18 @@ async def test_a_server_that_is_away_is_asked_again(caplog: pytest.LogCaptureFix
     with pytest.raises(ModelError, match="ConnectionRefusedError"):
         await ServerSampler(servers(complete, 0), "vllm").sample([1], max_tokens=2)
     assert len(tries) == 1
+
+
+async def test_deadline_of_an_episode_stands_still_while_servers_are_away() -> None:
+    answers: list[object] = [ConnectionError("refused"), ([1], [[3]], [[-0.5]], ["stop"])]
+
+    async def complete(**asked: Any) -> object:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    sampler = ServerSampler(servers(complete, wait_s=60), "vllm")
+    with anyio.move_on_after(0.3) as scope, episode_deadline(scope):
+        await sampler.sample([1], max_tokens=2)
+    assert not scope.cancelled_caught
