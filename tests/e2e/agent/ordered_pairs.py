@@ -188,6 +188,7 @@ SPECIAL: dict[str, Turn] = {
     "read_file read_file by another name": Turn(
         (read(), read("sub/../f"), read("./f")), _told("text", "text", "unchanged")
     ),
+    "read_file missing read_file": Turn((read(), read("missing"), read()), _told("text", "text", "unchanged")),
     "read_file thrice": Turn((read(), read(), read()), _told("text", "unchanged", "blocked")),
     "read_file write_file read_file": Turn((read(), write("f", "new\n"), read()), _told("text", "text", "text")),
     "read_file terminal write_file": Turn(
@@ -220,7 +221,7 @@ SAMPLE = (
     "calls of code",
     "calls of code in a kernel",
     "calls of code that has ended",
-    "read_file read_file",
+    "read_file missing read_file",
     "search_files read_file search_files",
 )
 """Those that every run of the tests tries."""
