@@ -104,11 +104,14 @@ def _pieces(text: str) -> list[str]:
 
 class Endpoint:
     """`requests` are the bodies received, without `stream` and its options, which are in `streams`, with `paths` and
-    `authorizations`; `answers` are used up in order.
+    `authorizations`. `answers` are used up in order; `reply` answers what comes after them.
     """
 
-    def __init__(self, answers: list[Answer | Callable[[], Answer]]) -> None:
+    def __init__(
+        self, answers: list[Answer | Callable[[], Answer]], reply: Callable[[dict[str, Any]], Answer] | None
+    ) -> None:
         self.answers = answers
+        self.reply = reply
         self.requests: list[dict[str, Any]] = []
         self.streams: list[tuple[Any, Any]] = []
         self.authorizations: list[str | None] = []
@@ -127,10 +130,13 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def endpoint(
-    *answers: Answer | Callable[[], Answer], tls: ssl.SSLContext | None = None, streams: bool = True
+    *answers: Answer | Callable[[], Answer],
+    reply: Callable[[dict[str, Any]], Answer] | None = None,
+    tls: ssl.SSLContext | None = None,
+    streams: bool = True,
 ) -> Iterator[Endpoint]:
     """Serve these answers; `streams` says whether completions come as a stream where one is asked for."""
-    state = Endpoint(list(answers))
+    state = Endpoint(list(answers), reply)
     stopped = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
@@ -143,16 +149,20 @@ def endpoint(
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             request = json.loads(body)
-            state.streams.append((request.pop("stream", None), request.pop("stream_options", None)))
+            stream = request.pop("stream", None)
+            state.streams.append((stream, request.pop("stream_options", None)))
             state.requests.append(request)
             state.paths.append(self.path)
             state.authorizations.append(self.headers.get("authorization"))
-            given = state.answers.pop(0)
-            answer = given if isinstance(given, Answer) else given()
+            if state.reply is not None and not state.answers:
+                answer = state.reply(request)
+            else:
+                given = state.answers.pop(0)
+                answer = given if isinstance(given, Answer) else given()
             if answer.drips is not None:
                 self._drip(answer)
                 return
-            answer = streamed(answer) if streams and state.streams[-1][0] else answer
+            answer = streamed(answer) if streams and stream else answer
             self.close_connection = answer.breaks is not None
             if answer.breaks == "reset":
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
