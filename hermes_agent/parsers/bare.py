@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from hermes_agent.messages import ToolCall
 from hermes_agent.parsers.base import Format
+from hermes_agent.parsers.blocks import Block, Found
 from hermes_agent.parsers.json_call import broken_bare
 from hermes_agent.parsers.json_list import read_list, read_object
 from hermes_agent.parsers.json_text import Decoded, decode, skip_space
 from hermes_agent.parsers.outside import Stops
 from hermes_agent.parsers.rendering import object_with
-from hermes_agent.parsers.scan import Block, Family, Found, parser
+from hermes_agent.parsers.scan import Family, parser
 from hermes_agent.parsers.source import Source
 from hermes_agent.parsers.thinking import THINK
 from hermes_agent.parsers.typed import Toolset

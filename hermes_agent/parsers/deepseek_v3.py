@@ -33,9 +33,8 @@ def _format(head: HeadAt, form: str, write: Callable[[ToolCall], str]) -> Format
     def render(calls: Sequence[ToolCall]) -> str:
         return f"{_CALLS}{''.join(write(call) for call in calls)}{_CALLS_END}" if calls else ""
 
-    return Format(
-        parser(Family(form, {_CALL: read}, (_CALLS,), (_CALLS_END, _CALL_END), only_calls=(_CALLS, _CALL))), render
-    )
+    family = Family(form, {_CALL: read}, {_CALLS: _CALLS_END}, (_CALLS_END, _CALL_END), only_calls=(_CALLS, _CALL))
+    return Format(parser(family), render)
 
 
 def _with_type(call: ToolCall) -> str:

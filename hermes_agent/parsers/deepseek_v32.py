@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from hermes_agent.messages import ToolCall
 from hermes_agent.parsers.base import Format
+from hermes_agent.parsers.blocks import Block
 from hermes_agent.parsers.json_text import Decoded, decode_whole, skip_space
 from hermes_agent.parsers.nesting import CallTags
 from hermes_agent.parsers.rendering import PLAIN, arguments_of, escaped, plain, tool_of
-from hermes_agent.parsers.scan import Block, Family, parser
+from hermes_agent.parsers.scan import Family, parser
 from hermes_agent.parsers.source import Source
 from hermes_agent.parsers.typed import Toolset, value_of
 from hermes_agent.parsers.values import Piece, Values, Written
@@ -18,8 +19,7 @@ from hermes_agent.parsers.values import Piece, Values, Written
 _CALLS, _CALLS_END = "<｜DSML｜function_calls>", "</｜DSML｜function_calls>"
 # V4 has the same calls in a section of another name.
 _V4_CALLS, _V4_CALLS_END = "<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"
-_SECTIONS = (_CALLS, _V4_CALLS)
-_SECTION_ENDS = (_CALLS_END, _V4_CALLS_END)
+_SECTIONS = {_CALLS: _CALLS_END, _V4_CALLS: _V4_CALLS_END}
 _INVOKE, _INVOKE_END = "<｜DSML｜invoke", "</｜DSML｜invoke>"
 _PARAMETER, _PARAMETER_END = "<｜DSML｜parameter", "</｜DSML｜parameter>"
 _FORM = (
@@ -102,9 +102,9 @@ FORMAT = Format(
             _FORM,
             {_INVOKE: _read},
             _SECTIONS,
-            (*_SECTION_ENDS, _INVOKE_END),
+            (*_SECTIONS.values(), _INVOKE_END),
             others=("<function_results>",),
-            only_calls=_SECTIONS,
+            only_calls=tuple(_SECTIONS),
         )
     ),
     render,

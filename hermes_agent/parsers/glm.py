@@ -8,9 +8,10 @@ from functools import partial
 
 from hermes_agent.messages import ToolCall
 from hermes_agent.parsers.base import Format, Renderer
+from hermes_agent.parsers.blocks import Block
 from hermes_agent.parsers.nesting import CallTags
 from hermes_agent.parsers.rendering import PLAIN, arguments_of, escaped, plain, tool_of
-from hermes_agent.parsers.scan import Block, Family, parser
+from hermes_agent.parsers.scan import Family, parser
 from hermes_agent.parsers.source import Source
 from hermes_agent.parsers.typed import value_of
 from hermes_agent.parsers.values import Piece, Values, Written

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from hermes_agent.parsers.blocks import Block, cut_off
 from hermes_agent.parsers.json_call import Bodies, call_with, is_empty
 from hermes_agent.parsers.nesting import CallTags
-from hermes_agent.parsers.scan import Block, cut_off
 from hermes_agent.parsers.source import Source
 from hermes_agent.parsers.thinking import THINK
 

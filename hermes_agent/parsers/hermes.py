@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from hermes_agent.messages import ToolCall
 from hermes_agent.parsers.base import Format
+from hermes_agent.parsers.blocks import Block
 from hermes_agent.parsers.json_call import Bodies, call_of
 from hermes_agent.parsers.nesting import CallTags
 from hermes_agent.parsers.rendering import object_with
-from hermes_agent.parsers.scan import Block, Family, parser
+from hermes_agent.parsers.scan import Family, parser
 from hermes_agent.parsers.source import Source
 from hermes_agent.parsers.thinking import THINK
 

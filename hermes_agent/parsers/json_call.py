@@ -6,14 +6,15 @@ import re
 from typing import NamedTuple
 
 from hermes_agent.parsers.base import good_id
+from hermes_agent.parsers.blocks import Block, Found, broken, cut_off
 from hermes_agent.parsers.json_text import Decoded, Undecodable, can_be_sent, decode, decode_whole, dump, skip_space
 from hermes_agent.parsers.nesting import CallTags
-from hermes_agent.parsers.outside import Stops
-from hermes_agent.parsers.scan import Block, Found, broken, cut_off
+from hermes_agent.parsers.outside import Stops, balanced_end
 from hermes_agent.parsers.source import Source
 
 _FENCE_END = "```"
 _FENCE = re.compile(r"```(?:json)?\s*+")
+_GOES_ON = re.compile(r"\s*+(?:\Z|;|```|<\|)")
 _ARGUMENTS = frozenset({"arguments", "parameters"})
 _OUTER = _ARGUMENTS | {"name", "id", "type"}
 
@@ -54,6 +55,9 @@ class Bodies:
         if end < 0:
             why = f"there is text after its JSON object (at character {after - begin})"
             return Body(begin, "", broken=self._tags.broken(source, start, why, cut=False))
+        if self._tags.may_be_quoted(source, end):
+            why = f"a {self._tags.closing} without an opening tag follows, so it may stand in another call"
+            return Body(begin, "", broken=self._tags.unclosed(source, start, why, cut=False))
         return Body(end, text[begin : found.end], found.value)
 
     def _closed(self, text: str, after: int) -> int:
@@ -68,23 +72,38 @@ class Bodies:
 
 
 def read_bare(text: str, start: int, begin: int, stops: Stops, form: str) -> Body:
-    """Return the value that begins at `begin`, of a call that begins at `start` and has no closing tag: it ends with
-    the value.
+    """Return the object that begins at `begin`, of a call that begins at `start` and has no closing tag: it ends with
+    the object. An object that was encoded twice is a text.
     """
     first, fenced = _after_fence(text, begin)
     found = decode(text, first)
-    if isinstance(found, Decoded):
-        after = _after_fence_end(text, skip_space(text, found.end)) if fenced else found.end
-        return Body(after, text[first : found.end], found.value)
-    return Body(first, "", broken=broken_bare(text, start, found.why, stops, form, cut=found.at_end))
+    if not isinstance(found, Decoded):
+        if not (found.at_end or text.startswith("{", first) or stops.at(text, first)):
+            return Body(first, "", broken=Block(len(text), (broken(text[start:], found.why, form),)))
+        return Body(first, "", broken=broken_bare(text, start, found.why, stops, form, cut=found.at_end))
+    after = _after_fence_end(text, skip_space(text, found.end)) if fenced else found.end
+    if not isinstance(found.value, dict) and not _goes_on(text, after, stops):
+        why = "its arguments are no JSON object"
+        return Body(first, "", broken=Block(len(text), (broken(text[start:], why, form),)))
+    return Body(after, text[first : found.end], found.value)
 
 
 def broken_bare(text: str, start: int, why: str, stops: Stops, form: str, *, cut: bool = False) -> Block:
-    """Return a broken call without a closing tag: it ends before the next of the tags at which no bracket is open."""
-    end, is_open = stops.balanced(text, start)
-    if end == len(text) and (cut or is_open):
-        return Block(end, (cut_off(text[start:], form),), cut=True)
+    """Return a broken call without a closing tag. It ends where its brackets are closed, if the text goes on there as
+    it does after a call; else all the rest is a part of it. `cut` says that the text ended within it for sure.
+    """
+    stop = stops.nearest(text, start)
+    limit = len(text) if stop < 0 else stop
+    brace = text.find("{", start, limit)
+    closed = limit if brace < 0 else balanced_end(text, brace, len(text))
+    if (closed < 0 and stop < 0) or (cut and closed in (-1, len(text))):
+        return Block(len(text), (cut_off(text[start:], form),), cut=True)
+    end = closed if closed >= 0 and (closed == limit or _goes_on(text, closed, stops)) else len(text)
     return Block(end, (broken(text[start:end], why, form),))
+
+
+def _goes_on(text: str, position: int, stops: Stops) -> bool:
+    return _GOES_ON.match(text, position) is not None or stops.at(text, skip_space(text, position))
 
 
 def _after_fence(text: str, position: int) -> tuple[int, bool]:

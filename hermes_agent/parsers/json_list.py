@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hermes_agent.parsers.json_call import call_of
+from hermes_agent.parsers.blocks import Block, Found, broken, cut_off
+from hermes_agent.parsers.json_call import broken_bare, call_of
 from hermes_agent.parsers.json_text import Decoded, decode, skip_space
-from hermes_agent.parsers.outside import Stops, balanced_end, element_end
-from hermes_agent.parsers.scan import Block, Found, broken, cut_off
+from hermes_agent.parsers.outside import Stops, element_end
 
 
 class _List:
@@ -57,12 +57,8 @@ def read_list(text: str, start: int, stops: Stops, form: str) -> Block:
 
 
 def read_object(text: str, start: int, stops: Stops, form: str) -> Block:
-    """The object whose bracket opens here. A broken one ends where its bracket is closed, or with the text."""
+    """The object whose bracket opens here."""
     found = decode(text, start)
     if isinstance(found, Decoded):
         return Block(found.end, (call_of(found.value, text[start : found.end], form),))
-    end = balanced_end(text, start, len(text))
-    if end < 0 and (found.at_end or stops.nearest(text, start) < 0):
-        return Block(len(text), (cut_off(text[start:], form),), cut=True)
-    end = len(text) if end < 0 else end
-    return Block(end, (broken(text[start:end], found.why, form),))
+    return broken_bare(text, start, found.why, stops, form, cut=found.at_end)

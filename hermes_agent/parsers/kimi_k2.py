@@ -14,8 +14,7 @@ from hermes_agent.parsers.source import Source
 
 _SECTION, _SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 # The models write it in the singular, too.
-_SECTIONS = (_SECTION, "<|tool_call_section_begin|>")
-_SECTION_ENDS = (_SECTION_END, "<|tool_call_section_end|>")
+_SECTIONS = {_SECTION: _SECTION_END, "<|tool_call_section_begin|>": "<|tool_call_section_end|>"}
 _CALL, _CALL_END, _ARGUMENTS = "<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_call_argument_begin|>"
 _FORM = f"{_SECTION}{_CALL}functions.<tool>:0{_ARGUMENTS}{{…}}{_CALL_END}{_SECTION_END}"
 _ID = re.compile(rf"(?:functions\.)?+({PLAIN.pattern}):[0-9]+")
@@ -44,10 +43,10 @@ def render(calls: Sequence[ToolCall]) -> str:
     return f"{_SECTION}{written}{_SECTION_END}" if calls else ""
 
 
-_READ = Headed(_CALL, _ARGUMENTS, _CALL_END, (*_SECTIONS, *_SECTION_ENDS), _head, _FORM).reader()
+_READ = Headed(_CALL, _ARGUMENTS, _CALL_END, (*_SECTIONS, *_SECTIONS.values()), _head, _FORM).reader()
 FORMAT = Format(
     parser(
-        Family(_FORM, {_CALL: _READ}, _SECTIONS, (*_SECTION_ENDS, _CALL_END), only_calls=(*_SECTIONS, _CALL)),
+        Family(_FORM, {_CALL: _READ}, _SECTIONS, (*_SECTIONS.values(), _CALL_END), only_calls=(*_SECTIONS, _CALL)),
     ),
     render,
 )

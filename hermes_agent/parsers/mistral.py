@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from hermes_agent.messages import ToolCall
 from hermes_agent.parsers.base import Format, good_id
+from hermes_agent.parsers.blocks import Block, cut_off
 from hermes_agent.parsers.json_call import broken_bare, call_with, read_bare
 from hermes_agent.parsers.json_list import read_list, read_object
 from hermes_agent.parsers.json_text import skip_space
 from hermes_agent.parsers.outside import Stops
 from hermes_agent.parsers.rendering import PLAIN, arguments_of, json_of, tool_of
-from hermes_agent.parsers.scan import Block, Family, cut_off, parser
+from hermes_agent.parsers.scan import Family, parser
 from hermes_agent.parsers.source import Source
 from hermes_agent.parsers.thinking import BRACKETS, THINK
 

@@ -13,8 +13,8 @@ from itertools import accumulate
 from math import inf
 from typing import NamedTuple
 
+from hermes_agent.parsers.blocks import Block, broken, cut_off
 from hermes_agent.parsers.outside import STRING
-from hermes_agent.parsers.scan import Block, broken, cut_off
 from hermes_agent.parsers.source import Source
 
 
@@ -67,6 +67,7 @@ class CallTags:
         self._form = form
         tags = f"(?P<opening>{re.escape(opening)})|(?P<closing>{re.escape(closing)})"
         self._tags = re.compile(tags)
+        self._more = re.compile(rf"(?:\s*+{re.escape(closing)})*+")
         self._steps = re.compile(rf'{tags}|\\[\\"]?|{STRING}', re.DOTALL) if strings else self._tags
 
     def end(self, source: Source, start: int) -> int:
@@ -77,6 +78,13 @@ class CallTags:
             if depth == 0:
                 return step.end() if source.once(self._closings).pair_up(step.end()) else -1
         return -1
+
+    def may_be_quoted(self, source: Source, end: int) -> bool:
+        """Whether more closing than opening tags follow a call that ends here, not counting those right after it: the
+        call may stand in another one, whose opening tag was misspelled.
+        """
+        more = self._more.match(source.text, end)
+        return not source.once(self._closings).pair_up(more.end() if more else end)
 
     def _closings(self, text: str) -> _Depths:
         return _Depths(Step(tag.end(), _change(tag)) for tag in self._tags.finditer(text))

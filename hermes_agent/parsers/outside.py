@@ -20,7 +20,6 @@ class Stops:
         any_tag = "|".join(re.escape(tag) for tag in tags)
         firsts = re.escape("".join(sorted({tag[0] for tag in tags})))
         self._any = re.compile(any_tag)
-        self._steps = re.compile(rf'(?P<tag>{any_tag})|\\[\\"]?|{STRING}|[\[{{]|[\]}}]', re.DOTALL)
         self._before = re.compile(
             rf'(?:[^"\\{firsts}]++|\\[\\"]?|{STRING}|(?!{any_tag})[{firsts}])*+',
             re.DOTALL,
@@ -30,21 +29,6 @@ class Stops:
         """The first of the tags outside of strings; the end of the text when there is none."""
         found = self._before.match(text, start)
         return found.end() if found else start
-
-    def balanced(self, text: str, start: int) -> tuple[int, bool]:
-        """The first of the tags outside of strings at which no bracket is open, else the end of the text; and whether
-        brackets are open there.
-        """
-        depth = 0
-        for step in self._steps.finditer(text, start):
-            if step["tag"] is not None:
-                if depth == 0:
-                    return step.start(), False
-            elif step.group() in "[{":
-                depth += 1
-            elif step.group() in "]}":
-                depth = max(0, depth - 1)
-        return len(text), depth > 0
 
     def nearest(self, text: str, start: int) -> int:
         """The first of the tags, wherever it stands; -1 when there is none."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
 
 from hermes_agent.messages import AnswerProblem, ToolCall
 from hermes_agent.parsers.base import BrokenCall, Parsed, Parser, Tools, made_id
+from hermes_agent.parsers.blocks import Block, Found, cut_off
 from hermes_agent.parsers.json_text import skip_space
+from hermes_agent.parsers.nesting import CallTags
 from hermes_agent.parsers.problems import OTHERS, fenced_call, invented_answer, unclosed_thinking
 from hermes_agent.parsers.quoting import Quoting, ends_in_fence, without_fences
 from hermes_agent.parsers.source import Source
@@ -23,23 +24,6 @@ _SHORTEST_BEGUN_TAG = 5
 _ENDS = re.compile(
     r"(?:<\|(?:im_end|eot_id|eom_id|endoftext|end_of_text|observation|user)\|>|<｜end▁of▁sentence｜>|\s)++\Z"
 )
-
-
-class Found(NamedTuple):
-    """One call, or with `error` what was meant as one; `arguments` then holds what the model wrote."""
-
-    name: str
-    arguments: str
-    id: str = ""
-    error: str | None = None
-
-
-class Block(NamedTuple):
-    """What a family reads at a mark, and where the text goes on. Without calls it is text like any other."""
-
-    end: int
-    found: tuple[Found, ...] = ()
-    cut: bool = False
 
 
 Read = Callable[[Source, int], Block]
@@ -54,7 +38,8 @@ class Family:
     """How one family writes calls.
 
     `form` is the correct form, to be shown to a model. `openings` are the marks at which a call begins, each with what
-    reads it; `sections` those that begin a list of calls, `dropped` tags without a meaning of their own. `start` reads
+    reads it; `sections` those that begin a list of calls, each with the tag that ends it, `dropped` tags without a
+    meaning of their own. `start` reads
     calls with which a text begins without any mark, and `begins_line` says whether one begins a line from a position
     on. `only_calls` are marks that can begin nothing but calls, not even in thinking. `others` are tags of this family
     that begin what others than the model write. `fences` says that a code fence is a form of calls.
@@ -62,7 +47,7 @@ class Family:
 
     form: str
     openings: Mapping[str, Read]
-    sections: tuple[str, ...] = ()
+    sections: Mapping[str, str] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
     start: Start | None = None
     begins_line: Callable[[Source, int], bool] | None = None
@@ -70,6 +55,11 @@ class Family:
     only_calls: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     fences: bool = False
+
+    @cached_property
+    def section_tags(self) -> Mapping[str, CallTags]:
+        """The tags around lists of calls, by the opening one."""
+        return {opening: CallTags(opening, closing, self.form) for opening, closing in self.sections.items()}
 
     @cached_property
     def only_call(self) -> re.Pattern[str]:
@@ -105,17 +95,6 @@ def parser(family: Family) -> Parser:
         return _Scan(family, marks, Source(text, Toolset(tools or ()))).parsed()
 
     return parse
-
-
-def broken(text: str, why: str, form: str) -> Found:
-    """What was meant as a call and is none."""
-    return Found("", text.strip(), "", f"This tool call was not understood: {why}. Write {form}")
-
-
-def cut_off(text: str, form: str) -> Found:
-    """A call that the token limit cut."""
-    error = f"This tool call was cut off before its end. Write a shorter one: {form}"
-    return Found("", text.strip(), "", error)
 
 
 class _Scan:
@@ -275,10 +254,11 @@ class _Scan:
         mark = self._marks.search(self._text, first)
         if mark is not None and mark.start() == first:
             return
-        end = len(self._text) if mark is None else mark.start()
-        inside, form = self._text[start:end], self._family.form
-        what = cut_off(inside, form) if mark is None else broken(inside, "no call begins here", form)
-        self._take(start, Block(end, (what,), cut=mark is None))
+        if mark is None:
+            self._take(start, Block(len(self._text), (cut_off(self._text[start:], self._family.form),), cut=True))
+            return
+        read = self._family.section_tags[self._text[start : self._position]].broken
+        self._take(start, read(self._source, self._position, "no call begins here", cut=False))
 
     def _end(self) -> None:
         """A tag that the token limit cut is no content."""

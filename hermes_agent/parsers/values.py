@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from hermes_agent.parsers.blocks import Block, Found, broken
 from hermes_agent.parsers.json_call import call_with
 from hermes_agent.parsers.json_text import skip_space
 from hermes_agent.parsers.nesting import CallTags, Step, pair
-from hermes_agent.parsers.scan import Block, Found, broken
 from hermes_agent.parsers.source import Source
 
 

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import hashlib
 import io
+import json
 import math
 import os
 import tarfile
@@ -15,6 +16,7 @@ from typing import Any, cast
 
 import anyio
 
+from hermes_agent.parsers import FORMATS
 from hermes_exec.aio.streams import NowaitStream
 from hermes_exec.aio.waker import EventWaker
 from hermes_exec.aio.websocket import WebSocket
@@ -324,9 +326,21 @@ def trace(data: bytes) -> None:
             assert call.why
 
 
+def model_answer(data: bytes) -> None:
+    """Whatever a model writes is read, and calls that were read are the same calls when they are written again."""
+    text = data.decode("utf-8", "replace")
+    for form in FORMATS.values():
+        calls = form.parse(text, ()).calls
+        assert all(isinstance(json.loads(call.arguments), dict) for call in calls)
+        with contextlib.suppress(ValueError):
+            again = form.parse(form.render(calls), ())
+            assert [call.name for call in again.tool_calls] == [call.name for call in calls]
+
+
 DECODERS: dict[str, Callable[[bytes], None]] = {
     "frames": frames,
     "messages": messages,
+    "model_answer": model_answer,
     "handshake": handshake,
     "conversation": conversation,
     "answers": answers,

@@ -197,7 +197,28 @@ TRACE = (
 )
 
 
+QWEN = "<tool_call>\n<function=f>\n<parameter=a>\n{}\n</parameter>\n</function>\n</tool_call>"
+GLM = "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>"
+DSML = (
+    '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n'
+    '<｜DSML｜parameter name="a" string="true">{}</｜DSML｜parameter>\n'
+    "</｜DSML｜invoke>\n</｜DSML｜function_calls>"
+)
+HERMES = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
+MODEL_ANSWERS = {
+    **{name: form.format(f"x {form.format('y')} z") for name, form in (("qwen", QWEN), ("glm", GLM), ("dsml", DSML))},
+    "single-quotes": HERMES.replace("1", HERMES).replace('"', "'", 4),
+    "mistral": '[TOOL_CALLS]f[ARGS]{"a": "say "[TOOL_CALLS]f[ARGS]{} "}',
+    "kimi": "<think>x<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}"
+    "<|tool_call_end|><|tool_calls_section_end|>",
+    "fence": f"So:\n```\n{HERMES}\n```\n`{HERMES}`\n",
+    "invented": f"{HERMES}\n<tool_response>1</tool_response>{HERMES}<|im_start|>user",
+    "thinking": f"<think>a</think>b<think>c {HERMES}",
+}
+
+
 SEEDS: dict[str, dict[str, bytes]] = {
+    "model_answer": {name: text.encode() for name, text in MODEL_ANSWERS.items()},
     "frames": {"talk": b"\7" + talk(), "greeting": b"\0" + greeting()},
     "messages": {name: as_json(value) for name, value in ANSWERS.items()},
     "handshake": {

@@ -57,6 +57,31 @@ def test_call_after_a_broken_one_runs(name: str) -> None:
     assert (made(parsed), len(parsed.errors)) == ([("ls", {})], 1)
 
 
+@pytest.mark.parametrize("name", [*TAGGED, "llama3_json", "json"])
+@pytest.mark.parametrize("quote", ['"', "'"])
+def test_no_misspelling_of_a_call_runs_what_it_quotes(name: str, quote: str) -> None:
+    quoted = f"It says {call(name, 'rm', path='/')} and {call(name, 'rm', path='/')} so."
+    before, after = call(name, "write_file", content="@", path="a.md").replace('"', quote).split("@")
+    opening = len(TAGS[name].opening) + (name == "json")
+    # Without closing tags a call ends where its brackets are closed: `{}` is a whole one.
+    others = ["", "x", '"', "'", "{", "<", ">", "/", " ", "\n", *([] if name in (*BARE, "mistral") else ["}", "]"])]
+    for other in others:
+        heads = [before[:at] + other + before[at + 1 :] for at in range(opening, len(before))]
+        tails = [after[:at] + other + after[at:] for at in range(len(after))]
+        for text in (*(head + quoted + after for head in heads), *(before + quoted + tail for tail in tails)):
+            assert "rm" not in [each.name for each in parse(name, text).calls], text
+
+
+@pytest.mark.parametrize("name", [name for name in NESTING if name in ("hermes", "longcat")])
+def test_opening_tag_that_is_misspelled(name: str) -> None:
+    whole = broken(name, '"', inner(name))
+    for position in range(1, len(TAGS[name].opening)):
+        assert parse(name, whole[:position] + whole[position + 1 :]).calls == ()
+    twice = call(name, "ls") + TAGS[name].closing + call(name, "ls") + TAGS[name].closing * 2
+    assert made(parse(name, call(name, "ls") + TAGS[name].closing)) == [("ls", {})]
+    assert parse(name, twice).errors
+
+
 @pytest.mark.parametrize("name", TYPED)
 def test_value_that_quotes_a_call_is_written(name: str) -> None:
     content = f"# Calls\n\n{call(name, 'rm', path='/')}\n\nand\n{call(name, 'terminal', command='rm -rf build')}\n"

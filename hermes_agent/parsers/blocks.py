@@ -1,0 +1,33 @@
+"""What a family reads at one place of a text: calls, or what was meant as one."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Found(NamedTuple):
+    """One call, or with `error` what was meant as one; `arguments` then holds what the model wrote."""
+
+    name: str
+    arguments: str
+    id: str = ""
+    error: str | None = None
+
+
+class Block(NamedTuple):
+    """What a family reads at a mark, and where the text goes on. Without calls it is text like any other."""
+
+    end: int
+    found: tuple[Found, ...] = ()
+    cut: bool = False
+
+
+def broken(text: str, why: str, form: str) -> Found:
+    """What was meant as a call and is none."""
+    return Found("", text.strip(), "", f"This tool call was not understood: {why}. Write {form}")
+
+
+def cut_off(text: str, form: str) -> Found:
+    """A call that the token limit cut."""
+    error = f"This tool call was cut off before its end. Write a shorter one: {form}"
+    return Found("", text.strip(), "", error)
