@@ -12,7 +12,9 @@ from hermes_exec.config import nearest
 _FIELDS: Mapping[str, tuple[str, ...]] = {
     "system": ("role", "content", "name"),
     "user": ("role", "content", "name"),
-    "assistant": ("role", "content", "name", "reasoning_content", "reasoning_details", "tool_calls"),
+    "assistant": (
+        *("role", "content", "name", "reasoning_content", "reasoning_details", "extra_content", "tool_calls"),
+    ),
     "tool": ("role", "content", "name", "tool_call_id"),
 }
 """The roles, and what a message of each may have."""
