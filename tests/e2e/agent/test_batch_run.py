@@ -349,7 +349,7 @@ async def test_calls_that_no_parser_reads_stop_the_run(
             await run_batch(run)
         assert len(server.requests) == answered
         records = list(read_records(run.out))
-        assert {(record["trainable"], record["solved"]) for record in records} == {(False, None)}
+        assert {(record["trainable"], record["solved"]) for record in records} == {(False, "unscored")}
         assert "unread_calls" in str(records[0]["errors"])
         server.answers[:] = [ok({"content": text}) for _ in range(prompts) for text in (HERMES, "done")]
         result = await resume_batch(run.out, parser="hermes")
