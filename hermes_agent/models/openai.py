@@ -27,16 +27,16 @@ _OF_TOOLS = ("tool_choice", "parallel_tool_calls")
 
 
 class _Way(NamedTuple):
-    """How an answer is asked for; `told` says for the log why it is this one."""
+    """How an answer is asked for; `told` is what a user has to know when the endpoint takes no other way."""
 
     fields: Mapping[str, Any]
     told: str
 
 
-_WHOLE = _Way({}, "does not stream its answers")
+_WHOLE = _Way({}, "does not stream its answers: each has timeout_s for all of it")
 _STREAMED = (
     _Way({"stream": True, "stream_options": {"include_usage": True}}, ""),
-    _Way({"stream": True}, "streams its answers, and does not count their tokens"),
+    _Way({"stream": True}, ""),
     _WHOLE,
 )
 
@@ -136,7 +136,7 @@ class OpenAIModel:
         """Keep to a way that the endpoint takes."""
         self._ways = (way,)
         if way.told:
-            _LOG.info("%s %s", self.model, way.told)
+            _LOG.warning("%s %s", self.model, way.told)
         if way.fields and not completion.usage.completion_tokens:
             _LOG.warning(
                 "%s streams its answers without counting their tokens, so that no bound of tokens or cost holds; "

@@ -173,13 +173,18 @@ async def test_connection_is_used_again_after_a_stream() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 422])
-async def test_endpoint_that_refuses_to_stream_gives_whole_answers(status: int) -> None:
+async def test_endpoint_that_refuses_to_stream_gives_whole_answers(
+    status: int, caplog: pytest.LogCaptureFixture
+) -> None:
     refused = refusal(status, "streaming is not supported")
     with endpoint(refused, WHOLE, WHOLE) as server:
         async with model(server.base_url) as made:
             check_whole(await made.complete(ASK, TOOLS))
             check_whole(await made.complete(ASK, TOOLS))
         assert server.streams == [(True, {"include_usage": True}), (None, None), (None, None)]
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
+        "m does not stream its answers: each has timeout_s for all of it"
+    ]
 
 
 async def test_endpoint_that_refuses_usage_streams_without(caplog: pytest.LogCaptureFixture) -> None:
