@@ -168,7 +168,12 @@ class _Work:
         """Set up, let the model work, score."""
         self._result = replace(self._result, isolation=str(slot.isolation.level), sandbox=str(slot.sandbox))
         self._stage = "task"
-        await self._set_up(slot)
+        try:
+            await self._set_up(slot)
+        except Exception:
+            if slot.disk_full:
+                await slot.check_disk()
+            raise
         asked = self._rollout
         toolbox = Toolbox(slot, asked.toolsets, tools=asked.tools, options=asked.tool_options)
         self._result = replace(self._result, unavailable=toolbox.unavailable)
@@ -176,8 +181,12 @@ class _Work:
         self._stage = "scoring"
         episode = await AgentLoop(self._model, toolbox, **self._rollout.loop).run(self._rollout.messages)
         self._result = replace(self._result, episode=episode, cause=episode.cause)
+        if episode.trainable:
+            await slot.check_disk()
         if self._rollout.scoring is not None and episode.trainable:
             verdict, killed = await score(slot, episode, self._rollout.scoring, self._set_up)
+            if slot.disk_full and not verdict.solved:
+                await slot.check_disk()
             self._result = replace(self._result, verdict=verdict, killed=killed)
         self._stage = "done"
 

@@ -115,6 +115,8 @@ class ToolTurns:
         try:
             with anyio.move_on_after(left_s):
                 await self._calls(history)
+            if isinstance(self._tools, Toolbox):
+                await self._tools.check_disk()
             notices = [await self._told(str(notice.text)) for notice in await self._tools.notices()]
         except _Failed as failure:
             return failure.cause

@@ -201,6 +201,8 @@ class Slot(SyncFacade[slot.Slot]):
     processes = blocking(slot.Slot.processes)
     connect = wraps(slot.Slot.connect, Connection)
     kill_all = blocking(slot.Slot.kill_all)
+    disk_filled_by_others = blocking(slot.Slot.disk_filled_by_others)
+    check_disk = blocking(slot.Slot.check_disk)
     reset = blocking(slot.Slot.reset)
 
     @property

@@ -170,6 +170,14 @@ class SandboxDied(ExecError):
         self.post_mortem = post_mortem
 
 
+class HostDiskFull(ExecError):
+    """Raised when a disk that a slot shares with others is nearly full, or a quota is used up, and the slot's own files
+    are few: the runner has measured both from outside of the slot. Another sandbox may have room.
+    """
+
+    default_retryable = True
+
+
 class ChannelLost(ExecError, ConnectionError):
     """Raised when the stream into the box is gone and was not restored in time, and the request had not been sent: it
     did not run.

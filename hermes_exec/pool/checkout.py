@@ -116,6 +116,10 @@ class Checkouts:
             if not await box.ping():
                 failures.append(ChannelLost("the box does not answer", sandbox=box.id))
                 await self._suspect(box)
+            elif box.disk_full:
+                logger.warning("sandbox %s has no new slots until its disk has room: it is nearly full", box.id)
+                failures.append(ChannelLost("the disk of the sandbox is nearly full", sandbox=box.id))
+                self._set_aside(box)
 
         await _together(see, [(box,) for box in {id(box): box for box, _ in ticket.places}.values()])
         if not failures:
@@ -177,14 +181,19 @@ class Checkouts:
         status = await box.status()
         if status.state == "dead":
             self.fleet.mark_dead(box)
-        elif box.record.phase is Phase.READY and not box.record.suspect:
+        else:
+            self._set_aside(box)
+
+    def _set_aside(self, box: PooledSandbox) -> None:
+        """Lend nothing of a box until it answers, and its disk has room."""
+        if box.record.phase is Phase.READY and not box.record.suspect:
             box.record.suspect = True
             self.fleet.background(lambda: self._recheck(box), f"recheck {box.id}")
 
     async def _recheck(self, box: PooledSandbox) -> None:
         while box.record.phase is Phase.READY and box.record.id in self.fleet.boxes:
             await anyio.sleep(RECHECK_S)
-            if await box.ping():
+            if await box.ping() and not box.disk_full:
                 box.record.suspect = False
                 self.fleet.on_change()
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,6 +86,8 @@ class PooledSandbox:
     channel: Channel
     places: list[SlotPlace]
     death: PostMortem | None = None
+    disk_full: bool = False
+    """Whether a disk of it was nearly full at the last ping."""
 
     @property
     def id(self) -> str:
@@ -137,7 +140,8 @@ class PooledSandbox:
             conversation = self.channel.begin("box.info", {})
             try:
                 with anyio.move_on_after(wait_s):
-                    await conversation.response()
+                    answer = await conversation.response()
+                    self.disk_full = answer.get("disk_nearly_full") is True
             finally:
                 if not conversation.answered:
                     await self.channel.finish(conversation, 0.0)
@@ -216,7 +220,8 @@ class PooledSandbox:
                 else:
                     await upload(scope, str(Path(source)), wired, path)
             except OSError as error:
-                raise LaunchError(f"files: {path!r} cannot be put into the slot: {error}", retryable=False) from error
+                again = error.errno in (errno.ENOSPC, errno.EDQUOT)
+                raise LaunchError(f"files: {path!r} cannot be put into the slot: {error}", retryable=again) from error
         for command in self.template.slot_setup:
             place.doing = f"its slot_setup {masked(repr(command), self.template.secrets)} had not ended"
             await _set_up(scope, command, "slot_setup", self.template)

@@ -31,7 +31,7 @@ class SandboxRecord:
     draining: bool = False
     """It lends no more and is closed when its last holder has left."""
     suspect: bool = False
-    """It did not answer at the last hand-out; it lends again when it has."""
+    """It did not answer at the last hand-out, or its disk was nearly full; it lends again when that is over."""
     idle_since: float = 0.0
     ends_at: float = math.inf
     """When its engine ends it."""

@@ -126,6 +126,8 @@ class _Execution:
                 if not conversation.answered:
                     await scope.give_up(conversation, self.patience_s)
             assert self.answer is not None
+            if self.answer.get("disk_nearly_full") is True:
+                scope.disk_full = True
             merged = self.params["merge_stderr"]
             result = run_result(self.answer, self.output, merged=merged, request_id=conversation.id)
         except (RemoteError, *TRANSPORT_ERRORS) as error:

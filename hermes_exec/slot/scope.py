@@ -21,6 +21,7 @@ from hermes_exec.slot.answers import optional_receipt, remote_failure
 ExplainLoss = Callable[[ExecError], Awaitable[ExecError]]
 """Explains the loss of a channel: SandboxDied with a post-mortem where the box is known to be dead."""
 
+REFUSALS = frozenset({"ENOSPC", "EDQUOT"})
 TRANSPORT_ERRORS = (ChannelLost, OutcomeUnknown, ProtocolError, SandboxDied)
 
 
@@ -36,6 +37,9 @@ class SlotScope:
         self.slot = slot
         self.channel = channel
         self.closed: str | None = None
+        self.disk_full = False
+        """A disk was nearly full at the end of a command, or refused a write, since that was last looked into."""
+        self.quota_used_up = False
         self._pid, self._loop = os.getpid(), running_loop()
         self._explain_loss = explain_loss
         self._on_left = on_left
@@ -189,6 +193,9 @@ class SlotScope:
     async def translate(self, error: Exception, path: str | None = None) -> Exception:
         """The exception that a caller sees in place of one of the channel."""
         if isinstance(error, RemoteError):
+            if error.errno in REFUSALS:
+                self.disk_full = True
+                self.quota_used_up |= error.errno == "EDQUOT"
             return remote_failure(error, path=path)
         if isinstance(error, ProtocolError):
             self.fail_channel(error)

@@ -23,6 +23,7 @@ from hermes_exec.tools.call import budget
 from hermes_exec.tools.call.arguments import parse_arguments
 from hermes_exec.tools.call.coercion import fit
 from hermes_exec.tools.call.failure import ToolFailure
+from hermes_exec.tools.call.os_errors import NO_SPACE, REMOVE_FILES
 from hermes_exec.tools.call.results import Outcome, ToolResult, to_json
 from hermes_exec.tools.catalog.host import HostTool
 from hermes_exec.tools.catalog.registry import REGISTRY
@@ -203,6 +204,11 @@ class Toolbox:
         """
         return await budget.fit_turn(self._state.slot, results, self._state.options, limit_chars)
 
+    async def check_disk(self) -> None:
+        """Raise HostDiskFull where a disk was nearly full in a call, and that is not the doing of this slot."""
+        if self._state.slot.disk_full:
+            await self._state.slot.check_disk()
+
     async def notices(self) -> list[Notice]:
         """Return what `notify_on_complete` and `watch_patterns` have to tell since the last time. Pull: call it
         before each turn of the model.
@@ -247,6 +253,8 @@ class Toolbox:
                 raise self._unknown(name)
             return await self._run(name, schema, arguments)
         except ToolFailure as failure:
+            if failure.kind == NO_SPACE and not await self._state.slot.disk_filled_by_others():
+                failure.message += REMOVE_FILES
             if name.startswith("browser_"):  # as all results of these
                 failure.fields.setdefault("success", False)
             return Outcome(failure.data(), failure.kind)
@@ -318,6 +326,10 @@ class BlockingToolbox(Toolbox):
     def fit_turn(self, results: Sequence[ToolResult], limit_chars: int | None = None) -> list[ToolResult]:  # type: ignore[override]
         """As `Toolbox.fit_turn`."""
         return call(self.portal, partial(self.wrapped.fit_turn, results, limit_chars))
+
+    def check_disk(self) -> None:  # type: ignore[override]
+        """As `Toolbox.check_disk`."""
+        call(self.portal, self.wrapped.check_disk)
 
     def notices(self) -> list[Notice]:  # type: ignore[override]
         """As `Toolbox.notices`."""

@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from hermes_exec.errors import ExecError
 from hermes_exec.tools.call.failure import ToolFailure
 
+NO_SPACE = "no_space"
+REMOVE_FILES = " Remove files that you no longer need."
+"""What helps where the slot's own files are the cause."""
 _SHOWN_CHARS = 300
 _KINDS: tuple[tuple[type[OSError], str, str], ...] = (
     (FileNotFoundError, "not_found", "no such file or directory"),
@@ -29,7 +32,7 @@ def failure_of(path: str, error: OSError) -> ToolFailure:
     if "(" not in reason:
         reason = reason.removesuffix(")")  # of the bracket that the rest of it stood in
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return ToolFailure("no_space", f"{shown}: {reason}. Remove files that you no longer need.")
+        return ToolFailure(NO_SPACE, f"{shown}: {reason}.")
     if isinstance(error, TimeoutError):
         return ToolFailure("timeout", f"{shown}: the file operation made no progress and was given up.")
     return ToolFailure("os_error", f"{shown}: {reason}.")

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"hermes-exec/runner/internal/proc"
+	"hermes-exec/runner/internal/room"
 	"hermes-exec/runner/internal/wipe"
 )
 
@@ -59,6 +60,10 @@ func Start(base string, owner json.RawMessage, args ...string) (Box, error) {
 	mode := fs.FileMode(0o700)
 	if os.Geteuid() == 0 {
 		mode = 0o711 // slots of their own uid pass through it
+	}
+	above := filepath.Dir(dir)
+	if left, ok := room.At(above, os.Geteuid() == 0); ok && left.NearlyFull() {
+		return Box{}, fmt.Errorf("%s has no space for another sandbox: %d MiB are left", above, left.Bytes>>20)
 	}
 	if err := os.Mkdir(dir, mode); err != nil {
 		return Box{}, err

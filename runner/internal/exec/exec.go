@@ -60,6 +60,7 @@ type exitResult struct {
 	Reason      *string          `json:"reason,omitempty"`
 	Cwd         *ipc.Bytes       `json:"cwd,omitempty"`
 	StateLost   string           `json:"state_lost,omitempty"`
+	DiskFull    bool             `json:"disk_nearly_full,omitempty"`
 }
 
 func (r *exitResult) take(e ipc.Exit) {
@@ -180,6 +181,7 @@ func (r *Runner) run(c *channel.Conversation, slot *Slot, agent *slots.Agent, p 
 	}
 	result.DurationS = time.Since(cmd.started).Seconds()
 	result.take(exit)
+	result.DiskFull = r.slots.DiskNearlyFull(slot.id)
 	pumps.finish()
 	slot.showEnd(c.ID, result.ExitCode)
 	return result, exit, sendKept(c, result, collector.Finish())

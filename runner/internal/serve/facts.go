@@ -24,6 +24,7 @@ type boxFacts struct {
 	BaseDir      string      `json:"base_dir"`
 	Isolation    any         `json:"isolation"`
 	Memory       memoryFacts `json:"memory"`
+	DiskFull     bool        `json:"disk_nearly_full"`
 	Capabilities []string    `json:"capabilities"`
 }
 
@@ -36,7 +37,7 @@ type memoryFacts struct {
 func (s *Server) Facts() any {
 	f := boxFacts{
 		BootID: s.bootID, InputWindow: channel.InputWindow, OS: runtime.GOOS, Arch: runtime.GOARCH, UID: os.Geteuid(),
-		BaseDir:   s.config.Base,
+		BaseDir: s.config.Base, DiskFull: s.slots.DiskNearlyFull(""),
 		Isolation: s.config.Isolation, Memory: memory(),
 		Capabilities: []string{"pty", "sessions", "search", "connect", "spill"},
 	}

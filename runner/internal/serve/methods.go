@@ -17,7 +17,7 @@ var methods = map[string]method{}
 func init() {
 	for name, m := range map[string]method{
 		"slot.create": (*Server).slotCreate, "slot.reset": (*Server).slotReset, "slot.destroy": (*Server).slotDestroy,
-		"slot.kill_all": (*Server).slotKillAll, "net.connect": (*Server).netConnect,
+		"slot.kill_all": (*Server).slotKillAll, "slot.disk": (*Server).slotDisk, "net.connect": (*Server).netConnect,
 		"net.listen": (*Server).netListen, "net.accept": (*Server).netAccept,
 		"box.info": (*Server).boxInfo, "box.shutdown": (*Server).boxShutdown,
 	} {
@@ -80,6 +80,17 @@ func (s *Server) slotKillAll(c *channel.Conversation, params json.RawMessage) (a
 	}
 	receipt, err := s.slots.KillAll(s.ctx, p.Slot)
 	return exec.Killed(receipt), err
+}
+
+func (s *Server) slotDisk(_ *channel.Conversation, params json.RawMessage) (any, error) {
+	var p struct {
+		slotParams
+		Refused bool `json:"refused"`
+	}
+	if err := channel.Decode(params, &p); err != nil {
+		return nil, err
+	}
+	return s.slots.Disk(p.Slot, p.Refused)
 }
 
 func (s *Server) boxInfo(*channel.Conversation, json.RawMessage) (any, error) { return s.Facts(), nil }

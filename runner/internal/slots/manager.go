@@ -15,6 +15,7 @@ import (
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/proc"
+	"hermes-exec/runner/internal/room"
 	"hermes-exec/runner/internal/users"
 	"hermes-exec/runner/internal/wipe"
 )
@@ -42,6 +43,7 @@ type Manager struct {
 	filter     bool     // the engine does not keep a box from system calls
 
 	whole        atomic.Bool
+	started      time.Time
 	setupTimeout time.Duration // how long an agent may take to get ready
 }
 
@@ -86,7 +88,7 @@ func NewManager(baseDir string, facts isolation.Facts, selfExe string) (*Manager
 		base: base, facts: facts, exe: selfExe, since: proc.BootTicks(), boot: hex.EncodeToString(random),
 		ids: users.NewAllocator(facts), trash: trash, slots: map[string]*slot{},
 		onExit: func(string, ipc.Exit) {}, onDeath: func(string, *ipc.Error) {},
-		setupTimeout: setupTimeout,
+		setupTimeout: setupTimeout, started: time.Now(),
 	}
 	m.openPlaces = sync.OnceValue(func() []string { return findOpenPlaces(m.home()) })
 	if err := m.tellGroups(); err != nil {
@@ -241,6 +243,37 @@ func (m *Manager) destroy(ctx context.Context, s *slot) (ipc.Receipt, error) {
 		return receipt, failure("internal", "slot %s: %v", s.id, err)
 	}
 	return receipt, nil
+}
+
+// DiskNearlyFull says whether a file system that a slot shares with others is
+// nearly full; with "" any slot, for all share the same. No lock is held
+// meanwhile: a network file system that is away does not answer.
+func (m *Manager) DiskNearlyFull(id string) bool {
+	m.mu.Lock()
+	s := m.slots[id]
+	if id == "" {
+		for _, s = range m.slots {
+			break
+		}
+	}
+	m.mu.Unlock()
+	return s != nil && s.ground.NearlyFull()
+}
+
+// Disk says whose doing it is that a file system is nearly full.
+func (m *Manager) Disk(id string, refused bool) (room.Facts, error) {
+	s, err := m.slot(id)
+	if err != nil {
+		return room.Facts{}, err
+	}
+	m.mu.Lock()
+	neighbours := len(m.slots)
+	m.mu.Unlock()
+	trees := []room.Tree{{Path: s.dir}}
+	if s.setup.Level == isolation.Box {
+		trees = append(trees, room.Tree{Path: "/", Since: m.started})
+	}
+	return s.ground.Judge(refused, neighbours, trees...), nil
 }
 
 // KillAll ends every process of a slot but its agent.

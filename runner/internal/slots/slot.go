@@ -13,6 +13,7 @@ import (
 	"hermes-exec/runner/internal/cgroup"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/room"
 	"hermes-exec/runner/internal/users"
 	"hermes-exec/runner/internal/wipe"
 )
@@ -23,6 +24,8 @@ type slot struct {
 	rung
 	waste     []*wipe.Discarded // what resets discarded and may not be removed yet
 	container bool              // the slot sees the image's files, and may write to some
+
+	ground room.Ground
 
 	relief relief
 
@@ -56,6 +59,11 @@ func (s *slot) create(p CreateParams) error {
 	}
 	s.describe(p)
 	s.env = environment(p, s.setup)
+	if s.setup.Level == isolation.Box {
+		s.ground.Survey(s.setup.UID == 0, s.m.base, "/")
+	} else {
+		s.ground.Survey(s.setup.UID == 0, s.m.base)
+	}
 	return nil
 }
 
@@ -167,6 +175,10 @@ func (s *slot) reset(ctx context.Context) ResetResult {
 	if err := s.relief.lost(); err != nil {
 		result.Differences = append(result.Differences, err.Error())
 	}
+	if s.ground.NearlyFull() {
+		s.m.trash.Settle(s.waste) // what is being removed may be what filled it
+	}
+	s.ground.SurveyAgain()
 	result.Clean = len(result.Differences) == 0
 	s.liveMu.Lock()
 	s.died = nil

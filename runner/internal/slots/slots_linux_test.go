@@ -121,13 +121,7 @@ func newBox(t *testing.T, facts isolation.Facts) *box {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &box{Manager: m, t: t, exits: map[uint64]chan ipc.Exit{}, deaths: make(chan string, 16)}
-	m.OnExit(func(_ string, e ipc.Exit) {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.exits[e.Token] <- e
-	})
-	m.OnDeath(func(slot string, why *ipc.Error) { b.deaths <- slot + ": " + why.Message })
+	b := boxOf(t, m)
 	t.Cleanup(func() {
 		receipt := m.Close(context.Background())
 		if receipt.Left != 0 {
@@ -137,6 +131,18 @@ func newBox(t *testing.T, facts isolation.Facts) *box {
 			t.Errorf("base directory is left: %v", err)
 		}
 	})
+	return b
+}
+
+// boxOf hears of the exits and deaths in the slots of m.
+func boxOf(t *testing.T, m *Manager) *box {
+	b := &box{Manager: m, t: t, exits: map[uint64]chan ipc.Exit{}, deaths: make(chan string, 16)}
+	m.OnExit(func(_ string, e ipc.Exit) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.exits[e.Token] <- e
+	})
+	m.OnDeath(func(slot string, why *ipc.Error) { b.deaths <- slot + ": " + why.Message })
 	return b
 }
 

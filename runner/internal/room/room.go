@@ -1,0 +1,110 @@
+// Package room finds out what file systems have left, and whose doing it is where
+// that is next to nothing.
+package room
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"syscall"
+	"time"
+
+	"hermes-exec/runner/internal/disk"
+)
+
+// Room is what a file system has left for a user: bytes, and files where it
+// counts them. Its sizes are 0 where it does not tell.
+type Room struct{ Bytes, Size, Files, MostFiles int64 }
+
+// What a file system has left at most when it is nearly full: the smaller one of
+// a fixed amount and a fiftieth of its size.
+const (
+	fewBytes = 128 << 20
+	fewFiles = 1024
+	fiftieth = 50
+)
+
+// Few is the most that a file system like this has left when it is nearly full.
+func (r Room) Few() Room {
+	return Room{Bytes: min(fewBytes, r.Size/fiftieth), Files: min(fewFiles, r.MostFiles/fiftieth)}
+}
+
+// NearlyFull says whether a write may be refused any moment.
+func (r Room) NearlyFull() bool {
+	few := r.Few()
+	return r.Size > 0 && r.Bytes <= few.Bytes || r.MostFiles > 0 && r.Files <= few.Files
+}
+
+// At is the room at path for a user. root may use what is reserved for it.
+// ok is false where nothing can be written.
+func At(path string, root bool) (room Room, ok bool) {
+	var s syscall.Statfs_t
+	if err := syscall.Statfs(path, &s); err != nil || readOnly(&s) {
+		return Room{}, false
+	}
+	free := int64(s.Bavail)
+	if root {
+		free = int64(s.Bfree)
+	}
+	block := blockSize(&s)
+	return Room{Bytes: free * block, Size: int64(s.Blocks) * block, Files: int64(s.Ffree),
+		MostFiles: int64(s.Files)}, true
+}
+
+// Use is how much of a file system some trees take.
+type Use struct{ Bytes, Files int64 }
+
+var errLate = errors.New("there is too much to measure")
+
+// Measure adds up what is in the tree at path, without leaving its file system
+// and without following links: files that were changed since then, or all of a
+// zero time. What cannot be measured, within the time too, is an error.
+func (u *Use) Measure(path string, since time.Time, until time.Time) error {
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	var device uint64
+	return fs.WalkDir(root.FS(), ".", func(_ string, entry fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // removed meanwhile
+		}
+		if err != nil {
+			return err
+		}
+		if u.Files%256 == 0 && time.Now().After(until) {
+			return errLate
+		}
+		info, err := entry.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		s, ok := info.Sys().(*syscall.Stat_t)
+		if !ok {
+			return errors.ErrUnsupported
+		}
+		if entry.IsDir() {
+			if device == 0 {
+				device = uint64(s.Dev)
+			}
+			if uint64(s.Dev) != device {
+				return fs.SkipDir
+			}
+		}
+		changed := disk.ChangedAt(s)
+		if !since.IsZero() && time.Unix(changed.Unix()).Before(since) {
+			return nil
+		}
+		links := int64(1)
+		if !entry.IsDir() {
+			links = max(1, int64(s.Nlink))
+		}
+		u.Files++
+		u.Bytes += s.Blocks * 512 / links
+		return nil
+	})
+}

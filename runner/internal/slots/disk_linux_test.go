@@ -1,0 +1,105 @@
+package slots
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/room"
+)
+
+// smallDisk is a directory with a file system of its own, of 64 MiB and 4000
+// files, and what fills it as another program would.
+func smallDisk(t testing.TB) (dir string, fill func(name string, bytes int)) {
+	t.Helper()
+	dir = passableDir(t)
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64m,nr_inodes=4000,mode=0711"); err != nil {
+		t.Skip("no tmpfs can be mounted: ", err)
+	}
+	t.Cleanup(func() {
+		_ = syscall.Unmount(dir, syscall.MNT_DETACH)
+		_ = os.Remove(dir)
+	})
+	return dir, func(name string, bytes int) {
+		// What does not fit is left out.
+		_ = os.WriteFile(filepath.Join(dir, name), make([]byte, bytes), 0o600)
+	}
+}
+
+func boxAt(t *testing.T, base string) *box {
+	t.Helper()
+	m, err := NewManager(filepath.Join(base, "box"), probed(), os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := boxOf(t, m)
+	t.Cleanup(func() { m.Close(context.Background()) })
+	return b
+}
+
+func (b *box) disk(slot string) room.Facts {
+	b.t.Helper()
+	facts, err := b.Disk(slot, false)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return facts
+}
+
+func TestFullDiskIsTheDoingOfWhoFilledIt(t *testing.T) {
+	dir, fill := smallDisk(t)
+	b := boxAt(t, dir)
+	for _, slot := range []string{"a", "b"} {
+		b.create(CreateParams{Slot: slot, Network: true, PrivateRoot: true})
+	}
+	b.sh("a", "echo something > small")
+	if facts := b.disk("a"); facts.NearlyFull || facts.ByOthers || b.DiskNearlyFull("") {
+		t.Errorf("%+v", facts)
+	}
+	fill("others", 64<<20)
+	if facts := b.disk("a"); !facts.NearlyFull || !facts.ByOthers || !b.DiskNearlyFull("") || !b.DiskNearlyFull("a") {
+		t.Errorf("another program filled it: %+v", facts)
+	}
+	if err := os.Remove(filepath.Join(dir, "others")); err != nil {
+		t.Fatal(err)
+	}
+	b.sh("a", "cat /dev/zero > large 2>/dev/null; true")
+	if facts := b.disk("a"); !facts.NearlyFull || facts.ByOthers || facts.UseBytes < 60<<20 {
+		t.Errorf("the slot filled it: %+v", facts)
+	}
+	if facts := b.disk("b"); !facts.NearlyFull || !facts.ByOthers {
+		t.Errorf("its neighbour filled it: %+v", facts)
+	}
+	if result, err := b.Reset(context.Background(), "a"); err != nil || !result.Clean {
+		t.Errorf("%+v %v", result, err)
+	}
+	if facts := b.disk("b"); facts.NearlyFull {
+		t.Errorf("after the reset: %+v", facts)
+	}
+}
+
+func TestFilesWithoutRoomForOthersCountToo(t *testing.T) {
+	dir, _ := smallDisk(t)
+	b := boxAt(t, dir)
+	b.create(CreateParams{Slot: "a", Level: isolation.None, Network: true})
+	b.create(CreateParams{Slot: "b", Level: isolation.None, Network: true})
+	b.sh("b", "i=0; while true > $i; do i=$((i + 1)); done 2>/dev/null; true")
+	if facts := b.disk("a"); !facts.NearlyFull || !facts.ByOthers || facts.FreeBytes < 32<<20 {
+		t.Errorf("%+v", facts)
+	}
+	if facts := b.disk("b"); !facts.NearlyFull || facts.ByOthers {
+		t.Errorf("%+v", facts)
+	}
+}
+
+func BenchmarkDiskRoom(b *testing.B) {
+	dir := b.TempDir()
+	for b.Loop() {
+		if _, ok := room.At(dir, false); !ok {
+			b.Fatal("no room is told")
+		}
+	}
+}

@@ -1,0 +1,140 @@
+"""A disk that others have filled says nothing about the model; one that the slot has filled does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import anyio
+import pytest
+
+from hermes_agent import CommandCheck, Completion, Rollout, RolloutResult, Scoring, ScriptedModel
+from hermes_agent.messages import Message
+from hermes_agent.models.scripted import Step, call
+from hermes_exec import ErrorCause, HostDiskFull, SandboxPool
+from hermes_exec.tools import Toolbox
+from tests.disks import empty, fill, small_disk
+
+pytestmark = pytest.mark.anyio
+HINT = "Remove files"
+FILL = "cat /dev/zero > large; rm -f nothing"
+HOLD = (
+    "import os, time\n"
+    "file = open('large', 'wb', 0)\n"
+    "os.remove('large')\n"
+    "try:\n    while True: file.write(bytes(1 << 16))\n"
+    "except OSError: pass\n"
+    "print('full', flush=True)\n"
+    "time.sleep(100)\n"
+)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        folder.chmod(0o711)
+    if os.geteuid() != 0:
+        pytest.skip("a mount takes root")
+    with small_disk(tmp_path / "disk") as made:
+        yield made
+
+
+def pool_at(disk: Path, slots: int = 2) -> SandboxPool:
+    return SandboxPool("local", base_dir=str(disk), slots_per_sandbox=slots, max_sandboxes=1, acquire_timeout_s=60)
+
+
+async def test_disk_full_of_others_files(disk: Path) -> None:
+    async with pool_at(disk) as pool, pool.slot() as slot, Toolbox(slot) as toolbox:
+        await slot.check_disk()
+        await slot.run("echo before > file")
+        before = slot.disk_full
+        assert not before
+        fill(disk)
+        written = await toolbox.call("write_file", {"path": "other", "content": "x" * 100_000})
+        assert written.error_kind == "no_space"
+        assert HINT not in written.content
+        await slot.run("true")
+        assert slot.disk_full
+        with pytest.raises(HostDiskFull) as caught:
+            await toolbox.check_disk()
+        assert (caught.value.cause, caught.value.retryable) == (ErrorCause.INFRA, True)
+        empty(disk)
+        await slot.check_disk()
+        assert not slot.disk_full
+
+
+async def test_disk_full_of_the_slots_own_files(disk: Path) -> None:
+    async with pool_at(disk) as pool, pool.slot() as slot, Toolbox(slot) as toolbox:
+        await slot.run(FILL)
+        assert slot.disk_full
+        written = await toolbox.call("write_file", {"path": "other", "content": "x" * 100_000})
+        assert written.error_kind == "no_space"
+        assert HINT in written.content
+        await toolbox.check_disk()
+        await slot.run("rm large")
+        assert (await toolbox.call("write_file", {"path": "other", "content": "x" * 100_000})).ok
+
+
+async def test_disk_full_of_a_removed_file_that_the_slot_holds_open(disk: Path) -> None:
+    async with pool_at(disk) as pool, pool.slot() as slot:
+        await slot.spawn(["python3", "-c", HOLD])
+        with anyio.fail_after(60):
+            while not slot.disk_full:
+                await slot.run("true")
+        assert await slot.disk_filled_by_others()  # as it looks
+        await slot.check_disk()
+        assert not slot.disk_full
+
+
+async def test_nobody_gets_a_slot_of_a_sandbox_with_a_full_disk(disk: Path) -> None:
+    async with pool_at(disk) as pool:
+        async with pool.slot():
+            pass
+        fill(disk)
+        lent = anyio.Event()
+
+        async def acquire() -> None:
+            async with pool.slot() as slot:
+                lent.set()
+                assert (await slot.run("echo there")).stdout == "there\n"
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(acquire)
+            with anyio.move_on_after(3):
+                await lent.wait()
+            assert not lent.is_set()
+            empty(disk)
+            with anyio.fail_after(30):
+                await lent.wait()
+
+
+async def rolled(pool: SandboxPool, during: str, after: Callable[[], None] = lambda: None) -> RolloutResult:
+    """A rollout that has to write a file of 1 MB; `after` is called once its first command has ended."""
+
+    def last(_: Sequence[Message]) -> Completion:
+        after()
+        return Completion("done", (), None)
+
+    steps: list[Step] = [Completion(None, (call("terminal", {"command": during}),), None), last]
+    check = CommandCheck("test $(wc -c < work) = 1000000")
+    rollout = Rollout(messages="Write work.", scoring=Scoring(check=check))
+    return await rollout.run(pool, ScriptedModel(steps))
+
+
+WORK = "head -c 1000000 /dev/zero > work"
+
+
+async def test_rollout_on_a_disk_that_others_fill_is_not_scored(disk: Path) -> None:
+    async with pool_at(disk) as pool:
+        good = await rolled(pool, WORK)
+        assert (good.solved, good.cause) == (True, ErrorCause.POLICY)
+        async with pool.slot():
+            pass
+
+        late = await rolled(pool, WORK, after=lambda: fill(disk))
+        assert (late.verdict, late.trainable, late.cause) == (None, False, ErrorCause.INFRA)
+        assert isinstance(late.exception, HostDiskFull)
+        empty(disk)
+        own = await rolled(pool, FILL)
+        assert (own.solved, own.trainable, own.cause) == (False, True, ErrorCause.POLICY)
