@@ -55,9 +55,6 @@ class Bodies:
         if end < 0:
             why = f"there is text after its JSON object (at character {after - begin})"
             return Body(begin, "", broken=self._tags.broken(source, start, why, cut=False))
-        if self._tags.may_be_quoted(source, end):
-            why = f"a {self._tags.closing} without an opening tag follows, so it may stand in another call"
-            return Body(begin, "", broken=self._tags.unclosed(source, start, why, cut=False))
         return Body(end, text[begin : found.end], found.value)
 
     def _closed(self, text: str, after: int) -> int:

@@ -67,7 +67,6 @@ class CallTags:
         self._form = form
         tags = f"(?P<opening>{re.escape(opening)})|(?P<closing>{re.escape(closing)})"
         self._tags = re.compile(tags)
-        self._more = re.compile(rf"(?:\s*+{re.escape(closing)})*+")
         self._steps = re.compile(rf'{tags}|\\[\\"]?|{STRING}', re.DOTALL) if strings else self._tags
 
     def end(self, source: Source, start: int) -> int:
@@ -78,13 +77,6 @@ class CallTags:
             if depth == 0:
                 return step.end() if source.once(self._closings).pair_up(step.end()) else -1
         return -1
-
-    def may_be_quoted(self, source: Source, end: int) -> bool:
-        """Whether more closing than opening tags follow a call that ends here, not counting those right after it: the
-        call may stand in another one, whose opening tag was misspelled.
-        """
-        more = self._more.match(source.text, end)
-        return not source.once(self._closings).pair_up(more.end() if more else end)
 
     def _closings(self, text: str) -> _Depths:
         return _Depths(Step(tag.end(), _change(tag)) for tag in self._tags.finditer(text))

@@ -72,14 +72,11 @@ def test_no_misspelling_of_a_call_runs_what_it_quotes(name: str, quote: str) -> 
             assert "rm" not in [each.name for each in parse(name, text).calls], text
 
 
-@pytest.mark.parametrize("name", [name for name in NESTING if name in ("hermes", "longcat")])
-def test_opening_tag_that_is_misspelled(name: str) -> None:
-    whole = broken(name, '"', inner(name))
-    for position in range(1, len(TAGS[name].opening)):
-        assert parse(name, whole[:position] + whole[position + 1 :]).calls == ()
-    twice = call(name, "ls") + TAGS[name].closing + call(name, "ls") + TAGS[name].closing * 2
-    assert made(parse(name, call(name, "ls") + TAGS[name].closing)) == [("ls", {})]
-    assert parse(name, twice).errors
+@pytest.mark.parametrize("name", NESTING)
+def test_closing_tag_in_a_later_call_leaves_the_ones_before_alone(name: str) -> None:
+    content = f"ends with {TAGS[name].closing}"
+    text = call(name, "ls") + call(name, "write_file", content=content) + call(name, "ls")
+    assert made(parse(name, text)) == [("ls", {}), ("write_file", {"content": content}), ("ls", {})]
 
 
 @pytest.mark.parametrize("name", TYPED)
