@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 
-from hermes_agent import RolloutResult
-from hermes_agent.tokens import TokenSequence
-from hermes_atropos.groups import Finished, Group, KeptGroups, problem
+from hermes_agent import AgentLoop, RolloutResult, Verdict
+from hermes_agent.tokens import TokenModel, TokenSequence
+from hermes_atropos.groups import Finished, Group, KeptGroups, finished, problem
 from hermes_atropos.metrics import Tally, readable
 from hermes_exec import ErrorCause
 from hermes_exec.results import PoolStats
+from tests.unit.agent.tokens.families import FAMILIES
+from tests.unit.agent.tokens.test_session import TOKENIZER, Told
+from tests.unit.agent.toolboxes import FunctionTools, echo
 
 DONE = Finished(RolloutResult(None), TokenSequence([1], [1], [-1.0]), 1.0)
 STATS = PoolStats(
@@ -97,3 +100,16 @@ def test_a_conversation_for_people() -> None:
     )
     assert "… 5000 characters …" in text
     assert '[assistant]\n→ terminal({"command": "ls"})' in text
+
+
+@pytest.mark.parametrize(("answers", "whole"), [(["<tool_response>x", "ok"], False), (["ok<tool_response>x"], True)])
+async def test_episode_that_restarts_after_an_invented_answer_is_not_trained_on(
+    answers: list[str], whole: bool
+) -> None:
+    call = '<tool_call>{"name": "do", "arguments": {}}</tool_call>'
+    sampler = Told(*(f"{call}{text}" if place < len(answers) - 1 else text for place, text in enumerate(answers)))
+    model = TokenModel(sampler, FAMILIES["plain"].chat_template(TOKENIZER), sampling={"max_tokens": 500})
+    episode = await AgentLoop(model, FunctionTools(echo)).run("go")
+    result = RolloutResult(episode, Verdict(1.0, True))
+    assert (episode.trainable, [error.kind for error in episode.errors]) == (True, ["invented_answer"])
+    assert (finished(result) is not None) == whole
