@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from atroposlib.envs.base import BaseEnvConfig
 from pydantic import ConfigDict, Field, field_serializer, field_validator, model_validator
@@ -31,6 +31,11 @@ class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
 
     model_config = ConfigDict(extra="forbid", validate_default=False)
 
+    needs_network: ClassVar[bool] = False
+    """Whether the environment's tasks cannot be done without a network."""
+    uses_pool_image: ClassVar[bool] = True
+    """Whether slots of the pool's own image are used."""
+
     use_wandb: bool = Field(False, description="Whether to use wandb")
     group_size: int = Field(4, ge=1, description="Rollouts of a group")
     max_eval_workers: int = Field(16, ge=1, description="Items of an evaluation that are worked on at once, at most")
@@ -51,7 +56,11 @@ class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
     slots_per_sandbox: int | None = Field(None, ge=1, description="Slots in a box")
     min_sandboxes: int = Field(0, ge=0, description="Boxes that are always there")
     max_sandboxes: int | None = Field(None, ge=1, description="Boxes at most")
-    network: bool = Field(True, description="Whether slots have a network")
+    network: bool | None = Field(
+        None,
+        description="Whether slots have a network (None: yes where it is their own; no where it would be that of their "
+        "host, as on local, ssh and singularity, unless the environment needs one)",
+    )
     min_isolation: str = Field("none", description="Least isolation: none, uid, namespaces, box")
     cpus: float | None = Field(None, gt=0, description="Processors of a box")
     memory_mb: int | None = Field(None, gt=0, description="Memory of a box, in MB")
@@ -175,6 +184,25 @@ class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
         entry = self._named_in_file().get(self.backend)
         return str(entry.get("type", self.backend)) if isinstance(entry, Mapping) else self.backend
 
+    @property
+    def shares_host_network(self) -> bool:
+        """Whether slots with a network have that of their host, its loopback included."""
+        shares = {"nomad": self._option("driver") == "singularity", "docker": self._option("network_mode") == "host"}
+        return shares.get(self.backend_type, self.backend_type in ("local", "ssh", "singularity"))
+
+    @property
+    def slots_network(self) -> bool:
+        """Whether slots have a network."""
+        said = self._option("network") if self.network is None else self.network
+        return bool(said) if said is not None else self.needs_network or not self.shares_host_network
+
+    def _option(self, name: str) -> object:
+        """An option of the pool or its backend: of `backend_options`, else of the file of `pool_config`."""
+        file = {} if self.pool_config is None else read_config(self.pool_config)
+        entry = self._named_in_file().get(self.backend)
+        places = [json.loads(self.backend_options or "{}"), entry, file, file.get("backend_options")]
+        return next((place[name] for place in places if isinstance(place, Mapping) and name in place), None)
+
     def _named_in_file(self) -> dict[str, Any]:
         return {} if self.pool_config is None else named_backends(read_config(self.pool_config))
 
@@ -213,6 +241,7 @@ class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
             "max_lifetime_s": self.max_lifetime_s,
         }
         options |= {name: value for name, value in given.items() if value is not None}
+        options["network"] = self.slots_network
         if self.pool_config is not None:
             if self.pool_image is not None:
                 options["image"] = self.pool_image
@@ -224,7 +253,6 @@ class SandboxEnvConfig(SeedNames, BaseEnvConfig):  # type: ignore[misc]
             self.backend,
             image=self.pool_image,
             min_sandboxes=self.min_sandboxes,
-            network=self.network,
             min_isolation=self.min_isolation,  # type: ignore[arg-type]
             acquire_timeout_s=self.acquire_timeout_s,
             **options,

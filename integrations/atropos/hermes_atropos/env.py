@@ -26,6 +26,7 @@ from hermes_atropos.context import ExecTool, ToolContext
 from hermes_atropos.errors import EnvironmentStopped
 from hermes_atropos.evaluation import Evaluated, Samples, rates, table
 from hermes_atropos.metrics import readable
+from hermes_atropos.reach import Reach
 from hermes_atropos.rolling import Rolling
 from hermes_atropos.servers import LOGPROBS, ServerKind, close, innermost
 from hermes_atropos.spec import SandboxSpec
@@ -76,6 +77,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         except OSError as error:
             raise ConfigError(f"the tokenizer {config.tokenizer_name!r} cannot be loaded: {error}") from error
         self._resumes = False
+        self.reach = Reach(None, tuple(server.base_url for server in configs if server.base_url))
         try:
             if self.server.proxy_url or self.server.use_proxy:
                 raise ConfigError(
@@ -174,6 +176,8 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
                 "with group_size 1 every group has equal scores and is dropped: use a larger one, or say "
                 "--env.ensure_scores_are_not_same false"
             )
+        samplers = tuple(server.config.base_url for server in self.server.servers if server.config.base_url)
+        self.reach = Reach(self.config.rollout_server_url, samplers)
         given = self.get_next_item
 
         async def next_item() -> ItemT | None:
@@ -228,6 +232,9 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         """
         try:
             async with self.config.make_pool() as self.pool:
+                if self.config.uses_pool_image:
+                    async with self.pool.slot() as slot:
+                        await self.reach.check(slot, None)
                 await self.rolling.run(work, self._groups_at_once() if in_groups else 1)
         except RetryError as error:
             cause = innermost(error)

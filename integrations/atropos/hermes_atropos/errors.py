@@ -13,3 +13,7 @@ class EnvironmentMistake(ConfigError):
     """Raised when the code of an environment is wrong, such as a reward that is not a finite number: no other rollout
     would come out better, and the run ends.
     """
+
+
+class ServerReachable(ConfigError):
+    """Raised when a program in a slot can connect to the server of the trainer or of the model: the run ends."""

@@ -28,7 +28,7 @@ from hermes_agent.rewards import show_value, to_float
 from hermes_agent.scoring import check_verdict
 from hermes_agent.tokens import ChatTemplate
 from hermes_atropos.context import ToolContext
-from hermes_atropos.errors import EnvironmentMistake, EnvironmentStopped
+from hermes_atropos.errors import EnvironmentMistake, EnvironmentStopped, ServerReachable
 from hermes_atropos.evaluation import Evaluated
 from hermes_atropos.groups import Finished, Group, KeptGroups, find_odd_value, finished, problem, scored, to_json
 from hermes_atropos.loop_watch import LoopWatch
@@ -153,7 +153,7 @@ class Rolling(Generic[ItemT]):
         while True:
             result = await rollout.run(self._env.pool, model)
             known = result.reward is not None or result.finish == "deadline"
-            if isinstance(result.exception, EnvironmentMistake):
+            if isinstance(result.exception, EnvironmentMistake | ServerReachable):
                 self._stop(_why(result), ErrorCause.CONFIG)
             if known or _never_better(result) or rerolls >= config.max_rerolls:
                 return result
@@ -258,6 +258,7 @@ class Rolling(Generic[ItemT]):
         meta: dict[str, Any] = {}
 
         async def prepare(slot: Slot) -> None:
+            await env.reach.check(slot, spec.profile)
             ctx = ToolContext(slot)
             with _code_of(env, "setup_trajectory_workspace"):
                 made = await env.setup_trajectory_workspace(item, trajectory_id=trajectory_id, exec_tool=ctx.exec_tool)
@@ -342,7 +343,7 @@ class _Unfilled(Exception):
         errors = () if result.episode is None else result.episode.errors
         self.refused = any(one.kind == AccessRefused.__name__ for one in errors)
         """A refused key is refused for every group."""
-        self.mistake = isinstance(result.exception, EnvironmentMistake)
+        self.mistake = isinstance(result.exception, EnvironmentMistake | ServerReachable)
         self.settled = result.cause is ErrorCause.CONFIG or _is_bug(result)
 
 

@@ -8,7 +8,7 @@ import logging
 import tarfile
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import anyio.to_thread
 from pydantic import Field
@@ -25,7 +25,6 @@ from hermes_atropos.image_definitions import (
 from hermes_exec import ConfigError, ExecError, ImageError, LaunchTimeout, SandboxPool
 
 _LOG = logging.getLogger(__name__)
-_PORTS_OF_THE_HOST = frozenset({"local", "ssh", "singularity"})
 WITHOUT_IMAGES = frozenset({"local", "ssh"})
 _BUILT_BY_DOCKER = "dockerfile:"
 
@@ -43,6 +42,8 @@ TaskT = TypeVar("TaskT", bound=Named)
 
 class TaskImagesConfig(SandboxEnvConfig):
     """The options of an environment whose tasks have images of their own."""
+
+    uses_pool_image: ClassVar[bool] = False
 
     default_docker_image: str = Field(default="ubuntu:22.04", description="for definitions based on a local .sif")
     base_image: str = Field(default="", description="takes the place of the base that definitions name")
@@ -77,8 +78,8 @@ def check_own_ports(config: SandboxEnvConfig) -> None:
     reward. What a file of `pool_config` says is not looked at.
     """
     slots = config.slots_per_sandbox or (1 if config.backend_type == "docker" else None)
-    if config.network and config.pool_config is None and (slots != 1 or config.backend_type in _PORTS_OF_THE_HOST):
-        other = "" if config.backend_type in _PORTS_OF_THE_HOST else ", or slots_per_sandbox 1"
+    if config.slots_network and config.pool_config is None and (slots != 1 or config.shares_host_network):
+        other = "" if config.shares_host_network else ", or slots_per_sandbox 1"
         raise ConfigError(
             f"with the network on, slots of the backend {config.backend_type!r} share ports here, and a service of one "
             f"rollout would stand in the way of another's: say --env.network false{other}"

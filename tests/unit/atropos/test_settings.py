@@ -185,3 +185,48 @@ def test_secrets_of_a_backend_are_not_told(tmp_path: Path, monkeypatch: pytest.M
     assert "s3cret" not in told
     assert json.loads(json.loads(told)["backend_options"])["lease_s"] == 9
     assert config.make_pool().masked("s3cret, s3cret-too") == "***, ***"
+
+
+@pytest.mark.parametrize(
+    ("flags", "has_network"),
+    [
+        ((), False),
+        (("--env.backend", "ssh"), False),
+        (("--env.backend", "singularity"), False),
+        (("--env.backend", "docker"), True),
+        (("--env.backend", "modal"), True),
+        (("--env.backend", "nomad"), True),
+        (("--env.backend", "nomad", "--env.backend_options", '{"driver": "singularity"}'), False),
+        (("--env.backend", "docker", "--env.backend_options", '{"network_mode": "host"}'), False),
+        (("--env.backend_options", '{"network": true}'), True),
+        (("--env.network", "true"), True),
+        (("--env.backend", "docker", "--env.network", "false"), False),
+        (("--env.pool_config", "LOCAL"), False),
+        (("--env.pool_config", "SAYS"), True),
+        (("--env.pool_config", "SAYS", "--env.network", "false"), False),
+        (("--env.pool_config", "NAMED", "--env.backend", "here"), True),
+        (("--env.pool_config", "NAMED", "--env.backend", "there"), False),
+    ],
+)
+def test_slots_have_no_network_of_their_host_unless_it_is_asked_for(
+    flags: tuple[str, ...], has_network: bool, tmp_path: Path
+) -> None:
+    files = {
+        "LOCAL": "backend: local\n",
+        "SAYS": "backend: local\nnetwork: true\n",
+        "NAMED": "backends:\n  here: {type: local, network: true}\n  there: {type: local}\n",
+    }
+    for name, text in files.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    config = read(*(str(tmp_path / f"{flag}.yaml") if flag in files else flag for flag in flags))[0]
+    assert config.slots_network is has_network
+    if config.backend_type == "local":
+        assert config.make_pool().config.network is has_network
+
+
+def test_an_environment_may_need_the_network() -> None:
+    class Needs(SandboxEnvConfig):
+        needs_network = True
+
+    assert Needs().slots_network
+    assert not Needs(network=False).slots_network

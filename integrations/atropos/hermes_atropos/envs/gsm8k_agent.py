@@ -9,6 +9,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import anyio.to_thread
+from pydantic import Field
 
 from hermes_agent import Episode
 from hermes_atropos import datasets
@@ -27,6 +28,7 @@ class Gsm8kAgentConfig(SandboxEnvConfig):
     """The options of the environment."""
 
     dataset_name: str | None = "openai/gsm8k:main"
+    network: bool | None = Field(False, description="Whether slots have a network: the answers are public")
 
 
 class Gsm8kAgentEnv(SandboxAgentEnv[dict[str, Any]]):

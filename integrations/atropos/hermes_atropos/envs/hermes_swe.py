@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import anyio.to_thread
+from pydantic import Field
 
 from hermes_agent import CheckFailed, Episode, Verdict
 from hermes_atropos import datasets
@@ -32,6 +33,7 @@ class HermesSweConfig(SandboxEnvConfig):
 
     dataset_name: str | None = "bigcode/humanevalpack:python"
     dataset_split: str = "test"
+    network: bool | None = Field(False, description="Whether slots have a network: the solutions are public")
     test_timeout_s: float = 30.0
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import anyio
 import pytest
 
+from hermes_atropos.envs.swe_smith_oracle import SweSmithOracleConfig
 from hermes_atropos.envs.swe_smith_oracle.verify import PLACE
 from hermes_atropos.envs.swe_smith_oracle.workspace import Prepared, Settings, Workspaces
 from hermes_exec import SandboxPool
 from hermes_exec.errors import ErrorCause
-from tests.e2e.atropos.swe.agents import Action, of, prepended, rollout, solution, terminal
+from tests.e2e.atropos.swe.agents import Action, of, prepended, rollout, solution, source_of, terminal
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.one_of(3)]
 
@@ -144,6 +145,20 @@ async def test_source_that_hangs_gives_nothing(pool: SandboxPool, code: str) -> 
     assert (result.reward, result.cause) == (0.0, ErrorCause.POLICY), (result.error, result.verdict)
     assert result.verdict is not None
     assert "longer than their time" in result.verdict.output
+
+
+async def test_mended_package_cannot_be_downloaded() -> None:
+    """Slots of the environment have no network: its instances are bugs in public packages."""
+    async with SweSmithOracleConfig().make_pool() as pool:
+        prepared = await prepared_in(pool)
+        download = (
+            "python3 -m pip download -q --no-deps toolz==1.2.0 -d /tmp/d && python3 -m zipfile -e /tmp/d/*.whl /tmp/d"
+        )
+        copy = f"cp /tmp/d/{source_of(prepared)} {source_of(prepared)}"
+        result = await rollout(pool, prepared, [terminal(f"{download} && {copy}")])
+    assert result.reward == 0.0, (result.error, result.verdict)
+    assert result.episode is not None
+    assert not result.episode.tool_calls[0].ok
 
 
 async def test_an_agent_that_calls_no_tool_mends_nothing(pool: SandboxPool) -> None:

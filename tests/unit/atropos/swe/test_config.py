@@ -28,6 +28,20 @@ def test_the_class_is_exported() -> None:
     assert ENV.name == "swe_smith_oracle"
 
 
+def test_slots_have_no_network_unless_it_is_asked_for() -> None:
+    """The packages of its instances are public."""
+    assert not SweSmithOracleConfig(backend="docker").slots_network
+    assert SweSmithOracleConfig(backend="docker", network=True).slots_network
+
+
+@pytest.mark.anyio
+async def test_wheels_that_slots_download_need_a_network() -> None:
+    env = object.__new__(SweSmithOracleEnv)
+    env.config = SweSmithOracleConfig(wheels="online")
+    with pytest.raises(ConfigError, match=r"--env.wheels offline, or --env.network true"):
+        await env.setup()
+
+
 def test_as_many_as_are_asked_for_by_the_seed() -> None:
     assert ids(choose(MANY, SweSmithOracleConfig())) == ids(MANY)
     assert ids(choose(MANY, SweSmithOracleConfig(max_items=3, shuffle=False))) == ["0", "1", "2"]

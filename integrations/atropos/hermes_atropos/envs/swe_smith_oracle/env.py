@@ -35,6 +35,7 @@ class SweSmithOracleConfig(SandboxEnvConfig):
     """Settings of the environment; `dataset_name` may be `shipped`, a file or folder, or a dataset of Hugging Face."""
 
     dataset_name: str | None = Field(SHIPPED, description="shipped, a .jsonl/.json/.parquet file, or a dataset's name")
+    network: bool | None = Field(False, description="Whether slots have a network: the mended package is public")
     max_items: int = Field(0, ge=0, description="use only so many instances; 0: all")
     shuffle: bool = Field(True, description="another order in each epoch, by the seed")
     seed: int = Field(0, description="the seed of the order")
@@ -82,6 +83,11 @@ class SweSmithOracleEnv(SandboxAgentEnv[Prepared]):
     async def setup(self) -> None:
         """Read the dataset. Raises ConfigError for a wrong row, and when no instance is left."""
         config = self.config
+        if config.wheels == "online" and not config.slots_network:
+            raise ConfigError(
+                "wheels online needs a network in the slots, with which a model can download the mended package: say "
+                "--env.wheels offline, or --env.network true"
+            )
         name = str(shipped(self.name)) if config.dataset_name in (None, "", SHIPPED) else str(config.dataset_name)
         rows = await anyio.to_thread.run_sync(load_dataset_rows, name, config.dataset_split or "train")
         self.instances = choose([read_instance(row, number) for number, row in enumerate(rows, 1)], config)

@@ -1,0 +1,172 @@
+"""Finds out whether slots can connect to the server of the trainer or of the model, which trust whoever connects."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import ipaddress
+import secrets
+import socket
+import struct
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+
+from hermes_atropos.errors import ServerReachable
+from hermes_exec import ExecError, Slot
+
+TRAINER, SAMPLER = "the server of the trainer", "the inference server"
+_CONNECT_S = 5.0
+_SIOCGIFADDR = 0x8915
+_IFREQ_BYTES = 40
+
+
+class Server(NamedTuple):
+    """A server that slots must not reach: what it is, and its address."""
+
+    what: str
+    url: str
+
+    @property
+    def port(self) -> int:
+        """The port of the address."""
+        parts = urlsplit(self.url)
+        return parts.port or (443 if parts.scheme == "https" else 80)
+
+
+class Reach:
+    """Tries, out of slots, to connect to servers: once for each profile of the pool and each sandbox of several slots
+    (containers of one slot are alike), and again as long as one of the servers is not there.
+    """
+
+    def __init__(self, trainer: str | None, samplers: Iterable[str]) -> None:
+        self._servers = [*([Server(TRAINER, trainer)] if trainer else []), *(Server(SAMPLER, url) for url in samplers)]
+        self._safe: set[tuple[str | None, str]] = set()
+        self._one = anyio.Lock()
+
+    async def check(self, slot: Slot, profile: str | None) -> None:
+        """Return where no program of the slot can connect to a server.
+
+        Raises:
+            ServerReachable: one can.
+            ExecError: the slot is lost.
+        """
+        place = (profile, "" if slot.isolation.level == "box" else slot.sandbox)
+        async with self._one:
+            if place not in self._safe and all([await self._check(slot, server) for server in self._servers]):
+                self._safe.add(place)
+
+    async def _check(self, slot: Slot, server: Server) -> bool:
+        """Whether the server was there to be reached."""
+        addresses = await anyio.to_thread.run_sync(_resolve, server)
+        here = [address for address in addresses if _is_here(address)]
+        if here and await _shares_loopback(slot):
+            raise _refusal(slot, server)
+        if here:
+            addresses = [*addresses, *await anyio.to_thread.run_sync(own_addresses)]
+        # Elsewhere a loopback is another one. A public address of a model's provider asks for a key.
+        wanted = {a for a in addresses if not a.is_loopback and (server.what == TRAINER or a.is_private)}
+        for address in sorted(map(str, wanted)):
+            if await _connects(slot, address, server.port):
+                raise _refusal(slot, server, f"{address}:{server.port}")
+        return any([await _answers(str(address), server.port) for address in addresses])
+
+
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def _resolve(server: Server) -> list[_Address]:
+    host = urlsplit(server.url).hostname
+    if not host:
+        return []
+    try:
+        found = socket.getaddrinfo(host, server.port, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    named = {ipaddress.ip_address(str(one[4][0]).partition("%")[0]) for one in found}
+    # An address to listen at stands for all of this host.
+    return [ipaddress.ip_address("127.0.0.1") if address.is_unspecified else address for address in named]
+
+
+def _is_here(address: _Address) -> bool:
+    """Whether it is an address of this host."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    with socket.socket(family) as probe:
+        try:
+            probe.bind((str(address), 0))
+        except OSError:
+            return False
+    return True
+
+
+def own_addresses() -> list[_Address]:
+    """Return the IPv4 addresses of this host's interfaces, bridges of container engines included."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for _, name in socket.if_nameindex():
+            request = array.array("B", struct.pack(f"{_IFREQ_BYTES}s", name.encode()))
+            with suppress(OSError):
+                fcntl.ioctl(asked, _SIOCGIFADDR, request)
+                found.append(ipaddress.ip_address(request.tobytes()[20:24]))
+    return found
+
+
+async def _shares_loopback(slot: Slot) -> bool:
+    """Whether a listener on this host's loopback can be reached from the slot."""
+    token = secrets.token_bytes(16)
+
+    async def greet(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            with suppress(anyio.BrokenResourceError):
+                await stream.send(token)
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, greet)
+        found = await _read(slot, "127.0.0.1", port, len(token))
+        tasks.cancel_scope.cancel()
+    return found == token
+
+
+async def _read(slot: Slot, host: str, port: int, size: int) -> bytes | None:
+    """What a server sends first to a program in the slot; None where there is no connection."""
+    data = b""
+    with anyio.move_on_after(_CONNECT_S):
+        try:
+            connection = await slot.connect(port, host)
+        except OSError as error:
+            if isinstance(error, ExecError):
+                raise
+            return None
+        async with connection:
+            with suppress(anyio.EndOfStream, anyio.BrokenResourceError, OSError):
+                while len(data) < size:
+                    data += await connection.receive()
+        return data
+    return None
+
+
+async def _connects(slot: Slot, host: str, port: int) -> bool:
+    return await _read(slot, host, port, 0) is not None
+
+
+async def _answers(host: str, port: int) -> bool:
+    with anyio.move_on_after(_CONNECT_S), suppress(OSError):
+        async with await anyio.connect_tcp(host, port):
+            return True
+    return False
+
+
+def _refusal(slot: Slot, server: Server, at: str = "") -> ServerReachable:
+    return ServerReachable(
+        f"slots of the backend {slot.backend!r} can connect to {server.what} ({server.url}{at and f', at {at}'}), "
+        "which trusts whoever connects: a model could write its own rewards. Turn the network of the slots off "
+        "(--env.network false), take slots with a network of their own (such as --env.backend docker, with a server "
+        f"that listens on 127.0.0.1 alone), or run {server.what} on a host of its own that slots cannot reach"
+    )
