@@ -8,14 +8,11 @@ import signal
 
 def main() -> None:
     """Run the command line and end the process with its exit code."""
-    ignored = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-    if not ignored:
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # cli.exits.INTERRUPTED: nothing was begun yet
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # the search for them is a tenth of the start
     from hermes_exec.cli.app import run
 
-    if not ignored:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     run()
 
 

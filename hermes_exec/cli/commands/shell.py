@@ -60,7 +60,7 @@ def shell(
 
         if any((backend, image, config, profile, option, trace)):
             raise ConfigError("--slot looks into a slot that is there: options of a new one cannot go with it")
-        raise typer.Exit(anyio.run(look, slot, command or []))
+        raise typer.Exit(run_async(lambda: look(slot, command or []), notice=None))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("shell needs a terminal; to run a command without one, use: hermes-exec run -- CMD")
     pool = make_pool(backend, image, config, profile, option, trace=trace)

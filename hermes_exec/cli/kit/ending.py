@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import os
+import signal
 import sys
+import time
 from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
 
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.output import emit_json, say
@@ -29,12 +36,24 @@ def fields_of(error: ExecError | OSError) -> dict[str, object]:
     }
 
 
+_SAME_INTERRUPT_S = 1.0
+"""Within this time a further SIGINT belongs to the first one, as launchers send several."""
+
+
 def end_with(main: Callable[[], object]) -> None:
-    """Do it, tell its errors, and end the process with the exit code of these."""
+    """Do it, tell its errors, and end the process with the exit code of these. The first SIGINT raises
+    KeyboardInterrupt in what is not asynchronous (`run_async` is), a later one ends the process at once.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _interrupt)
     try:
         main()
     except KeyboardInterrupt:
-        sys.exit(exits.INTERRUPTED)
+        _leave()
+    except SystemExit as ending:
+        if ending.code == exits.INTERRUPTED:
+            _leave()
+        raise
     except Exception as error:
         if exits.is_reader_gone(error):
             sys.stderr.close()
@@ -45,3 +64,25 @@ def end_with(main: Callable[[], object]) -> None:
         for each in {(type(each), str(each)): each for each in found}.values():
             report(each)
         sys.exit(max(map(exits.code_of, found)))
+
+
+def _leave() -> NoReturn:
+    """End the process after a signal without the interpreter's own end: that takes seconds in a program that has
+    imported much, and a further signal could raise in it.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(exits.INTERRUPTED)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    first = time.monotonic()
+
+    def again(_number: int, _frame: FrameType | None) -> None:
+        if time.monotonic() - first > _SAME_INTERRUPT_S:
+            os._exit(exits.INTERRUPTED)
+
+    signal.signal(signal.SIGINT, again)
+    raise KeyboardInterrupt

@@ -2,57 +2,130 @@
 
 from __future__ import annotations
 
+import asyncio
+import atexit
+import math
+import os
+import queue
 import signal
-from collections.abc import Awaitable, Callable
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import FrameType
 
 import anyio
-from anyio.abc import TaskStatus
 
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.output import say
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+HURRY_S = 10.0
+"""What the end may still take after a second signal."""
+_LAST_RESORT_S = 5.0
 
 
-def run_async(main: Callable[[], Awaitable[int]]) -> int:
+def run_async(main: Callable[[], Awaitable[int]], *, notice: str | None = "ending all boxes") -> int:
     """Run `main` on an event loop and return its exit code, or INTERRUPTED after a signal.
 
-    The first signal cancels `main`, which ends its boxes on the way out. A second one no longer waits: it is left to
-    Python, and the boxes end by their last resort at exit and by their lease.
+    The first signal cancels `main`, which ends its boxes on the way out. A second one gives that HURRY_S more seconds:
+    then the boxes end by their last resort, and the process with it. Further ones change nothing. No signal raises
+    anything, from here to the end of the process: launchers and impatient users send several, and an exception at any
+    place of the event loop would break off the end that the first one began.
 
-    A hang-up that is ignored already, as under `nohup`, stays ignored.
+    A hang-up that is ignored already, as under `nohup`, stays ignored. `notice` is what is printed at the first signal.
 
     Raises:
         ExecError: as `main` did.
     """
-    return anyio.run(_guarded, main)
+    signals = _Signals()
+    signals.catch()
+    try:
+        return anyio.run(_guarded, main, signals, notice)
+    finally:
+        if not signals.received:
+            signals.restore()
 
 
-async def _guarded(main: Callable[[], Awaitable[int]]) -> int:
-    received: list[signal.Signals] = []
+async def _guarded(main: Callable[[], Awaitable[int]], signals: _Signals, notice: str | None) -> int:
     error: Exception | SystemExit | None = None
     code = exits.OK
-    async with anyio.create_task_group() as tasks:
-
-        async def watch(*, task_status: TaskStatus[None]) -> None:
-            ignores_hang_up = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-            ending = [number for number in ENDING if number != signal.SIGHUP or not ignores_hang_up]
-            with anyio.open_signal_receiver(*ending) as signals:
-                task_status.started()
-                async for number in signals:
-                    received.append(number)
-                    say(f"{number.name}: ending all boxes")
-                    break
-            tasks.cancel_scope.cancel()
-
-        await tasks.start(watch)
-        try:
-            code = await main()
-        except (Exception, SystemExit) as raised:  # noqa: BLE001 - raised again outside of the task group, which would wrap it
-            error = raised
-        tasks.cancel_scope.cancel()
-    if received:
+    with anyio.CancelScope() as scope, signals.calling(partial(_end, scope, signals, notice)):
+        if not signals.received:
+            try:
+                code = await main()
+            except (Exception, SystemExit) as raised:  # noqa: BLE001 - told below, where no signal came
+                error = raised
+    if signals.received:
         return exits.INTERRUPTED
     if error is not None:
         raise error
     return code
+
+
+def _end(scope: anyio.CancelScope, signals: _Signals, notice: str | None) -> None:
+    if scope.cancel_called:
+        return
+    if notice is not None:
+        say(f"{signals.received[0].name}: {notice}")
+    scope.cancel()
+
+
+class _Signals:
+    """The ending signals that came, with handlers that only note them and wake the event loop."""
+
+    def __init__(self) -> None:
+        self.received: list[signal.Signals] = []
+        self._before: dict[signal.Signals, object] = {}
+        self._wake: Callable[[], object] | None = None
+        # The one kind of queue that may be put into by a handler which interrupts another put.
+        self._noted: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+    def catch(self) -> None:
+        """Install the handlers."""
+        threading.Thread(target=self._watch, name="second signal", daemon=True).start()
+        for number in ENDING:
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._handle)
+
+    def restore(self) -> None:
+        """Put the handlers back that were there before."""
+        for number, before in self._before.items():
+            signal.signal(number, before)  # type: ignore[arg-type]
+        self._noted.put(False)
+
+    @contextmanager
+    def calling(self, callback: Callable[[], object]) -> Iterator[None]:
+        """Call back in the running event loop after each signal, and at once where one came already."""
+        loop = asyncio.get_running_loop()
+        self._wake = partial(loop.call_soon_threadsafe, callback)
+        try:
+            if self.received:
+                callback()
+            yield
+        finally:
+            self._wake = None
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        self.received.append(signal.Signals(number))
+        self._noted.put(True)
+        if self._wake is not None:
+            self._wake()
+
+    def _watch(self) -> None:
+        """End the process where its end takes too long after a second signal."""
+        count, until = 0, math.inf
+        while True:
+            try:
+                if not self._noted.get(timeout=None if until == math.inf else max(0.0, until - time.monotonic())):
+                    return
+            except queue.Empty:
+                break
+            count += 1
+            if count == 2:
+                until = time.monotonic() + HURRY_S
+        last_resort = threading.Thread(target=atexit._run_exitfuncs, daemon=True)
+        last_resort.start()
+        last_resort.join(_LAST_RESORT_S)
+        os._exit(exits.INTERRUPTED)

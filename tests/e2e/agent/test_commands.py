@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.agent.plans import Step, wire
+from tests.interrupts import BURSTS, Burst
 from tests.unit.agent.endpoint import EVENTS, chunks_of, endpoint, events, ok
 from tests.unit.agent.endpoint import Answer as Wire
 from tests.unit.agent.tokens.server import Answer, serving
@@ -230,8 +231,9 @@ def test_batch_run_show_and_report(tmp_path: Path) -> None:
     assert (out / "report.html").stat().st_size > 5000
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_ends_with_all_boxes_gone_and_partial_results(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.one_of(2)
+@pytest.mark.parametrize("burst", [Burst(0, (signal.SIGINT,)), Burst(0, (signal.SIGTERM,)), *BURSTS[1::3]], ids=str)
+def test_signals_end_with_all_boxes_gone_and_partial_results(tmp_path: Path, burst: Burst) -> None:
     out = tmp_path / "out"
     slow = threading.Event()
     plans: dict[str, list[Step]] = {"quick": [["touch made"], "done"], "slow": [["sleep 300"], "done"]}
@@ -248,17 +250,46 @@ def test_signal_ends_with_all_boxes_gone_and_partial_results(tmp_path: Path, num
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         ) as process:
             try:
                 assert slow.wait(60)
-                process.send_signal(number)
+                burst.send(process)
                 _, errors = process.communicate(timeout=45)
             finally:
                 process.kill()
     assert process.returncode == 130, errors
+    assert "Traceback" not in errors
     records = [json.loads(line) for line in (out / "trajectories.jsonl").read_text().splitlines()]
     assert [record["solved"] for record in records] == ["solved"]
     assert (out / "report.html").exists()
+    boxes: list[dict[str, Any]] = json.loads(run("ps", "--json").stdout)
+    assert [box for box in boxes if box["labels"]["run_id"] == tmp_path.name] == []
+
+
+@pytest.mark.one_of(2)
+@pytest.mark.parametrize("burst", BURSTS[::3], ids=str)
+def test_signals_end_an_agent_with_all_boxes_gone(tmp_path: Path, burst: Burst) -> None:
+    asked = threading.Event()
+    with (
+        plan_endpoint({"slow": [["sleep 300"], "done"]}, lambda *_: asked.set()) as url,
+        subprocess.Popen(
+            command("agent", "slow", *model(url), "--option", f"run_id={tmp_path.name}"),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            assert asked.wait(60)
+            burst.send(process)
+            out, errors = process.communicate(timeout=45)
+        finally:
+            process.kill()
+    assert (process.returncode, out) == (130, ""), errors
+    assert "Traceback" not in errors
     boxes: list[dict[str, Any]] = json.loads(run("ps", "--json").stdout)
     assert [box for box in boxes if box["labels"]["run_id"] == tmp_path.name] == []
 

@@ -26,6 +26,7 @@ from tests.e2e.atropos.lab import (
     solve,
 )
 from tests.e2e.atropos.trainer import environment, flags, run, run_api
+from tests.interrupts import BURSTS, Burst
 from tests.unit.agent.tokens.families import PLAIN
 
 pytestmark = pytest.mark.one_of(2)
@@ -74,6 +75,25 @@ def test_signals_give_every_slot_back_and_tell_the_server(number: signal.Signals
         assert time.monotonic() - begun < 40  # the tool calls take 60
         assert "Traceback" not in said
         # An environment that comes after it has the whole weight.
+        registered = {"max_token_length": 1, "desired_name": "n", "weight": 1.0, "group_size": 2}
+        made = api.ask("/register-env", registered)
+        assert api_status(api.url, made["env_id"])["env_weight"] == 1.0
+
+
+@pytest.mark.one_of(4)
+@pytest.mark.parametrize("burst", BURSTS, ids=str)
+def test_several_signals_end_as_one_does(burst: Burst, tokenizer: Path) -> None:
+    """With 32 slots in use: all of them come back, and the server is told."""
+    with run_api() as api, serving(PolicyServer(load(tokenizer), lambda _: SLEEPS)) as server:
+        api.register(batch_size=64)
+        more = ("--env.rollout_server_url", api.url, "--env.max_num_workers", "8", "--env.max_batches_offpolicy", "4")
+        with environment("serve", *flags(tokenizer, server.url, *more, group_size=4)) as env:
+            until_asked(server, 32)
+            begun = time.monotonic()
+            burst.send(env)
+            said, _ = env.communicate(timeout=60)
+        assert time.monotonic() - begun < 20  # 1 s on a quiet machine; the tool calls take 60
+        assert (env.returncode, said) == (130, f"{burst.numbers[0].name}: ending all boxes\n")
         registered = {"max_token_length": 1, "desired_name": "n", "weight": 1.0, "group_size": 2}
         made = api.ask("/register-env", registered)
         assert api_status(api.url, made["env_id"])["env_weight"] == 1.0

@@ -86,7 +86,7 @@ def environment(command: str, *flags: str, name: str = "terminal_test", **env: s
     process = subprocess.Popen(
         program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder,
         env={**os.environ, "PYTHONPATH": path, "TRANSFORMERS_VERBOSITY": "error", **env},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     try:
         yield process

@@ -27,6 +27,7 @@ class Cli:
         stdin: int = subprocess.DEVNULL,
         stdout: int = subprocess.PIPE,
         env: Mapping[str, str] | None = None,
+        start_new_session: bool = False,
     ) -> subprocess.Popen[str]:
         """Start it and return the process."""
         return subprocess.Popen(
@@ -36,6 +37,7 @@ class Cli:
             stderr=subprocess.PIPE,
             text=True,
             env=environment() | dict(env or {}),
+            start_new_session=start_new_session,
         )
 
     def run(

@@ -14,6 +14,7 @@ import pytest
 
 from tests.conftest import require_engine
 from tests.e2e.cli.conftest import PROGRAM, Cli, environment
+from tests.interrupts import BURSTS, Burst
 
 
 def test_streams_and_exit_code_are_the_commands(cli: Cli, on: Sequence[str]) -> None:
@@ -125,6 +126,20 @@ def test_signal_ends_with_130_and_every_box_gone(cli: Cli, on: Sequence[str], nu
         assert process.wait(timeout=90) == 130
     boxes = cli.json("ps", "--json")
     assert [box for box in boxes if box["labels"]["run_id"] == f"signal-{number}"] == []
+
+
+@pytest.mark.one_of(3)
+@pytest.mark.parametrize("burst", BURSTS, ids=str)
+def test_several_signals_end_as_one_does(cli: Cli, on: Sequence[str], burst: Burst) -> None:
+    run_id = f"signals-{burst}"
+    begins = ("run", *on, "--option", f"run_id={run_id}", "--", "echo ready; sleep 1000")
+    with cli.start(*begins, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        burst.send(process)
+        _, error = process.communicate(timeout=90)
+    assert (process.returncode, error) == (130, f"{burst.numbers[0].name}: ending all boxes\n")
+    assert [box for box in cli.json("ps", "--json") if box["labels"]["run_id"] == run_id] == []
 
 
 def test_orphan_of_a_killed_driver_is_listed_and_reaped(cli: Cli, on: Sequence[str]) -> None:

@@ -29,6 +29,7 @@ from hermes_exec.errors import (
     SandboxDied,
 )
 from hermes_exec.results import KillReceipt, PullProgress, RunResult
+from tests.interrupts import BURSTS, Burst
 
 
 @pytest.mark.parametrize(
@@ -124,6 +125,78 @@ def test_a_signal_lets_the_cleaning_up_finish(number: signal.Signals) -> None:
         out, error = process.communicate(timeout=30)
     assert (out, process.returncode) == ("cleaned\n", 130)
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("burst", BURSTS, ids=str)
+def test_further_signals_break_nothing_off(burst: Burst) -> None:
+    command = [sys.executable, "-c", GUARDED]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        burst.send(process)
+        out, error = process.communicate(timeout=30)
+    assert (out, process.returncode) == ("cleaned\n", 130)
+    assert error == f"{burst.numbers[0].name}: ending all boxes\n"
+
+
+SIGNALLED = """
+import atexit, os, signal, sys, threading, time
+import anyio, anyio.to_thread
+from hermes_exec.cli.kit import interrupt
+from hermes_exec.cli.kit.ending import end_with
+signal.signal(signal.SIGINT, signal.default_int_handler)
+interrupt.HURRY_S = 0.3
+atexit.register(print, "last resort", flush=True)
+def send(times=2):
+    for _ in range(times):
+        os.kill(os.getpid(), signal.SIGINT)
+async def stuck():
+    send()
+    with anyio.CancelScope(shield=True):
+        await anyio.sleep(1000)
+async def blocked():
+    send(), time.sleep(1000)
+async def thread_stays():
+    threading.Thread(target=time.sleep, args=(1000,)).start()
+    send()
+    await anyio.sleep(1000)
+async def at_the_end():
+    try:
+        send(1)
+        await anyio.sleep(1000)
+    finally:
+        send(1)
+async def fails():
+    try:
+        send(1)
+        await anyio.sleep(1000)
+    finally:
+        raise RuntimeError("while it was ended")
+async def not_begun():
+    print("begun", flush=True)
+def later():
+    send(1)
+    time.sleep(0.02)
+    send(1)
+name = sys.argv[1]
+if name == "not_begun":
+    run = anyio.run
+    anyio.run = lambda *given: (send(), run(*given))[1]
+if name == "before":
+    end_with(lambda: (threading.Thread(target=later).start(), time.sleep(1000)))
+end_with(lambda: sys.exit(interrupt.run_async(globals()[name], notice=None)))
+"""
+
+
+@pytest.mark.parametrize("where", ["stuck", "blocked", "thread_stays", "at_the_end", "fails", "not_begun", "before"])
+def test_second_signal_bounds_what_the_end_takes(where: str) -> None:
+    """Work that heeds no cancellation ends too, by the last resort at exit, and nothing else begins."""
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED, where], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("last resort\n", "", 130)
 
 
 UNDER_NOHUP = """

@@ -28,6 +28,8 @@ from hermes_atropos.envs.swe_smith_oracle.repository import sdist_tree, source_f
 from hermes_atropos.envs.swe_smith_oracle.verify import PLACE, VERIFIER, Report, run_tests
 from hermes_atropos.envs.swe_smith_oracle.workspace import REPO, VENV, Settings, Workspaces, slot_python, venv_command
 from hermes_exec import SandboxPool, Slot
+from hermes_exec.cli.kit import exits
+from hermes_exec.cli.kit.interrupt import run_async
 
 _LARGEST_SHARE = 5
 """At most one in so many of all tests may fail: what breaks more is found by the first import."""
@@ -279,7 +281,7 @@ def make(
     rows: list[Instance] = []
     failed = False
 
-    async def work(told: Callable[[str, Yield | None], None]) -> None:
+    async def work(told: Callable[[str, Yield | None], None]) -> int:
         nonlocal failed
         async with SandboxPool(backend, image=image) as pool:
             for package in packages:
@@ -294,9 +296,12 @@ def make(
                     continue
                 rows.extend(made)
                 console.print(str(counted), markup=False, highlight=False, soft_wrap=True)
+        return exits.OK
 
     with _progress(console, count * len(packages)) as told:
-        anyio.run(work, told)
+        code = run_async(lambda: work(told))
+    if code:
+        raise typer.Exit(code)
     _write(out, rows)
     console.print(f"{len(rows)} instances in {out}", markup=False, soft_wrap=True)
     if failed or not rows:
