@@ -182,6 +182,41 @@ async def test_groups_that_cannot_be_filled_end_the_run(
     assert stats.acquired == stats.released
 
 
+PAIRS = (
+    call("write_file", path="f", content="new\n") + call("read_file", path="f"),
+    call("terminal", command="echo new > g") + call("read_file", path="g"),
+)
+
+
+@pytest.mark.parametrize("command", ["process", "evaluate"])
+async def test_calls_of_a_turn_run_in_their_order(command: str, tokenizer: Path, tmp_path: Path) -> None:
+    """Each read follows a write of the same turn, in eight slots at once: none shows what was there before."""
+    reads: list[str] = []
+
+    class Ordered(TerminalTestEnv):
+        def sandbox_spec(self, item: Task) -> SandboxSpec:
+            return SandboxSpec(files={"f": "old\n", "g": "old\n"})
+
+        async def compute_reward(self, item: Task, result: Episode, ctx: ToolContext) -> Verdict:
+            reads.extend(one.content for one in result.tool_calls if one.name == "read_file")
+            return Verdict(1.0, solved=True)
+
+        async def evaluate(self, *args: Any, **kwargs: Any) -> None:
+            items = [Task(str(number), "f", "new") for number in range(16)]
+            await self.evaluate_items(items, key=lambda item: item.prompt)
+
+    def policy(prompt: str) -> str:
+        turn = prompt.count("<|im_start|>assistant") - 1
+        return PAIRS[turn] if turn < len(PAIRS) else "done"
+
+    with serving(PolicyServer(load(tokenizer), policy)) as server:
+        path = str(tmp_path / "groups.jsonl")
+        env = make_env(Ordered, tokenizer, server.url, group_size=8, max_eval_workers=8, data_path_to_save_groups=path)
+        await (process(env, 2) if command == "process" else env._run_evaluate())
+    assert len(reads) == 2 * 16
+    assert [read for read in reads if "new" not in read or "old" in read] == []
+
+
 @pytest.mark.parametrize("command", ["process", "evaluate"])
 async def test_cause_of_a_loss_is_the_error_that_came_first(command: str, tokenizer: Path, tmp_path: Path) -> None:
     """The calls of the turn that did not come to an end are only what followed."""
