@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
+import io
 import os
 import signal
 import sys
@@ -68,12 +70,13 @@ def end_with(main: Callable[[], object]) -> None:
 
 def _leave() -> NoReturn:
     """End the process after a signal without the interpreter's own end: that takes seconds in a program that has
-    imported much, and a further signal could raise in it.
+    imported much, and a further signal could raise in it. Files that are still open keep what was written to them.
     """
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
+    for file in (sys.stdout, sys.stderr, *gc.get_objects()):
+        if issubclass(type(file), (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):  # runs no code of proxies
+            with contextlib.suppress(OSError, ValueError):
+                file.flush()
     os._exit(exits.INTERRUPTED)
 
 

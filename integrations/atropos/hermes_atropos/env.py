@@ -246,6 +246,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
                 raise ConfigError(f"wandb: {error}") from error
             raise
         finally:
+            self._close_groups()
             with anyio.CancelScope(shield=True):
                 await self._disconnect()
                 await close(self.server)

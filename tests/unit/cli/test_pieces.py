@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -188,6 +189,24 @@ if name == "before":
     end_with(lambda: (threading.Thread(target=later).start(), time.sleep(1000)))
 end_with(lambda: sys.exit(interrupt.run_async(globals()[name], notice=None)))
 """
+
+
+UNFLUSHED = """
+import sys
+from hermes_exec.cli.kit.ending import end_with
+def main():
+    global file
+    file = open(sys.argv[1], "w")
+    file.write("kept")
+    sys.exit(130)
+end_with(main)
+"""
+
+
+def test_end_after_a_signal_keeps_what_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    assert subprocess.run([sys.executable, "-c", UNFLUSHED, str(path)], timeout=60, check=False).returncode == 130
+    assert path.read_text() == "kept"
 
 
 @pytest.mark.parametrize("where", ["stuck", "blocked", "thread_stays", "at_the_end", "fails", "not_begun", "before"])
