@@ -120,6 +120,11 @@ def make(context: typer.Context) -> None:
     make_app(args=list(context.args), prog_name="hermes-exec env swe-smith make")
 
 
+def run_command(work: Callable[[], Awaitable[int]]) -> int:
+    """Run the asynchronous part of a command, which signals end, and return its exit code."""
+    return run_async(work)
+
+
 def environment(name: str) -> type[SandboxAgentEnv[Any]]:
     """The class of an environment of this package. Raises ConfigError for an unknown name, with the nearest one."""
     from importlib import import_module

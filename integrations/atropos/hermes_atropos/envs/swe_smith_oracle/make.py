@@ -28,8 +28,6 @@ from hermes_atropos.envs.swe_smith_oracle.repository import sdist_tree, source_f
 from hermes_atropos.envs.swe_smith_oracle.verify import PLACE, VERIFIER, Report, run_tests
 from hermes_atropos.envs.swe_smith_oracle.workspace import REPO, VENV, Settings, Workspaces, slot_python, venv_command
 from hermes_exec import SandboxPool, Slot
-from hermes_exec.cli.kit import exits
-from hermes_exec.cli.kit.interrupt import run_async
 
 _LARGEST_SHARE = 5
 """At most one in so many of all tests may fail: what breaks more is found by the first import."""
@@ -269,6 +267,7 @@ def make(
     """
     from rich.console import Console
 
+    from hermes_atropos.cli import run_command
     from hermes_atropos.envs.swe_smith_oracle.env import SweSmithOracleConfig
 
     settings = SweSmithOracleConfig(
@@ -296,10 +295,10 @@ def make(
                     continue
                 rows.extend(made)
                 console.print(str(counted), markup=False, highlight=False, soft_wrap=True)
-        return exits.OK
+        return 0
 
     with _progress(console, count * len(packages)) as told:
-        code = run_async(lambda: work(told))
+        code = run_command(lambda: work(told))
     if code:
         raise typer.Exit(code)
     _write(out, rows)
