@@ -19,7 +19,7 @@ func (t Termination) FromInside() bool { return t.code < 0 || t.sender != 0 }
 // The handler writes the beginning of the siginfo_t of each SIGTERM to this
 // pipe. The Go runtime's own does not tell who sent a signal.
 var (
-	terminationPipe    int32
+	terminationPipe    int32 //lint:ignore U1000 the handler reads it
 	terminationHandler uintptr
 )
 
