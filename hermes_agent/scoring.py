@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple, get_args
+from typing import BinaryIO, Literal, NamedTuple, TypeVar, get_args
 
 import anyio
 
@@ -23,6 +23,7 @@ Files = Mapping[str, str | bytes | Path]
 
 ScoreIn = Literal["sealed", "slot", "live"]
 _SEAL_LIMIT_BYTES = 1 << 30
+T = TypeVar("T")
 _OUTPUT_BYTES = 8192
 _OF_THE_HOST = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE})
 """What reading in a slot does not meet: these are of the archive on this host."""
@@ -134,11 +135,8 @@ async def score(
         if scoring.score_in != "live":
             killed = await slot.kill_all()
         if sealed:
-            with anyio.move_on_after(scoring.seal_timeout_s) as within:
-                roots = await _seal(slot, scoring, set_up)
-            if within.cancelled_caught:
-                raise _InTheWay(f"what the model left could not be taken out within {scoring.seal_timeout_s:g} s")
-        await _put_over(slot, scoring.files, roots, sealed=sealed)
+            roots = await _in_time(_seal(slot, scoring, set_up), scoring.seal_timeout_s, "taken out")
+        await _put_over(slot, scoring, roots)
         slot.extra_env = check_env(slot, sealed=sealed, whole=sealed and scoring.keep is None)
         return check_verdict(await scoring.check(slot, episode), "a check"), killed
     except (ExecError, _InTheWay) as error:
@@ -244,13 +242,22 @@ async def _taken(slot: Slot, path: str, archive: BinaryIO, limit_bytes: int) -> 
     return _Taken(archive, path)
 
 
-async def _put_over(slot: Slot, files: Files, roots: Sequence[str], *, sealed: bool) -> None:
+async def _in_time(work: Awaitable[T], limit_s: float, what: str) -> T:
+    """Do this work. Raises _InTheWay where that takes too long."""
+    with anyio.move_on_after(limit_s):
+        return await work
+    raise _InTheWay(f"what the model left could not be {what} within {limit_s:g} s")
+
+
+async def _put_over(slot: Slot, scoring: Scoring, roots: Sequence[str]) -> None:
     """Put files in over whatever is there, and remove what the model left to be read in their place."""
+    files, sealed = scoring.files, scoring.score_in == "sealed"
     try:
         for path, content in files.items():
             await _clear(slot, path)
             await put(slot, {path: content})
-        await remove_decoys(slot, tuple(files), roots, sealed=sealed)
+        decoys = remove_decoys(slot, tuple(files), roots, sealed=sealed)
+        await _in_time(decoys, scoring.seal_timeout_s, "looked through")
     except OSError as error:
         mine = isinstance(error, (ExecError, TimeoutError)) or any(
             isinstance(content, Path) and not content.exists() for content in files.values()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from hermes_agent import CommandCheck, Rollout, Scoring
 from hermes_agent.decoys import plain_git_config
 from hermes_agent.scoring import ScoreIn
+from hermes_batch import BatchConfig, read_records, run_batch
 from hermes_exec import SandboxPool
 from tests.conftest import BackendCase, require_engine
 from tests.e2e.agent.plans import PlanModel
@@ -201,3 +204,20 @@ async def test_a_home_in_the_work_configures_no_check(with_python: dict[str, Any
         rollout = Rollout(messages="go", scoring=scoring, workdir=home)
         result = await rollout.run(pool, PlanModel({"go": [[work], "done"]}))
     assert result.reward == 0.0, result
+
+
+async def test_batch_scores_by_the_same_rules(tmp_path: Path) -> None:
+    serve = "import socketserver as s; s.UnixStreamServer('sock', s.BaseRequestHandler).serve_forever()"
+    ask = "import socket; socket.socket(socket.AF_UNIX).connect('sock')"
+    rows = [
+        {"prompt": "link", "check": COMPARE, "check_files": EXPECTED},
+        {"prompt": "live", "check": f'python3 -c "{ask}"', "score_in": "live"},
+        {"prompt": "slot", "check": f'python3 -c "{ask}"', "score_in": "slot"},
+    ]
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    start = [f'python3 -c "{serve}" >/dev/null 2>&1 & until [ -S sock ]; do sleep 0.05; done']
+    model = PlanModel({"link": [[LINKS["to the file"][0]], "done"], "live": [start, "done"], "slot": [start, "done"]})
+    config = BatchConfig(dataset=tmp_path / "prompts.jsonl", out=tmp_path / "out", model=model, backend="local")
+    await run_batch(config)
+    solved = {row["prompt"]: row["solved"] for row in read_records(tmp_path / "out")}
+    assert solved == {"link": "unsolved", "live": "solved", "slot": "unsolved"}
