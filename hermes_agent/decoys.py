@@ -44,8 +44,8 @@ async def remove_decoys(slot: Slot, placed: Sequence[str], roots: Iterable[str],
     """Remove what would be read in the place of the files that were `placed` for a check.
 
     These are bytecode and modules that Python prefers to them, and links below `roots` that lead to them or to a
-    directory above them. Of `sealed` work links that lead to nothing are removed too, because a check may make what
-    they lead to, and so are settings of git repositories that make git run a program.
+    directory above them. Of `sealed` work links that lead to nothing, to a device or into `/proc` are removed too,
+    because a check may make what they lead to, and so are settings of git repositories that make git run a program.
     """
     whole = await _whole(slot, placed)
     await _remove_modules(slot, [path for path in whole if path.endswith(".py")])
@@ -57,12 +57,19 @@ async def remove_decoys(slot: Slot, placed: Sequence[str], roots: Iterable[str],
         if facts is None or not facts.is_dir:
             continue
         for link in await slot.files.list(root, recursive=True, only="link", follow=True):
-            # What /proc/self leads to for a check cannot be seen from outside of its processes.
-            nowhere = link.type == "link" and (sealed or str(link.target).startswith("/proc/"))
-            if (nowhere or link.id in ids) and not _is_below(link.path, placed):
+            if (link.id in ids or _leads_elsewhere(link, sealed=sealed)) and not _is_below(link.path, placed):
                 await _remove_link(slot, link.path)
         if sealed:
             await _remove_git_programs(slot, root)
+
+
+def _leads_elsewhere(link: FileStat, *, sealed: bool) -> bool:
+    """Whether a link leads to nothing, or to what only a process of the check knows, such as its standard input."""
+    target = str(link.target)
+    of_process = target.startswith(("/proc/", "/dev/")) and target != "/dev/null"
+    if not sealed:
+        return link.type == "link" and target.startswith("/proc/")
+    return of_process or not (link.is_file or link.is_dir or target == "/dev/null")
 
 
 async def _whole(slot: Slot, placed: Sequence[str]) -> dict[str, FileStat]:

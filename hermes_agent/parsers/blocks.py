@@ -15,11 +15,14 @@ class Found(NamedTuple):
 
 
 class Block(NamedTuple):
-    """What a family reads at a mark, and where the text goes on. Without calls it is text like any other."""
+    """What a family reads at a mark, and where the text goes on. Without calls it is text like any other. `begun` says
+    of a broken call that it has a name and a parameter: its tag was not only named in prose.
+    """
 
     end: int
     found: tuple[Found, ...] = ()
     cut: bool = False
+    begun: bool = False
 
 
 def broken(text: str, why: str, form: str) -> Found:

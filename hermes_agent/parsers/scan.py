@@ -239,7 +239,8 @@ class _Scan:
         if self._quoting.in_code(self._text, block.end) and not self._family.fences:
             block = Block(block.end)
         unclosed = block.end == len(self._text) and bool(block.found) and block.found[-1].error is not None
-        if unclosed and (closing := self._closes_template(start)) >= 0:
+        # A value of a call that was begun may name the tags of thinking, and quote a call after them.
+        if unclosed and not block.begun and (closing := self._closes_template(start)) >= 0:
             # The tag was only named, in thinking that the chat template had opened.
             self._position = closing
             return

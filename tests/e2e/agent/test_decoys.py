@@ -46,6 +46,9 @@ LINKS = {
 }
 TO_NOTHING: dict[str, Sequence[Any]] = {
     "made by the check": ("ln -s made.txt out.txt", "echo 42 > made.txt && cmp out.txt made.txt", {}),
+    "standard input": ("ln -s /dev/stdin out.txt", "cmp out.txt expected.txt < expected.txt", EXPECTED),
+    "chain to standard input": ("ln -s b out.txt; ln -s /proc/self/fd/0 b", f"{COMPARE} < expected.txt", EXPECTED),
+    "directory of descriptors": ("ln -s /dev/fd out", "cmp out/0 expected.txt < expected.txt", EXPECTED),
     "outside": ("ln -s /tmp/made.txt out.txt", "echo 42 > /tmp/made.txt && cmp out.txt /tmp/made.txt", {}),
 }
 HONEST_LINKS = {
@@ -57,6 +60,7 @@ HONEST_LINKS = {
         "n/.bin/x | cmp - tests/expected.txt",
         BELOW,
     ),
+    "null": ("ln -s /dev/null log; echo 42 > out.txt", f"[ -L log ] && {COMPARE}", EXPECTED),
     "system": ("ln -s /bin/sh sh; echo 42 > out.txt", f"./sh -c true && {COMPARE}", EXPECTED),
     "beside the check's files": ("mkdir tests; echo 42 > tests/a; ln -s tests/a out.txt", f"cmp out.txt {FILE}", BELOW),
     "hard": ("echo 42 > a; ln a out.txt", f"{COMPARE} && [ a -ef out.txt ]", EXPECTED),

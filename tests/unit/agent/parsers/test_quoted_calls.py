@@ -80,8 +80,9 @@ def test_closing_tag_in_a_later_call_leaves_the_ones_before_alone(name: str) -> 
 
 
 @pytest.mark.parametrize("name", TYPED)
-def test_value_that_quotes_a_call_is_written(name: str) -> None:
-    content = f"# Calls\n\n{call(name, 'rm', path='/')}\n\nand\n{call(name, 'terminal', command='rm -rf build')}\n"
+@pytest.mark.parametrize("title", ["# Calls", "After </think>"])
+def test_value_that_quotes_a_call_is_written(name: str, title: str) -> None:
+    content = f"{title}\n\n{call(name, 'rm', path='/')}\n\nand\n{call(name, 'terminal', command='rm -rf build')}\n"
     text = call(name, "write_file", content=content, path="a.md")
     assert made(parse(name, text)) == [("write_file", {"content": content, "path": "a.md"})]
     for length in range(len(text)):
