@@ -8,17 +8,17 @@ import math
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
 
 import anyio
 
 from hermes_exec.cli.kit import exits
-from hermes_exec.cli.kit.output import say
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 HURRY_S = 10.0
@@ -67,9 +67,13 @@ async def _guarded(main: Callable[[], Awaitable[int]], signals: _Signals, notice
 def _end(scope: anyio.CancelScope, signals: _Signals, notice: str | None) -> None:
     if scope.cancel_called:
         return
-    if notice is not None:
-        say(f"{signals.received[0].name}: {notice}")
     scope.cancel()
+    if notice is not None:
+        # Nobody may read any more: the terminal was closed, or the program at the end of the pipe has ended. Rich makes
+        # a SystemExit of that, and closes stdout, which a plain write does not.
+        with suppress(OSError, SystemExit):
+            sys.stderr.write(f"{signals.received[0].name}: {notice}\n")
+            sys.stderr.flush()
 
 
 class _Signals:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -126,6 +128,21 @@ def test_a_signal_lets_the_cleaning_up_finish(number: signal.Signals) -> None:
         out, error = process.communicate(timeout=30)
     assert (out, process.returncode) == ("cleaned\n", 130)
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("open_channel", [os.pipe, os.openpty])
+def test_signal_ends_a_run_whose_stderr_nobody_reads(open_channel: Callable[[], tuple[int, int]]) -> None:
+    """A closed terminal sends SIGHUP, and Ctrl-C ends the `tee` at the end of a pipe too."""
+    reader, writer = open_channel()
+    command = [sys.executable, "-c", GUARDED]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=writer, text=True) as process:
+        os.close(writer)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        os.close(reader)
+        process.send_signal(signal.SIGHUP)
+        out, _ = process.communicate(timeout=30)
+    assert (out, process.returncode) == ("cleaned\n", 130)
 
 
 @pytest.mark.parametrize("burst", BURSTS, ids=str)
