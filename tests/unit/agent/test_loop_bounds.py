@@ -97,7 +97,7 @@ async def test_calls_one_after_another() -> None:
 
 
 async def test_counts_of_calls() -> None:
-    broken = '<tool_call>{"name": "do", "argu</tool_call>'
+    broken = '<tool_call>{"name": "do", argu}</tool_call>'
     good = '<tool_call>{"name": "do", "arguments": {"x": 1}}</tool_call>'
     episode = await AgentLoop(ScriptedModel([broken + good, good, "ok"]), FunctionTools(echo), max_tool_calls=2).run(
         "x"
