@@ -399,8 +399,8 @@ def _verdict(given: object) -> Verdict:
     return Verdict(reward, solved=reward >= 1)
 
 
-_MISTAKES = (EnvironmentMistake, TypeError, AttributeError, NameError, ImportError)
-"""What code raises that is wrong: another rollout fails as this one did."""
+_MISTAKES = (EnvironmentMistake, NameError, ImportError)
+"""What code raises that is wrong whatever the model wrote: another rollout fails as this one did."""
 
 
 @contextmanager

@@ -111,8 +111,8 @@ def test_evaluation_ends_with_the_first_reward_that_is_not_finite(tokenizer: Pat
         ("1.0", "'1.0' is not a number"),
         (None, "None is not a number"),
         (np.array([0.5, 1.0]), "is not a number"),
-        (TypeError("the author's"), "TypeError: the author's"),
-        (AttributeError("no such"), "AttributeError: no such"),
+        (NameError("the author's"), "NameError: the author's"),
+        (ImportError("no such"), "ImportError: no such"),
     ],
 )
 async def test_mistake_in_a_reward_ends_the_run_without_another_rollout(
@@ -148,10 +148,10 @@ async def test_mistake_in_a_reward_ends_the_run_without_another_rollout(
 async def test_mistake_in_the_set_up_ends_the_run_at_once(tokenizer: Path, tmp_path: Path) -> None:
     class Wrong(TerminalTestEnv):
         async def setup_trajectory_workspace(self, item: Task, *, trajectory_id: str, exec_tool: ExecTool) -> None:
-            raise TypeError("the author's")
+            raise NameError("the author's")
 
     env = make_env(Wrong, tokenizer, "http://127.0.0.1:9/v1", data_path_to_save_groups=str(tmp_path / "groups.jsonl"))
-    with pytest.raises(EnvironmentStopped, match=r"Wrong\.setup_trajectory_workspace: TypeError: the author's"):
+    with pytest.raises(EnvironmentStopped, match=r"Wrong\.setup_trajectory_workspace: NameError: the author's"):
         await process(env, 1)
 
 
