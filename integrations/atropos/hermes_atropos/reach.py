@@ -62,18 +62,20 @@ class Reach:
                 self._safe.add(place)
 
     async def _check(self, slot: Slot, server: Server) -> bool:
-        """Whether the server was there to be reached."""
+        """Return whether this says that it cannot be reached: not where the server is not there yet."""
         addresses = await anyio.to_thread.run_sync(_resolve, server)
-        here = [address for address in addresses if _is_here(address)]
+        here = [address for address in addresses if is_here(address)]
         if here and await _shares_loopback(slot):
             raise _refusal(slot, server)
         if here:
             addresses = [*addresses, *await anyio.to_thread.run_sync(own_addresses)]
         # Elsewhere a loopback is another one. A public address of a model's provider asks for a key.
         wanted = {a for a in addresses if not a.is_loopback and (server.what == TRAINER or a.is_private)}
-        for address in sorted(map(str, wanted)):
-            if await _connects(slot, address, server.port):
-                raise _refusal(slot, server, f"{address}:{server.port}")
+        if addresses and not wanted:
+            return True
+        reached = await _find_reached(slot, wanted, server.port)
+        if reached is not None:
+            raise _refusal(slot, server, f"{reached}:{server.port}")
         return any([await _answers(str(address), server.port) for address in addresses])
 
 
@@ -93,14 +95,14 @@ def _resolve(server: Server) -> list[_Address]:
     return [ipaddress.ip_address("127.0.0.1") if address.is_unspecified else address for address in named]
 
 
-def _is_here(address: _Address) -> bool:
-    """Whether it is an address of this host."""
+def is_here(address: _Address) -> bool:
+    """Return whether it is an address of this host."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    with socket.socket(family) as probe:
-        try:
+    try:
+        with socket.socket(family) as probe:
             probe.bind((str(address), 0))
-        except OSError:
-            return False
+    except OSError:  # also where the kernel has no IPv6
+        return False
     return True
 
 
@@ -152,8 +154,26 @@ async def _read(slot: Slot, host: str, port: int, size: int) -> bytes | None:
     return None
 
 
-async def _connects(slot: Slot, host: str, port: int) -> bool:
-    return await _read(slot, host, port, 0) is not None
+async def _find_reached(slot: Slot, addresses: Iterable[_Address], port: int) -> str | None:
+    """Return one of these addresses that the slot can connect to. All are tried at once: firewalls that drop packets
+    take the whole time for each.
+    """
+    reached: list[str] = []
+    lost: list[ExecError] = []
+
+    async def connect(host: str) -> None:
+        try:
+            if await _read(slot, host, port, 0) is not None:
+                reached.append(host)
+        except ExecError as error:
+            lost.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        for address in addresses:
+            tasks.start_soon(connect, str(address))
+    if lost:
+        raise lost[0]
+    return min(reached, default=None)
 
 
 async def _answers(host: str, port: int) -> bool:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import socket
 import socketserver
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hermes_atropos.errors import ServerReachable
-from hermes_atropos.reach import Reach, own_addresses
+from hermes_atropos.reach import Reach, is_here, own_addresses
 from hermes_exec import SandboxPool
 from tests.conftest import require_engine
 from tests.e2e.atropos.lab import PolicyServer, call, load, sampled, sequences, serving, solve
@@ -113,6 +117,25 @@ async def test_container_reaches_a_server_that_listens_on_all_interfaces(docker_
         assert not await reached(options, f"http://127.0.0.1:{here}")
         assert not await reached({**options, "network": False}, f"http://127.0.0.1:{everywhere}")
         assert await reached({**options, "network_mode": "host"}, f"http://127.0.0.1:{here}")
+
+
+@pytest.mark.anyio
+async def test_provider_that_only_a_proxy_reaches_is_not_tried() -> None:
+    """A connection that fails would be waited for in each episode."""
+    async with SandboxPool("local", network=False) as pool, pool.slot() as slot:
+        reach = Reach(None, ["https://1.1.1.1:9"])
+        await reach.check(slot, None)
+        assert reach._safe
+
+
+def test_address_of_a_family_that_the_kernel_lacks_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_ipv6(family: int) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return socket.socket(family)
+
+    monkeypatch.setattr("hermes_atropos.reach.socket", SimpleNamespace(**{**vars(socket), "socket": without_ipv6}))
+    assert [is_here(ip_address(host)) for host in ("127.0.0.1", "::1")] == [True, False]
 
 
 @pytest.mark.anyio
