@@ -237,7 +237,8 @@ class _Run:
                 async with anyio.create_task_group() as workers:
                     for _ in range(self._workers):
                         workers.start_soon(self._worker, lines)
-                self._check_first_answers()
+                if not self._result.kept:  # a parser that fits nothing leaves no record that is kept
+                    self._check_first_answers()
                 whole.cancel_scope.cancel()
         except ExceptionGroup as errors:
             # A full disk, or what the caller's on_record raised: all workers met the same trouble.

@@ -356,6 +356,16 @@ async def test_calls_that_no_parser_reads_stop_the_run(
     assert (result.solved, result.tool_calls, result.unscored) == (prompts, prompts, 0)
 
 
+async def test_unread_answer_at_the_end_of_a_resumed_run_stops_nothing(tmp_path: Path) -> None:
+    """The records that are kept show that the parser is right."""
+    file = dataset(tmp_path, *({"prompt": f"p{n}"} for n in range(3)))
+    with endpoint(*(ok({"content": text}) for text in ("done", "done", HERMES, HERMES))) as server:
+        run = BatchConfig(dataset=file, out=tmp_path / "out", model="m", base_url=server.base_url, workers=1)
+        await run_batch(run)
+        result = await resume_batch(run.out)
+    assert (result.kept, result.complete, result.unscored) == (2, True, 1)
+
+
 async def test_one_answer_that_is_read_stops_no_run(tmp_path: Path) -> None:
     file = dataset(tmp_path, *({"prompt": f"p{n}"} for n in range(9)))
     texts = ["done", *[HERMES] * 8]
