@@ -14,7 +14,7 @@ import anyio
 
 from hermes_exec.backends.base import OnThisKernel
 from hermes_exec.errors import ChannelLost, ConfigError, ExecError, OutcomeUnknown, ProtocolError, SandboxDied
-from hermes_exec.pool.fleet import Fleet
+from hermes_exec.pool.fleet import Fleet, waiting_logger
 from hermes_exec.pool.queue import Queue, Ticket
 from hermes_exec.pool.recycle import Recycler
 from hermes_exec.pool.sandbox import KillWatch, PooledSandbox, SlotPlace
@@ -117,7 +117,9 @@ class Checkouts:
                 failures.append(ChannelLost("the box does not answer", sandbox=box.id))
                 await self._suspect(box)
             elif box.disk_full:
-                logger.warning("sandbox %s has no new slots until its disk has room: it is nearly full", box.id)
+                waiting_logger.warning(
+                    "the disk of %s is nearly full: it gets no new slots until there is room", box.id
+                )
                 failures.append(ChannelLost("the disk of the sandbox is nearly full", sandbox=box.id))
                 self._set_aside(box)
 

@@ -144,6 +144,9 @@ class Queue:
         )
         if quarantined := sum(box.quarantined for box in records):
             text += f"; {quarantined} could not be proven clean, and are lent no more"
+        boxes_here = (self.fleet.boxes[box.id] for box in records if box.suspect and box.id in self.fleet.boxes)
+        if full := [box.id for box in boxes_here if box.disk_full]:
+            text += f"; no new slots of {', '.join(full)} until a disk that is nearly full has room"
         if history.error is not None:
             text += f"; the last launch failed: {history.error}"
         error = AcquireTimeout(text)

@@ -52,6 +52,13 @@ func (b *box) disk(slot string) room.Facts {
 func TestFullDiskIsTheDoingOfWhoFilledIt(t *testing.T) {
 	dir, fill := smallDisk(t)
 	b := boxAt(t, dir)
+	fill("others", 64<<20)
+	if !b.DiskNearlyFull("") {
+		t.Error("before there is a slot a full disk is not seen")
+	}
+	if err := os.Remove(filepath.Join(dir, "others")); err != nil {
+		t.Fatal(err)
+	}
 	for _, slot := range []string{"a", "b"} {
 		b.create(CreateParams{Slot: slot, Network: true, PrivateRoot: true})
 	}

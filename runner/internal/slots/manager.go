@@ -246,8 +246,9 @@ func (m *Manager) destroy(ctx context.Context, s *slot) (ipc.Receipt, error) {
 }
 
 // DiskNearlyFull says whether a file system that a slot shares with others is
-// nearly full; with "" any slot, for all share the same. No lock is held
-// meanwhile: a network file system that is away does not answer.
+// nearly full; with "" any slot, for all share the same, or that of the box's
+// directory before there is one. No lock is held meanwhile: a network file system
+// that is away does not answer.
 func (m *Manager) DiskNearlyFull(id string) bool {
 	m.mu.Lock()
 	s := m.slots[id]
@@ -257,6 +258,10 @@ func (m *Manager) DiskNearlyFull(id string) bool {
 		}
 	}
 	m.mu.Unlock()
+	if s == nil && id == "" {
+		left, ok := room.At(m.base, os.Geteuid() == 0)
+		return ok && left.NearlyFull()
+	}
 	return s != nil && s.ground.NearlyFull()
 }
 

@@ -12,7 +12,7 @@ import pytest
 from hermes_agent import CommandCheck, Completion, Rollout, RolloutResult, Scoring, ScriptedModel
 from hermes_agent.messages import Message
 from hermes_agent.models.scripted import Step, call
-from hermes_exec import ErrorCause, HostDiskFull, SandboxPool
+from hermes_exec import AcquireTimeout, ErrorCause, HostDiskFull, SandboxPool
 from hermes_exec.tools import Toolbox
 from tests.disks import empty, fill, small_disk
 
@@ -107,6 +107,19 @@ async def test_nobody_gets_a_slot_of_a_sandbox_with_a_full_disk(disk: Path) -> N
             empty(disk)
             with anyio.fail_after(30):
                 await lent.wait()
+
+
+async def test_timeout_names_the_full_disk(disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with pool_at(disk) as pool:
+        async with pool.slot():
+            pass
+        fill(disk)
+        with pytest.raises(AcquireTimeout, match=r"until a disk that is nearly full has room"):
+            await pool.acquire(timeout_s=3)
+        # This logger is shown on the command line.
+        assert [record.name for record in caplog.records if "nearly full" in record.message] == [
+            "hermes_exec.pool.waiting"
+        ]
 
 
 async def rolled(pool: SandboxPool, during: str, after: Callable[[], None] = lambda: None) -> RolloutResult:
