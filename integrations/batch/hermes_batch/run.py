@@ -267,7 +267,8 @@ class _Run:
                 with anyio.move_on_after(pause_s):
                     await self._back.wait()
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-                await self._work_on_next(lines)
+                if self._left:  # others may have taken the last prompt: the endpoint is back then
+                    await self._work_on_next(lines)
         finally:
             self._asking = False
             self._end_outage()

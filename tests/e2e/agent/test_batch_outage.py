@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import anyio
 import pytest
 
+from hermes_agent import Completion, EndpointAway, Message
 from hermes_agent.models.endpoint import EndpointStatus
+from hermes_agent.models.scripted import call
 from hermes_batch import BatchConfig, BatchResult, read_records, resume_batch, run_batch
 from tests.e2e.agent.test_commands import command
 from tests.e2e.agent.unkind import Unkindness, unkind
@@ -66,6 +69,49 @@ async def test_outage_before_any_answer_ends_the_run(tmp_path: Path) -> None:
     assert (result.records, result.complete) == (0, False)
     assert result.stopped is not None
     assert "no connection" in result.stopped
+
+
+class LeavingModel:
+    """Answers all but the prompt "away" until that was asked three times. Another answer ends the outage."""
+
+    model = "leaving"
+
+    def __init__(self) -> None:
+        self.others = 0
+        self.both, self.thrice = anyio.Event(), anyio.Event()
+        self.asked = 0
+
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], **sampling: object
+    ) -> Completion:
+        prompt, first = messages[0]["content"], len(messages) == 1
+        if prompt == "away":
+            await self.both.wait()
+            self.asked += 1
+            if self.asked == 3:
+                self.thrice.set()
+            if self.asked <= 3:
+                raise EndpointAway("gave nothing")
+        elif first:
+            self.others += 1
+            if self.others == 2:
+                self.both.set()
+            if prompt == "long":
+                return Completion(None, (call("terminal", {"command": "true"}),))
+        else:
+            await self.thrice.wait()
+            await anyio.sleep(0.5)  # the worker that asks is in its third pause
+        return Completion("done")
+
+
+async def test_end_of_an_outage_leaves_the_last_prompt_to_one_worker(tmp_path: Path) -> None:
+    """A worker that has ended its own prompt meanwhile waits before the one that asks."""
+    entries = [{"prompt": "long"}, {"prompt": "short", "check": "true"}, {"prompt": "away"}]
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    model = LeavingModel()
+    result = await run_batch(BatchConfig(dataset=prompts, out=tmp_path / "out", model=model, workers=3))
+    assert (result.complete, result.unscored, model.asked) == (True, 0, 4)
 
 
 async def test_cancellation_ends_the_wait_at_once(tmp_path: Path) -> None:
