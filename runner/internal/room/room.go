@@ -42,13 +42,19 @@ func At(path string, root bool) (room Room, ok bool) {
 	if err := syscall.Statfs(path, &s); err != nil || readOnly(&s) {
 		return Room{}, false
 	}
-	free := int64(s.Bavail)
+	return measured(&s, root), true
+}
+
+func measured(s *syscall.Statfs_t, root bool) Room {
+	free, block := int64(s.Bavail), blockSize(s)
 	if root {
 		free = int64(s.Bfree)
 	}
-	block := blockSize(&s)
-	return Room{Bytes: free * block, Size: int64(s.Blocks) * block, Files: int64(s.Ffree),
-		MostFiles: int64(s.Files)}, true
+	room := Room{Bytes: free * block, Size: int64(s.Blocks) * block}
+	if files := int64(s.Ffree); files >= 0 { // CephFS has -1: it does not bound their number
+		room.Files, room.MostFiles = files, int64(s.Files)
+	}
+	return room
 }
 
 // Use is how much of a file system some trees take.
