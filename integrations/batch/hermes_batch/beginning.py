@@ -35,7 +35,7 @@ def check_messages(messages: Sequence[object]) -> list[Message]:
     waiting: list[str] = []
     for number, message in enumerate(messages, 1):
         try:
-            checked.append(_checked(message))
+            checked.append(_validate(message))
             _check_place(checked[-1], waiting)
         except ValueError as error:
             raise ValueError(f"message {number} {error}") from None
@@ -48,7 +48,7 @@ def check_messages(messages: Sequence[object]) -> list[Message]:
     return checked
 
 
-def _checked(message: object) -> Message:
+def _validate(message: object) -> Message:
     if not isinstance(message, dict):
         raise ValueError("is not a JSON object")
     role = message.get("role")

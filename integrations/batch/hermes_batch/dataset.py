@@ -70,12 +70,12 @@ class Task(BaseModel):
 
     @field_validator("id", mode="before")
     @classmethod
-    def _named(cls, name: object) -> object:
+    def _convert_name(cls, name: object) -> object:
         return str(name) if isinstance(name, int) and not isinstance(name, bool) else name
 
     @field_validator("messages")
     @classmethod
-    def _answerable(cls, messages: list[Message] | None) -> list[Message] | None:
+    def _check_messages(cls, messages: list[Message] | None) -> list[Message] | None:
         return None if messages is None else check_messages(messages)
 
     @field_validator("prompt", "check")

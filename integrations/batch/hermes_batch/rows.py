@@ -12,7 +12,7 @@ Row = dict[str, object]
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
-class Found(NamedTuple):
+class ParsedRow(NamedTuple):
     """A row, or what is wrong with it."""
 
     line: int
@@ -20,7 +20,7 @@ class Found(NamedTuple):
     error: str = ""
 
 
-def parse_rows(data: bytes) -> Iterator[Found]:
+def parse_rows(data: bytes) -> Iterator[ParsedRow]:
     """Return the rows of a file in their order. A byte order mark and blank lines are no rows.
 
     A file that begins with `[` is one JSON array of rows, on as many lines as it likes; after an element that is no
@@ -34,14 +34,14 @@ def parse_rows(data: bytes) -> Iterator[Found]:
         if not line.strip():
             continue
         try:
-            yield _found(number, _DECODER.decode(_text(line)))
+            yield _make_row(number, _DECODER.decode(_text(line)))
         except ValueError as error:
-            yield Found(number, {}, _explain(error))
+            yield ParsedRow(number, {}, _explain(error))
         except RecursionError:
-            yield Found(number, {}, "is nested too deeply")
+            yield ParsedRow(number, {}, "is nested too deeply")
 
 
-def _rows_of_array(data: bytes) -> Iterator[Found]:
+def _rows_of_array(data: bytes) -> Iterator[ParsedRow]:
     text, at, line, counted = "", 0, 1, 0
     try:
         text = _text(data)
@@ -49,7 +49,7 @@ def _rows_of_array(data: bytes) -> Iterator[Found]:
         while text[at : at + 1] != "]":
             line, counted = line + text.count("\n", counted, at), at
             value, end = _DECODER.raw_decode(text, at)
-            yield _found(line, value)
+            yield _make_row(line, value)
             at = _skip(text, end)
             if text[at : at + 1] == ",":
                 at = _skip(text, at + 1)
@@ -59,17 +59,17 @@ def _rows_of_array(data: bytes) -> Iterator[Found]:
         if at < len(text):
             raise json.JSONDecodeError("Extra data after the array", text, at)
     except json.JSONDecodeError as error:
-        yield Found(error.lineno, {}, _explain(error))
+        yield ParsedRow(error.lineno, {}, _explain(error))
     except UnicodeDecodeError as error:
-        yield Found(data.count(b"\n", 0, error.start) + 1, {}, _explain(error))
+        yield ParsedRow(data.count(b"\n", 0, error.start) + 1, {}, _explain(error))
     except ValueError as error:
-        yield Found(line, {}, _explain(error))
+        yield ParsedRow(line, {}, _explain(error))
     except RecursionError:
-        yield Found(line, {}, "is nested too deeply")
+        yield ParsedRow(line, {}, "is nested too deeply")
 
 
-def _found(line: int, value: object) -> Found:
-    return Found(line, value) if isinstance(value, dict) else Found(line, {}, "is not a JSON object")
+def _make_row(line: int, value: object) -> ParsedRow:
+    return ParsedRow(line, value) if isinstance(value, dict) else ParsedRow(line, {}, "is not a JSON object")
 
 
 def _text(data: bytes) -> str:

@@ -91,7 +91,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Callbacks(NamedTuple):
-    """Who is told how a run goes on."""
+    """Functions that a run calls as it goes on."""
 
     on_start: OnStart | None = None
     on_record: OnRecord | None = None
@@ -129,8 +129,8 @@ async def run_batch(
             (config.out / stale).unlink(missing_ok=True)
         return lines
 
-    told = Callbacks(on_start, on_record, on_endpoint)
-    return await _Run(config, tasks, BatchResult(config.out, len(tasks)), told).carry_out(create)
+    callbacks = Callbacks(on_start, on_record, on_endpoint)
+    return await _Run(config, tasks, BatchResult(config.out, len(tasks)), callbacks).carry_out(create)
 
 
 async def resume_batch(
@@ -161,8 +161,8 @@ async def resume_batch(
             write_report(config.out)
             return result
         left = [task for task in tasks if task.index not in earlier.done]
-        told = Callbacks(on_start, on_record, on_endpoint)
-        return await _Run(config, left, result, told).carry_out(lambda: lines)
+        callbacks = Callbacks(on_start, on_record, on_endpoint)
+        return await _Run(config, left, result, callbacks).carry_out(lambda: lines)
 
 
 class _Earlier:
@@ -192,14 +192,14 @@ class _Earlier:
 class _Run:
     """One invocation: works on these prompts and counts their results."""
 
-    def __init__(self, config: BatchConfig, tasks: list[Task], result: BatchResult, told: Callbacks) -> None:
+    def __init__(self, config: BatchConfig, tasks: list[Task], result: BatchResult, callbacks: Callbacks) -> None:
         self._config, self._result = config, result
         result.left_out = config.left_out(tasks)
         self._model = config.make_model()
         self._pool = config.make_pool([task.container_image for task in tasks])
         self._workers = min(config.workers, len(tasks))
         self._left = deque(tasks)
-        self._told = told
+        self._callbacks = callbacks
         self._heard = False
         """Whether the model has given an answer."""
         self._back: anyio.Event | None = None
@@ -216,8 +216,8 @@ class _Run:
             async with self._pool:
                 with open_trajectories() as lines:
                     self._write_settings()
-                    if self._told.on_start is not None:
-                        self._told.on_start(self._result)
+                    if self._callbacks.on_start is not None:
+                        self._callbacks.on_start(self._result)
                     try:
                         await self._work(lines)
                     finally:
@@ -245,8 +245,8 @@ class _Run:
             raise _first(errors) from None
 
     async def _watch_endpoint(self) -> None:
-        while self._told.on_endpoint is not None and isinstance(self._model, OpenAIModel):
-            self._told.on_endpoint(self._model.status)
+        while self._callbacks.on_endpoint is not None and isinstance(self._model, OpenAIModel):
+            self._callbacks.on_endpoint(self._model.status)
             await anyio.sleep(_LOOK_S)
 
     async def _worker(self, lines: Trajectories) -> None:
@@ -288,8 +288,8 @@ class _Run:
         with anyio.CancelScope(shield=True):
             await lines.append(record, images)
         self._result.tally.add(record)
-        if self._told.on_record is not None:
-            self._told.on_record(self._result, record)
+        if self._callbacks.on_record is not None:
+            self._callbacks.on_record(self._result, record)
         if len(self._first_answers) == _FIRST_ANSWERS:
             self._check_first_answers()
 
