@@ -31,7 +31,8 @@ OnTurn = Callable[[Turn], Awaitable[None] | None]
 @dataclass(frozen=True)
 class Hooks:
     """Functions, sync or async, that an `AgentLoop` calls. One that raises ends its episode (`finish="infra"`). The
-    record of a call for which `after_call` raised has the result that the tool gave.
+    record of a call whose `after_call` raised or did not end withholds the result (`error_kind="interrupted"`), because
+    the hook may have been about to take a secret out of it; `state` is `ended`.
 
     `before_call(call)` may block the call: a text that it returns is the reason, which the model is told in place of a
     result. `after_call(call, result)` may return another `ToolResult` in the place of the result. Both run where their

@@ -147,7 +147,6 @@ class ToolTurns:
                 outcome = await self._made(history, calls[index], history.result_ids[index], place)
             except _Failed as failure:
                 failures.append(failure)
-                answers[index] = None if place.result is None else _answer(place.result)
                 group.cancel_scope.cancel()
                 return
             finally:
@@ -332,6 +331,6 @@ def _unfinished(place: _Place | None) -> Answer:
     if place.result is None:
         message = "The episode ended while this call ran. It may have had effects."
         return _refused("interrupted", message, "begun", anyio.current_time() - place.begun_at)
-    # What `after_call` was to change of the result is not known: the result itself must not be shown.
+    # `after_call` did not pass the result on: it may have been about to take a secret out of it.
     message = "The call ended, and the episode ended before its result was passed on."
     return _refused("interrupted", message, "ended", place.result.duration_s)
