@@ -6,7 +6,7 @@ import errno
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from hermes_exec.errors import HostDiskFull
+from hermes_exec.errors import ErrorCause, ExecError, HostDiskFull
 from hermes_exec.slot.answers import integer
 from hermes_exec.slot.files import Files
 from hermes_exec.slot.scope import SlotScope
@@ -26,7 +26,17 @@ async def filled_by_others(scope: SlotScope) -> dict[str, Any] | None:
 async def check_disk(scope: SlotScope, files: Files, trial: str, kill_all: Callable[[], Awaitable[object]]) -> None:
     """Raise HostDiskFull where others have filled a disk of the slot. `trial` is a path for a file that is written and
     removed: file systems do not tell of their quotas otherwise.
+
+    A sandbox that its own tenant ended has no disk to check, and no failure of others: nothing is raised.
     """
+    try:
+        await _check_disk(scope, files, trial, kill_all)
+    except ExecError as error:
+        if error.cause is not ErrorCause.POLICY:
+            raise
+
+
+async def _check_disk(scope: SlotScope, files: Files, trial: str, kill_all: Callable[[], Awaitable[object]]) -> None:
     await _try_to_write(scope, files, trial)
     facts = await filled_by_others(scope)
     if facts is not None:

@@ -352,7 +352,8 @@ class Slot:
 
     async def check_disk(self) -> None:
         """Raise HostDiskFull where a disk that the slot shares with others is nearly full, or a quota used up, and the
-        slot's own files are few. The slot's processes are ended before: they may hold removed files.
+        slot's own files are few. The slot's processes are ended before: they may hold removed files. Nothing is raised
+        for a sandbox that its own tenant ended.
         """
         await check_disk(self._scope, self.files, f"{self.tmp}/{TRIAL}", self.kill_all)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import anyio
 import anyio.to_thread
@@ -76,6 +76,14 @@ async def test_service_of_the_model_answers_a_live_check(score_in: ScoreIn, rewa
         result = await rollout.run(pool, model)
     assert result.reward == reward, result.verdict
     assert (result.killed is None) == (score_in == "live")
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("score_in", get_args(ScoreIn))
+async def test_sandbox_that_the_model_ended_scores_zero(docker_image: Callable[[str], str], score_in: ScoreIn) -> None:
+    async with SandboxPool("docker", image=docker_image("busybox"), slots_per_sandbox=1) as pool:
+        result = await done(pool, [["kill -9 -1"]], "true", score_in=score_in)
+    assert (result.error, result.trainable, result.reward, result.cause) == (None, True, 0.0, ErrorCause.POLICY)
 
 
 async def test_sealed_takes_only_the_work_to_the_check(backend: BackendCase) -> None:
