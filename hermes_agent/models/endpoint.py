@@ -252,8 +252,8 @@ async def _assembled(pieces: AsyncIterator[bytes], answer: Assembler) -> object:
             except BadAnswer as error:
                 wrong = error
                 rest.cancel()
-            if (ended or answer.finished) and rest.deadline == math.inf:
-                rest.deadline = anyio.current_time() + (_REST_S if ended else _USAGE_S)
+            if ended or answer.finished:
+                rest.deadline = min(rest.deadline, anyio.current_time() + (_REST_S if ended else _USAGE_S))
     if wrong is not None:
         raise wrong
     return answer.answer(ended=ended or take(decoder.finish()))
