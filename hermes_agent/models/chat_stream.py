@@ -7,6 +7,7 @@ from typing import Any
 
 from hermes_agent.models.chat_answer import as_list, as_mapping
 from hermes_agent.models.endpoint import BadAnswer
+from hermes_agent.parsers.json_text import Decoded, decode_whole
 
 _TEXTS = ("content", "refusal", "reasoning_content", "reasoning")
 _GROWING = {"reasoning.text": "text", "reasoning.summary": "summary", None: "text"}
@@ -101,14 +102,14 @@ class ChunkAssembler:
         function = as_mapping(delta.get("function"))
         name, arguments, index = function.get("name"), function.get("arguments"), delta.get("index")
         index = index if isinstance(index, int | str) else None
-        call = self._at.get(index) or (self._calls[-1] if index is None and self._calls and not name else None)
-        call_id = delta.get("id") or None
-        if call is None or (name and call["name"] and call_id not in (None, call["id"])):
+        last = self._calls[-1] if self._calls else None
+        call = last if index is None else self._at.get(index)
+        if call is None or (name and _begins_another(call, delta, name, arguments)):
             call = {"id": None, "name": "", "arguments": None}
             self._calls.append(call)
         if index is not None:
             self._at[index] = call
-        call["id"] = call["id"] or call_id
+        call["id"] = call["id"] or delta.get("id") or None
         if isinstance(name, str) and name != call["name"]:
             # Whole in the first piece; some write it in each, and few in pieces.
             call["name"] += name
@@ -139,6 +140,22 @@ class ChunkAssembler:
         among = self._details if given.get("index") is not None else self._details[-1:]
         key = (given.get("type"), given.get("index"))
         return next((each for each in among if (each.get("type"), each.get("index")) == key), None)
+
+
+def _begins_another(call: Mapping[str, Any], delta: Mapping[str, Any], name: object, arguments: object) -> bool:
+    """Whether a delta with a name begins another call than this one, which has its index or, without one, is the last.
+
+    Ids decide. Without them some servers number every call 0, and others write the name in each piece, or in pieces.
+    """
+    if call_id := delta.get("id"):
+        return bool(call["name"]) and call_id != call["id"]
+    if not isinstance(delta.get("index"), int | str):
+        return True
+    written = "".join(piece for piece in call["arguments"] or () if isinstance(piece, str))
+    if name != call["name"]:
+        return bool(written)
+    begins = isinstance(arguments, str) and arguments.lstrip().startswith("{")
+    return begins and isinstance(decode_whole(written), Decoded)
 
 
 def _joined(pieces: list[Any]) -> object:

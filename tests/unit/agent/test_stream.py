@@ -252,11 +252,25 @@ def piece(
         [piece(0, "a", "do", "{"), piece(0, "a", "do", "}"), piece(1, "b", "go", "{}")],
         [piece(0, "a", "d"), piece(0, None, "o"), piece(0, None, None, "{}"), piece(1, "b", "go", "{}")],
         [piece(3, "a", "do", "{}"), piece(7, "b", "go", "{}")],
+        [piece(None, "a", "do", "{"), piece(None, "a", "do", "}"), piece(None, "b", "go", "{}")],
     ],
-    ids=["mixed", "Gemini", "no index", "no index, pieces", "name in each", "name in pieces", "holes"],
+    ids=["mixed", "Gemini", "no index", "no index, pieces", "name in each", "name in pieces", "holes", "id in each"],
 )
 def test_calls_are_put_together_by_index_and_id(deltas: list[dict[str, Any]]) -> None:
     assert [call[:3] for call in read(*deltas).tool_calls] == [("a", "do", "{}"), ("b", "go", "{}")]
+
+
+@pytest.mark.parametrize(
+    "deltas",
+    [
+        [piece(0, "", "do", "{}"), piece(0, "", "do", "{}"), piece(0, "", "go", "{}")],
+        [piece(0, None, "do"), piece(0, None, None, "{}"), piece(0, None, "do", "{}"), piece(0, None, "go", "{}")],
+        [piece(0, None, "do", "{"), piece(0, None, "do", "}"), piece(1, None, "do", "{}"), piece(2, None, "go", "{}")],
+        [piece(None, None, "do", "{}"), piece(None, None, "do", "{}"), piece(None, None, "go", "{}")],
+    ],
+)
+def test_calls_without_ids_are_told_apart(deltas: list[dict[str, Any]]) -> None:
+    assert [call[1:3] for call in read(*deltas).tool_calls] == [("do", "{}"), ("do", "{}"), ("go", "{}")]
 
 
 def test_cut_stream_keeps_what_was_cut() -> None:
