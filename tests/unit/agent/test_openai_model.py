@@ -188,6 +188,7 @@ async def test_calls_in_plain_text_are_read_by_the_parser() -> None:
     assert (untouched.tool_calls, untouched.content) == ((), said["content"])
 
 
+BARE = '{"name": "do", "arguments": {}}'
 QUOTED = 'Models write <tool_call>{"name": "other", "arguments": {}}</tool_call>.'
 
 
@@ -202,6 +203,8 @@ QUOTED = 'Models write <tool_call>{"name": "other", "arguments": {}}</tool_call>
         ('{"name": "do", "parameters": {}}', None, "llama3_json"),
         (QUOTED, None, None),
         (QUOTED, "mistral", None),
+        (f'Write it between `<tool_call>` tags:\n```json\n{BARE}\n```', None, None),
+        (f"[{BARE}]", None, "json"),
         ("<tool_call> is a tag", None, None),
         ('{"answer": 42}', None, None),
     ],
