@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple, TypeVar, get_args
@@ -137,15 +137,24 @@ async def score(
         if sealed:
             roots = await _in_time(_seal(slot, scoring, set_up), scoring.seal_timeout_s, "taken out")
         await _put_over(slot, scoring, roots)
-        slot.extra_env = check_env(slot, sealed=sealed, whole=sealed and scoring.keep is None)
-        return check_verdict(await scoring.check(slot, episode), "a check"), killed
+        with _extra_env(slot, check_env(slot, sealed=sealed, whole=sealed and scoring.keep is None)):
+            return check_verdict(await scoring.check(slot, episode), "a check"), killed
     except (ExecError, _InTheWay) as error:
         if isinstance(error, ExecError) and error.cause is not ErrorCause.POLICY:
             raise
         told = str(error) if isinstance(error, _InTheWay) else f"{type(error).__name__}: {error}"
         return Verdict(0.0, solved=False, output=told), killed
+
+
+@contextmanager
+def _extra_env(slot: Slot, env: Mapping[str, str]) -> Iterator[None]:
+    """Add variables to those that a slot has for all that it starts, which `prepare` may have set."""
+    before = slot.extra_env
+    slot.extra_env = {**before, **env}
+    try:
+        yield
     finally:
-        slot.extra_env = {}
+        slot.extra_env = before
 
 
 def check_verdict(verdict: object, author: str) -> Verdict:

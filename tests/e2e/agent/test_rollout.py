@@ -124,6 +124,18 @@ async def test_check_files_are_put_in_over_what_the_model_left(score_in: ScoreIn
     assert (result.solved, result.trainable) == (False, True), result
 
 
+async def test_check_has_the_variables_that_the_task_set() -> None:
+    async def prepare(slot: Slot) -> None:
+        slot.extra_env = {"FROM_TASK": "yes"}
+
+    check = '[ "$FROM_TASK" = yes ] && [ -n "$PYTHONPYCACHEPREFIX" ]'
+    async with SandboxPool("local", slots_per_sandbox=1) as pool, pool.slot() as slot:
+        scoring = Scoring(check=CommandCheck(check))
+        rollout = Rollout(messages="go", prepare=prepare, scoring=scoring)
+        result = await rollout.run_in(slot, PlanModel({"go": ["done"]}))
+        assert (result.reward, dict(slot.extra_env)) == (1.0, {"FROM_TASK": "yes"})
+
+
 async def test_keep_brings_the_named_files_into_the_task_as_it_was(tmp_path: Path) -> None:
     tree = tmp_path / "repo"
     (tree / "tests").mkdir(parents=True)
