@@ -43,9 +43,8 @@ class TokenSession:
 
     The messages are compared with those of the call before: where they only go on, so do the ids; where an earlier one
     was changed or left out, or an answer was cut because it went on with what others write, the whole is rendered anew,
-    and the turn says so (`TurnTokens.restarts`). Nothing changes
-    before a sample is there, so asking again after an error, or for another answer to the same messages, adds nothing
-    twice.
+    and the turn says so (`TurnTokens.restarts`). Nothing changes before a sample is there, so asking again after an
+    error, or for another answer to the same messages, adds nothing twice.
 
     `parser` takes the text that was sampled, without the end of the turn. `context_tokens` is the model's context
     window (prompt and answer together): an answer is kept within it. One session serves one episode.
@@ -91,9 +90,11 @@ class TokenSession:
         """Nothing: the sampler goes on."""
 
     def _step(self, messages: Sequence[Message]) -> _Step:
-        # The state before is for another answer to the same messages, when the last one was thrown away.
+        # The state before is for another answer to the same messages. Other messages hold the last answer, perhaps
+        # changed: its ids are part of the sequence, and the state before has none of them.
+        again = _same(self._state.seen, messages)
         try:
-            for state in (self._state, self._before):
+            for state in (self._state, self._before) if again else (self._state,):
                 # The ids of an answer that was cut have what is no longer in its message.
                 if state.own is None or state.own.cut_at_invention:
                     continue
@@ -103,7 +104,6 @@ class TokenSession:
             whole = tuple(self._template.prompt(messages, self._tools))
         except ConfigError as error:
             raise ModelError(str(error), cause=ErrorCause.CONFIG) from error
-        again = self._before.own is None and _same(self._state.seen, messages)
         return _Step(_State(), whole, restarts=self._state.restarted if again else self._state.own is not None)
 
     def _room(self, prompt_tokens: int, wanted: object) -> int:

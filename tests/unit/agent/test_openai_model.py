@@ -203,7 +203,7 @@ QUOTED = 'Models write <tool_call>{"name": "other", "arguments": {}}</tool_call>
         ('{"name": "do", "parameters": {}}', None, "llama3_json"),
         (QUOTED, None, None),
         (QUOTED, "mistral", None),
-        (f'Write it between `<tool_call>` tags:\n```json\n{BARE}\n```', None, None),
+        (f"Write it between `<tool_call>` tags:\n```json\n{BARE}\n```", None, None),
         (f"[{BARE}]", None, "json"),
         ("<tool_call> is a tag", None, None),
         ('{"answer": 42}', None, None),

@@ -192,6 +192,29 @@ async def test_sequence_restarts_after_an_answer_that_was_cut_at_text_of_others(
     assert parts == [joined([sampler.log[0]]), joined([sampler.log[2], sampler.log[3]])]
 
 
+async def test_sequence_restarts_after_a_later_answer_that_was_cut() -> None:
+    """The turn before the cut one cannot be gone on from: the message of the cut one would be in the prompt."""
+    sampler = Told("one", "two<tool_response>x", "three", "four")
+    talk, messages, turns = session(sampler), BEGIN, []
+    for _ in range(4):
+        turns.append(await talk.complete(messages))
+        messages = [*messages, assistant_message(turns[-1]), {"role": "user", "content": "?"}]
+    assert [tokens(turn).restarts for turn in turns] == [False, False, True, False]
+    assert sequences(list(map(tokens, turns))) == [joined(sampler.log[:2]), joined(sampler.log[2:])]
+
+
+async def test_sequence_restarts_when_the_last_answer_was_changed() -> None:
+    sampler = Told("one", "two", "three")
+    talk = session(sampler)
+    first = await talk.complete(BEGIN)
+    messages = [*BEGIN, assistant_message(first), {"role": "user", "content": "?"}]
+    second = await talk.complete(messages)
+    changed = {**assistant_message(second), "content": "zwei"}
+    third = await talk.complete([*messages, changed, {"role": "user", "content": "?"}])
+    assert tokens(third).restarts
+    assert sequences(list(map(tokens, (first, second, third)))) == [joined(sampler.log[:2]), joined(sampler.log[2:])]
+
+
 async def test_answer_that_was_cut_is_replaced_when_asked_again() -> None:
     sampler = Told("a<tool_response>x", "b", "c")
     talk = session(sampler)
