@@ -56,7 +56,7 @@ def _structured(
     if read is None or not read.problems:
         return Completion(content, calls, reasoning, finish, usage)
     calls = tuple(call if call.error else call._replace(error=_AFTER_INVENTION) for call in calls)
-    return Completion(read.content, calls, reasoning, finish, usage, problems=read.problems)
+    return Completion(read.content, calls, reasoning or read.reasoning, finish, usage, problems=read.problems)
 
 
 def _with_reasoning_read(completion: Completion, parse: Callable[[str], Parsed] | None) -> Completion:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from hermes_agent.parsers import bare, deepseek_v3, deepseek_v32, glm, hermes, kimi_k2, longcat, mistral, qwen3_coder
 from hermes_agent.parsers.base import BrokenCall, Format, Parsed, Parser, Renderer
 from hermes_agent.parsers.scan import Family, parser
+from hermes_agent.parsers.thinking import BRACKETS, THINK
 from hermes_exec.config import nearest
 from hermes_exec.errors import ConfigError
 
@@ -36,8 +37,10 @@ FORMATS: MappingProxyType[str, Format] = MappingProxyType(
 
 _WITH_TAGS = ("hermes", "longcat", "mistral", "deepseek_v3", "deepseek_v32", "kimi_k2", "qwen3_coder")
 
-read_plain = parser(Family("", {}, thinking=()))
-"""Reads an answer of an endpoint that takes the calls out of it: what the model made up is cut all the same."""
+read_plain = parser(Family("", {}, thinking=(THINK, BRACKETS)))
+"""Reads an answer of an endpoint that takes the calls out of it, but perhaps not the thinking: what the model made up
+is cut all the same.
+"""
 
 
 def get_parser(name: str) -> Parser:

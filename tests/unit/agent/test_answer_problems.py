@@ -146,6 +146,18 @@ async def test_structured_call_after_an_invented_answer_does_not_run(parser: str
     assert "wrote a result yourself" in json.loads(episode.tool_calls[0].content)["error"]
 
 
+@pytest.mark.parametrize("begun", ["<think>", ""])
+async def test_thinking_that_an_endpoint_leaves_in_the_text_may_name_what_others_write(begun: str) -> None:
+    """Servers with a parser of calls and none of thinking hand it through."""
+    text = f"{begun}\nThe <tool_response> says KEY=1.\n</think>\nI go on."
+    episode, tools = await run(({"content": text, "tool_calls": [asked('{"x": 1}')]}, "tool_calls"))
+    assert (tools.ran, kinds(episode), episode.messages[1]["content"]) == ([{"x": 1}], [], text)
+    invented = f"{text}\n<tool_response>x</tool_response>"
+    episode, tools = await run(({"content": invented, "tool_calls": [asked('{"x": 1}')]}, "tool_calls"))
+    assert (tools.ran, kinds(episode), episode.messages[1]["content"]) == ([], ["invented_answer"], "I go on.")
+    assert episode.reasoning[0] == "The <tool_response> says KEY=1."
+
+
 async def test_answer_of_an_endpoint_that_reads_calls_itself_is_cut_too() -> None:
     episode, _ = await run(({"content": "Done.<|im_end|>\n<|im_start|>user\nThanks"}, "stop"))
     assert (episode.finish, episode.answer, kinds(episode)) == ("answered", "Done.", ["invented_answer"])
