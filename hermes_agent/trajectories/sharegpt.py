@@ -7,12 +7,12 @@ The turns are those of the Hermes function-calling data sets: `system` (the tool
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from hermes_agent.messages import ToolCall, called, message_text
+from hermes_agent.parsers.json_text import Decoded, decode_whole
 
 Turn = TypedDict("Turn", {"from": str, "value": str})
 """One ShareGPT turn."""
@@ -148,24 +148,11 @@ def _without_tags(body: str) -> str:
 
 def _embedded(text: str, *kinds: type) -> str:
     """Return the text itself if it is JSON of one of these kinds and has one meaning; else as a JSON string."""
+    found = decode_whole(text)
+    if not isinstance(found, Decoded) or not isinstance(found.value, kinds):
+        return _json(text)
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
+        json.loads(text)  # raw line breaks in strings are no JSON for most readers
     except (ValueError, RecursionError):
         return _json(text)
-    return text if isinstance(value, kinds) else _json(text)
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    if len(values := dict(pairs)) != len(pairs):
-        raise ValueError("a key is there twice")
-    return values
-
-
-def _no_constant(name: str) -> object:
-    raise ValueError(f"{name} is no JSON value")
-
-
-def _finite(text: str) -> float:
-    if not math.isfinite(number := float(text)):
-        raise ValueError("a number is too large")
-    return number
+    return text
