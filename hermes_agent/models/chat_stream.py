@@ -39,11 +39,6 @@ class ChunkAssembler:
         """Whether the reason of the end has come; usage may follow."""
         return self._finish is not None
 
-    @property
-    def has_usage(self) -> bool:
-        """Whether tokens were counted."""
-        return isinstance(self._usage, Mapping)
-
     def add(self, chunk: object) -> None:
         """Take a chunk. Raises BadAnswer for an error in its place."""
         given = as_mapping(chunk)

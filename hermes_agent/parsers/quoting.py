@@ -35,7 +35,7 @@ class Quoting:
     @property
     def in_fence(self) -> bool:
         """Whether the content has come to the inside of a code fence, closed or not."""
-        return bool(self._fence) or _FENCE.match(self._line) is not None
+        return bool(self._fence) or _FENCE.fullmatch(self._line) is not None
 
     @property
     def in_first_fence(self) -> bool:

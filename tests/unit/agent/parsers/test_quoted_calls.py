@@ -181,6 +181,11 @@ def test_call_in_inline_code_is_text(name: str) -> None:
     assert made(parsed) == [("ls", {"path": "`date`"})]
 
 
+def test_inline_code_at_the_begin_of_a_line_opens_no_fence() -> None:
+    parsed = parse("hermes", f"```ls``` it is: {call('hermes', 'ls')}")
+    assert (made(parsed), parsed.content) == ([("ls", {})], "```ls``` it is:")
+
+
 @pytest.mark.parametrize(
     "text",
     [
