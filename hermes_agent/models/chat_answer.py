@@ -71,9 +71,9 @@ def _choice(answer: object) -> Mapping[str, Any]:
     choices = as_list(as_mapping(answer).get("choices"))
     choice = as_mapping(choices[0] if choices else None)
     # Routers tell an error of the provider behind them with status 200.
-    told = choice.get("error") or (as_mapping(answer).get("error") if not choices else None)
-    if told or choice.get("finish_reason") == "error":
-        raise BadAnswer(f"it is an error: {as_mapping(told).get('message') or told}")
+    error = choice.get("error") or (as_mapping(answer).get("error") if not choices else None)
+    if error or choice.get("finish_reason") == "error":
+        raise BadAnswer(f"it is an error: {as_mapping(error).get('message') or error}")
     if not isinstance(choice.get("message"), Mapping):
         raise BadAnswer("it has no choice" if not choices else "its choice has no message")
     return choice

@@ -70,11 +70,11 @@ class ChunkAssembler:
         return {"choices": [{"message": message, "finish_reason": self._finish}], "usage": self._usage}
 
     def _message(self) -> dict[str, Any]:
-        message: dict[str, Any] = {name: _joined(pieces) for name, pieces in self._texts.items() if pieces}
+        message: dict[str, Any] = {name: _join_pieces(pieces) for name, pieces in self._texts.items() if pieces}
         if self._calls:
             message["tool_calls"] = [_whole_call(call) for call in self._calls]
         if self._details:
-            message["reasoning_details"] = [_joined_detail(detail) for detail in self._details]
+            message["reasoning_details"] = [_join_detail(detail) for detail in self._details]
         if self._extra is not None:
             message["extra_content"] = self._extra
         return message
@@ -118,7 +118,7 @@ class ChunkAssembler:
         if not isinstance(given, Mapping) or not isinstance(given.get("type"), str | None):
             return
         grows = _GROWING.get(given.get("type"))
-        detail = self._begun_detail(given) if grows else None
+        detail = self._detail_under_way(given) if grows else None
         if detail is None:
             detail = {}
             self._details.append(detail)
@@ -130,7 +130,7 @@ class ChunkAssembler:
             elif value is not None or name not in detail:
                 detail[name] = value
 
-    def _begun_detail(self, given: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _detail_under_way(self, given: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the detail that a piece goes on with: that of its index, without one the last."""
         among = self._details if given.get("index") is not None else self._details[-1:]
         key = (given.get("type"), given.get("index"))
@@ -153,13 +153,13 @@ def _begins_another(call: Mapping[str, Any], delta: Mapping[str, Any], name: obj
     return begins and isinstance(decode_whole(written), Decoded)
 
 
-def _joined(pieces: list[Any]) -> object:
+def _join_pieces(pieces: list[Any]) -> object:
     if all(isinstance(piece, str) for piece in pieces):
         return "".join(pieces)
     return [{"type": "text", "text": piece} if isinstance(piece, str) else piece for piece in pieces]
 
 
-def _joined_detail(detail: Mapping[str, Any]) -> dict[str, Any]:
+def _join_detail(detail: Mapping[str, Any]) -> dict[str, Any]:
     name = _GROWING.get(detail.get("type"))
     return {**detail, name: "".join(detail[name])} if name and isinstance(detail.get(name), list) else dict(detail)
 

@@ -208,7 +208,7 @@ class Endpoint:
                 kind = stream.response.headers.get("content-type", "")
                 async with aclosing(arriving(stream)) as pieces:
                     if assemble is not None and kind.startswith("text/event-stream"):
-                        return await _assembled(pieces, assemble())
+                        return await _assemble(pieces, assemble())
                     return _json(b"".join([piece async for piece in pieces]))
             finally:
                 with anyio.move_on_after(_CLOSE_S, shield=True):
@@ -229,7 +229,7 @@ class Endpoint:
         return client
 
 
-async def _assembled(pieces: AsyncIterator[bytes], answer: Assembler) -> object:
+async def _assemble(pieces: AsyncIterator[bytes], answer: Assembler) -> object:
     """Return the answer of a stream. What follows its end is read for a moment: a connection that was read to its end
     can be used again, but some servers leave a stream open.
     """

@@ -26,17 +26,17 @@ _SLOW_TOKENS_PER_S = 4
 _OF_TOOLS = ("tool_choice", "parallel_tool_calls")
 
 
-class _Way(NamedTuple):
-    """How an answer is asked for; `told` is what a user has to know when the endpoint takes no other way."""
+class _AnswerMode(NamedTuple):
+    """The fields that ask for an answer in one form; `warning` is for users whose endpoint takes no other form."""
 
     fields: Mapping[str, Any]
-    told: str
+    warning: str
 
 
-_WHOLE = _Way({}, "does not stream its answers: each has timeout_s for all of it")
+_WHOLE = _AnswerMode({}, "does not stream its answers: each has timeout_s for all of it")
 _STREAMED = (
-    _Way({"stream": True, "stream_options": {"include_usage": True}}, ""),
-    _Way({"stream": True}, ""),
+    _AnswerMode({"stream": True, "stream_options": {"include_usage": True}}, ""),
+    _AnswerMode({"stream": True}, ""),
     _WHOLE,
 )
 
@@ -96,7 +96,7 @@ class OpenAIModel:
         self._render = get_renderer(parser) if parser and text_tools else None
         self._prefill = [dict(message) for message in prefill]
         self._sampling = dict(sampling or {})
-        self._ways: Sequence[_Way] = _STREAMED if stream else (_WHOLE,)
+        self._modes: Sequence[_AnswerMode] = _STREAMED if stream else (_WHOLE,)
         self._short_tokens = _SLOW_TOKENS_PER_S * timeout_s if stream == "auto" else 0.0
 
     @property
@@ -117,27 +117,27 @@ class OpenAIModel:
 
         limit = body.get("max_tokens") or body.get("max_completion_tokens")
         short = isinstance(limit, int) and limit <= self._short_tokens
-        ways, at = (_WHOLE,) if short else self._ways, 0
+        modes, at = (_WHOLE,) if short else self._modes, 0
         while True:
             try:
-                wanted = {**body, **ways[at].fields}
+                wanted = {**body, **modes[at].fields}
                 completion = await self._endpoint.post("/chat/completions", wanted, read, ChunkAssembler)
             except ModelError as error:
-                if ways[at] is ways[-1] or error.status not in _REFUSED or isinstance(error, ContextExceeded):
+                if modes[at] is modes[-1] or error.status not in _REFUSED or isinstance(error, ContextExceeded):
                     raise
-                # A refusal of something else is told by the last way.
-                at = at + 1 if "stream_options" in str(error) or "include_usage" in str(error) else len(ways) - 1
+                # The last mode raises a refusal of something else.
+                at = at + 1 if "stream_options" in str(error) or "include_usage" in str(error) else len(modes) - 1
             else:
-                if len(ways) > 1:
-                    self._settle(ways[at], completion)
+                if len(modes) > 1:
+                    self._settle(modes[at], completion)
                 return completion
 
-    def _settle(self, way: _Way, completion: Completion) -> None:
-        """Keep to a way that the endpoint takes."""
-        self._ways = (way,)
-        if way.told:
-            _LOG.warning("%s %s", self.model, way.told)
-        if way.fields and not completion.usage.completion_tokens:
+    def _settle(self, mode: _AnswerMode, completion: Completion) -> None:
+        """Use this mode for all later requests, because the endpoint takes it."""
+        self._modes = (mode,)
+        if mode.warning:
+            _LOG.warning("%s %s", self.model, mode.warning)
+        if mode.fields and not completion.usage.completion_tokens:
             _LOG.warning(
                 "%s streams its answers without counting their tokens, so that no bound of tokens or cost holds; "
                 "stream=False asks for whole answers",

@@ -79,7 +79,7 @@ def _unwrapped(call: Written, tools: Toolset) -> dict[str, object]:
 
 def render(calls: Sequence[ToolCall]) -> str:
     """Calls in one section, as DeepSeek's own encoding writes them."""
-    written = _VALUES.joined(piece for call in calls for piece in _written(call))
+    written = _VALUES.join(piece for call in calls for piece in _written(call))
     return f"{_CALLS}\n{written}{_CALLS_END}" if calls else ""
 
 

@@ -52,7 +52,7 @@ def _read(source: Source, start: int) -> Block:
 
 
 def _render(calls: Sequence[ToolCall], *, line: str) -> str:
-    return _VALUES.joined(piece for place, call in enumerate(calls) for piece in _written(call, line, place))
+    return _VALUES.join(piece for place, call in enumerate(calls) for piece in _written(call, line, place))
 
 
 def _written(call: ToolCall, line: str, place: int) -> Iterator[Piece]:

@@ -86,7 +86,7 @@ def _ended(source: Source, start: int, position: int, call: Written, tags: CallT
 
 def render(calls: Sequence[ToolCall]) -> str:
     """Calls as the chat template writes them."""
-    return _VALUES.joined(piece for place, call in enumerate(calls) for piece in _written(call, place))
+    return _VALUES.join(piece for place, call in enumerate(calls) for piece in _written(call, place))
 
 
 def _written(call: ToolCall, place: int) -> Iterator[Piece]:

@@ -110,7 +110,7 @@ class Values:
         why = f"a value ends with {self._close} where the call goes on or ends after it"
         return tags.unclosed(source, begin, why, cut=True)._replace(begun=True)
 
-    def joined(self, pieces: Iterable[Piece]) -> str:
+    def join(self, pieces: Iterable[Piece]) -> str:
         """Return the text of these pieces. Raises ValueError when a value would be read as something else."""
         parts = list(pieces)
         text = "".join(part.text for part in parts)

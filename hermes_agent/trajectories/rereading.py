@@ -13,9 +13,9 @@ from hermes_agent.parsers import get_parser
 from hermes_agent.parsers.json_text import can_be_sent
 from hermes_agent.trajectories.sharegpt import Turn, gpt_value, system_prompt
 
-_NOT_TEXT = frozenset({"reasoning_details", "extra_content"})
+_SIGNATURES = frozenset({"reasoning_details", "extra_content"})
 """Fields of messages with which a provider recognises its own answers: they are no text of the conversation."""
-_TOLD = frozenset({"role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name"})
+_RENDERED = frozenset({"role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name"})
 _QUOTED = re.compile(r"</?(?:think|tool_call|tool_response)>")
 _ESCAPED = re.compile(r"\\u003c(?=/?(?:think|tool_call|tool_response)>)")
 _END_OF_PROMPT = system_prompt(()).rpartition("</tools>\n")[2]
@@ -32,20 +32,20 @@ def read_sharegpt(turns: Sequence[Turn]) -> list[Message]:
     """
     messages: list[Message] = []
     for index, turn in enumerate(turns):
-        said, value = turn["from"], turn["value"]
-        if said == "gpt":
+        sender, value = turn["from"], turn["value"]
+        if sender == "gpt":
             messages.append(_read_gpt(value))
-        elif said == "tool":
+        elif sender == "tool":
             results = [_read_response(body) for body in _bodies(value, "tool_response")[1]]
             if messages:
                 messages[-1] = _with_ids(messages[-1], [str(result["tool_call_id"]) for result in results])
             messages += results
-        elif said == "system" and index == 0:
-            prompt, whole, told = value.partition(_END_OF_PROMPT)
-            if told or not whole:
-                messages.append({"role": "system", "content": told.removeprefix("\n\n") if whole else prompt})
+        elif sender == "system" and index == 0:
+            prompt, whole, text = value.partition(_END_OF_PROMPT)
+            if text or not whole:
+                messages.append({"role": "system", "content": text.removeprefix("\n\n") if whole else prompt})
         else:
-            messages.append({"role": "user" if said == "human" else said, "content": value})
+            messages.append({"role": "user" if sender == "human" else sender, "content": value})
     return messages
 
 
@@ -96,7 +96,8 @@ def _not_held(message: Message) -> str:
             return f"has a part of the type {other}, and turns are text"
         if len(kinds) > 1:
             return "is in several parts, and a turn is one text"
-    if other := next((name for name in message if name not in _TOLD | _NOT_TEXT and message[name] is not None), None):
+    known = _RENDERED | _SIGNATURES
+    if other := next((name for name in message if name not in known and message[name] is not None), None):
         return f"has the field {other}, which turns do not have"
     if not all(
         map(can_be_sent, (message_text(message), _thinking(message), *(call.arguments for call in called(message))))
