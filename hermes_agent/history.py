@@ -114,7 +114,9 @@ class History:
         except ValueError:
             result = None
         if isinstance(result, dict):
-            text = json.dumps({**result, "notices": list(texts)}, ensure_ascii=False)
+            before = result.get("notices")
+            notices = [*(before if isinstance(before, list) else ()), *texts]
+            text = json.dumps({**result, "notices": notices}, ensure_ascii=False)
         else:
             text = "\n\n".join([told, *texts])
         self.messages[-1] = {**last, "content": content_of(text, image_parts(last))}

@@ -293,6 +293,17 @@ async def test_problem_with_a_notice_stands_in_the_last_result_after_calls() -> 
     assert json.loads(results(episode)[0])["notices"] == ["Your text was cut."]
 
 
+async def test_notices_of_one_turn_stand_together() -> None:
+    class Noticing(FunctionTools):
+        async def notices(self) -> list[Notice]:
+            return [Notice("proc_1", "completed", "proc_1 ended with 0", {})]
+
+    problem = AnswerProblem("cut", "Text was cut.", "Your text was cut.")
+    model = ScriptedModel([Completion("", ask(1).tool_calls, problems=(problem,)), "ok"])
+    episode = await AgentLoop(model, Noticing(echo), max_turns=1, final_answer=True).run("x")
+    assert json.loads(results(episode)[0])["notices"] == ["proc_1 ended with 0", "Your text was cut.", LAST_WORDS]
+
+
 @pytest.mark.parametrize(("finish", "end"), [("length", "max_tokens"), ("content_filter", "content_filter")])
 async def test_problem_does_not_prolong_an_episode_that_ends_by_its_answer(finish: FinishReason, end: str) -> None:
     model = ScriptedModel([Completion("hm", finish_reason=finish, problems=(SPOILED,)), "ok"])
