@@ -49,7 +49,8 @@ class ChunkAssembler:
             raise BadAnswer(f"it broke off: {as_mapping(error).get('message') or error or given.get('message')}")
         if isinstance(given.get("usage"), Mapping):
             self._usage = given["usage"]
-        if choice.get("finish_reason") is not None:
+        if choice.get("finish_reason"):
+            # Some servers write an empty one in each chunk before.
             self._finish = choice["finish_reason"]
         if isinstance(choice.get("delta"), Mapping):
             self._begun = True

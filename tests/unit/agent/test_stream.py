@@ -273,6 +273,14 @@ def test_calls_without_ids_are_told_apart(deltas: list[dict[str, Any]]) -> None:
     assert [call[1:3] for call in read(*deltas).tool_calls] == [("do", "{}"), ("do", "{}"), ("go", "{}")]
 
 
+def test_empty_finish_reason_is_no_end() -> None:
+    assembler = ChunkAssembler()
+    assembler.add({"choices": [{"delta": {"content": "one "}, "finish_reason": ""}]})
+    assert not assembler.finished
+    with pytest.raises(BadAnswer, match="broke off"):
+        assembler.answer(ended=False)
+
+
 def test_cut_stream_keeps_what_was_cut() -> None:
     assembler = ChunkAssembler()
     assembler.add({"choices": [{"delta": piece(0, "a", "do", '{"x": 1')}]})
