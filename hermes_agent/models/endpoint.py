@@ -9,7 +9,7 @@ import logging
 import math
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -233,6 +233,8 @@ async def _assemble(pieces: AsyncIterator[bytes], answer: Assembler) -> object:
     """Return the answer of a stream. What follows its end is read for a moment: a connection that was read to its end
     can be used again, but some servers leave a stream open.
     """
+    import openai
+
     decoder, ended, wrong = EventDecoder(), False, None
 
     def take(events: Iterable[str]) -> bool:
@@ -244,19 +246,26 @@ async def _assemble(pieces: AsyncIterator[bytes], answer: Assembler) -> object:
 
     # Reading is given up by cancelling it: the client's generators end in order then, and not when they are collected.
     with anyio.CancelScope() as rest:
-        async for piece in pieces:
-            if ended or wrong is not None:
-                continue
-            try:
-                ended = take(decoder.feed(piece))
-            except BadAnswer as error:
-                wrong = error
-                rest.cancel()
-            if ended or answer.finished:
-                rest.deadline = min(rest.deadline, anyio.current_time() + (_REST_S if ended else _USAGE_S))
+        try:
+            async for piece in pieces:
+                if ended or wrong is not None:
+                    continue
+                try:
+                    ended = take(decoder.feed(piece))
+                except BadAnswer as error:
+                    wrong = error
+                    rest.cancel()
+                if ended or answer.finished:
+                    rest.deadline = min(rest.deadline, anyio.current_time() + (_REST_S if ended else _USAGE_S))
+        except openai.APIConnectionError:
+            # Some servers and proxies break the connection in the place of ending it in order.
+            if not (ended or answer.finished):
+                raise
     if wrong is not None:
         raise wrong
-    return answer.answer(ended=ended or take(decoder.finish()))
+    with suppress(BadAnswer) if answer.finished else nullcontext():
+        ended = ended or take(decoder.finish())
+    return answer.answer(ended=ended)
 
 
 def _json(content: bytes | str) -> object:

@@ -170,6 +170,13 @@ async def test_end_of_a_stream_that_stays_open_is_not_waited_for_as_usage_is() -
     check_whole((await completed(stream(drips=drips), timeout_s=4))[0])
 
 
+@pytest.mark.parametrize("rest", [b"", b"data: [DO", b"data: [DONE]\n\n"])
+async def test_connection_that_breaks_after_the_end_of_a_stream_loses_nothing(rest: bytes) -> None:
+    body = events(CHUNKS, done=False) + rest
+    broken = Answer(200, body, {**EVENTS, "content-length": str(len(body) + 9)}, drips=[body])
+    check_whole((await completed(broken))[0])
+
+
 async def test_connection_is_used_again_after_a_stream() -> None:
     with endpoint(WHOLE, WHOLE) as server:
         async with model(server.base_url) as made:
