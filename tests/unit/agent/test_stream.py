@@ -166,7 +166,7 @@ async def test_stream_that_stays_open_after_its_end_is_whole(done: bool, monkeyp
 
 async def test_end_of_a_stream_that_stays_open_is_not_waited_for_as_usage_is() -> None:
     """The end comes in a piece of its own; the wait for usage is as long as the silence that loses an answer."""
-    drips = [events(CHUNKS, done=False), 0.2, b"data: [DONE]\n\n", 60.0]
+    drips: list[bytes | float] = [events(CHUNKS, done=False), 0.2, b"data: [DONE]\n\n", 60.0]
     check_whole((await completed(stream(drips=drips), timeout_s=4))[0])
 
 
