@@ -24,6 +24,7 @@ from hermes_exec.backends.base import LaunchSpec, ReapFilter
 from hermes_exec.backends.docker import delivery
 from hermes_exec.backends.docker.config import DockerConfig
 from hermes_exec.backends.docker.container import RUNNER
+from hermes_exec.backends.docker.dial_socket import DialSocket
 from hermes_exec.backends.docker.engine import Engine
 from hermes_exec.backends.docker.sandbox import CreatedContainer, DockerSandbox
 from hermes_exec.backends.owner import own_labels
@@ -113,8 +114,14 @@ async def test_slow_runners_say_nothing_of_where_the_engine_is(
     docker_image: Image, engine: DockerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = backend()
+
+    def accept_late(_: object, pid: int, patience_s: float) -> None:
+        """Give up on a runner that was begun and has not connected."""
+        while not delivery._serves_here(pid):
+            time.sleep(0.01)
+
     with monkeypatch.context() as slow:
-        slow.setattr(delivery, "PATIENCE_S", 0.0)
+        slow.setattr(DialSocket, "accept", accept_late)
         for _ in range(delivery.MISSES - 1):
             async with box(made, LaunchSpec(image=docker_image("busybox"))) as opened:
                 assert (await opened.run("/bin/sh", "-c", "echo here")).stdout == b"here\n"
