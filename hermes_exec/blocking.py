@@ -192,6 +192,7 @@ class Slot(SyncFacade[slot.Slot]):
     image = Member[slot.Slot, str | None](lambda one: one.wrapped.image)
     resets = Member[slot.Slot, int](lambda one: one.wrapped.resets)
     closed = Member[slot.Slot, bool](lambda one: one.wrapped.closed)
+    disk_full = Member[slot.Slot, bool](lambda one: one.wrapped.disk_full)
     run = blocking(slot.Slot.run)
     run_many = blocking(slot.Slot.run_many)
     spawn = wraps(slot.Slot.spawn, Process)
