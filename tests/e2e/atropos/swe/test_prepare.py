@@ -37,7 +37,6 @@ python_functions = ["check_*"]
 SOURCE = "import inflection\n\ndef add(a, b):\n    return a + b\n"
 TESTS = """
 import subprocess, sys
-import anyio
 import pytest
 from adder.it import add, inflection
 
