@@ -123,6 +123,8 @@ class Process:
         self.stdout_bytes, self.stderr_bytes = _written(ended, "stdout"), _written(ended, "stderr")
         if self.ended_at is None:
             self.ended_at = self.started_at + result.duration_s
+        if ended.get("disk_nearly_full") is True:
+            await self._scope.note_full_disk()
         return result
 
     async def signal(self, number: int) -> None:

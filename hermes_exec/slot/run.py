@@ -126,8 +126,6 @@ class _Execution:
                 if not conversation.answered:
                     await scope.give_up(conversation, self.patience_s)
             assert self.answer is not None
-            if self.answer.get("disk_nearly_full") is True:
-                scope.disk_full = True
             merged = self.params["merge_stderr"]
             result = run_result(self.answer, self.output, merged=merged, request_id=conversation.id)
         except (RemoteError, *TRANSPORT_ERRORS) as error:
@@ -136,6 +134,8 @@ class _Execution:
             await scope.fail(error)
         if result.killed is not None:
             scope.see(result.killed)
+        if self.answer.get("disk_nearly_full") is True:
+            await scope.note_full_disk()
         return result
 
     def _overdue_in(self) -> float:

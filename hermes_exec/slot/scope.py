@@ -22,6 +22,7 @@ ExplainLoss = Callable[[ExecError], Awaitable[ExecError]]
 """Explains the loss of a channel: SandboxDied with a post-mortem where the box is known to be dead."""
 
 REFUSALS = frozenset({"ENOSPC", "EDQUOT"})
+DISK_S = 60.0
 TRANSPORT_ERRORS = (ChannelLost, OutcomeUnknown, ProtocolError, SandboxDied)
 
 
@@ -40,6 +41,8 @@ class SlotScope:
         self.disk_full = False
         """A disk was nearly full at the end of a command, or refused a write, since that was last looked into."""
         self.quota_used_up = False
+        self.filled_by_others: dict[str, Any] | None = None
+        """What the runner measured then, where others had filled that disk. It may have room again at once."""
         self._pid, self._loop = os.getpid(), running_loop()
         self._explain_loss = explain_loss
         self._on_left = on_left
@@ -190,12 +193,26 @@ class SlotScope:
         if killed is not None and killed.left:
             self._on_left(killed)
 
+    async def note_full_disk(self) -> None:
+        """Keep that a disk was nearly full or refused a write, and whose doing it was then."""
+        self.disk_full = True
+        if self.filled_by_others is None:
+            with suppress(RemoteError, ExecError, TimeoutError):  # what is known by now stands
+                self.filled_by_others = await self.disk_of_others()
+
+    async def disk_of_others(self) -> dict[str, Any] | None:
+        """What the runner measured, where a disk of the slot is nearly full now, or a quota used up, and the slot's own
+        files are few; else None.
+        """
+        facts = await self.call("slot.disk", {"refused": self.quota_used_up}, timeout_s=DISK_S)
+        return facts if facts.get("nearly_full") is True and facts.get("by_others") is True else None
+
     async def translate(self, error: Exception, path: str | None = None) -> Exception:
         """The exception that a caller sees in place of one of the channel."""
         if isinstance(error, RemoteError):
             if error.errno in REFUSALS:
-                self.disk_full = True
                 self.quota_used_up |= error.errno == "EDQUOT"
+                await self.note_full_disk()
             return remote_failure(error, path=path)
         if isinstance(error, ProtocolError):
             self.fail_channel(error)

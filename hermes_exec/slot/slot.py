@@ -16,7 +16,7 @@ from hermes_exec.errors import ConfigError, SlotClosed
 from hermes_exec.results import Isolation, KillReceipt, ProcessInfo, RunResult
 from hermes_exec.slot.answers import items, process_info, receipt
 from hermes_exec.slot.command import DEFAULT_OUTPUT_BYTES, DEFAULT_TIMEOUT_S, Command, Environment, command_params
-from hermes_exec.slot.disk import TRIAL, check_disk, filled_by_others
+from hermes_exec.slot.disk import TRIAL, check_disk
 from hermes_exec.slot.files import Files
 from hermes_exec.slot.network import Connection, Forward, SlotListener, connect
 from hermes_exec.slot.process import Process, start
@@ -345,17 +345,17 @@ class Slot:
         return self._scope.disk_full
 
     async def disk_filled_by_others(self) -> bool:
-        """Return whether a disk that the slot shares with others is nearly full, or a quota used up, and the slot's own
-        files are few.
+        """Return whether a disk that the slot shares with others is nearly full now, or a quota used up, and the slot's
+        own files are few.
         """
-        return await filled_by_others(self._scope) is not None
+        return await self._scope.disk_of_others() is not None
 
     async def check_disk(self) -> None:
         """Raise HostDiskFull where a disk that the slot shares with others is nearly full, or a quota used up, and the
-        slot's own files are few. The slot's processes are ended before: they may hold removed files. Nothing is raised
-        for a sandbox that its own tenant ended.
+        slot's own files are few: now, or when a command ended or a write was refused since this was asked last. Nothing
+        is raised for a sandbox that its own tenant ended.
         """
-        await check_disk(self._scope, self.files, f"{self.tmp}/{TRIAL}", self.kill_all)
+        await check_disk(self._scope, self.files, f"{self.tmp}/{TRIAL}")
 
     async def reset(self) -> None:
         """End everything in the slot and empty workspace, home and tmp; `id` stays, and what was in the image.

@@ -112,6 +112,8 @@ func (a *agent) handle(ctx context.Context, op string, m *ipc.Message) (any, []i
 		return stopped{a.stop()}, nil, nil
 	case ipc.OpProcesses:
 		return a.processes(), nil, nil
+	case ipc.OpHeld:
+		return a.held(), nil, nil
 	case ipc.OpConnect:
 		return carried(m, func(c ipc.Connect) (any, []int, error) { return opened(pipe.Dial(ctx, c)) })
 	}

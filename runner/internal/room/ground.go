@@ -61,6 +61,20 @@ func (g *Ground) SurveyAgain() {
 	g.Survey((*parts)[0].root, paths...)
 }
 
+// HasEnough says whether all of them have enough room.
+func (g *Ground) HasEnough() bool {
+	parts := g.parts.Load()
+	if parts == nil {
+		return true
+	}
+	for _, p := range *parts {
+		if room, ok := At(p.path, p.root); ok && !room.HasEnough() {
+			return false
+		}
+	}
+	return true
+}
+
 // NearlyFull says whether one of them is. It takes a few microseconds.
 func (g *Ground) NearlyFull() bool {
 	_, _, full := g.full()
@@ -81,11 +95,12 @@ func (g *Ground) full() (at part, now Room, full bool) {
 }
 
 // Judge says whose doing a full file system is: that of others where what the
-// slot has, in these trees, is less than half of its share of what was left at
-// its beginning, or next to nothing. neighbours is how many slots share it.
+// slot has, in these trees and in removed files that it holds open, is less than
+// half of its share of what was left at its beginning, or next to nothing.
+// neighbours is how many slots share it.
 // refused says that a write of the slot was refused for a quota, of which file
 // systems do not tell.
-func (g *Ground) Judge(refused bool, neighbours int, trees ...Tree) Facts {
+func (g *Ground) Judge(refused bool, neighbours int, held func() (Use, error), trees ...Tree) Facts {
 	at, now, full := g.full()
 	if parts := g.parts.Load(); !full && refused && parts != nil && len(*parts) > 0 {
 		at, full = part{path: (*parts)[0].path, root: (*parts)[0].root}, true
@@ -95,14 +110,14 @@ func (g *Ground) Judge(refused bool, neighbours int, trees ...Tree) Facts {
 	if !full {
 		return facts
 	}
-	var use Use
-	until, known := time.Now().Add(measureTime), true
+	use, err := held()
+	until, known := time.Now().Add(measureTime), err == nil
 	for _, tree := range trees {
 		known = use.Measure(tree.Path, tree.Since, until) == nil && known
 	}
 	facts.UseBytes, facts.UseFiles = use.Bytes, use.Files
-	few, shares := now.Few(), 2*int64(max(1, neighbours))
-	facts.ByOthers = known && use.Bytes <= max(few.Bytes, at.first.Bytes/shares) &&
-		(now.MostFiles == 0 || use.Files <= max(few.Files, at.first.Files/shares))
+	little, shares := now.Enough(), 2*int64(max(1, neighbours))
+	facts.ByOthers = known && use.Bytes <= max(little.Bytes, at.first.Bytes/shares) &&
+		(now.MostFiles == 0 || use.Files <= max(little.Files, at.first.Files/shares))
 	return facts
 }

@@ -22,11 +22,25 @@ const (
 	fewBytes = 128 << 20
 	fewFiles = 1024
 	fiftieth = 50
+	enough   = 4 // times that
 )
 
 // Few is the most that a file system like this has left when it is nearly full.
 func (r Room) Few() Room {
 	return Room{Bytes: min(fewBytes, r.Size/fiftieth), Files: min(fewFiles, r.MostFiles/fiftieth)}
+}
+
+// Enough is what a file system like this needs to be of use again after it was
+// nearly full, and what a slot may have there without being whose doing that is.
+func (r Room) Enough() Room {
+	few := r.Few()
+	return Room{Bytes: enough * few.Bytes, Files: enough * few.Files}
+}
+
+// HasEnough says whether that is left.
+func (r Room) HasEnough() bool {
+	least := r.Enough()
+	return (r.Size == 0 || r.Bytes > least.Bytes) && (r.MostFiles == 0 || r.Files > least.Files)
 }
 
 // NearlyFull says whether a write may be refused any moment.

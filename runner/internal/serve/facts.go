@@ -37,7 +37,7 @@ type memoryFacts struct {
 func (s *Server) Facts() any {
 	f := boxFacts{
 		BootID: s.bootID, InputWindow: channel.InputWindow, OS: runtime.GOOS, Arch: runtime.GOARCH, UID: os.Geteuid(),
-		BaseDir: s.config.Base, DiskFull: s.slots.DiskNearlyFull(""),
+		BaseDir: s.config.Base, DiskFull: !s.slots.DiskHasRoom(),
 		Isolation: s.config.Isolation, Memory: memory(),
 		Capabilities: []string{"pty", "sessions", "search", "connect", "spill"},
 	}

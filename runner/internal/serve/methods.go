@@ -90,7 +90,7 @@ func (s *Server) slotDisk(_ *channel.Conversation, params json.RawMessage) (any,
 	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
-	return s.slots.Disk(p.Slot, p.Refused)
+	return s.slots.Disk(s.ctx, p.Slot, p.Refused)
 }
 
 func (s *Server) boxInfo(*channel.Conversation, json.RawMessage) (any, error) { return s.Facts(), nil }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/room"
@@ -42,7 +43,7 @@ func boxAt(t *testing.T, base string) *box {
 
 func (b *box) disk(slot string) room.Facts {
 	b.t.Helper()
-	facts, err := b.Disk(slot, false)
+	facts, err := b.Disk(context.Background(), slot, false)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -53,7 +54,7 @@ func TestFullDiskIsTheDoingOfWhoFilledIt(t *testing.T) {
 	dir, fill := smallDisk(t)
 	b := boxAt(t, dir)
 	fill("others", 64<<20)
-	if !b.DiskNearlyFull("") {
+	if b.DiskHasRoom() {
 		t.Error("before there is a slot a full disk is not seen")
 	}
 	if err := os.Remove(filepath.Join(dir, "others")); err != nil {
@@ -63,11 +64,11 @@ func TestFullDiskIsTheDoingOfWhoFilledIt(t *testing.T) {
 		b.create(CreateParams{Slot: slot, Network: true, PrivateRoot: true})
 	}
 	b.sh("a", "echo something > small")
-	if facts := b.disk("a"); facts.NearlyFull || facts.ByOthers || b.DiskNearlyFull("") {
+	if facts := b.disk("a"); facts.NearlyFull || facts.ByOthers || !b.DiskHasRoom() {
 		t.Errorf("%+v", facts)
 	}
 	fill("others", 64<<20)
-	if facts := b.disk("a"); !facts.NearlyFull || !facts.ByOthers || !b.DiskNearlyFull("") || !b.DiskNearlyFull("a") {
+	if facts := b.disk("a"); !facts.NearlyFull || !facts.ByOthers || b.DiskHasRoom() || !b.DiskNearlyFull("a") {
 		t.Errorf("another program filled it: %+v", facts)
 	}
 	if err := os.Remove(filepath.Join(dir, "others")); err != nil {
@@ -85,6 +86,48 @@ func TestFullDiskIsTheDoingOfWhoFilledIt(t *testing.T) {
 	}
 	if facts := b.disk("b"); facts.NearlyFull {
 		t.Errorf("after the reset: %+v", facts)
+	}
+}
+
+func TestRoomThatATenantLeavesIsNoneForTheNext(t *testing.T) {
+	dir, fill := smallDisk(t)
+	b := boxAt(t, dir)
+	b.create(CreateParams{Slot: "a", Network: true, PrivateRoot: true})
+	b.sh("a", "head -c 2000000 /dev/zero > work")
+	fill("others", 64<<20)
+	if !b.DiskNearlyFull("a") {
+		t.Error("the disk is full")
+	}
+	if result, err := b.Reset(context.Background(), "a"); err != nil || !result.Clean {
+		t.Errorf("%+v %v", result, err)
+	}
+	if b.DiskNearlyFull("a") || b.DiskHasRoom() {
+		t.Error("there are 2 MB for the next slot")
+	}
+	b.sh("a", "cat /dev/zero > work 2>/dev/null; true")
+	if facts := b.disk("a"); !facts.ByOthers {
+		t.Errorf("a slot that began there: %+v", facts)
+	}
+	if err := os.Remove(filepath.Join(dir, "others")); err != nil {
+		t.Fatal(err)
+	}
+	if !b.DiskHasRoom() {
+		t.Error("there is room again")
+	}
+}
+
+func TestRemovedFilesThatASlotHoldsOpenAreItsOwn(t *testing.T) {
+	for _, level := range []string{isolation.None, isolation.Namespaces} {
+		dir, _ := smallDisk(t)
+		b := boxAt(t, dir)
+		b.create(CreateParams{Slot: "a", Level: level, Network: true})
+		b.sh("a", "(exec 3>large; rm large; cat /dev/zero >&3 2>/dev/null; sleep 100) >/dev/null 2>&1 </dev/null &")
+		for end := time.Now().Add(time.Minute); !b.DiskNearlyFull("a") && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if facts := b.disk("a"); !facts.NearlyFull || facts.ByOthers || facts.UseBytes < 60<<20 {
+			t.Errorf("%s: %+v", level, facts)
+		}
 	}
 }
 

@@ -43,6 +43,7 @@ type Manager struct {
 	filter     bool     // the engine does not keep a box from system calls
 
 	whole        atomic.Bool
+	diskFull     atomic.Bool // a disk was nearly full, and has not had enough room since
 	started      time.Time
 	setupTimeout time.Duration // how long an agent may take to get ready
 }
@@ -246,27 +247,47 @@ func (m *Manager) destroy(ctx context.Context, s *slot) (ipc.Receipt, error) {
 }
 
 // DiskNearlyFull says whether a file system that a slot shares with others is
-// nearly full; with "" any slot, for all share the same, or that of the box's
-// directory before there is one. No lock is held meanwhile: a network file system
-// that is away does not answer.
+// nearly full. No lock is held meanwhile: a network file system that is away does
+// not answer.
 func (m *Manager) DiskNearlyFull(id string) bool {
 	m.mu.Lock()
 	s := m.slots[id]
-	if id == "" {
-		for _, s = range m.slots {
-			break
-		}
-	}
 	m.mu.Unlock()
-	if s == nil && id == "" {
-		left, ok := room.At(m.base, os.Geteuid() == 0)
-		return ok && left.NearlyFull()
+	if s == nil || !s.ground.NearlyFull() {
+		return false
 	}
-	return s != nil && s.ground.NearlyFull()
+	m.diskFull.Store(true)
+	return true
 }
 
+// DiskHasRoom says whether the file systems that slots share with others have
+// room for another tenant: once nearly full, they have it when there is enough.
+// What a tenant leaves, and then takes again, is none.
+func (m *Manager) DiskHasRoom() bool {
+	var ground *room.Ground
+	m.mu.Lock()
+	for _, s := range m.slots {
+		ground = &s.ground // all share the same
+		break
+	}
+	m.mu.Unlock()
+	if ground == nil {
+		ground = &room.Ground{}
+		ground.Survey(os.Geteuid() == 0, m.base)
+	}
+	if ground.NearlyFull() {
+		m.diskFull.Store(true)
+	} else if ground.HasEnough() {
+		m.diskFull.Store(false)
+	}
+	return !m.diskFull.Load()
+}
+
+// heldTime is how long an agent may take to say what removed files are held open.
+const heldTime = 5 * time.Second
+
 // Disk says whose doing it is that a file system is nearly full.
-func (m *Manager) Disk(id string, refused bool) (room.Facts, error) {
+func (m *Manager) Disk(ctx context.Context, id string, refused bool) (room.Facts, error) {
 	s, err := m.slot(id)
 	if err != nil {
 		return room.Facts{}, err
@@ -278,7 +299,18 @@ func (m *Manager) Disk(id string, refused bool) (room.Facts, error) {
 	if s.setup.Level == isolation.Box {
 		trees = append(trees, room.Tree{Path: "/", Since: m.started})
 	}
-	return s.ground.Judge(refused, neighbours, trees...), nil
+	held := func() (room.Use, error) {
+		ctx, cancel := context.WithTimeout(ctx, heldTime)
+		defer cancel()
+		var got ipc.Held
+		if h, _ := s.current(); h != nil {
+			if _, err := h.Call(ctx, ipc.OpHeld, struct{}{}, &got); err != nil {
+				return room.Use{}, err
+			}
+		}
+		return room.Use{Bytes: got.Bytes, Files: got.Files}, nil
+	}
+	return s.ground.Judge(refused, neighbours, held, trees...), nil
 }
 
 // KillAll ends every process of a slot but its agent.
