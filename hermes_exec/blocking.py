@@ -193,6 +193,7 @@ class Slot(SyncFacade[slot.Slot]):
     resets = Member[slot.Slot, int](lambda one: one.wrapped.resets)
     closed = Member[slot.Slot, bool](lambda one: one.wrapped.closed)
     disk_full = Member[slot.Slot, bool](lambda one: one.wrapped.disk_full)
+    disk_filled_by_others = Member[slot.Slot, bool](lambda one: one.wrapped.disk_filled_by_others)
     run = blocking(slot.Slot.run)
     run_many = blocking(slot.Slot.run_many)
     spawn = wraps(slot.Slot.spawn, Process)
@@ -202,7 +203,6 @@ class Slot(SyncFacade[slot.Slot]):
     processes = blocking(slot.Slot.processes)
     connect = wraps(slot.Slot.connect, Connection)
     kill_all = blocking(slot.Slot.kill_all)
-    disk_filled_by_others = blocking(slot.Slot.disk_filled_by_others)
     check_disk = blocking(slot.Slot.check_disk)
     reset = blocking(slot.Slot.reset)
 

@@ -344,11 +344,10 @@ class Slot:
         """Whether a disk of the slot was nearly full when a command ended, or refused a write, since `check_disk`."""
         return self._scope.disk_full
 
-    async def disk_filled_by_others(self) -> bool:
-        """Return whether a disk that the slot shares with others is nearly full now, or a quota used up, and the slot's
-        own files are few.
-        """
-        return await self._scope.disk_of_others() is not None
+    @property
+    def disk_filled_by_others(self) -> bool:
+        """Whether `disk_full` was the doing of others: the slot's own files were few."""
+        return self._scope.filled_by_others is not None
 
     async def check_disk(self) -> None:
         """Raise HostDiskFull where a disk that the slot shares with others is nearly full, or a quota used up, and the

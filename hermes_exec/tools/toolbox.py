@@ -253,7 +253,7 @@ class Toolbox:
                 raise self._unknown(name)
             return await self._run(name, schema, arguments)
         except ToolFailure as failure:
-            if failure.kind == NO_SPACE and not await self._state.slot.disk_filled_by_others():
+            if failure.kind == NO_SPACE and not self._state.slot.disk_filled_by_others:
                 failure.message += REMOVE_FILES
             if name.startswith("browser_"):  # as all results of these
                 failure.fields.setdefault("success", False)

@@ -16,6 +16,7 @@ import (
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/proc"
 	"hermes-exec/runner/internal/program"
+	"hermes-exec/runner/internal/room"
 )
 
 // platform is what only some systems give an agent.
@@ -50,12 +51,12 @@ func (a *agent) reap() {
 	runtime.LockOSThread()
 	for {
 		var s status
-		a.table.forked.arm()
+		a.table.forked.Arm()
 		pid, err := syscall.Wait4(-1, &s.wait, 0, &s.usage)
 		switch {
 		case err == syscall.EINTR:
 		case err != nil:
-			a.table.forked.wait()
+			a.table.forked.Wait()
 		default:
 			if c := a.table.reaped(pid, s); c != nil {
 				a.finish(c, s)
@@ -168,7 +169,7 @@ func (k *killer) processes() ipc.Processes {
 }
 
 // held is nothing: there is no /proc that shows open files.
-func (k *killer) held() ipc.Held { return ipc.Held{} }
+func (k *killer) held() room.Use { return room.Use{} }
 
 func maxRSS(u syscall.Rusage) int64 { return u.Maxrss }
 

@@ -15,7 +15,7 @@ func (a *agent) reap() {
 	runtime.LockOSThread()
 	for {
 		var s status
-		a.table.forked.arm()
+		a.table.forked.Arm()
 		next := -1
 		if a.sweeps.Load() > 0 {
 			next = a.countStray()
@@ -24,7 +24,7 @@ func (a *agent) reap() {
 		switch {
 		case err == syscall.EINTR:
 		case err != nil:
-			a.table.forked.wait()
+			a.table.forked.Wait()
 		case s.wait.Stopped():
 			a.table.stopped(pid)
 		default:

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"syscall"
 
+	"hermes-exec/runner/internal/bell"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/memory"
 	"hermes-exec/runner/internal/proc"
@@ -48,14 +49,14 @@ type table struct {
 	early    map[int]status    // reaped while a fork was in flight
 	traced   map[int]bool      // stopped under trace while a fork was in flight
 	changed  chan struct{}     // closed and replaced whenever a process has ended
-	forked   bell              // for a reaper that has no children
+	forked   bell.Bell         // for a reaper that has no children
 }
 
 func (t *table) init() {
 	t.byToken, t.byPID, t.early = map[uint64]*command{}, map[int]*command{}, map[int]status{}
 	t.inflight, t.traced = map[uint64]uint64{}, map[int]bool{}
 	t.changed = make(chan struct{})
-	t.forked.init()
+	t.forked.Init()
 }
 
 // expect is called before each attempt to fork, entered or abandoned after the
@@ -128,7 +129,7 @@ func (t *table) entered(c *command) (end *status) {
 }
 
 // wake tells a reaper without children that there is one.
-func (t *table) wake() { t.forked.ring() }
+func (t *table) wake() { t.forked.Ring() }
 
 // forget drops the oldest commands that have ended.
 func (t *table) forget() {

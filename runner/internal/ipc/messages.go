@@ -11,7 +11,7 @@ const (
 	OpSignal    = "signal"    // Signal → struct{}
 	OpKillAll   = "kill_all"  // struct{} → Receipt; every process of the slot but the agent
 	OpProcesses = "processes" // struct{} → Processes
-	OpHeld      = "held"      // struct{} → Held; removed files that processes of the slot have open
+	OpHeld      = "held"      // struct{} → room.Use; removed files that processes of the slot have open
 	OpConnect   = "connect"   // Connect → struct{}; fds out: the connected socket
 	OpListen    = "listen"    // Listen → struct{}; fds out: the listening socket
 	OpFile      = "file"      // FileOp → its result; fds in: a pipe end for data where the method moves data
@@ -151,12 +151,6 @@ type Process struct {
 	RSS       int64   `json:"rss_bytes"`
 	Token     uint64  `json:"token"`
 	State     string  `json:"state"`
-}
-
-// Held is how much room removed files take that are still open.
-type Held struct {
-	Bytes int64 `json:"bytes"`
-	Files int64 `json:"files"`
 }
 
 // Processes is the answer to OpProcesses.

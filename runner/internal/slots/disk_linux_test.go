@@ -120,7 +120,7 @@ func TestRemovedFilesThatASlotHoldsOpenAreItsOwn(t *testing.T) {
 	for _, level := range []string{isolation.None, isolation.Namespaces} {
 		dir, _ := smallDisk(t)
 		b := boxAt(t, dir)
-		b.create(CreateParams{Slot: "a", Level: level, Network: true})
+		b.create(CreateParams{Slot: "a", Level: level, Network: true, PrivateRoot: true})
 		b.sh("a", "(exec 3>large; rm large; cat /dev/zero >&3 2>/dev/null; sleep 100) >/dev/null 2>&1 </dev/null &")
 		for end := time.Now().Add(time.Minute); !b.DiskNearlyFull("a") && time.Now().Before(end); {
 			time.Sleep(10 * time.Millisecond)
@@ -134,8 +134,8 @@ func TestRemovedFilesThatASlotHoldsOpenAreItsOwn(t *testing.T) {
 func TestFilesWithoutRoomForOthersCountToo(t *testing.T) {
 	dir, _ := smallDisk(t)
 	b := boxAt(t, dir)
-	b.create(CreateParams{Slot: "a", Level: isolation.None, Network: true})
-	b.create(CreateParams{Slot: "b", Level: isolation.None, Network: true})
+	b.create(CreateParams{Slot: "a", Level: isolation.None, Network: true, PrivateRoot: true})
+	b.create(CreateParams{Slot: "b", Level: isolation.None, Network: true, PrivateRoot: true})
 	b.sh("b", "i=0; while true > $i; do i=$((i + 1)); done 2>/dev/null; true")
 	if facts := b.disk("a"); !facts.NearlyFull || !facts.ByOthers || facts.FreeBytes < 32<<20 {
 		t.Errorf("%+v", facts)

@@ -43,7 +43,8 @@ type Manager struct {
 	filter     bool     // the engine does not keep a box from system calls
 
 	whole        atomic.Bool
-	diskFull     atomic.Bool // a disk was nearly full, and has not had enough room since
+	disk         room.Mark
+	ground       atomic.Pointer[room.Ground] // that of the last slot: all share the same
 	started      time.Time
 	setupTimeout time.Duration // how long an agent may take to get ready
 }
@@ -91,6 +92,8 @@ func NewManager(baseDir string, facts isolation.Facts, selfExe string) (*Manager
 		onExit: func(string, ipc.Exit) {}, onDeath: func(string, *ipc.Error) {},
 		setupTimeout: setupTimeout, started: time.Now(),
 	}
+	m.ground.Store(&room.Ground{})
+	m.ground.Load().Survey(os.Geteuid() == 0, base)
 	m.openPlaces = sync.OnceValue(func() []string { return findOpenPlaces(m.home()) })
 	if err := m.tellGroups(); err != nil {
 		return nil, fmt.Errorf("slots: %w", err)
@@ -250,37 +253,14 @@ func (m *Manager) destroy(ctx context.Context, s *slot) (ipc.Receipt, error) {
 // nearly full. No lock is held meanwhile: a network file system that is away does
 // not answer.
 func (m *Manager) DiskNearlyFull(id string) bool {
-	m.mu.Lock()
-	s := m.slots[id]
-	m.mu.Unlock()
-	if s == nil || !s.ground.NearlyFull() {
-		return false
-	}
-	m.diskFull.Store(true)
-	return true
+	s, err := m.slot(id)
+	return err == nil && m.disk.NearlyFull(&s.ground)
 }
 
 // DiskHasRoom says whether the file systems that slots share with others have
-// room for another tenant: once nearly full, they have it when there is enough.
-// What a tenant leaves, and then takes again, is none.
+// room for another tenant.
 func (m *Manager) DiskHasRoom() bool {
-	var ground *room.Ground
-	m.mu.Lock()
-	for _, s := range m.slots {
-		ground = &s.ground // all share the same
-		break
-	}
-	m.mu.Unlock()
-	if ground == nil {
-		ground = &room.Ground{}
-		ground.Survey(os.Geteuid() == 0, m.base)
-	}
-	if ground.NearlyFull() {
-		m.diskFull.Store(true)
-	} else if ground.HasEnough() {
-		m.diskFull.Store(false)
-	}
-	return !m.diskFull.Load()
+	return m.disk.HasRoom(m.ground.Load())
 }
 
 // heldTime is how long an agent may take to say what removed files are held open.
@@ -299,16 +279,13 @@ func (m *Manager) Disk(ctx context.Context, id string, refused bool) (room.Facts
 	if s.setup.Level == isolation.Box {
 		trees = append(trees, room.Tree{Path: "/", Since: m.started})
 	}
-	held := func() (room.Use, error) {
-		ctx, cancel := context.WithTimeout(ctx, heldTime)
-		defer cancel()
-		var got ipc.Held
+	held := func() (use room.Use, err error) {
 		if h, _ := s.current(); h != nil {
-			if _, err := h.Call(ctx, ipc.OpHeld, struct{}{}, &got); err != nil {
-				return room.Use{}, err
-			}
+			ctx, cancel := context.WithTimeout(ctx, heldTime)
+			defer cancel()
+			_, err = h.Call(ctx, ipc.OpHeld, struct{}{}, &use)
 		}
-		return room.Use{Bytes: got.Bytes, Files: got.Files}, nil
+		return use, err
 	}
 	return s.ground.Judge(refused, neighbours, held, trees...), nil
 }

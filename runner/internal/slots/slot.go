@@ -59,11 +59,12 @@ func (s *slot) create(p CreateParams) error {
 	}
 	s.describe(p)
 	s.env = environment(p, s.setup)
+	paths := []string{s.m.base}
 	if s.setup.Level == isolation.Box {
-		s.ground.Survey(s.setup.UID == 0, s.m.base, "/")
-	} else {
-		s.ground.Survey(s.setup.UID == 0, s.m.base)
+		paths = append(paths, "/")
 	}
+	s.ground.Survey(s.setup.UID == 0, paths...)
+	s.m.ground.Store(&s.ground)
 	return nil
 }
 

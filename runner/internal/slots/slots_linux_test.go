@@ -41,7 +41,7 @@ func stillFile(pid int) string { return fmt.Sprintf("/tmp/slots-test-still-%d", 
 
 func TestAgentThatDoesNotGetReadyIsGivenUp(t *testing.T) {
 	b := newBox(t, probed())
-	b.create(CreateParams{Slot: "a", Level: isolation.None, Network: true})
+	b.create(CreateParams{Slot: "a", Level: isolation.None, Network: true, PrivateRoot: true})
 	if err := os.WriteFile(stillFile(os.Getpid()), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestAgentThatDoesNotGetReadyIsGivenUp(t *testing.T) {
 // of memory, says nothing about what the box allows.
 func TestAgentKilledBeforeItIsReadyIsNoMatterOfIsolation(t *testing.T) {
 	b := newBox(t, probed())
-	b.create(CreateParams{Slot: "a", Level: isolation.None, Network: true})
+	b.create(CreateParams{Slot: "a", Level: isolation.None, Network: true, PrivateRoot: true})
 	if err := os.WriteFile(stillFile(os.Getpid()), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -161,6 +161,9 @@ func passableDir(t testing.TB) string {
 
 func (b *box) create(p CreateParams) SlotFacts {
 	b.t.Helper()
+	if p.Level == isolation.None && !p.PrivateRoot {
+		b.t.Fatal("such a slot is for containers: all that its user starts is its own, here all of root's processes")
+	}
 	facts, err := b.Create(context.Background(), p)
 	if err != nil {
 		b.t.Fatal(err)
@@ -435,7 +438,7 @@ func TestAKillSparesWhatAnOlderProcessStarts(t *testing.T) {
 
 func TestAgentThatStoodStillKillsAllTheSame(t *testing.T) {
 	b := newBox(t, probed())
-	b.create(CreateParams{Slot: "a", Level: isolation.None, Network: true})
+	b.create(CreateParams{Slot: "a", Level: isolation.None, Network: true, PrivateRoot: true})
 	c, err := b.spawn("a", nil, "/bin/sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 1000; done")
 	if err != nil {
 		t.Fatal(err)

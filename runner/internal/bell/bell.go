@@ -1,19 +1,21 @@
-package agent
+// Package bell wakes a thread that waits in the kernel.
+package bell
 
 import (
 	"sync/atomic"
 	"syscall"
 )
 
-// bell wakes one thread that waits in the kernel, which costs less than a
+// Bell wakes one thread that waits in the kernel, which costs less than a
 // switch between threads of the Go runtime. A ring before the wait is not lost;
 // several count as one.
-type bell struct {
+type Bell struct {
 	pipe [2]int
 	set  atomic.Bool // the next ring has to be written
 }
 
-func (b *bell) init() {
+// Init makes the pipe behind it.
+func (b *Bell) Init() {
 	if err := syscall.Pipe(b.pipe[:]); err != nil {
 		panic("the agent has no descriptors: " + err.Error())
 	}
@@ -25,17 +27,19 @@ func (b *bell) init() {
 	}
 }
 
-func (b *bell) ring() {
+// Ring wakes the thread, now or as soon as it waits.
+func (b *Bell) Ring() {
 	if b.set.CompareAndSwap(true, false) {
 		_, _ = syscall.Write(b.pipe[1], []byte{0})
 	}
 }
 
-// arm is called before looking for what a ring announces, wait when there was
+// Arm is called before looking for what a ring announces, Wait when there was
 // nothing.
-func (b *bell) arm() { b.set.Store(true) }
+func (b *Bell) Arm() { b.set.Store(true) }
 
-func (b *bell) wait() {
+// Wait returns when the bell was rung since it was armed.
+func (b *Bell) Wait() {
 	var rings [512]byte
 	for {
 		if _, err := syscall.Read(b.pipe[0], rings[:]); err != syscall.EINTR {

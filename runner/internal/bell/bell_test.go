@@ -1,4 +1,4 @@
-package agent
+package bell
 
 import (
 	"testing"
@@ -6,16 +6,16 @@ import (
 )
 
 func TestABellThatNobodyWaitsForRingsOn(t *testing.T) {
-	var b bell
-	b.init()
+	var b Bell
+	b.Init()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for range 200_000 { // a pipe holds fewer bytes
-			b.arm()
-			b.ring()
+			b.Arm()
+			b.Ring()
 		}
-		b.wait()
+		b.Wait()
 	}()
 	select {
 	case <-done:

@@ -1,0 +1,24 @@
+package room
+
+import "sync/atomic"
+
+// Mark remembers that file systems were nearly full, until they have enough room
+// again: what a tenant leaves, and the next one takes, is none.
+type Mark struct{ full atomic.Bool }
+
+// NearlyFull says whether one of them is now.
+func (m *Mark) NearlyFull(g *Ground) bool {
+	full := g.NearlyFull()
+	if full {
+		m.full.Store(true)
+	}
+	return full
+}
+
+// HasRoom says whether they have room for another tenant.
+func (m *Mark) HasRoom(g *Ground) bool {
+	if !m.NearlyFull(g) && g.HasEnough() {
+		m.full.Store(false)
+	}
+	return !m.full.Load()
+}
