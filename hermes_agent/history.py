@@ -15,6 +15,7 @@ from typing import Any, Literal
 from hermes_agent.episode import TRAINABLE, CallRecord, Episode, EpisodeError, Finish
 from hermes_agent.hooks import HookError, Turn
 from hermes_agent.messages import (
+    FENCED_CALL,
     Answer,
     Completion,
     Message,
@@ -98,6 +99,14 @@ class History:
         self.refused = self.refused or answer.error_kind == "no_calls_left"
         if answer.state != "ended":
             self._errors.append(EpisodeError(self.turns, "call", answer.error_kind or "", call.error or answer.content))
+
+    def notices_for(self, completion: Completion) -> list[str]:
+        """Return what the model is told about its last answer. A call in a fence is mentioned once an episode: a model
+        that ends another answer with one means it as text.
+        """
+        fences = sum(error.kind == FENCED_CALL for error in self._errors)
+        problems = (each for each in completion.problems if each.kind != FENCED_CALL or fences == 1)
+        return [problem.notice for problem in problems if problem.notice is not None]
 
     def add_notices(self, texts: Sequence[str]) -> None:
         """Add texts for the model to the last result of the turn, which it has not seen yet: chat templates of strict

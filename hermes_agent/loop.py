@@ -173,7 +173,7 @@ class AgentLoop(Generic[ToolsT_co]):
             failure = failure or await self._told(history, completion)
             if failure is not None:
                 return _End("infra", failure)
-            notices = [problem.notice for problem in completion.problems if problem.notice is not None]
+            notices = history.notices_for(completion)
             if not completion.tool_calls and (not notices or completion.finish_reason != "stop"):
                 return _ended_by(completion)
             if notices:

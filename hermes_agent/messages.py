@@ -68,6 +68,8 @@ class TurnTokens:
     restarts: bool = False
 
 
+FENCED_CALL = "fenced_call"
+"""The kind of the problem that an answer ends with a call in a code fence."""
 INVENTED_ANSWER = "invented_answer"
 """The kind of the problem that an answer was cut where the model went on with what others than it write."""
 

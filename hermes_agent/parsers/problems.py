@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_agent.messages import INVENTED_ANSWER, AnswerProblem
+from hermes_agent.messages import FENCED_CALL, INVENTED_ANSWER, AnswerProblem
 
 OTHERS = (
     "<tool_response>",
@@ -62,7 +62,7 @@ def call_in_reasoning() -> AnswerProblem:
 def fenced_call(form: str) -> AnswerProblem:
     """The answer ends with a code fence that has a call in it."""
     return AnswerProblem(
-        "fenced_call",
+        FENCED_CALL,
         "The answer ends with a call in a code fence, which is text; it was not carried out.",
         "The call in the code fence at the end of your answer was not carried out, for a code fence holds text. If you "
         f"mean it, make the call without the fence: {form} Else say that you are done.",

@@ -175,3 +175,13 @@ async def test_call_in_a_fence_at_the_end_is_told_and_may_be_made_again(parser: 
     assert (episode.finish, episode.trainable, tools.ran) == ("answered", True, [{}])
     assert kinds(episode) == ["fenced_call"]
     assert "without the fence" in episode.messages[2]["content"]
+
+
+async def test_call_in_a_fence_is_told_once_an_episode() -> None:
+    """A model that explains a call again, after it was told, means it as text."""
+    tools = Log()
+    fenced = f"This is how:\n```\n{call('hermes', 'do')}\n```"
+    model = ScriptedModel([fenced, fenced, "never asked for"], parser="hermes")
+    episode = await AgentLoop(model, tools).run("How do I call it?")
+    assert (episode.finish, episode.turns, episode.answer) == ("answered", 2, fenced)
+    assert (kinds(episode), tools.ran) == (["fenced_call", "fenced_call"], [])
