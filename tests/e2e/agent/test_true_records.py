@@ -26,7 +26,8 @@ from tests.unit.agent.endpoint import Answer, endpoint, ok
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 
-PROMPTS = 300
+PROMPTS, FEW = 300, 88
+"""All of them run with --whole."""
 LISTING = "find . -type f | LC_ALL=C sort | xargs -d '\\n' sha256sum"
 _BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 _PROMPT = re.compile(r"(\d+)/(.+)")
@@ -80,10 +81,13 @@ def row(number: int) -> dict[str, Any]:
     }
 
 
-async def test_records_are_what_happened_in_the_slots(tmp_path: Path, docker_image: Callable[[str], str]) -> None:
+async def test_records_are_what_happened_in_the_slots(
+    tmp_path: Path, docker_image: Callable[[str], str], request: pytest.FixtureRequest
+) -> None:
+    prompts = PROMPTS if request.config.getoption("--whole") else FEW
     image = docker_image("debian")
     dataset = tmp_path / "prompts.jsonl"
-    dataset.write_text("".join(json.dumps(row(number)) + "\n" for number in range(PROMPTS)), "utf-8")
+    dataset.write_text("".join(json.dumps(row(number)) + "\n" for number in range(prompts)), "utf-8")
     with endpoint(reply=reply) as server:
         model = ModelByFormat(server.base_url)
         config = BatchConfig(
@@ -100,7 +104,7 @@ async def test_records_are_what_happened_in_the_slots(tmp_path: Path, docker_ima
         await model.aclose()
     assert result.complete
     records = sorted(read_records(config.out), key=lambda record: int(record["prompt_index"]))
-    assert len(records) == PROMPTS
+    assert len(records) == prompts
     wrong: Counter[str] = Counter()
     for record in records:
         if problem := _claims_wrong(record):

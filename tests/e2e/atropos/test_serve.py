@@ -29,7 +29,7 @@ from tests.e2e.atropos.trainer import environment, flags, run, run_api
 from tests.interrupts import BURSTS, Burst
 from tests.unit.agent.tokens.families import PLAIN
 
-pytestmark = pytest.mark.one_of(2)
+pytestmark = pytest.mark.one_of(3)
 
 SLEEPS = call("terminal", command="sleep 60")
 

@@ -92,14 +92,14 @@ def check(name: str, calls: list[ToolCall], tools: list[dict[str, Any]]) -> bool
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(given=typed())
 def test_calls_that_fit_the_schemas_come_back(name: str, given: tuple[list[ToolCall], list[dict[str, Any]]]) -> None:
     check(name, *given)
 
 
 @pytest.mark.parametrize("name", AS_JSON)
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(calls=st.lists(st.tuples(names, st.dictionaries(texts, values, max_size=3)), max_size=3))
 def test_json_carries_any_arguments_without_schemas(name: str, calls: list[tuple[str, dict[str, Any]]]) -> None:
     assert check(name, [ToolCall("", tool, json.dumps(arguments)) for tool, arguments in calls], [])
@@ -199,7 +199,7 @@ quoting = st.lists(st.sampled_from(MARKUP), max_size=6).map("".join)
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(
     calls=st.lists(
         st.tuples(st.sampled_from(["f", "rm"]), st.dictionaries(st.sampled_from(["text", "path"]), quoting)),
