@@ -243,7 +243,9 @@ def _ended_by(completion: Completion) -> _End:
         return _End("content_filter", ErrorCause.PROVIDER)
     if completion.finish_reason == "length":
         return _End("max_tokens", ErrorCause.BUDGET)
-    return _End("answered" if (completion.content or "").strip() else "empty", ErrorCause.POLICY)
+    # A model that began with what others write has said something, although nothing of it is kept.
+    said = bool((completion.content or "").strip()) or completion.cut_at_invention
+    return _End("answered" if said else "empty", ErrorCause.POLICY)
 
 
 def _failed(history: History, error: Exception) -> _End:

@@ -185,3 +185,12 @@ async def test_call_in_a_fence_is_told_once_an_episode() -> None:
     episode = await AgentLoop(model, tools).run("How do I call it?")
     assert (episode.finish, episode.turns, episode.answer) == ("answered", 2, fenced)
     assert (kinds(episode), tools.ran) == (["fenced_call", "fenced_call"], [])
+
+
+async def test_answer_that_begins_with_an_invented_result_is_an_answer() -> None:
+    """Nothing of it is kept, and yet it is no silence of the endpoint: a model must not escape its score so."""
+    episode, _ = await run(({"content": "<tool_response>\nok\n</tool_response>"}, "stop"))
+    assert (episode.finish, episode.answer, episode.trainable) == ("answered", "", True)
+    assert kinds(episode) == ["invented_answer"]
+    episode, _ = await run(({"content": ""}, "stop"))
+    assert (episode.finish, episode.trainable) == ("empty", False)
