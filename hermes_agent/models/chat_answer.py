@@ -25,16 +25,30 @@ _AFTER_INVENTION = (
 )
 
 
-def read_answer(answer: object, parse: Callable[[str], Parsed] | None) -> Completion:
-    """The first choice. Text is given to `parse`, where there is one, when there are no structured calls.
+_FINISHES: Mapping[str, FinishReason] = {
+    **dict.fromkeys(("", "stop", "tool_calls", "function_call", "tool_use", "end_turn", "stop_sequence"), "stop"),
+    **dict.fromkeys(("eos", "eos_token", "complete", "completed", "end"), "stop"),
+    **dict.fromkeys(("length", "max_tokens", "model_length", "max_output_tokens", "token_limit"), "length"),
+    **dict.fromkeys(("content_filter", "safety", "sensitive", "recitation", "blocklist"), "content_filter"),
+    **dict.fromkeys(("prohibited_content", "refusal"), "content_filter"),
+}
+"""The words of OpenAI, and of Anthropic, Gemini, Mistral, Cohere, Together, Z.ai and text-generation-inference."""
 
-    Raises BadAnswer when there is no choice with a message.
+
+def read_answer(answer: object, parse: Callable[[str], Parsed] | None, *, max_tokens: int | None = None) -> Completion:
+    """The first choice. Text is given to `parse`, where there is one, when there are no structured calls. `max_tokens`
+    is the limit that was asked for: some servers say of an answer with calls that was cut by it that it is whole.
+
+    Raises BadAnswer when there is no choice with a message, and when the answer ended for another reason than its end,
+    the limit of tokens or a filter, such as an engine that was stopped: what there is of it is not what the model says.
     """
     choice = _choice(answer)
     message = choice["message"]
     calls = tuple(_call(call, index) for index, call in enumerate(as_list(message.get("tool_calls"))))
     content = text_of(message.get("content")) or text_of(message.get("refusal"))
     reasoning, finish, usage = _reasoning(message), _finish(choice.get("finish_reason")), _usage(answer)
+    if calls and finish == "stop" and max_tokens is not None and usage.completion_tokens >= max_tokens:
+        finish = "length"
     if parse is not None and content and not calls:
         completion = parse(content).completion(content, finish, usage)
         completion = replace(completion, reasoning=reasoning or completion.reasoning)
@@ -71,7 +85,7 @@ def _choice(answer: object) -> Mapping[str, Any]:
     choices = as_list(as_mapping(answer).get("choices"))
     choice = as_mapping(choices[0] if choices else None)
     # Routers tell an error of the provider behind them with status 200.
-    error = choice.get("error") or (as_mapping(answer).get("error") if not choices else None)
+    error = choice.get("error") or as_mapping(answer).get("error")
     if error or choice.get("finish_reason") == "error":
         raise BadAnswer(f"it is an error: {as_mapping(error).get('message') or error}")
     if not isinstance(choice.get("message"), Mapping):
@@ -80,9 +94,10 @@ def _choice(answer: object) -> Mapping[str, Any]:
 
 
 def _finish(reason: object) -> FinishReason:
-    if reason == "length" or reason == "content_filter":
-        return reason
-    return "stop"
+    finish = "stop" if reason is None else _FINISHES.get(reason.lower()) if isinstance(reason, str) else None
+    if finish is None:
+        raise BadAnswer(f"it ended with {reason!r:.100}")
+    return finish
 
 
 def _call(call: object, index: int) -> ToolCall:

@@ -7,6 +7,7 @@ from typing import Any
 
 from hermes_agent.models.chat_answer import as_list, as_mapping
 from hermes_agent.models.endpoint import BadAnswer
+from hermes_agent.parsers.base import is_whole
 from hermes_agent.parsers.json_text import Decoded, decode_whole
 
 _TEXTS = ("content", "refusal", "reasoning_content", "reasoning")
@@ -45,6 +46,9 @@ class ChunkAssembler:
         choices = as_list(given.get("choices"))
         choice = next((each for each in map(as_mapping, choices) if each.get("index") in (0, None)), {})
         error = given.get("error") or choice.get("error")
+        if not error and "choices" not in given:
+            # The body of an error without the word, as web frameworks write it.
+            error = given.get("detail") or given.get("message")
         if error or given.get("object") == "error" or choice.get("finish_reason") == "error":
             raise BadAnswer(f"it broke off: {as_mapping(error).get('message') or error or given.get('message')}")
         if isinstance(given.get("usage"), Mapping):
@@ -67,8 +71,15 @@ class ChunkAssembler:
             raise BadAnswer(
                 "the stream broke off before the answer was whole" if self._begun else "the stream is empty"
             )
+        if not self.finished and self._usage is None and self._may_be_cut():
+            raise BadAnswer("the stream ended without a reason, in a call that is not surely whole")
         message = dict(self._whole or {}) if not self._begun else self._message()
         return {"choices": [{"message": message, "finish_reason": self._finish}], "usage": self._usage}
+
+    def _may_be_cut(self) -> bool:
+        """Whether the stream ends with a call whose arguments are no object, or an empty one."""
+        calls = [_whole_call(call)["function"]["arguments"] for call in self._calls[-1:]]
+        return any(isinstance(arguments, str | None) and not is_whole(arguments or "") for arguments in calls)
 
     def _message(self) -> dict[str, Any]:
         message: dict[str, Any] = {name: _join_pieces(pieces) for name, pieces in self._texts.items() if pieces}

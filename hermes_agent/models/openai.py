@@ -112,11 +112,13 @@ class OpenAIModel:
         # Told to call nothing, a server hands through as text what its parser would have read.
         may_call = sampling.get("tool_choice") != "none"
 
-        def read(answer: object) -> Completion:
-            return self._read(answer, tools, may_call=may_call)
-
         limit = body.get("max_tokens") or body.get("max_completion_tokens")
-        short = isinstance(limit, int) and limit <= self._short_tokens
+        limit = limit if isinstance(limit, int) else None
+
+        def read(answer: object) -> Completion:
+            return self._read(answer, tools, limit, may_call=may_call)
+
+        short = limit is not None and limit <= self._short_tokens
         modes, at = (_WHOLE,) if short else self._modes, 0
         while True:
             try:
@@ -169,9 +171,12 @@ class OpenAIModel:
         whole = [*messages[:at], *self._prefill, *messages[at:]]
         return _images_by_the_user(whole) if self._render is None else as_text(whole, tools, self._render)
 
-    def _read(self, answer: object, tools: Sequence[Mapping[str, Any]], *, may_call: bool) -> Completion:
+    def _read(
+        self, answer: object, tools: Sequence[Mapping[str, Any]], limit: int | None, *, may_call: bool
+    ) -> Completion:
         parse = self._parse
-        completion = read_answer(answer, None if parse is None else lambda text: parse(text, tools))
+        read = None if parse is None else lambda text: parse(text, tools)
+        completion = read_answer(answer, read, max_tokens=limit)
         if completion.tool_calls or not may_call:
             return completion
         unread = unread_calls(completion.content, tools, model=self.model)

@@ -85,16 +85,17 @@ def whole_calls(calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
     """Return the calls of an answer that the token limit cut. Only the last one can be cut: it is whole when its
     arguments are an object that is not empty.
     """
-    if not calls or calls[-1].error is not None or _is_whole(calls[-1].arguments):
+    if not calls or calls[-1].error is not None or is_whole(calls[-1].arguments):
         return calls
     error = "This tool call was cut off before its end by the limit of tokens, and was not carried out. Send it again"
     return (*calls[:-1], calls[-1]._replace(error=error))
 
 
-def _is_whole(arguments: str) -> bool:
+def is_whole(arguments: str) -> bool:
+    """Whether arguments are surely whole: an object that is not empty, perhaps encoded twice."""
     found = decode_whole(arguments)
     value = found.value if isinstance(found, Decoded) else None
-    return _is_whole(value) if isinstance(value, str) else isinstance(value, dict) and bool(value)
+    return is_whole(value) if isinstance(value, str) else isinstance(value, dict) and bool(value)
 
 
 Parser = Callable[[str, Tools], Parsed]

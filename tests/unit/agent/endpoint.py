@@ -27,7 +27,7 @@ class Answer:
     drips: Sequence[bytes | float] | None = None
 
 
-def ok(message: dict[str, Any], finish_reason: str = "stop", **more: Any) -> Answer:
+def ok(message: dict[str, Any], finish_reason: object = "stop", **more: Any) -> Answer:
     choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish_reason}
     body = {
         "id": "c",

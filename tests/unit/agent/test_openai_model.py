@@ -132,12 +132,37 @@ async def test_reasoning(fields: dict[str, Any], reasoning: str | None) -> None:
 
 @pytest.mark.parametrize(
     ("told", "finish"),
-    [("length", "length"), ("content_filter", "content_filter"), ("tool_calls", "stop"), (None, "stop"), ({}, "stop")],
+    [
+        *(("length", "length"), ("content_filter", "content_filter"), ("tool_calls", "stop"), (None, "stop")),
+        *(("", "stop"), ("STOP", "stop"), ("MAX_TOKENS", "length"), ("model_length", "length")),
+        *(("SAFETY", "content_filter"), ("eos_token", "stop")),
+    ],
 )
-async def test_finish_reason(told: str, finish: str) -> None:
+async def test_finish_reason(told: object, finish: str) -> None:
     with endpoint(ok({"content": "x"}, told)) as server:
         async with model(server.base_url) as made:
             assert (await made.complete(ASK, [])).finish_reason == finish
+
+
+@pytest.mark.parametrize("told", ["abort", "timeout", "insufficient_system_resource", {"type": "abort"}])
+async def test_answer_that_ended_for_another_reason_is_lost(told: object) -> None:
+    """An engine that was stopped in the middle has not told what the model says, and no call of it runs."""
+    part = {"content": "The answ", "tool_calls": [{"id": "a", "function": {"name": "do", "arguments": ""}}]}
+    with endpoint(ok(part, told), ok({"content": "The answer."})) as server:
+        async with model(server.base_url) as made:
+            assert (await made.complete(ASK, [])).content == "The answer."
+        assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(("tokens", "finish"), [(15, "stop"), (16, "length")])
+async def test_calls_of_an_answer_of_all_tokens_were_cut(tokens: int, finish: str) -> None:
+    """Some servers say `tool_calls` of an answer that the limit has cut."""
+    calls = [{"id": "a", "function": {"name": "do", "arguments": "{}"}}]
+    usage = {"completion_tokens": tokens, "prompt_tokens": 1}
+    with endpoint(ok({"content": None, "tool_calls": calls}, "tool_calls", usage=usage)) as server:
+        async with model(server.base_url) as made:
+            done = await made.complete(ASK, [], max_tokens=16)
+    assert (done.finish_reason, done.tool_calls[0].error is not None) == (finish, finish == "length")
 
 
 @pytest.mark.parametrize(

@@ -239,6 +239,7 @@ def read(*deltas: dict[str, Any]) -> Completion:
     assembler = ChunkAssembler()
     for delta in deltas:
         assembler.add({"choices": [{"index": 0, "delta": delta}]})
+    assembler.add({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
     return read_answer(assembler.answer(ended=True), None)
 
 
@@ -278,6 +279,24 @@ def test_calls_are_put_together_by_index_and_id(deltas: list[dict[str, Any]]) ->
 )
 def test_calls_without_ids_are_told_apart(deltas: list[dict[str, Any]]) -> None:
     assert [call[1:3] for call in read(*deltas).tool_calls] == [("do", "{}"), ("do", "{}"), ("go", "{}")]
+
+
+@pytest.mark.parametrize("chunk", [{"detail": "died"}, {"message": "died", "code": 500}, {"message": "died"}])
+def test_error_without_the_word_is_no_part_of_an_answer(chunk: dict[str, Any]) -> None:
+    assembler = ChunkAssembler()
+    assembler.add({"choices": [{"delta": {"content": "The answ"}}]})
+    with pytest.raises(BadAnswer, match="it broke off: died"):
+        assembler.add(chunk)
+
+
+@pytest.mark.parametrize("arguments", ["", "{", "{}", '{"x": 1'])
+def test_call_that_may_be_cut_is_lost_where_nothing_says_why_the_stream_ended(arguments: str) -> None:
+    assembler = ChunkAssembler()
+    assembler.add({"choices": [{"delta": {"tool_calls": [piece(0, "a", "do", arguments)]}}]})
+    with pytest.raises(BadAnswer, match="without a reason"):
+        assembler.answer(ended=True)
+    assembler.add({"choices": [], "usage": {"completion_tokens": 3}})
+    assert len(read_answer(assembler.answer(ended=True), None).tool_calls) == 1
 
 
 def test_empty_finish_reason_is_no_end() -> None:
