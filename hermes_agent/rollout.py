@@ -194,6 +194,8 @@ class _Work:
         await put(slot, self._rollout.files)
         if self._rollout.prepare is not None:
             await self._rollout.prepare(slot)
+        if self._rollout.files or self._rollout.prepare is not None:
+            await slot.note_prepared()
 
     async def _enter(self, toolbox: Toolbox) -> None:
         cwd = self._rollout.cwd

@@ -203,6 +203,7 @@ class Slot(SyncFacade[slot.Slot]):
     processes = blocking(slot.Slot.processes)
     connect = wraps(slot.Slot.connect, Connection)
     kill_all = blocking(slot.Slot.kill_all)
+    note_prepared = blocking(slot.Slot.note_prepared)
     check_disk = blocking(slot.Slot.check_disk)
     reset = blocking(slot.Slot.reset)
 

@@ -225,6 +225,8 @@ class PooledSandbox:
         for command in self.template.slot_setup:
             place.doing = f"its slot_setup {masked(repr(command), self.template.secrets)} had not ended"
             await _set_up(scope, command, "slot_setup", self.template)
+        if self.template.config.files or self.template.slot_setup:
+            await scope.call("slot.disk", {"prepared": True}, timeout_s=CREATE_S)
         place.doing = ""
 
     async def set_up(self) -> None:

@@ -21,7 +21,7 @@ from hermes_exec.slot.files import Files
 from hermes_exec.slot.network import Connection, Forward, SlotListener, connect
 from hermes_exec.slot.process import Process, start
 from hermes_exec.slot.run import OnOutput, Stdin, execute, single
-from hermes_exec.slot.scope import SlotScope
+from hermes_exec.slot.scope import DISK_S, SlotScope
 from hermes_exec.slot.session import Session
 from hermes_exec.slot.tenancy import Tenancy
 
@@ -348,6 +348,10 @@ class Slot:
     def disk_filled_by_others(self) -> bool:
         """Whether `disk_full` was the doing of others: the slot's own files were few."""
         return self._scope.filled_by_others is not None
+
+    async def note_prepared(self) -> None:
+        """Note that the slot is as its tenant gets it: for `check_disk` the files that are there are not its own."""
+        await self._scope.call("slot.disk", {"prepared": True}, timeout_s=DISK_S)
 
     async def check_disk(self) -> None:
         """Raise HostDiskFull where a disk that the slot shares with others is nearly full, or a quota used up, and the

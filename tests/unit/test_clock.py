@@ -61,7 +61,7 @@ GO_TELLS = {
     "exec/process.go": "when processes started",
     "search/list.go": "the time of a file",
     "files/stat.go": "the time of a file",
-    "room/room.go": "which files were changed since a slot began, to be counted where the disk is nearly full",
+    "room/room.go": "which files were changed since a slot was lent, to be counted where the disk is nearly full",
     "cgroup/cgroup_linux.go": "a name that nobody else has",
     "exec/pump.go": "a deadline that has passed long ago",
     "exec/procmethods.go": "a deadline that has passed long ago",

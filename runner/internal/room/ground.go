@@ -19,55 +19,57 @@ type Facts struct {
 	UseFiles   int64 `json:"use_files"`
 }
 
-// Tree is a directory in which a slot's files are: those that were changed since
-// then, or all of a zero time.
-type Tree struct {
-	Path  string
-	Since time.Time
-}
-
 // Ground is the file systems that a slot shares with others and writes to. Those
 // that are the slot's own, such as its /dev/shm, are none: only it can fill them.
-type Ground struct{ parts atomic.Pointer[[]part] }
+type Ground struct{ survey atomic.Pointer[survey] }
+
+type survey struct {
+	at    time.Time
+	parts []part
+}
 
 type part struct {
 	path  string
 	root  bool
-	first Room // what was left when the slot had written nothing
+	first Room // what was left at the survey
 }
 
-// Survey looks at the file systems at these paths before the slot writes. root
-// says that it may use what is reserved for root.
+// Survey looks at the file systems at these paths before the slot's tenant writes:
+// what is there is not the tenant's. root says that it may use what is reserved for
+// root.
 func (g *Ground) Survey(root bool, paths ...string) {
-	var parts []part
+	found := survey{at: time.Now()}
 	for _, path := range paths {
 		if room, ok := At(path, root); ok {
-			parts = append(parts, part{path, root, room})
+			found.parts = append(found.parts, part{path, root, room})
 		}
 	}
-	g.parts.Store(&parts)
+	g.survey.Store(&found)
 }
 
-// SurveyAgain does so when the slot is as at its beginning.
+// SurveyAgain does so when the slot is as its tenant gets it.
 func (g *Ground) SurveyAgain() {
-	parts := g.parts.Load()
-	if parts == nil || len(*parts) == 0 {
+	parts := g.parts()
+	if len(parts) == 0 {
 		return
 	}
 	var paths []string
-	for _, p := range *parts {
+	for _, p := range parts {
 		paths = append(paths, p.path)
 	}
-	g.Survey((*parts)[0].root, paths...)
+	g.Survey(parts[0].root, paths...)
+}
+
+func (g *Ground) parts() []part {
+	if s := g.survey.Load(); s != nil {
+		return s.parts
+	}
+	return nil
 }
 
 // HasEnough says whether all of them have enough room.
 func (g *Ground) HasEnough() bool {
-	parts := g.parts.Load()
-	if parts == nil {
-		return true
-	}
-	for _, p := range *parts {
+	for _, p := range g.parts() {
 		if room, ok := At(p.path, p.root); ok && !room.HasEnough() {
 			return false
 		}
@@ -82,11 +84,7 @@ func (g *Ground) NearlyFull() bool {
 }
 
 func (g *Ground) full() (at part, now Room, full bool) {
-	parts := g.parts.Load()
-	if parts == nil {
-		return part{}, Room{}, false
-	}
-	for _, p := range *parts {
+	for _, p := range g.parts() {
 		if room, ok := At(p.path, p.root); ok && room.NearlyFull() {
 			return p, room, true
 		}
@@ -95,15 +93,15 @@ func (g *Ground) full() (at part, now Room, full bool) {
 }
 
 // Judge says whose doing a full file system is: that of others where what the
-// slot has, in these trees and in removed files that it holds open, is less than
-// half of its share of what was left at its beginning, or next to nothing.
-// neighbours is how many slots share it.
-// refused says that a write of the slot was refused for a quota, of which file
-// systems do not tell.
-func (g *Ground) Judge(refused bool, neighbours int, held func() (Use, error), trees ...Tree) Facts {
+// slot has changed since the survey in the directories at these paths, and has in
+// removed files that it holds open, is less than half of its share of what was left
+// then, or next to nothing. neighbours is how many slots share it. refused says
+// that a write of the slot was refused for a quota, of which file systems do not
+// tell.
+func (g *Ground) Judge(refused bool, neighbours int, held func() (Use, error), paths ...string) Facts {
 	at, now, full := g.full()
-	if parts := g.parts.Load(); !full && refused && parts != nil && len(*parts) > 0 {
-		at, full = part{path: (*parts)[0].path, root: (*parts)[0].root}, true
+	if parts := g.parts(); !full && refused && len(parts) > 0 {
+		at, full = part{path: parts[0].path, root: parts[0].root}, true
 		now, _ = At(at.path, at.root)
 	}
 	facts := Facts{NearlyFull: full, FreeBytes: now.Bytes, FreeFiles: now.Files}
@@ -112,8 +110,8 @@ func (g *Ground) Judge(refused bool, neighbours int, held func() (Use, error), t
 	}
 	use, err := held()
 	until, known := time.Now().Add(measureTime), err == nil
-	for _, tree := range trees {
-		known = use.Measure(tree.Path, tree.Since, until) == nil && known
+	for _, path := range paths {
+		known = use.Measure(path, g.survey.Load().at, until) == nil && known
 	}
 	facts.UseBytes, facts.UseFiles = use.Bytes, use.Files
 	little, shares := now.Enough(), 2*int64(max(1, neighbours))

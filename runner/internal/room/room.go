@@ -85,8 +85,8 @@ type Use struct {
 var errLate = errors.New("there is too much to measure")
 
 // Measure adds up what is in the tree at path, without leaving its file system
-// and without following links: files that were changed since then, or all of a
-// zero time. What cannot be measured, within the time too, is an error.
+// and without following links: files that were changed since then. What cannot be
+// measured, within the time too, is an error.
 func (u *Use) Measure(path string, since time.Time, until time.Time) error {
 	root, err := os.OpenRoot(path)
 	if err != nil {
@@ -124,7 +124,7 @@ func (u *Use) Measure(path string, since time.Time, until time.Time) error {
 			}
 		}
 		changed := disk.ChangedAt(s)
-		if !since.IsZero() && time.Unix(changed.Unix()).Before(since) {
+		if time.Unix(changed.Unix()).Before(since) {
 			return nil
 		}
 		links := int64(1)

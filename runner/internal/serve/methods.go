@@ -85,12 +85,13 @@ func (s *Server) slotKillAll(c *channel.Conversation, params json.RawMessage) (a
 func (s *Server) slotDisk(_ *channel.Conversation, params json.RawMessage) (any, error) {
 	var p struct {
 		slotParams
-		Refused bool `json:"refused"`
+		Refused  bool `json:"refused"`
+		Prepared bool `json:"prepared"`
 	}
 	if err := channel.Decode(params, &p); err != nil {
 		return nil, err
 	}
-	return s.slots.Disk(s.ctx, p.Slot, p.Refused)
+	return s.slots.Disk(s.ctx, p.Slot, p.Refused, p.Prepared)
 }
 
 func (s *Server) boxInfo(*channel.Conversation, json.RawMessage) (any, error) { return s.Facts(), nil }

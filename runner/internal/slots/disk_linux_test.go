@@ -43,7 +43,7 @@ func boxAt(t *testing.T, base string) *box {
 
 func (b *box) disk(slot string) room.Facts {
 	b.t.Helper()
-	facts, err := b.Disk(context.Background(), slot, false)
+	facts, err := b.Disk(context.Background(), slot, false, false)
 	if err != nil {
 		b.t.Fatal(err)
 	}

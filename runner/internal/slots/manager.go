@@ -45,8 +45,7 @@ type Manager struct {
 	whole        atomic.Bool
 	disk         room.Mark
 	ground       atomic.Pointer[room.Ground] // that of the last slot: all share the same
-	started      time.Time
-	setupTimeout time.Duration // how long an agent may take to get ready
+	setupTimeout time.Duration               // how long an agent may take to get ready
 }
 
 // home is the directory of a container that belongs to the runner.
@@ -90,7 +89,7 @@ func NewManager(baseDir string, facts isolation.Facts, selfExe string) (*Manager
 		base: base, facts: facts, exe: selfExe, since: proc.BootTicks(), boot: hex.EncodeToString(random),
 		ids: users.NewAllocator(facts), trash: trash, slots: map[string]*slot{},
 		onExit: func(string, ipc.Exit) {}, onDeath: func(string, *ipc.Error) {},
-		setupTimeout: setupTimeout, started: time.Now(),
+		setupTimeout: setupTimeout,
 	}
 	m.ground.Store(&room.Ground{})
 	m.ground.Load().Survey(os.Geteuid() == 0, base)
@@ -266,19 +265,19 @@ func (m *Manager) DiskHasRoom() bool {
 // heldTime is how long an agent may take to say what removed files are held open.
 const heldTime = 5 * time.Second
 
-// Disk says whose doing it is that a file system is nearly full.
-func (m *Manager) Disk(ctx context.Context, id string, refused bool) (room.Facts, error) {
+// Disk says whose doing it is that a file system is nearly full. prepared says that
+// the slot is as its tenant gets it: what is there is not the tenant's.
+func (m *Manager) Disk(ctx context.Context, id string, refused, prepared bool) (room.Facts, error) {
 	s, err := m.slot(id)
 	if err != nil {
 		return room.Facts{}, err
 	}
+	if prepared {
+		s.ground.SurveyAgain()
+	}
 	m.mu.Lock()
 	neighbours := len(m.slots)
 	m.mu.Unlock()
-	trees := []room.Tree{{Path: s.dir}}
-	if s.setup.Level == isolation.Box {
-		trees = append(trees, room.Tree{Path: "/", Since: m.started})
-	}
 	held := func() (use room.Use, err error) {
 		if h, _ := s.current(); h != nil {
 			ctx, cancel := context.WithTimeout(ctx, heldTime)
@@ -287,7 +286,7 @@ func (m *Manager) Disk(ctx context.Context, id string, refused bool) (room.Facts
 		}
 		return use, err
 	}
-	return s.ground.Judge(refused, neighbours, held, trees...), nil
+	return s.ground.Judge(refused, neighbours, held, places(s.setup.Level, s.dir)...), nil
 }
 
 // KillAll ends every process of a slot but its agent.

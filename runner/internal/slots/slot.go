@@ -59,13 +59,17 @@ func (s *slot) create(p CreateParams) error {
 	}
 	s.describe(p)
 	s.env = environment(p, s.setup)
-	paths := []string{s.m.base}
-	if s.setup.Level == isolation.Box {
-		paths = append(paths, "/")
-	}
-	s.ground.Survey(s.setup.UID == 0, paths...)
+	s.ground.Survey(s.setup.UID == 0, places(s.setup.Level, s.m.base)...)
 	s.m.ground.Store(&s.ground)
 	return nil
+}
+
+// places are where a slot has files: one of a whole box everywhere.
+func places(level, own string) []string {
+	if level == isolation.Box {
+		return []string{own, "/"}
+	}
+	return []string{own}
 }
 
 // makeDirs makes the slot's directories afresh.

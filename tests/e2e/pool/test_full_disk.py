@@ -12,7 +12,7 @@ import pytest
 from hermes_agent import CommandCheck, Completion, Rollout, RolloutResult, Scoring, ScriptedModel
 from hermes_agent.messages import Message
 from hermes_agent.models.scripted import Step, call
-from hermes_exec import AcquireTimeout, ErrorCause, HostDiskFull, SandboxPool
+from hermes_exec import AcquireTimeout, ErrorCause, HostDiskFull, SandboxPool, Slot
 from hermes_exec.tools import Toolbox
 from tests.disks import empty, fill, small_disk
 
@@ -151,3 +151,23 @@ async def test_rollout_on_a_disk_that_others_fill_is_not_scored(disk: Path) -> N
         empty(disk)
         own = await rolled(pool, FILL)
         assert (own.solved, own.trainable, own.cause) == (False, True, ErrorCause.POLICY)
+
+
+async def test_files_of_the_task_are_not_the_doing_of_the_model(disk: Path) -> None:
+    async with pool_at(disk) as pool:
+        steps: list[Step] = [
+            Completion(None, (call("terminal", {"command": WORK}),), None),
+            Completion("done", (), None),
+        ]
+        task = {"data": bytes(40_000_000)}
+
+        async def prepare(_: Slot) -> None:
+            fill(disk)
+
+        for kind in ({"files": task}, {"files": task, "prepare": prepare}):
+            scoring = Scoring(check=CommandCheck("test $(wc -c < work) = 1000000"), score_in="slot")
+            result = await Rollout(messages="Write work.", scoring=scoring, **kind).run(pool, ScriptedModel(steps))
+            if "prepare" in kind:
+                assert (result.trainable, result.cause) == (False, ErrorCause.INFRA), result
+            else:
+                assert (result.solved, result.cause) == (True, ErrorCause.POLICY)
