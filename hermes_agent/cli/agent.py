@@ -35,7 +35,7 @@ from hermes_agent.cli.options import (
 )
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.interrupt import run_async
-from hermes_exec.cli.kit.output import emit_json, stderr
+from hermes_exec.cli.kit.output import emit_json, say, stderr
 from hermes_exec.cli.kit.pools import (
     AsJson,
     Backend,
@@ -104,7 +104,8 @@ def agent(
     """Let a model work on one task in an isolated slot, show its tool calls on stderr and print its answer.
 
     Exit codes: 0 for an answer, 1 when the model ran into a limit (turns, tokens, context), 2 usage or configuration,
-    also where the endpoint refuses key or model, 3 when the model's service or the slot failed, 130 interrupted.
+    also where the endpoint refuses key or model, or calls are in a format that --parser has to name, 3 when the
+    model's service or the slot failed, 130 interrupted.
     """
     from hermes_agent import Hooks, Rollout
     from hermes_agent.models.named import named_model
@@ -153,6 +154,8 @@ def agent(
 
 
 async def _run(pool: SandboxPool, model: Model | SessionModel, rollout: Rollout, as_json: bool) -> int:
+    from hermes_agent.parsers.unread import UNREAD_CALLS
+
     async with pool:
         result = await rollout.run(pool, model)
     if result.episode is None:
@@ -163,6 +166,9 @@ async def _run(pool: SandboxPool, model: Model | SessionModel, rollout: Rollout,
     else:
         _print(episode)
     if episode.finish == "model_error" and episode.cause is ErrorCause.CONFIG:
+        return exits.USAGE
+    if any(error.kind == UNREAD_CALLS for error in episode.errors):
+        say("the model's calls were not read: name their format with --parser")
         return exits.USAGE
     return _CODES.get(episode.finish, exits.FAILED)
 

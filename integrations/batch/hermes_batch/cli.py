@@ -156,7 +156,7 @@ def run(
         "overwrite": overwrite,
     }
     config = BatchConfig.of(settings)
-    raise typer.Exit(run_async(lambda: _run(partial(run_batch, config), as_json)))
+    raise typer.Exit(run_async(lambda: _run(partial(run_batch, config), as_json), notice=_notice(config.out)))
 
 
 @app.command("resume", epilog="Example: hermes-exec batch resume runs/a")
@@ -183,7 +183,7 @@ def resume(
     changes = {name: value for name, value in given.items() if value is not None}
     changes |= _pool_settings(parse_options(option))
     work = partial(resume_batch, out, api_key=SecretStr(api_key), **changes)
-    raise typer.Exit(run_async(lambda: _run(work, as_json)))
+    raise typer.Exit(run_async(lambda: _run(work, as_json), notice=_notice(out)))
 
 
 @app.command("report", epilog="Example: hermes-exec batch report runs/a")
@@ -223,6 +223,11 @@ def _pool_settings(settings: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(options, dict):
         raise ConfigError(f"backend_options must be a mapping, not {options!r}")
     return {**own, "backend_options": {**options, **settings}}
+
+
+def _notice(out: Path) -> str:
+    """What is printed when a signal ends a run."""
+    return f"ending all boxes; go on with it: hermes-exec batch resume {out}"
 
 
 async def _run(work: Callable[..., Awaitable[BatchResult]], as_json: bool) -> int:

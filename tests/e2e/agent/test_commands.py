@@ -139,6 +139,7 @@ def test_forgotten_parser_is_told_and_ends_with_usage(tmp_path: Path) -> None:
     warning = "WARNING hermes_agent.parsers.unread: m writes calls as text, in the format 'hermes'"
     assert warning in agent.stderr
     assert json.loads(agent.stdout)["trainable"] is False
+    assert (agent.returncode, "name their format with --parser" in agent.stderr) == (2, True)
     assert warning in batch.stderr
     assert batch.returncode == 2
     assert "ConfigError: the run was stopped after 2 answers with calls that nothing reads" in batch.stderr
@@ -260,6 +261,7 @@ def test_signals_end_with_all_boxes_gone_and_partial_results(tmp_path: Path, bur
                 process.kill()
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
+    assert f"go on with it: hermes-exec batch resume {out}\n" in errors
     records = [json.loads(line) for line in (out / "trajectories.jsonl").read_text().splitlines()]
     assert [record["solved"] for record in records] == ["solved"]
     assert (out / "report.html").exists()
