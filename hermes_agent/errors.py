@@ -27,7 +27,13 @@ class ContextExceeded(ModelError):
 
 
 class EndpointAway(ModelError):
-    """Raised by a model when its endpoint has given nothing to anybody for as long as a request waits for it."""
+    """Raised by a model when its endpoint has completed no request of anybody for as long as a request waits for it."""
+
+
+class EndpointFailing(EndpointAway):
+    """Raised by a model in the place of EndpointAway when the endpoint was there and failed this very request, as with
+    HTTP 500: the request may be why.
+    """
 
 
 class AccessRefused(ModelError):

@@ -68,15 +68,17 @@ class Endpoint:
     - One that comes too soon (HTTP 429; 503 and 529 with `Retry-After`) holds all back for as long as the server says
       (at most 60 s; 1 s and more where it says nothing). From then on requests are sent evenly spaced, at a rate that
       adapts to what the server lets through.
-    - While it is away (no connection; HTTP 408, 502, 503, 521 to 523, 529; 8 failures in a row), all wait, and one
-      request after another asks whether it is back, with pauses of up to 15 s. Who has waited through `wait_outage_s`
-      seconds (default 1800 s) of an outage gets EndpointAway. The `deadline_s` of an episode stands still meanwhile.
+    - While it is away (no connection; HTTP 408, 502, 503, 521 to 523, 529; 8 failures in a row, of 4 requests), all
+      wait, and one request after another asks whether it is back, with pauses of up to 15 s. Who has waited through
+      `wait_outage_s` seconds (default 1800 s) of an outage gets EndpointAway. The `deadline_s` of an episode stands
+      still meanwhile.
     - A refused key or an empty quota is an AccessRefused for all that wait.
 
     A request is sent again up to `retries` times (default 4) when a completion may have been begun and was lost: other
     statuses of 500 and more, a broken connection, no byte for `timeout_s` (default 600 s; an answer that is not
     streamed comes at once, after all of its time), an answer that cannot be used. Such a completion may be paid for
-    twice; 0 never does that. `connect_timeout_s` (default 10 s) bounds the making of a connection, and `name` stands in
+    twice; 0 never does that. Tries of an outage do not count, but those do between which another request succeeded.
+    `connect_timeout_s` (default 10 s) bounds the making of a connection, and `name` stands in
     errors for the URL. Raises ConfigError for an invalid URL or bound, and when `openai` is not installed.
     """
 
@@ -136,23 +138,26 @@ class Endpoint:
         read: Callable[[Any], T],
         assemble: Callable[[], Assembler] | None,
     ) -> T:
-        tries = 0
+        request, tries, successes = object(), 0, gate.successes
         while True:
             try:
-                async with gate.request(self._wait_outage_s):
+                async with gate.request(self._wait_outage_s, request):
                     return await self._send(path, content, read, assemble)
             except Failure as caught:
                 failure = caught
             if failure.kind in (Kind.FINAL, Kind.REFUSED):
                 raise failure.error
-            if failure.kind is Kind.BROKEN and (self._retries == 0 or gate.status.away_s is None):
+            # While none succeeds, the fault may be the endpoint's; else it is this request's.
+            own = gate.status.away_s is None or gate.successes != successes
+            successes = gate.successes
+            if failure.kind is Kind.BROKEN and (self._retries == 0 or own):
                 tries += 1
                 if tries > self._retries:
                     raise failure.error
                 _LOG.info("%s; sent again", failure.error)
                 await anyio.sleep(_pause_s(tries))
             elif gate.has_been_away(self._wait_outage_s):
-                raise gate.outage(failure.error.status) from failure.error
+                raise gate.outage(failure) from failure.error
 
     async def aclose(self) -> None:
         """Close the connections of this event loop. The object can be used again afterwards."""

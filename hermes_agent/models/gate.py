@@ -13,7 +13,7 @@ import anyio
 from anyio.lowlevel import RunVar
 
 from hermes_agent.deadline import Deadline, current_deadline
-from hermes_agent.errors import AccessRefused, EndpointAway, ModelError
+from hermes_agent.errors import AccessRefused, EndpointAway, EndpointFailing, ModelError
 from hermes_agent.models.failures import Failure, Kind
 from hermes_agent.models.pace import Pace, Start
 
@@ -26,8 +26,8 @@ class EndpointStatus(NamedTuple):
     """How an endpoint does, for all who use it in this event loop.
 
     `in_flight` requests are under way and `waiting` ones wait for their turn; `rate` is how many a second are sent
-    (None: the endpoint has refused none for coming too soon). `away_s` is for how many seconds the endpoint has given
-    nothing (None: it gives something), and `reason` why.
+    (None: the endpoint has refused none for coming too soon). `away_s` is for how many seconds the endpoint has
+    completed no request (None: it completes some), and `reason` why.
     """
 
     in_flight: int = 0
@@ -59,9 +59,15 @@ class Gate:
         pace = self._pace
         return EndpointStatus(pace.in_flight, self._waiting, pace.rate, pace.away_s(), pace.reason)
 
+    @property
+    def successes(self) -> int:
+        """The number of requests that the endpoint has completed."""
+        return self._pace.successes
+
     @asynccontextmanager
-    async def request(self, wait_outage_s: float) -> AsyncGenerator[None]:
-        """Wait until a request may be sent; the block sends it, and how it ends says how the endpoint does.
+    async def request(self, wait_outage_s: float, request: object) -> AsyncGenerator[None]:
+        """Wait until a request may be sent; the block sends it, and how it ends says how the endpoint does. `request`
+        is the same in all its tries.
 
         While it waits, it raises ModelError once the endpoint has been away for `wait_outage_s` seconds, and
         AccessRefused when the key of another request was refused. A request that comes when the endpoint has been away
@@ -71,7 +77,7 @@ class Gate:
         try:
             yield
         except Failure as failure:
-            self._learn(start, failure)
+            self._learn(start, failure, request)
             raise
         except BaseException:
             self._pace.dropped(start)
@@ -99,14 +105,16 @@ class Gate:
             deadline.resume()
 
     def has_been_away(self, wait_outage_s: float) -> bool:
-        """Whether the endpoint has given nothing for so long."""
+        """Whether the endpoint has completed no request for so long."""
         away_s = self._pace.away_s()
         return away_s is not None and away_s >= wait_outage_s
 
-    def outage(self, status: int | None = None) -> EndpointAway:
-        """Return the error for a request that has waited in vain."""
-        text = f"{self._name} gave nothing for {self._pace.away_s() or 0:.0f} s, the last time: {self._pace.reason}"
-        return EndpointAway(text, status=status)
+    def outage(self, failure: Failure | None = None) -> EndpointAway:
+        """Return the error for a request that has waited in vain, after this failure of its own if there was one."""
+        away_s, reason = self._pace.away_s() or 0, self._pace.reason
+        kind = EndpointFailing if failure is not None and failure.kind is Kind.BROKEN else EndpointAway
+        text = f"{self._name} completed no request for {away_s:.0f} s, the last time: {reason}"
+        return kind(text, status=None if failure is None else failure.error.status)
 
     async def _enter(self, wait_outage_s: float) -> Start:
         if self.has_been_away(wait_outage_s):
@@ -149,7 +157,7 @@ class Gate:
             return min(self._pace.wait_s(), wait_outage_s - away_s)
         raise self.outage()
 
-    def _learn(self, start: Start, failure: Failure) -> None:
+    def _learn(self, start: Start, failure: Failure, request: object) -> None:
         pace = self._pace
         match failure.kind:
             case Kind.THROTTLED:
@@ -157,7 +165,7 @@ class Gate:
             case Kind.AWAY:
                 pace.unavailable(start, failure.reason)
             case Kind.BROKEN:
-                pace.failed(start, failure.reason)
+                pace.failed(start, failure.reason, request)
             case Kind.REFUSED | Kind.FINAL:
                 pace.succeeded(start)
         if failure.kind is Kind.REFUSED:
@@ -178,11 +186,11 @@ class Gate:
         if away_s is None:
             if self._warned_at is not None:
                 self._warned_at = None
-                _LOG.warning("%s gives something again", self._name)
+                _LOG.warning("%s completes requests again", self._name)
         elif self._pace.failed_probes and (self._warned_at is None or away_s >= self._warned_at + _REMIND_S):
             since = "" if self._warned_at is None else f" for {away_s:.0f} s"
             self._warned_at = away_s
-            _LOG.warning("%s gives nothing%s: %s; waiting for it", self._name, since, self._pace.reason)
+            _LOG.warning("%s completes no request%s: %s; waiting for it", self._name, since, self._pace.reason)
 
 
 _GATES: RunVar[dict[tuple[str | None, str], Gate]] = RunVar("gates of endpoints")

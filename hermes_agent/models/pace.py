@@ -19,8 +19,8 @@ FIRST_IN_FLIGHT, MOST_IN_FLIGHT = 16, 1000
 LONGEST_HOLD_S = 60.0
 _SHORTEST_HOLD_S = 1.0
 _FIRST_PROBE_S, _LONGEST_PROBE_S = 0.5, 15.0
-# So many in a row are an outage.
-_FAILURES_IN_A_ROW, _REFUSALS_IN_A_ROW = 8, 3
+# So many in a row are an outage. Failures are those of several requests, for one may fail always by itself.
+_FAILURES_IN_A_ROW, _REFUSALS_IN_A_ROW, _FAILING_REQUESTS = 8, 3, 4
 _KEPT = 0.85
 _JITTER = 0.03
 # So many successes lead back to the rate that was refused: some, those of so many seconds, and never more than those of
@@ -75,10 +75,12 @@ class Pace:
         """When the endpoint began to give nothing; None while it gives something."""
         self.reason = ""
         self.failed_probes = 0
+        self.successes = 0
         self._now, self._random = now, random
         self._number = 0
         self._slow_start = True
         self._failures = 0
+        self._failing: set[object] = set()
         self._probe: Start | None = None
         self._probe_at = 0.0
         self._next_at = self._held_until = self._last_at = 0.0
@@ -124,7 +126,9 @@ class Pace:
     def succeeded(self, start: Start) -> None:
         """The endpoint gave what was asked for, or said for good that it will not."""
         self._ended(start)
+        self.successes += 1
         self.away_since, self.reason, self._failures, self.failed_probes = None, "", 0, 0
+        self._failing.clear()
         self._hold_s = _SHORTEST_HOLD_S
         if self.in_flight + 1 >= int(self.limit):
             self.limit = min(MOST_IN_FLIGHT, self.limit + (1 if self._slow_start else 1 / self.limit))
@@ -157,11 +161,16 @@ class Pace:
         self._ended(start)
         self._lost(start, reason)
 
-    def failed(self, start: Start, reason: str) -> None:
-        """The endpoint gave something that cannot be used. Many of these in a row count as an outage."""
+    def failed(self, start: Start, reason: str, request: object) -> None:
+        """The endpoint gave something that cannot be used; `request` is the same in all tries of one request. Many of
+        these in a row, of several requests, count as an outage.
+        """
         self._ended(start)
         self._failures += 1
-        if self._failures >= _FAILURES_IN_A_ROW or self.away_since is not None:
+        if len(self._failing) < _FAILING_REQUESTS:
+            self._failing.add(request)
+        many = self._failures >= _FAILURES_IN_A_ROW and len(self._failing) >= _FAILING_REQUESTS
+        if many or self.away_since is not None:
             self._lost(start, reason)
 
     def dropped(self, start: Start) -> None:

@@ -59,7 +59,8 @@ class RunDisplay:
         self._endpoint = f"{pace}{status.waiting} wait"
         if status.away_s is not None:
             reason = _plain(status.reason, _REASON)
-            self._endpoint = f"waiting for the endpoint, which gives nothing: {reason} (for {status.away_s:.0f} s)"
+            away = f"{reason} (for {status.away_s:.0f} s)"
+            self._endpoint = f"waiting for the endpoint, which completes no request: {away}"
         self._describe()
 
     def _describe(self, **more: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +17,8 @@ from hermes_agent import (
     AccessRefused,
     CheckFailed,
     EndpointAway,
+    EndpointFailing,
+    EpisodeError,
     Hooks,
     Model,
     OpenAIModel,
@@ -206,6 +208,8 @@ class _Run:
         """Set when the endpoint, which is away now, gives something again; None while it is not away."""
         self._first_answers: list[str | None] = []
         """Of each of the first answers, the calls in it that no parser has read."""
+        self._returns: Counter[int] = Counter()
+        """How often each prompt returned to the queue because a request of its own failed."""
         self._asking = False
         """Whether a worker finds out, with its prompt, if the endpoint is back."""
 
@@ -259,7 +263,7 @@ class _Run:
                 await self._ask_for_all(lines)
 
     async def _ask_for_all(self, lines: Trajectories) -> None:
-        """Work on one prompt after pauses until the endpoint is back, while the other workers wait."""
+        """Work on one prompt after another, with pauses, until the endpoint is back, while the other workers wait."""
         self._asking = True
         pause_s = _FIRST_PAUSE_S
         try:
@@ -274,17 +278,22 @@ class _Run:
             self._end_outage()
 
     async def _work_on_next(self, lines: Trajectories) -> None:
-        """Work on a prompt and write its record. It returns to the queue where the endpoint was away for too long."""
+        """Work on a prompt and write its record. It returns to the end of the queue where the endpoint was away for too
+        long, but a prompt whose own requests fail each time does so a few times only.
+        """
         task = self._left.popleft()
         rollout = self._config.rollout(task)
         result, attempts = await self._try(rollout)
-        if (why := _outage(result)) is not None:
-            self._left.appendleft(task)
-            self._begin_outage(why)
-            return
-        if result.finish == "model_error":
+        if (outage := _outage(result)) is not None:
+            self._begin_outage(outage.message)
+            failing = outage.kind == EndpointFailing.__name__
+            if not failing or self._returns[task.index] < self._config.retries:
+                self._returns[task.index] += failing
+                self._left.append(task)
+                return
+        elif result.finish == "model_error":
             self._end_outage()
-        record, images = self._record(task, rollout, result, attempts)
+        record, images = self._record(task, rollout, result, attempts + self._returns[task.index])
         with anyio.CancelScope(shield=True):
             await lines.append(record, images)
         self._result.tally.add(record)
@@ -384,12 +393,13 @@ def _refusal(result: RolloutResult, *, heard: bool) -> str | None:
     return error.message if error.kind == AccessRefused.__name__ or not heard else None
 
 
-def _outage(result: RolloutResult) -> str | None:
-    """Return what kept the model from answering where its endpoint was away for too long, else None."""
+def _outage(result: RolloutResult) -> EpisodeError | None:
+    """Return the error that kept the model from answering where its endpoint was away for too long, else None."""
     episode = result.episode
-    if episode is None or episode.finish != "model_error" or episode.errors[-1].kind != EndpointAway.__name__:
+    if episode is None or episode.finish != "model_error":
         return None
-    return episode.errors[-1].message
+    error = episode.errors[-1]
+    return error if error.kind in {EndpointAway.__name__, EndpointFailing.__name__} else None
 
 
 def _is_infrastructure(result: RolloutResult) -> bool:

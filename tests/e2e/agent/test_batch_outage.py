@@ -18,6 +18,7 @@ from hermes_agent.models.scripted import call
 from hermes_batch import BatchConfig, BatchResult, read_records, resume_batch, run_batch
 from tests.e2e.agent.test_commands import command
 from tests.e2e.agent.unkind import Unkindness, unkind
+from tests.unit.agent.endpoint import Answer, endpoint, ok, refusal
 
 pytestmark = pytest.mark.anyio
 PROMPTS = 24
@@ -59,7 +60,7 @@ async def test_long_outage_stops_the_run_with_the_rest_undone(tmp_path: Path) ->
         assert 0 < len(records) < PROMPTS
         assert {record["finish"] for record in records} == {"answered"}
         assert stopped.stopped is not None
-        assert "gave nothing" in stopped.stopped
+        assert "completed no request" in stopped.stopped
         result = await resume_batch(stopped.out, wait_outage_s=60)
     check_all_answered(result)
 
@@ -114,6 +115,32 @@ async def test_end_of_an_outage_leaves_the_last_prompt_to_one_worker(tmp_path: P
     assert (result.complete, result.unscored, model.asked) == (True, 0, 4)
 
 
+@pytest.mark.parametrize("failing", [range(8), range(0, PROMPTS, 3), range(PROMPTS - 6, PROMPTS)])
+@pytest.mark.parametrize("workers", [1, 4])
+async def test_prompts_that_always_fail_end_and_hold_up_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: range, workers: int
+) -> None:
+    for name in ("hermes_batch.run._FIRST_PAUSE_S", "hermes_batch.run._LONGEST_PAUSE_S"):
+        monkeypatch.setattr(name, 0.05)
+    monkeypatch.setattr("hermes_agent.models.endpoint._FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("hermes_agent.models.pace._FIRST_PROBE_S", 0.01)
+
+    def reply(request: dict[str, Any]) -> Answer:
+        prompt = next(each["content"] for each in request["messages"] if each["role"] == "user")
+        return refusal(500, "cannot parse") if int(prompt.split()[-1]) in failing else ok({"content": "done"})
+
+    # The very first answer keeps the run from being one that never had an endpoint.
+    with endpoint(ok({"content": "done"}), reply=reply) as server, anyio.fail_after(60):
+        result = await run_batch(config(tmp_path, server.base_url, workers=workers))
+    records = {record["prompt_index"]: record for record in read_records(result.out)}
+    failed = {index for index, record in records.items() if record["finish"] == "model_error"}
+    assert (result.complete, result.stopped, len(records)) == (True, None, PROMPTS)
+    assert len(failed) >= len(failing) - 1
+    assert failed <= set(failing)
+    assert {records[index]["cause"] for index in failed} == {"provider"}
+    assert all(records[index]["attempts"] <= 3 for index in failed)
+
+
 async def test_cancellation_ends_the_wait_at_once(tmp_path: Path) -> None:
     cancelled_at = 0.0
     with unkind(Unkindness(away_after=20, away_s=600)) as server, anyio.fail_after(60):
@@ -141,6 +168,6 @@ def test_command_without_an_endpoint_ends_with_infra(tmp_path: Path) -> None:
         timeout=60,
     )
     assert done.returncode == 3, done.stderr
-    assert f"the run was stopped: {NOWHERE} gave nothing for 1 s" in done.stderr
+    assert f"the run was stopped: {NOWHERE} completed no request for 1 s" in done.stderr
     assert f"hermes-exec batch resume {run.out}" in done.stderr
     assert f"{PROMPTS} of {PROMPTS} prompts not done" in done.stdout

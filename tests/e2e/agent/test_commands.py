@@ -107,8 +107,8 @@ def test_agent_without_an_endpoint_ends_with_infra() -> None:
     url = "http://127.0.0.1:9/v1"
     done = run("agent", "x", "--model", "m", "--base-url", url, "--api-key", "x", "--wait-outage", "2")
     assert done.returncode == 3
-    assert f"WARNING hermes_agent.models.gate: {url} gives nothing: no connection" in done.stderr
-    assert f"{url} gave nothing for 2 s, the last time: no connection" in done.stderr
+    assert f"WARNING hermes_agent.models.gate: {url} completes no request: no connection" in done.stderr
+    assert f"{url} completed no request for 2 s, the last time: no connection" in done.stderr
 
 
 def test_answer_that_comes_slowly_costs_one_request(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from hermes_agent import AgentLoop, OpenAIModel
-from hermes_agent.errors import AccessRefused, ModelError
+from hermes_agent.errors import AccessRefused, EndpointFailing, ModelError
 from hermes_agent.models.endpoint import BadAnswer, Endpoint, EndpointStatus
 from hermes_agent.models.failures import retry_after_s
 from hermes_agent.models.pace import FIRST_IN_FLIGHT
@@ -72,8 +72,13 @@ async def opened(base_url: str, **options: Any) -> AsyncIterator[Endpoint]:
             await made.aclose()
 
 
-async def ask(to: Endpoint) -> int:
-    return int(await to.post("/sample", {"prompt": [1]}, lambda answer: answer["n"]))
+async def ask(to: Endpoint, prompt: int = 1) -> int:
+    return int(await to.post("/sample", {"prompt": [prompt]}, lambda answer: answer["n"]))
+
+
+def fail_zero(request: dict[str, Any]) -> Answer:
+    """Like an engine that cannot parse what it wrote on one prompt, and answers all others."""
+    return refusal(500, "cannot parse") if request["prompt"] == [0] else GOOD
 
 
 async def errors_of(asked: Callable[[], Any], into: list[ModelError]) -> None:
@@ -174,8 +179,8 @@ async def test_an_outage_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
         async with opened(server.base_url) as made:
             await ask(made)
     assert [record.message.replace(server.base_url, "URL") for record in caplog.records] == [
-        "URL gives nothing: HTTP 503: sleeping; waiting for it",
-        "URL gives something again",
+        "URL completes no request: HTTP 503: sleeping; waiting for it",
+        "URL completes requests again",
     ]
 
 
@@ -211,7 +216,7 @@ async def test_after_an_outage_that_lasted_too_long_each_request_is_one_try() ->
     with endpoint(*[refusal(502)] * 3, GOOD) as server:
         async with opened(server.base_url, wait_outage_s=0) as made:
             for _ in range(3):
-                with pytest.raises(ModelError, match="gave nothing"):
+                with pytest.raises(ModelError, match="completed no request"):
                     await ask(made)
             assert await ask(made) == 1
             assert made.status == IDLE
@@ -239,7 +244,7 @@ async def test_who_stands_further_back_waits_no_longer_than_asked() -> None:
     probe = Held(GOOD)
     with endpoint(refusal(503), probe, GOOD) as server:
         async with behind_two(server.base_url, probe, wait_outage_s=5) as hasty:
-            with pytest.raises(ModelError, match="gave nothing for"):
+            with pytest.raises(ModelError, match="completed no request for"):
                 await ask(hasty)
     assert len(server.requests) == 3
 
@@ -265,6 +270,47 @@ async def test_many_failures_in_a_row_are_an_outage_and_no_tries(monkeypatch: py
         assert len(server.requests) == 20
 
 
+@pytest.mark.parametrize("failing", [6, 12])
+async def test_requests_that_always_fail_end_while_others_succeed(failing: int) -> None:
+    errors: list[ModelError] = []
+    with endpoint(reply=fail_zero) as server:
+        async with opened(server.base_url) as made, anyio.create_task_group() as tasks:
+            with anyio.fail_after(20):
+                for _ in range(failing):
+                    tasks.start_soon(errors_of, partial(ask, made, 0), errors)
+                while len(errors) < failing:
+                    assert await ask(made) == 1
+    assert [(type(error), error.status) for error in errors] == [(ModelError, 500)] * failing
+
+
+async def test_few_requests_that_always_fail_are_no_outage(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "hermes_agent")
+    errors: list[ModelError] = []
+    with endpoint(reply=fail_zero) as server:
+        async with opened(server.base_url) as made:
+            async with anyio.create_task_group() as tasks:
+                for _ in range(3):
+                    tasks.start_soon(errors_of, partial(ask, made, 0), errors)
+            assert made.status == IDLE
+    assert [str(error) for error in errors] == [f"{server.base_url}: HTTP 500: cannot parse"] * 3
+    assert (len(server.requests), caplog.records) == (15, [])
+
+
+async def test_outage_of_an_endpoint_that_fails_each_request_names_its_own_failure() -> None:
+    held = Held(refusal(500, "engine is dead"))
+    errors: list[ModelError] = []
+    with endpoint(*[held] * 8, reply=lambda _: refusal(500, "engine is dead")) as server:
+        async with opened(server.base_url, wait_outage_s=0) as made, anyio.create_task_group() as tasks:
+            for _ in range(8):
+                tasks.start_soon(errors_of, partial(ask, made), errors)
+            await held.wait_asked(8)
+            held.released.set()
+    assert {(type(error), error.status) for error in errors} == {(EndpointFailing, 500)}
+    assert {str(error).split(" ", 1)[1] for error in errors} == {
+        "completed no request for 0 s, the last time: HTTP 500: engine is dead"
+    }
+
+
 async def test_a_request_that_came_too_soon_is_no_outage() -> None:
     with endpoint(*[SOON] * 2, GOOD) as server:
         async with opened(server.base_url, wait_outage_s=0, retries=0) as made:
@@ -275,7 +321,7 @@ async def test_a_request_that_came_too_soon_is_no_outage() -> None:
 async def test_one_that_refuses_all_for_coming_too_soon_is_away() -> None:
     with endpoint(*[SOON] * 3) as server:
         async with opened(server.base_url, wait_outage_s=0) as made:
-            with pytest.raises(ModelError, match=r"gave nothing.*HTTP 429"):
+            with pytest.raises(ModelError, match=r"completed no request.*HTTP 429"):
                 await ask(made)
     assert len(server.requests) == 3
 

@@ -321,7 +321,7 @@ async def test_refusals_before_the_work_are_no_tries(status: int, headers: dict[
 async def test_an_outage_is_waited_out_for_a_bounded_time() -> None:
     with endpoint(refusal(503, "full")) as server:
         async with model(server.base_url, wait_outage_s=0) as made:
-            with pytest.raises(ModelError, match=r"gave nothing for 0 s.*HTTP 503.*full") as caught:
+            with pytest.raises(ModelError, match=r"completed no request for 0 s.*HTTP 503.*full") as caught:
                 await made.complete(ASK, [])
     assert (caught.value.status, caught.value.cause) == (503, ErrorCause.PROVIDER)
 

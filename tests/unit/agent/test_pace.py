@@ -325,13 +325,21 @@ def test_a_request_that_hangs_keeps_no_other_from_asking(pace: Pace, clock: Cloc
 
 
 def test_many_failures_in_a_row_are_an_outage(pace: Pace) -> None:
-    for _ in range(7):
-        pace.failed(pace.start(), "500")
+    for number in range(7):
+        pace.failed(pace.start(), "500", number)
     pace.succeeded(pace.start())
-    for _ in range(7):
-        pace.failed(pace.start(), "500")
+    for number in range(7):
+        pace.failed(pace.start(), "500", number)
     assert pace.away_s() is None
-    pace.failed(pace.start(), "500")
+    pace.failed(pace.start(), "500", 7)
+    assert pace.away_s() == 0
+
+
+def test_failures_of_few_requests_are_no_outage(pace: Pace) -> None:
+    for number in range(30):
+        pace.failed(pace.start(), "500", number % 3)
+    assert pace.away_s() is None
+    pace.failed(pace.start(), "500", 3)
     assert pace.away_s() == 0
 
 
