@@ -19,6 +19,9 @@ _PROVIDER_FIELDS = ("reasoning_details", "extra_content")
 _MOST = 1 << 53
 """The largest number that a usage is taken to tell."""
 
+_TOLD_APART = "<think></think>"
+"""Stands for thinking that the endpoint gave by itself: a closing tag in the text after it closes nothing."""
+
 _AFTER_INVENTION = (
     "This tool call was not carried out: in the text before it you wrote a result yourself. Make the call without it "
     "and wait for the result"
@@ -50,7 +53,7 @@ def read_answer(answer: object, parse: Callable[[str], Parsed] | None, *, max_to
     if calls and finish == "stop" and max_tokens is not None and usage.completion_tokens >= max_tokens:
         finish = "length"
     if parse is not None and content and not calls:
-        completion = parse(content).completion(content, finish, usage)
+        completion = parse(_after(reasoning, content)).completion(content, finish, usage)
         completion = replace(completion, reasoning=reasoning or completion.reasoning)
     else:
         completion = _structured(content, calls, reasoning, finish, usage)
@@ -66,11 +69,15 @@ def _structured(
     """
     if finish == "length":
         calls = whole_calls(calls)
-    read = read_plain(content, ()) if content else None
+    read = read_plain(_after(reasoning, content), ()) if content else None
     if read is None or not read.problems:
         return Completion(content, calls, reasoning, finish, usage)
     calls = tuple(call if call.error else call._replace(error=_AFTER_INVENTION) for call in calls)
     return Completion(read.content, calls, reasoning or read.reasoning, finish, usage, problems=read.problems)
+
+
+def _after(reasoning: str | None, content: str) -> str:
+    return f"{_TOLD_APART}{content}" if reasoning else content
 
 
 def _with_reasoning_read(completion: Completion, parse: Callable[[str], Parsed] | None) -> Completion:

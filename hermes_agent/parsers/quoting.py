@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
+from copy import copy
+
+from hermes_agent.parsers.source import Source
 
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})([^`]*)")
 _FENCE_LINE = re.compile(r"^[ \t]*(?:`{3,}|~{3,})[^\n`]*$", re.MULTILINE)
@@ -52,6 +56,34 @@ class Quoting:
         """Whether inline code has begun in this line and is closed in it after one of these positions of the text."""
         return self._ticks % 2 == 1 and any(_closes_in_line(text, position) for position in after)
 
+    def goes_on(self, source: Source, position: int) -> bool:
+        """Whether the code that the content has come to is closed again after this position, by an odd number of fences
+        in the rest of the text, or of ticks in the rest of the line. An even number is code of its own: what thinking
+        left open before is no code.
+        """
+        text, end = source.text, len(source.text)
+        if self.in_fence:
+            marks = source.once(_fence_lines)
+        elif self._ticks % 2 == 1:
+            marks = source.once(_tick_runs)
+            farthest = position + _LONGEST_CODE
+            line = text.find("\n", position, farthest)
+            end = farthest if line < 0 else line
+        else:
+            return False
+        return (bisect_left(marks, end) - bisect_left(marks, position)) % 2 == 1
+
+    def first_outside(self, tags: re.Pattern[str], source: Source, start: int) -> re.Match[str] | None:
+        """The first of these tags from `start` on that no code quotes, where the content goes on there."""
+        quoting = copy(self)
+        for tag in tags.finditer(source.text, start):
+            quoting.write(source.text[start : tag.start()])
+            if not quoting.goes_on(source, tag.end()):
+                return tag
+            quoting.write(tag.group())
+            start = tag.end()
+        return None
+
     def _add(self, part: str) -> None:
         if len(self._line) < _LONGEST_LINE:
             self._line += part[:_LONGEST_LINE]
@@ -75,6 +107,14 @@ class Quoting:
 def _closes_in_line(text: str, position: int) -> bool:
     tick = text.find("`", position, position + _LONGEST_CODE)
     return tick >= 0 and text.find("\n", position, tick) < 0
+
+
+def _fence_lines(text: str) -> list[int]:
+    return [line.start() for line in _FENCE_LINE.finditer(text)]
+
+
+def _tick_runs(text: str) -> list[int]:
+    return [ticks.start() for ticks in _TICKS.finditer(text)]
 
 
 def ends_in_fence(text: str, position: int) -> bool:

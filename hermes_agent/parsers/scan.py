@@ -76,6 +76,11 @@ class Family:
         """Finds where thinking is opened or closed."""
         return any_of(tag for kind in self.thinking for tag in kind)
 
+    @cached_property
+    def closes(self) -> Mapping[str, re.Pattern[str]]:
+        """Finds each of the tags that close thinking."""
+        return {kind.close: any_of([kind.close]) for kind in self.thinking}
+
     def marks(self) -> re.Pattern[str]:
         """Finds every tag that means something between calls."""
         thinking = (tag for kind in self.thinking for tag in kind)
@@ -153,10 +158,8 @@ class _Scan:
 
     def _meet(self, tag: str, start: int) -> None:
         read = self._family.openings.get(tag)
-        if tag in self._closing:
-            self._think(self._closing[tag])
-        elif tag in self._closing.values():
-            self._close_thinking(start)
+        if tag in self._closing or tag in self._closing.values():
+            self._meet_thinking(tag, start)
         elif self._is_quoted(tag):
             self._write(tag)
         elif tag in self._others:
@@ -183,11 +186,21 @@ class _Scan:
         self._quoted_in = self._quoting.fences if begins else self._quoted_in
         return True
 
+    def _meet_thinking(self, tag: str, start: int) -> None:
+        if (self._opened and self._quoting.in_fence) or self._quoting.goes_on(self._source, self._position):
+            self._write(tag)
+        elif tag in self._closing:
+            self._think(self._closing[tag])
+        else:
+            self._close_thinking(start)
+
     def _think(self, close: str) -> None:
         start = self._position
-        end = -1 if start >= self._unclosed_from else self._text.find(close, start)
-        if end >= 0:
-            self._position = end + len(close)
+        closing = None
+        if start < self._unclosed_from:
+            closing = Quoting().first_outside(self._family.closes[close], self._source, start)
+        if closing is not None:
+            end, self._position = closing.span()
         else:
             self._unclosed_from = min(self._unclosed_from, start)
             call = self._family.only_call.search(self._text, start)
@@ -221,7 +234,7 @@ class _Scan:
         """Where thinking is closed that the chat template had opened, after this position; -1 where it is not."""
         if self._opened:
             return -1
-        found = self._family.thinks.search(self._text, start)
+        found = self._quoting.first_outside(self._family.thinks, self._source, start)
         return found.start() if found and found.group() not in self._closing else -1
 
     def _meet_others(self, tag: str, start: int) -> None:

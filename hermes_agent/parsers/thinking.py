@@ -5,6 +5,7 @@ Thinking is taken out where the text is gone through from mark to mark (`scan`),
 - thinking between two calls is found, not only thinking before the first;
 - a call is whole before thinking is looked for in what follows it: tags in its arguments are text of the arguments;
 - a call inside of thinking is never looked at;
+- tags in code, of the answer and of the thinking, are text (`quoting`);
 - a closing tag without an opening one says that the chat template had opened it: all before it was thinking, also what
   looked like calls;
 - thinking that is never closed reaches to a token that can only begin a call, else to the end of the text; what looks

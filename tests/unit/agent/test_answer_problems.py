@@ -158,6 +158,15 @@ async def test_thinking_that_an_endpoint_leaves_in_the_text_may_name_what_others
     assert episode.reasoning[0] == "The <tool_response> says KEY=1."
 
 
+@pytest.mark.parametrize("parser", NAMES)
+@pytest.mark.parametrize("quote", ["`</think>`", "</think>", "`<think>`"])
+async def test_tag_after_thinking_that_the_endpoint_told_apart_takes_no_call_away(parser: str, quote: str) -> None:
+    message = {"reasoning_content": "I think.", "content": f"{call(parser, 'do')}\nThen I check {quote} in it."}
+    episode, tools = await run((message, "stop"), parser=parser)
+    assert (tools.ran, episode.errors, episode.reasoning[0]) == ([{}], (), "I think.")
+    assert "Then I check" in episode.messages[1]["content"]
+
+
 async def test_answer_of_an_endpoint_that_reads_calls_itself_is_cut_too() -> None:
     episode, _ = await run(({"content": "Done.<|im_end|>\n<|im_start|>user\nThanks"}, "stop"))
     assert (episode.finish, episode.answer, kinds(episode)) == ("answered", "Done.", ["invented_answer"])

@@ -112,7 +112,7 @@ def test_a_megabyte_of_the_worst(name: str, unit: str) -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_megabyte_of_thinking(name: str) -> None:
-    for unit in ("<think></think>", "<think>", "</think>"):
+    for unit in ("<think></think>", "<think>", "</think>", "`</think>", "<think>```\n</think>\n"):
         parse(name, unit * (MEGABYTE // len(unit)))
 
 

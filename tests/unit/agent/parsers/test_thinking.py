@@ -115,3 +115,56 @@ def test_mistral_thinks_between_brackets_too() -> None:
     assert (parsed.reasoning, parsed.content, made(parsed)) == ("maybe [TOOL_CALLS]rm[ARGS]{}", "So", [("ls", {})])
     other = parse("hermes", "[THINK]maybe[/THINK]")
     assert (other.reasoning, other.content) == (None, "[THINK]maybe[/THINK]")
+
+
+QUOTING = [
+    "I strip `<think>` blocks with a regex.",
+    "The tag `</think>` closes, `<think>` opens.",
+    "So `re.sub('<think>.*</think>', '', text)` it is.",
+    "The fix:\n```python\ntext.split('</think>')[-1]\n```\nThe answer is 42.",
+    "It writes\n~~~\n<think>\nx\n</think>\ny\n~~~\nfor it.\n```\nls\n```",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("text", QUOTING)
+@pytest.mark.parametrize("thought", ["", "<think>a</think>", "a</think>"])
+def test_tags_of_thinking_in_code_are_text(name: str, text: str, thought: str) -> None:
+    parsed = parse(name, thought + text)
+    assert (parsed.content, parsed.reasoning, parsed.problems) == (text, "a" if thought else None, ())
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+@pytest.mark.parametrize("text", ["I look at `</think>`:", "The template opens `<think>` itself, so I run it:"])
+def test_call_beside_a_tag_of_thinking_in_code_runs(name: str, text: str) -> None:
+    for written in (f"{text}\n{call(name, 'ls')}", f"{call(name, 'ls')}\n{text}"):
+        parsed = parse(name, written)
+        assert (made(parsed), parsed.content, parsed.reasoning) == ([("ls", {})], text, None)
+        assert parsed.problems == ()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("text", QUOTING)
+@pytest.mark.parametrize("begun", ["<think>", ""])
+def test_thinking_goes_on_after_a_tag_that_it_quotes(name: str, text: str, begun: str) -> None:
+    parsed = parse(name, f"{begun}{text}\n</think>\nI look at `</think>`.")
+    assert (parsed.content, parsed.reasoning) == ("I look at `</think>`.", text)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("text", ["It is a ` that", "I open it:\n```python\nx = 1\n", "```ls``` or `"])
+@pytest.mark.parametrize("begun", ["<think>", ""])
+def test_code_that_thinking_leaves_open_does_not_hide_its_end(name: str, text: str, begun: str) -> None:
+    if name == "json" and "python" in text and not begun:
+        return  # A fence is a form of calls there, and is read to its end.
+    for answer in ("So `it` is.", "So:\n```\nx = 2\n```"):
+        parsed = parse(name, f"{begun}{text}</think>{answer}")
+        assert (parsed.content, parsed.reasoning) == (answer, text.strip())
+    if name not in BARE:
+        assert made(parse(name, f"{begun}{text}</think>{call(name, 'ls')}")) == [("ls", {})]
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - {*BARE}))
+def test_tag_of_a_call_in_prose_before_a_quoted_tag_of_thinking_is_no_thinking(name: str) -> None:
+    parsed = parse(name, f"The tag {TAGS[name].opening} begins one, and `</think>` closes thinking.")
+    assert (parsed.calls, parsed.reasoning, len(parsed.errors)) == ((), None, 1)
