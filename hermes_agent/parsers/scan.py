@@ -22,7 +22,7 @@ from hermes_agent.parsers.typed import Toolset
 _SHORTEST_BEGUN_TAG = 5
 # Servers that keep special tokens, which some formats of calls need, hand the end of the turn through.
 _ENDS = re.compile(
-    r"(?:<\|(?:im_end|eot_id|eom_id|endoftext|end_of_text|observation|user)\|>|<｜end▁of▁sentence｜>|\s)++\Z"
+    r"(?:<\|(?:im_end|eot_id|eom_id|endoftext|end_of_text|observation|user|end)\|>|<｜end▁of▁sentence｜>|</s>|<end_of_turn>|\s)++\Z"
 )
 
 

@@ -40,12 +40,24 @@ def test_call_that_follows_on_an_invented_answer_alone_is_told(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("end", ["<|im_end|>", "<|observation|>", "<|user|>", "<|eot_id|>\n", "<|observation|>\n"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        *("<|im_end|>", "<|observation|>", "<|user|>", "<|eot_id|>\n", "<|observation|>\n"),
+        *("</s>", "<end_of_turn>", "<|end|>\n"),
+    ],
+)
 def test_token_that_ends_the_turn_is_no_invention(name: str, end: str) -> None:
     parsed = parse(name, f"{call(name, 'ls')}{end}")
     assert (made(parsed), parsed.content, parsed.problems) == ([("ls", {})], None, ())
     parsed = parse(name, f"Done.{end}")
     assert (parsed.content, parsed.problems) == ("Done.", ())
+
+
+@pytest.mark.parametrize("end", ["</s>", "<end_of_turn>", "<|end|>"])
+def test_token_that_ends_a_turn_is_text_before_the_end(end: str) -> None:
+    text = f"The template writes {end} after it."
+    assert parse("hermes", text).content == text
 
 
 @pytest.mark.parametrize("name", NAMES)
