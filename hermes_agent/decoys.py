@@ -22,7 +22,8 @@ _GIT_KEYS = {
 }
 """The settings of a repository that neither name a program nor another place."""
 _SECTION = re.compile(r'\s*\[(\w+)(?: "[^"\\]+")?\]\s*')
-_SETTING = re.compile(r"\s*(\w+)\s*=\s*([^\"\\]*)")
+_SETTING = re.compile(r"\s*(\w+)\s*=([^\\]|\\[\\\"ntb])*")
+"""A setting that ends with its line: no lone backslash is in it."""
 
 
 def check_env(slot: Slot, *, sealed: bool, whole: bool) -> dict[str, str]:
@@ -56,7 +57,7 @@ async def remove_decoys(slot: Slot, placed: Sequence[str], roots: Iterable[str],
         facts = await _unless_missing(slot, root)
         if facts is None or not facts.is_dir:
             continue
-        for link in await slot.files.list(root, recursive=True, only="link", follow=True):
+        for link in await slot.files.list(root, recursive=True, only="link", follow=True, force=True):
             if (link.id in ids or _leads_elsewhere(link, sealed=sealed)) and not _is_below(link.path, placed):
                 await _remove_link(slot, link.path)
         if sealed:
@@ -132,17 +133,20 @@ async def _remove_link(slot: Slot, path: str) -> None:
 
 async def _remove_git_programs(slot: Slot, root: str) -> None:
     """Leave of the configuration of each repository what makes git run nothing and read nothing else."""
-    found = [*await slot.files.glob("**/refs", root), *await slot.files.glob("**/.*/**/refs", root)]
-    for directory in {_parent(path) for path in found}:
-        config = _join(directory, "config")
-        facts = await _unless_missing(slot, config)
-        if facts is None or not facts.is_file or await _unless_missing(slot, _join(directory, "objects")) is None:
+    for config in await slot.files.list(root, recursive=True, name="config", follow=True, force=True):
+        if not config.is_file or not await _is_repository(slot, _parent(config.path)):
             continue
-        text = await slot.files.read_text(config, "latin-1")
+        text = await slot.files.read_text(config.path, "latin-1")
         plain = plain_git_config(text)
         if plain != text:
-            await slot.files.remove(config)
-            await slot.files.write_text(config, plain, "latin-1")
+            await slot.files.remove(config.path)
+            await slot.files.write_text(config.path, plain, "latin-1")
+
+
+async def _is_repository(slot: Slot, directory: str) -> bool:
+    """Return whether git reads a directory as a repository, or does after `git init`."""
+    beside = [await _unless_missing(slot, _join(directory, name)) for name in ("objects", "refs")]
+    return None not in beside or PurePosixPath(directory).name == ".git"
 
 
 def plain_git_config(text: str) -> str:

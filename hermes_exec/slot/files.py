@@ -139,12 +139,16 @@ class Files:
         limit: int | None = None,
         *,
         only: FileType | None = None,
+        name: str | bytes | None = None,
         follow: bool = False,
+        force: bool = False,
     ) -> builtins.list[FileStat]:
         """Return what is in a directory, sorted by name; with `recursive` everything below it, links not entered.
 
-        `only` leaves out entries of other types. With `follow` a link is described as what it leads to (its `target` is
-        still there), and has the type "link" only where that is nothing.
+        `only` leaves out entries of other types, `name` those of other names. With `follow` a link is described as what
+        it leads to (its `target` is still there), and has the type "link" only where that is nothing. Directories below
+        that may not be read are listed without what is in them; with `force` those of the slot's user are made readable
+        while they are listed.
 
         Raises:
             OutputLimitExceeded: it holds more than 100,000 entries and no `limit` says that fewer are enough.
@@ -152,8 +156,11 @@ class Files:
         most = LIST_LIMIT if limit is None else checked_count(limit, "limit")
         if only is not None and only not in FILE_TYPES:
             raise ConfigError(f"only must be one of {', '.join(FILE_TYPES)}, not {only!r}")
-        kind = {} if only is None else {"only": only}
-        answer = await self._call("list", path, recursive=bool(recursive), limit=most, follow=bool(follow), **kind)
+        wanted: dict[str, object] = {"recursive": bool(recursive), "limit": most}
+        wanted |= {"follow": bool(follow), "force": bool(force)}
+        wanted |= {} if only is None else {"only": only}
+        wanted |= {} if name is None else {"name": to_wire(name, "name")}
+        answer = await self._call("list", path, **wanted)
         if limit is None and answer.get("truncated") is True:
             raise OutputLimitExceeded(f"{_shown(path)}: more than {LIST_LIMIT} entries")
         return [_stat(entry) for entry in items(answer, "entries")]
@@ -278,7 +285,7 @@ class Files:
             raise OutputLimitExceeded(f"{pattern!r} matches more than {LIST_LIMIT} paths")
         return builtins.list(paths)
 
-    async def _call(self, name: str, path: RemotePath, **params: object) -> dict[str, Any]:
+    async def _call(self, name: str, path: RemotePath, /, **params: object) -> dict[str, Any]:
         wired: WireBytes = checked_path(path, "path")
         longest_s = WALK_S if name in ("list", "remove", "search", "glob") else STALL_S
         return await self._scope.call(f"file.{name}", {"path": wired, **params}, timeout_s=longest_s, path=_shown(path))

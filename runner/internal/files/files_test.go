@@ -415,8 +415,41 @@ func TestStatAndList(t *testing.T) {
 	if l["type"] != "file" || l["name"] != "l" || l["target"] != "d/b" || l["id"] != id || n["type"] != "link" {
 		t.Errorf("%v %v", l, n)
 	}
+	out = must(t, dir, "file.list", m{"path": ".", "recursive": true, "name": "b"}, "")
+	if got := fmt.Sprint(entryPaths(out)); got != "[d/b]" {
+		t.Errorf("%s", got)
+	}
 	wantErrno(t, dir, "file.list", m{"path": "d/b"}, "ENOTDIR")
 	wantErrno(t, dir, "file.stat", m{"path": "gone"}, "ENOENT")
+}
+
+func TestListMakesFoldersReadable(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(dir+"/d/e", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(t, dir+"/d/e/f", "", 0o600)
+	for _, path := range []string{dir + "/d/e", dir + "/d"} {
+		if err := os.Chmod(path, 0o311); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { _ = os.Chmod(dir+"/d", 0o700); _ = os.Chmod(dir+"/d/e", 0o700) })
+	if os.Geteuid() != 0 {
+		out := must(t, dir, "file.list", m{"path": ".", "recursive": true}, "")
+		if got := fmt.Sprint(entryPaths(out)); got != "[d]" {
+			t.Errorf("%s", got)
+		}
+	}
+	out := must(t, dir, "file.list", m{"path": ".", "recursive": true, "force": true}, "")
+	if got := fmt.Sprint(entryPaths(out)); got != "[d d/e d/e/f]" {
+		t.Errorf("%s", got)
+	}
+	for _, path := range []string{"d", "d/e"} {
+		if s := must(t, dir, "file.stat", m{"path": path}, ""); s["mode"] != float64(0o311) {
+			t.Errorf("%s: %v", path, s["mode"])
+		}
+	}
 }
 
 func entryPaths(out map[string]any) []any {

@@ -131,6 +131,8 @@ type lister struct {
 		Recursive bool      `json:"recursive"`
 		Limit     int       `json:"limit"`
 		Only      string    `json:"only"`
+		Name      ipc.Bytes `json:"name"`
+		Force     bool      `json:"force"`
 		Follow    bool      `json:"follow"`
 	}
 	names     int
@@ -181,7 +183,7 @@ func (l *lister) folder(shown, real string) error {
 		if err != nil {
 			continue // gone since the folder was read
 		}
-		if l.params.Only == "" || l.params.Only == typeName(info.Mode()) {
+		if p := &l.params; (p.Only == "" || p.Only == typeName(info.Mode())) && cmp.Or(string(p.Name), name) == name {
 			entry := newStat(child, real+"/"+name, info)
 			if l.params.Follow {
 				entry = follow(entry, real+"/"+name)
@@ -190,8 +192,13 @@ func (l *lister) folder(shown, real string) error {
 			l.bytes += len(child) + len(name) + 210
 		}
 		if l.params.Recursive && info.IsDir() {
+			mode := unixMode(info)
+			forced := l.params.Force && mode&0o500 != 0o500 && syscall.Chmod(real+"/"+name, mode|0o500) == nil
 			// A folder that cannot be read is listed, its contents are not.
 			_ = l.folder(child, real+"/"+name)
+			if forced {
+				_ = syscall.Chmod(real+"/"+name, mode)
+			}
 		}
 	}
 	return nil

@@ -37,6 +37,16 @@ LINKS = {
         "cmp d/out.txt expected.txt",
         EXPECTED,
     ),
+    "in a directory that may not be read": (
+        "mkdir -p d/q; ln -s ../../expected.txt d/q/out.txt; chmod 311 d",
+        "chmod 755 d; cmp d/q/out.txt expected.txt",
+        EXPECTED,
+    ),
+    "in a directory that may not be entered": (
+        "mkdir d; ln -s ../expected.txt d/out.txt; chmod 0 d",
+        "chmod 755 d; cmp d/out.txt expected.txt",
+        EXPECTED,
+    ),
     "over a file that is replaced": ("echo 1 > expected.txt; ln -s expected.txt out.txt", COMPARE, EXPECTED),
     "to the directory": ("ln -s tests out", "cmp out/expected.txt tests/expected.txt", BELOW),
     "to a directory that is there": ("mkdir tests; ln -s tests out", "cmp out/expected.txt tests/expected.txt", BELOW),
@@ -100,11 +110,12 @@ GIT = "git init -q . && git config user.name A && git config user.email a@b"
 GIT += " && echo 1 > f && git add f && git commit -qm 1"
 PROGRAM = r"printf '#!/bin/sh\ncp expected.txt out.txt\n' > p && chmod +x p"
 ASKS = f"git status >/dev/null; git diff >/dev/null; git checkout -q -b other; {COMPARE}"
+FILTER = 'git config filter.x.clean "$PWD/p"; echo "* filter=x" > .gitattributes; echo 2 > f'
 GITS = {
     "fsmonitor": 'git config core.fsmonitor "$PWD/p"',
     "fsmonitor, included": 'git config -f more core.fsmonitor "$PWD/p"; git config include.path "$PWD/more"',
     "fsmonitor, one line": 'echo "[core] fsmonitor = $PWD/p" >> .git/config',
-    "filter": 'git config filter.x.clean "$PWD/p"; echo "* filter=x" > .gitattributes; echo 2 > f',
+    "filter": FILTER,
     "diff": 'git config diff.external "$PWD/p"; echo 2 > f',
     "textconv": 'git config diff.x.textconv "$PWD/p"; echo "* diff=x" > .gitattributes; echo 2 > f',
     "hook": "cp p .git/hooks/post-index-change; cp p .git/hooks/post-checkout; touch f",
@@ -112,6 +123,13 @@ GITS = {
     "repository elsewhere": 'git config core.fsmonitor "$PWD/p"; mv .git real; echo "gitdir: real" > .git',
     "common directory": "mkdir c; mv .git/config .git/objects .git/refs c; git config -f c/config core.fsmonitor ./p;"
     " echo ../c > .git/commondir",
+    "parts elsewhere": f"{FILTER}; mv .git/refs r; ln -s ../r .git/refs; mv .git/objects .git/o; ln -s o .git/objects",
+    "all elsewhere": f"{FILTER}; mv .git .h; ln -s .h .git",
+    "head is a link": f'{FILTER}; ln -sf "$(cut -c 6- .git/HEAD)" .git/HEAD',
+    "references are a file": f"{FILTER}; git pack-refs --all; rm -r .git/refs; touch .git/refs; chmod +x .git/refs",
+    "configuration elsewhere": f"{FILTER}; mv .git/config c; ln -s ../c .git/config",
+    "configuration of a work tree": f"{FILTER}; git config extensions.worktreeConfig true;"
+    " mv .git/config .git/config.worktree; printf '[extensions]\nworktreeConfig=1\n' > .git/config",
 }
 
 
@@ -147,6 +165,13 @@ async def test_links_to_files_of_the_check_pay_nothing(backend: BackendCase, sco
     assert await rewards({"backend": backend.backend, **backend.options}, cases, score_in) == all_of(cases, 0.0)
 
 
+async def test_directory_that_may_not_be_read_keeps_its_mode() -> None:
+    work = "mkdir -p d/e o; echo 42 > o/a; ln -s ../../o/a d/e/l; chmod 1300 d/e; chmod 2000 d"
+    check = "[ $(stat -c %a d) = 2000 ] && chmod 755 d && [ $(stat -c %a d/e) = 1300 ] && cmp d/e/l expected.txt"
+    cases = {"modes": (work, check, EXPECTED)}
+    assert await rewards({"backend": "local"}, cases, "slot") == all_of(cases, 1.0)
+
+
 @pytest.mark.parametrize("score_in", BOTH)
 async def test_honest_links_are_kept(backend: BackendCase, score_in: ScoreIn) -> None:
     found = await rewards({"backend": backend.backend, **backend.options}, HONEST_LINKS, score_in)
@@ -167,6 +192,13 @@ async def test_honest_python_is_rewarded(with_python: dict[str, Any], score_in: 
 @pytest.mark.parametrize("score_in", ["sealed"])
 async def test_git_runs_no_program_of_the_model(score_in: ScoreIn) -> None:
     cases = {name: (f"{GIT} && {PROGRAM}; {how}", ASKS, EXPECTED) for name, how in GITS.items()}
+    parts = f"{GIT} && {PROGRAM}; {FILTER}; mv .git/config c; rm -r .git; mkdir .git; mv c .git/config"
+    cases["repository that the check makes"] = (parts, f"git init -q . && git add -A && {COMPARE}", EXPECTED)
+    worktree = f"{GIT} && {PROGRAM}; {FILTER}; git worktree add -q w; cp .gitattributes f w"
+    cases["work tree"] = (worktree, f"git -C w add -A; cmp w/out.txt expected.txt || {COMPARE}", EXPECTED)
+    module = f"mkdir m; cd m; {GIT}; cd ..; {GIT} && {PROGRAM}; {FILTER}; cp .gitattributes m; mkdir .git/modules;"
+    module += " mv m/.git .git/modules/m; cp .git/config .git/modules/m; echo gitdir: ../.git/modules/m > m/.git"
+    cases["submodule"] = (module, f"git -C m add -A; cmp m/out.txt expected.txt || {COMPARE}", EXPECTED)
     assert await rewards({"backend": "local"}, cases, score_in) == all_of(cases, 0.0)
 
 
@@ -181,7 +213,16 @@ async def test_honest_repositories_are_kept() -> None:
     asks += ' && [ "$(git remote get-url origin)" = https://example.org/x ] && [ "$(git config user.name)" = A ]'
     hook = "printf '#!/bin/sh\\nexit 1\\n' > .git/hooks/pre-commit; chmod +x .git/hooks/pre-commit; echo 3 > f"
     runs = "git commit -qam 3 && ! git -c core.hooksPath=.git/hooks commit --allow-empty -qm 4"
-    cases: dict[str, Sequence[Any]] = {"repository": (work, asks, {}), "hook": (f"{GIT}; {hook}", runs, {})}
+    name = 'A "B" C'
+    quoted = f"{GIT}; git config user.name '{name}'; git config filter.x.clean true"
+    cases: dict[str, Sequence[Any]] = {
+        "repository": (work, asks, {}),
+        "hook": (f"{GIT}; {hook}", runs, {}),
+        "quoted": (quoted, f"[ \"$(git config user.name)\" = '{name}' ]", {}),
+        "configuration of others": (
+            "mkdir c; printf '[profile a]\nx = !y\n' > c/config", "grep -q 'x = !y' c/config", {},
+        ),
+    }  # fmt: skip
     assert await rewards({"backend": "local"}, cases, "sealed") == all_of(cases, 1.0)
 
 
@@ -192,6 +233,10 @@ def test_configuration_of_a_repository_without_programs() -> None:
     assert (
         plain_git_config("[core] fsmonitor = x\n\tbare = false\n[CORE]\n\tBare = false\n") == "[CORE]\n\tBare = false\n"
     )
+    quoted = '[user]\n\tname = "A; \\"B\\" C" \\\\\n'
+    assert plain_git_config(quoted) == quoted
+    assert plain_git_config('[user]\n\tname = "a\\\n[include]\n\tpath = x\n') == "[user]\n"
+    assert plain_git_config("[user]\n\tname = a\\\r\n[include]\n\tpath = x\n") == "[user]\n"
     assert plain_git_config("[user]\n\tname = a\\\n[include]\n\tpath = x\n") == "[user]\n"
     assert plain_git_config('[filter "core"]\n\tbare = x\n[alias]\n\tbare = !x\n') == ""
     assert plain_git_config("[user]\n\tname = a\x0b[core]\n\tworktree = /\n") == "[user]\n\tname = a\x0b[core]\n"
