@@ -70,7 +70,7 @@ class Reach:
         if here:
             addresses = [*addresses, *await anyio.to_thread.run_sync(own_addresses)]
         # Elsewhere a loopback is another one. A public address of a model's provider asks for a key.
-        wanted = {a for a in addresses if not a.is_loopback and (server.what == TRAINER or a.is_private)}
+        wanted = {a for a in addresses if not a.is_loopback and (server.what == TRAINER or not is_elsewhere(a))}
         if addresses and not wanted:
             return True
         reached = await _find_reached(slot, wanted, server.port)
@@ -104,6 +104,13 @@ def is_here(address: _Address) -> bool:
     except OSError:  # also where the kernel has no IPv6
         return False
     return True
+
+
+def is_elsewhere(address: _Address) -> bool:
+    """Return whether it is a public address of another host. Neither a private one is, nor one that a provider or a VPN
+    shares out (100.64.0.0/10).
+    """
+    return address.is_global and not is_here(address)
 
 
 def own_addresses() -> list[_Address]:

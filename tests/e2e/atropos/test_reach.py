@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from hermes_atropos.errors import ServerReachable
-from hermes_atropos.reach import Reach, is_here, own_addresses
+from hermes_atropos.reach import Reach, is_elsewhere, is_here, own_addresses
 from hermes_exec import SandboxPool
 from tests.conftest import require_engine
 from tests.e2e.atropos.lab import PolicyServer, call, load, sampled, sequences, serving, solve
@@ -136,6 +136,11 @@ def test_address_of_a_family_that_the_kernel_lacks_is_elsewhere(monkeypatch: pyt
 
     monkeypatch.setattr("hermes_atropos.reach.socket", SimpleNamespace(**{**vars(socket), "socket": without_ipv6}))
     assert [is_here(ip_address(host)) for host in ("127.0.0.1", "::1")] == [True, False]
+
+
+def test_address_of_a_shared_network_is_not_that_of_a_provider() -> None:
+    hosts = ("1.1.1.1", "2606:4700::1111", "100.64.0.1", "100.127.0.1", "10.0.0.1", "fd00::1", "127.0.0.1")
+    assert [is_elsewhere(ip_address(host)) for host in hosts] == [True, True, *[False] * 5]
 
 
 @pytest.mark.anyio
