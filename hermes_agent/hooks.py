@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from hermes_agent.episode import CallRecord
 from hermes_agent.messages import Completion, ToolCall
+from hermes_exec.aio.loop import raise_stray_cancellation
 from hermes_exec.tools import ToolResult
 
 T = TypeVar("T")
@@ -60,9 +61,10 @@ async def ask(
     if hook is None:
         return None
     try:
-        said = hook(*given)
-        if inspect.isawaitable(said):
-            said = await said
+        with raise_stray_cancellation("it"):
+            said = hook(*given)
+            if inspect.isawaitable(said):
+                said = await said
     except Exception as error:
         raise HookError(f"the hook {name} raised {type(error).__name__}: {error}") from error
     if said is None or isinstance(said, kind):

@@ -17,6 +17,7 @@ from hermes_agent.messages import Message
 from hermes_agent.models.base import Model, SessionModel
 from hermes_agent.scoring import CheckFailed, Files, Scoring, Verdict, put, score
 from hermes_exec import KillReceipt, SandboxPool, Slot, blocking
+from hermes_exec.aio.loop import raise_stray_cancellation
 from hermes_exec.config import nearest
 from hermes_exec.errors import ConfigError, ErrorCause, ExecError
 from hermes_exec.tools import HostTool, Toolbox, ToolOptions
@@ -159,7 +160,8 @@ class _Work:
         """The result when that is done, however it ends."""
         started = time.monotonic()
         try:
-            await work()
+            with raise_stray_cancellation("code of the rollout"):
+                await work()
         except Exception as error:  # noqa: BLE001 - whatever it is, it spoils its own rollout only
             self._failed(error)
         return replace(self._result, seconds=time.monotonic() - started)

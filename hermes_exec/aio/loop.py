@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from anyio.lowlevel import current_token
@@ -35,6 +37,19 @@ def cancelled_from_outside() -> bool:
     """Whether the running task itself is being cancelled; if not, a CancelledError comes from what it awaited."""
     task = None if asyncio_loop() is None else asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+@contextmanager
+def raise_stray_cancellation(author: str) -> Iterator[None]:
+    """Raise RuntimeError in place of a CancelledError while nobody cancels the running task: the author's code awaited
+    something that was cancelled. Task groups would end the task without an error.
+    """
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        if cancelled_from_outside():
+            raise
+        raise RuntimeError(f"{author} raised CancelledError: something that it awaited was cancelled") from error
 
 
 def interrupt_main() -> None:

@@ -16,6 +16,7 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 import hermes_exec.blocking
+from hermes_exec.aio.loop import raise_stray_cancellation
 from hermes_exec.aio.portal import call
 from hermes_exec.errors import CommandFailed, ConfigError, ErrorCause, ExecError, OutputLimitExceeded, SandboxDied
 from hermes_exec.slot.slot import Slot
@@ -358,7 +359,8 @@ class BlockingToolbox(Toolbox):
 
 async def _run_host(host: HostTool, fitted: dict[str, Any]) -> Outcome:
     try:
-        return await host.run(fitted)
+        with raise_stray_cancellation(host.name):
+            return await host.run(fitted)
     except (ToolFailure, ExecError):
         raise
     except Exception as error:  # noqa: BLE001  (whatever a caller's function raises is its failure, told to the model)

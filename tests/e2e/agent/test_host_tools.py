@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -32,6 +33,20 @@ async def test_calls_of_the_host_are_marked() -> None:
     marked = {schema["function"]["name"] for schema in episode.tools if schema.get("runs_on") == "host"}
     assert marked == {"web_search"}
     assert not any("runs_on" in schema for schema in model.requests[0].tools)
+
+
+async def test_tool_that_awaits_what_was_cancelled_has_failed() -> None:
+    @tool
+    async def fetch(url: str) -> str:
+        """Fetch a page."""
+        raise asyncio.CancelledError
+
+    async with SandboxPool("local") as pool, pool.slot() as slot:
+        model = ScriptedModel([Completion("", (call("fetch", {"url": "x"}),)), "done"])
+        episode = await AgentLoop(model, Toolbox(slot, tools=[fetch])).run("go")
+    assert [(made.state, made.error_kind) for made in episode.tool_calls] == [("ended", "tool_failed")]
+    assert "fetch raised CancelledError: something that it awaited was cancelled" in episode.messages[2]["content"]
+    assert episode.finish == "answered"
 
 
 async def test_a_tool_that_is_not_there_is_named_for_the_model() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -40,6 +41,25 @@ async def done(pool: SandboxPool, steps: Sequence[Step], check: str | None, **mo
     scoring["files"] = more.pop("check_files", {})
     made = None if check is None else Scoring(check=CommandCheck(check, more.pop("timeout_s", 60)), **scoring)
     return await Rollout(messages="go", scoring=made, **more).run(pool, PlanModel({"go": [*steps, "done"]}))
+
+
+@pytest.mark.parametrize("place", ["prepare", "check"])
+async def test_function_that_awaits_what_was_cancelled_spoils_its_rollout_only(place: str) -> None:
+    async def function(*_: object) -> Any:  # noqa: ANN401
+        raise asyncio.CancelledError
+
+    more = {"prepare": function} if place == "prepare" else {"scoring": Scoring(check=function)}
+    results: list[RolloutResult] = []
+
+    async def one(pool: SandboxPool) -> None:
+        results.append(await Rollout(messages="go", **more).run(pool, ScriptedModel(["done"])))
+
+    async with SandboxPool("local") as pool, anyio.create_task_group() as tasks:
+        tasks.start_soon(one, pool)
+    (result,) = results
+    assert (result.reward, result.cause) == (None, ErrorCause.INFRA)
+    assert result.error is not None
+    assert "raised CancelledError: something that it awaited was cancelled" in result.error.message
 
 
 @pytest.mark.sample

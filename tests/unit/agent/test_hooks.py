@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -88,6 +89,17 @@ async def test_a_hook_that_raises_ends_its_episode_unscored(name: str) -> None:
     assert (episode.finish, episode.cause, episode.trainable) == ("infra", ErrorCause.CONFIG, False)
     assert f"the hook {name} raised ValueError: a bug" in episode.errors[0].message
     assert episode.messages[0] == {"role": "user", "content": "x"}
+
+
+@pytest.mark.parametrize("name", ["before_call", "after_call", "on_turn", "context"])
+async def test_hook_that_awaits_what_was_cancelled_ends_its_episode_unscored(name: str) -> None:
+    async def hook(*_: object) -> None:
+        raise asyncio.CancelledError
+
+    options: dict[str, Any] = {"context": hook} if name == "context" else {"hooks": Hooks(**{name: hook})}
+    episode = await AgentLoop(ScriptedModel([work(1), "ok"]), FunctionTools(echo), **options).run("x")
+    assert (episode.finish, episode.cause, episode.trainable) == ("infra", ErrorCause.CONFIG, False)
+    assert f"the hook {name} raised RuntimeError: it raised CancelledError" in episode.errors[0].message
 
 
 @pytest.mark.parametrize(("name", "state"), [("before_call", "not_begun"), ("after_call", "ended")])
