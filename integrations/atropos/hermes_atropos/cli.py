@@ -178,7 +178,12 @@ def _run(kind: type[SandboxAgentEnv[Any]], command: str, arguments: Sequence[str
         await work[command]()
         return exits.OK
 
-    code = run_async(main)
+    try:
+        code = run_async(main)
+    except SystemExit as ended:
+        from hermes_atropos.errors import EnvironmentMistake
+
+        raise EnvironmentMistake(f"the code of {kind.__name__} raised {ended!r}, which ends programs") from ended
     if command == "process":
         say(f"groups: {env.config.data_path_to_save_groups}")
     return code

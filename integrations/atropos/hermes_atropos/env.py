@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from http import HTTPStatus
 from pathlib import Path
@@ -25,15 +26,17 @@ from hermes_atropos.config import SandboxEnvConfig
 from hermes_atropos.context import ExecTool, ToolContext
 from hermes_atropos.errors import EnvironmentStopped
 from hermes_atropos.evaluation import Evaluated, Samples, rates, table
+from hermes_atropos.hooks import check_hooks, guard
 from hermes_atropos.metrics import readable
 from hermes_atropos.reach import Reach
 from hermes_atropos.rolling import Rolling
-from hermes_atropos.servers import LOGPROBS, ServerKind, close, innermost
+from hermes_atropos.servers import LOGPROBS, ServerKind, checked_servers, close, innermost
 from hermes_atropos.spec import SandboxSpec
 from hermes_exec import ConfigError, SandboxPool
 
 _LOG = logging.getLogger(__name__)
 _DISCONNECT_S = 2.0
+_SHOWN_CHARS = 500
 
 ItemT = TypeVar("ItemT")
 
@@ -63,9 +66,9 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         slurm: bool = False,
         testing: bool = False,
     ) -> None:
-        _check_hooks(type(self))
+        check_hooks(type(self), SandboxAgentEnv)
         config = config.model_copy(update={"wandb_name": config.wandb_name or self.name or type(self).__name__})
-        configs = _checked_servers(server_configs, config)
+        configs = checked_servers(server_configs, config)
         kind: ServerKind = "tinker" if config.inference_server == "tinker" else configs[0].server_type
         named = config.tokenizer_name
         if named.startswith((".", "/", "~")) and not Path(named).expanduser().is_dir():
@@ -188,6 +191,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
 
         self.get_next_item = next_item  # type: ignore[method-assign]
         await self._in_pool(super().env_manager)
+        self.rolling.check_sent()
 
     async def process_manager(self) -> None:
         """`process`: write groups to a file."""
@@ -195,7 +199,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         try:
             self._check_exactness()
             await self._in_pool(super().process_manager)
-            self.rolling.check_written(self.curr_step, self.n_groups_to_process)
+            self.rolling.check_written(self.n_groups_to_process)
         finally:
             self._close_groups()
 
@@ -235,6 +239,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
                 if self.config.uses_pool_image:
                     async with self.pool.slot() as slot:
                         await self.reach.check(slot, None)
+                guard(self)
                 await self.rolling.run(work, self._groups_at_once() if in_groups else 1)
         except RetryError as error:
             cause = innermost(error)
@@ -304,7 +309,21 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
             ) from error
 
     async def _send_scored_data_to_api(self, scored_data: ScoredDataGroup | list[ScoredDataGroup]) -> None:
-        await self._ask_api(lambda: super(SandboxAgentEnv, self)._send_scored_data_to_api(scored_data))
+        count = len(scored_data) if isinstance(scored_data, list) else 1
+        try:
+            await self._ask_api(lambda: super(SandboxAgentEnv, self)._send_scored_data_to_api(scored_data))
+        except RetryError as error:
+            self.rolling.refuse(count, str(innermost(error)))
+        else:
+            self.rolling.deliver(count)
+
+    @asynccontextmanager
+    async def _post_json_with_compression(self, *args: Any, **kwargs: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Post to the server of atropos. Raises ClientError for what it refuses, which atroposlib would only log."""
+        async with super()._post_json_with_compression(*args, **kwargs) as response:
+            if response.status >= HTTPStatus.BAD_REQUEST:
+                raise aiohttp.ClientError(f"HTTP {response.status}: {(await response.text())[:_SHOWN_CHARS]}")
+            yield response
 
     async def _ask_api(self, ask: Callable[[], Awaitable[None]]) -> None:
         """Ask the server of atropos, which is waited for up to `server_wait_s` seconds where it cannot be reached."""
@@ -339,9 +358,10 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         limit = max(0, self.max_token_len) if abort_on_any_max_length_exceeded else 0
         if any(self.rolling.unusable(group, limit) for group in groups):
             return
-        for group in groups:
-            self.rolling.watch_scores(group["scores"])
+        kept = sum(self.rolling.watch_scores(group["scores"]) for group in groups)
         await super().handle_send_to_api(scored_data, item, do_send_to_api, abort_on_any_max_length_exceeded)
+        if kept and not do_send_to_api:
+            self.rolling.deliver(kept)
 
     async def evaluate_items(
         self,
@@ -428,46 +448,3 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
         """Log the metrics of atroposlib, and those of `Tally`."""
         own = self.pool.masked(self.rolling.tally.read(self.pool.stats()))
         await super().wandb_log({**own, **(wandb_metrics or {})})
-
-
-def _check_hooks(kind: type[SandboxAgentEnv[Any]]) -> None:
-    """Raise ConfigError where the author of an environment has left out what every environment has."""
-    base = SandboxAgentEnv
-    missing = [name for name in ("get_next_item", "format_prompt") if getattr(kind, name) is getattr(base, name)]
-    if kind.compute_reward is base.compute_reward and (
-        kind.verify_and_score_trajectory is base.verify_and_score_trajectory
-    ):
-        missing.append("compute_reward")
-    if missing:
-        raise ConfigError(f"{kind.__name__} has no {' and no '.join(missing)}")
-
-
-def _checked_servers(given: object, config: SandboxEnvConfig) -> list[APIServerConfig]:
-    """The servers, with the tokenizer of the environment where they name none."""
-    if not isinstance(given, list) or not given:
-        raise ConfigError(
-            "server_configs must be a list of APIServerConfig: of a single one atroposlib ignores the base_url, and "
-            "asks localhost:9004 to 9007"
-        )
-    checked = []
-    for server in given:
-        if server.server_type != given[0].server_type:
-            raise ConfigError("all servers of an environment are of one server_type")
-        if server.server_type == "trl":
-            raise ConfigError("atroposlib gives no token ids of a trl server: use vllm or sglang")
-        if config.inference_server == "tinker" and server.server_type != "sglang":
-            raise ConfigError("the server of tinker-atropos speaks the form of sglang: say --openai.server_type sglang")
-        if config.inference_server not in ("auto", "tinker", server.server_type):
-            raise ConfigError(f"inference_server is {config.inference_server}, and server_type {server.server_type}")
-        if server.base_url and not server.base_url.startswith(("http://", "https://")):
-            raise ConfigError(f"base_url is an address such as http://localhost:9001/v1, not {server.base_url!r}")
-        if not server.api_key:
-            raise ConfigError("api_key is empty, which the client refuses: give any text, such as x")
-        if server.tokenizer_name not in ("none", config.tokenizer_name):
-            raise ConfigError(
-                f"the server's tokenizer is {server.tokenizer_name!r} and the environment's {config.tokenizer_name!r}: "
-                "the ids of one mean other texts in the other"
-            )
-        timeout = config.request_timeout_s or server.timeout
-        checked.append(server.model_copy(update={"tokenizer_name": config.tokenizer_name, "timeout": timeout}))
-    return checked

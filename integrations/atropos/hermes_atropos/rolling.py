@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
@@ -31,6 +31,7 @@ from hermes_atropos.context import ToolContext
 from hermes_atropos.errors import EnvironmentMistake, EnvironmentStopped, ServerReachable
 from hermes_atropos.evaluation import Evaluated
 from hermes_atropos.groups import Finished, Group, KeptGroups, find_odd_value, finished, problem, scored, to_json
+from hermes_atropos.hooks import code_of
 from hermes_atropos.loop_watch import LoopWatch
 from hermes_atropos.metrics import Tally
 from hermes_atropos.servers import ServerKind, Servers, make_model
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _ADVICE_AFTER = 8
+_CAUSES = 3
 
 ItemT = TypeVar("ItemT")
 OnGroup = Callable[[Sequence[Finished]], None]
@@ -68,7 +70,10 @@ class Rolling(Generic[ItemT]):
         self._kept = KeptGroups(max(1, config.max_batches_offpolicy))
         self._tasks: set[asyncio.Task[Any]] = set()
         self.filled = 0
+        self.delivered = 0
+        self._refused = 0
         self._failures: list[str] = []
+        self._dropped: deque[str] = deque(maxlen=_CAUSES)
         self._same_scores = 0
         self._stopped: EnvironmentStopped | None = None
 
@@ -104,7 +109,6 @@ class Rolling(Generic[ItemT]):
             return None
         finally:
             self._tasks.discard(task)
-        self._failures.clear()
         self.filled += 1
         if self.on_group is not None:
             self.on_group(group.done)
@@ -118,25 +122,42 @@ class Rolling(Generic[ItemT]):
         """
         if self._env.workers or self._env.backlog:
             return
-        if not self.filled:
-            self._check_items("no group was filled")
+        if not self.delivered:
+            self._check_items("no group was sent")
         _LOG.warning("there are no more items: the environment ends")
         self._scope.cancel()
 
-    def check_written(self, written: int, wanted: int) -> None:
-        """Tell of groups that `process` did not write for want of items. Raises EnvironmentStopped where some were
+    def deliver(self, count: int) -> None:
+        """Count groups that were written, or that the server of atropos took."""
+        self.delivered += count
+        self._failures.clear()
+
+    def refuse(self, count: int, why: str) -> None:
+        """Count groups that the server of atropos did not take."""
+        self._refused += count
+        for _ in range(count):
+            self._drop("refused", f"a group: the server of atropos did not take it: {why}")
+
+    def check_sent(self) -> None:
+        """Raise EnvironmentStopped where the server of atropos did not take groups."""
+        if self._refused:
+            lost = f"{self._refused} groups are lost, {self.delivered} were sent"
+            raise EnvironmentStopped(f"{lost}; the last:\n  {_list_causes(self._dropped)}")
+
+    def check_written(self, wanted: int) -> None:
+        """Warn of groups that `process` did not write for want of items. Raises EnvironmentStopped where some were
         dropped, ConfigError where there was no item.
         """
-        if written >= wanted:
+        if self.delivered >= wanted:
             return
-        told = f"{written} of {wanted} groups were written"
-        if self._failures or not written:
+        told = f"{self.delivered} of {wanted} groups were written"
+        if self._dropped or not self.delivered:
             self._check_items(told)
         _LOG.warning("%s: there are no more items", told)
 
     def _check_items(self, told: str) -> None:
-        if self._failures:
-            raise EnvironmentStopped(f"{told}, and there are no more items; the last: {self._failures[-1]}")
+        if self._dropped:
+            raise EnvironmentStopped(f"{told}; the last that were dropped:\n  {_list_causes(self._dropped)}")
         raise ConfigError(f"{self._env.name} has no items")
 
     async def once(self, item: ItemT) -> RolloutResult:
@@ -144,17 +165,19 @@ class Rolling(Generic[ItemT]):
         model, config = self.model(), self._env.config
         toolsets, rerolls = config.toolsets(0), 0
         try:
-            spec = self._env.sandbox_spec(item)
+            spec = self._spec(item)
             rollout = self._rollout(item, spec, toolsets)
         except Exception as error:  # noqa: BLE001 - whatever a hook raises, it spoils its own item only
             _LOG.exception("an item cannot be worked on")
+            if isinstance(error, EnvironmentMistake):
+                self.stop(str(error), ErrorCause.CONFIG)
             told = EpisodeError(0, "infra", type(error).__name__, str(error))
             return RolloutResult(None, error=told, exception=error, cause=ErrorCause.CONFIG)
         while True:
             result = await rollout.run(self._env.pool, model)
             known = result.reward is not None or result.finish == "deadline"
             if isinstance(result.exception, EnvironmentMistake | ServerReachable):
-                self._stop(_why(result), ErrorCause.CONFIG)
+                self.stop(_why(result), ErrorCause.CONFIG)
             if known or _never_better(result) or rerolls >= config.max_rerolls:
                 return result
             rerolls += 1
@@ -195,11 +218,13 @@ class Rolling(Generic[ItemT]):
             self._drop("unusable", f"a group: {why}")
         return why is not None
 
-    def watch_scores(self, scores: Sequence[float]) -> None:
-        """Count a group of equal scores, which atroposlib drops where it is told to."""
+    def watch_scores(self, scores: Sequence[float]) -> bool:
+        """Return False for a group of equal scores, which atroposlib drops where it is told to, and count it."""
         if not self._env.config.ensure_scores_are_not_same or len(set(scores)) > 1:
             self._same_scores = 0
-            return
+            return True
+        self._failures.clear()
+        self._dropped.append("a group: its scores are equal")
         self._same_scores += 1
         self.tally.drop("same_scores")
         if self._same_scores % _ADVICE_AFTER == 0:
@@ -208,6 +233,15 @@ class Rolling(Generic[ItemT]):
                 "too hard or too easy for the model (--env.ensure_scores_are_not_same false sends them all the same)",
                 self._same_scores,
             )
+        return False
+
+    def drop_broken(self, author: str, error: Exception) -> None:
+        """Count a group that the code of the environment raised an error for."""
+        self._drop("bug", f"a group: {author}: {type(error).__name__}: {error}")
+
+    def _spec(self, item: ItemT) -> SandboxSpec:
+        with code_of(self._env, "sandbox_spec"):
+            return self._env.sandbox_spec(item)
 
     def _new_group(self) -> Group:
         number = self._begun
@@ -216,7 +250,7 @@ class Rolling(Generic[ItemT]):
 
     async def _fill(self, item: ItemT, group: Group) -> None:
         """Roll until the group is whole. Raises what kept a rollout of it from its reward for good."""
-        spec, model = self._env.sandbox_spec(item), self.model()
+        spec, model = self._spec(item), self.model()
         missing = self._env.config.group_size - len(group.done)
         if not missing:
             return
@@ -260,7 +294,7 @@ class Rolling(Generic[ItemT]):
         async def prepare(slot: Slot) -> None:
             await env.reach.check(slot, spec.profile)
             ctx = ToolContext(slot)
-            with _code_of(env, "setup_trajectory_workspace"):
+            with code_of(env, "setup_trajectory_workspace"):
                 made = await env.setup_trajectory_workspace(item, trajectory_id=trajectory_id, exec_tool=ctx.exec_tool)
             meta.clear()
             meta.update(made or {})
@@ -268,9 +302,9 @@ class Rolling(Generic[ItemT]):
         async def check(slot: Slot, episode: Episode) -> Verdict:
             ctx = ToolContext(slot, meta=meta)
             if not env.verifies:
-                with _code_of(env, "compute_reward"):
+                with code_of(env, "compute_reward"):
                     return _verdict(await env.compute_reward(item, episode, ctx))
-            with _code_of(env, "verify_and_score_trajectory"):
+            with code_of(env, "verify_and_score_trajectory"):
                 given: Any = await env.verify_and_score_trajectory(
                     item, episode, trajectory_id=trajectory_id, exec_tool=ctx.exec_tool, workspace_meta=meta
                 )
@@ -278,8 +312,10 @@ class Rolling(Generic[ItemT]):
                     raise EnvironmentMistake(f"it returns a reward and a mapping, not {show_value(given)}")
                 return _verdict(given[0])
 
+        with code_of(env, "format_prompt"):
+            messages = _messages(env.format_prompt(item), config.system_prompt)
         return Rollout(
-            messages=_messages(env.format_prompt(item), config.system_prompt),
+            messages=messages,
             files=spec.files,
             prepare=prepare,
             cwd=spec.cwd,
@@ -307,8 +343,10 @@ class Rolling(Generic[ItemT]):
             # What is wrong for the first group, and not with the model, the machine or its item, is so for all.
             final = error.mistake or error.refused or (not self.filled and error.settled)
             self._drop(error.cause, f"group {group.number}: {error}", final=final)
+        elif isinstance(error, EnvironmentMistake):
+            self._drop(error.cause, f"group {group.number}: the code of the environment: {error}", final=True)
         elif isinstance(error, ExecError):
-            settled = not error.retryable and self._env.sandbox_spec(item).image is None
+            settled = not error.retryable and self._spec(item).image is None
             final = not self.filled and settled and isinstance(error, ConfigError | ImageError)
             self._drop(error.cause, f"group {group.number}: {told}", final=final)
         else:
@@ -322,13 +360,13 @@ class Rolling(Generic[ItemT]):
         if told.partition(": ")[2] not in causes:
             _LOG.warning("dropped: %s", told)
         self._failures.append(told)
+        self._dropped.append(told)
         if final or len(self._failures) >= self._env.config.max_failed_groups:
-            # Each cause once, of the last group that had it.
-            last = "\n  ".join({one.partition(": ")[2]: one for one in self._failures[-3:]}.values())
+            last = _list_causes(self._failures[-_CAUSES:])
             cause = ErrorCause.CONFIG if kind is ErrorCause.CONFIG else None
-            self._stop(f"groups in a row that were dropped: {len(self._failures)}\n  {last}", cause)
+            self.stop(f"groups in a row that were dropped: {len(self._failures)}\n  {last}", cause)
 
-    def _stop(self, why: str, cause: ErrorCause | None) -> None:
+    def stop(self, why: str, cause: ErrorCause | None) -> None:
         """End the run."""
         self._stopped = EnvironmentStopped(why, cause=cause)
         self._scope.cancel()
@@ -353,6 +391,11 @@ async def _ended(tasks: set[asyncio.Task[Any] | None]) -> None:
     for task in under_way:
         task.cancel()
     await asyncio.gather(*under_way, return_exceptions=True)
+
+
+def _list_causes(failures: Iterable[str]) -> str:
+    """Return each cause once, of the last group that had it."""
+    return "\n  ".join({one.partition(": ")[2]: one for one in failures}.values())
 
 
 def _never_better(result: RolloutResult) -> bool:
@@ -397,20 +440,3 @@ def _verdict(given: object) -> Verdict:
     except ValueError as error:
         raise EnvironmentMistake(f"a reward is a finite number, or a Verdict: {error}") from None
     return Verdict(reward, solved=reward >= 1)
-
-
-_MISTAKES = (EnvironmentMistake, NameError, ImportError)
-"""What code raises that is wrong whatever the model wrote: another rollout fails as this one did."""
-
-
-@contextmanager
-def _code_of(env: SandboxAgentEnv[Any], method: str) -> Iterator[None]:
-    """Raise EnvironmentMistake, which names the method, where the code of an environment is wrong."""
-    try:
-        yield
-    except _MISTAKES as error:
-        told = str(error)
-        if not isinstance(error, EnvironmentMistake):
-            _LOG.error("%s.%s is wrong", type(env).__name__, method, exc_info=error)
-            told = f"{type(error).__name__}: {error}"
-        raise EnvironmentMistake(f"{type(env).__name__}.{method}: {told}") from error

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 import aiohttp
 import anyio
 import openai
-from atroposlib.envs.server_handling.server_manager import ServerManager
+from atroposlib.envs.server_handling.server_manager import APIServerConfig, ServerManager
 
 from hermes_agent import AccessRefused, Completion, ContextExceeded, Message, ModelError, ModelSession, get_renderer
 from hermes_agent.deadline import Deadline, current_deadline
@@ -23,6 +23,7 @@ from hermes_agent.parsers import Parsed, Parser, get_parser
 from hermes_agent.parsers.base import Tools
 from hermes_agent.tokens import ChatTemplate, Sampled, TokenModel, TokenSession
 from hermes_agent.tokens.samplers import LogprobsMode, with_one_stop
+from hermes_atropos.config import SandboxEnvConfig
 from hermes_exec import ConfigError, ErrorCause
 
 _LOG = logging.getLogger(__name__)
@@ -260,3 +261,34 @@ def make_model(
         return ChatModel(servers, template, parser=parser, context_tokens=context_tokens, model=name)
     sampler = ServerSampler(servers, kind)
     return TokenModel(sampler, template, parser=parser, context_tokens=context_tokens, model=name)
+
+
+def checked_servers(given: object, config: SandboxEnvConfig) -> list[APIServerConfig]:
+    """The servers, with the tokenizer of the environment where they name none."""
+    if not isinstance(given, list) or not given:
+        raise ConfigError(
+            "server_configs must be a list of APIServerConfig: of a single one atroposlib ignores the base_url, and "
+            "asks localhost:9004 to 9007"
+        )
+    checked = []
+    for server in given:
+        if server.server_type != given[0].server_type:
+            raise ConfigError("all servers of an environment are of one server_type")
+        if server.server_type == "trl":
+            raise ConfigError("atroposlib gives no token ids of a trl server: use vllm or sglang")
+        if config.inference_server == "tinker" and server.server_type != "sglang":
+            raise ConfigError("the server of tinker-atropos speaks the form of sglang: say --openai.server_type sglang")
+        if config.inference_server not in ("auto", "tinker", server.server_type):
+            raise ConfigError(f"inference_server is {config.inference_server}, and server_type {server.server_type}")
+        if server.base_url and not server.base_url.startswith(("http://", "https://")):
+            raise ConfigError(f"base_url is an address such as http://localhost:9001/v1, not {server.base_url!r}")
+        if not server.api_key:
+            raise ConfigError("api_key is empty, which the client refuses: give any text, such as x")
+        if server.tokenizer_name not in ("none", config.tokenizer_name):
+            raise ConfigError(
+                f"the server's tokenizer is {server.tokenizer_name!r} and the environment's {config.tokenizer_name!r}: "
+                "the ids of one mean other texts in the other"
+            )
+        timeout = config.request_timeout_s or server.timeout
+        checked.append(server.model_copy(update={"tokenizer_name": config.tokenizer_name, "timeout": timeout}))
+    return checked

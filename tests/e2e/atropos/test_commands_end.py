@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.atropos.lab import PolicyServer, load, read_groups, serving, solve
-from tests.e2e.atropos.trainer import ROOT, environment, flags, run, run_api
+from tests.e2e.atropos.trainer import ROOT, environment, flags, refusing, run, run_api
 
 pytestmark = pytest.mark.one_of(3)
 NOWHERE = "http://127.0.0.1:9/v1"
@@ -93,6 +93,35 @@ def test_serve_ends_with_its_items(counted: str, tokenizer: Path) -> None:
     assert "there are no more items" in said
     assert none == 2, told
     assert "counted has no items" in told
+
+
+BROKEN_POSTPROCESS = """
+    async def postprocess_histories(self, group):
+        raise KeyError("advantages")
+"""
+
+
+def test_serve_whose_groups_are_all_lost_fails(tokenizer: Path, tmp_path: Path) -> None:
+    """atroposlib only logs what `postprocess_histories` raises."""
+    with run_api() as api, serving(PolicyServer(load(tokenizer), solve)) as server:
+        api.register(batch_size=6, num_steps=10)
+        more = ("--env.rollout_server_url", api.url, "--env.ensure_scores_are_not_same", "false")
+        code, said = run("serve", *flags(tokenizer, server.url, *more), name=program(tmp_path, BROKEN_POSTPROCESS))
+    assert code == 3, said
+    assert "no group was sent; the last that were dropped:" in said
+    assert "CountedEnv.postprocess_histories: KeyError: 'advantages'" in said
+
+
+@pytest.mark.parametrize("status", [422, 500])
+def test_serve_whose_groups_the_server_of_atropos_refuses_fails(status: int, counted: str, tokenizer: Path) -> None:
+    with run_api() as api, serving(PolicyServer(load(tokenizer), solve)) as server, refusing(api, status) as url:
+        api.register(batch_size=6, num_steps=10)
+        more = ("--env.rollout_server_url", url, "--env.ensure_scores_are_not_same", "false")
+        code, said = run("serve", *flags(tokenizer, server.url, *more), name=counted)
+        status_of_api = api.ask("/status")
+    assert code == 3, said
+    assert "did not take it: HTTP " + str(status) in said
+    assert status_of_api["queue_size"] == 0
 
 
 def test_an_evaluation_goes_on_with_the_same_settings_alone(counted: str, tokenizer: Path, tmp_path: Path) -> None:

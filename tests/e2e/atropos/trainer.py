@@ -10,10 +10,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,40 @@ def run_api(port: int | None = None) -> Iterator[Api]:
     finally:
         server.terminate()
         server.wait(20)
+
+
+@contextmanager
+def refusing(api: Api, status: int) -> Iterator[str]:
+    """A server before that of atropos which refuses groups with this status, and passes everything else on."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            refused = self.path.startswith("/scored_data")
+            answer, said = (status, b'{"detail": "not these"}') if refused else (200, self._pass_on(body))
+            self.send_response(answer)
+            self.send_header("content-type", "application/json")
+            self.end_headers()
+            self.wfile.write(said)
+
+        def do_POST(self) -> None:
+            self.do_GET()
+
+        def _pass_on(self, body: bytes) -> bytes:
+            headers = {"content-type": "application/json"}
+            request = urllib.request.Request(api.url + self.path, body or None, headers, method=self.command)
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return bytes(answer.read())
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
 
 
 @contextmanager

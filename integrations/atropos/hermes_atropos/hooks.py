@@ -1,0 +1,89 @@
+"""The hooks of an environment: what its author's code raises that says nothing of the model."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from hermes_agent.rewards import show_value
+from hermes_atropos.errors import EnvironmentMistake
+from hermes_exec import ConfigError
+from hermes_exec.aio.loop import raise_stray_cancellation
+
+if TYPE_CHECKING:
+    from hermes_atropos.env import SandboxAgentEnv
+
+_LOG = logging.getLogger(__name__)
+_MISTAKES = (EnvironmentMistake, NameError, ImportError)
+"""What code raises that is wrong whatever the model wrote: another rollout fails as this one did."""
+_ATROPOS_CALLS = ("setup", "get_next_item", "postprocess_histories", "evaluate")
+
+
+def check_hooks(kind: type[SandboxAgentEnv[Any]], base: type[SandboxAgentEnv[Any]]) -> None:
+    """Raise ConfigError where the author of an environment has left out what every environment has."""
+    missing = [name for name in ("get_next_item", "format_prompt") if getattr(kind, name) is getattr(base, name)]
+    if kind.compute_reward is base.compute_reward and (
+        kind.verify_and_score_trajectory is base.verify_and_score_trajectory
+    ):
+        missing.append("compute_reward")
+    if missing:
+        raise ConfigError(f"{kind.__name__} has no {' and no '.join(missing)}")
+
+
+@contextmanager
+def code_of(env: SandboxAgentEnv[Any], method: str) -> Iterator[None]:
+    """Raise EnvironmentMistake, which names the method, where the code of an environment is wrong or would end the
+    process (SystemExit and the like). A CancelledError while nobody cancels this task becomes a RuntimeError.
+    """
+    author = f"{type(env).__name__}.{method}"
+    try:
+        with raise_stray_cancellation(author):
+            yield
+    except _MISTAKES as error:
+        told = str(error)
+        if not isinstance(error, EnvironmentMistake):
+            _LOG.error("%s is wrong", author, exc_info=error)
+            told = f"{type(error).__name__}: {error}"
+        raise EnvironmentMistake(f"{author}: {told}") from error
+    except (Exception, asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise EnvironmentMistake(f"{author}: it raised {error!r}, which ends programs") from error
+
+
+def guard(env: SandboxAgentEnv[Any]) -> None:
+    """Put `code_of` around the hooks that atroposlib calls: a mistake in one ends the run, also where atroposlib would
+    only log it.
+    """
+
+    def guarded(method: str, hook: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        @wraps(hook)
+        async def call(*args: object, **kwargs: object) -> object:
+            try:
+                with code_of(env, method):
+                    given = await hook(*args, **kwargs)
+                    if method == "postprocess_histories":
+                        _check_groups(given)
+                    return given
+            except EnvironmentMistake as error:
+                env.rolling.stop(str(error), error.cause)
+                raise
+            except Exception as error:
+                if method == "postprocess_histories":
+                    env.rolling.drop_broken(f"{type(env).__name__}.{method}", error)
+                raise
+
+        return call
+
+    for method in _ATROPOS_CALLS:
+        setattr(env, method, guarded(method, getattr(env, method)))
+
+
+def _check_groups(given: object) -> None:
+    groups = given if isinstance(given, list) and given else [given]
+    if not all(isinstance(group, MutableMapping) for group in groups):
+        raise EnvironmentMistake(f"it returns a group, or a list of groups, not {show_value(given)}")
