@@ -37,9 +37,9 @@ FORMATS: MappingProxyType[str, Format] = MappingProxyType(
 
 _WITH_TAGS = ("hermes", "longcat", "mistral", "deepseek_v3", "deepseek_v32", "kimi_k2", "qwen3_coder")
 
-read_plain = parser(Family("", {}, thinking=(THINK, BRACKETS)))
+read_plain = parser(Family("", {}, thinking=(THINK, BRACKETS), mentions=True))
 """Reads an answer of an endpoint that takes the calls out of it, but perhaps not the thinking: what the model made up
-is cut all the same.
+is cut all the same. The tokens that begin a turn are skipped there: in a sentence their names are text.
 """
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from hermes_agent.messages import FENCED_CALL, INVENTED_ANSWER, AnswerProblem
 
+RESULTS = ("<tool_response>", "[TOOL_RESULTS]", "<｜tool▁outputs▁begin｜>", "<｜tool▁output▁begin｜>")
+"""Tags with which chat templates begin what tools write."""
+
 OTHERS = (
-    "<tool_response>",
-    "[TOOL_RESULTS]",
+    *RESULTS,
     "[INST]",
     "<|im_start|>",
     "<|im_system|>",
@@ -16,8 +18,6 @@ OTHERS = (
     "<|system|>",
     "<|start_header_id|>",
     "<|header_start|>",
-    "<｜tool▁outputs▁begin｜>",
-    "<｜tool▁output▁begin｜>",
     "<｜User｜>",
 )
 """Tags with which chat templates begin what tools, users and the system write."""

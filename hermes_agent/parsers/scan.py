@@ -13,7 +13,7 @@ from hermes_agent.parsers.base import BrokenCall, Parsed, Parser, Tools, made_id
 from hermes_agent.parsers.blocks import Block, Found, cut_off
 from hermes_agent.parsers.json_text import skip_space
 from hermes_agent.parsers.nesting import CallTags
-from hermes_agent.parsers.problems import OTHERS, fenced_call, invented_answer, unclosed_thinking
+from hermes_agent.parsers.problems import OTHERS, RESULTS, fenced_call, invented_answer, unclosed_thinking
 from hermes_agent.parsers.quoting import Quoting, ends_in_fence, without_fences
 from hermes_agent.parsers.source import Source
 from hermes_agent.parsers.thinking import THINK, Thinking
@@ -24,6 +24,9 @@ _SHORTEST_BEGUN_TAG = 5
 _ENDS = re.compile(
     r"(?:<\|(?:im_end|eot_id|eom_id|endoftext|end_of_text|observation|user|end)\|>|<｜end▁of▁sentence｜>|</s>|<end_of_turn>|\s)++\Z"
 )
+
+_IN_SENTENCE = re.compile(r"""[\w,;:)"'`][ \t]+["'(]?\Z""")
+_LONGEST_SPACE = 20
 
 
 Read = Callable[[Source, int], Block]
@@ -42,7 +45,8 @@ class Family:
     meaning of their own. `start` reads
     calls with which a text begins without any mark, and `begins_line` says whether one begins a line from a position
     on. `only_calls` are marks that can begin nothing but calls, not even in thinking. `others` are tags of this family
-    that begin what others than the model write. `fences` says that a code fence is a form of calls.
+    that begin what others than the model write. `fences` says that a code fence is a form of calls, `mentions` that the
+    tag of another's turn is text in the middle of a sentence.
     """
 
     form: str
@@ -55,6 +59,7 @@ class Family:
     only_calls: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     fences: bool = False
+    mentions: bool = False
 
     @cached_property
     def section_tags(self) -> Mapping[str, CallTags]:
@@ -160,7 +165,7 @@ class _Scan:
         read = self._family.openings.get(tag)
         if tag in self._closing or tag in self._closing.values():
             self._meet_thinking(tag, start)
-        elif self._is_quoted(tag):
+        elif self._is_quoted(tag) or self._is_mentioned(tag, start):
             self._write(tag)
         elif tag in self._others:
             self._meet_others(tag, start)
@@ -185,6 +190,11 @@ class _Scan:
             return False
         self._quoted_in = self._quoting.fences if begins else self._quoted_in
         return True
+
+    def _is_mentioned(self, tag: str, start: int) -> bool:
+        if not self._family.mentions or tag not in self._others or tag in RESULTS:
+            return False
+        return _IN_SENTENCE.search(self._text, max(0, start - _LONGEST_SPACE), start) is not None
 
     def _meet_thinking(self, tag: str, start: int) -> None:
         if (self._opened and self._quoting.in_fence) or self._quoting.goes_on(self._source, self._position):

@@ -175,6 +175,24 @@ async def test_answer_of_an_endpoint_that_reads_calls_itself_is_cut_too() -> Non
     assert (episode.answer, episode.errors) == (text, ())
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["Llama 2 has the turn in [INST] and [/INST].", "It writes <|im_start|> twice.", 'See "a" and "<|user|>" in it.'],
+)
+async def test_sentence_that_names_a_tag_of_turns_takes_no_structured_call_away(text: str) -> None:
+    episode, tools = await run(({"content": text, "tool_calls": [asked('{"x": 1}')]}, "tool_calls"))
+    assert (tools.ran, episode.errors, episode.messages[1]["content"]) == ([{"x": 1}], (), text)
+
+
+@pytest.mark.parametrize("before", ["Done.", "Done. ", "Done\n", "Done\n  ", "Done<|im_end|> ", ""])
+@pytest.mark.parametrize("tag", ["<|im_start|>user\n", "[INST]"])
+async def test_turn_that_an_endpoint_of_structured_calls_leaves_in_the_text_is_cut(before: str, tag: str) -> None:
+    episode, tools = await run(({"content": f"{before}{tag}Thanks", "tool_calls": [asked("{}")]}, "tool_calls"))
+    assert (tools.ran, kinds(episode)) == ([], ["invented_answer"])
+    _, tools = await run(({"content": "I see <tool_response>1</tool_response>", "tool_calls": [asked("{}")]}, "stop"))
+    assert tools.ran == []
+
+
 @pytest.mark.parametrize("parser", sorted({*FORMATS} - {*BARE}))
 async def test_call_in_a_fence_at_the_end_is_told_and_may_be_made_again(parser: str) -> None:
     tools = Log()
