@@ -62,6 +62,14 @@ class ChunkAssembler:
         elif isinstance(choice.get("message"), Mapping):
             self._whole = choice["message"]
 
+    def is_progress(self, chunk: object) -> bool:
+        """Whether a chunk brings a piece of the answer: some servers keep the connection alive with empty ones."""
+        for choice in map(as_mapping, as_list(as_mapping(chunk).get("choices"))):
+            message = as_mapping(choice.get("delta") or choice.get("message"))
+            if choice.get("finish_reason") or any(value for name, value in message.items() if name != "role"):
+                return True
+        return False
+
     def answer(self, *, ended: bool) -> dict[str, Any]:
         """Return the whole answer; `ended` says whether the stream was closed with `[DONE]`.
 

@@ -50,6 +50,10 @@ class Assembler(Protocol):
         """Take the next event. Raises BadAnswer."""
         ...
 
+    def is_progress(self, event: object) -> bool:
+        """Whether an event brings a piece of the answer, and does not only keep the connection alive."""
+        ...
+
     def answer(self, *, ended: bool) -> object:
         """Return the whole answer; `ended` says whether the stream was closed with `[DONE]`. Raises BadAnswer."""
         ...
@@ -75,11 +79,12 @@ class Endpoint:
     - A refused key or an empty quota is an AccessRefused for all that wait.
 
     A request is sent again up to `retries` times (default 4) when a completion may have been begun and was lost: other
-    statuses of 500 and more, a broken connection, no byte for `timeout_s` (default 600 s; an answer that is not
-    streamed comes at once, after all of its time), an answer that cannot be used. Such a completion may be paid for
-    twice; 0 never does that. Tries of an outage do not count, but those do between which another request succeeded.
-    `connect_timeout_s` (default 10 s) bounds the making of a connection, and `name` stands in
-    errors for the URL. Raises ConfigError for an invalid URL or bound, and when `openai` is not installed.
+    statuses of 500 and more, a broken connection, no piece of an answer for `timeout_s` (default 600 s, whatever keeps
+    the connection alive meanwhile; an answer that is not streamed comes at once, after all of its time), an answer that
+    cannot be used. Such a completion may be paid for twice; 0 never does that. Tries of an outage do not count, but
+    those do between which another request succeeded. `connect_timeout_s` (default 10 s) bounds the making of a
+    connection, and `name` stands in errors for the URL. Raises ConfigError for an invalid URL or bound, and when
+    `openai` is not installed.
     """
 
     def __init__(
@@ -195,26 +200,21 @@ class Endpoint:
     async def _exchange(
         self, client: openai.AsyncOpenAI, path: str, content: bytes, assemble: Callable[[], Assembler] | None
     ) -> object:
-        """Send a request and return its answer, for which it waits as long as something comes at all."""
+        """Send a request and return its answer, for which it waits as long as pieces of it come."""
         with anyio.fail_after(self._timeout_s) as silence:
 
-            async def arriving(stream: openai.AsyncStream[bytes]) -> AsyncGenerator[bytes]:
-                try:
-                    async for piece in stream.response.aiter_bytes():
-                        # A timer for each of thousands of pieces would cost more than reading them.
-                        if silence.deadline < (latest := anyio.current_time() + self._timeout_s) - self._timeout_s / 20:
-                            silence.deadline = latest
-                        yield piece
-                except Exception as error:
-                    raise _connection_error(error, stream) from error
+            def end_silence() -> None:
+                # A timer for each of thousands of pieces would cost more than reading them.
+                if silence.deadline < (latest := anyio.current_time() + self._timeout_s) - self._timeout_s / 20:
+                    silence.deadline = latest
 
             stream = await _post(client, path, content)
             try:
                 kind = stream.response.headers.get("content-type", "")
-                async with aclosing(arriving(stream)) as pieces:
+                async with aclosing(_pieces(stream)) as pieces:
                     if assemble is not None and kind.startswith("text/event-stream"):
-                        return await _assemble(pieces, assemble())
-                    return _json(b"".join([piece async for piece in pieces]))
+                        return await _assemble(pieces, assemble(), end_silence)
+                    return _json(await _join(pieces, end_silence))
             finally:
                 with anyio.move_on_after(_CLOSE_S, shield=True):
                     await stream.response.aclose()
@@ -234,7 +234,25 @@ class Endpoint:
         return client
 
 
-async def _assemble(pieces: AsyncIterator[bytes], answer: Assembler) -> object:
+async def _pieces(stream: openai.AsyncStream[bytes]) -> AsyncGenerator[bytes]:
+    try:
+        async for piece in stream.response.aiter_bytes():
+            yield piece
+    except Exception as error:
+        raise _connection_error(error, stream) from error
+
+
+async def _join(pieces: AsyncIterator[bytes], end_silence: Callable[[], None]) -> bytes:
+    """Return the whole of an answer. Some servers write blank lines for as long as they have not begun it."""
+    content = []
+    async for piece in pieces:
+        if not piece.isspace():
+            end_silence()
+        content.append(piece)
+    return b"".join(content)
+
+
+async def _assemble(pieces: AsyncIterator[bytes], answer: Assembler, end_silence: Callable[[], None]) -> object:
     """Return the answer of a stream. What follows its end is read for a moment: a connection that was read to its end
     can be used again, but some servers leave a stream open.
     """
@@ -246,7 +264,9 @@ async def _assemble(pieces: AsyncIterator[bytes], answer: Assembler) -> object:
         for data in events:
             if data == _DONE:
                 return True
-            answer.add(_json(data))
+            answer.add(event := _json(data))
+            if answer.is_progress(event):
+                end_silence()
         return False
 
     # Reading is given up by cancelling it: the client's generators end in order then, and not when they are collected.

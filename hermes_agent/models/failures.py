@@ -67,7 +67,7 @@ def unusable(name: str, reason: str, cause: Exception | None = None) -> Failure:
 
 def silent(name: str, timeout_s: float, cause: Exception | None = None) -> Failure:
     """Of a request whose answer did not come, or stopped, although there was a connection."""
-    return _failure(Kind.BROKEN, name, f"no byte of an answer within {timeout_s:g} s", cause)
+    return _failure(Kind.BROKEN, name, f"no piece of an answer within {timeout_s:g} s", cause)
 
 
 def lost(name: str, error: openai.APIConnectionError, *, timeout_s: float, connect_timeout_s: float) -> Failure:

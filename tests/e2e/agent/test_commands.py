@@ -126,7 +126,7 @@ def test_answer_that_comes_slowly_costs_one_request(tmp_path: Path) -> None:
         asked = [stream for stream, _ in server.streams]
     assert (agent.returncode, agent.stdout) == (0, "It is done.\n"), agent.stderr
     assert batch.returncode == 0, batch.stderr
-    assert (whole.returncode, "no byte of an answer within 2 s" in whole.stderr) == (3, True)
+    assert (whole.returncode, "no piece of an answer within 2 s" in whole.stderr) == (3, True)
     assert asked == [True, True, None]
 
 

@@ -441,7 +441,7 @@ async def test_silence_is_asked_again() -> None:
 
     with endpoint(silent, silent) as server:
         async with model(server.base_url, timeout_s=2, max_retries=1) as made:
-            with pytest.raises(ModelError, match=r"no byte of an answer within 2 s"):
+            with pytest.raises(ModelError, match=r"no piece of an answer within 2 s"):
                 await made.complete(ASK, [])
         released.set()
     assert len(server.requests) == 2

@@ -154,8 +154,46 @@ async def test_silence_in_the_middle_of_an_answer_is_a_lost_completion() -> None
     done, requests = await completed(silent, WHOLE, timeout_s=1, tries=1)
     check_whole(done)
     assert requests == 2
-    with pytest.raises(ModelError, match=r"no byte of an answer within 1 s"):
+    with pytest.raises(ModelError, match=r"no piece of an answer within 1 s"):
         await completed(silent, timeout_s=1)
+
+
+def every_tenth_second(piece: bytes, times: int) -> list[bytes | float]:
+    drips: list[bytes | float] = [piece, 0.1]
+    return drips * times
+
+
+EMPTY: dict[str, Any] = {"role": "assistant", "content": "", "reasoning": None, "tool_calls": []}
+KEEP_ALIVES = {
+    "comments": b": OPENROUTER PROCESSING\n\n",
+    "blank events": b"event: ping\n\n",
+    "data without a choice": b"data: {}\n\n",
+    "empty deltas": events([{"choices": [{"index": 0, "delta": EMPTY, "finish_reason": None}]}], done=False),
+    "usage": events([{"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 0}}], done=False),
+}
+
+
+@pytest.mark.parametrize("begun", [0, 5])
+@pytest.mark.parametrize("keep_alive", KEEP_ALIVES.values(), ids=KEEP_ALIVES)
+async def test_keep_alives_are_silence(keep_alive: bytes, begun: int) -> None:
+    drips: list[bytes | float] = [events(CHUNKS[:begun], done=False), *every_tenth_second(keep_alive, 200)]
+    done, requests = await completed(stream(drips=drips), WHOLE, timeout_s=1, tries=1)
+    check_whole(done)
+    assert requests == 2
+
+
+async def test_blank_lines_before_a_whole_answer_are_silence() -> None:
+    whole = Answer(200, b"", {"content-type": "application/json"}, drips=every_tenth_second(b"\n", 200))
+    done, requests = await completed(whole, WHOLE, timeout_s=1, tries=1, stream=False)
+    check_whole(done)
+    assert requests == 2
+
+
+async def test_keep_alives_before_an_answer_are_waited_for() -> None:
+    drips: list[bytes | float] = [*every_tenth_second(KEEP_ALIVES["comments"], 5), events(CHUNKS)]
+    done, requests = await completed(stream(drips=drips), timeout_s=5)
+    check_whole(done)
+    assert requests == 1
 
 
 @pytest.mark.parametrize("done", [True, False])
