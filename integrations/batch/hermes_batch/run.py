@@ -119,8 +119,9 @@ async def run_batch(
     model's endpoint does.
 
     Raises ConfigError (dataset, settings, an `out` that has results already; and in the middle of the run when the
-    model's endpoint refuses the key or its quota is used up, or when the first eight answers, or all where there are
-    fewer, have calls that no parser has read), BackendUnavailable, ImageError.
+    model's endpoint refuses the key or its quota is used up, when it has answered none of the first eight prompts, or
+    of all where there are fewer, and refused each, or when the first eight answers, or all, have calls that no parser
+    has read), BackendUnavailable, ImageError.
     """
     tasks = _checked(config)
     _refuse_results(config)
@@ -145,10 +146,10 @@ async def resume_batch(
 ) -> BatchResult:
     """Go on with the run in `out`, with the settings that it was started with and its dataset as it was.
 
-    Prompts that have a result are not worked on again. Those without one are, and those whose record may not be scored
-    (infrastructure, provider, called off): its place is taken by the new one. `changes` are fields of BatchConfig that
-    shall be others from now on; a key, a secret or a model object is not written down and must be given again. When
-    nothing is left to do, only the report is written.
+    Prompts that have a result are not worked on again. Those without one are, and after them those whose record may not
+    be scored (infrastructure, provider, called off): its place is taken by the new one. `changes` are fields of
+    BatchConfig that shall be others from now on; a key, a secret or a model object is not written down and must be
+    given again. When nothing is left to do, only the report is written.
 
     Raises ConfigError (no run in `out`, another process works on it, the dataset is not what it was) and what
     `run_batch` raises.
@@ -163,6 +164,7 @@ async def resume_batch(
             write_report(config.out)
             return result
         left = [task for task in tasks if task.index not in earlier.done]
+        left.sort(key=lambda task: task.index in earlier.again)  # what may be refused again keeps nothing waiting
         callbacks = Callbacks(on_start, on_record, on_endpoint)
         return await _Run(config, left, result, callbacks).carry_out(lambda: lines)
 
@@ -174,6 +176,7 @@ class _Earlier:
         self._dataset = config.dataset
         self._tasks = {task.index: task for task in tasks}
         self.done: set[int] = set()
+        self.again: set[int] = set()
         self.tally = Tally()
 
     def keep(self, record: Mapping[str, Any]) -> bool:
@@ -185,6 +188,7 @@ class _Earlier:
                 "it was (prompts may have been added at its end)"
             )
         if not record.get("trainable") or index in self.done:
+            self.again.add(index)
             return False
         self.done.add(index)
         self.tally.add(record)
@@ -210,6 +214,8 @@ class _Run:
         """Of each of the first answers, the calls in it that no parser has read."""
         self._returns: Counter[int] = Counter()
         """How often each prompt returned to the queue because a request of its own failed."""
+        self._refusals: list[str] = []
+        """Why the endpoint refused a request of a prompt, not all with this key."""
         self._asking = False
         """Whether a worker finds out, with its prompt, if the endpoint is back."""
 
@@ -243,6 +249,7 @@ class _Run:
                         workers.start_soon(self._worker, lines)
                 if not self._result.kept:  # a parser that fits nothing leaves no record that is kept
                     self._check_first_answers()
+                    self._check_refusals(self._result.total)
                 whole.cancel_scope.cancel()
         except ExceptionGroup as errors:
             # A full disk, or what the caller's on_record raised: all workers met the same trouble.
@@ -301,6 +308,7 @@ class _Run:
             self._callbacks.on_record(self._result, record)
         if len(self._first_answers) == _FIRST_ANSWERS:
             self._check_first_answers()
+        self._check_refusals(_FIRST_ANSWERS)
 
     async def _try(self, rollout: Rollout) -> tuple[RolloutResult, int]:
         """Work on a prompt, again on another sandbox where infrastructure failed. Return what came of the last attempt
@@ -311,8 +319,11 @@ class _Run:
         attempts = 1
         while True:
             result = await rollout.run(self._pool, self._model)
-            if (why := _refusal(result, heard=self._heard)) is not None:
-                raise ConfigError(f"the run was stopped, for the model can no longer be used: {why}")
+            if (refusal := _refusal(result)) is not None and refusal.kind == AccessRefused.__name__:
+                raise ConfigError(f"the run was stopped, for the model can no longer be used: {refusal.message}")
+            if refusal is not None:
+                self._refusals.append(refusal.message)
+                return result, attempts
             if attempts > self._config.retries or not _is_infrastructure(result):
                 return result, attempts
             attempts += 1
@@ -335,6 +346,15 @@ class _Run:
             raise ConfigError(
                 f"the run was stopped after {len(answers)} answers with calls that nothing reads: {answers[0]}; give "
                 f"the parser and go on: hermes-exec batch resume {self._config.out} --parser …"
+            )
+
+    def _check_refusals(self, first: int) -> None:
+        """Raise ConfigError when the endpoint has answered nothing, and refused as many prompts as that."""
+        refusals = self._refusals
+        if refusals and len(refusals) >= first and not (self._heard or self._result.kept):
+            raise ConfigError(
+                f"the run was stopped, for the model cannot be used: prompts refused: {len(refusals)}, answered: none; "
+                f"the last refusal: {refusals[-1]}; go on with it: hermes-exec batch resume {self._config.out}"
             )
 
     def _begin_outage(self, why: str) -> None:
@@ -381,16 +401,12 @@ def _checked(config: BatchConfig) -> list[Task]:
     return tasks
 
 
-def _refusal(result: RolloutResult, *, heard: bool) -> str | None:
-    """Why no prompt of the run has a chance: the endpoint refuses the key or its quota is used up, or it refuses the
-    very first requests.
-    """
+def _refusal(result: RolloutResult) -> EpisodeError | None:
+    """Return the error of a request that can never succeed as it is, such as one with a refused key or image."""
     episode = result.episode
     if episode is None or episode.finish != "model_error" or episode.cause is not ErrorCause.CONFIG:
         return None
-    error = episode.failure
-    assert error is not None
-    return error.message if error.kind == AccessRefused.__name__ or not heard else None
+    return episode.failure
 
 
 def _outage(result: RolloutResult) -> EpisodeError | None:
