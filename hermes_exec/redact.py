@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar, cast
 
@@ -15,12 +15,20 @@ T = TypeVar("T")
 
 
 def secret_values(*configs: BaseModel) -> list[str]:
-    """What must not appear in logs, longest first: the secrets in configurations of pools and backends, wherever they
-    stand in them, as they are and as JSON writes them.
+    """Return what must not appear in logs: the spellings of the secrets in configurations of pools and backends,
+    wherever they stand in them.
     """
-    values = {value for config in configs for value in _secrets_in(config)}
-    written = {json.dumps(value, ensure_ascii=ascii_only)[1:-1] for value in values for ascii_only in (True, False)}
-    return sorted((values | written) - {""}, key=len, reverse=True)
+    return spellings({value for config in configs for value in _secrets_in(config)})
+
+
+def spellings(secrets: Iterable[str]) -> list[str]:
+    """Return secrets as they are and as JSON writes them, longest first: once, twice (a program prints JSON, and the
+    result of its call is JSON) and three times (code of the model prints such a result).
+    """
+    written = [set(secrets)]
+    for _ in range(3):
+        written.append({json.dumps(text, ensure_ascii=way)[1:-1] for text in written[-1] for way in (True, False)})
+    return sorted(set().union(*written) - {""}, key=len, reverse=True)
 
 
 def _secrets_in(value: object) -> Iterator[str]:
@@ -65,10 +73,15 @@ def errors_masked(secrets: list[str]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        chain: list[BaseException] = []
-        cause: BaseException | None = error
-        while cause is not None and cause not in chain:
-            chain.append(cause)
-            cause.args = tuple(masked(part, secrets) if isinstance(part, str) else part for part in cause.args)
-            cause = cause.__cause__ or cause.__context__
+        mask_error(error, secrets)
         raise
+
+
+def mask_error(error: BaseException, secrets: list[str]) -> None:
+    """Mask secrets in the texts of an error and of what it came from."""
+    chain: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in chain:
+        chain.append(cause)
+        cause.args = tuple(masked(part, secrets) if isinstance(part, str) else part for part in cause.args)
+        cause = cause.__cause__ or cause.__context__

@@ -8,8 +8,8 @@ import json
 import logging
 import math
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
-from contextlib import aclosing, nullcontext, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing, contextmanager, nullcontext, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -22,6 +22,7 @@ from hermes_agent.models.events import EventDecoder
 from hermes_agent.models.failures import Failure, Kind, lost, refused, silent, unusable
 from hermes_agent.models.gate import EndpointStatus, Gate, forget, gate_of, status_of
 from hermes_exec.errors import ConfigError, ErrorCause
+from hermes_exec.redact import mask_error, spellings
 
 if TYPE_CHECKING:
     import openai
@@ -31,6 +32,8 @@ _LOG = logging.getLogger(__name__)
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _SHOWN_BYTES = 200
+# A shorter one is no secret but a word, such as `EMPTY`, and parts of other words are as it is.
+_SHORTEST_KEY = 8
 _DONE = "[DONE]"
 _REST_S, _USAGE_S, _CLOSE_S = 0.25, 5.0, 1.0
 T = TypeVar("T")
@@ -78,6 +81,8 @@ class Endpoint:
       still meanwhile.
     - A refused key or an empty quota is an AccessRefused for all that wait.
 
+    An `api_key` of 8 characters and more is masked in errors, whatever the endpoint quotes.
+
     A request is sent again up to `retries` times (default 4) when a completion may have been begun and was lost: other
     statuses of 500 and more, a broken connection, no piece of an answer for `timeout_s` (default 600 s, whatever keeps
     the connection alive meanwhile; an answer that is not streamed comes at once, after all of its time), an answer that
@@ -106,6 +111,7 @@ class Endpoint:
         if base_url is None and api_key == NO_KEY:
             raise ConfigError("OpenAI's own endpoint needs an api_key; for another one give its base_url")
         self._base_url, self._api_key = base_url or OPENAI_URL, api_key
+        self._secrets = spellings([api_key] if len(api_key) >= _SHORTEST_KEY else [])
         self._timeout_s, self._connect_timeout_s = timeout_s, connect_timeout_s
         self._retries, self._wait_outage_s = retries, wait_outage_s
         self._name = name or self._base_url
@@ -147,7 +153,8 @@ class Endpoint:
         while True:
             try:
                 async with gate.request(self._wait_outage_s, request):
-                    return await self._send(path, content, read, assemble)
+                    with self._masking_key():
+                        return await self._send(path, content, read, assemble)
             except Failure as caught:
                 failure = caught
             if failure.kind in (Kind.FINAL, Kind.REFUSED):
@@ -171,6 +178,16 @@ class Endpoint:
         forget(self._base_url, self._api_key, user=id(self))
         if client is not None:
             await client.close()
+
+    @contextmanager
+    def _masking_key(self) -> Iterator[None]:
+        """Mask the key in failures: gateways quote the headers of a request that they refuse."""
+        try:
+            yield
+        except Failure as failure:
+            mask_error(failure, self._secrets)
+            mask_error(failure.error, self._secrets)
+            raise
 
     async def _send(
         self, path: str, content: bytes, read: Callable[[Any], T], assemble: Callable[[], Assembler] | None

@@ -57,7 +57,12 @@ class Failure(Exception):
 
     def __init__(self, kind: Kind, reason: str, error: ModelError, retry_after_s: float | None = None) -> None:
         super().__init__(reason)
-        self.kind, self.reason, self.error, self.retry_after_s = kind, reason, error, retry_after_s
+        self.kind, self.error, self.retry_after_s = kind, error, retry_after_s
+
+    @property
+    def reason(self) -> str:
+        """Why nothing came."""
+        return str(self)
 
 
 def unusable(name: str, reason: str, cause: Exception | None = None) -> Failure:

@@ -188,11 +188,18 @@ def make_record(
         "isolation": result.isolation,
         "sandbox": result.sandbox,
         "task_digest": task.digest,
-        "task_metadata": task.metadata,
+        "task_metadata": _mask_names(task.metadata, mask),
     }
     masked = mask(record)
     texts = {name: dump(masked[name]) for name in JSON_COLUMNS}
     return MadeRecord(cast("Record", {**masked, **texts}), taken.files)
+
+
+def _mask_names(data: object, mask: Callable[[str], str]) -> object:
+    """Mask the names in metadata, too: unlike those of other columns they may be anything."""
+    if isinstance(data, dict):
+        return {mask(name): _mask_names(value, mask) for name, value in data.items()}
+    return [_mask_names(value, mask) for value in data] if isinstance(data, list) else data
 
 
 def _solved(result: RolloutResult) -> Solved:

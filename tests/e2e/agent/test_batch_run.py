@@ -99,6 +99,30 @@ async def test_secrets_are_masked_in_what_is_written(tmp_path: Path, backend: Ba
         assert "größe" not in path.read_text("utf-8"), path
 
 
+async def test_secrets_are_masked_where_programs_print_json(tmp_path: Path, backend: BackendCase) -> None:
+    secrets = {"A": 'p"w\\q é-x9', "B": "-----BEGIN\nMIIabcdefgh\n-----END", "C": "пароль-секрет"}
+    # Programs write JSON with and without other characters than ASCII; busybox has none that does.
+    written = [json.dumps(secrets, ensure_ascii=way) for way in (True, False)]
+    show = "; ".join(f"printf '%s\\n' '{text}'" for text in [*written, *map(json.dumps, written)])
+    metadata: dict[str, Any] = {f"is {secrets['B']}": [{secrets["C"]: 1}, secrets["A"]]}
+    run = config(
+        tmp_path,
+        {"tell": [[show], "done"]},
+        {"prompt": "tell", "check": show, "metadata": metadata},
+        backend=backend.backend,
+        image=backend.options.get("image"),
+        backend_options={"secrets": secrets},
+    )
+    await run_batch(run)
+    (record,) = lines(tmp_path)
+    assert json.loads(record["task_metadata"]) == {"is ***": [{"***": 1}, "***"]}
+    assert record["check"]["output"].count('"***') == 12
+    assert record["messages"].count("***") == 24
+    for path in (tmp_path / "out").iterdir():
+        text = path.read_text("utf-8")
+        assert not [part for part in ("x9", "MII", "секрет", "u0435") if part in text], path
+
+
 async def test_every_prompt_has_a_slot_of_its_own(tmp_path: Path, backend: BackendCase) -> None:
     plans: dict[str, list[Step]] = {f"p{n}": [[f"ls; pwd; echo {n} > mine.txt; ls"], "done"] for n in range(6)}
     check = 'ls | wc -l | grep -qx " *1"'

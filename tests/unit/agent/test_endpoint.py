@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import ssl
 import threading
+import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -238,6 +240,35 @@ async def behind_two(base_url: str, probe: Held, wait_outage_s: float) -> AsyncI
         with anyio.fail_after(20):
             yield made
         probe.released.set()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda key: refusal(400, f"bad request; headers: Bearer {key}"),
+        lambda key: refusal(401, f"Incorrect API key provided: {key}"),
+        lambda key: refusal(503, f"no upstream for {json.dumps(key)}"),
+        lambda key: refusal(500, json.dumps(json.dumps({"key": key}))),
+        lambda key: Answer(200, f"key {key}".encode()),
+    ],
+)
+async def test_errors_do_not_quote_the_key(answer: Callable[[str], Answer], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "hermes_agent")
+    key = 'sk-"secret"-0123456789'
+    with endpoint(reply=lambda _: answer(key)) as server:
+        async with opened(server.base_url, api_key=key, retries=1, wait_outage_s=0) as made:
+            with pytest.raises(ModelError, match=r"\*\*\*") as caught:
+                await ask(made)
+            assert "secret" not in made.status.reason
+    assert "secret" not in "".join(traceback.format_exception(caught.value))
+    assert "secret" not in caplog.text
+
+
+async def test_word_in_the_place_of_a_key_stays_in_errors() -> None:
+    with endpoint(refusal(404, "the model none is EMPTY")) as server:
+        async with opened(server.base_url, api_key="EMPTY") as made:
+            with pytest.raises(ModelError, match="none is EMPTY"):
+                await ask(made)
 
 
 async def test_who_stands_further_back_waits_no_longer_than_asked() -> None:
