@@ -55,6 +55,8 @@ def _validate(message: object) -> Message:
     if not isinstance(role, str) or role not in _FIELDS:
         raise ValueError(f"has the role {role!r}; {nearest(str(role), _FIELDS)}")
     checked = {name: value for name, value in message.items() if value is not None}
+    for name in checked.keys() & {"content", "tool_calls"}:
+        checked[name] = _drop_nulls(checked[name])
     _check_names(checked, _FIELDS[role])
     for name in ("name", "reasoning_content", "tool_call_id"):
         if not isinstance(checked.get(name, ""), str):
@@ -69,6 +71,13 @@ def _validate(message: object) -> Message:
     if "\0" in message_text(checked):
         raise ValueError("has a NUL byte")
     return checked
+
+
+def _drop_nulls(value: object) -> object:
+    """Programs that write tables give each part the entries of all."""
+    if isinstance(value, dict):
+        return {name: _drop_nulls(part) for name, part in value.items() if part is not None}
+    return [_drop_nulls(part) for part in value] if isinstance(value, list) else value
 
 
 def _check_names(entry: Mapping[str, Any], known: Sequence[str]) -> None:

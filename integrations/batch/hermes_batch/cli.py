@@ -111,7 +111,8 @@ def run(
     A run that was ended, however that was, goes on with `batch resume`.
 
     Exit codes: 0 when every prompt was scored or answered, 2 usage or configuration, 3 when some prompts could not be
-    for reasons outside of the model or were not done because its endpoint was away, 130 interrupted.
+    for reasons outside of the model or were not done because its endpoint was away or the disk of --out full, 130
+    interrupted.
     """
     from pydantic import SecretStr
 

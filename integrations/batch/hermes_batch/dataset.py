@@ -6,13 +6,14 @@ prompt); `cwd` (where the terminal starts); `tree` (a directory beside the file 
 workspace); `files` (path in the workspace to text); `check` (a shell command that is run after the episode; where it
 ends with 0 the task is solved), with `check_files` (path to text, put in when it runs, over what the model left),
 `score_in` and `keep` (see `hermes_agent.Scoring`); `metadata` (an object that the record has too). An entry that is
-null is as none. Any other entry is an error.
+null is as none, also in `files` and in messages. Any other entry is an error.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -30,6 +31,7 @@ Extra = Literal["refuse", "metadata"]
 """What becomes of an unknown entry of a prompt: it is an error, or part of its `metadata`."""
 
 _REPORTED = 10
+_HALF_PAIR = re.compile(r"[\ud800-\udfff]")
 Paths = TypeVar("Paths", dict[str, str], list[str] | None)
 
 
@@ -86,6 +88,20 @@ class Task(BaseModel):
         if text is not None and "\0" in text:
             raise ValueError("has a NUL byte")
         return text
+
+    @field_validator("files", "check_files", mode="before")
+    @classmethod
+    def _drop_nulls(cls, files: object) -> object:
+        """Programs that write tables give each row the paths of all."""
+        return {path: text for path, text in files.items() if text is not None} if isinstance(files, dict) else files
+
+    @field_validator("files", "check_files")
+    @classmethod
+    def _writable(cls, files: dict[str, str]) -> dict[str, str]:
+        for path, text in files.items():
+            if _HALF_PAIR.search(path + text):
+                raise ValueError(f"{path!r} has half of a surrogate pair, which is no character")
+        return files
 
     @field_validator("files", "check_files", "keep")
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -99,4 +100,12 @@ def _unique(pairs: list[tuple[str, object]]) -> Row:
     return row
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique)
+def _number(text: str) -> float:
+    """Raise ValueError for a number that JSON cannot hold, or no float: NaN, Infinity, 1e999."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"has the number {text}, which no record can hold")
+    return number
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_number, parse_float=_number)

@@ -15,10 +15,7 @@ import anyio
 
 from hermes_agent import (
     AccessRefused,
-    CheckFailed,
-    EndpointAway,
     EndpointFailing,
-    EpisodeError,
     Hooks,
     Model,
     OpenAIModel,
@@ -31,12 +28,13 @@ from hermes_agent.models.endpoint import EndpointStatus
 from hermes_agent.parsers.unread import UNREAD_CALLS
 from hermes_batch.config import BatchConfig
 from hermes_batch.dataset import Task, read_dataset
+from hermes_batch.endings import find_outage, find_refusal, is_infrastructure
 from hermes_batch.record import MadeRecord, Record, make_record
 from hermes_batch.report.report import REPORT, write_report
 from hermes_batch.settings import SETTINGS, read_settings, recorded_config, write_settings
 from hermes_batch.tally import Tally
 from hermes_batch.trajectories import TRAJECTORIES, Trajectories
-from hermes_exec import ConfigError, ErrorCause
+from hermes_exec import ConfigError
 from hermes_exec.tools import select
 
 
@@ -121,7 +119,7 @@ async def run_batch(
     Raises ConfigError (dataset, settings, an `out` that has results already; and in the middle of the run when the
     model's endpoint refuses the key or its quota is used up, when it has answered none of the first eight prompts, or
     of all where there are fewer, and refused each, or when the first eight answers, or all, have calls that no parser
-    has read), BackendUnavailable, ImageError.
+    has read), BackendUnavailable, ImageError, and ExecError when `out` cannot be written (a full disk).
     """
     tasks = _checked(config)
     _refuse_results(config)
@@ -291,7 +289,7 @@ class _Run:
         task = self._left.popleft()
         rollout = self._config.rollout(task)
         result, attempts = await self._try(rollout)
-        if (outage := _outage(result)) is not None:
+        if (outage := find_outage(result)) is not None:
             self._begin_outage(outage.message)
             failing = outage.kind == EndpointFailing.__name__
             if not failing or self._returns[task.index] < self._config.retries:
@@ -319,12 +317,12 @@ class _Run:
         attempts = 1
         while True:
             result = await rollout.run(self._pool, self._model)
-            if (refusal := _refusal(result)) is not None and refusal.kind == AccessRefused.__name__:
+            if (refusal := find_refusal(result)) is not None and refusal.kind == AccessRefused.__name__:
                 raise ConfigError(f"the run was stopped, for the model can no longer be used: {refusal.message}")
             if refusal is not None:
                 self._refusals.append(refusal.message)
                 return result, attempts
-            if attempts > self._config.retries or not _is_infrastructure(result):
+            if attempts > self._config.retries or not is_infrastructure(result):
                 return result, attempts
             attempts += 1
             _LOG.info("a prompt is tried again: %s", result.exception or result.cause)
@@ -399,29 +397,6 @@ def _checked(config: BatchConfig) -> list[Task]:
             f"{len(tasks)} prompts, such as {without[0]}"
         )
     return tasks
-
-
-def _refusal(result: RolloutResult) -> EpisodeError | None:
-    """Return the error of a request that can never succeed as it is, such as one with a refused key or image."""
-    episode = result.episode
-    if episode is None or episode.finish != "model_error" or episode.cause is not ErrorCause.CONFIG:
-        return None
-    return episode.failure
-
-
-def _outage(result: RolloutResult) -> EpisodeError | None:
-    """Return the error that kept the model from answering where its endpoint was away for too long, else None."""
-    episode = result.episode
-    if episode is None or episode.finish != "model_error":
-        return None
-    error = episode.errors[-1]
-    return error if error.kind in {EndpointAway.__name__, EndpointFailing.__name__} else None
-
-
-def _is_infrastructure(result: RolloutResult) -> bool:
-    """Whether the slot failed, so that another one may do. A check that takes too long is the same in every slot."""
-    failed = result.finish == "infra" and result.cause is ErrorCause.INFRA
-    return failed and not isinstance(result.exception, CheckFailed)
 
 
 def _refuse_results(config: BatchConfig) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from hermes_agent.models.named import EMBEDDED
 from hermes_batch.config import BatchConfig
-from hermes_exec import ConfigError, PoolConfig, config_type
+from hermes_exec import ConfigError, ExecError, PoolConfig, config_type
 from hermes_exec.config import secret_fields
 
 SETTINGS = "run.json"
@@ -34,8 +36,20 @@ def write_settings(config: BatchConfig, *, prompts: int, records: int, seconds: 
         "again": again,
     }
     aside = config.out / f".{SETTINGS}.new"
-    aside.write_text(json.dumps(facts, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
-    aside.replace(config.out / SETTINGS)
+    with explain_write_errors(config.out):
+        aside.write_text(json.dumps(facts, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        aside.replace(config.out / SETTINGS)
+
+
+@contextmanager
+def explain_write_errors(out: Path) -> Iterator[None]:
+    """Raise ExecError, which names the directory and the way on, where a file in it cannot be written (a full disk)."""
+    try:
+        yield
+    except OSError as error:
+        resumable = (out / SETTINGS).exists()
+        way = f"go on with the run: hermes-exec batch resume {out}" if resumable else "run it again, with --overwrite"
+        raise ExecError(f"cannot write to {out}: {error.strerror or error}; mend that and {way}") from error
 
 
 def read_settings(out: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import anyio.to_thread
 from hermes_batch.columns import upgrade_row
 from hermes_batch.images import IMAGE_NAME, SCREENSHOTS
 from hermes_batch.record import Record
+from hermes_batch.settings import explain_write_errors
 from hermes_exec.errors import ConfigError
 
 TRAJECTORIES = "trajectories.jsonl"
@@ -74,15 +75,16 @@ class Trajectories:
 
     async def append(self, record: Record, images: Mapping[str, bytes]) -> None:
         """Write a record, and before it the images that it names, by their paths. It outlives the process at once, and
-        the machine when this returns.
+        the machine when this returns. Raises ExecError when it cannot be written.
         """
-        for name, image in images.items():
-            path = self._out / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(image)
-        self._file.write(_line(record))
-        self._file.flush()
-        await anyio.to_thread.run_sync(os.fsync, self._file.fileno())
+        with explain_write_errors(self._out):
+            for name, image in images.items():
+                path = self._out / name
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(image)
+            self._file.write(_line(record))
+            self._file.flush()
+            await anyio.to_thread.run_sync(os.fsync, self._file.fileno())
 
     def __enter__(self) -> Self:
         return self
@@ -90,7 +92,8 @@ class Trajectories:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        with explain_write_errors(self._out):
+            self._file.close()
 
 
 def records_at(out: Path) -> Iterator[tuple[int, Row | None]]:

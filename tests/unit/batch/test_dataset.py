@@ -62,6 +62,10 @@ def test_digest_is_of_what_is_asked_not_of_how_it_is_written(tmp_path: Path) -> 
         ('{"prompt": "a", "tree": ".."}', "line 2: tree: '..' is not inside"),
         ('{"prompt": "a", "tree": "/etc"}', "line 2: tree: '/etc' is not inside"),
         ('{"prompt": "a", "tree": "link"}', "line 2: tree: 'link' is not inside"),
+        ('{"prompt": "a", "files": {"f": "\\ud83d"}}', r"line 2: files: 'f' has half of a surrogate pair"),
+        ('{"prompt": "a", "metadata": {"x": NaN}}', "line 2: has the number NaN"),
+        ('{"prompt": "a", "metadata": {"x": -Infinity}}', "line 2: has the number -Infinity"),
+        ('{"prompt": "a", "metadata": {"x": 1e999}}', "line 2: has the number 1e999"),
         ("[" * 100_000, "line 2: is nested too deeply|line 2: is not JSON"),
     ],
 )
@@ -111,6 +115,23 @@ def test_ids_may_be_integers_and_null_is_nothing(tmp_path: Path) -> None:
     nulls = {"id": None, "files": None, "check": None, "check_files": None, "messages": None, "metadata": None}
     tasks = read_dataset(write(tmp_path, {"prompt": "a", "id": 7}, {"prompt": "b", **nulls}))
     assert [(task.name, task.files, task.metadata) for task in tasks] == [("7", {}, {}), ("task-1", {}, {})]
+
+
+def test_nulls_of_tables_are_nothing(tmp_path: Path) -> None:
+    function = {"name": "terminal", "arguments": "{}", "description": None}
+    text = {"type": "text", "text": "a", "image_url": None}
+    messages = [
+        {"role": "user", "content": [text]},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "index": None, "function": function}]},
+        {"role": "tool", "tool_call_id": "1", "content": "b"},
+    ]
+    files = {"files": {"a": "1", "b": None}, "check_files": {"c": None}, "check": "true"}
+    (task,) = read_dataset(write(tmp_path, {"messages": messages, **files}))
+    assert (task.files, task.check_files) == ({"a": "1"}, {})
+    user, assistant, _ = task.beginning
+    assert user["content"] == [{"type": "text", "text": "a"}]
+    call = {"id": "1", "type": "function", "function": {"name": "terminal", "arguments": "{}"}}
+    assert assistant["tool_calls"] == [call]
 
 
 @pytest.mark.parametrize("form", ["lines", "array"])

@@ -9,7 +9,7 @@ from typing import Any
 from hermes_batch.report.html import Markup, element, join
 from hermes_batch.report.images import Images
 from hermes_batch.report.transcript import transcript
-from hermes_batch.settings import read_settings
+from hermes_batch.settings import explain_write_errors, read_settings
 from hermes_batch.tally import Tally, outcome, reason
 from hermes_batch.trajectories import TRAJECTORIES, record_at, records_at
 
@@ -31,12 +31,17 @@ def write_report(out: Path) -> Path:
 
     Lines that are no record (a run that was killed may leave half of one) are left out and counted. The transcripts of
     the first 500 prompts are in it, with their screenshots up to 30 MB in all. One record is held at a time, however
-    many there are. Raises ConfigError when there are no trajectories.
+    many there are. Raises ConfigError when there are no trajectories, and ExecError when it cannot be
+    written.
     """
     run = _Run(out)
     path = out / REPORT
     images = Images(out)
-    with path.open("w", encoding="utf-8", errors="replace") as page, (out / TRAJECTORIES).open("rb") as lines:
+    with (
+        explain_write_errors(out),
+        path.open("w", encoding="utf-8", errors="replace") as page,
+        (out / TRAJECTORIES).open("rb") as lines,
+    ):
         before, after = _page(run)
         page.write(before)
         for _, offset in run.places[:_EPISODES]:

@@ -1,0 +1,29 @@
+"""Kinds of trouble that end an attempt at a prompt without being its result: refusals, outages, failed slots."""
+
+from __future__ import annotations
+
+from hermes_agent import CheckFailed, EndpointAway, EndpointFailing, EpisodeError, RolloutResult
+from hermes_exec import ErrorCause
+
+
+def find_refusal(result: RolloutResult) -> EpisodeError | None:
+    """Return the error of a request that can never succeed as it is, such as one with a refused key or image."""
+    episode = result.episode
+    if episode is None or episode.finish != "model_error" or episode.cause is not ErrorCause.CONFIG:
+        return None
+    return episode.failure
+
+
+def find_outage(result: RolloutResult) -> EpisodeError | None:
+    """Return the error that kept the model from answering where its endpoint was away for too long, else None."""
+    episode = result.episode
+    if episode is None or episode.finish != "model_error":
+        return None
+    error = episode.errors[-1]
+    return error if error.kind in {EndpointAway.__name__, EndpointFailing.__name__} else None
+
+
+def is_infrastructure(result: RolloutResult) -> bool:
+    """Whether the slot failed, so that another one may do. A check that takes too long is the same in every slot."""
+    failed = result.finish == "infra" and result.cause is ErrorCause.INFRA
+    return failed and not isinstance(result.exception, CheckFailed)

@@ -1,0 +1,39 @@
+"""A batch run whose results no longer fit on the disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hermes_batch import read_records
+from tests.disks import empty, fill, small_disk
+from tests.e2e.agent.plans import Step
+from tests.e2e.agent.test_commands import model, plan_endpoint, prompts, run
+
+
+def test_full_disk_ends_the_run_and_resume_goes_on(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("a mount takes root")
+    names = [f"p{n}" for n in range(8)]
+    plans: dict[str, list[Step]] = {name: [["touch made"], "done"] for name in names}
+    with small_disk(tmp_path / "disk") as disk:
+        out = disk / "out"
+
+        def fill_disk(prompt: str, turn: int) -> None:
+            if (prompt, turn) == ("p3", 0) and not (disk / "others").exists():
+                fill(disk)
+
+        arguments = ("batch", "run", str(prompts(tmp_path, *names)), "--out", str(out), "--workers", "1")
+        with plan_endpoint(plans, fill_disk) as url:
+            ended = run(*arguments, *model(url))
+        empty(disk)
+        assert ended.returncode == 3, ended.stderr
+        assert f"cannot write to {out}: No space left on device" in " ".join(ended.stderr.split())
+        assert f"hermes-exec batch resume {out}" in " ".join(ended.stderr.split())
+        assert "Traceback" not in ended.stderr
+        with plan_endpoint(plans) as url:
+            resumed = run("batch", "resume", str(out), "--base-url", url)
+        assert resumed.returncode == 0, resumed.stderr
+        assert sorted(str(record["id"]) for record in read_records(out)) == [f"task-{n}" for n in range(8)]
