@@ -15,7 +15,7 @@ from hermes_agent.episode import Episode, EpisodeError
 from hermes_agent.loop import AgentLoop
 from hermes_agent.messages import Message
 from hermes_agent.models.base import Model, SessionModel
-from hermes_agent.scoring import CheckFailed, Files, Scoring, Verdict, put, score
+from hermes_agent.scoring import CheckFailed, Files, Scorer, Scoring, Verdict, is_of_work, put, score
 from hermes_exec import KillReceipt, SandboxPool, Slot, blocking
 from hermes_exec.aio.loop import raise_stray_cancellation
 from hermes_exec.config import nearest
@@ -153,7 +153,7 @@ class _Work:
 
     def __init__(self, rollout: Rollout, model: Model | SessionModel) -> None:
         self._rollout, self._model = rollout, model
-        self._stage: Literal["slot", "task", "scoring", "done"] = "slot"
+        self._stage: Literal["slot", "task", "scoring", "check", "done"] = "slot"
         self._result = RolloutResult(None)
 
     async def result_of(self, work: Callable[[], Awaitable[None]]) -> RolloutResult:
@@ -186,11 +186,16 @@ class _Work:
         if episode.trainable:
             await slot.check_disk()
         if self._rollout.scoring is not None and episode.trainable:
-            verdict, killed = await score(slot, episode, self._rollout.scoring, self._set_up)
+            scoring = replace(self._rollout.scoring, check=partial(self._check, self._rollout.scoring.check))
+            verdict, killed = await score(slot, episode, scoring, self._set_up)
             if slot.disk_full and not verdict.solved:
                 await slot.check_disk()
             self._result = replace(self._result, verdict=verdict, killed=killed)
         self._stage = "done"
+
+    async def _check(self, check: Scorer, slot: Slot, episode: Episode) -> Verdict:
+        self._stage = "check"
+        return await check(slot, episode)
 
     async def _set_up(self, slot: Slot) -> None:
         await put(slot, self._rollout.files)
@@ -213,15 +218,20 @@ class _Work:
             # The score is decided: what fails now is the return of the slot.
             _LOG.warning("after a rollout: %s: %s", type(error).__name__, error)
             return
+        message = str(error)
         if isinstance(error, ExecError):
             cause = error.cause
+        elif self._stage == "check" and is_of_work(error):
+            _tell(error)
+            cause = ErrorCause.CONFIG
+            message += "; a check that cannot read what the model left returns a Verdict, it does not raise"
         elif isinstance(error, OSError):
             cause = ErrorCause.TASK if self._stage == "task" else ErrorCause.INFRA
         else:
             if not isinstance(error, CheckFailed):
                 _tell(error)
             cause = ErrorCause.INFRA
-        told = EpisodeError(0 if episode is None else episode.turns, "infra", type(error).__name__, str(error))
+        told = EpisodeError(0 if episode is None else episode.turns, "infra", type(error).__name__, message)
         self._result = replace(self._result, error=told, exception=error, cause=cause)
 
 

@@ -90,7 +90,8 @@ class Scoring:
     directory above them, bytecode beside them, and modules that Python prefers to them are removed; so are, of sealed
     work, links that lead to nothing and settings of git repositories that make git run a program. Then `check` is
     awaited, with `slot.extra_env` set so that neither bytecode of the model is imported nor its git hooks run: a
-    `CommandCheck`, or any function of slot and episode that gives a `Verdict`.
+    `CommandCheck`, or any function of slot and episode that gives a `Verdict`, also where it cannot read what the model
+    left: an OSError about a file or a ValueError that it raises is a mistake of its author.
     """
 
     check: Scorer
@@ -174,6 +175,16 @@ def check_verdict(verdict: object, author: str) -> Verdict:
     except ValueError as error:
         raise ConfigError(f"{author} returns a Verdict with {part}: {error}") from None
     return verdict._replace(reward=reward, solved=solved)
+
+
+def is_of_work(error: Exception) -> bool:
+    """Return whether a check raised an error because it could not read what the model left: one about a file, or about
+    a value in it.
+    """
+    if isinstance(error, OSError):
+        ours = isinstance(error, (ExecError, TimeoutError)) or error.errno in _OF_THE_HOST
+        return error.filename is not None and not ours
+    return isinstance(error, ValueError) and not isinstance(error, ExecError)
 
 
 class _InTheWay(Exception):

@@ -7,6 +7,7 @@ import logging
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
@@ -174,7 +175,7 @@ class Rolling(Generic[ItemT]):
             told = EpisodeError(0, "infra", type(error).__name__, str(error))
             return RolloutResult(None, error=told, exception=error, cause=ErrorCause.CONFIG)
         while True:
-            result = await rollout.run(self._env.pool, model)
+            result = _reroll_raised(await rollout.run(self._env.pool, model))
             known = result.reward is not None or result.finish == "deadline"
             if isinstance(result.exception, EnvironmentMistake | ServerReachable):
                 self.stop(_why(result), ErrorCause.CONFIG)
@@ -271,7 +272,7 @@ class Rolling(Generic[ItemT]):
             raise failures[0]
 
     async def _until_done(self, item: ItemT, spec: SandboxSpec, model: SessionModel, group: Group, first: Slot) -> None:
-        result = await self._rollout(item, spec, group.toolsets).run_in(first, model)
+        result = _reroll_raised(await self._rollout(item, spec, group.toolsets).run_in(first, model))
         # Whoever waits for a slot has it now, and not when the slowest of the group has ended.
         await self._env.pool.release(first)
         while True:
@@ -284,7 +285,7 @@ class Rolling(Generic[ItemT]):
                 raise _Unfilled(result, group.rerolls) from result.exception
             group.rerolls += 1
             _LOG.info("a rollout of group %d is rolled again: %s", group.number, _why(result))
-            result = await self._rollout(item, spec, group.toolsets).run(self._env.pool, model)
+            result = _reroll_raised(await self._rollout(item, spec, group.toolsets).run(self._env.pool, model))
 
     def _rollout(self, item: ItemT, spec: SandboxSpec, toolsets: Sequence[str]) -> Rollout:
         env, config = self._env, self._env.config
@@ -396,6 +397,12 @@ async def _ended(tasks: set[asyncio.Task[Any] | None]) -> None:
 def _list_causes(failures: Iterable[str]) -> str:
     """Return each cause once, of the last group that had it."""
     return "\n  ".join({one.partition(": ")[2]: one for one in failures}.values())
+
+
+def _reroll_raised(result: RolloutResult) -> RolloutResult:
+    """Return a result that is rolled again where a hook could not read what the model left."""
+    raised = result.exception is not None and not isinstance(result.exception, ExecError)
+    return replace(result, cause=ErrorCause.INFRA) if raised and result.cause is ErrorCause.CONFIG else result
 
 
 def _never_better(result: RolloutResult) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from hermes_agent import (
+    CheckFailed,
     CommandCheck,
     Completion,
     Episode,
@@ -290,9 +292,53 @@ async def test_a_scorer_of_ones_own_gives_any_reward() -> None:
     rollout = Rollout(messages="go", scoring=Scoring(check=half))
     async with SandboxPool("local", slots_per_sandbox=1) as pool:
         result = await rollout.run(pool, PlanModel({"go": [["seq 5 > made"], "done"]}))
-        broken = await Rollout(messages="go", scoring=Scoring(check=half)).run(pool, PlanModel({"go": ["done"]}))
     assert (result.reward, result.solved) == (0.5, False)
-    assert (broken.finish, broken.reward, broken.cause) == ("infra", None, ErrorCause.INFRA)
+
+
+@pytest.mark.parametrize("score_in", BOTH)
+@pytest.mark.parametrize(
+    ("work", "kind"),
+    [
+        ("true", "FileNotFoundError"),
+        ("mkdir out", "IsADirectoryError"),
+        ("echo > out; chmod 0 out", "PermissionError"),
+        ("ln -s out out", "OSError"),
+        ("mkfifo out", "OSError"),
+        ("printf '\\377' > out", "UnicodeDecodeError"),
+        ("echo many > out", "ValueError"),
+    ],
+)
+async def test_check_that_cannot_read_the_work_is_its_authors_error(score_in: ScoreIn, work: str, kind: str) -> None:
+    async def check(slot: Slot, episode: Episode) -> Verdict:
+        return Verdict(int(await slot.files.read_text("out")), solved=True)
+
+    scoring = Scoring(check=check, score_in=score_in)
+    async with SandboxPool("local") as pool:
+        result = await Rollout(messages="go", scoring=scoring).run(pool, PlanModel({"go": [[work], "done"]}))
+    assert (result.finish, result.reward, result.cause) == ("infra", None, ErrorCause.CONFIG)
+    assert result.error is not None
+    left_out = score_in == "sealed" and work.startswith(("mkfifo", "ln", "echo >"))
+    assert result.error.kind == ("FileNotFoundError" if left_out else kind)
+    assert "returns a Verdict, it does not raise" in result.error.message
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TimeoutError("too long"),
+        ConnectionRefusedError(errno.ECONNREFUSED, "refused"),
+        OSError(errno.ENOSPC, "full", "/tmp/a"),
+        CheckFailed("killed"),
+        RuntimeError("broken"),
+    ],
+)
+async def test_error_of_a_check_that_is_not_about_the_work_is_infra(error: Exception) -> None:
+    async def check(slot: Slot, episode: Episode) -> Verdict:
+        raise error
+
+    async with SandboxPool("local") as pool:
+        result = await Rollout(messages="go", scoring=Scoring(check=check)).run(pool, PlanModel({"go": ["done"]}))
+    assert (result.exception, result.reward, result.cause) == (error, None, ErrorCause.INFRA)
 
 
 @pytest.mark.parametrize(

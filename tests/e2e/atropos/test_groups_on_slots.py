@@ -159,6 +159,8 @@ async def test_an_id_that_the_tokenizer_does_not_have_is_not_sent(tokenizer: Pat
     [
         (RuntimeError("the verifier broke"), 1, "the code of the environment: RuntimeError: the verifier broke"),
         (CheckFailed("took too long"), 2, "CheckFailed: took too long"),
+        (FileNotFoundError(2, "No such file", "out"), 2, "infra: FileNotFoundError: [Errno 2] No such file: 'out'"),
+        (ValueError("no number"), 1, "the code of the environment: ValueError: no number"),
         (ConfigError("no such thing"), 1, "ConfigError: no such thing"),
     ],
 )
