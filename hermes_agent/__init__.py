@@ -9,7 +9,14 @@ from hermes_exec._lazy import lazily
 if TYPE_CHECKING:
     from hermes_agent.context import Context, ShortenOldResults
     from hermes_agent.episode import CallCounts, CallRecord, Episode, EpisodeError
-    from hermes_agent.errors import AccessRefused, ContextExceeded, EndpointAway, EndpointFailing, ModelError
+    from hermes_agent.errors import (
+        AccessRefused,
+        ContentFiltered,
+        ContextExceeded,
+        EndpointAway,
+        EndpointFailing,
+        ModelError,
+    )
     from hermes_agent.hooks import Hooks, Turn
     from hermes_agent.loop import AgentLoop
     from hermes_agent.messages import AnswerProblem, Completion, Message, TokenUsage, ToolCall, TurnTokens
@@ -27,6 +34,7 @@ __all__ = [
     "CheckFailed",
     "CommandCheck",
     "Completion",
+    "ContentFiltered",
     "Context",
     "ContextExceeded",
     "EmbeddedModel",

@@ -26,6 +26,10 @@ class ContextExceeded(ModelError):
         super().__init__(message, cause=ErrorCause.BUDGET, status=status)
 
 
+class ContentFiltered(ModelError):
+    """Raised by a model when its provider refuses what the conversation is about."""
+
+
 class EndpointAway(ModelError):
     """Raised by a model when its endpoint has completed no request of anybody for as long as a request waits for it."""
 

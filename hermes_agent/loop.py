@@ -13,7 +13,7 @@ import anyio
 from hermes_agent.context import Context
 from hermes_agent.deadline import episode_deadline
 from hermes_agent.episode import Episode, Finish
-from hermes_agent.errors import ContextExceeded, ModelError
+from hermes_agent.errors import ContentFiltered, ContextExceeded, ModelError
 from hermes_agent.history import History
 from hermes_agent.hooks import HookError, Hooks, ask
 from hermes_agent.messages import Completion, Message, checked_completion
@@ -256,7 +256,9 @@ def _failed(history: History, error: Exception) -> _End:
         history.add_bug("model", error)
         return _End("model_error", ErrorCause.INFRA)
     history.add_error("model", error)
-    return _End("context" if isinstance(error, ContextExceeded) else "model_error", error.cause)
+    if isinstance(error, ContextExceeded):
+        return _End("context", error.cause)
+    return _End("content_filter" if isinstance(error, ContentFiltered) else "model_error", error.cause)
 
 
 def _check_parts(model: object, tools: object) -> None:

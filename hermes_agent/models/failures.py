@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import email.utils
+import html
 import math
+import re
 import ssl
 import time
 from collections.abc import Iterator, Mapping
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from hermes_agent.errors import AccessRefused, ContextExceeded, ModelError
+from hermes_agent.errors import AccessRefused, ContentFiltered, ContextExceeded, ModelError
 from hermes_exec.errors import ErrorCause
 
 if TYPE_CHECKING:
@@ -28,10 +30,26 @@ _CONTEXT_WORDS = (
     "context window",
     "prompt is too long",
     "too many tokens",
+    "exceed context limit",  # Anthropic
+    "input is too long for requested model",  # Bedrock
+    "range of input length",  # DashScope
+    "exceeds the maximum number of tokens",  # Gemini
+    "exceeded model token limit",  # Moonshot
+    "`inputs` tokens + `max_new_tokens` must be",  # TGI
+    "longer than the maximum model length",  # vLLM
+    "maximum prompt length",  # xAI
+    "prompt exceeds max length",  # Z.ai
 )
-# Of one prompt, with the status of a refused key: so does OpenRouter.
-_MODERATION_WORDS = ("moderation", "flagged")
+# Azure, Moonshot; OpenAI; DashScope.
+_FILTER_CODES = frozenset({"content_filter", "content_policy_violation", "data_inspection_failed"})
+# Of one prompt: OpenAI and DeepSeek; OpenRouter, with the status of a refused key.
+_FILTER_WORDS = {400: ("flagged as potentially violating", "content exists risk"), 403: ("moderation", "flagged")}
+# Of Groq, about a call that the model wrote.
+_BROKEN_CALL = "tool_use_failed"
 _LONGEST_REASON = 2000
+_MESSAGE_FIELDS = ("message", "error", "detail", "errors")
+_MARKUP = re.compile(r"(?si)<(style|script)\b.*?</\1>|<[^<>]*>")
+_LONGEST_PAGE = 20_000
 _NOT_CONNECTED = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
 
 
@@ -97,12 +115,17 @@ def lost(name: str, error: openai.APIConnectionError, *, timeout_s: float, conne
 def refused(name: str, error: openai.APIStatusError) -> Failure:
     """Of a request that was answered with an HTTP status other than success."""
     status = error.status_code
-    reason = f"HTTP {status}: {' '.join(_message(error).split())[:_LONGEST_REASON]}"
+    message = " ".join(_message(error).split())[:_LONGEST_REASON]
+    reason = f"HTTP {status}: {message or error.response.reason_phrase or 'no text'}"
     said = f"{error.code or ''} {error.message} {error.body or ''}".lower()
     if status in _CONTEXT and any(words in said for words in _CONTEXT_WORDS):
         return _caused(Failure(Kind.FINAL, reason, ContextExceeded(f"{name}: {reason}", status=status)), error)
-    if status == 403 and any(words in said for words in _MODERATION_WORDS):
-        return _caused(Failure(Kind.FINAL, reason, ModelError(f"{name}: {reason}", status=status)), error)
+    if {str(error.code), str(error.type)} & _FILTER_CODES or any(
+        words in said for words in _FILTER_WORDS.get(status, ())
+    ):
+        return _caused(Failure(Kind.FINAL, reason, ContentFiltered(f"{name}: {reason}", status=status)), error)
+    if error.code == _BROKEN_CALL:
+        return _caused(Failure(Kind.BROKEN, reason, ModelError(f"{name}: {reason}", status=status)), error)
     # A 403 may be about this prompt or this model alone: gateways look into what is sent.
     if status in {401, 402} or (status == 429 and "insufficient_quota" in (error.code, error.type)):
         return _caused(Failure(Kind.REFUSED, reason, AccessRefused(f"{name}: {reason}", status=status)), error)
@@ -154,13 +177,24 @@ def _caused(failure: Failure, cause: Exception | None) -> Failure:
 
 
 def _message(error: openai.APIStatusError) -> str:
-    """What the endpoint says; clients put it into different words."""
-    said = error.body.get("message") if isinstance(error.body, dict) else None
-    return (
-        said
-        if isinstance(said, str) and said
-        else str(error.message).removeprefix(f"Error code: {error.status_code} - ")
-    )
+    """What the endpoint says, in a field of one of several names, or the whole of what it wrote."""
+    said: object = error.body
+    for _ in _MESSAGE_FIELDS:
+        if isinstance(said, list) and len(said) == 1:
+            said = said[0]
+        elif isinstance(said, Mapping):
+            said = next((said[name] for name in _MESSAGE_FIELDS if said.get(name)), said)
+    text = said if isinstance(said, str) else "" if error.body is None else error.response.text
+    if text.startswith("<"):
+        text = html.unescape(_MARKUP.sub(" ", text[:_LONGEST_PAGE])).strip() or text
+    return text + _message_of_provider(error.body)
+
+
+def _message_of_provider(body: object) -> str:
+    """What a provider behind a gateway says: OpenRouter's own message is that there was an error."""
+    metadata = body.get("metadata") if isinstance(body, Mapping) else None
+    raw = metadata.get("raw") if isinstance(metadata, Mapping) else None
+    return f" ({raw})" if raw else ""
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

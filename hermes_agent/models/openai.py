@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
-from hermes_agent.errors import ContextExceeded, ModelError
+from hermes_agent.errors import ModelError
 from hermes_agent.messages import Completion, Message, content_of, image_parts, message_text
 from hermes_agent.models.chat_answer import read_answer
 from hermes_agent.models.chat_stream import ChunkAssembler
@@ -125,7 +125,7 @@ class OpenAIModel:
                 wanted = {**body, **modes[at].fields}
                 completion = await self._endpoint.post("/chat/completions", wanted, read, ChunkAssembler)
             except ModelError as error:
-                if modes[at] is modes[-1] or error.status not in _REFUSED or isinstance(error, ContextExceeded):
+                if modes[at] is modes[-1] or error.status not in _REFUSED or error.cause is not ErrorCause.CONFIG:
                     raise
                 # The last mode raises a refusal of something else.
                 at = at + 1 if "stream_options" in str(error) or "include_usage" in str(error) else len(modes) - 1

@@ -408,14 +408,6 @@ async def test_what_cannot_succeed_is_an_error_at_once(
     assert (type(caught.value), caught.value.status, caught.value.cause) == (kind, status, cause)
 
 
-async def test_a_prompt_that_was_flagged_is_no_refused_key() -> None:
-    with endpoint(refusal(403, "Your input was flagged")) as server:
-        async with model(server.base_url) as made:
-            with pytest.raises(ModelError) as caught:
-                await made.complete(ASK, [])
-    assert (type(caught.value), caught.value.cause) == (ModelError, ErrorCause.PROVIDER)
-
-
 @pytest.mark.parametrize(
     ("status", "message", "code"),
     [
@@ -423,6 +415,15 @@ async def test_a_prompt_that_was_flagged_is_no_refused_key() -> None:
         (400, "This model's maximum context length is 8192 tokens", None),
         (500, "exceeds the available context size", None),
         (413, "prompt is too long", None),
+        (400, "input length and `max_tokens` exceed context limit: 199000 + 8192 > 200000", None),
+        (400, "Input is too long for requested model.", None),
+        (400, "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 129024]", None),
+        (400, "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).", None),
+        (400, "Invalid request: Your request exceeded model token limit: 8192", None),
+        (422, "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000", None),
+        (400, "The decoder prompt (length 5000) is longer than the maximum model length of 4096.", None),
+        (400, "This model's maximum prompt length is 131072 but the request contains 140000 tokens.", None),
+        (400, "Prompt exceeds max length", "1261"),
     ],
 )
 async def test_too_long_conversation(status: int, message: str, code: str | None) -> None:
