@@ -39,8 +39,8 @@ SLOWEST = (
     "chaos", "e2e/cli", "conformance", "e2e/agent", "e2e/backends", "docs", "e2e",
 )  # fmt: skip
 """Parts of the tests that take long, the longest first."""
-HALF = ("chaos", "soak", "e2e")
-"""Parts of which half runs a day: the widest."""
+WIDEST = ("chaos", "soak", "e2e")
+"""Parts of which a third runs a day."""
 
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")  # they judge results, not the speed of a shared machine
@@ -125,7 +125,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def not_today(item: pytest.Item) -> bool:
     """Tell whether another day's sample has a test of which one in `n` runs."""
     mark = item.get_closest_marker("one_of")
-    one_of = int(mark.args[0]) if mark is not None else 2 if place_among(item, HALF) < len(HALF) else 1
+    one_of = int(mark.args[0]) if mark is not None else 3 if place_among(item, WIDEST) < len(WIDEST) else 1
     return turn(item) % one_of != 0
 
 
