@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os.path
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar, cast
@@ -12,6 +14,9 @@ from pydantic import BaseModel, SecretBytes, SecretStr
 from hermes_exec.config.model import MASK
 
 T = TypeVar("T")
+LINE_CHARS, PIECE_CHARS = 16, 32
+"""From how many characters on a line of a secret is masked by itself, and half of a secret where it was cut."""
+_LINE_END = re.compile(r"(?:\r|\n|\\r|\\n)+")  # also as a variable of one line holds a key of several
 
 
 def secret_values(*configs: BaseModel) -> list[str]:
@@ -22,13 +27,18 @@ def secret_values(*configs: BaseModel) -> list[str]:
 
 
 def spellings(secrets: Iterable[str]) -> list[str]:
-    """Return secrets as they are and as JSON writes them, longest first: once, twice (a program prints JSON, and the
-    result of its call is JSON) and three times (code of the model prints such a result).
+    """Return secrets and each longer line of them, longest first, as they are and as JSON writes them: once, twice (a
+    program prints JSON, and the result of its call is JSON) and three times (code of the model prints such a result).
     """
-    written = [set(secrets)]
+    written = [{part for secret in secrets for part in (secret, secret.strip("\r\n"), *_lines(secret))}]
     for _ in range(3):
         written.append({json.dumps(text, ensure_ascii=way)[1:-1] for text in written[-1] for way in (True, False)})
     return sorted(set().union(*written) - {""}, key=len, reverse=True)
+
+
+def _lines(secret: str) -> list[str]:
+    """Return the lines that would give away a secret of several lines, without their indentation."""
+    return [line for text in _LINE_END.split(secret) if len(line := text.strip()) >= LINE_CHARS]
 
 
 def _secrets_in(value: object) -> Iterator[str]:
@@ -47,10 +57,23 @@ def _secrets_in(value: object) -> Iterator[str]:
 
 
 def masked(text: str, secrets: list[str]) -> str:
-    """Text without what `secret_values` lists."""
+    """Text without what `secret_values` lists, also where it was cut: half a secret and more, from its first or up to
+    its last character.
+    """
     for secret in secrets:
         text = text.replace(secret, MASK)
+        half = len(secret) // 2 if len(secret) >= PIECE_CHARS else 0
+        if half and secret[:half] in text:
+            text = _mask_beginnings(text, secret, half)
+        if half and secret[-half:] in text:
+            text = _mask_beginnings(text[::-1], secret[::-1], half)[::-1]
     return text
+
+
+def _mask_beginnings(text: str, secret: str, least: int) -> str:
+    first, *others = text.split(secret[:least])
+    rest = secret[least:]
+    return first + "".join(MASK + other[len(os.path.commonprefix([other, rest])) :] for other in others)
 
 
 def masked_data(data: T, secrets: list[str]) -> T:

@@ -1,0 +1,52 @@
+"""Secrets are masked in parts, too: by the line, and where an output was cut."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+
+import pytest
+
+from hermes_exec.redact import masked, spellings
+
+LINES = ["-----BEGIN PRIVATE KEY-----", *(chr(97 + row) * 30 + f"{row:02}" for row in range(6)), "-----END PRIVATE KEY--"]
+KEY = "\n".join(LINES) + "\n"
+ENDS = ("\n", "\r\n", "\\n", "\\r\\n")
+
+
+def shown(text: str) -> list[str]:
+    return [line for line in LINES if line[2:-2] in text]
+
+
+@pytest.mark.parametrize("given", ENDS)
+@pytest.mark.parametrize("printed", ENDS)
+def test_redact_masks_each_line_of_a_secret(given: str, printed: str) -> None:
+    secrets = spellings([given.join(LINES)])
+    text = printed.join(LINES)
+    for way in (text, textwrap.indent(text, "\t| "), json.dumps(text), json.dumps({"a": json.dumps(text)})):
+        assert not shown(masked(way, secrets)), way
+    numbered = "".join(f"{number}|{line}{printed}" for number, line in enumerate(LINES))
+    assert masked(numbered, secrets) == "".join(f"{number}|***{printed}" for number, _ in enumerate(LINES))
+    assert not shown(masked(printed.join(LINES[2:5]), secrets))
+
+
+def test_redact_masks_lines_that_a_secret_indents() -> None:
+    document = json.dumps({"type": "service_account", "private_key": KEY, "id": "5"}, indent=4)
+    secrets = spellings([document])
+    again = json.dumps(json.loads(document), indent=2)
+    assert not shown(masked(again, secrets))
+    assert '"id": "5"' in masked(again, secrets)
+
+
+def test_redact_leaves_short_lines_and_other_text() -> None:
+    secrets = spellings(["first line of it\nshort\n", "word\n"])
+    assert masked("short, first line of i, first line of it, word", secrets) == "short, first line of i, ***, ***"
+
+
+def test_redact_masks_what_a_cut_left_of_a_secret() -> None:
+    token = "token-" + "0123456789abcdef" * 4
+    secrets = spellings([token, "shortkey"])
+    assert masked(f"a {token[:50]}... [truncated]", secrets) == "a ***... [truncated]"
+    assert masked(f"[OUTPUT TRUNCATED] ...\n{token[20:]}b {token}", secrets) == "[OUTPUT TRUNCATED] ...\n***b ***"
+    assert masked(f"{token[:40]}|{token[-40:]}|{token[:40]}", secrets) == "***|***|***"
+    assert masked(f"{token[:20]} short shortke", secrets) == f"{token[:20]} short shortke"
