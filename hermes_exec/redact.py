@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os.path
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -73,7 +72,13 @@ def masked(text: str, secrets: list[str]) -> str:
 def _mask_beginnings(text: str, secret: str, least: int) -> str:
     first, *others = text.split(secret[:least])
     rest = secret[least:]
-    return first + "".join(MASK + other[len(os.path.commonprefix([other, rest])) :] for other in others)
+    return first + "".join(MASK + other[_equal_chars(other, rest) :] for other in others)
+
+
+def _equal_chars(text: str, other: str) -> int:
+    """Return how many characters two texts have in common at their beginnings."""
+    pairs = enumerate(zip(text, other, strict=False))
+    return next((number for number, (one, two) in pairs if one != two), min(len(text), len(other)))
 
 
 def masked_data(data: T, secrets: list[str]) -> T:

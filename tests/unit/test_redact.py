@@ -9,7 +9,8 @@ import pytest
 
 from hermes_exec.redact import masked, spellings
 
-LINES = ["-----BEGIN PRIVATE KEY-----", *(chr(97 + row) * 30 + f"{row:02}" for row in range(6)), "-----END PRIVATE KEY--"]
+ROWS = [chr(97 + row) * 30 + f"{row:02}" for row in range(6)]
+LINES = ["-----BEGIN PRIVATE KEY-----", *ROWS, "-----END PRIVATE KEY-----"]
 KEY = "\n".join(LINES) + "\n"
 ENDS = ("\n", "\r\n", "\\n", "\\r\\n")
 
