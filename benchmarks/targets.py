@@ -143,8 +143,8 @@ def _of_agents() -> Iterator[Target]:
 def _of_browsers() -> Iterator[Target]:
     bounds = (
         (f"{browser.LAUNCH}, of that", 1.3, " ×"),
-        (f"{browser.ACTION}, more than that", 3, " ms"),
-        (f"{browser.PIPED}, more than that", 3, " ms"),
+        (f"{browser.ACTION}, more than that", 8, " ms"),
+        (f"{browser.PIPED}, more than that", 8, " ms"),
         (browser.CALLBACK, 2, " ms"),
     )
     for what, most, unit in bounds:

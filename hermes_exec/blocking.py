@@ -197,7 +197,6 @@ class Slot(SyncFacade[slot.Slot]):
     run = blocking(slot.Slot.run)
     run_many = blocking(slot.Slot.run_many)
     spawn = wraps(slot.Slot.spawn, Process)
-    stdio_command = wraps(slot.Slot.stdio_command, lambda command, _: command)
     spawned = wraps(slot.Slot.spawned, _processes)
     session = wraps(slot.Slot.session, Session)
     processes = blocking(slot.Slot.processes)

@@ -32,7 +32,7 @@ var version = "dev"
 const usage = `usage: runner serve --base DIR [--lease-s N] [--dial SOCKET] [--parent PID] [--log FILE] [--shared DIR]…
                     [--remove DIR] [--network-of WHOM] [--unset NAME|PREFIX*|NAME=VALUE]…
                     [--filter] [--until-stdin-ends]
-       runner attach --base DIR [--stdio TOKEN]
+       runner attach --base DIR
        runner start --base FOLDER/hermes-exec-…/box --owner JSON [--lease-s N]
        runner status | end --base FOLDER/hermes-exec-…/box
        runner list --base FOLDER
@@ -295,12 +295,11 @@ func runAttach(args []string) int {
 	initproc.Init(initproc.Options{})
 	flags := flag.NewFlagSet("attach", flag.ContinueOnError)
 	base := flags.String("base", "", "directory of the serving runner")
-	token := flags.String("stdio", "", "of the process that stdin and stdout are for")
 	if err := flags.Parse(args); err != nil || *base == "" || flags.NArg() > 0 {
 		fmt.Fprint(os.Stderr, usage)
 		return 2
 	}
-	if err := channel.Attach(*base, *token, os.Stdin, os.Stdout); err != nil {
+	if err := channel.Attach(*base, os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "runner", err)
 		return 1
 	}

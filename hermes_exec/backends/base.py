@@ -206,14 +206,6 @@ class HostVisible(Protocol):
 
 
 @runtime_checkable
-class OnThisKernel(Protocol):
-    """A sandbox whose runner can be given descriptors of this host."""
-
-    def attach_command(self, argv: Sequence[str]) -> list[str]:
-        """What `open` starts, for another program of this host to start."""
-
-
-@runtime_checkable
 class Signalable(Protocol):
     """A sandbox whose runner can be sent signals from outside, for tests of what comes of it."""
 

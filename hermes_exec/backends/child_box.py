@@ -55,17 +55,13 @@ class ChildBox:
         if self._process.poll() is not None:
             raise SandboxDied("the box has ended", post_mortem=self._post_mortem(), sandbox=self.id)
         self._attached = [child for child in self._attached if child.poll() is None]
+        program, base = self._attach
         try:
-            child, stream = open_child(self.attach_command(argv), self._directory.log, {"LANG": "C.UTF-8"})
+            child, stream = open_child([program, *argv, "--base", base], self._directory.log, {"LANG": "C.UTF-8"})
         except OSError as error:
             raise LaunchError(f"the runner cannot be started: {error}", sandbox=self.id) from error
         self._attached.append(child)
         return stream
-
-    def attach_command(self, argv: Sequence[str]) -> list[str]:
-        """See ``OnThisKernel.attach_command``."""
-        program, base = self._attach
-        return [program, *argv, "--base", base]
 
     async def status(self) -> SandboxStatus:
         """The state of the runner's process; a stopped one is ``unknown``."""

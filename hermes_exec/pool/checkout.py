@@ -12,7 +12,6 @@ from typing import Any
 
 import anyio
 
-from hermes_exec.backends.base import OnThisKernel
 from hermes_exec.errors import ChannelLost, ConfigError, ExecError, OutcomeUnknown, ProtocolError, SandboxDied
 from hermes_exec.pool.fleet import Fleet, waiting_logger
 from hermes_exec.pool.queue import Queue, Ticket
@@ -167,7 +166,6 @@ class Checkouts:
             network=box.template.config.network,
             own_loopback=not box.template.backend.private_root,
             browser=box.template.config.browser,
-            attach_command=box.sandbox.attach_command if isinstance(box.sandbox, OnThisKernel) else None,
         )
         checkout = Checkout(slot, tenancy, box, place, watch, workdir)
         place.touched = True

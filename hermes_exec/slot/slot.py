@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from os import PathLike
 from typing import cast
 
@@ -52,9 +52,7 @@ class Slot:
         network: bool = True,
         own_loopback: bool = False,
         browser: BrowserConfig | None = None,
-        attach_command: Callable[[Sequence[str]], list[str]] | None = None,
     ) -> None:
-        self._attach_command = attach_command
         self.network = network
         self.own_loopback = own_loopback or not network
         self.browser_rules = browser or BrowserConfig()
@@ -257,14 +255,12 @@ class Slot:
         output_limit_bytes: int = DEFAULT_OUTPUT_BYTES,
         merge_stderr: bool = False,
         tag: str | None = None,
-        stdio: str | None = None,
     ) -> Process:
         """Start a process in the background. It lives until it ends, is killed, or the slot is reset or released.
 
         `stdin=True` gives it a pipe that `process.stdin` writes to, else /dev/null. `pty` gives it a terminal (True: 24
         rows, 80 columns) for stdin, stdout and stderr. At least the last `output_limit_bytes` of each stream are kept
-        for `process.output`. `tag` is a word of the caller's by which `spawned` finds it again. With `stdio` its input
-        and output are those of a program of this host, see `stdio_command`. The rest as in `run`.
+        for `process.output`. `tag` is a word of the caller's by which `spawned` finds it again. The rest as in `run`.
 
         Raises:
             ConfigError, FileNotFoundError, NotADirectoryError, PermissionError, ExecError: as in `run`. A program that
@@ -280,16 +276,7 @@ class Slot:
             merge_stderr=merge_stderr,
         )
         shown = command if isinstance(command, str) else " ".join(map(os.fsdecode, command))
-        if stdio is not None:
-            params["stdio"] = stdio
         return await start(self._scope, params, shown, stdin=stdin, pty=pty, tag=tag)
-
-    def stdio_command(self, token: str) -> list[str] | None:
-        """The program of this host whose standard input and output become those of the process that is spawned with
-        `stdio=token`, 32 characters that nobody can guess; it ends with that process. None where the box cannot be
-        given descriptors of this host.
-        """
-        return None if self._attach_command is None else self._attach_command(["attach", "--stdio", token])
 
     async def spawned(self) -> list[Process]:
         """Handles for every process that `spawn` started in this slot since its last reset, ended ones included."""

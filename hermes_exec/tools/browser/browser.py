@@ -130,7 +130,9 @@ class RunningBrowser:
     async def _start(self, playwright: Playwright) -> None:
         from playwright.async_api import Error
 
-        self._pipe = DevToolsPipe(self.slot, self._spawn)
+        command = chromium.command(self.folder, self.navigation.options())
+        self._process = await self.slot.spawn(command, stdin=True, output_limit_bytes=1 << 12)
+        self._pipe = DevToolsPipe(self._process)
         self._tasks = DetachedTaskGroup()
         tasks = await self._tasks.start()
         try:
@@ -141,16 +143,11 @@ class RunningBrowser:
             await self.check_slot()
             with anyio.move_on_after(END_S):
                 await self._pipe.ended.wait()
-            if self._process is not None and self._pipe.ended.is_set():
+            if self._pipe.ended.is_set():
                 raise await chromium.why_it_ended(self.slot, self._process, self.folder) from error
             raise ToolFailure(
                 "browser_failed", f"The browser did not start: {_first_line(error)}", success=False
             ) from error
-
-    async def _spawn(self, stdio: str | None) -> Process:
-        command = chromium.command(self.folder, self.navigation.options())
-        self._process = await self.slot.spawn(command, stdin=stdio is None, stdio=stdio, output_limit_bytes=1 << 12)
-        return self._process
 
     async def _open_context(self, browser: Browser) -> None:
         width, height = VIEWPORT

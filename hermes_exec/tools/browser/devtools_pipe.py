@@ -2,18 +2,14 @@
 
 The browser speaks the DevTools protocol on a pipe (`--remote-debugging-pipe`: JSON texts, each ended by a NUL byte)
 that is the input and output of its process; no port is opened, here or in the slot. What the client starts as its
-browser is a small program that hands its ends of such a pipe on: to the browser itself where the slot is on this
-kernel, else to this process, which carries the bytes unread.
+browser is a small program that hands its ends of such a pipe to this process, which carries the bytes.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import secrets
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import anyio
@@ -26,7 +22,6 @@ if TYPE_CHECKING:
     from playwright.async_api import Browser, Playwright
 
     from hermes_exec.slot.process import Process
-    from hermes_exec.slot.slot import Slot
 
 logger = logging.getLogger(__name__)
 HAND_OVER = """
@@ -39,8 +34,6 @@ with socket.socket(socket.AF_UNIX) as to:
     to.recv(1)
 """
 """A browser reads descriptor 3 and writes 4. It ends when the other side has let go of the pipe."""
-HAND_TO_SLOT = 'exec "$@" <&3 >&4 3<&- 4>&-'
-"""The same for `Slot.stdio_command`."""
 GONE = (OSError, ExecError, anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
 END = b"\0"
 PIECE = 1 << 15
@@ -50,45 +43,35 @@ LONGEST_FOLDER = 60
 
 
 class DevToolsPipe:
-    """Joins the client and the browser of a slot, which `start` starts: with a token of `Slot.stdio_command` it has the
-    client's own ends of the pipe; without one, what they say is carried. `ended` is set when the browser has ended, or
-    closed its side.
+    """Joins the client to the browser of a slot, whose process it is. `ended` is set when the browser has closed its
+    side.
     """
 
-    def __init__(self, slot: Slot, start: Callable[[str | None], Awaitable[Process]]) -> None:
+    def __init__(self, process: Process) -> None:
         self.ended = anyio.Event()
-        self._slot, self._start = slot, start
+        self._process = process
 
     async def connect(self, playwright: Playwright, tasks: TaskGroup, timeout_s: float) -> Browser:
-        """The browser as the client sees it; the pipe is carried in `tasks` until they are cancelled. Raises what
-        Playwright and `start` raise.
+        """Return the browser as the client sees it; the pipe is carried in `tasks` until they are cancelled. Raises
+        what Playwright raises.
         """
-        token = secrets.token_hex(16)
-        if (command := self._slot.stdio_command(token)) is not None:
-            launched = _launch(playwright, timeout_s, "/bin/sh", "-c", HAND_TO_SLOT, "sh", *command)
-            browser, _ = await asyncio.gather(launched, self._start_watched(token, tasks))
-            return browser
-        process = await self._start(None)
         usual = tempfile.gettempdir()
         where = usual if len(usual) <= LONGEST_FOLDER else "/tmp"
         with tempfile.TemporaryDirectory(prefix="hermes-devtools-", dir=where) as folder:
             path = f"{folder}/socket"
             async with await anyio.create_unix_listener(path) as listener:
-                tasks.start_soon(self._carry, process, listener)
-                return await _launch(playwright, timeout_s, sys.executable, "-I", "-S", "-c", HAND_OVER, path)
+                tasks.start_soon(self._carry, listener)
+                return await playwright.chromium.launch(
+                    executable_path=sys.executable,
+                    ignore_default_args=True,
+                    args=["-I", "-S", "-c", HAND_OVER, path],
+                    timeout=timeout_s * 1000,
+                    handle_sigint=False,
+                    handle_sigterm=False,
+                    handle_sighup=False,
+                )
 
-    async def _start_watched(self, token: str, tasks: TaskGroup) -> None:
-        tasks.start_soon(self._watch, await self._start(token))
-
-    async def _watch(self, process: Process) -> None:
-        try:
-            await process.wait()
-        except GONE as error:
-            logger.debug("the end of a browser was not seen: %r", error)
-        finally:
-            self.ended.set()
-
-    async def _carry(self, process: Process, listener: SocketListener) -> None:
+    async def _carry(self, listener: SocketListener) -> None:
         try:
             holder = await listener.accept()
             assert isinstance(holder, UNIXSocketStream)
@@ -97,12 +80,12 @@ class DevToolsPipe:
             logger.debug("no DevTools pipe was handed over: %r", error)
             return
         async with holder, FdStream(commands, events) as client, anyio.create_task_group() as tasks:
-            tasks.start_soon(self._to_browser, process, client, tasks.cancel_scope)
-            tasks.start_soon(self._to_client, process, client, tasks.cancel_scope)
+            tasks.start_soon(self._to_browser, client, tasks.cancel_scope)
+            tasks.start_soon(self._to_client, client, tasks.cancel_scope)
 
-    async def _to_browser(self, process: Process, client: FdStream, over: anyio.CancelScope) -> None:
-        assert process.stdin is not None
-        stdin = process.stdin
+    async def _to_browser(self, client: FdStream, over: anyio.CancelScope) -> None:
+        assert self._process.stdin is not None
+        stdin = self._process.stdin
         stdin.hold()
         said, news, gone, behind = bytearray(), anyio.Event(), False, False
 
@@ -136,10 +119,10 @@ class DevToolsPipe:
             logger.debug("a browser's input ended: %r", error)
         over.cancel()
 
-    async def _to_client(self, process: Process, client: FdStream, over: anyio.CancelScope) -> None:
-        process.stdout.delimiter = END
+    async def _to_client(self, client: FdStream, over: anyio.CancelScope) -> None:
+        self._process.stdout.delimiter = END
         try:
-            async for said in process.stdout:
+            async for said in self._process.stdout:
                 if not said.endswith(END):
                     client.queue_nowait(said)
                     continue
@@ -151,15 +134,3 @@ class DevToolsPipe:
         finally:
             self.ended.set()
         over.cancel()
-
-
-async def _launch(playwright: Playwright, timeout_s: float, program: str, *arguments: str) -> Browser:
-    return await playwright.chromium.launch(
-        executable_path=program,
-        ignore_default_args=True,
-        args=list(arguments),
-        timeout=timeout_s * 1000,
-        handle_sigint=False,
-        handle_sigterm=False,
-        handle_sighup=False,
-    )

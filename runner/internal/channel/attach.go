@@ -17,7 +17,6 @@ import (
 const (
 	offerFiles = 'F'
 	offerCopy  = 'C'
-	offerStdio = 'S' // descriptors for a process, and the token that names them
 	taken      = 'y'
 	declined   = 'n'
 )
@@ -27,17 +26,13 @@ const attachPatience = 5 * time.Second
 var errAlone = errors.New("attach: nobody is at the other end of the stream")
 
 // Attach joins in and out to the runner that serves base, and returns when the
-// stream has ended. With a token they become input and output of the process
-// that is started with it, and it returns when that has ended.
-func Attach(base, token string, in, out *os.File) error {
+// stream has ended.
+func Attach(base string, in, out *os.File) error {
 	c, err := dial(base, in)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	if token != "" {
-		return handOver(c, token, in, out)
-	}
 	accepted, err := offer(c, in, out)
 	if err != nil {
 		return err
@@ -90,22 +85,6 @@ func offer(c *net.UnixConn, in, out *os.File) (accepted bool, err error) {
 	return answer[0] == taken, nil
 }
 
-func handOver(c *net.UnixConn, token string, in, out *os.File) error {
-	if len(token) != tokenSize {
-		return fmt.Errorf("attach: a token has %d characters", tokenSize)
-	}
-	_, _, err := c.WriteMsgUnix([]byte{offerStdio}, syscall.UnixRights(int(in.Fd()), int(out.Fd())), nil)
-	if err == nil {
-		_, err = c.Write([]byte(token))
-	}
-	if err != nil {
-		return fmt.Errorf("attach: %w", err)
-	}
-	_, _ = in.Close(), out.Close()
-	_, err = io.Copy(io.Discard, c)
-	return err
-}
-
 // streamLike tells whether a descriptor can be waited for: regular files cannot.
 func streamLike(f *os.File) bool {
 	info, err := f.Stat()
@@ -121,31 +100,18 @@ func copyBoth(c *net.UnixConn, in, out *os.File) error {
 	return err
 }
 
-// stdioOffer is what a process is to have, by its token; none without one.
-type stdioOffer struct {
-	token string
-	fds   []int
-}
-
-// receiveOffer reads the offer of an attached process and gives the stream, or
-// what is for a process.
-func receiveOffer(attached *net.UnixConn) (conn, stdioOffer, error) {
+// receiveStream reads the offer of an attached process and gives the stream.
+func receiveStream(attached *net.UnixConn) (conn, error) {
 	first := make([]byte, 1)
 	oob := make([]byte, syscall.CmsgSpace(4*8))
 	n, oobn, _, _, err := attached.ReadMsgUnix(first, oob)
 	if err != nil || n == 0 {
-		return nil, stdioOffer{}, errors.Join(err, io.ErrUnexpectedEOF)
+		return nil, errors.Join(err, io.ErrUnexpectedEOF)
 	}
 	files := receivedFiles(oob[:oobn])
-	if first[0] == offerStdio && len(files) == 2 {
-		token := make([]byte, tokenSize)
-		if _, err := io.ReadFull(attached, token); err == nil {
-			return nil, stdioOffer{string(token), files}, nil
-		}
-	}
 	if first[0] == offerFiles && len(files) == 2 {
 		if _, err := attached.Write([]byte{taken}); err == nil {
-			return newFileConn(files[0], files[1], attached), stdioOffer{}, nil
+			return newFileConn(files[0], files[1], attached), nil
 		}
 	}
 	for _, fd := range files {
@@ -153,12 +119,12 @@ func receiveOffer(attached *net.UnixConn) (conn, stdioOffer, error) {
 	}
 	switch first[0] {
 	case offerCopy:
-		return attached, stdioOffer{}, nil
+		return attached, nil
 	case offerFiles:
 		_, err := attached.Write([]byte{declined})
-		return attached, stdioOffer{}, err
+		return attached, err
 	}
-	return nil, stdioOffer{}, fmt.Errorf("attach: unknown offer %q", first)
+	return nil, fmt.Errorf("attach: unknown offer %q", first)
 }
 
 func receivedFiles(oob []byte) []int {

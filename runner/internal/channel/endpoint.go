@@ -46,7 +46,6 @@ type Endpoint struct {
 	conversations map[uint64]*Conversation
 	seen          seenIDs
 	handshakes    []conn // not authenticated yet, oldest first
-	stdio         map[string]chan *Stdio
 
 	opened atomic.Uint64 // streams so far
 }
@@ -54,7 +53,7 @@ type Endpoint struct {
 // NewEndpoint makes one that nobody has claimed. It lets nobody in after ctx.
 func NewEndpoint(ctx context.Context, owner Owner, base, bootID string, log *log.Logger) *Endpoint {
 	return &Endpoint{owner: owner, base: base, bootID: bootID, log: log, ctx: ctx,
-		conversations: map[uint64]*Conversation{}, stdio: map[string]chan *Stdio{}}
+		conversations: map[uint64]*Conversation{}}
 }
 
 // Listen makes the socket for `runner attach`; stop takes it away.

@@ -85,20 +85,12 @@ func (s *Endpoint) connected(attached *net.UnixConn) {
 	defer Contain(s.log, "stream")
 	s.admit(attached)
 	timer := time.AfterFunc(handshakeTime, func() { _ = attached.Close() })
-	proven := func() {
-		timer.Stop()
-		s.dismiss(attached)
-	}
-	defer proven()
-	c, stdio, err := receiveOffer(attached)
+	c, err := receiveStream(attached)
+	timer.Stop()
+	s.dismiss(attached)
 	if err != nil {
 		return
 	}
-	if stdio.token != "" {
-		s.offerStdio(stdio.token, stdio.fds, attached, proven)
-		return
-	}
-	proven()
 	defer c.Close()
 	s.Serve(c)
 }

@@ -5,7 +5,6 @@ import (
 	"syscall"
 	"time"
 
-	"hermes-exec/runner/internal/channel"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/pipe"
 	"hermes-exec/runner/internal/slots"
@@ -29,9 +28,8 @@ type launch struct {
 	cwd   string
 	user  string
 	pty   *ipc.PTY
-	merge bool           // stderr into stdout
-	stdin bool           // a pipe; else /dev/null
-	stdio *channel.Stdio // in place of stdin and stdout
+	merge bool // stderr into stdout
+	stdin bool // a pipe; else /dev/null
 	extra []*os.File
 	saved *pump // takes the state that a session's shell saves; nil: none
 	hold  bool  // the reply may wait for its exit, which most likely comes soon
@@ -42,8 +40,8 @@ type command struct {
 	slot    *Slot
 	token   uint64
 	spawned ipc.Spawned
-	stdin   *os.File     // nil: /dev/null
-	stdout  *pipe.Source // nil where it was handed over
+	stdin   *os.File // nil: /dev/null
+	stdout  *pipe.Source
 	stderr  *pipe.Source // nil when merged, or on a terminal
 	exit    <-chan ipc.Exit
 	started time.Time
@@ -143,20 +141,15 @@ func (c *command) pipes(l launch, theirs *[]int) error {
 		}
 		c.stdin = os.NewFile(uintptr(fd), "pipe")
 	}
-	if l.stdio == nil {
-		fd, err := end(true)
-		if err != nil {
-			return err
-		}
-		c.stdout = &pipe.Source{FD: fd}
-	} else if err := pipe.Copies(l.stdio.FDs, theirs); err != nil {
+	fd, err := end(true)
+	if err != nil {
 		return err
 	}
+	c.stdout = &pipe.Source{FD: fd}
 	if l.merge {
 		return nil
 	}
-	fd, err := end(true)
-	if err == nil {
+	if fd, err = end(true); err == nil {
 		c.stderr = &pipe.Source{FD: fd}
 	}
 	return err
@@ -164,7 +157,7 @@ func (c *command) pipes(l launch, theirs *[]int) error {
 
 func childFDs(l launch, theirs []int, devNull int) []int {
 	fds := make([]int, 0, 3+len(l.extra))
-	if !l.stdin && l.stdio == nil {
+	if !l.stdin {
 		fds = append(fds, devNull)
 	}
 	fds = append(fds, theirs...)

@@ -26,7 +26,6 @@ type commandParams struct {
 	Env         map[string]ipc.Bytes `json:"env"`
 	User        string               `json:"user"`
 	Stdin       bool                 `json:"stdin"`
-	Stdio       string               `json:"stdio"`
 	TimeoutS    *float64             `json:"timeout_s"`
 	OutputLimit *int64               `json:"output_limit_bytes"`
 	MergeStderr bool                 `json:"merge_stderr"`
@@ -52,8 +51,6 @@ func (p *commandParams) check() error {
 		return channel.BadRequest("output_limit_bytes %d is not in 0 … %d", *p.OutputLimit, maxOutputLimit)
 	case p.PTY != nil && (p.PTY.Rows == 0 || p.PTY.Cols == 0):
 		return channel.BadRequest("a terminal has at least one row and one column")
-	case p.Stdio != "" && (p.Stdin || p.MergeStderr || p.PTY != nil || p.Session != ""):
-		return channel.BadRequest("with stdio there is no stdin, merge_stderr, pty or session")
 	}
 	if err := checkTimeout(p.TimeoutS); err != nil {
 		return err

@@ -86,20 +86,13 @@ func (r *Runner) procSpawn(c *channel.Conversation, params json.RawMessage) (any
 		return nil, err
 	}
 	defer pipe.CloseFiles(l.extra)
-	if p.Stdio != "" {
-		if l.stdio, err = r.TakeStdio(c.Ctx, p.Stdio); err != nil {
-			return nil, err
-		}
-	}
 	cmd := &command{slot: slot, token: c.ID, spawned: missing, started: time.Now()}
 	if len(l.argv) > 0 {
 		if cmd, err = r.start(slot, agent, l); err != nil {
-			l.stdio.Close()
 			return nil, err
 		}
 	}
 	proc := r.adoptProcess(cmd, &p)
-	l.stdio.Started(slot.ctx, proc.ended)
 	return map[string]any{"process": proc.id, "pid": proc.pid}, nil
 }
 

@@ -41,11 +41,8 @@ type pumps []*pump
 
 // pumpsOf gives what will read the output of a command, to a sink for each stream.
 func pumpsOf(cmd *command, sink func(stream int) func([]byte)) pumps {
-	var all pumps
-	if cmd.stdout != nil {
-		all = pumps{{slot: cmd.slot, source: cmd.stdout, sink: sink(output.Stdout), terminal: cmd.stdin != nil &&
-			cmd.stdin == cmd.stdout.File}}
-	}
+	all := pumps{{slot: cmd.slot, source: cmd.stdout, sink: sink(output.Stdout), terminal: cmd.stdin != nil &&
+		cmd.stdin == cmd.stdout.File}}
 	if cmd.stderr != nil {
 		all = append(all, &pump{slot: cmd.slot, source: cmd.stderr, sink: sink(output.Stderr)})
 	}

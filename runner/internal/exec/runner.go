@@ -23,8 +23,6 @@ type Runner struct {
 	log     *log.Logger
 	slots   *slots.Manager
 	devNull *os.File
-	// TakeStdio waits for the input and output that were handed over for a process.
-	TakeStdio func(ctx context.Context, token string) (*channel.Stdio, error)
 
 	mu        sync.Mutex
 	states    map[string]*Slot

@@ -86,18 +86,6 @@ func New(readable bool) (ours, theirs int, err error) {
 	return mine, other, nil
 }
 
-// Copies adds copies of descriptors to those that a process is to have.
-func Copies(fds []int, theirs *[]int) error {
-	for _, fd := range fds {
-		copied, err := Duplicate(fd)
-		if err != nil {
-			return &wire.Error{Kind: "exhausted", Message: "no descriptor can be had: " + err.Error()}
-		}
-		*theirs = append(*theirs, copied)
-	}
-	return nil
-}
-
 // Duplicate makes a descriptor that no program inherits.
 func Duplicate(fd int) (int, error) {
 	syscall.ForkLock.RLock()

@@ -1,11 +1,9 @@
 package serve_test
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -20,7 +18,7 @@ import (
 )
 
 // attached starts what `runner attach` does, on the given descriptors.
-func (b *box) attached(token string, in, out *os.File) <-chan error {
+func (b *box) attached(in, out *os.File) <-chan error {
 	result := make(chan error, 1)
 	copies := make([]*os.File, 2)
 	for i, f := range []*os.File{in, out} {
@@ -33,7 +31,7 @@ func (b *box) attached(token string, in, out *os.File) <-chan error {
 	go func() {
 		defer copies[0].Close()
 		defer copies[1].Close()
-		result <- channel.Attach(b.base, token, copies[0], copies[1])
+		result <- channel.Attach(b.base, copies[0], copies[1])
 	}()
 	return result
 }
@@ -65,7 +63,7 @@ func TestAttachDoesNotWaitForARunnerWhenItsDriverIsGone(t *testing.T) {
 	pipe, other := pipePair(t)
 	other.Close()
 	for _, stream := range []*os.File{socket, pipe} {
-		if err := channel.Attach(t.TempDir(), "", stream, stream); err == nil || !strings.Contains(err.Error(), "nobody") {
+		if err := channel.Attach(t.TempDir(), stream, stream); err == nil || !strings.Contains(err.Error(), "nobody") {
 			t.Errorf("%s: %v", stream.Name(), err)
 		}
 	}
@@ -75,7 +73,7 @@ func TestAttach(t *testing.T) {
 	b := newBox(t, time.Minute)
 	ourIn, theirOut := pipePair(t)
 	theirIn, ourOut := pipePair(t)
-	result := b.attached("", theirIn, theirOut)
+	result := b.attached(theirIn, theirOut)
 	d := newDriver(t)
 	if err := d.attach(twoFiles{ourIn, ourOut}, 60); err != nil {
 		t.Fatal(err)
@@ -88,59 +86,6 @@ func TestAttach(t *testing.T) {
 	endsWell(t, result, "attach did not end with its stream")
 }
 
-func TestInputAndOutputOfAProcessAreHandedOver(t *testing.T) {
-	b, d := open(t)
-	d.slot("s")
-	ourIn, theirOut := pipePair(t)
-	theirIn, ourOut := pipePair(t)
-	token := strings.Repeat("a", 32)
-	first := b.attached(token, theirIn, theirOut)
-	theirIn.Close()
-	theirOut.Close()
-	p := shell("s", `while read line; do echo "got $line"; done; echo over; echo late >&2`)
-	p["stdio"] = token
-	id, _ := d.spawn(p)
-	lines := bufio.NewReader(ourIn)
-	for _, word := range []string{"one", "two"} {
-		_, _ = ourOut.WriteString(word + "\n")
-		if got, err := lines.ReadString('\n'); err != nil || got != "got "+word+"\n" {
-			t.Fatalf("%q %v", got, err)
-		}
-	}
-	ourOut.Close()
-	if rest, err := io.ReadAll(lines); err != nil || string(rest) != "over\n" {
-		t.Fatalf("%q %v", rest, err)
-	}
-	endsWell(t, first, "attach goes on without the process")
-	d.call("proc.wait", params{"process": id}, nil)
-	if out, _ := d.log(id, 2, 0, 1000); string(out) != "late\n" {
-		t.Fatalf("%q", out)
-	}
-}
-
-func TestWhatIsHandedOverGoesWithItsSlot(t *testing.T) {
-	b, d := open(t)
-	d.slot("s")
-	ourIn, theirOut := pipePair(t)
-	theirIn, _ := pipePair(t)
-	token := strings.Repeat("b", 32)
-	first, second := b.attached(token, theirIn, theirOut), b.attached(token, theirIn, theirOut)
-	theirOut.Close()
-	p := shell("s", "exec sleep 1000")
-	p["stdio"] = token
-	d.spawn(p)
-	d.call("slot.destroy", params{"slot": "s"}, nil)
-	for _, result := range []<-chan error{first, second} {
-		endsWell(t, result, "attach goes on without the process")
-	}
-	if rest, err := io.ReadAll(ourIn); err != nil || len(rest) != 0 {
-		t.Fatalf("%q %v", rest, err)
-	}
-	d.slot("s")
-	p["stdin"] = true
-	d.fails("bad_request", "proc.spawn", p)
-}
-
 func TestAttachCopiesWhereItMust(t *testing.T) {
 	b := newBox(t, time.Minute)
 	// A regular file as output cannot be waited for.
@@ -149,7 +94,7 @@ func TestAttachCopiesWhereItMust(t *testing.T) {
 		t.Fatal(err)
 	}
 	in, feed := pipePair(t)
-	result := b.attached("", in, out)
+	result := b.attached(in, out)
 	hello := wire.HelloMessage{Versions: []int{1}, Nonce: strings.Repeat("ab", 16),
 		Claim: hex.EncodeToString(make([]byte, 32)), LeaseS: 60}
 	payload, _ := json.Marshal(hello)
@@ -176,7 +121,7 @@ func TestAttachWaitsForTheSocket(t *testing.T) {
 	dir := passableDir(t)
 	in, _ := pipePair(t)
 	begun := time.Now()
-	if err := channel.Attach(dir, "", in, in); err == nil || time.Since(begun) < 4*time.Second {
+	if err := channel.Attach(dir, in, in); err == nil || time.Since(begun) < 4*time.Second {
 		t.Fatal(err, time.Since(begun))
 	}
 }
@@ -186,7 +131,7 @@ func TestLongBaseDirectory(t *testing.T) {
 	b.start(time.Minute)
 	ourIn, theirOut := pipePair(t)
 	theirIn, ourOut := pipePair(t)
-	b.attached("", theirIn, theirOut)
+	b.attached(theirIn, theirOut)
 	d := newDriver(t)
 	if err := d.attach(twoFiles{ourIn, ourOut}, 60); err != nil {
 		t.Fatal(err)

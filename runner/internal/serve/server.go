@@ -86,11 +86,8 @@ func New(config Config) (*Server, error) {
 	s.Endpoint = channel.NewEndpoint(s.ctx, s, config.Base, s.bootID, s.log)
 	s.lease.Store(int64(config.Lease))
 	var err error
-	if s.exec, err = exec.New(s.ctx, s.slots, s.log); err != nil {
-		return nil, err
-	}
-	s.exec.TakeStdio = s.Endpoint.TakeStdio
-	return s, nil
+	s.exec, err = exec.New(s.ctx, s.slots, s.log)
+	return s, err
 }
 
 // Run serves until the driver, the lease or end says that it is over, then

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import socket
 import subprocess
 import sys
@@ -142,17 +141,6 @@ def test_every_async_name_has_its_twin() -> None:
         public = {attribute for attribute in vars(getattr(hermes_exec, name)) if not attribute.startswith("_")}
         internal = {"end", "expire", "move", "renew", "start", "listed", "from_config", "from_env"}
         assert public - internal <= set(dir(getattr(blocking, name))), name
-
-
-def test_input_and_output_of_another_program() -> None:
-    token = secrets.token_hex(16)
-    with SandboxPool("local") as pool, pool.slot() as slot:
-        command = slot.stdio_command(token)
-        assert command is not None
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as handing:
-            process = slot.spawn("cat", stdio=token)
-            assert handing.communicate(b"there and back", timeout=60)[0] == b"there and back"
-        assert process.wait(60).exit_code == 0
 
 
 def test_a_socket_in_the_slot() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from array import array
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -59,26 +58,6 @@ async def test_input_that_is_held_goes_in_many_pieces(slot: Slot) -> None:
             await gone.stdin.send(b"x" * 100_000)
     await gone.stdin.aclose()
     await gone.kill()
-
-
-async def test_input_and_output_of_another_program(slot: Slot) -> None:
-    """What a program of this host has as input and output is that of the process itself."""
-    token = secrets.token_hex(16)
-    command = slot.stdio_command(token)
-    assert command is not None
-    async with await anyio.open_process(command) as handing:
-        assert handing.stdin is not None
-        assert handing.stdout is not None
-        process = await slot.spawn("while read line; do echo got $line; done; echo over; exit 3", stdio=token)
-        await handing.stdin.send(b"one\ntwo\n")
-        await handing.stdin.aclose()
-        assert b"".join([piece async for piece in handing.stdout]) == b"got one\ngot two\nover\n"
-        assert await handing.wait() == 0
-        assert (await process.wait(10)).exit_code == 3
-        assert process.stdin is None
-        assert [piece async for piece in process.stdout] == []
-    with pytest.raises(ConfigError):
-        await slot.spawn("true", stdio=token, stdin=True)
 
 
 async def test_messages_of_a_process_come_whole(slot: Slot) -> None:
