@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"hermes-exec/runner/internal/rights"
+	"hermes-exec/runner/internal/tree"
 	"hermes-exec/runner/internal/wipe"
 )
 
@@ -86,7 +87,7 @@ func (s *slot) wipeOwned(w *wipe.Wiper, dir *os.File, until time.Time, depth int
 		return
 	}
 	others := map[string]bool{}
-	wipe.EachName(dir, func(name string) bool {
+	tree.EachName(dir, func(name string) bool {
 		st, err := statAt(dir, name)
 		switch {
 		case err != nil || st.Dev != own.Dev:

@@ -7,8 +7,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
+
+	"hermes-exec/runner/internal/tree"
 )
 
 // Budget bounds what one wipe may take of a reset.
@@ -23,25 +24,18 @@ func Tree(path string) []string {
 }
 
 const (
-	// Deepest is how many directories are held open.
-	Deepest      = 200
 	mostProblems = 20
 	// stepsAtOnce is how many entries are removed between two looks at the time.
 	stepsAtOnce = 256
 )
 
-// Wiper removes trees. It never follows a link and never leaves a tree: every
-// step is relative to an open directory. Directories that forbid it are opened
-// up, and those that are too deep to hold open are moved up first.
+// Wiper removes trees with the runner's rights. Directories that forbid it are
+// opened up.
 type Wiper struct {
 	until    time.Time // zero: as long as it takes
 	trash    *Trash    // takes one of its turns for some steps at a time; nil: no need to
 	steps    int
-	late     bool
 	Problems []string // what could not be removed
-
-	top   int // where deep directories are moved to
-	moved int
 }
 
 // New makes a Wiper that takes no longer than budget.
@@ -64,114 +58,36 @@ func (w *Wiper) Wipe(path string) bool {
 // WipeIn is Wipe for an entry of an open directory, whose path may lead
 // elsewhere meanwhile.
 func (w *Wiper) WipeIn(parent *os.File, name string) bool {
-	path := filepath.Join(parent.Name(), name)
-	w.top = int(parent.Fd())
 	if w.trash != nil {
 		w.trash.Turns <- struct{}{}
 		defer func() { <-w.trash.Turns }()
 	}
-	next := w.moved + 1
-	gone := w.remove(w.top, name, path, 0)
-	for ; next <= w.moved; next++ {
-		name := w.movedName(next)
-		gone = w.remove(w.top, name, filepath.Join(parent.Name(), name), 0) && gone
-	}
-	return gone
+	remover := tree.Remover{Force: true, Step: w.step, Fail: func(below string, err error) {
+		w.problem(filepath.Join(parent.Name(), below), err)
+	}}
+	return remover.Remove(int(parent.Fd()), name)
 }
 
-// movedName of the nth directory that was too deep.
-func (w *Wiper) movedName(n int) string { return fmt.Sprintf(".wipe-%d-%p-%d", os.Getpid(), w, n) }
-
-// step is false when the time is over.
-func (w *Wiper) step(path string) bool {
+// step fails when the time is over.
+func (w *Wiper) step() error {
 	if w.trash != nil {
 		w.trash.steps.Add(1)
 	}
-	if w.steps++; w.late || w.steps%stepsAtOnce != 0 {
-		return !w.late
+	if w.steps++; w.steps%stepsAtOnce != 0 {
+		return nil
 	}
 	if !w.until.IsZero() && time.Now().After(w.until) {
-		w.late = true
-		w.problem(path, fmt.Errorf("not removed within %v", Budget))
-		return false
+		return fmt.Errorf("not removed within %v", Budget)
 	}
 	if w.trash != nil {
 		<-w.trash.Turns
 		w.trash.Turns <- struct{}{}
 	}
-	return true
+	return nil
 }
 
 func (w *Wiper) problem(path string, err error) {
 	if len(w.Problems) < mostProblems {
 		w.Problems = append(w.Problems, fmt.Sprintf("%s: %v", path, err))
-	}
-}
-
-// remove takes away the entry name of the directory dir and says whether it is
-// gone from there.
-func (w *Wiper) remove(dir int, name, path string, depth int) bool {
-	if !w.step(path) {
-		return false
-	}
-	err := unlink(dir, name, false)
-	if err == nil || err == syscall.ENOENT {
-		return true
-	}
-	if !isDirAt(dir, name) {
-		w.problem(path, err)
-		return false
-	}
-	if unlink(dir, name, true) == nil {
-		return true
-	}
-	if depth >= Deepest {
-		if err := rename(dir, name, w.top, w.movedName(w.moved+1)); err == nil {
-			w.moved++
-			return true
-		}
-	}
-	fd, err := openDir(dir, name)
-	if err != nil {
-		w.problem(path, err)
-		return false
-	}
-	w.empty(fd, path, depth)
-	if w.late {
-		return false
-	}
-	if err := unlink(dir, name, true); err != nil && err != syscall.ENOENT {
-		w.problem(path, err)
-		return false
-	}
-	return true
-}
-
-// empty removes everything in the open directory fd and closes it.
-func (w *Wiper) empty(fd int, path string, depth int) {
-	f := os.NewFile(uintptr(fd), path)
-	defer f.Close()
-	EachName(f, func(name string) bool { return w.remove(int(f.Fd()), name, path+"/"+name, depth+1) })
-}
-
-// EachName reads a directory a part at a time, since it may be huge, and again
-// as long as do says that it took an entry away: others can be skipped then.
-func EachName(dir *os.File, do func(name string) (removed bool)) {
-	for again := true; again; {
-		again = false
-		for {
-			names, err := dir.Readdirnames(1024)
-			for _, name := range names {
-				if do(name) {
-					again = true
-				}
-			}
-			if len(names) == 0 || err != nil {
-				break
-			}
-		}
-		if _, err := dir.Seek(0, 0); err != nil {
-			return
-		}
 	}
 }

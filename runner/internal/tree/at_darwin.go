@@ -1,4 +1,4 @@
-package wipe
+package tree
 
 import (
 	"syscall"
@@ -12,16 +12,8 @@ const (
 	atRemoveDir = 0x80
 )
 
-func isDirAt(dir int, name string) bool {
-	fd, err := openDir(dir, name)
-	if err != nil {
-		return err == syscall.EACCES
-	}
-	_ = syscall.Close(fd)
-	return true
-}
-
-func openDir(dir int, name string) (int, error) {
+// open opens a directory whose content is to be removed.
+func (r *Remover) open(dir int, name string) (int, error) {
 	p, err := syscall.BytePtrFromString(name)
 	if err != nil {
 		return -1, err
@@ -31,8 +23,16 @@ func openDir(dir int, name string) (int, error) {
 	if errno != 0 {
 		return -1, errno
 	}
+	if r.Enter != nil {
+		if err := r.Enter(int(fd)); err != nil {
+			_ = syscall.Close(int(fd))
+			return -1, r.back(dir, err)
+		}
+	}
 	return int(fd), nil
 }
+
+func openUp(int, string) error { return syscall.ENOTSUP }
 
 func rename(fromDir int, from string, toDir int, to string) error {
 	p, err := syscall.BytePtrFromString(from)

@@ -1,0 +1,197 @@
+// Package tree removes directory trees that tenants shape. It copes with any
+// depth in bounded memory, works on the caller's thread with that thread's
+// rights, never follows a link and never leaves the tree: each step is relative
+// to an open directory.
+package tree
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+const (
+	// MaxOpen is how many directories of one path are open at once. A directory
+	// below them is moved up, into the top directory of the tree.
+	MaxOpen = 64
+	// namesAtOnce bounds what is held of each open directory.
+	namesAtOnce = 64
+	// maxPath cuts the paths of problems.
+	maxPath = 1000
+)
+
+// errTooDeep is what Fail gets for a directory below MaxOpen others that cannot
+// be moved up.
+var errTooDeep = errors.New("too deep, and cannot be moved up")
+
+// Remover removes trees. All of its functions are optional, and are called on
+// the caller's thread.
+type Remover struct {
+	// Step is called before each entry. An error ends the removal.
+	Step func() error
+	// Enter is called with an open directory before anything is done in it, at
+	// first and after a directory in it. An error leaves the directory as it
+	// is.
+	Enter func(dir int) error
+	// Fail is called with what cannot be removed, with a path that begins with
+	// the name that was given to Remove, and why. An entry may be reported more
+	// than once.
+	Fail func(path string, err error)
+	// Force opens up directories of the thread's user that forbid it to remove
+	// what is in them.
+	Force bool
+
+	names []string // from the top of the tree to the present entry
+	top   int      // the open top directory
+	mark  string   // names of moved directories begin with it
+	moved int
+	ended bool
+}
+
+// Remove removes an entry of an open directory, with everything in it, and
+// returns whether it is gone from there.
+func (r *Remover) Remove(parent int, name string) bool {
+	r.ended = false
+	r.names = r.names[:0]
+	return r.entry(parent, name)
+}
+
+func (r *Remover) entry(dir int, name string) bool {
+	r.names = append(r.names, name)
+	defer func() { r.names = r.names[:len(r.names)-1] }()
+	if r.ended {
+		return false
+	}
+	if r.Step != nil {
+		if err := r.Step(); err != nil {
+			r.ended = true
+			r.fail(err)
+			return false
+		}
+	}
+	err := r.unlink(dir, name)
+	if err == syscall.ENOTEMPTY || err == syscall.EEXIST {
+		err = r.directory(dir, name)
+	}
+	if err != nil && !errors.Is(err, syscall.ENOENT) {
+		r.fail(err)
+		return false
+	}
+	return !r.ended
+}
+
+// unlink removes an entry that is no directory, or an empty one.
+func (r *Remover) unlink(dir int, name string) error {
+	err := unlink(dir, name, 0)
+	if err == syscall.EACCES && r.Force && syscall.Fchmod(dir, 0o700) == nil {
+		err = unlink(dir, name, 0)
+	}
+	if err != syscall.EISDIR && err != syscall.EPERM {
+		return err
+	}
+	if removed := unlink(dir, name, atRemoveDir); removed != syscall.ENOTDIR {
+		return removed
+	}
+	return err
+}
+
+// directory removes one that is not empty.
+func (r *Remover) directory(dir int, name string) error {
+	if len(r.names) > MaxOpen {
+		return r.moveUp(dir, name)
+	}
+	fd, err := r.open(dir, name)
+	if err != nil {
+		return err
+	}
+	r.empty(fd, name)
+	if err := r.back(dir, nil); err != nil || r.ended {
+		return err
+	}
+	return unlink(dir, name, atRemoveDir)
+}
+
+// back enters a directory again, and returns err. Without it nothing more can be done.
+func (r *Remover) back(dir int, err error) error {
+	if r.Enter == nil {
+		return err
+	}
+	if failed := r.Enter(dir); failed != nil {
+		r.ended = true
+		return failed
+	}
+	return err
+}
+
+// empty removes everything in the open directory fd and closes it.
+func (r *Remover) empty(fd int, name string) {
+	file := os.NewFile(uintptr(fd), name)
+	defer file.Close()
+	if len(r.names) == 1 {
+		r.top = fd
+	}
+	EachName(file, func(name string) bool {
+		moved := r.moved
+		return r.entry(fd, name) || r.moved != moved
+	})
+}
+
+// moveUp makes a deep directory an entry of the top directory, which is read
+// again for it.
+func (r *Remover) moveUp(dir int, name string) error {
+	if r.mark == "" {
+		random := make([]byte, 8)
+		if _, err := rand.Read(random); err != nil {
+			return err
+		}
+		r.mark = ".deep-" + hex.EncodeToString(random) + "-"
+	}
+	to := r.mark + strconv.Itoa(r.moved+1)
+	err := rename(dir, name, r.top, to)
+	if err == syscall.EACCES && r.Force && openUp(dir, name) == nil {
+		err = rename(dir, name, r.top, to)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errTooDeep, err)
+	}
+	r.moved++
+	return nil
+}
+
+func (r *Remover) fail(err error) {
+	if r.Fail == nil {
+		return
+	}
+	path := strings.Join(r.names, "/")
+	if len(path) > maxPath {
+		path = path[:maxPath/2] + "…" + path[len(path)-maxPath/2:]
+	}
+	r.Fail(path, err)
+}
+
+// EachName reads a directory a part at a time, since it may be huge, and again
+// as long as do returns that it took an entry away: others can be skipped then.
+func EachName(dir *os.File, do func(name string) (removed bool)) {
+	for again := true; again; {
+		again = false
+		for {
+			names, err := dir.Readdirnames(namesAtOnce)
+			for _, name := range names {
+				if do(name) {
+					again = true
+				}
+			}
+			if len(names) == 0 || err != nil {
+				break
+			}
+		}
+		if _, err := dir.Seek(0, 0); err != nil {
+			return
+		}
+	}
+}
