@@ -9,9 +9,15 @@ import (
 	"hermes-exec/runner/internal/proc"
 )
 
-// argvBudget bounds how long a listing reads arguments: a process that forks
-// all the time keeps its memory locked against readers.
-const argvBudget = 500 * time.Millisecond
+const (
+	// argvBudget bounds how long a listing reads arguments: a process that forks
+	// all the time keeps its memory locked against readers.
+	argvBudget = 500 * time.Millisecond
+	// mostArgv bounds the arguments of all processes of a listing, in bytes.
+	mostArgv = 4 << 20
+	// argOverhead is what an argument takes beside its bytes.
+	argOverhead = 16
+)
 
 // processes lists what lives in the slot.
 func (k *killer) processes() ipc.Processes {
@@ -23,12 +29,15 @@ func (k *killer) processes() ipc.Processes {
 		}
 		tenants := k.tenants(all)
 		claimed := k.claim(tenants, k.setup.Track.Count == 0)
-		began := time.Now()
+		began, room := time.Now(), mostArgv
 		boot := began.Add(-time.Duration(proc.BootTicks()) * 10 * time.Millisecond)
 		for pid, p := range tenants {
 			shown := []ipc.Bytes{}
-			if time.Since(began) < argvBudget {
+			if time.Since(began) < argvBudget && room > 0 {
 				shown = proc.Argv(pid)
+				for _, arg := range shown {
+					room -= len(arg) + argOverhead
+				}
 			}
 			started := boot.Add(time.Duration(p.Start) * 10 * time.Millisecond)
 			out.Processes = append(out.Processes, ipc.Process{

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"bytes"
 	"os"
 	"strconv"
 	"strings"
@@ -103,28 +102,23 @@ func (t *tenancy) marked(pid int) bool {
 	return ok
 }
 
-func (t *tenancy) markedToken(pid int) (uint64, bool) {
-	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
-	if err != nil {
-		return 0, false
-	}
-	return tokenIn(data, t.setup.Boot+"."+t.setup.Slot)
+func (t *tenancy) markedToken(pid int) (token uint64, ok bool) {
+	slot := t.setup.Boot + "." + t.setup.Slot
+	// One that hides the mark behind a larger environment than is searched is
+	// as one that has cleared it: it is known by its ancestors and its age.
+	ok = proc.Environ(pid, marker, func(value string) bool {
+		token, ok = parseMark(value, slot)
+		return ok
+	})
+	return token, ok
 }
 
-// tokenIn finds the mark of a command of this slot in an environment.
-func tokenIn(environ []byte, slot string) (uint64, bool) {
-	for _, entry := range bytes.Split(environ, []byte{0}) {
-		value, ok := bytes.CutPrefix(entry, []byte(marker))
-		if !ok {
-			continue
-		}
-		number, boot, ok := strings.Cut(string(value), ".")
-		if !ok || boot != slot {
-			continue
-		}
-		if token, err := strconv.ParseUint(number, 10, 64); err == nil {
-			return token, true
-		}
+// parseMark reads the mark of a command of this slot.
+func parseMark(value, slot string) (token uint64, ok bool) {
+	number, of, ok := strings.Cut(value, ".")
+	if !ok || of != slot {
+		return 0, false
 	}
-	return 0, false
+	token, err := strconv.ParseUint(number, 10, 64)
+	return token, err == nil
 }

@@ -42,7 +42,8 @@ func (a *agent) launch(s ipc.Spawn, user isolation.User, fds []int) outcome {
 		out.err = ipc.OSError("working directory "+strconv.Quote(cwd), cwd, err)
 		return out
 	}
-	env := append(textStrings(s.Env), marker+strconv.FormatUint(s.Token, 10)+"."+a.setup.Boot+"."+a.setup.Slot)
+	mark := marker + strconv.FormatUint(s.Token, 10) + "." + a.setup.Boot + "." + a.setup.Slot
+	env := append([]string{mark}, textStrings(s.Env)...) // first, where it is found however much follows
 	path, errno := program.Lookup(string(s.Argv[0]), cwd, env)
 	if errno != 0 {
 		return cannot(string(s.Argv[0]), errno, errno != syscall.ENOENT)
@@ -118,7 +119,7 @@ func (t *tenancy) trackingGID(token uint64) (uint32, bool) {
 func maxRSS(u syscall.Rusage) int64 { return u.Maxrss << 10 }
 
 func textStrings(list []ipc.Bytes) []string {
-	out := make([]string, len(list), len(list)+1)
+	out := make([]string, len(list))
 	for i, b := range list {
 		out[i] = string(b)
 	}

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"hermes-exec/runner/internal/bounded"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/proc"
 )
@@ -64,7 +65,7 @@ func hasWord(list, word string) bool {
 
 func ownCgroups() map[string]string {
 	out := map[string]string{}
-	data, err := os.ReadFile("/proc/self/cgroup")
+	data, err := bounded.ReadWhole("/proc/self/cgroup", bounded.Setting)
 	if err != nil {
 		return out
 	}
@@ -97,7 +98,7 @@ func canMakeGroup(dir string) bool {
 }
 
 func v2Groups(dir string) []Group {
-	data, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	data, err := bounded.ReadWhole(filepath.Join(dir, "cgroup.controllers"), bounded.Setting)
 	if err != nil || !canMakeGroup(dir) {
 		return nil
 	}
@@ -168,7 +169,7 @@ var limitName = map[string]string{"memory": "memory_mb", "pids": "pids", "cpu": 
 // delegate lets children of a version 2 group have controllers: its own
 // processes have to go into a leaf first.
 func delegate(dir string) error {
-	on, err := os.ReadFile(filepath.Join(dir, "cgroup.subtree_control"))
+	on, err := bounded.ReadWhole(filepath.Join(dir, "cgroup.subtree_control"), bounded.Setting)
 	if err == nil && strings.Contains(string(on), "memory") && strings.Contains(string(on), "pids") {
 		return nil
 	}
@@ -176,7 +177,7 @@ func delegate(dir string) error {
 	if err := os.Mkdir(leaf, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	pids, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	pids, err := bounded.ReadWhole(filepath.Join(dir, "cgroup.procs"), bounded.Table)
 	if err != nil {
 		return err
 	}
@@ -254,7 +255,7 @@ func LiftCPU(joins []Join) (restore func() error) {
 		if j.V2 {
 			file, none = "cpu.max", "max"
 		}
-		was, err := os.ReadFile(filepath.Join(j.Dir, file))
+		was, err := bounded.ReadWhole(filepath.Join(j.Dir, file), bounded.Setting)
 		limit := strings.TrimSpace(string(was))
 		if err == nil && !strings.HasPrefix(limit, none) && set(j.Dir, file, none) == nil {
 			return func() error { return set(j.Dir, file, limit) }

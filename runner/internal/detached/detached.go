@@ -12,10 +12,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
+	"hermes-exec/runner/internal/bounded"
 	"hermes-exec/runner/internal/proc"
 	"hermes-exec/runner/internal/room"
 	"hermes-exec/runner/internal/wipe"
@@ -124,7 +126,8 @@ func start(dir, base string, owner json.RawMessage, args []string) (Box, error) 
 func Read(base string) Box {
 	dir := filepath.Dir(base)
 	box := Box{Base: base, State: "ended", Log: tail(filepath.Join(dir, logFile))}
-	if owner, err := os.ReadFile(filepath.Join(dir, ownerFile)); err == nil && json.Valid(owner) {
+	owner, err := bounded.ReadWhole(filepath.Join(dir, ownerFile), bounded.Setting)
+	if err == nil && json.Valid(owner) {
 		box.Owner = owner
 	}
 	if info, err := os.Stat(filepath.Join(dir, ownerFile)); err == nil {
@@ -180,32 +183,31 @@ func End(base string) (Box, error) {
 
 // List finds the runners of this user whose directories are in folder.
 func List(folder string) ([]Box, error) {
-	entries, err := os.ReadDir(folder)
-	if errors.Is(err, fs.ErrNotExist) {
-		return []Box{}, nil
-	}
-	if err != nil {
-		return nil, err
-	}
 	boxes := []Box{}
-	for _, e := range entries {
-		info, err := e.Info()
-		if err != nil || !e.IsDir() || !strings.HasPrefix(e.Name(), prefix) {
-			continue
+	err := bounded.EachName(folder, func(name string) bool {
+		if !strings.HasPrefix(name, prefix) {
+			return true
 		}
-		if st, ok := info.Sys().(*syscall.Stat_t); !ok || int(st.Uid) != os.Geteuid() {
-			continue
+		var st syscall.Stat_t
+		if err := syscall.Lstat(filepath.Join(folder, name), &st); err != nil || int(st.Uid) != os.Geteuid() ||
+			st.Mode&syscall.S_IFMT != syscall.S_IFDIR {
+			return true
 		}
-		box := Read(filepath.Join(folder, e.Name(), "box"))
+		box := Read(filepath.Join(folder, name, "box"))
 		if box.Log = ""; box.Owner != nil {
 			boxes = append(boxes, box)
 		}
+		return true
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
 	}
+	slices.SortFunc(boxes, func(a, b Box) int { return strings.Compare(a.Base, b.Base) })
 	return boxes, nil
 }
 
 func recorded(dir string) (p process) {
-	if text, err := os.ReadFile(filepath.Join(dir, runnerFile)); err == nil {
+	if text, err := bounded.ReadWhole(filepath.Join(dir, runnerFile), bounded.Setting); err == nil {
 		_ = json.Unmarshal(text, &p)
 	}
 	return p
@@ -230,14 +232,14 @@ func tail(path string) string {
 	if info, err := file.Stat(); err == nil && info.Size() > logTail {
 		_, _ = file.Seek(-logTail, io.SeekEnd)
 	}
-	text, _ := io.ReadAll(io.LimitReader(file, logTail))
+	text, _, _ := bounded.Read(file, logTail)
 	return strings.ToValidUTF8(string(text), "?")
 }
 
 // removeGroups removes the cgroups with the path prefixes that a runner has
 // written down; one with processes is kept.
 func removeGroups(told string) {
-	text, err := os.ReadFile(told)
+	text, err := bounded.ReadWhole(told, bounded.Table)
 	if err != nil {
 		return // a runner that ends by itself has removed both
 	}

@@ -2,11 +2,10 @@ package isolation
 
 import (
 	"fmt"
-	"io"
-	"os"
 	"strconv"
 	"strings"
-	"syscall"
+
+	"hermes-exec/runner/internal/bounded"
 )
 
 // User is an entry of passwd with its groups.
@@ -129,15 +128,7 @@ const maxAccounts = 4 << 20
 // accounts reads a passwd or group file, which the tenant of a whole box may
 // have replaced: it may be a FIFO without a writer, or endless.
 func accounts(path string) []byte {
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil
-	}
-	defer file.Close()
-	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil
-	}
-	data, err := io.ReadAll(io.LimitReader(file, maxAccounts))
+	data, _, err := bounded.ReadFile(path, maxAccounts)
 	if err != nil {
 		return nil
 	}

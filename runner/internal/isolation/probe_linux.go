@@ -3,7 +3,6 @@ package isolation
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"runtime"
 	"strconv"
@@ -11,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"hermes-exec/runner/internal/bounded"
 	"hermes-exec/runner/internal/cgroup"
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/ipc"
@@ -54,7 +54,7 @@ func Probe() (Facts, error) {
 
 // mappedIDs is the longest run of uids that this process's user namespace has.
 func mappedIDs() IDRange {
-	data, err := os.ReadFile("/proc/self/uid_map")
+	data, err := bounded.ReadWhole("/proc/self/uid_map", bounded.Setting)
 	best := IDRange{}
 	if err != nil {
 		return IDRange{First: 0, Count: 65536}
@@ -181,7 +181,7 @@ func tryIn(way Way, args ...string) (loopback bool, err error) {
 	if err != nil {
 		return false, plain(err)
 	}
-	said, _ := io.ReadAll(io.LimitReader(r, 4096))
+	said, _, _ := bounded.Read(r, 4096)
 	state, err := wait(p)
 	if err != nil {
 		return false, err

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 
+	"hermes-exec/runner/internal/bounded"
 	"hermes-exec/runner/internal/proc"
 	"hermes-exec/runner/internal/rights"
 	"hermes-exec/runner/internal/seccomp"
@@ -275,7 +276,7 @@ func TryOwnRoot(f Facts, folder string) error {
 // refused, as far as the settings of this kernel tell.
 func namespaceHint(err error) string {
 	setting := func(path string) string {
-		text, _ := os.ReadFile(path)
+		text, _ := bounded.ReadWhole(path, bounded.Setting)
 		return strings.Trim(string(text), "\x00\n ")
 	}
 	profile := setting("/proc/self/attr/current")

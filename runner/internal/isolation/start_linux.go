@@ -3,12 +3,12 @@ package isolation
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"strings"
 	"syscall"
 
+	"hermes-exec/runner/internal/bounded"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/rights"
 )
@@ -44,7 +44,7 @@ func startSelf(network bool, argv []string, files []*os.File) (*os.Process, erro
 	if err != nil {
 		return nil, err
 	}
-	said, _ := io.ReadAll(io.LimitReader(r, 4096))
+	said, _, _ := bounded.Read(r, 4096)
 	state, err := between.Wait()
 	if err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func attributes(way Way, network bool) *syscall.SysProcAttr {
 
 // identity maps every id that exists here to itself.
 func identity(file string) []syscall.SysProcIDMap {
-	data, err := os.ReadFile("/proc/self/" + file)
+	data, err := bounded.ReadWhole("/proc/self/"+file, bounded.Setting)
 	if err != nil {
 		return nil
 	}

@@ -3,7 +3,9 @@
 package proc
 
 import (
+	"bufio"
 	"bytes"
+	"io"
 	"iter"
 	"os"
 	"slices"
@@ -11,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 
+	"hermes-exec/runner/internal/bounded"
 	"hermes-exec/runner/internal/ipc"
 )
 
@@ -159,11 +162,15 @@ func Descends(all map[int]Process, p Process, from int) bool {
 	return false
 }
 
+// mostArgv is how much is read of a process's arguments. A process can have
+// any amount, also by prctl(PR_SET_MM), which needs no rights.
+const mostArgv = 64 << 10
+
 // Argv is what the process shows; a tenant can make it anything. One that shows
 // nothing, as in the middle of an exec, has its short name in brackets, as ps
 // has it.
 func Argv(pid int) []ipc.Bytes {
-	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+	data, _, err := bounded.ReadFile("/proc/"+strconv.Itoa(pid)+"/cmdline", mostArgv)
 	if err != nil {
 		return []ipc.Bytes{}
 	}
@@ -172,13 +179,42 @@ func Argv(pid int) []ipc.Bytes {
 		return []ipc.Bytes{ipc.Bytes("[" + strings.TrimSuffix(string(Read("/proc/"+strconv.Itoa(pid)+"/comm", buf[:])),
 			"\n") + "]")}
 	}
-	const most = 64 << 10
-	data = data[:min(len(data), most)]
 	out := []ipc.Bytes{}
 	for _, part := range bytes.Split(bytes.TrimSuffix(data, []byte{0}), []byte{0}) {
 		out = append(out, ipc.Bytes(part))
 	}
 	return out
+}
+
+// mostEnviron is how much is searched of an environment. The kernel takes 6 MiB
+// from execve, and any size from prctl(PR_SET_MM).
+const mostEnviron = 1 << 20
+
+// Environ looks in the environment that a process was started with for an entry
+// that begins with prefix and whose rest is accepted. Only the beginning of a large
+// environment is searched: a later entry is not found, as if it were not there.
+func Environ(pid int, prefix string, accept func(value string) bool) bool {
+	file, err := bounded.Open("/proc/" + strconv.Itoa(pid) + "/environ")
+	if err != nil {
+		return false
+	}
+	defer file.Close()
+	return findEntry(io.LimitReader(file, mostEnviron), prefix, accept)
+}
+
+// findEntry searches entries that end with a NUL, of which it keeps a part at a time.
+func findEntry(r io.Reader, prefix string, accept func(value string) bool) bool {
+	parts := bufio.NewReaderSize(r, 16<<10)
+	for inside := false; ; {
+		part, err := parts.ReadSlice(0)
+		value, ok := bytes.CutPrefix(bytes.TrimSuffix(part, []byte{0}), []byte(prefix))
+		if ok && !inside && accept(string(value)) {
+			return true
+		}
+		if inside = err == bufio.ErrBufferFull; err != nil && !inside {
+			return false
+		}
+	}
 }
 
 // OwnMemory is what a process has resident and does not share.
@@ -202,7 +238,7 @@ type Mount struct{ Root, Path, Options, Kind, Super string }
 
 // Mounts lists the mounts that this process sees, those that cover others last.
 func Mounts() ([]Mount, error) {
-	table, err := os.ReadFile("/proc/self/mountinfo")
+	table, err := bounded.ReadWhole("/proc/self/mountinfo", bounded.Table)
 	if err != nil {
 		return nil, err
 	}

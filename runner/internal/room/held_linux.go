@@ -1,11 +1,11 @@
 package room
 
 import (
-	"os"
 	"strconv"
 	"syscall"
 	"time"
 
+	"hermes-exec/runner/internal/bounded"
 	"hermes-exec/runner/internal/pipe"
 )
 
@@ -21,36 +21,22 @@ func Held(pids []int) Use {
 	seen, memory := map[file]bool{}, memoryDevices()
 	until := time.Now().Add(heldTime)
 	for _, pid := range pids {
-		for _, fd := range openFiles(pid) {
+		open := "/proc/" + strconv.Itoa(pid) + "/fd"
+		_ = bounded.EachName(open, func(fd string) bool {
 			var s syscall.Stat_t
-			if time.Now().After(until) || syscall.Stat(fd, &s) != nil {
-				continue
+			if syscall.Stat(open+"/"+fd, &s) != nil {
+				return true
 			}
 			this := file{uint64(s.Dev), s.Ino}
-			if s.Mode&syscall.S_IFMT != syscall.S_IFREG || s.Nlink > 0 || memory[this.device] || seen[this] {
-				continue
+			if s.Mode&syscall.S_IFMT == syscall.S_IFREG && s.Nlink == 0 && !memory[this.device] && !seen[this] {
+				seen[this] = true
+				out.Files++
+				out.Bytes += s.Blocks * 512
 			}
-			seen[this] = true
-			out.Files++
-			out.Bytes += s.Blocks * 512
-		}
+			return time.Now().Before(until)
+		})
 	}
 	return out
-}
-
-// openFiles are paths that lead to what a process has open.
-func openFiles(pid int) []string {
-	path := "/proc/" + strconv.Itoa(pid) + "/fd/"
-	dir, err := os.Open(path)
-	if err != nil {
-		return nil
-	}
-	defer dir.Close()
-	names, _ := dir.Readdirnames(-1)
-	for i := range names {
-		names[i] = path + names[i]
-	}
-	return names
 }
 
 // memoryDevices are the file systems of memfd_create and of /dev/shm.

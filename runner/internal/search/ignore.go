@@ -1,10 +1,10 @@
 package search
 
 import (
-	"io"
 	"os"
 	"strings"
-	"syscall"
+
+	"hermes-exec/runner/internal/bounded"
 )
 
 // maxIgnoreFile bounds how much of one ignore file is read.
@@ -41,17 +41,7 @@ func loadIgnores(outer *ignoreSet, dir string) *ignoreSet {
 
 // readSmall reads a regular file and gives nothing for anything else.
 func readSmall(path string) string {
-	info, err := os.Stat(path)
-	if err != nil || !info.Mode().IsRegular() {
-		return ""
-	}
-	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
-	if err != nil {
-		return ""
-	}
-	file := os.NewFile(uintptr(fd), path)
-	defer file.Close()
-	data, err := io.ReadAll(io.LimitReader(file, maxIgnoreFile))
+	data, _, err := bounded.ReadFile(path, maxIgnoreFile)
 	if err != nil {
 		return ""
 	}

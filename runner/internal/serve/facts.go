@@ -1,12 +1,12 @@
 package serve
 
 import (
-	"bufio"
 	"os"
 	"runtime"
 	"strconv"
 	"strings"
 
+	"hermes-exec/runner/internal/bounded"
 	"hermes-exec/runner/internal/channel"
 )
 
@@ -60,7 +60,7 @@ func memory() memoryFacts {
 			continue
 		}
 		f.OOMKills = kills
-		if text, err := os.ReadFile(try.limit); err == nil {
+		if text, err := bounded.ReadWhole(try.limit, bounded.Setting); err == nil {
 			if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n < unlimited {
 				f.LimitBytes = &n
 			}
@@ -71,14 +71,12 @@ func memory() memoryFacts {
 }
 
 func counter(path, key string) (int64, bool) {
-	file, err := os.Open(path)
+	text, err := bounded.ReadWhole(path, bounded.Setting)
 	if err != nil {
 		return 0, false
 	}
-	defer file.Close()
-	lines := bufio.NewScanner(file)
-	for lines.Scan() {
-		name, value, _ := strings.Cut(lines.Text(), " ")
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		if n, err := strconv.ParseInt(value, 10, 64); err == nil && name == key {
 			return n, true
 		}

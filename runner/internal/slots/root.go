@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"hermes-exec/runner/internal/bounded"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
 	"hermes-exec/runner/internal/rights"
@@ -99,7 +100,7 @@ func (s *rung) placeOwn(p CreateParams) {
 // use it: a layer is mounted once.
 func (s *slot) freshLayer() error {
 	at := s.setup.View.Layer
-	if entries, err := os.ReadDir(at); err != nil || len(entries) == 0 {
+	if n, err := bounded.Count(at, 1); err != nil || n == 0 {
 		return err
 	}
 	waste, err := s.m.trash.Take(at)

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"hermes-exec/runner/internal/bounded"
 	"hermes-exec/runner/internal/cgroup"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
@@ -250,7 +251,7 @@ func (s *rung) placeView(p CreateParams) {
 
 // fileAnd is the content of a file of the box with one more line.
 func fileAnd(path, line string) string {
-	data, err := os.ReadFile(path)
+	data, err := bounded.ReadWhole(path, bounded.Table)
 	if err != nil {
 		return ""
 	}

@@ -1,17 +1,15 @@
 package slots
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"hermes-exec/runner/internal/rights"
+	"hermes-exec/runner/internal/sysv"
 	"hermes-exec/runner/internal/tree"
 	"hermes-exec/runner/internal/wipe"
 )
@@ -45,7 +43,7 @@ func (s *slot) wipeShared() []string {
 	if u.View.Pids {
 		return problems // System V objects went with their namespace
 	}
-	return append(problems, removeIPC(u.UID, u.GID)...)
+	return append(problems, sysv.Remove(u.UID, func(do func() error) error { return asThreadOf(u.UID, u.GID, do) })...)
 }
 
 // clearKeys empties the keyrings of a uid, which the kernel keeps for some time
@@ -192,63 +190,4 @@ const tmpfsMagic = 0x01021994
 func inMemory(dir string) bool {
 	var st syscall.Statfs_t
 	return syscall.Statfs(dir, &st) == nil && int64(st.Type) == tmpfsMagic
-}
-
-// removeIPC removes the System V objects of a uid: shared memory, semaphores
-// and message queues outlive the processes that made them. It does so as that
-// user, since root in a container may have no right to. The problems are what
-// is left.
-func removeIPC(uid, gid uint32) []string {
-	err := asThreadOf(uid, gid, func() error {
-		eachIPC(uid, func(kind ipcKind, id int) { kind.remove(uintptr(id)) })
-		return nil
-	})
-	var problems []string
-	eachIPC(uid, func(kind ipcKind, id int) {
-		problems = append(problems, fmt.Sprintf("System V object %s %d cannot be removed (%v)", kind.name, id, err))
-	})
-	return problems
-}
-
-type ipcKind struct {
-	name   string
-	remove func(id uintptr)
-}
-
-const ipcRmid = 0
-
-var ipcKinds = []ipcKind{
-	{"shm", func(id uintptr) { _, _, _ = syscall.RawSyscall(syscall.SYS_SHMCTL, id, ipcRmid, 0) }},
-	{"sem", func(id uintptr) { _, _, _ = syscall.RawSyscall(syscall.SYS_SEMCTL, id, 0, ipcRmid) }},
-	{"msg", func(id uintptr) { _, _, _ = syscall.RawSyscall(syscall.SYS_MSGCTL, id, ipcRmid, 0) }},
-}
-
-// eachIPC visits the objects that a uid has made or owns.
-func eachIPC(uid uint32, do func(kind ipcKind, id int)) {
-	want := strconv.FormatUint(uint64(uid), 10)
-	for _, kind := range ipcKinds {
-		names, rows := ipcTable(kind)
-		owner, maker := slices.Index(names, "uid"), slices.Index(names, "cuid")
-		for _, f := range rows {
-			if owner < 0 || maker < 0 || len(f) <= max(owner, maker) || f[owner] != want && f[maker] != want {
-				continue
-			}
-			if id, err := strconv.Atoi(f[1]); err == nil {
-				do(kind, id)
-			}
-		}
-	}
-}
-
-// ipcTable is what the kernel lists of a kind: the names of the columns, of
-// which the first two are key and id, and the objects.
-func ipcTable(kind ipcKind) (names []string, rows [][]string) {
-	table, _ := os.ReadFile("/proc/sysvipc/" + kind.name)
-	head, rest, _ := strings.Cut(string(table), "\n")
-	for line := range strings.Lines(rest) {
-		if f := strings.Fields(line); len(f) > 1 {
-			rows = append(rows, f)
-		}
-	}
-	return strings.Fields(head), rows
 }

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"hermes-exec/runner/internal/bounded"
 	"hermes-exec/runner/internal/cgroup"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
@@ -158,8 +159,8 @@ func (s *slot) verify() []string {
 			out = append(out, dir+" is not the slot's own directory")
 			continue
 		}
-		if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
-			out = append(out, fmt.Sprintf("%s holds %d entries (%v)", dir, len(entries), err))
+		if n, err := bounded.Count(dir, 1000); err != nil || n > 0 {
+			out = append(out, fmt.Sprintf("%s holds %d entries (%v)", dir, n, err))
 		}
 	}
 	return out

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 
+	"hermes-exec/runner/internal/bounded"
 	"hermes-exec/runner/internal/isolation"
 )
 
@@ -23,7 +24,7 @@ func AddName(user isolation.User, shell string) error {
 }
 
 func appendLine(path, line string) error {
-	data, err := os.ReadFile(path)
+	data, err := bounded.ReadWhole(path, bounded.Table)
 	if err != nil {
 		return err
 	}
@@ -55,7 +56,7 @@ func RemoveName(name string) error {
 
 // removeLine writes in place: the file may be a mount, and keeps its owner.
 func removeLine(path, prefix string) error {
-	data, err := os.ReadFile(path)
+	data, err := bounded.ReadWhole(path, bounded.Table)
 	if err != nil {
 		return err
 	}

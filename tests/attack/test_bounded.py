@@ -1,0 +1,96 @@
+"""What a tenant makes large is not read whole: runner and agent stay small, and a call takes no longer."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes_exec import SandboxPool, Slot
+from hermes_exec.testing.conformance import outside
+from tests.attack.arena import FOLDER, PROGRAMS
+
+pytestmark = pytest.mark.anyio
+MIB, GIB = 1 << 20, 1 << 30
+MOST_MIB = 64
+"""What runner and agent may have at most, each. They have 7 to 15 when nothing is wrong."""
+WAYS: dict[str, dict[str, Any]] = {
+    "local": {"backend": "local"},
+    "own root": {"backend": "docker", "slots_per_sandbox": 2},
+    "whole sandbox": {"backend": "docker", "slots_per_sandbox": 1},
+}
+
+
+def words(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+
+
+def status(pid: int) -> dict[str, str]:
+    text = Path(f"/proc/{pid}/status").read_text()
+    return {key: value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
+
+
+async def our_programs(slot: Slot) -> list[int]:
+    """The slot's agent and its runner, as this host counts them: the ancestors of what runs in the slot."""
+    mark = secrets.token_hex(8)
+    process = await slot.spawn(["sh", "-c", "read line", mark], stdin=True)
+    pid = (await outside.seen(mark, 1))[0]
+    found = []
+    while pid > 1:
+        pid = int(status(pid)["PPid"])
+        if pid and words(pid)[1:2] in ([b"agent"], [b"serve"]):
+            found.append(pid)
+    await process.kill()
+    assert found
+    return found
+
+
+@asynccontextmanager
+async def within_bounds(slot: Slot) -> AsyncIterator[None]:
+    """Check that agent and runner have stayed small; the kernel remembers their largest size."""
+    pids = await our_programs(slot)
+    yield
+    peaks = {pid: int(status(pid)["VmHWM"].split()[0]) // 1024 for pid in pids}
+    assert max(peaks.values()) < MOST_MIB, peaks
+
+
+@pytest.fixture(params=[pytest.param(way, marks=[pytest.mark.docker] if way != "local" else []) for way in WAYS])
+async def slot(
+    request: pytest.FixtureRequest, docker_image: Callable[[str], str], anyio_backend: str
+) -> AsyncIterator[Slot]:
+    options = dict(WAYS[request.param])
+    if options["backend"] == "docker":
+        options["image"] = docker_image("debian")
+    async with SandboxPool(options.pop("backend"), **options) as pool, pool.slot() as slot:
+        await slot.files.upload(PROGRAMS, FOLDER)
+        yield slot
+
+
+def forged(slot: Slot, what: str, size: int, *more: str) -> list[str]:
+    return ["python3", "-B", f"{slot.workspace}/{FOLDER}/forged.py", what, str(size), *more]
+
+
+async def test_process_list_with_a_command_line_of_a_gibibyte(slot: Slot) -> None:
+    async with within_bounds(slot):
+        process = await slot.spawn(forged(slot, "argv", GIB))
+        assert await process.stdout.receive() == b"forged\n"
+        begin = time.monotonic()
+        listed = await slot.processes()
+        assert time.monotonic() - begin < 2
+        (seen,) = (each for each in listed if each.pid == process.pid)
+        assert sum(len(arg) + 1 for arg in seen.argv) == 64 << 10
+        await process.kill()
+
+
+async def test_time_limit_beside_a_daemon_with_an_environment_of_300_mebibytes(slot: Slot) -> None:
+    async with within_bounds(slot):
+        command = forged(slot, "environ", 300 * MIB, "daemon")
+        result = await slot.run(["sh", "-c", '"$@"; sleep 60', "sh", *command], timeout_s=2)
+        assert result.timed_out
+        assert result.duration_s < 6
+        assert not any("forged.py" in " ".join(each.argv) for each in await slot.processes())

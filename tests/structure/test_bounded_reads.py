@@ -1,0 +1,36 @@
+"""Nothing that a tenant shapes is read whole by the runner: package `bounded` reads files and directories, in parts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+RUNNER = Path(__file__).parents[2] / "runner"
+SOURCES = [path for path in (RUNNER / "internal").rglob("*.go") if not path.name.endswith("_test.go")]
+WHOLE = re.compile(
+    r"\b(?:os|fs|ioutil)\.Read(?:File|Dir)\(|\bio\.ReadAll\(|\bbufio\.NewScanner\(|\.ReadDir\(-1\)|\.Readdir(?:names)?\(-1\)"
+)
+"""A line of a scanner has a bound, but one that is longer ends the scan without a word."""
+
+NOT_SHAPED = {
+    "internal/isolation/root_linux.go: os.ReadDir(": "the sandbox's image, before there is a tenant",
+    "internal/slots/shared_linux.go: os.ReadDir(": "the sandbox's image, before there is a tenant",
+    "internal/proc/proc.go: .Readdirnames(-1)": "the numbers of processes, of which the kernel has a limit",
+}
+"""Places that read something whole, and why no tenant can make it large."""
+
+
+def places(pattern: re.Pattern[str]) -> set[str]:
+    """Where the runner's code matches, as `file: match`."""
+    return {
+        f"{path.relative_to(RUNNER)}: {match.group()}"
+        for path in SOURCES
+        for line in path.read_text().splitlines()
+        if not line.strip().startswith("//")
+        for match in pattern.finditer(line)
+    }
+
+
+def test_runner_reads_nothing_whole_that_tenants_shape() -> None:
+    assert len(SOURCES) > 100
+    assert places(WHOLE) == set(NOT_SHAPED), "use internal/bounded, or say here why no tenant shapes what is read"
