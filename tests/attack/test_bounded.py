@@ -15,7 +15,7 @@ from hermes_exec import SandboxPool, Slot
 from hermes_exec.testing.conformance import outside
 from tests.attack.arena import FOLDER, PROGRAMS
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_of(3)]
 MIB, GIB = 1 << 20, 1 << 30
 MOST_MIB = 64
 """What runner and agent may have at most, each. They have 7 to 15 when nothing is wrong."""
@@ -73,6 +73,48 @@ async def slot(
 
 def forged(slot: Slot, what: str, size: int, *more: str) -> list[str]:
     return ["python3", "-B", f"{slot.workspace}/{FOLDER}/forged.py", what, str(size), *more]
+
+
+DEEP = """
+import os
+for _ in range(int({levels})):
+    os.mkdir("d" * 250)
+    os.chdir("d" * 250)
+"""
+IGNORED = """
+import os
+for level in range(4):
+    for name in (".gitignore", ".ignore"):
+        with open(name, "w") as file:
+            file.writelines(f"?{number:x}a\\n" for number in range(150_000))
+    with open("found", "w") as file:
+        file.write("needle")
+    os.mkdir("sub")
+    os.chdir("sub")
+"""
+
+
+async def test_removal_of_a_tree_of_3500_levels(slot: Slot) -> None:
+    async with within_bounds(slot):
+        made = await slot.run(
+            ["python3", "-c", f"import os; os.mkdir('top'); os.chdir('top'){DEEP.format(levels=3500)}"]
+        )
+        assert made.stderr == ""
+        await slot.files.remove("top", recursive=True)
+    assert not await slot.files.exists("top")
+
+
+async def test_search_below_ignore_files_of_a_mebibyte(slot: Slot) -> None:
+    await slot.files.mkdir("project")
+    await slot.run(["python3", "-c", IGNORED], cwd="project")
+    async with within_bounds(slot):
+        begin = time.monotonic()
+        result = await slot.files.search("needle", "project")
+        assert time.monotonic() - begin < 2
+    assert result.total == 4
+    assert (
+        [error for error in result.errors if "not all of its rules are applied" in error] == list(result.errors) != []
+    )
 
 
 async def test_process_list_with_a_command_line_of_a_gibibyte(slot: Slot) -> None:

@@ -62,7 +62,7 @@ async def search_files(state: ToolState, arguments: dict[str, Any]) -> Outcome:
             "warning": "The search was stopped early: narrow it with path or file_glob.",
         }
     if found.errors:
-        data["warning"] = f"{data.get('warning', '')} Not searched: {'; '.join(found.errors[:5])}".strip()
+        data["warning"] = f"{data.get('warning', '')} Incomplete: {'; '.join(found.errors[:5])}".strip()
     return Outcome(data, settle=partial(_limit_repetition, state, arguments, data))
 
 

@@ -159,8 +159,8 @@ func moveAcross(ctx context.Context, source, target string) error {
 		err = convert(target, os.Rename(temp, target))
 	}
 	if err != nil {
-		_ = os.RemoveAll(temp)
+		_ = removeTree(context.WithoutCancel(ctx), temp)
 		return convert(target, err)
 	}
-	return convert(source, os.RemoveAll(source))
+	return convert(source, removeTree(context.WithoutCancel(ctx), source))
 }

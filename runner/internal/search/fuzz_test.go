@@ -22,7 +22,8 @@ func FuzzIgnoreFile(f *testing.F) {
 	f.Add("*.o\n!keep.o\n/build/\n**/x\n# not this\n\\#this\n a\\ \n", "a/build")
 	f.Add("!\n/\n//\n!/\n[a\n", "x")
 	f.Fuzz(func(t *testing.T, text, name string) {
-		set := &ignoreSet{base: "/top", rules: parseIgnore(text)}
+		rules, _ := parseIgnore(text, maxIgnoreRules)
+		set := &ignoreSet{base: "/top", rules: rules}
 		_ = set.ignored("/top/"+name, name, true)
 		_ = set.ignored("/top", "", false)
 	})

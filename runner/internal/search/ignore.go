@@ -1,18 +1,28 @@
 package search
 
 import (
+	"fmt"
 	"os"
 	"strings"
 
 	"hermes-exec/runner/internal/bounded"
 )
 
-// maxIgnoreFile bounds how much of one ignore file is read.
-const maxIgnoreFile = 1 << 20
+// What the ignore files of a folder and of those above it may have together. What
+// is beyond is not applied, and the answer says so.
+const (
+	maxIgnoreRules = 20_000
+	maxIgnoreBytes = 1 << 20
+	// maxIgnoreLine is longer than any path.
+	maxIgnoreLine = 4096
+)
 
 // rule is one line of an ignore file, in git's meaning.
 type rule struct {
-	glob     *globPattern
+	pattern  string
+	least    int  // how long a name that matches is at least
+	last     byte // the byte that it ends with, 0: any
+	wild     bool
 	negated  bool
 	dirOnly  bool
 	anchored bool // matched against the path from the ignore file's folder, else against the name
@@ -22,35 +32,48 @@ type rule struct {
 type ignoreSet struct {
 	outer *ignoreSet
 	base  string // absolute path of the folder, without a final slash
-	rules []rule
+	rules []rule // the one that counts most first
+	// Those of all folders up to here.
+	count, bytes int
 }
 
-var ignoreNames = []string{".gitignore", ".ignore"} // the later one wins
+var ignoreNames = []string{".ignore", ".gitignore"} // the earlier one wins
 
 // loadIgnores adds the rules of dir to those above it.
-func loadIgnores(outer *ignoreSet, dir string) *ignoreSet {
-	var rules []rule
-	for _, name := range ignoreNames {
-		rules = append(rules, parseIgnore(readSmall(dir+"/"+name))...)
+func (w *walker) loadIgnores(outer *ignoreSet, dir string) *ignoreSet {
+	set := &ignoreSet{outer: outer, base: strings.TrimSuffix(dir, "/")}
+	if outer != nil {
+		set.count, set.bytes = outer.count, outer.bytes
 	}
-	if len(rules) == 0 {
+	for _, name := range ignoreNames {
+		path := set.base + "/" + name
+		text, whole, err := bounded.ReadFile(path, maxIgnoreBytes-set.bytes)
+		if err != nil {
+			continue
+		}
+		if !whole {
+			text = text[:strings.LastIndexByte(string(text), '\n')+1]
+		}
+		set.bytes += len(text)
+		rules, all := parseIgnore(string(text), maxIgnoreRules-set.count)
+		set.rules = append(set.rules, rules...)
+		set.count += len(rules)
+		if whole = whole && all; !whole && !w.ignoresCut {
+			w.ignoresCut = true
+			w.errors = append(w.errors, fmt.Sprintf("%s: not all of its rules are applied, so that files may be "+
+				"listed that it ignores: a search takes %d rules and %d bytes of ignore files at a time", path,
+				maxIgnoreRules, maxIgnoreBytes))
+		}
+	}
+	if len(set.rules) == 0 {
 		return outer
 	}
-	return &ignoreSet{outer: outer, base: strings.TrimSuffix(dir, "/"), rules: rules}
-}
-
-// readSmall reads a regular file and gives nothing for anything else.
-func readSmall(path string) string {
-	data, _, err := bounded.ReadFile(path, maxIgnoreFile)
-	if err != nil {
-		return ""
-	}
-	return string(data)
+	return set
 }
 
 // parentIgnores loads the rules of the folders above dir as far as the top of
 // its repository; without one they do not count.
-func parentIgnores(dir string) *ignoreSet {
+func (w *walker) parentIgnores(dir string) *ignoreSet {
 	var above []string
 	for d := dir; ; d = parentOf(d) {
 		if _, err := os.Lstat(d + "/.git"); err == nil {
@@ -63,7 +86,7 @@ func parentIgnores(dir string) *ignoreSet {
 	}
 	var set *ignoreSet
 	for i := len(above) - 1; i >= 0; i-- {
-		set = loadIgnores(set, above[i])
+		set = w.loadIgnores(set, above[i])
 	}
 	return set
 }
@@ -75,53 +98,80 @@ func parentOf(path string) string {
 	return "/"
 }
 
-func parseIgnore(text string) []rule {
-	var rules []rule
-	for line := range strings.SplitSeq(text, "\n") {
-		line = trimIgnored(strings.TrimSuffix(line, "\r"))
-		if line == "" || line[0] == '#' {
+// parseIgnore gives the rules of a text from its end, where they count most: a
+// line that is there again later has no meaning. All is false when it has more
+// rules than most.
+func parseIgnore(text string, most int) (rules []rule, all bool) {
+	text = strings.TrimPrefix(text, "\ufeff")
+	seen := map[string]bool{}
+	for text != "" {
+		text = strings.TrimSuffix(text, "\n")
+		start := strings.LastIndexByte(text, '\n') + 1
+		r, ok := parseRule(trimIgnored(strings.TrimSuffix(text[start:], "\r")))
+		text = text[:start]
+		key := r.pattern
+		if r.dirOnly {
+			key += "/"
+		}
+		if r.anchored {
+			key = "/" + key
+		}
+		if !ok || seen[key] {
 			continue
 		}
-		var r rule
-		if line[0] == '!' {
-			r.negated, line = true, line[1:]
+		if len(rules) >= most {
+			return rules, false
 		}
-		if rest, ok := strings.CutSuffix(line, "/"); ok {
-			r.dirOnly, line = true, rest
-		}
-		r.anchored = strings.Contains(line, "/")
-		line = strings.TrimPrefix(line, "/")
-		if line == "" {
-			continue
-		}
-		if rest, ok := strings.CutPrefix(line, "**/"); ok && !strings.Contains(rest, "/") {
-			r.anchored, line = false, rest
-		}
-		// git knows no braces: they are ordinary characters there.
-		line = strings.NewReplacer("{", `\{`, "}", `\}`).Replace(line)
-		glob, err := compileGlob(line)
-		if err != nil {
-			continue // git passes over what it cannot read, too
-		}
-		r.glob = glob
+		seen[key] = true
 		rules = append(rules, r)
 	}
-	return rules
+	return rules, true
+}
+
+// parseRule is false for a line that ignores nothing.
+func parseRule(line string) (r rule, ok bool) {
+	if line == "" || line[0] == '#' || len(line) > maxIgnoreLine {
+		return r, false
+	}
+	if line[0] == '!' {
+		r.negated, line = true, line[1:]
+	}
+	if rest, ok := strings.CutSuffix(line, "/"); ok {
+		r.dirOnly, line = true, rest
+	}
+	r.anchored = strings.Contains(line, "/")
+	line = strings.TrimPrefix(line, "/")
+	if rest, ok := strings.CutPrefix(line, "**/"); ok && !strings.Contains(rest, "/") {
+		r.anchored, line = false, rest
+	}
+	r.pattern = line
+	r.wild = strings.ContainsAny(line, `*?[\`)
+	r.least = shortest(line)
+	if line == "" || r.least < 0 {
+		return r, false // git passes over what it cannot read, too
+	}
+	// The last byte of a set is its bracket, and a byte may be taken as it is.
+	if end := line[len(line)-1]; !strings.ContainsRune(`*?]`, rune(end)) {
+		r.last = end
+	}
+	return r, true
 }
 
 // trimIgnored takes spaces off the end unless a backslash keeps them.
 func trimIgnored(line string) string {
-	for strings.HasSuffix(line, " ") && !strings.HasSuffix(line, `\ `) {
-		line = line[:len(line)-1]
+	end := len(strings.TrimRight(line, " "))
+	backslashes := end - len(strings.TrimRight(line[:end], `\`))
+	if end < len(line) && backslashes%2 == 1 {
+		end++
 	}
-	return line
+	return line[:end]
 }
 
 // ignored asks the rules from the innermost folder out, each file from its end.
 func (s *ignoreSet) ignored(path, name string, isDir bool) bool {
 	for ; s != nil; s = s.outer {
 		relative := strings.TrimPrefix(path[len(s.base):], "/")
-		for i := len(s.rules) - 1; i >= 0; i-- {
+		for i := range s.rules {
 			r := &s.rules[i]
 			if r.dirOnly && !isDir {
 				continue
@@ -130,10 +180,20 @@ func (s *ignoreSet) ignored(path, name string, isDir bool) bool {
 			if r.anchored {
 				subject = relative
 			}
-			if r.glob.match(subject) {
+			if r.match(subject) {
 				return !r.negated
 			}
 		}
 	}
 	return false
+}
+
+func (r *rule) match(subject string) bool {
+	switch {
+	case len(subject) < r.least, r.last != 0 && subject != "" && subject[len(subject)-1] != r.last:
+		return false
+	case !r.wild:
+		return subject == r.pattern
+	}
+	return matchWild(r.pattern, subject)
 }

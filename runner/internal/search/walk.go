@@ -52,6 +52,7 @@ type walker struct {
 	errors      []string
 	names       int
 	stopped     bool
+	ignoresCut  bool // not all rules of ignore files are applied
 	deadline    time.Time
 }
 
@@ -68,7 +69,7 @@ func (w *walker) run(root string) {
 	}
 	var rules *ignoreSet
 	if w.ignoreFiles {
-		rules = parentIgnores(filepath.Clean(root))
+		rules = w.parentIgnores(filepath.Clean(root))
 	}
 	w.folder(strings.TrimSuffix(root, "/"), "", rules, 1, deviceOf(root))
 }
@@ -92,7 +93,7 @@ func (w *walker) folder(full, relative string, rules *ignoreSet, depth int, devi
 	}
 	defer func() { w.names -= len(entries) }()
 	if w.ignoreFiles {
-		rules = loadIgnores(rules, path)
+		rules = w.loadIgnores(rules, path)
 	}
 	for _, e := range entries {
 		if w.stopped || w.ctx.Err() != nil || time.Now().After(w.deadline) {
