@@ -15,6 +15,7 @@ from typing import IO, Protocol, runtime_checkable
 from hermes_exec.channel.frames import FrameType
 from hermes_exec.channel.trace import Trace, TracedFrame
 from hermes_exec.errors import ConfigError
+from hermes_exec.private_files import private
 from hermes_exec.redact import masked_data
 from hermes_exec.results import PoolEvent
 
@@ -66,7 +67,7 @@ class TraceFile:
         self._secrets = secrets or []
         self._lock = threading.Lock()
         self._file: IO[str] | None = open(  # noqa: SIM115 - it lives as long as the pool
-            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w", encoding="utf-8"
+            path, "w", encoding="utf-8", opener=private
         )
         from importlib.metadata import version
 

@@ -18,6 +18,7 @@ from hermes_exec.cli.kit.ending import end_with
 from hermes_exec.cli.kit.interrupt import run_async
 from hermes_exec.cli.kit.output import LogHandler, emit_json, say, stdout
 from hermes_exec.errors import ConfigError
+from hermes_exec.private_files import make_directory, private
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -383,8 +384,9 @@ def _keep_settings(folder: Path, config: BaseModel, servers: Sequence[BaseModel]
                 f"{folder} has results of an evaluation with another {', '.join(others)}: name another folder, or "
                 "remove it"
             )
-    folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(settings, sort_keys=False), "utf-8")
+    make_directory(folder)
+    with open(path, "w", encoding="utf-8", opener=private) as file:
+        yaml.safe_dump(settings, file, sort_keys=False)
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -22,6 +22,7 @@ from tenacity import RetryError
 from hermes_agent import Episode, Message, Verdict
 from hermes_agent.parsers import Parser
 from hermes_agent.tokens.samplers import exact_at
+from hermes_atropos import run_files
 from hermes_atropos.config import SandboxEnvConfig
 from hermes_atropos.context import ExecTool, ToolContext
 from hermes_atropos.errors import EnvironmentStopped
@@ -75,10 +76,12 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
             raise ConfigError(f"tokenizer_name: there is no folder {named}")
         if not Path(named).is_dir() and try_to_load_from_cache(named, "tokenizer_config.json") is None:
             self._print(f"fetching the tokenizer {named} from the Hugging Face Hub")
+        run_files.make_directories(config)
         try:
             super().__init__(config, configs, slurm, testing)
         except OSError as error:
             raise ConfigError(f"the tokenizer {config.tokenizer_name!r} cannot be loaded: {error}") from error
+        run_files.keep_groups_private(self.config)
         self._resumes = False
         self.reach = Reach(None, tuple(server.base_url for server in configs if server.base_url))
         try:
@@ -89,7 +92,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
                 )
             self.rolling = Rolling(self, kind)
         except ConfigError:
-            self._close_groups()
+            run_files.close_groups(self.jsonl_writer, self.config)
             raise
 
     # What subclasses write.
@@ -201,16 +204,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
             await self._in_pool(super().process_manager)
             self.rolling.check_written(self.n_groups_to_process)
         finally:
-            self._close_groups()
-
-    def _close_groups(self) -> None:
-        """Close the file of groups. One without any goes: beside it atroposlib would call the next one NAME_1."""
-        if self.jsonl_writer is None:
-            return
-        self.jsonl_writer.close()
-        path = Path(self.config.data_path_to_save_groups)
-        if path.exists() and path.stat().st_size == 0:
-            path.unlink()
+            run_files.close_groups(self.jsonl_writer, self.config)
 
     async def _run_evaluate(self) -> None:
         """`evaluate`: the evaluation alone, which goes on where one before it in the same folder has ended."""
@@ -251,7 +245,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
                 raise ConfigError(f"wandb: {error}") from error
             raise
         finally:
-            self._close_groups()
+            run_files.close_groups(self.jsonl_writer, self.config)
             with anyio.CancelScope(shield=True):
                 await self._disconnect()
                 await close(self.server)
@@ -428,6 +422,7 @@ class SandboxAgentEnv(BaseEnv, Generic[ItemT]):  # type: ignore[misc]
             self._print(table(str(self.name), done))
         if self.config.data_dir_to_save_evals is not None:
             await self.evaluate_log(metrics, start_time=started, end_time=time.time(), verbose=False)
+            run_files.keep_metrics_private(self.config)
         if self.config.use_wandb and not self._resumes:
             import wandb
 

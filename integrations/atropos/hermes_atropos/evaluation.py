@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes_agent import RolloutResult
 from hermes_exec import ConfigError
+from hermes_exec.private_files import make_directory, private
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -66,8 +67,8 @@ class Samples:
 
     def __init__(self, path: Path, *, resume: bool) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = path.with_name(f"{path.name}.lock").open("a")
+        make_directory(path.parent)
+        self._lock = open(path.with_name(f"{path.name}.lock"), "a", opener=private)  # noqa: SIM115 - held
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -76,9 +77,10 @@ class Samples:
         kept = {one.key: (one, line) for one, line in (_read(path) if resume else ()) if one.solved is not None}
         self.earlier = [one for one, _ in kept.values()]
         aside = path.with_name(f"{path.name}.new")
-        aside.write_text("".join(f"{line}\n" for _, line in kept.values()), "utf-8")
+        with open(aside, "w", encoding="utf-8", opener=private) as file:
+            file.writelines(f"{line}\n" for _, line in kept.values())
         aside.replace(path)
-        self._file = path.open("a", encoding="utf-8")
+        self._file = open(path, "a", encoding="utf-8", opener=private)  # noqa: SIM115 - a field
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Add an item: an `Evaluated` as a dict, with its `messages`."""

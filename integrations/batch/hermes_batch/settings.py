@@ -12,6 +12,7 @@ from hermes_agent.models.named import EMBEDDED
 from hermes_batch.config import BatchConfig
 from hermes_exec import ConfigError, ExecError, PoolConfig, config_type
 from hermes_exec.config import secret_fields
+from hermes_exec.private_files import private
 
 SETTINGS = "run.json"
 _APART = frozenset({"out", "overwrite", "api_key", "dataset", "backend_options"})
@@ -37,7 +38,8 @@ def write_settings(config: BatchConfig, *, prompts: int, records: int, seconds: 
     }
     aside = config.out / f".{SETTINGS}.new"
     with explain_write_errors(config.out):
-        aside.write_text(json.dumps(facts, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        with open(aside, "w", encoding="utf-8", opener=private) as file:
+            file.write(json.dumps(facts, ensure_ascii=False, indent=2) + "\n")
         aside.replace(config.out / SETTINGS)
 
 

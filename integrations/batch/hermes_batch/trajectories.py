@@ -18,6 +18,7 @@ from hermes_batch.images import IMAGE_NAME, SCREENSHOTS
 from hermes_batch.record import Record
 from hermes_batch.settings import explain_write_errors
 from hermes_exec.errors import ConfigError
+from hermes_exec.private_files import make_directory, private
 
 TRAJECTORIES = "trajectories.jsonl"
 _LARGE = frozenset({"conversations", "messages", "tools"})
@@ -39,8 +40,8 @@ class Trajectories:
         process writes it, or when it cannot be written.
         """
         with _as_config_error(f"out: cannot write to {out}"):
-            out.mkdir(parents=True, exist_ok=True)
-            file = (out / TRAJECTORIES).open("ab" if overwrite else "xb")
+            make_directory(out)
+            file = open(out / TRAJECTORIES, "ab" if overwrite else "xb", opener=private)  # noqa: SIM115 - a field
             _lock(file, out)
             file.truncate(0)
             for path in (out / SCREENSHOTS).glob("*") if overwrite else ():
@@ -56,9 +57,9 @@ class Trajectories:
         `keep` sees each record once; when it raises, the file is as it was. Raises ConfigError as `create` does.
         """
         path, aside = out / TRAJECTORIES, out / f".{TRAJECTORIES}.new"
-        with _as_config_error(f"out: cannot write to {out}"), path.open("ab") as earlier:
+        with _as_config_error(f"out: cannot write to {out}"), open(path, "ab", opener=private) as earlier:
             _lock(earlier, out)
-            file = aside.open("wb")
+            file = open(aside, "wb", opener=private)  # noqa: SIM115 - a field
             try:
                 _lock(file, out)
                 for _, record in records_at(out):
@@ -79,9 +80,7 @@ class Trajectories:
         """
         with explain_write_errors(self._out):
             for name, image in images.items():
-                path = self._out / name
-                path.parent.mkdir(exist_ok=True)
-                path.write_bytes(image)
+                _write_image(self._out / name, image)
             self._file.write(_line(record))
             self._file.flush()
             await anyio.to_thread.run_sync(os.fsync, self._file.fileno())
@@ -94,6 +93,12 @@ class Trajectories:
     ) -> None:
         with explain_write_errors(self._out):
             self._file.close()
+
+
+def _write_image(path: Path, image: bytes) -> None:
+    make_directory(path.parent)
+    with open(path, "wb", opener=private) as file:
+        file.write(image)
 
 
 def records_at(out: Path) -> Iterator[tuple[int, Row | None]]:

@@ -69,12 +69,14 @@ def groups(folder: Path) -> tuple[str, str]:
 
 def test_process_tells_that_there_are_no_more_items(counted: str, tokenizer: Path, tmp_path: Path) -> None:
     with serving(PolicyServer(load(tokenizer), solve)) as server:
-        given = flags(tokenizer, server.url, *groups(tmp_path), "--env.total_steps", "5")
+        given = flags(tokenizer, server.url, *groups(tmp_path / "new"), "--env.total_steps", "5")
         code, said = run("process", *given, name=counted)
         none, told = run("process", *given, "--env.count", "0", name=counted)
     assert code == 0, said
     assert "3 of 5 groups were written: there are no more items" in said
-    assert len(read_groups(tmp_path / "groups.jsonl")) == 3
+    assert len(read_groups(tmp_path / "new" / "groups.jsonl")) == 3
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "new" / "groups.jsonl").stat().st_mode & 0o777 == 0o600
     assert none == 2, told
     assert "counted has no items" in told
 
@@ -141,6 +143,8 @@ def test_an_evaluation_goes_on_with_the_same_settings_alone(counted: str, tokeni
     assert "another env.max_agent_turns: name another folder" in longer_said
     metrics = json.loads((tmp_path / "evals" / "metrics.json").read_text())["results"]["all"]
     assert (metrics["eval/items"], metrics["eval/pass_rate"]) == (3, 1.0)
+    assert (tmp_path / "evals").stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "evals").iterdir()} == {0o600}
 
 
 def test_an_evaluation_of_which_nothing_can_be_said_has_failed(counted: str, tokenizer: Path, tmp_path: Path) -> None:

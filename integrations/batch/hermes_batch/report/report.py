@@ -12,6 +12,7 @@ from hermes_batch.report.transcript import transcript
 from hermes_batch.settings import explain_write_errors, read_settings
 from hermes_batch.tally import Tally, outcome, reason
 from hermes_batch.trajectories import TRAJECTORIES, record_at, records_at
+from hermes_exec.private_files import private
 
 REPORT = "report.html"
 _EPISODES = 500
@@ -39,13 +40,12 @@ def write_report(out: Path) -> Path:
     images = Images(out)
     with (
         explain_write_errors(out),
-        path.open("w", encoding="utf-8", errors="replace") as page,
+        open(path, "w", encoding="utf-8", errors="replace", opener=private) as page,
         (out / TRAJECTORIES).open("rb") as lines,
     ):
         before, after = _page(run)
         page.write(before)
-        for _, offset in run.places[:_EPISODES]:
-            page.write(_episode(record_at(lines, offset), images))
+        page.writelines(_episode(record_at(lines, offset), images) for _, offset in run.places[:_EPISODES])
         page.write(after)
     return path
 
