@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hermes_exec.aio.streams import FdStream
 from hermes_exec.backends.owner import descendants
+from hermes_exec.private_files import private
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 WITH_US = (
@@ -24,25 +25,22 @@ KILLED_S = 5.0
 def start_child(
     command: Sequence[str],
     log: Path,
-    env: Mapping[str, str] | None,
+    env: Mapping[str, str],
     stdin: int = subprocess.DEVNULL,
     stdout: int = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
-    """Start a child in a session of its own, without our descriptors and signal settings; with our environment where
-    `env` is None.
+    """Start a child in a session of its own, with this environment, and without our descriptors and signal settings.
 
     Raises:
         OSError: it cannot be started, or the log cannot be written.
     """
-    with log.open("ab") as file:
+    with open(log, "ab", opener=private) as file:
         return subprocess.Popen(
             command, stdin=stdin, stdout=stdout, stderr=file, env=env, cwd="/", start_new_session=True, close_fds=True
         )
 
 
-def open_child(
-    command: Sequence[str], log: Path, env: Mapping[str, str] | None
-) -> tuple[subprocess.Popen[bytes], FdStream]:
+def open_child(command: Sequence[str], log: Path, env: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], FdStream]:
     """Start a child and return the stream to it: a socket whose other end is its stdin and stdout. Raises as
     `start_child`.
     """

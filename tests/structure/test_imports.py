@@ -16,7 +16,7 @@ from hermes_exec.cli.app import COMMANDS
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = (
     ("hermes_exec.errors", "hermes_exec._lazy"),
-    ("hermes_exec.checks", "hermes_exec.results"),
+    ("hermes_exec.checks", "hermes_exec.results", "hermes_exec.private_files"),
     ("hermes_exec.aio", "hermes_exec.config"),
     ("hermes_exec.redact", "hermes_exec.backends", "hermes_exec.channel"),
     ("hermes_exec.tracing",),
@@ -52,6 +52,7 @@ READS_ENVIRONMENT = (
     "hermes_exec.testing",
     "hermes_exec.cli",
     "hermes_exec.pool.pool",  # SandboxPool.from_env
+    "hermes_exec.backends.helpers",  # what helper programs get of it
     "hermes_exec.tools.code.programs",  # they run in slots
     "hermes_agent.cli.agent",
     "hermes_batch.cli",

@@ -6,11 +6,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from hermes_exec.config.backend import BackendConfig
+from hermes_exec.backends.helpers import HelpedConfig
 from hermes_exec.config.model import AbsolutePath, Volume
 
 
-class SingularityConfig(BackendConfig):
+class SingularityConfig(HelpedConfig):
     """Boxes that are containers of Apptainer or Singularity on this host, as root or as an ordinary user."""
 
     backend: ClassVar[str] = "singularity"

@@ -12,7 +12,7 @@ import shlex
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +23,7 @@ from anyio.abc import Process
 
 from hermes_exec.backends.box_directory import remove_tree
 from hermes_exec.backends.file_lock import locked
+from hermes_exec.backends.helpers import helper_environment
 from hermes_exec.backends.image_errors import not_built, not_fetched
 from hermes_exec.backends.process import with_us
 from hermes_exec.backends.singularity.config import SingularityConfig
@@ -35,7 +36,8 @@ ARCHIVES = ("docker-archive:", "oci-archive:")
 TRANSPORTS = (*ARCHIVES, "docker-daemon:", "oci:")
 GRACE_S = 5.0
 DAEMON_S = 30.0
-SAID_BYTES = 4096
+CREDENTIALS = "(APPTAINER|SINGULARITY|DOCKER)_.*|REGISTRY_AUTH_FILE"
+SAID_BYTES, PIPE = 4096, subprocess.PIPE
 
 
 class Source(NamedTuple):
@@ -111,10 +113,11 @@ class Images:
                 await anyio.to_thread.run_sync(remove_tree, left)
         part = Path(tempfile.mkdtemp(prefix=f"{path.name}.part-", dir=self._cache))
         try:
-            argv = ["env", f"{engine.prefix}_TMPDIR={part}", engine.path, "build"]
+            argv = [engine.path, "build"]
             argv += [] if mounts_files() else ["--sandbox", "--fix-perms"]
             argv += ["--no-https"] if self._config.no_https else []
-            said = await _run([*argv, str(part / "image"), source.argument], name, on_progress)
+            env = self._config.helper_environment(CREDENTIALS) | {f"{engine.prefix}_TMPDIR": str(part)}
+            said = await _run([*argv, str(part / "image"), source.argument], env, name, on_progress)
             if said is not None:
                 raise _failure(name, source, said)
             with contextlib.suppress(OSError):  # somebody was faster
@@ -168,8 +171,8 @@ def _content(name: str) -> str:
 def _daemon_image(reference: str) -> str:
     done = None
     try:
-        argv = ["docker", "image", "inspect", "--format", "{{.Id}}", reference]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=DAEMON_S, check=False)
+        argv, env = ["docker", "image", "inspect", "--format", "{{.Id}}", reference], helper_environment("DOCKER_.*")
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=DAEMON_S, check=False)
     except subprocess.TimeoutExpired as error:  # by its name alone an image that was kept before would be taken for it
         raise LaunchTimeout(f"the Docker daemon did not describe {reference!r} within {DAEMON_S:g} s") from error
     except OSError:
@@ -216,17 +219,11 @@ def _hash_of(path: Path, *_: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-async def _run(argv: list[str], name: str, on_progress: Progress | None) -> str | None:
-    """Run a build with this process's environment, which has credentials and proxies; what it said if it failed. One
-    that is not waited for any more is ended.
-    """
+async def _run(argv: list[str], env: Mapping[str, str], name: str, on_progress: Progress | None) -> str | None:
+    """Run a build; what it said if it failed. One that is not waited for any more is ended."""
     with anyio.CancelScope(shield=True):  # a start that is called off half-way leaves its pipes open
         process = await anyio.open_process(
-            with_us(argv),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
+            with_us(argv), env=env, stdin=PIPE, stdout=subprocess.DEVNULL, stderr=PIPE, start_new_session=True
         )
     try:
         said = await _said(process, name, on_progress)

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from hermes_exec.config.backend import BackendConfig
+from hermes_exec.backends.helpers import HelpedConfig
 from hermes_exec.config.model import AbsolutePath, ConfigModel
 from hermes_exec.config.pool import SlotCount
 
@@ -63,7 +63,7 @@ def _hosts(value: object) -> object:
     return value if isinstance(value, list | tuple) else (value,)
 
 
-class SSHConfig(BackendConfig):
+class SSHConfig(HelpedConfig):
     """Boxes that are process trees on other hosts, reached by SSH."""
 
     backend: ClassVar[str] = "ssh"

@@ -40,7 +40,8 @@ class OpenSSH:
         """See ``Transport.run``."""
         argv = self._command(command)
         pipe = subprocess.PIPE
-        with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True) as child:
+        env = self._config.helper_environment()
+        with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env=env, start_new_session=True) as child:
             self._running.add(child)
             if self._closed:
                 child.kill()
@@ -58,7 +59,7 @@ class OpenSSH:
     def open(self, command: str) -> FdStream:
         """See ``Transport.open``."""
         argv = self._command(command)
-        child, stream = open_child(argv, self._private() / "streams.log", None)
+        child, stream = open_child(argv, self._private() / "streams.log", self._config.helper_environment())
         # Its end is seen on the stream; somebody has to take its exit code.
         threading.Thread(target=child.wait, name="hermes-exec-ssh", daemon=True).start()
         return stream
@@ -129,13 +130,10 @@ class OpenSSH:
             self._end_master()
             log = self._private() / "master.log"
             argv = [*self._client(), "-M", "-S", self._socket_option(), "-N", self._host.host]
+            argv, env = with_us(argv, str(log.parent)), self._config.helper_environment() | self._askpass()
             with log.open("wb") as file:
                 self._master = subprocess.Popen(
-                    with_us(["env", *self._askpass(), *argv], str(log.parent)),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=file,
-                    start_new_session=True,
+                    argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=file, start_new_session=True
                 )
             until = time.monotonic() + self._config.connect_timeout_s + 5.0
             while not self._socket().exists():
@@ -146,16 +144,17 @@ class OpenSSH:
                 time.sleep(0.005)
             self._forget_passphrase()
 
-    def _askpass(self) -> list[str]:
+    def _askpass(self) -> dict[str, str]:
         """Variables that make the client take the passphrase from a file of ours."""
         if self._config.passphrase is None:
-            return []
+            return {}
         secret, script = self._private() / "passphrase", self._private() / "askpass"
         for path, text, mode in ((secret, self._config.passphrase(), 0o600), (script, ASKPASS, 0o700)):
             path.unlink(missing_ok=True)
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
                 file.write(text)
-        return [f"SSH_ASKPASS={script}", "SSH_ASKPASS_REQUIRE=force", f"HERMES_EXEC_PASSPHRASE_FILE={secret}"]
+        ask = {"SSH_ASKPASS": str(script), "SSH_ASKPASS_REQUIRE": "force"}
+        return ask | {"HERMES_EXEC_PASSPHRASE_FILE": str(secret)}
 
     def _end_master(self) -> None:
         self._forget_passphrase()

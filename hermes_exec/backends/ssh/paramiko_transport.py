@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import socket
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import paramiko
 
 from hermes_exec.aio.bridge import bridged
 from hermes_exec.aio.streams import READ_BYTES, FdStream
+from hermes_exec.backends.helpers import unset_others
 from hermes_exec.backends.ssh.config import SSHConfig, SSHHost
 from hermes_exec.backends.ssh.transport import CLOSED, Attempts, Completed, unavailable
 from hermes_exec.errors import BackendUnavailable
@@ -147,7 +149,7 @@ class Paramiko:
 
     def _socket(self, address: str, port: int, proxy: str | None) -> socket.socket | paramiko.ProxyCommand:
         if proxy:
-            return paramiko.ProxyCommand(proxy)
+            return paramiko.ProxyCommand(f"{shlex.join(unset_others(self._config.helper_environment()))} {proxy}")
         made = socket.create_connection((address, port), timeout=self._config.connect_timeout_s)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # without it each answer takes 40 ms
         return made

@@ -20,6 +20,7 @@ from anyio import to_thread
 
 from hermes_exec import BackendUnavailable, ConfigError, ExecError, LaunchError, SandboxDied, SandboxPool
 from hermes_exec.backends.base import ReapFilter, SandboxInfo
+from hermes_exec.backends.helpers import helper_environment, unset_others
 from hermes_exec.backends.registry import make_backend
 from tests.e2e.backends.boxes import left, sandboxes_of, until
 from tests.sshd import Server, make_key, server
@@ -361,3 +362,55 @@ async def test_a_forked_child_does_not_keep_the_connection(ssh_server: Server, t
         assert (await driver.stdout.receive()).startswith(b"True")
         await until(lambda: clients() == [], 20)  # the child lives for longer
         await driver.stdin.send(b"\n")
+
+
+PROXY = """
+import os, socket, sys, threading
+told, host, port = sys.argv[1:]
+with open(told, "ab") as file:
+    for pid in ("self", os.getppid()):
+        file.write(open(f"/proc/{pid}/environ", "rb").read())
+there = socket.create_connection((host, int(port)))
+def send():
+    while data := os.read(0, 65536):
+        there.sendall(data)
+    there.shutdown(socket.SHUT_WR)
+threading.Thread(target=send, daemon=True).start()
+while data := there.recv(65536):
+    os.write(1, data)
+"""
+KEYS = ("OPENAI_API_KEY", "WANDB_API_KEY", "AWS_SESSION_TOKEN")
+
+
+@pytest.fixture
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*KEYS, "WANTED_TOKEN"):
+        monkeypatch.setenv(name, f"value-of-{name}")
+
+
+@pytest.mark.usefixtures("keys")
+async def test_helpers_do_not_get_the_drivers_keys(ssh_server: Server, tmp_path: Path) -> None:
+    told, script, settings = tmp_path / "told", tmp_path / "proxy.py", tmp_path / "ssh_config"
+    script.write_text(PROXY)
+    settings.write_text(f"Host *\n  ProxyCommand {sys.executable} {script} {told} %h %p\n")
+    more = {"ssh_config": str(settings), "helper_env": ["WANTED_TOKEN"], "transport": "openssh"}
+    seen = b""
+    async with SandboxPool("ssh", **ssh_server.options(**more)) as pool, pool.slot() as slot:
+        assert (await slot.run("echo there")).stdout == "there\n"
+        for line in clients():
+            seen += await anyio.Path(f"/proc/{line.split()[0]}/environ").read_bytes()
+    of_proxy = told.read_bytes()
+    assert seen.count(b"value-of-WANTED_TOKEN") >= 2
+    assert b"PATH=" in of_proxy
+    assert b"value-of-WANTED_TOKEN" in of_proxy
+    assert not [name for name in KEYS if name.encode() in seen + of_proxy]
+
+
+@pytest.mark.usefixtures("keys")
+async def test_proxy_command_of_paramiko_does_not_get_the_drivers_keys() -> None:
+    command = [*unset_others(helper_environment("WANTED_TOKEN")), "env"]
+    got = (await anyio.run_process(command)).stdout.decode()
+    assert "value-of" not in " ".join(command)
+    assert "PATH=" in got
+    assert "value-of-WANTED_TOKEN" in got
+    assert not [name for name in KEYS if name in got]
