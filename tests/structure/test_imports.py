@@ -111,7 +111,13 @@ def test_a_module_of_no_room_is_refused() -> None:
 
 PUBLIC = ("blocking", "config", "errors", "results", "testing", "tools", "tracing")
 """The public modules of hermes_exec, beside its own names."""
-SHARED = ("hermes_exec._lazy", "hermes_exec.aio.loop", "hermes_exec.cli.kit", "hermes_exec.redact")
+SHARED = (
+    "hermes_exec._lazy",
+    "hermes_exec.aio.loop",
+    "hermes_exec.cli.kit",
+    "hermes_exec.private_files",
+    "hermes_exec.redact",
+)
 """What the commands and the packages of this project have in common."""
 
 
