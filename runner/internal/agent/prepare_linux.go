@@ -11,6 +11,7 @@ import (
 	"hermes-exec/runner/internal/initproc"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/limits"
 	"hermes-exec/runner/internal/memory"
 	"hermes-exec/runner/internal/rights"
 	"hermes-exec/runner/internal/seccomp"
@@ -32,7 +33,7 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	// In a whole box processes may have entered from outside; those of an
 	// earlier agent may have another parent.
 	a.rooted = s.Level != isolation.Box && !s.Successor && (s.View.Pids || initproc.Subreaper())
-	a.childLimits = isolation.NeedsChildLimits(s.Limits)
+	a.childLimits = limits.NeedChild(s.Limits)
 	a.slotUser = isolation.User{Name: s.UserName, UID: s.UID, GID: s.GID, Home: s.Home, Groups: s.Groups}
 	// These are looked up by their paths in the box, which the view may hide.
 	a.rooms = cgroup.OpenRooms(s.Cgroups)
@@ -45,14 +46,15 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 	if err != nil {
 		return isolation.Ready{}, cannotIsolate(err)
 	}
+	limits.SetNamespace(s.NamespaceMost)
 	if s.View.Pids && (os.Getpid() != 1 || os.Getppid() != 0) {
 		return isolation.Ready{}, cannotIsolate(fmt.Errorf("pid %d is not init of a pid namespace", os.Getpid()))
 	}
-	if err := isolation.ProcessLimits(s.Limits, s.RLimits); err != nil {
+	if err := limits.SetProcess(s.Limits, s.RLimits); err != nil {
 		return isolation.Ready{}, cannotIsolate(err)
 	}
 	if s.AsImage() || !s.Switch {
-		if err := isolation.LeaveDescriptors(); err != nil {
+		if err := limits.LeaveDescriptors(); err != nil {
 			return isolation.Ready{}, cannotIsolate(err)
 		}
 	}
@@ -80,6 +82,10 @@ func (a *agent) prepare(s isolation.Setup) (isolation.Ready, error) {
 		if err := a.dropCaps(keepCaps); err != nil {
 			return isolation.Ready{}, cannotIsolate(err)
 		}
+	}
+	// Not before: this process itself waits for no signal in the queue from here on.
+	if err := limits.SetCounters(s.CountedAs != 0); err != nil {
+		return isolation.Ready{}, cannotIsolate(err)
 	}
 	a.quiet = initproc.NewQuiet()
 	if s.View.Pids {

@@ -4,6 +4,7 @@ import (
 	"syscall"
 
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/limits"
 )
 
 // forkExec starts a command. Limits that the agent could not live with itself
@@ -20,7 +21,7 @@ func (a *agent) forkExec(c *command, path string, argv []string, attr *syscall.P
 		return 0, err
 	}
 	a.table.untilStopped(pid, c)
-	limit := func() error { return isolation.ChildLimits(pid, a.setup.Limits) }
+	limit := func() error { return limits.SetChild(pid, a.setup.Limits) }
 	if a.setup.Switch && user.UID != 0 {
 		// Without CAP_SYS_RESOURCE limits can be set by the same user only.
 		err = a.asUser(user, limit)

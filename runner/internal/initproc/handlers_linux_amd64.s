@@ -9,6 +9,14 @@ TEXT onTermination<>(SB), NOSPLIT|NOFRAME, $0
 	SYSCALL
 	RET
 
+// onRestriction(signal DI, siginfo SI, context DX): capset(restriction[0], restriction[1]).
+TEXT onRestriction<>(SB), NOSPLIT|NOFRAME, $0
+	MOVQ ·restriction+0(SB), DI
+	MOVQ ·restriction+8(SB), SI
+	MOVL $126, AX
+	SYSCALL
+	RET
+
 // The kernel's handlers return to this on amd64: rt_sigreturn().
 TEXT returnFromSignal<>(SB), NOSPLIT|NOFRAME, $0
 	MOVL $15, AX
@@ -27,3 +35,6 @@ GLOBL ·terminationHandler(SB), RODATA, $8
 
 DATA ·signalReturn(SB)/8, $returnFromSignal<>(SB)
 GLOBL ·signalReturn(SB), RODATA, $8
+
+DATA ·restrictionHandler(SB)/8, $onRestriction<>(SB)
+GLOBL ·restrictionHandler(SB), RODATA, $8

@@ -9,6 +9,14 @@ TEXT onTermination<>(SB), NOSPLIT|NOFRAME, $0
 	SVC
 	RET
 
+// onRestriction(signal R0, siginfo R1, context R2): capset(restriction[0], restriction[1]).
+TEXT onRestriction<>(SB), NOSPLIT|NOFRAME, $0
+	MOVD ·restriction+0(SB), R0
+	MOVD ·restriction+8(SB), R1
+	MOVD $91, R8
+	SVC
+	RET
+
 // disregard(signal, siginfo, context) does nothing.
 TEXT disregard<>(SB), NOSPLIT|NOFRAME, $0
 	RET
@@ -21,3 +29,6 @@ GLOBL ·terminationHandler(SB), RODATA, $8
 
 DATA ·signalReturn(SB)/8, $0
 GLOBL ·signalReturn(SB), RODATA, $8
+
+DATA ·restrictionHandler(SB)/8, $onRestriction<>(SB)
+GLOBL ·restrictionHandler(SB), RODATA, $8

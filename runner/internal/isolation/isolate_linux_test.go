@@ -79,7 +79,7 @@ func TestTrialWithoutMeansProvesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	facts, err := Probe()
-	_, trial := tryNamespaces(WaySelf)
+	_, trial := tryIn(WaySelf, 0, ProbeArg)
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
 		t.Fatal(err)
 	}

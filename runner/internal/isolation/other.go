@@ -31,9 +31,6 @@ func TryOwnRoot(Facts, string) error { return errors.ErrUnsupported }
 // ReadImage is for Linux.
 func ReadImage(string, []string, string) (*Image, error) { return nil, errors.ErrUnsupported }
 
-// OwnPIDLimit is for Linux.
-func OwnPIDLimit() bool { return false }
-
 // ScopeArg is for Linux.
 const ScopeArg = "--scope"
 

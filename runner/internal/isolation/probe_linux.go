@@ -84,7 +84,7 @@ func probeSwitch(f Facts) error {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
-		done <- trySwitch(f.IDs.First + f.IDs.Count/2)
+		done <- trySwitch(f.IDs.middle())
 	}()
 	return <-done
 }
@@ -134,7 +134,7 @@ func probeNamespaces(f *Facts) error {
 			}
 		}
 		began := time.Now()
-		loopback, err := tryNamespaces(way)
+		loopback, err := tryIn(way, f.IDs.middle(), ProbeArg)
 		if err == nil {
 			f.Way, f.Loopback = way, loopback
 			f.UserNamespace = f.UserNamespace || way != WayDirect
@@ -160,11 +160,9 @@ func unknown(lack error) error {
 	return fmt.Errorf("isolation: it is not known what this box allows: %w", lack)
 }
 
-// tryNamespaces starts this program in namespaces and lets it mount.
-func tryNamespaces(way Way) (loopback bool, err error) { return tryIn(way, ProbeArg) }
-
-// tryIn starts `runner agent ARGS…` in namespaces and hears its verdict.
-func tryIn(way Way, args ...string) (loopback bool, err error) {
+// tryIn starts `runner agent ARGS…` in namespaces, of owner's where they may be
+// another user's, and hears its verdict.
+func tryIn(way Way, owner uint32, args ...string) (loopback bool, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return false, err
@@ -172,7 +170,12 @@ func tryIn(way Way, args ...string) (loopback bool, err error) {
 	defer r.Close()
 	var p *os.Process
 	_, err = initproc.Own(func() (int, error) {
-		if p, err = Start(way, false, append([]string{"runner", "agent"}, args...), [3]*os.File{}, w); err != nil {
+		started := make(chan struct{})
+		go func() { // not on this thread, which may be the first
+			defer close(started)
+			p, err = Start(way, false, owner, append([]string{"runner", "agent"}, args...), [3]*os.File{}, w)
+		}()
+		if <-started; err != nil {
 			return 0, err
 		}
 		return p.Pid, nil

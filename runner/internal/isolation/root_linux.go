@@ -262,7 +262,7 @@ func TryOwnRoot(f Facts, folder string) error {
 			return err
 		}
 	}
-	_, err := tryIn(WayIdentity, OwnRootArg, folder)
+	_, err := tryIn(WayIdentity, f.IDs.middle(), OwnRootArg, folder)
 	if err == nil {
 		return nil
 	}

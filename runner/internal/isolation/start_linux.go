@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 
 	"hermes-exec/runner/internal/bounded"
 	"hermes-exec/runner/internal/ipc"
+	"hermes-exec/runner/internal/limits"
 	"hermes-exec/runner/internal/rights"
 )
 
@@ -18,14 +20,27 @@ import (
 const EnterArg = "--enter"
 
 // Start starts this program with argv in namespaces that are made in the given
-// way. extra becomes descriptor 3. The caller waits for the process.
-func Start(way Way, network bool, argv []string, std [3]*os.File, extra *os.File) (*os.Process, error) {
+// way. A user namespace in which every id keeps its number belongs to owner: the
+// kernel counts for that user what is taken in it. extra becomes descriptor 3.
+// The caller, which is not on the first thread, waits for the process.
+func Start(way Way, network bool, owner uint32, argv []string, std [3]*os.File, extra *os.File) (p *os.Process,
+	err error) {
 	files := []*os.File{std[0], std[1], std[2], extra}
 	if way == WaySelf {
 		return startSelf(network, argv, files)
 	}
-	return os.StartProcess(SelfExe, argv, &os.ProcAttr{Dir: "/", Env: []string{}, Files: files,
-		Sys: attributes(way, network)})
+	start := func() error {
+		p, err = os.StartProcess(SelfExe, argv, &os.ProcAttr{Dir: "/", Env: []string{}, Files: files,
+			Sys: attributes(way, network)})
+		return err
+	}
+	if way != WayIdentity {
+		return p, start()
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err = limits.WithCounters(func() error { return rights.AsOwner(owner, start) })
+	return p, err
 }
 
 // startSelf uses an intermediate process. An undumpable process that is not
@@ -96,12 +111,13 @@ func attributes(way Way, network bool) *syscall.SysProcAttr {
 		a.Cloneflags |= syscall.CLONE_NEWUSER
 		a.UidMappings, a.GidMappings = identity("uid_map"), identity("gid_map")
 		a.GidMappingsEnableSetgroups = true
+		a.Credential = &syscall.Credential{NoSetGroups: true} // root, and not the owner
 	case WaySelf:
 		a.Cloneflags |= syscall.CLONE_NEWUSER
 		a.UidMappings = []syscall.SysProcIDMap{{ContainerID: os.Geteuid(), HostID: os.Geteuid(), Size: 1}}
 		a.GidMappings = []syscall.SysProcIDMap{{ContainerID: os.Getegid(), HostID: os.Getegid(), Size: 1}}
 		a.AmbientCaps = []uintptr{rights.CapSysAdmin, rights.CapNetAdmin, rights.CapSysChroot, rights.CapSetpcap,
-			rights.CapDacOverride}
+			rights.CapDacOverride, rights.CapSysResource}
 	}
 	return a
 }

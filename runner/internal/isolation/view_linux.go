@@ -227,11 +227,14 @@ func deviceLinks(dev, shmSize string) error {
 // sharedMemory is the most that a slot may keep in /dev/shm, which is memory of the box that no other limit may count.
 const sharedMemory = "256m"
 
+// terminals is how many a slot may have of those of the whole machine, by default 3,072.
+const terminals = "64"
+
 // newDeviceMounts gives terminals, shared memory and message queues of its own.
 func newDeviceMounts(dev, shmSize string) error {
 	if isDir(dev + "/pts") {
 		if err := mount("devpts", dev+"/pts", "devpts", syscall.MS_NOSUID|syscall.MS_NOEXEC,
-			"newinstance,ptmxmode=0666,mode=0620"); err != nil {
+			"newinstance,ptmxmode=0666,mode=0620,max="+terminals); err != nil {
 			return err
 		}
 	}

@@ -3,5 +3,5 @@
 // Package rights is what a thread may do, on Linux.
 package rights
 
-// ContainerCaps are those of Linux.
-var ContainerCaps []int
+// OfContainer is for Linux.
+func OfContainer(uint64) []int { return nil }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"syscall"
 	"unsafe"
+
+	"hermes-exec/runner/internal/initproc"
 )
 
 // sysFaccessat2 is the same on every architecture; package syscall does not have it.
@@ -29,15 +31,21 @@ const (
 	CapSysChroot   = 18
 	CapSysPtrace   = 19
 	CapSysAdmin    = 21
+	CapSysResource = 24
 	CapSetfcap     = 31
 	CapDacOverride = 1
 )
 
-// ContainerCaps are what Docker gives root in a container: CHOWN, DAC_OVERRIDE,
+// containerCaps are what Docker gives root in a container: CHOWN, DAC_OVERRIDE,
 // FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, NET_RAW,
 // SYS_CHROOT, MKNOD, AUDIT_WRITE, SETFCAP.
-var ContainerCaps = []int{CapChown, CapDacOverride, 3, 4, CapKill, CapSetgid, CapSetuid, CapSetpcap, 10, 13,
+var containerCaps = []int{CapChown, CapDacOverride, 3, 4, CapKill, CapSetgid, CapSetuid, CapSetpcap, 10, 13,
 	CapSysChroot, 27, 29, CapSetfcap}
+
+// OfContainer returns the capabilities of a bit set that root has in a container.
+func OfContainer(caps uint64) []int {
+	return slices.DeleteFunc(slices.Clone(containerCaps), func(c int) bool { return caps&(1<<c) == 0 })
+}
 
 type capHeader struct {
 	version uint32
@@ -46,22 +54,30 @@ type capHeader struct {
 
 type capData struct{ effective, permitted, inheritable uint32 }
 
-// EffectiveCaps of the calling thread as a bit set.
-func EffectiveCaps() (uint64, error) {
-	h := capHeader{version: capabilityVersion3}
+type capSets struct{ effective, permitted, inheritable uint64 }
+
+// capsOf a thread of this process; 0 is the calling one.
+func capsOf(tid int) (capSets, error) {
+	h := capHeader{version: capabilityVersion3, pid: int32(tid)}
 	var d [2]capData
 	if _, _, errno := syscall.RawSyscall(syscall.SYS_CAPGET, uintptr(unsafe.Pointer(&h)),
 		uintptr(unsafe.Pointer(&d[0])), 0); errno != 0 {
-		return 0, errno
+		return capSets{}, errno
 	}
-	return uint64(d[0].effective) | uint64(d[1].effective)<<32, nil
+	word := func(low, high uint32) uint64 { return uint64(low) | uint64(high)<<32 }
+	return capSets{word(d[0].effective, d[1].effective), word(d[0].permitted, d[1].permitted),
+		word(d[0].inheritable, d[1].inheritable)}, nil
+}
+
+// EffectiveCaps of the calling thread as a bit set.
+func EffectiveCaps() (uint64, error) {
+	c, err := capsOf(0)
+	return c.effective, err
 }
 
 func permittedCaps() uint64 {
-	h := capHeader{version: capabilityVersion3}
-	var d [2]capData
-	_, _, _ = syscall.RawSyscall(syscall.SYS_CAPGET, uintptr(unsafe.Pointer(&h)), uintptr(unsafe.Pointer(&d[0])), 0)
-	return uint64(d[0].permitted) | uint64(d[1].permitted)<<32
+	c, _ := capsOf(0)
+	return c.permitted
 }
 
 func capWords(keep uint64) (*capHeader, *[2]capData) {
@@ -75,26 +91,23 @@ func capWords(keep uint64) (*capHeader, *[2]capData) {
 var fileCaps = []int{CapChown, CapDacOverride, 2, 3, 4, 9, 27, 32}
 
 // KeepCaps leaves every thread of the process with at most the given
-// capabilities, none inheritable. A program linked with C cannot reach its
-// other threads; there only threads that call ThreadKeepCaps are restricted.
-// With a user's file system rights on some threads, those of all are set aside
-// as ThreadFS does it for that user.
+// capabilities, none inheritable, and so none ambient. With a user's file system
+// rights on some threads, those of all are set aside as ThreadFS does it for that
+// user.
 func KeepCaps(fsUID uint32, caps ...int) error {
-	h, d := capWords(bits(caps) & permittedCaps())
+	keep := bits(caps) & permittedCaps()
+	h, d := capWords(keep)
+	effective := keep
 	if fsUID != 0 {
-		aside := bits(fileCaps)
-		d[0].effective &^= uint32(aside)
-		d[1].effective &^= uint32(aside >> 32)
+		effective &^= bits(fileCaps)
+		d[0].effective, d[1].effective = uint32(effective), uint32(effective>>32)
 	}
-	if _, _, errno := syscall.AllThreadsSyscall6(syscall.SYS_PRCTL, prCapAmbient, prCapAmbientClear, 0, 0, 0,
-		0); errno == syscall.ENOTSUP {
-		return nil
-	} else if errno != 0 && errno != syscall.EINVAL {
-		return fmt.Errorf("clear ambient capabilities: %w", errno)
-	}
-	if _, _, errno := syscall.AllThreadsSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(h)),
-		uintptr(unsafe.Pointer(d)), 0); errno != 0 {
-		return fmt.Errorf("capset: %w", errno)
+	err := initproc.RestrictThreads(unsafe.Pointer(h), unsafe.Pointer(d), func(tid int) (bool, error) {
+		has, err := capsOf(tid)
+		return has.effective&^effective == 0 && has.permitted&^keep == 0 && has.inheritable == 0, err
+	})
+	if err != nil {
+		return fmt.Errorf("capset: %w", err)
 	}
 	return nil
 }
@@ -263,6 +276,30 @@ func AsUser(uid, gid uint32, do func() error) error {
 	caps, err := EffectiveCaps()
 	if errno != 0 || err != nil || r != uid || e != uid || caps != 0 {
 		return fmt.Errorf("not fully uid %d: %w", uid, syscall.EPERM)
+	}
+	return do()
+}
+
+// AsOwner runs do on the calling thread, of root, while uid is its effective
+// user: a user namespace that it makes belongs to uid. The thread keeps root's
+// capabilities and file system rights.
+func AsOwner(uid uint32, do func() error) error {
+	const keep = ^uintptr(0)
+	set := func(id uint32) syscall.Errno {
+		_, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, keep, uintptr(id), keep)
+		return errno
+	}
+	if errno := set(uid); errno != 0 {
+		return fmt.Errorf("effective uid %d: %w", uid, errno)
+	}
+	defer func() {
+		if errno := set(0); errno != 0 {
+			panic(fmt.Sprintf("effective uid back: %v", errno))
+		}
+	}()
+	_, _, _ = syscall.RawSyscall(syscall.SYS_SETFSUID, 0, 0, 0)
+	if err := ThreadNoInheritedCaps(); err != nil {
+		return err
 	}
 	return do()
 }

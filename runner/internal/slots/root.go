@@ -68,13 +68,12 @@ func (s *rung) imageUser(name string) error {
 		return failure("user", "%v", err)
 	}
 	u := &s.setup
+	if u.CountedAs, err = s.m.ids.Take(); err != nil {
+		return err
+	}
 	u.UID, u.GID, u.Groups, u.UserName, u.Home = user.UID, user.GID, user.Groups, user.Name, homeOf(user)
 	u.Switch = true
-	for _, c := range rights.ContainerCaps {
-		if s.m.facts.Caps&(1<<c) != 0 {
-			u.Caps = append(u.Caps, c)
-		}
-	}
+	u.Caps = rights.OfContainer(s.m.facts.Caps)
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/limits"
 )
 
 // ownRoot is a box whose slots have roots of their own over this machine's
@@ -130,7 +131,7 @@ func TestInTheBoxOwnRootLimitsProcesses(t *testing.T) {
 	if os.Getpid() != 1 {
 		t.Skip("runs inside TestWholeBox")
 	}
-	if !isolation.OwnPIDLimit() {
+	if !limits.OwnPIDLimit() {
 		t.Skip("this kernel has one highest process number for the whole machine")
 	}
 	facts := probed()

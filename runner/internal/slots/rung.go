@@ -13,6 +13,7 @@ import (
 	"hermes-exec/runner/internal/cgroup"
 	"hermes-exec/runner/internal/ipc"
 	"hermes-exec/runner/internal/isolation"
+	"hermes-exec/runner/internal/limits"
 	"hermes-exec/runner/internal/users"
 )
 
@@ -113,7 +114,7 @@ func (s *rung) chooseUser(p CreateParams) error {
 		if err != nil {
 			return err
 		}
-		s.setup.UID, s.setup.GID, s.setup.Groups = uid, uid, []uint32{}
+		s.setup.UID, s.setup.GID, s.setup.Groups, s.setup.CountedAs = uid, uid, []uint32{}, uid
 		s.setup.UserName = "slot"
 		if level != isolation.Namespaces {
 			s.setup.UserName = fmt.Sprintf("slot%d", s.m.ids.Index(uid))
@@ -123,7 +124,7 @@ func (s *rung) chooseUser(p CreateParams) error {
 	}
 	s.setup.Switch = f.Switch
 	if level == isolation.Namespaces && (s.way == isolation.WaySelf || s.way == isolation.WayBwrap) {
-		s.setup.Switch = false
+		s.setup.Switch, s.setup.NamespaceMost = false, limits.NamespaceShare()
 	}
 	if s.setup.Switch && f.Setgroups {
 		s.setup.Track = s.m.ids.Track
@@ -309,7 +310,7 @@ func (s *rung) limit(p CreateParams) error {
 	if l.PIDs != nil && how["pids"] == "" && ownUID && rlimitsWork && !unasked {
 		byRlimit("pids", "rlimit of the uid")
 	}
-	if l.PIDs != nil && how["pids"] == "" && s.image != nil && isolation.OwnPIDLimit() {
+	if l.PIDs != nil && how["pids"] == "" && s.image != nil && limits.OwnPIDLimit() {
 		s.mostPIDs = *l.PIDs
 		how["pids"] = "numbers of the pid namespace"
 	}

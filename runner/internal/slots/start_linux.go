@@ -29,7 +29,7 @@ func (s *slot) begin(null, theirs *os.File) (*os.Process, error) {
 		argv = append(argv, isolation.ScopeArg)
 	}
 	if s.way != isolation.WayBwrap {
-		return isolation.Start(s.way, s.setup.View.Network, argv, std, theirs)
+		return isolation.Start(s.way, s.setup.View.Network, s.setup.CountedAs, argv, std, theirs)
 	}
 	exe := s.m.exe
 	if real, err := os.Readlink(isolation.SelfExe); err == nil {

@@ -87,8 +87,9 @@ RESOURCES = (
         does="uses up what the kernel counts by user: descriptors in flight, inotify, queues, pipes",
         program="resources.kernel_limits",
         why="boxes whose user is root on one host, and slots of one ordinary user, share these counts: a neighbour's "
-        "programs may be refused inotify, queues and the passing of descriptors. Its calls go on in boxes; in slots of "
-        "one ordinary user they go on where `open_files` is set, and fail meanwhile where it is not.",
+        "programs may be refused the passing of descriptors, beside a whole box also inotify and queues. Its calls go "
+        "on in boxes; in slots of one ordinary user they go on where `open_files` is set, and fail meanwhile where it "
+        "is not.",
     ),
     Attack(
         "disk",

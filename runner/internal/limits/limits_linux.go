@@ -1,4 +1,6 @@
-package isolation
+// Package limits sets the resource limits of a slot's processes (rlimits), and
+// bounds what a slot takes of what the kernel counts by user.
+package limits
 
 import (
 	"fmt"
@@ -21,9 +23,9 @@ const (
 // processes that is kept by uid.
 const AgentThreads = 40
 
-// ProcessLimits sets on this process the limits that its children inherit and
+// SetProcess sets on this process the limits that its children inherit and
 // that do no harm to itself.
-func ProcessLimits(l ipc.Limits, names []string) error {
+func SetProcess(l ipc.Limits, names []string) error {
 	if err := setRlimit(0, rlimitCore, 0); err != nil {
 		return err
 	}
@@ -75,12 +77,12 @@ func LeaveDescriptors() error {
 	return setRlimit(0, rlimitNofile, now.Max-now.Max/4)
 }
 
-// NeedsChildLimits says whether each command needs limits of its own, which
+// NeedChild says whether each command needs limits of its own, which
 // its parent could not live with.
-func NeedsChildLimits(l ipc.Limits) bool { return l.OpenFiles != nil || l.CPUTimeS != nil }
+func NeedChild(l ipc.Limits) bool { return l.OpenFiles != nil || l.CPUTimeS != nil }
 
-// ChildLimits sets them on a command that has not run yet.
-func ChildLimits(pid int, l ipc.Limits) error {
+// SetChild sets them on a command that has not run yet.
+func SetChild(pid int, l ipc.Limits) error {
 	if l.OpenFiles != nil {
 		if err := setRlimit(pid, rlimitNofile, uint64(*l.OpenFiles)); err != nil {
 			return err

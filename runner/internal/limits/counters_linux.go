@@ -1,0 +1,108 @@
+package limits
+
+import (
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"hermes-exec/runner/internal/bounded"
+)
+
+const (
+	rlimitMemlock    = 8
+	rlimitSigpending = 11
+	rlimitMsgqueue   = 12
+)
+
+// share is the part of a user's limit that a slot may have where the kernel
+// counts other programs of that user together with the slot.
+const share = 4
+
+// counters are the resource limits of what the kernel counts by user, with what
+// a slot may have of each where it is counted alone and where it is not. A lower
+// limit of the box stays.
+var counters = []struct {
+	resource    int
+	own, shared func(limit uint64) uint64
+}{
+	{rlimitSigpending, atMost(1024), func(limit uint64) uint64 { return min(1024, limit/share) }}, // and POSIX timers
+	{rlimitMsgqueue, asItIs, func(limit uint64) uint64 { return limit / share }},
+	{rlimitMemlock, atMost(64 << 20), asItIs}, // nearly all of it is counted by process
+}
+
+func atMost(most uint64) func(uint64) uint64 {
+	return func(limit uint64) uint64 { return min(most, limit) }
+}
+
+func asItIs(limit uint64) uint64 { return limit }
+
+// SetCounters bounds what this process and its children take. own says that the
+// kernel counts nobody else together with the slot.
+func SetCounters(own bool) error {
+	for _, c := range counters {
+		var now syscall.Rlimit
+		if err := prlimit(0, c.resource, nil, &now); err != nil {
+			return err
+		}
+		most := c.shared
+		if own {
+			most = c.own
+		}
+		if err := setRlimit(0, c.resource, most(now.Max)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var lowering sync.Mutex
+
+// WithCounters runs do while this process has the limits of a slot: a user
+// namespace takes them, when it is made, for all users in it together. The hard
+// limits stay, and the process has its own again afterwards.
+func WithCounters(do func() error) error {
+	lowering.Lock()
+	defer lowering.Unlock()
+	for _, c := range counters {
+		var now syscall.Rlimit
+		if err := prlimit(0, c.resource, nil, &now); err != nil {
+			return err
+		}
+		lower := syscall.Rlimit{Cur: min(c.own(now.Max), now.Cur), Max: now.Max}
+		if err := prlimit(0, c.resource, &lower, nil); err != nil {
+			return err
+		}
+		defer func() { _ = prlimit(0, c.resource, &now, nil) }()
+	}
+	return do()
+}
+
+// namespaceFiles are the limits of a user namespace that no rlimit stands for.
+var namespaceFiles = []string{"max_inotify_instances", "max_inotify_watches", "max_fanotify_groups",
+	"max_fanotify_marks"}
+
+const namespaceFolder = "/proc/sys/user/"
+
+// NamespaceShare is what a slot may have of this process's user, by file.
+func NamespaceShare() map[string]int64 {
+	out := map[string]int64{}
+	for _, name := range namespaceFiles {
+		text, _ := bounded.ReadWhole(namespaceFolder+name, bounded.Setting)
+		// In a namespace without limits of its own only those above it are known.
+		if most, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && most < math.MaxInt32 {
+			out[name] = max(1, most/share)
+		}
+	}
+	return out
+}
+
+// SetNamespace makes these the limits of this process's user namespace. Where
+// settings of the kernel cannot be written, those of the user are all there is.
+func SetNamespace(most map[string]int64) {
+	for name, value := range most {
+		_ = os.WriteFile(namespaceFolder+name, []byte(strconv.FormatInt(value, 10)), 0)
+	}
+}
