@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from hermes_exec.errors import AcquireTimeout, BackendUnavailable, ConfigError, ExecError, LaunchError, SlotClosed
+from hermes_exec.errors import (
+    AcquireTimeout,
+    BackendUnavailable,
+    ConfigError,
+    ErrorCause,
+    ExecError,
+    LaunchError,
+    SlotClosed,
+)
 from hermes_exec.pool.fleet import Fleet
 from hermes_exec.pool.plan import Fail, Lend
 from hermes_exec.pool.sandbox import PooledSandbox, SlotPlace
@@ -149,6 +157,7 @@ class Queue:
             text += f"; no new slots of {', '.join(full)} until a disk that is nearly full has room"
         if history.error is not None:
             text += f"; the last launch failed: {history.error}"
-        error = AcquireTimeout(text)
+        # A full disk is no matter of the caller's time.
+        error = AcquireTimeout(text, cause=ErrorCause.INFRA if full else None)
         error.__cause__ = history.error
         return error

@@ -42,7 +42,7 @@ async def _list(backend: str | None, config: Path | None, option: list[str] | No
     )
     slots: dict[str, list[str]] = {}
     for _, facts in await lent_slots():
-        slots.setdefault(str(facts.get("sandbox")), []).append(one_line(str(facts.get("id"))))
+        slots.setdefault(str(facts.sandbox), []).append(one_line(facts.id))
     rows: list[dict[str, Any]] = []
     for answer in answers:
         if answer.error is not None and answer.in_file:

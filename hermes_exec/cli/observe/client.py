@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import anyio
 from anyio.abc import SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from hermes_exec.cli.kit.output import one_line, say
+from hermes_exec.cli.observe.answers import Answer, BadAnswer, LentSlot, LentSlots, Refusal, ViewEvent, read_answer
 from hermes_exec.errors import ExecError, SlotClosed
 from hermes_exec.pool.observe import SUFFIX, listens
 from hermes_exec.pool.private_directory import directory, is_private
 
 ANSWER_S = 5.0
-LONGEST_LINE = 8 << 20
-GONE = (
-    OSError,
-    anyio.BrokenResourceError,
-    anyio.EndOfStream,
-    anyio.IncompleteRead,
-    anyio.DelimiterNotFound,
-    ValueError,
-)
+LONGEST_LINE, LONGEST_LIST = 8 << 20, 1 << 20
+POOLS_MOST = 64
+"""Sockets of one user that are asked."""
+GONE = (OSError, anyio.BrokenResourceError, anyio.EndOfStream, anyio.IncompleteRead)
 
 
 class Driver:
@@ -36,36 +34,43 @@ class Driver:
         self._stream = stream
         self._lines = BufferedByteReceiveStream(stream)
 
-    async def ask(self, do: str, **more: object) -> dict[str, Any]:
+    async def ask(self, do: str, kind: type[Answer], longest: int = LONGEST_LINE, **more: object) -> Answer:
         """Ask something and return the answer.
 
         Raises:
             SlotClosed: the slot is no longer lent, or the pool is gone.
-            ExecError: what the pool says went wrong.
+            BadAnswer: it is no such answer.
+            ExecError: what the pool says went wrong, or it is silent.
         """
         try:
             with anyio.fail_after(ANSWER_S):
-                await self._stream.send(json.dumps({"do": do, **more}).encode() + b"\n")
-                answer = await self._line()
+                return await self._ask({"do": do, **more}, kind, longest)
         except TimeoutError:
             raise ExecError(f"the process that holds the slot does not answer within {ANSWER_S:g} s") from None
-        return answer
 
-    async def view(self, slot: str) -> AsyncIterator[dict[str, Any]]:
+    async def _ask(self, question: dict[str, object], kind: type[Answer], longest: int) -> Answer:
+        try:
+            await self._stream.send(json.dumps(question).encode() + b"\n")
+        except GONE:
+            raise SlotClosed("the process that held the slot is gone") from None
+        return await self._answer(kind, longest)
+
+    async def view(self, slot: str) -> AsyncIterator[ViewEvent]:
         """What the slot's commands print, event by event; nothing else can be asked on this connection afterwards."""
         await self._stream.send(json.dumps({"do": "view", "slot": slot}).encode() + b"\n")
         while True:
-            yield await self._line()
+            yield await self._answer(ViewEvent, LONGEST_LINE)
 
-    async def _line(self) -> dict[str, Any]:
+    async def _answer(self, kind: type[Answer], longest: int) -> Answer:
         try:
-            answer = json.loads(await self._lines.receive_until(b"\n", LONGEST_LINE))
+            line = await self._lines.receive_until(b"\n", longest)
+        except anyio.DelimiterNotFound:
+            raise BadAnswer(f"the process that holds the slot answers more than {longest >> 20} MiB at once") from None
         except GONE:
             raise SlotClosed("the process that held the slot is gone") from None
-        if not isinstance(answer, dict):
-            raise ExecError("the process that holds the slot answers something else than it was asked")
-        if "error" in answer:
-            raise (SlotClosed if answer.get("kind") == "SlotClosed" else ExecError)(str(answer["error"]))
+        answer = read_answer(line, kind)
+        if isinstance(answer, Refusal):
+            raise (SlotClosed if answer.kind == "SlotClosed" else ExecError)(str(answer.error)[:2000])
         return answer
 
 
@@ -77,32 +82,49 @@ async def connect(path: Path) -> AsyncIterator[Driver]:
 
 
 def sockets() -> Iterator[Path]:
-    """The sockets of pools that this user may look into; root may look into all."""
+    """The sockets of pools that this user may look into; root may look into all, its own come first."""
     users = [os.geteuid()]
     if not users[0]:
         names = directory().parent.glob(directory(0).name.removesuffix("0") + "*")
-        users = sorted(int(uid) for uid in (name.suffix[1:] for name in names) if uid.isdecimal())
+        users = sorted({0, *(int(uid) for uid in (name.suffix[1:] for name in names) if uid.isdecimal())})
     for uid in users:
         if is_private(directory(uid), uid):
-            yield from sorted(directory(uid).glob(f"*{SUFFIX}"))
+            found = sorted(islice((path for path in directory(uid).iterdir() if _is_socket(path, uid)), POOLS_MOST + 1))
+            if len(found) > POOLS_MOST:
+                say(f"{directory(uid)}: more than {POOLS_MOST} pools, of which the others are left out")
+            yield from found[:POOLS_MOST]
 
 
-async def lent_slots() -> list[tuple[Path, dict[str, Any]]]:
-    """The slots that pools on this host lend, each with the socket of its pool; a pool that is silent is left out."""
-    answers: dict[Path, dict[str, Any]] = {}
+def _is_socket(path: Path, uid: int) -> bool:
+    """Whether it is a user's own socket: a link of another user would lead root elsewhere."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    own = stat.S_ISSOCK(found.st_mode) and found.st_uid == uid
+    return own and path.suffix == SUFFIX and not path.name.startswith(".")
+
+
+async def lent_slots() -> list[tuple[Path, LentSlot]]:
+    """The slots that pools on this host lend, each with the socket of its pool. A pool that is silent, or answers
+    something else, is named on stderr and left out.
+    """
+    answers: dict[Path, LentSlots] = {}
 
     async def ask(path: Path) -> None:
         if not listens(path):
             return
         try:
             async with connect(path) as driver:
-                answers[path] = await driver.ask("slots")
-        except (OSError, ExecError):
+                answers[path] = await driver.ask("slots", LentSlots, LONGEST_LIST)
+        except (OSError, SlotClosed):
             return
+        except ExecError as error:
+            say(f"{one_line(str(path))} is left out: {error}")
 
     paths = list(sockets())
     # All at once: those that are silent are waited for together.
     async with anyio.create_task_group() as tasks:
         for path in paths:
             tasks.start_soon(ask, path)
-    return [(path, slot) for path in paths for slot in answers.get(path, {}).get("slots", ()) if isinstance(slot, dict)]
+    return [(path, slot) for path in paths if path in answers for slot in answers[path].slots]

@@ -6,13 +6,12 @@ import base64
 import codecs
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from hermes_exec.channel.encoding import from_wire
 from hermes_exec.cli.kit import exits
 from hermes_exec.cli.kit.output import one_line, printable, say, table
+from hermes_exec.cli.observe.answers import Processes, RunningProcess, ViewEvent
 from hermes_exec.cli.observe.client import Driver, connect, lent_slots
 from hermes_exec.config import nearest
 from hermes_exec.errors import ConfigError, SlotClosed
@@ -47,7 +46,9 @@ async def _look_on(path: Path, slot: str) -> None:
 
 
 async def _find(slot: str) -> Path:
-    lent = {str(facts.get("id")): path for path, facts in await lent_slots()}
+    lent: dict[str, Path] = {}
+    for path, facts in await lent_slots():
+        lent.setdefault(facts.id, path)  # another user's pool takes no name of root's
     if slot in lent:
         return lent[slot]
     if not lent:
@@ -58,13 +59,13 @@ async def _find(slot: str) -> Path:
 async def _follow(driver: Driver, path: Path, slot: str) -> None:
     screen = Screen(raw=not sys.stdout.isatty())
     async for event in driver.view(slot):
-        if event.get("event") == "viewing":
+        if event.event == "viewing":
             async with connect(path) as other:
                 await _list_processes(other, slot)
             say("read-only; what is printed comes below (Ctrl-C to leave)")
         sys.stdout.buffer.write(screen.show(event))
         sys.stdout.buffer.flush()
-        if event.get("event") == "released":
+        if event.event == "released":
             return
 
 
@@ -81,20 +82,20 @@ class Screen:
         self._at_start = True
         self._decoders: dict[tuple[object, object], codecs.IncrementalDecoder] = {}
 
-    def show(self, event: Mapping[str, Any]) -> bytes:
+    def show(self, event: ViewEvent) -> bytes:
         """What an event adds."""
-        who = event.get("id")
-        match event.get("event"):
+        who = event.id
+        match event.event:
             case "output":
-                return self._output(who, event.get("stream"), base64.b64decode(str(event.get("data"))))
+                return self._output(who, event.stream, base64.b64decode(event.data))
             case "started":
-                return self._line(f"{who} $ {from_wire(event.get('command'), 'command')}", who)
+                return self._line(f"{who} $ {event.command}", who)
             case "ended":
                 for stream in (1, 2):
                     self._decoders.pop((who, stream), None)
-                return self._line(f"{who} ended with {event.get('exit_code')}")
+                return self._line(f"{who} ended with {event.exit_code}")
             case "dropped":
-                return self._line(f"{event.get('bytes')} bytes came too fast to be shown")
+                return self._line(f"{event.bytes} bytes came too fast to be shown")
             case "reset" | "released" as end:
                 return self._line(f"the slot was {end}")
             case _:
@@ -117,14 +118,14 @@ class Screen:
 
 async def _list_processes(driver: Driver, slot: str) -> None:
     now = time.time()
-    found = (await driver.ask("processes", slot=slot))["processes"]
+    found = (await driver.ask("processes", Processes, slot=slot)).processes
     rows = [
-        (p["pid"], p["state"], f"{now - p['started_at']:.1f}", p["rss_bytes"] >> 10, p["request_id"], _argv(p))
+        (p.pid, one_line(p.state), f"{now - p.started_at:.1f}", p.rss_bytes >> 10, p.request_id, _command(p))
         for p in found
     ]
     table(("pid", "state", "age s", "rss KiB", "request", "command"), rows)
     sys.stdout.flush()
 
 
-def _argv(process: Mapping[str, Any]) -> str:
-    return one_line(" ".join(map(str, process["argv"])))
+def _command(process: RunningProcess) -> str:
+    return one_line(" ".join(process.argv))

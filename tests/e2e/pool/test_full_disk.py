@@ -114,8 +114,9 @@ async def test_timeout_names_the_full_disk(disk: Path, caplog: pytest.LogCapture
         async with pool.slot():
             pass
         fill(disk)
-        with pytest.raises(AcquireTimeout, match=r"until a disk that is nearly full has room"):
+        with pytest.raises(AcquireTimeout, match=r"until a disk that is nearly full has room") as caught:
             await pool.acquire(timeout_s=3)
+        assert (caught.value.cause, caught.value.retryable) == (ErrorCause.INFRA, True)
         # This logger is shown on the command line.
         assert [record.name for record in caplog.records if "nearly full" in record.message] == [
             "hermes_exec.pool.waiting"

@@ -1,0 +1,112 @@
+"""What pools of this host answer, checked: another user's program may answer anything."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
+
+from hermes_exec.channel.encoding import from_wire
+from hermes_exec.errors import ExecError
+
+LONGEST_TEXT = 1 << 20
+WRONG = "answers something else than it was asked"
+Answer = TypeVar("Answer", bound="PoolAnswer")
+
+
+class BadAnswer(ExecError):
+    """Raised when a pool's answer is not what pools answer."""
+
+
+def _text(value: object) -> str:
+    """Return a text. pydantic's own takes no surrogate escapes, which stand for bytes that are not UTF-8."""
+    if not isinstance(value, str) or len(value) > LONGEST_TEXT:
+        raise ValueError("not a text, or one that is too long")
+    return value
+
+
+def _command(value: object) -> str:
+    try:
+        return from_wire(value, "command")
+    except ExecError as error:
+        raise ValueError(str(error)) from None
+
+
+def _is_base64(value: object) -> object:
+    base64.b64decode(_text(value))
+    return value
+
+
+Text = Annotated[Any, PlainValidator(_text)]
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+
+
+class PoolAnswer(BaseModel):
+    """Base of all answers. Fields that are not known are left out."""
+
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
+
+
+class Refusal(PoolAnswer):
+    """An answer that says what went wrong."""
+
+    error: Text
+    kind: Text = ""
+
+
+class LentSlot(PoolAnswer):
+    """A slot that a pool lends."""
+
+    id: Text
+    sandbox: Text | None = None
+
+
+class LentSlots(PoolAnswer):
+    """The answer to `slots`."""
+
+    slots: Annotated[list[LentSlot], Field(max_length=10_000)]
+
+
+class RunningProcess(PoolAnswer):
+    """A process of a slot."""
+
+    pid: Count
+    state: Text
+    started_at: Annotated[float, Field(ge=0, lt=1e12)]
+    rss_bytes: Count
+    request_id: Count | None
+    argv: list[Text]
+
+
+class Processes(PoolAnswer):
+    """The answer to `processes`."""
+
+    processes: Annotated[list[RunningProcess], Field(max_length=100_000)]
+
+
+class ViewEvent(PoolAnswer):
+    """An event of `view`."""
+
+    event: Text
+    id: Count | Text | None = None
+    stream: Count | None = None
+    data: Annotated[str, BeforeValidator(_is_base64)] = ""
+    command: Annotated[Any, PlainValidator(_command)] = ""
+    exit_code: Annotated[int, Field(ge=-(1 << 31), lt=1 << 32)] | None = None
+    bytes: Count = 0
+
+
+def read_answer(line: bytes | bytearray, kind: type[Answer]) -> Answer | Refusal:
+    """Return what a line says.
+
+    Raises:
+        BadAnswer: It is no such answer.
+    """
+    try:
+        found = json.loads(line)
+        refused = isinstance(found, dict) and "error" in found
+        return (Refusal if refused else kind).model_validate(found)
+    except (ValueError, ValidationError, RecursionError):
+        raise BadAnswer(f"the process that holds the slot {WRONG}") from None
