@@ -8,11 +8,13 @@ import json
 import logging
 import math
 import random
+import re
+from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, nullcontext, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import anyio
 from anyio.lowlevel import RunVar
@@ -110,8 +112,9 @@ class Endpoint:
             raise ConfigError("models behind an endpoint need the package openai: pip install 'hermes-exec[agent]'")
         if base_url is None and api_key == NO_KEY:
             raise ConfigError("OpenAI's own endpoint needs an api_key; for another one give its base_url")
-        self._base_url, self._api_key = base_url or OPENAI_URL, api_key
-        self._secrets = spellings([api_key] if len(api_key) >= _SHORTEST_KEY else [])
+        self._base_url, self._login = _without_login(base_url or OPENAI_URL)
+        self._api_key = api_key
+        self._secrets = spellings(secret for secret in (api_key, self._login) if len(secret) >= _SHORTEST_KEY)
         self._timeout_s, self._connect_timeout_s = timeout_s, connect_timeout_s
         self._retries, self._wait_outage_s = retries, wait_outage_s
         self._name = name or self._base_url
@@ -243,6 +246,9 @@ class Endpoint:
         if client is None:
             timeout = openai.Timeout(self._timeout_s, connect=self._connect_timeout_s)
             settings: dict[str, Any] = {"base_url": self._base_url, "timeout": timeout, "max_retries": 0}
+            if self._login:
+                encoded = b64encode(self._login.encode()).decode("ascii")
+                settings["default_headers"] = {"Authorization": f"Basic {encoded}"}
             if urlsplit(self._base_url).hostname in _LOOPBACK:
                 # The proxies of the environment are not for this machine itself.
                 settings["http_client"] = openai.DefaultAsyncHttpxClient(trust_env=False, timeout=timeout)
@@ -377,7 +383,18 @@ def _check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
         whole = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        whole = whole and not parts.query and not parts.fragment
     except ValueError:
         whole = False
     if not whole:
-        raise ConfigError(f"base_url {url!r} is not the URL of an endpoint, such as http://localhost:8000/v1")
+        raise ConfigError(
+            f"base_url {re.split('[?#]', _without_login(url)[0])[0]!r} is not the URL of an endpoint, such as "
+            "http://localhost:8000/v1" + (" (it has a query: a key belongs in api_key)" if "?" in url else "")
+        )
+
+
+def _without_login(url: str) -> tuple[str, str]:
+    """Return a URL without user and password, and these as "user:password": clients log each URL as it is."""
+    begin, _, host = url.rpartition("@")
+    scheme, _, login = begin.partition("://")
+    return (f"{scheme}://{host}", unquote(login)) if login else (url, "")

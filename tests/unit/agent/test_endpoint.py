@@ -7,6 +7,7 @@ import logging
 import ssl
 import threading
 import traceback
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -28,7 +29,7 @@ from hermes_agent.errors import AccessRefused, EndpointFailing, ModelError
 from hermes_agent.models.endpoint import BadAnswer, Endpoint, EndpointStatus
 from hermes_agent.models.failures import retry_after_s
 from hermes_agent.models.pace import FIRST_IN_FLIGHT
-from hermes_exec.errors import ErrorCause
+from hermes_exec.errors import ConfigError, ErrorCause
 from tests.unit.agent.endpoint import Answer, endpoint, ok, refusal
 from tests.unit.agent.toolboxes import FunctionTools, echo
 from tests.unit.channel.peer import until
@@ -439,3 +440,25 @@ async def test_a_certificate_that_nobody_knows_is_not_waited_for(own_certificate
 )
 def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after_s(headers, now=10) == seconds
+
+
+async def test_login_in_a_url_is_sent_and_logged_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+    with endpoint(ok({"role": "assistant", "content": "hi"}), refusal(401)) as served, caplog.at_level(logging.DEBUG):
+        url = served.base_url.replace("://", "://me:pass%40word-9@")
+        model = OpenAIModel("m", base_url=url, api_key="key-s3cret-9")
+        assert (await model.complete([{"role": "user", "content": "s3cret-prompt"}], ())).content
+        with pytest.raises(ModelError) as caught:
+            await model.complete([{"role": "user", "content": "s3cret-prompt"}], ())
+    encoded = b64encode(b"me:pass@word-9").decode()
+    assert served.authorizations == [f"Basic {encoded}"] * 2
+    told = f"{caplog.text} {caught.value!r} {model!r}"
+    assert not [secret for secret in ("word-9", encoded, "s3cret") if secret in told]
+
+
+@pytest.mark.parametrize(
+    "url", ["http://h/v1?key=s3cret", "http://me:s3cret@/v1", "ftp://me:s3cret@h", "http://h/v1#s3cret"]
+)
+async def test_refused_url_shows_no_secret(url: str) -> None:
+    with pytest.raises(ConfigError, match="is not the URL of an endpoint") as caught:
+        OpenAIModel("m", base_url=url)
+    assert "s3cret" not in str(caught.value)
